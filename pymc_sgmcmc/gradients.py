@@ -1,0 +1,334 @@
+"""The stochastic gradient of a PyMC model, as symbolic expressions of theta and a batch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.data import MinibatchOp
+from pymc.model.core import Model
+from pymc.pytensorf import rewrite_pregrad
+from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.gradient import DisconnectedInputError, NullTypeGradError
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors, explicit_graph_inputs
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.algorithm import Tensors
+from pymc_sgmcmc.minibatch import (
+    Array,
+    array_name,
+    array_value,
+    batched_terms,
+    find_row_axis,
+    sliced_axis,
+)
+from pymc_sgmcmc.self_check import check_terms
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One stream of row numbers: batches of ``batch_size`` of an array's rows."""
+
+    index: TensorVariable
+    """Row numbers of a batch, int64, shape (n,)."""
+    scale: TensorVariable
+    """N / n, a scalar of the model's float type."""
+    batch_size: int
+    array: Array
+    axis: int
+
+    @property
+    def n_rows(self) -> int:
+        """N, as the data is now."""
+        return array_value(self.array).shape[self.axis]
+
+
+class Evaluation(NamedTuple):
+    """A batch's gradient of the log posterior at one theta; lists have one entry a variable."""
+
+    potential: TensorVariable
+    """Estimate of -log posterior (up to the evidence), a scalar."""
+    prior: Tensors
+    likelihood: Tensors
+    n_data: TensorVariable
+    mean_curvature: Callable[[Sequence[TensorVariable]], Tensors]
+
+    @property
+    def total(self) -> Tensors:
+        """Prior plus likelihood."""
+        return [p + lik for p, lik in zip(self.prior, self.likelihood, strict=True)]
+
+    @property
+    def mean_likelihood(self) -> Tensors:
+        """likelihood / N."""
+        return [lik / self.n_data for lik in self.likelihood]
+
+
+@dataclass(frozen=True)
+class GradientSource:
+    """A model's log prior and scaled log likelihood for a batch, with their gradients.
+
+    ``inputs`` are, in order: the value variables to sample, the row numbers of each stream, and
+    the constants of a run: each stream's N / n, the data, the other value variables.
+    """
+
+    vars: list[TensorVariable]
+    rows: list[Rows]
+    data: list[tuple[Array, TensorVariable]]
+    others: list[TensorVariable]
+    log_prior: TensorVariable
+    log_likelihood: TensorVariable
+    n_data: TensorVariable
+    prior: Tensors = field(repr=False)
+    likelihood: Tensors = field(repr=False)
+
+    @property
+    def constants(self) -> list[TensorVariable]:
+        """Inputs that stay the same during a compiled call."""
+        scales = [r.scale for r in self.rows]
+        return [*scales, *(variable for _, variable in self.data), *self.others]
+
+    @property
+    def inputs(self) -> list[TensorVariable]:
+        """Everything that the expressions depend on."""
+        return [*self.vars, *(r.index for r in self.rows), *self.constants]
+
+    def at(
+        self,
+        theta: Sequence[TensorVariable],
+        rows: Sequence[TensorVariable],
+        constants: Sequence[TensorVariable],
+    ) -> Evaluation:
+        """Evaluate the gradient at ``theta`` for a batch of ``rows``."""
+        replace = dict(zip(self.inputs, [*theta, *rows, *constants], strict=True))
+        potential, n_data, *gradients = clone_replace(
+            [-(self.log_prior + self.log_likelihood), self.n_data, *self.prior, *self.likelihood],
+            replace,
+            rebuild_strict=False,
+        )
+
+        def mean_curvature(direction: Sequence[TensorVariable]) -> Tensors:
+            v = [var.type() for var in self.vars]
+            along = pt.add(*(pt.sum(g * vi) for g, vi in zip(self.likelihood, v, strict=True)), 0.0)
+            product = pt.grad(along, self.vars, disconnected_inputs="ignore")
+            product = clone_replace(
+                product, {**replace, **dict(zip(v, direction, strict=True))}, rebuild_strict=False
+            )
+            return [h / n_data for h in product]
+
+        k = len(self.vars)
+        return Evaluation(potential, gradients[:k], gradients[k:], n_data, mean_curvature)
+
+    def check_data(self) -> None:
+        """Refuse data with NaN, naming the array."""
+        for array, _ in self.data:
+            _refuse_nan(array)
+
+
+def _refuse_nan(array: Array) -> None:
+    value = array_value(array)
+    if np.issubdtype(value.dtype, np.floating):
+        n_missing = int(np.isnan(value).sum())
+        if n_missing:
+            raise ValueError(
+                f"The data {array_name(array)} holds {n_missing} NaN values: drop or impute them."
+            )
+
+
+def check_batch_size(batch_size: int, n_rows: int) -> None:
+    """Refuse a batch size that is no whole number between 1 and the number of rows."""
+    if not isinstance(batch_size, int | np.integer) or not 1 <= batch_size <= n_rows:
+        raise ValueError(
+            f"batch_size={batch_size!r} must be a whole number between 1 and the number of rows, "
+            f"{n_rows}."
+        )
+
+
+def gradient_source(
+    model: Model,
+    vars: list[TensorVariable],
+    *,
+    batch_size: int | None = None,
+    minibatch_dim: str | None = None,
+    self_check: bool = True,
+) -> GradientSource:
+    """Derive the stochastic gradient of a model with respect to some of its value variables.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    vars : list of value variables
+    batch_size : int, optional
+        Rows a batch; None for the whole data or for a model written with `pm.Minibatch`.
+    minibatch_dim : str, optional
+        The dim to cut into batches, where more than one can be meant.
+    self_check : bool, default True
+        Compare the batches' likelihood with the model's own before use.
+
+    Raises
+    ------
+    ValueError
+        If the model cannot be cut into batches, naming the variable and the remedy.
+    """
+    minibatches = _minibatch_nodes(model)
+    if batch_size is None and minibatch_dim is not None:
+        raise ValueError(f"minibatch_dim='{minibatch_dim}' needs batch_size= too.")
+    if batch_size is not None and minibatches:
+        raise ValueError(
+            f"batch_size={batch_size!r} and pm.Minibatch in the model: use one of them "
+            "(batch_size= leaves the model whole for predictions and is preferred)."
+        )
+    if minibatches:
+        parts = _written_with_minibatch(model, minibatches)
+    elif batch_size is not None:
+        parts = _cut_into_batches(model, batch_size, minibatch_dim, vars, self_check)
+    else:
+        parts = _whole(model)
+    return _differentiate(model, vars, *parts)
+
+
+def _sum(terms: Sequence[Variable]) -> TensorVariable:
+    floatX = pytensor.config.floatX
+    return pt.add(*(pt.sum(t) for t in terms), pt.constant(0.0, dtype=floatX))
+
+
+def _n_elements(terms: Sequence[Variable]) -> TensorVariable:
+    sizes = [pt.prod(pt.shape(t)) for t in terms] or [pt.constant(1)]
+    n = sizes[0]
+    for size in sizes[1:]:
+        n = pt.maximum(n, size)
+    return n.astype(pytensor.config.floatX)
+
+
+def _whole(model: Model):
+    """Everything at each update: exact gradients."""
+    likelihood = model.logp(vars=model.observed_RVs, sum=False) if model.observed_RVs else []
+    prior = model.logp(vars=[*model.free_RVs, *model.potentials])
+    return prior, _sum(likelihood), _n_elements(likelihood), [], {}
+
+
+def _cut_into_batches(model, batch_size, minibatch_dim, vars, self_check):
+    """Batches of an unchanged model."""
+    row_axis = find_row_axis(model, minibatch_dim)
+    check_batch_size(batch_size, row_axis.length)
+    index = pt.lvector("rows")
+    terms, arrays, rest = batched_terms(model, row_axis, index)
+    for array in arrays:
+        _refuse_nan(array)
+    if self_check:
+        check_terms(model, terms, arrays, index, row_axis)
+    prior = model.logp(vars=[*model.free_RVs, *rest])
+    scale = pt.scalar("N/n", dtype=pytensor.config.floatX)
+    likelihood = scale * _sum([term.logp for term in terms])
+    counter, axis = _row_counter(arrays, row_axis, model)
+    rows = Rows(index, scale, int(batch_size), counter, axis)
+    return prior, likelihood, scale * batch_size, [rows], arrays
+
+
+def _row_counter(arrays, row_axis, model):
+    """Return an array (and its axis) that tells how many rows there are."""
+    for array in arrays:
+        try:
+            axis = sliced_axis(model, array, row_axis)
+        except ValueError:  # several axes fit: an observed value, whose axis is known otherwise
+            axis = None
+        if axis is not None:
+            return array, axis
+    [(rv, axis), *_] = row_axis.axes.items()
+    return model.rvs_to_values[rv], axis
+
+
+def _minibatch_nodes(model: Model) -> list:
+    outputs = [*model.free_RVs, *model.observed_RVs, *model.potentials]
+    outputs += [model.rvs_to_values[rv] for rv in model.observed_RVs]
+    nodes = {v.owner: None for v in ancestors(outputs) if v.owner is not None}
+    return [node for node in nodes if isinstance(node.op, MinibatchOp)]
+
+
+def _written_with_minibatch(model: Model, nodes: list):
+    """Own the indices of the model's pm.Minibatch draws; its total_size scales the terms."""
+    for rv in model.observed_RVs:
+        value = model.rvs_to_values[rv]
+        uses = any(v.owner in nodes for v in ancestors([rv, value]) if v.owner is not None)
+        if uses and not isinstance(rv.owner.op, MinibatchRandomVariable):
+            raise ValueError(
+                f"The observed variable '{rv.name}' uses pm.Minibatch without total_size=: its "
+                "likelihood would count the batch alone. Pass total_size=<number of rows>."
+            )
+    rows, replace = [], {}
+    for k, node in enumerate(nodes):
+        *tensors, _rng = node.inputs
+        arrays = [v for v in tensors[:1] if isinstance(v, SharedVariable | Constant)]
+        if not arrays:
+            raise ValueError(
+                f"pm.Minibatch of the expression {tensors[0]}: pass it a plain array or pm.Data."
+            )
+        size = node.outputs[0].type.shape[0]
+        if size is None:
+            raise ValueError("pm.Minibatch needs a constant batch_size.")
+        index = pt.lvector(f"rows_{k}")
+        scale = pt.scalar(f"N/n_{k}", dtype=pytensor.config.floatX)
+        check_batch_size(size, array_value(arrays[0]).shape[0])
+        rows.append(Rows(index, scale, size, arrays[0], 0))
+        for whole, part in zip(tensors, node.outputs[:-1], strict=True):
+            # the static number of rows goes, so that pm.set_data may change it
+            replace[part] = whole[index]
+    likelihood = _sum(model.logp(vars=model.observed_RVs, sum=False))
+    prior = model.logp(vars=[*model.free_RVs, *model.potentials])
+    prior, likelihood = clone_replace([prior, likelihood], replace, rebuild_strict=False)
+    n_data = rows[0].scale * rows[0].batch_size
+    leaves = [v for v in ancestors([prior, likelihood]) if isinstance(v, Constant)]
+    large = [v for node in nodes for v in node.inputs if v in leaves]
+    arrays = {v: pt.tensor(v.name, shape=v.type.shape, dtype=v.type.dtype) for v in large}
+    prior, likelihood = clone_replace([prior, likelihood], arrays, rebuild_strict=False)
+    return prior, likelihood, n_data, rows, arrays
+
+
+def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays):
+    """Make the data explicit inputs and take the gradients."""
+    for log_p in (log_prior, log_likelihood):
+        for var in ancestors([log_p]):
+            if isinstance(var, SharedVariable) and isinstance(var.type, RandomType):
+                raise ValueError(
+                    "The model's log probability contains a random draw without a value; "
+                    "only pm.Minibatch draws are supported there."
+                )
+    data = dict(arrays)
+    for var in ancestors([log_prior, log_likelihood, n_data]):
+        if isinstance(var, SharedVariable) and var not in data:
+            data[var] = pt.tensor(var.name, shape=var.type.shape, dtype=var.type.dtype)
+    log_prior, log_likelihood, n_data = clone_replace(
+        [log_prior, log_likelihood, n_data], data, rebuild_strict=False
+    )
+    used = set(explicit_graph_inputs([log_prior, log_likelihood, n_data]))
+    others = [v for v in model.value_vars if v not in vars and v in used]
+    log_prior, log_likelihood = rewrite_pregrad(log_prior), rewrite_pregrad(log_likelihood)
+    source = GradientSource(
+        vars=vars,
+        rows=rows,
+        data=[(array, v) for array, v in data.items() if v in used],
+        others=others,
+        log_prior=log_prior,
+        log_likelihood=log_likelihood,
+        n_data=n_data,
+        prior=[_gradient(log_prior, v) for v in vars],
+        likelihood=[_gradient(log_likelihood, v) for v in vars],
+    )
+    source.check_data()
+    return source
+
+
+def _gradient(log_p: TensorVariable, var: TensorVariable) -> TensorVariable:
+    try:
+        return pt.grad(log_p, var, disconnected_inputs="ignore")
+    except (NullTypeGradError, NotImplementedError, DisconnectedInputError) as error:
+        raise ValueError(
+            f"The log probability has no gradient with respect to '{var.name}': {error} "
+            "Sample it with another step, or write its term with differentiable operations."
+        ) from error

@@ -1,0 +1,166 @@
+"""One compiled call: many updates of any sampler, on any backend, in one PyTensor scan."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile.mode import get_mode
+from pytensor.scan.basic import scan
+from pytensor.tensor.random.type import random_generator_type
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.algorithm import Algorithm, Tensors
+from pymc_sgmcmc.gradients import GradientSource
+
+
+class Noise:
+    """A source of N(0, I) draws shaped like theta, for one update."""
+
+    def __init__(self, rng, theta: Sequence[TensorVariable]):
+        self.rng = rng
+        self.theta = theta
+
+    def __call__(self) -> Tensors:
+        """Fresh draws, in theta's float types (on JAX a wider type would cost double)."""
+        draws = []
+        for t in self.theta:
+            zero, one = np.zeros((), t.dtype), np.ones((), t.dtype)
+            static = t.type.shape
+            size = static if None not in static else t.shape
+            self.rng, z = pt.random.normal(
+                zero, one, size=size, rng=self.rng, dtype=t.dtype, return_next_rng=True
+            )
+            draws.append(z)
+        return draws
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a compiled call returns."""
+
+    theta: list
+    state: dict[str, list]
+    rng: Any
+    potential: np.ndarray
+    """Estimate of -log posterior at each update, shape (k,)."""
+    squared_gradient: np.ndarray
+    """Squared norm of each variable's gradient at each update, shape (k, number of variables)."""
+    diagnostics: list
+
+
+class Loop:
+    """The compiled updates of one algorithm on one gradient source.
+
+    The scan's length is that of the step sizes it is given; memory does not grow with it, but for
+    two scalars an update. Data, state and random generator are explicit inputs, so on JAX they
+    stay on the device.
+
+    Parameters
+    ----------
+    source : GradientSource
+    algorithm : Algorithm
+    state_like : dict of lists of arrays
+        An example of the algorithm's state: its names, shapes and types.
+    compile_kwargs : dict
+        Arguments of `pytensor.function`, for example ``{"mode": "JAX"}``.
+    """
+
+    def __init__(
+        self,
+        source: GradientSource,
+        algorithm: Algorithm,
+        state_like: dict[str, list[np.ndarray]],
+        compile_kwargs: dict[str, Any],
+    ):
+        self.n_vars = len(source.vars)
+        self.layout = {name: len(arrays) for name, arrays in state_like.items()}
+        floatX = pytensor.config.floatX
+        h = pt.vector("h", dtype=floatX)
+        rows = [pt.tensor(shape=(None, r.batch_size), dtype="int64") for r in source.rows]
+        theta = [v.type(v.name) for v in source.vars]
+        state = [
+            pt.tensor(name, shape=a.shape, dtype=a.dtype)
+            for name, arrays in state_like.items()
+            for a in map(np.asarray, arrays)
+        ]
+        constants = [c.type(c.name) for c in source.constants]
+        rng = random_generator_type("rng")
+
+        def one_update(h, *args):
+            args = list(args)
+            k = args.pop(0)
+            theta = [args.pop(0) for _ in source.vars]
+            state = self._named([args.pop(0) for _ in range(sum(self.layout.values()))])
+            noise = Noise(args.pop(0), theta)
+            batch = [args.pop(0)[k] for _ in rows]
+            evaluations = []
+
+            def gradient(theta):
+                evaluations.append(source.at(theta, batch, args))
+                return evaluations[-1]
+
+            new_theta, new_state = algorithm.update(theta, state, gradient, h, noise)
+            last = evaluations[-1]
+            squared = pt.stack([pt.sum(g * g) for g in last.total])
+            flat = [s for name in self.layout for s in new_state[name]]
+            new = [
+                n.astype(o.dtype)
+                for n, o in zip([*new_theta, *flat], [*theta, *_flat(state)], strict=True)
+            ]
+            return [k + 1, *new, noise.rng, last.potential, squared]
+
+        outputs = scan(
+            one_update,
+            # JAX wants to know the number of steps: it is that of the only sequence. The rows are
+            # looked up by a counter instead.
+            sequences=[h],
+            outputs_info=[pt.constant(0, dtype="int64"), *theta, *state, rng, None, None],
+            non_sequences=[*rows, *constants],
+            strict=True,
+            return_updates=False,
+        )
+        _, *moving, next_rng, potential, squared = outputs
+        moving = [m[-1] for m in moving]
+        final_state = self._named(moving[self.n_vars :])
+        self.mode = get_mode(compile_kwargs.get("mode"))
+        kwargs = {name: value for name, value in compile_kwargs.items() if name != "mode"}
+        self.function = pytensor.function(
+            # The generator is advanced in place: copying one costs as much as many updates.
+            # Borrowed on the way out too, for JAX cannot copy one.
+            [h, *rows, *theta, *state, pytensor.In(rng, mutable=True, borrow=True), *constants],
+            [
+                *moving,
+                pytensor.Out(next_rng, borrow=True),
+                potential,
+                squared,
+                *algorithm.diagnostics(final_state),
+            ],
+            mode=self.mode,
+            on_unused_input="ignore",
+            **kwargs,
+        )
+        self.function.trust_input = True
+
+    def _named(self, flat: list) -> dict[str, list]:
+        flat = list(flat)
+        return {name: [flat.pop(0) for _ in range(count)] for name, count in self.layout.items()}
+
+    def __call__(self, h, rows, theta, state, rng, constants) -> Outcome:
+        """Run ``len(h)`` updates."""
+        out = self.function(h, *rows, *theta, *_flat(state), rng, *constants)
+        n_moving = self.n_vars + sum(self.layout.values())
+        return Outcome(
+            theta=out[: self.n_vars],
+            state=self._named(out[self.n_vars : n_moving]),
+            rng=out[n_moving],
+            potential=out[n_moving + 1],
+            squared_gradient=out[n_moving + 2],
+            diagnostics=out[n_moving + 3 :],
+        )
+
+
+def _flat(state: dict[str, list]) -> list:
+    return [array for arrays in state.values() for array in arrays]

@@ -1,0 +1,337 @@
+"""Minibatches of an unchanged model: which arrays hold rows, and each term for a batch of rows.
+
+The likelihood of a batch is not cut out of the full likelihood's graph (that graph has the number
+of rows baked in). Instead each observed variable is built anew from the batch's rows, resized by
+PyMC's own `change_dist_size`, and its log probability derived as PyMC derives any other.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.distribution import PartialObservedRV
+from pymc.distributions.shape_utils import change_dist_size
+from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import walk
+from pytensor.tensor.variable import TensorVariable
+
+Array = SharedVariable | Constant
+
+
+def array_value(array: Array | np.ndarray) -> np.ndarray:
+    """Return the array itself (no copy), as it is now."""
+    if isinstance(array, SharedVariable):
+        return array.get_value(borrow=True)
+    return array.data if isinstance(array, Constant) else array
+
+
+def array_name(array: Array) -> str:
+    """Return a name for messages, the shape standing in where there is none."""
+    return f"'{array.name}'" if array.name else f"the array of shape {array_value(array).shape}"
+
+
+@dataclass(frozen=True)
+class Term:
+    """One observed variable or potential: its log probability for each row of a batch."""
+
+    name: str
+    logp: TensorVariable
+    """Elementwise, not scaled; depends on the value variables, ``rows`` and the data."""
+    full: TensorVariable
+    """The same for all rows, as the model itself has it."""
+
+
+@dataclass(frozen=True)
+class RowAxis:
+    """The dimension along which the model's data is cut into batches."""
+
+    name: str | None
+    length: int
+    axes: dict[Variable, int]
+    """Axis of each observed variable that carries the dimension."""
+
+    def __str__(self):
+        return f"dim '{self.name}'" if self.name else f"the dim of length {self.length}"
+
+
+def leaf_arrays(outputs: Iterable[Variable], stop: Sequence[Variable]) -> list[Array]:
+    """Shared variables and array constants that outputs depend on, not through ``stop``."""
+    blocked = set(stop)
+
+    def parents(var: Variable):
+        return None if var in blocked or var.owner is None else reversed(var.owner.inputs)
+
+    return [
+        var
+        for var in walk(outputs, parents)
+        if isinstance(var, SharedVariable | Constant)
+        and isinstance(array_value(var), np.ndarray)
+        and array_value(var).ndim > 0
+    ]
+
+
+def _dims(model: pm.Model, var: Variable) -> tuple[str | None, ...]:
+    return tuple(model.named_vars_to_dims.get(var.name) or (None,) * var.ndim)
+
+
+def _arrays_of(model: pm.Model, rv: Variable) -> list[Array]:
+    others = [*model.free_RVs, *(o for o in model.observed_RVs if o is not rv)]
+    value = model.rvs_to_values.get(rv)
+    return leaf_arrays([rv] if value is None else [rv, value], stop=others)
+
+
+def _batch_ndim(rv: Variable) -> int:
+    return rv.ndim - rv.owner.op.ndim_supp
+
+
+def _observed_shape(model: pm.Model, rv: Variable) -> tuple[int, ...]:
+    value = model.rvs_to_values[rv]
+    if isinstance(value, SharedVariable | Constant):
+        return array_value(value).shape
+    return tuple(int(s) for s in value.shape.eval(mode="FAST_COMPILE"))
+
+
+def _length(model: pm.Model, dim: str) -> int:
+    return int(model.dim_lengths[dim].eval(mode="FAST_COMPILE"))
+
+
+def _named_axes(model: pm.Model, rv: Variable) -> list[tuple[str | None, int]]:
+    """(name or None, length) of each axis; an unnamed axis takes a data container's dim name."""
+    shape = _observed_shape(model, rv)
+    names = list(_dims(model, rv))
+    by_length: dict[int, set[str]] = {}
+    for array in _arrays_of(model, rv):
+        for dim, length in zip(_dims(model, array), array_value(array).shape, strict=False):
+            if dim is not None:
+                by_length.setdefault(length, set()).add(dim)
+    for axis, (name, length) in enumerate(zip(names, shape, strict=True)):
+        if name is None and len(by_length.get(length, ())) == 1:
+            [names[axis]] = by_length[length]
+    return list(zip(names, shape, strict=True))
+
+
+def refuse_masked(model: pm.Model) -> None:
+    """Refuse observed variables with missing values: PyMC splits them into two variables."""
+    for rv in model.observed_RVs:
+        if rv.owner is not None and isinstance(rv.owner.op, PartialObservedRV):
+            name = rv.name.removesuffix("_observed")
+            raise ValueError(
+                f"The observed variable '{name}' has masked (missing) values: its rows cannot be "
+                "cut into batches. Drop those rows, or impute them in a variable of their own."
+            )
+
+
+def find_row_axis(model: pm.Model, minibatch_dim: str | None) -> RowAxis:
+    """Find the dimension that the observed variables' rows lie along.
+
+    Raises
+    ------
+    ValueError
+        If no dimension or more than one can be meant, naming them and the remedy.
+    """
+    refuse_masked(model)
+    observed = [rv for rv in model.observed_RVs if rv.ndim > 0]
+    if not observed:
+        raise ValueError(
+            "No observation dim found: the model has no observed variable with an axis to cut "
+            "into batches. Leave batch_size=None to use the whole model at each update."
+        )
+    axes = {rv: _named_axes(model, rv) for rv in observed}
+    if minibatch_dim is not None:
+        if minibatch_dim not in model.dim_lengths:
+            known = ", ".join(f"'{dim}'" for dim in model.dim_lengths) or "none"
+            raise ValueError(
+                f"minibatch_dim='{minibatch_dim}' is not a dim of the model (dims: {known})."
+            )
+        key = (minibatch_dim, _length(model, minibatch_dim))
+        for rv, labels in axes.items():  # an unnamed axis of that length is taken to be the dim
+            matches = [a for a, (name, n) in enumerate(labels) if name is None and n == key[1]]
+            if key not in labels and len(matches) == 1:
+                labels[matches[0]] = key
+    else:
+        key = _only_candidate(model, axes)
+    found = {rv: labels.index(key) for rv, labels in axes.items() if key in labels}
+    row_axis = RowAxis(key[0], key[1], found)
+    if not found:
+        raise ValueError(f"No observation dim found: no observed variable has {row_axis}.")
+    for rv, axis in found.items():
+        if axis >= _batch_ndim(rv):
+            raise ValueError(
+                f"The observed variable '{rv.name}' is not conditionally independent along "
+                f"{row_axis}: one draw of its distribution spans it (a multivariate normal, a "
+                "Gaussian process or a time series over the rows?). Leave batch_size=None, or "
+                "give another minibatch_dim."
+            )
+    for rv in model.free_RVs:
+        if key[0] is not None and key[0] in _dims(model, rv):
+            raise ValueError(
+                f"The free variable '{rv.name}' has an element for each row of {row_axis}: it is "
+                "local to the data and cannot be sampled with minibatches of rows. Marginalise "
+                "it out of the model, or leave batch_size=None."
+            )
+    return row_axis
+
+
+def _only_candidate(
+    model: pm.Model, axes: dict[Variable, list[tuple[str | None, int]]]
+) -> tuple[str | None, int]:
+    free_dims = {dim for rv in model.free_RVs for dim in _dims(model, rv) if dim is not None}
+    free_lengths = {n for rv in model.free_RVs for n in rv.type.shape if n is not None}
+    candidates: list[tuple[str | None, int]] = []
+    for rv, labels in axes.items():
+        for name, length in labels[: _batch_ndim(rv)]:
+            taken = name in free_dims if name else rv.ndim > 1 and length in free_lengths
+            if length > 1 and not taken and (name, length) not in candidates:
+                candidates.append((name, length))
+    if len(candidates) > 1:  # prefer what all observed variables have
+        common = [c for c in candidates if all(c in labels for labels in axes.values())]
+        candidates = common or candidates
+    if len(candidates) > 1:  # prefer what the data on the other side of the model has too
+        lengths = {
+            n
+            for rv in axes
+            for array in _arrays_of(model, rv)
+            if array is not model.rvs_to_values[rv]
+            for n in array_value(array).shape
+        }
+        shared = [c for c in candidates if c[1] in lengths]
+        candidates = shared if len(shared) == 1 else candidates
+    if len(candidates) == 1:
+        return candidates[0]
+    names = ", ".join(f"'{rv.name}'" for rv in axes)
+    if not candidates:
+        raise ValueError(
+            f"No observation dim found: no axis of the observed {names} can be cut into batches "
+            "(each is part of one multivariate draw, has length 1, or belongs to a free variable "
+            "too). Give minibatch_dim=, or leave batch_size=None."
+        )
+    options = ", ".join(f"'{name}'" if name else f"(length {n})" for name, n in candidates)
+    raise ValueError(
+        f"Several dims of the observed {names} could be cut into batches: {options}. Say which "
+        "with minibatch_dim= (and give dims= to the observed variables and pm.Data)."
+    )
+
+
+def sliced_axis(model: pm.Model, array: Array, rows: RowAxis) -> int | None:
+    """Axis of an array that runs along the rows, or None if it has none."""
+    dims, shape = _dims(model, array), array_value(array).shape
+    if rows.name is not None and rows.name in dims:
+        return dims.index(rows.name)
+    fitting = [a for a, n in enumerate(shape) if dims[a] is None and n == rows.length]
+    if len(fitting) > 1:
+        raise ValueError(
+            f"{array_name(array)} has several axes of length {rows.length}: it is not clear "
+            f"which of them runs along {rows}. Wrap it in pm.Data with dims= and pass "
+            "minibatch_dim=."
+        )
+    return fitting[0] if fitting else None
+
+
+def batched_terms(
+    model: pm.Model, row_axis: RowAxis, rows: TensorVariable
+) -> tuple[list[Term], dict[Array, TensorVariable], list[Variable]]:
+    """Build the terms of the model that are cut into batches.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    row_axis : RowAxis
+    rows : integer vector
+        Row numbers of the batch.
+
+    Returns
+    -------
+    terms : list of Term
+        One for each observed variable and potential along the rows.
+    arrays : dict
+        Each array that is cut -> the variable that stands for it in the terms (all rows).
+    rest : list
+        The observed variables and potentials that do not run along the rows.
+    """
+    observed_values = {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
+    inputs: dict[Array, TensorVariable] = {}
+    batch: dict[Variable, TensorVariable] = {}
+
+    def cut(array: Array, axis: int | None) -> None:
+        if axis is None or array in inputs:
+            return
+        shape = [n if a != axis else None for a, n in enumerate(array.type.shape)]
+        whole = pt.tensor(array.name, shape=shape, dtype=array.type.dtype)
+        inputs[array] = whole
+        batch[array] = whole[(slice(None),) * axis + (rows,)]
+
+    for rv, axis in row_axis.axes.items():
+        value = observed_values[rv]
+        if isinstance(value, SharedVariable | Constant):
+            cut(value, axis)
+        for array in _arrays_of(model, rv):
+            cut(array, sliced_axis(model, array, row_axis))
+
+    potentials = [p for p in model.potentials if _runs_along(model, p, row_axis, list(inputs))]
+    for potential in potentials:
+        for array in _arrays_of(model, potential):
+            cut(array, sliced_axis(model, array, row_axis))
+
+    # Free variables are cut off first, so that data inside their priors stays whole.
+    free = {rv: rv.type(rv.name) for rv in model.free_RVs}
+    values = model.replace_rvs_by_values(list(free))
+    substitute = dict(zip(free.values(), values, strict=True))
+
+    def for_batch(var: Variable, others: dict) -> Variable:
+        [out] = clone_replace([var], {**free, **others, **batch}, rebuild_strict=False)
+        return out
+
+    batch_values = {
+        rv: for_batch(value, {}) if rv in row_axis.axes else value
+        for rv, value in observed_values.items()
+    }
+    terms = []
+    for rv in row_axis.axes:
+        if isinstance(rv.owner.op, MinibatchRandomVariable):
+            raise ValueError(
+                f"The observed variable '{rv.name}' has total_size= and the step has batch_size=: "
+                "scale once. Remove total_size (and pm.Minibatch) from the model, or batch_size."
+            )
+        value = batch_values[rv]
+        others = {o: v for o, v in batch_values.items() if o is not rv}
+        batch_rv = for_batch(rv, others)
+        size = tuple(value.shape[a] for a in range(_batch_ndim(rv)))
+        try:
+            logp = pm.logp(change_dist_size(batch_rv, size), value)
+        except NotImplementedError as error:
+            raise ValueError(
+                f"The observed variable '{rv.name}' cannot be cut into batches: {error} "
+                "Leave batch_size=None, or write the model with pm.Minibatch."
+            ) from error
+        [full] = model.logp(vars=[rv], sum=False)
+        terms.append(Term(rv.name, logp, full))
+    for potential in potentials:
+        [full] = model.replace_rvs_by_values([potential])
+        terms.append(Term(potential.name, for_batch(potential, batch_values), full))
+    logps = clone_replace([t.logp for t in terms], substitute, rebuild_strict=False)
+    terms = [Term(t.name, logp, t.full) for t, logp in zip(terms, logps, strict=True)]
+    rest = [
+        var
+        for var in [*model.observed_RVs, *model.potentials]
+        if var not in row_axis.axes and var not in potentials
+    ]
+    return terms, inputs, rest
+
+
+def _runs_along(
+    model: pm.Model, potential: Variable, row_axis: RowAxis, arrays: Sequence[Array]
+) -> bool:
+    """Whether a potential has an element for each row (else it counts as part of the prior)."""
+    if potential.ndim == 0:
+        return False
+    if potential.name in model.named_vars_to_dims:
+        return row_axis.name is not None and row_axis.name in _dims(model, potential)
+    used = set(_arrays_of(model, potential))
+    if row_axis.length in potential.type.shape:
+        return True
+    return potential.type.shape[0] is None and any(array in used for array in arrays)

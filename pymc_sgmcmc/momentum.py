@@ -1,0 +1,60 @@
+"""What the momentum samplers share: p ~ N(0, I), an integrator, its diagnostics."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pymc_sgmcmc.algorithm import Algorithm, State, Tensors
+from pymc_sgmcmc.splitting import Phase, Thermostat, integrate
+
+
+def check_nonnegative(name: str, value: float) -> None:
+    """Refuse a negative or non-finite hyperparameter by name."""
+    if not (np.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} must be a finite number >= 0, got {value!r}.")
+
+
+def momentum(theta: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
+    """Draw p ~ N(0, I), shaped and typed like theta."""
+    return [np.asarray(rng.standard_normal(t.shape), dtype=t.dtype) for t in theta]
+
+
+def mean_square(p: Tensors):
+    """Mean of p * p over all elements: the kinetic temperature, 1 when all is well."""
+    return pt.concatenate([(q * q).ravel() for q in p]).mean()
+
+
+@dataclass(frozen=True)
+class ThermostatAlgorithm(Algorithm):
+    """mSGNHT and SGNHT: momentum p, thermostat xi, injected noise D, a splitting word.
+
+    ``diffusion`` is D >= 0: the injected noise has variance 2 D h an update.
+    """
+
+    diffusion: float = 1.0
+
+    word: ClassVar[str]
+    thermostat: ClassVar[Thermostat]
+    statistics = ("kinetic_temperature", "thermostat")
+
+    def __post_init__(self):
+        check_nonnegative("diffusion", self.diffusion)
+
+    def update(self, theta, state, gradient, h, noise):
+        theta, p, xi = integrate(
+            self.word,
+            Phase(theta, state["p"], state["xi"]),
+            h,
+            force=lambda theta: gradient(theta).total,
+            noise=noise,
+            diffusion=self.diffusion,
+            thermostat=type(self).thermostat,
+        )
+        return theta, {"p": p, "xi": xi}
+
+    def diagnostics(self, state: State) -> Tensors:
+        mean_xi = pt.concatenate([x.ravel() for x in state["xi"]]).mean()
+        return [mean_square(state["p"]), mean_xi]

@@ -1,0 +1,199 @@
+"""Schedules: the step size as a function of the update number (0 is the first update).
+
+A step size is a positive number, one of the schedules below, or any callable
+``update number -> step size``.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+StepSize = float | Callable[[int], float]
+
+
+def _positive(name: str, value: float) -> None:
+    if not (np.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be a positive finite number, got {value!r}.")
+
+
+class Schedule(ABC):
+    """A step size that changes with the update number."""
+
+    @abstractmethod
+    def step_size(self, update: np.ndarray, updates_per_epoch: float) -> np.ndarray:
+        """Step sizes (same shape) of these update numbers; an epoch is a pass over the data."""
+
+    def __call__(self, update, updates_per_epoch: float = 1.0):
+        """Step size at an update number or at an array of them."""
+        return self.step_size(np.asarray(update, dtype=float), updates_per_epoch)
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """The same step size at every update (what a plain number means)."""
+
+    value: float
+
+    def __post_init__(self):
+        _positive("step_size", self.value)
+
+    def step_size(self, update, updates_per_epoch):
+        return np.full_like(update, self.value)
+
+
+@dataclass(frozen=True)
+class PolynomialDecay(Schedule):
+    """Step size a (b + t)^-c at update t (Welling and Teh 2011; pSGLD paper, Assumption 1).
+
+    Parameters
+    ----------
+    a : float
+        Scale, positive; the first step size is ``a * b ** -c``.
+    b : float, default 1
+        Offset in updates, positive: larger starts the decay later.
+    c : float, default 0.33
+        Decay exponent, positive; with 0.5 < c <= 1 the steps sum to infinity and their squares
+        do not, which makes SGLD exact in the limit.
+
+    Examples
+    --------
+    >>> from pymc_sgmcmc import PolynomialDecay
+    >>> float(PolynomialDecay(a=0.1, b=1.0, c=0.5)(3))
+    0.05
+    """
+
+    a: float
+    b: float = 1.0
+    c: float = 0.33
+
+    def __post_init__(self):
+        for name in "abc":
+            _positive(f"PolynomialDecay({name}=)", getattr(self, name))
+
+    def step_size(self, update, updates_per_epoch):
+        return self.a * (self.b + update) ** -self.c
+
+
+@dataclass(frozen=True)
+class BlockDecay(Schedule):
+    """Multiply the step size by ``factor`` after every block (pSGLD paper, Experiments).
+
+    Parameters
+    ----------
+    initial : float
+        Step size of the first block, positive.
+    every : float
+        Length L of a block, positive, in ``unit``.
+    unit : {"epochs", "updates"}, default "epochs"
+        An epoch is one pass over the data; without minibatches each update is one.
+    factor : float, default 0.5
+        In (0, 1].
+
+    Examples
+    --------
+    >>> from pymc_sgmcmc import BlockDecay
+    >>> BlockDecay(0.4, every=10, unit="updates")([0, 9, 10, 25])
+    array([0.4, 0.4, 0.2, 0.1])
+    """
+
+    initial: float
+    every: float
+    unit: Literal["epochs", "updates"] = "epochs"
+    factor: float = 0.5
+
+    def __post_init__(self):
+        _positive("BlockDecay(initial=)", self.initial)
+        _positive("BlockDecay(every=)", self.every)
+        if self.unit not in ("epochs", "updates"):
+            raise ValueError(
+                f"BlockDecay(unit=) must be 'epochs' or 'updates', got {self.unit!r}."
+            )
+        if not 0 < self.factor <= 1:
+            raise ValueError(f"BlockDecay(factor=) must lie in (0, 1], got {self.factor!r}.")
+
+    def step_size(self, update, updates_per_epoch):
+        block = self.every * (updates_per_epoch if self.unit == "epochs" else 1.0)
+        return self.initial * self.factor ** np.floor(update / block)
+
+
+@dataclass(frozen=True)
+class Cyclical(Schedule):
+    """Cosine cycles: large steps explore, small ones sample (Zhang et al. 2020, eq 1).
+
+    Parameters
+    ----------
+    initial : float
+        Step size at the start of each cycle, positive.
+    period : int
+        Length of a cycle in updates, at least 1.
+    floor : float, default 0
+        Fraction of ``initial`` below which no step falls, in [0, 1).
+
+    Notes
+    -----
+    The step at position s of a cycle of T updates is ``initial / 2 (cos(pi s / T) + 1)``.
+
+    Examples
+    --------
+    >>> from pymc_sgmcmc import Cyclical
+    >>> Cyclical(0.2, period=4)([0, 2, 4]).round(12)
+    array([0.2, 0.1, 0.2])
+    """
+
+    initial: float
+    period: int
+    floor: float = 0.0
+
+    def __post_init__(self):
+        _positive("Cyclical(initial=)", self.initial)
+        if self.period < 1:
+            raise ValueError(f"Cyclical(period=) must be at least 1 update, got {self.period!r}.")
+        if not 0 <= self.floor < 1:
+            raise ValueError(f"Cyclical(floor=) must lie in [0, 1), got {self.floor!r}.")
+
+    def step_size(self, update, updates_per_epoch):
+        position = np.mod(update, self.period) / self.period
+        return self.initial * np.maximum(0.5 * (np.cos(np.pi * position) + 1.0), self.floor)
+
+
+@dataclass(frozen=True)
+class Custom(Schedule):
+    """Any callable of the update number."""
+
+    function: Callable[[int], float]
+
+    def step_size(self, update, updates_per_epoch):
+        return np.array([float(self.function(int(t))) for t in np.ravel(update)])
+
+
+def as_schedule(step_size: StepSize) -> Schedule:
+    """Turn a number, a schedule or a callable of the update number into a schedule."""
+    if isinstance(step_size, Schedule):
+        return step_size
+    if callable(step_size):
+        return Custom(step_size)
+    try:
+        return Constant(float(step_size))
+    except TypeError:
+        raise TypeError(
+            "step_size must be a number, a schedule or a callable of the update number, "
+            f"got {step_size!r}."
+        ) from None
+
+
+def step_sizes(
+    schedule: Schedule, start: int, n_updates: int, updates_per_epoch: float
+) -> np.ndarray:
+    """Step sizes of updates ``start .. start + n_updates - 1``, checked to be positive."""
+    values = schedule(np.arange(start, start + n_updates), updates_per_epoch)
+    bad = ~(np.isfinite(values) & (values > 0))
+    if bad.any():
+        first = int(np.argmax(bad))
+        raise ValueError(
+            f"The schedule {schedule!r} gave the step size {values[first]!r} at update "
+            f"{start + first}: step sizes must be positive and finite."
+        )
+    return values

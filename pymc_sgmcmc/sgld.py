@@ -1,0 +1,62 @@
+r"""SGLD: stochastic gradient Langevin dynamics.
+
+Update (pSGLD paper eq 2; e is the step size, g the batch's gradient of the log posterior,
+N(0, s) has VARIANCE s):
+
+    theta += e / 2 g(theta) + N(0, e)
+
+Shapes: theta and the noise alike, variable by variable. No state. One gradient an update.
+Bias of order 1 in e. Welling and Teh (2011), Li et al. (2016a).
+"""
+
+from dataclasses import dataclass
+
+import pytensor.tensor as pt
+
+from pymc_sgmcmc.algorithm import Algorithm
+from pymc_sgmcmc.step import SGMCMCStep
+
+
+@dataclass(frozen=True)
+class Langevin(Algorithm):
+    """SGLD's update."""
+
+    def init(self, theta, rng):
+        return {}
+
+    def update(self, theta, state, gradient, h, noise):
+        g = gradient(theta).total
+        theta = [
+            t + 0.5 * h * gi + pt.sqrt(h) * z for t, gi, z in zip(theta, g, noise(), strict=True)
+        ]
+        return theta, state
+
+
+class SGLD(SGMCMCStep):
+    """Stochastic gradient Langevin dynamics.
+
+    The simplest sampler: a gradient step of e / 2 and Gaussian noise of variance e an update.
+    The step size lives on the scale of theta squared: below the smallest posterior variance
+    (of the noisiest direction, divided by N / n if batches are small).
+
+    Parameters
+    ----------
+    {common}
+
+    Notes
+    -----
+    theta += e / 2 g + N(0, e), pSGLD paper eq 2 (Welling and Teh 2011).
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_sgmcmc as sgm
+    >>> with pm.Model():
+    ...     mu = pm.Normal("mu", 0, 10)
+    ...     y = pm.Normal("y", mu, 1, observed=np.linspace(-1, 1, 100))
+    ...     step = sgm.SGLD(step_size=1e-3, batch_size=10, thin=5)
+    >>> step
+    SGLD(step_size=0.001, batch_size=10, thin=5) of [mu]
+    """
+
+    name = "sgld"
+    algorithm_class = Langevin

@@ -1,0 +1,124 @@
+"""Splitting integrators: an update is a word over five letters.
+
+A momentum sampler follows (high-order paper eq 2; xi acts element by element)
+
+    d theta = p dt,   dp = (-xi p + g) dt + sqrt(2 D) dW,   d xi = (p * p - 1) dt.
+
+Each letter advances one part of it by a time ``h``:
+
+======  ============================================  ==============================
+letter  update                                        solves
+======  ============================================  ==============================
+``X``   theta += h p                                  the drift, exactly
+``T``   xi += h (p * p - 1)                           the thermostat, exactly
+``A``   X and T together                              sub-SDE A of eq 3, exactly
+``B``   p *= exp(-h xi)                               sub-SDE B of eq 3, exactly
+``b``   p -= h xi p                                   the friction, by Euler's rule
+``O``   p += h g(theta) + N(0, 2 D h)                 sub-SDE O of eq 3 at fixed theta
+======  ============================================  ==============================
+
+N(0, s) has VARIANCE s. A letter that occurs k times in a word advances by h / k each time,
+so every word advances the whole system by h. Words are read from left to right.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
+
+Tensors = list[TensorVariable]
+
+EULER = "XbOT"
+"""mSGNHT-E (high-order paper 2.2): theta first, then p at the new theta, then xi. Order 1."""
+
+SYMMETRIC = "ABOBA"
+"""mSGNHT-S (high-order paper eq 3): the same word read from either end. Order 2."""
+
+MOMENTUM_FIRST = "bOXT"
+"""SGNHT (SGNHT paper, Algorithm 1): p at the old theta, then theta with the new p. Order 1."""
+
+
+class Thermostat(Protocol):
+    """How xi answers to the kinetic energy: one of the three functions below."""
+
+    def __call__(self, xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors: ...
+
+
+def held(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
+    """xi stays where it is: a fixed friction (SGHMC)."""
+    return xi
+
+
+def elementwise(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
+    """One xi per element of p: xi += h (p * p - 1) (high-order paper 2.2)."""
+    return [x + h * (q * q - 1) for x, q in zip(xi, p, strict=True)]
+
+
+def shared(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
+    """One xi for all n elements of all variables: xi += h (p.p / n - 1) (SGNHT paper eq 6)."""
+    n = sum((q.size for q in p), start=pt.constant(0)).astype(p[0].dtype)
+    p_dot_p = sum((pt.sum(q * q) for q in p), start=pt.constant(0, dtype=p[0].dtype))
+    return [xi[0] + h * (p_dot_p / n - 1)]
+
+
+class Phase(NamedTuple):
+    """A point of the extended space; one entry a variable (xi: one, or one a variable)."""
+
+    theta: Tensors
+    p: Tensors
+    xi: Tensors
+
+
+def integrate(
+    word: str,
+    phase: Phase,
+    h: TensorVariable,
+    *,
+    force: Callable[[Tensors], Sequence[TensorVariable]],
+    noise: Callable[[], Sequence[TensorVariable]],
+    diffusion: float,
+    thermostat: Thermostat,
+) -> Phase:
+    """Advance a point of the extended space by ``h``.
+
+    Parameters
+    ----------
+    word : str
+        Letters of the table above, for example ``"ABOBA"``.
+    phase : Phase
+        Where to start.
+    h : scalar variable
+        Step size, the time that the whole word advances.
+    force : callable
+        theta -> g, the stochastic gradient of the log posterior (with respect to theta).
+    noise : callable
+        Returns fresh N(0, I) draws shaped like theta at each call.
+    diffusion : float
+        D: the injected noise has variance 2 D per unit of time.
+    thermostat : callable
+        `held`, `elementwise` or `shared`.
+
+    Returns
+    -------
+    Phase
+        The point after the last letter.
+    """
+    theta, p, xi = phase
+    for letter in word:
+        dt = h / word.count(letter)
+        friction = xi if len(xi) == len(p) else xi * len(p)
+        if letter in "XA":
+            theta = [t + dt * q for t, q in zip(theta, p, strict=True)]
+        if letter in "TA":
+            xi = thermostat(xi, p, dt)
+        if letter == "B":
+            p = [pt.exp(-dt * x) * q for x, q in zip(friction, p, strict=True)]
+        if letter == "b":
+            p = [q - dt * x * q for x, q in zip(friction, p, strict=True)]
+        if letter == "O":
+            sd = pt.sqrt(2 * diffusion * dt)
+            p = [
+                q + dt * g + sd * z for q, g, z in zip(p, force(theta), noise(), strict=True)
+            ]
+    return Phase(theta, p, xi)

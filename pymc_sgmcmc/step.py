@@ -1,0 +1,442 @@
+"""PyMC's step: seeds, points, statistics and saved state. It knows no equation."""
+
+import inspect
+import os
+import textwrap
+import time
+from dataclasses import field, fields
+from typing import Any, ClassVar
+
+import numpy as np
+import pytensor
+from pymc.blocking import PointType, StatsType
+from pymc.exceptions import SamplingError
+from pymc.model import Model, modelcontext
+from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
+from pymc.step_methods.state import dataclass_state
+from pymc.util import RandomGenerator, get_random_generator, get_value_vars_from_user_vars
+from pytensor.compile.mode import get_mode
+from rich.progress import TextColumn
+from rich.table import Column
+
+from pymc_sgmcmc.algorithm import Algorithm
+from pymc_sgmcmc.backend import backend_of
+from pymc_sgmcmc.batches import Batches
+from pymc_sgmcmc.gradients import check_batch_size, gradient_source
+from pymc_sgmcmc.loop import Loop, Outcome
+from pymc_sgmcmc.minibatch import array_value
+from pymc_sgmcmc.schedules import StepSize, as_schedule, step_sizes
+
+COMMON_PARAMETERS = """\
+vars : list of variables, optional
+    Random or value variables to sample; default: all of the model's.
+step_size : float, schedule or callable
+    Step size of an update: a positive number, `PolynomialDecay`, `BlockDecay`, `Cyclical`, or any
+    callable of the update number (from 0, tuning included).
+batch_size : int, optional
+    Rows a batch, for an ordinary model. Default: all data at each update, or the batches that
+    the model itself makes with `pm.Minibatch`.
+minibatch_dim : str, optional
+    The dim to cut into batches; found by itself where only one can be meant.
+thin : int, default 1
+    Updates for each recorded draw, all in one compiled call.
+replacement : bool, default False
+    Draw rows independently instead of in shuffled epochs.
+self_check : bool, default True
+    Check at construction that the likelihoods of disjoint batches add up to that of all rows.
+model : pymc.Model, optional
+    Default: the model on the context stack.
+rng : int or numpy.random.Generator, optional
+    `pm.sample` replaces it by each chain's own.
+initial_point : dict, optional
+    Point at which the compiled updates are tried out; default: the model's.
+compile_kwargs : dict, optional
+    For `pytensor.function`: ``{"mode": "JAX"}``, ``{"mode": "NUMBA"}``, ... The `backend=` and
+    `compile_kwargs=` of `pm.sample` do not reach a step that exists already.
+blocked : bool, default True
+    One step for all variables; False: one for each."""
+
+FIRST_CALL = 100
+"""Updates in the first compiled call, after which their speed is known."""
+SECONDS_PER_CALL = 0.5
+"""A call is kept to about this long, so that Ctrl-C is heard soon."""
+
+
+@dataclass_state
+class SGMCMCState(StepMethodState):
+    """All that the next draws depend on, besides the point: plain arrays and numbers."""
+
+    thin: int = field(metadata={"frozen": True})
+    n_updates: int
+    sampler_state: dict[str, list[np.ndarray]] | None
+    batch_states: list[dict[str, Any]] | None
+    noise_state: dict[str, Any] | None
+    init_rng_state: dict[str, Any] | None
+    warned: bool
+
+
+class SGMCMCStep(BlockedStep):
+    """Base of all samplers: binds an `Algorithm` to a model as a step of `pm.sample`.
+
+    A subclass gives `name` and `algorithm_class`; the fields of the latter become keyword
+    arguments, and ``{{common}}`` in its docstring the parameters that all samplers share.
+    """
+
+    algorithm_class: ClassVar[type[Algorithm]]
+    default_blocked = True
+    default_tune_steps = 500
+    _state_class = SGMCMCState
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        cls.stats_dtypes_shapes = {
+            "step_size": (np.float64, []),
+            **{name: (np.float64, []) for name in cls.algorithm_class.statistics},
+            "potential": (np.float64, []),
+            "gradient_norm": (np.float64, []),
+            "nonfinite": (bool, []),
+            "n_updates": (np.int64, []),
+            "warning": (SamplerWarning, None),
+        }
+        own = [
+            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default)
+            for f in fields(cls.algorithm_class)
+        ]
+        common = inspect.signature(SGMCMCStep.__init__).parameters
+        shared = [p for p in common.values() if p.name not in ("self", "hyperparameters")]
+        cls.__signature__ = inspect.Signature(shared[:2] + own + shared[2:])
+        if cls.__doc__:
+            common_doc = textwrap.indent(COMMON_PARAMETERS, "    ").lstrip()
+            cls.__doc__ = cls.__doc__.replace("{common}", common_doc)
+
+    def __init__(
+        self,
+        vars=None,
+        *,
+        step_size: StepSize,
+        batch_size: int | None = None,
+        minibatch_dim: str | None = None,
+        thin: int = 1,
+        replacement: bool = False,
+        self_check: bool = True,
+        model: Model | None = None,
+        rng: RandomGenerator = None,
+        initial_point: PointType | None = None,
+        compile_kwargs: dict[str, Any] | None = None,
+        blocked: bool = True,
+        **hyperparameters,
+    ):
+        self.schedule = as_schedule(step_size)
+        self.algorithm = self.algorithm_class(**hyperparameters)
+        if not isinstance(thin, int | np.integer) or thin < 1:
+            raise ValueError(f"thin={thin!r} must be a whole number of updates, at least 1.")
+        self.thin = int(thin)
+        self.batch_size = batch_size
+        self.replacement = replacement
+        self.model = model = modelcontext(model)
+        self.blocked = blocked
+        self.rng = get_random_generator(rng)
+        self.vars = _continuous(model, vars)
+        self._compile_kwargs = dict(compile_kwargs or {})
+        self.source = gradient_source(
+            model,
+            self.vars,
+            batch_size=batch_size,
+            minibatch_dim=minibatch_dim,
+            self_check=self_check,
+        )
+        self._process = os.getpid()
+        self._loop: Loop | None = None
+        start = dict(model.initial_point() if initial_point is None else initial_point)
+        self.setup_chain(self.rng, tune=0, draws=0)
+        self._try_out(start)
+
+    def __repr__(self):
+        step_size = getattr(self.schedule, "value", self.schedule)
+        settings = {"step_size": step_size}
+        settings |= {f.name: getattr(self.algorithm, f.name) for f in fields(self.algorithm)}
+        settings |= {"batch_size": self.batch_size, "thin": self.thin}
+        settings = ", ".join(f"{k}={v!r}" for k, v in settings.items())
+        names = ", ".join(v.name for v in self.vars)
+        return f"{type(self).__name__}({settings}) of [{names}]"
+
+    @staticmethod
+    def competence(var, has_grad):
+        """Never chosen by itself: the step size is the user's to choose."""
+        return Competence.INCOMPATIBLE
+
+    # ---- one chain -------------------------------------------------------------------------
+
+    def setup_chain(self, rng: RandomGenerator, tune: int, draws: int) -> None:
+        """Begin a chain: fresh momentum, batches and noise from ``rng``, the data as it is now."""
+        super().setup_chain(rng, tune, draws)
+        backend = backend_of(get_mode(self._compile_kwargs.get("mode")))
+        if backend.is_jax and os.getpid() != self._process:
+            raise RuntimeError(
+                "A JAX step cannot go on in a forked process: JAX's threads do not survive a "
+                "fork, and it would hang. Pass mp_ctx='forkserver' (or 'spawn'), or cores=1, to "
+                "pm.sample."
+            )
+        self._backend = backend
+        self.source.check_data()
+        for rows in self.source.rows:
+            check_batch_size(rows.batch_size, rows.n_rows)
+        noise_rng, self._init_rng, *batch_rngs = self.rng.spawn(2 + len(self.source.rows))
+        self._noise = backend.generator(noise_rng)
+        self._batches = [
+            Batches(rows.n_rows, rows.batch_size, batch_rng, self.replacement)
+            for rows, batch_rng in zip(self.source.rows, batch_rngs, strict=True)
+        ]
+        floatX = pytensor.config.floatX
+        scales = [np.asarray(r.n_rows / r.batch_size, dtype=floatX) for r in self.source.rows]
+        data = [array_value(array) for array, _ in self.source.data]
+        self._constants = [backend.array(c) for c in [*scales, *data]]
+        first = self.source.rows[0] if self.source.rows else None
+        self._updates_per_epoch = first.n_rows / first.batch_size if first else 1.0
+        self._state: dict[str, list] | None = None
+        self.n_updates = 0
+        self.warned = False
+        self._updates_per_call = min(self.thin, FIRST_CALL)
+        self._calls = 0
+
+    def _run(self, theta: list, others: list, n_updates: int) -> tuple[Outcome, np.ndarray]:
+        """One compiled call."""
+        h = step_sizes(self.schedule, self.n_updates, n_updates, self._updates_per_epoch)
+        rows = [batches.take(n_updates) for batches in self._batches]
+        array = self._backend.array
+        outcome = self._loop(
+            array(h.astype(pytensor.config.floatX)),
+            [array(r) for r in rows],
+            theta,
+            self._state,
+            self._noise,
+            [*self._constants, *others],
+        )
+        self._noise = outcome.rng
+        return outcome, h
+
+    def _begin(self, point: PointType) -> None:
+        """Initial sampler state, and the compiled loop if this process has none yet."""
+        theta = [np.asarray(point[v.name]) for v in self.vars]
+        initial = self.algorithm.init(theta, self._init_rng)
+        if self._loop is None:
+            self._loop = Loop(self.source, self.algorithm, initial, self._compile_kwargs)
+        if self._state is None:
+            self._state = _map(self._backend.array, initial)
+
+    def _try_out(self, point: PointType) -> None:
+        """Compile, and refuse a start at which the posterior or its gradient is not finite."""
+        self._begin(point)
+        if self._backend.is_jax:
+            return  # JAX compiles per number of updates, and must not start before a fork
+        theta, others = self._split(point)
+        outcome, _ = self._run(theta, others, 1)
+        bad = ~np.isfinite(np.asarray(outcome.squared_gradient)[0])
+        if bad.any() or not np.isfinite(np.asarray(outcome.potential)[0]):
+            names = ", ".join(f"'{v.name}'" for v, b in zip(self.vars, bad, strict=True) if b)
+            what = f"the gradient of {names}" if names else "the log posterior"
+            raise SamplingError(
+                f"At the initial point {what} is not finite: "
+                f"{ {v.name: np.asarray(point[v.name]) for v in self.vars} }. Give the variables "
+                "an initval=, pass another initial_point=, or look for a zero probability."
+            )
+
+    def _split(self, point: PointType) -> tuple[list, list]:
+        def values(vars):
+            return [self._backend.array(np.array(point[v.name], dtype=v.dtype)) for v in vars]
+
+        return values(self.vars), values(self.source.others)
+
+    def step(self, point: PointType) -> tuple[PointType, StatsType]:
+        """Run ``thin`` updates from a point; one compiled call, or several of half a second."""
+        self._begin(point)
+        theta, others = self._split(point)
+        first, left, potentials, gradients = self.n_updates, self.thin, [], []
+        warning = None
+        while left:
+            n = min(left, self._updates_per_call)
+            began = time.perf_counter()
+            outcome, h = self._run(theta, others, n)
+            potential = np.asarray(outcome.potential)
+            squared = np.asarray(outcome.squared_gradient)
+            self._pace(n, time.perf_counter() - began)
+            self.n_updates += n
+            left -= n
+            bad = self._first_nonfinite(outcome, squared, self.n_updates - n)
+            if bad is not None:
+                warning = self._warn(*bad, h)
+                break
+            theta, self._state = outcome.theta, outcome.state
+            diagnostics = outcome.diagnostics
+            potentials.append(potential)
+            gradients.append(np.sqrt(squared.sum(axis=1)))
+        nonfinite = left > 0 or warning is not None or bad is not None
+        self.n_updates = first + self.thin
+        if nonfinite:
+            diagnostics = [np.nan] * len(self.algorithm.statistics)
+            potentials, gradients = [np.array([np.nan])], [np.array([np.nan])]
+            new_point = {name: np.array(value) for name, value in point.items()}
+        else:
+            new = dict(zip([v.name for v in self.vars], theta, strict=True))
+            new_point = {k: np.array(new.get(k, value)) for k, value in point.items()}
+        stats = {
+            "step_size": float(h[-1]),
+            **{
+                name: float(value)
+                for name, value in zip(self.algorithm.statistics, diagnostics, strict=True)
+            },
+            "potential": float(np.mean(np.concatenate(potentials))),
+            "gradient_norm": float(np.mean(np.concatenate(gradients))),
+            "nonfinite": bool(nonfinite),
+            "n_updates": self.n_updates,
+            "warning": warning,
+        }
+        return new_point, [stats]
+
+    def _pace(self, n_updates: int, seconds: float) -> None:
+        """Choose the next call's length from this one's (the first may have compiled)."""
+        self._calls += 1
+        if self._calls > 1:
+            affordable = int(SECONDS_PER_CALL * n_updates / max(seconds, 1e-9))
+            if affordable < self._updates_per_call or self._updates_per_call < self.thin:
+                self._updates_per_call = max(1, min(self.thin, affordable))
+
+    def _first_nonfinite(
+        self, outcome: Outcome, squared: np.ndarray, first: int
+    ) -> tuple[int, str, int] | None:
+        """Update, variable and position in the call of the first non-finite value, if any."""
+        bad = ~np.isfinite(squared)
+        if bad.any():
+            at = int(np.argmax(bad.any(axis=1)))
+            return first + at, self.vars[int(np.argmax(bad[at]))].name, at
+        for var, value in zip(self.vars, outcome.theta, strict=True):
+            if not np.isfinite(np.asarray(value)).all():
+                return first + len(squared) - 1, var.name, -1
+        for arrays in outcome.state.values():
+            for var, value in zip(self.vars, arrays, strict=False):
+                if not np.isfinite(np.asarray(value)).all():
+                    return first + len(squared) - 1, var.name, -1
+        return None
+
+    def _warn(self, update: int, name: str, at: int, h: np.ndarray) -> SamplerWarning | None:
+        """Once a chain: PyMC logs it from the main process."""
+        if self.warned:
+            return None
+        self.warned = True
+        message = (
+            f"{type(self).__name__}: '{name}' became non-finite at update {update} with step size "
+            f"{h[at]:.4g}. The chain holds its last finite point and goes on from there; such "
+            "draws are marked in the statistic 'nonfinite'. Try a smaller step_size or a larger "
+            "batch_size, or standardise the data."
+        )
+        return SamplerWarning(WarningType.BAD_PARAMS, message, "error", step=update)
+
+    # ---- saved state -----------------------------------------------------------------------
+
+    @property
+    def sampler_state(self) -> dict[str, list[np.ndarray]] | None:
+        """Momentum, thermostat, ...: None before the first draw."""
+        return None if self._state is None else _map(np.array, self._state)
+
+    @sampler_state.setter
+    def sampler_state(self, state) -> None:
+        self._state = None if state is None else _map(self._backend.array, state)
+
+    @property
+    def batch_states(self) -> list[dict[str, Any]]:
+        """State of each stream of row numbers."""
+        return [batches.state for batches in self._batches]
+
+    @batch_states.setter
+    def batch_states(self, states) -> None:
+        for batches, state in zip(self._batches, states, strict=True):
+            batches.state = state
+
+    @property
+    def noise_state(self) -> dict[str, Any]:
+        """State of the generator inside the compiled updates."""
+        return self._backend.generator_state(self._noise)
+
+    @noise_state.setter
+    def noise_state(self, state) -> None:
+        self._noise = self._backend.restore_generator(state)
+
+    @property
+    def init_rng_state(self) -> dict[str, Any]:
+        """State of the generator that draws the first momentum."""
+        return self._init_rng.bit_generator.state
+
+    @init_rng_state.setter
+    def init_rng_state(self, state) -> None:
+        self._init_rng.bit_generator.state = state
+
+    def __getstate__(self):
+        # Compiled code, arrays on a device and copies of the data stay behind: `setup_chain`
+        # (or, in the middle of a chain, __setstate__) makes them again in the other process.
+        left_out = ("_loop", "_constants", "_backend", "_noise", "_state", "_batches")
+        kept = {k: v for k, v in self.__dict__.items() if k not in left_out}
+        return kept | {"saved_sampling_state": self.sampling_state}
+
+    def __setstate__(self, state):
+        state = dict(state)
+        saved = state.pop("saved_sampling_state")
+        self.__dict__.update(state)
+        self._process = os.getpid()
+        self._loop = None
+        self.setup_chain(self.rng, tune=0, draws=0)
+        self.sampling_state = saved
+
+    # ---- progress bar ----------------------------------------------------------------------
+
+    @classmethod
+    def _shown(cls) -> dict[str, tuple[str, str]]:
+        columns = {"step_size": ("Step size", ".3g")}
+        if "kinetic_temperature" in cls.algorithm_class.statistics:
+            columns["kinetic_temperature"] = ("Temperature", ".2f")
+        return columns | {"gradient_norm": ("Gradient", ".3g")}
+
+    @classmethod
+    def _progressbar_config(cls, n_chains=1):
+        columns = [
+            TextColumn(f"{{task.fields[{key}]:{spec}}}", table_column=Column(header, ratio=1))
+            for key, (header, spec) in cls._shown().items()
+        ]
+        return columns, {key: [0.0] * n_chains for key in cls._shown()}
+
+    @classmethod
+    def _make_progressbar_update_functions(cls):
+        def update(stats):
+            shown = {key: stats[key] for key in cls._shown()}
+            return shown | {"failing": stats["nonfinite"]}
+
+        return (update,)
+
+
+def _map(function, state: dict[str, list]) -> dict[str, list]:
+    return {name: [function(a) for a in arrays] for name, arrays in state.items()}
+
+
+def _continuous(model: Model, vars) -> list:
+    """Value variables to sample, all of them continuous."""
+    if vars is None:
+        chosen = list(model.value_vars)
+    else:
+        vars = list(vars) if isinstance(vars, list | tuple) else [vars]
+        known = {*model.free_RVs, *model.value_vars}
+        for var in vars:
+            if var not in known:
+                names = ", ".join(f"'{rv.name}'" for rv in model.free_RVs)
+                raise ValueError(
+                    f"{getattr(var, 'name', None) or var!r} is not a free variable of the model. "
+                    f"It has: {names}."
+                )
+        chosen = get_value_vars_from_user_vars(vars, model)
+    for var in chosen:
+        if not np.issubdtype(np.dtype(var.dtype), np.floating):
+            raise ValueError(
+                f"'{var.name}' is discrete ({var.dtype}) and has no gradient. Sum it out of the "
+                "model, or leave it to another step: name the continuous variables, as in "
+                "step=[Sampler([w, b], ...), pm.Metropolis([z])]."
+            )
+    return chosen

@@ -1,0 +1,88 @@
+"""Other papers' parametrisations of the same dynamics.
+
+========================  =========================================  ==========================
+paper                     its symbols                                ours
+========================  =========================================  ==========================
+SGNHT, Algorithm 2        u = p h, eta = h^2, alpha = xi h, a = A h  h = sqrt(eta), D = a / h
+doubly stochastic, eq 4   gamma = p h, lambda = h^2, xi = D h        h = sqrt(lambda), D = xi / h
+the same per datum        gradient divided by N: lambda' = N h^2     h = sqrt(lambda' / N)
+========================  =========================================  ==========================
+"""
+
+import math
+
+
+def _check(name: str, value: float, at_least_zero: bool = False) -> float:
+    if not (math.isfinite(value) and (value > 0 or (at_least_zero and value == 0))):
+        bound = ">= 0" if at_least_zero else "> 0"
+        raise ValueError(f"{name} must be a finite number {bound}, got {value!r}.")
+    return value
+
+
+class FromLearningRate:
+    """Build a thermostat sampler from the SGNHT paper's second form."""
+
+    @classmethod
+    def from_learning_rate(cls, vars=None, *, eta: float, a: float, **options):
+        """Build the step from eta and a of the SGNHT paper, section 5.2 (Algorithm 2).
+
+        Parameters
+        ----------
+        vars : list of variables, optional
+            As for the class.
+        eta : float
+            Learning rate, the square of the step size, positive.
+        a : float
+            Injected noise, D h, at least 0.
+        **options
+            The other arguments of the class.
+        """
+        h = math.sqrt(_check("eta", eta))
+        diffusion = _check("a", a, at_least_zero=True) / h
+        return cls(vars, step_size=h, diffusion=diffusion, **options)
+
+    def to_learning_rate(self) -> dict[str, float]:
+        """Eta and a of the SGNHT paper for this step's first step size."""
+        h = float(self.schedule(0))
+        return {"eta": h * h, "a": self.algorithm.diffusion * h}
+
+
+class FromMomentumDecay:
+    """Build SGHMC from a learning rate and a momentum decay."""
+
+    @classmethod
+    def from_momentum_decay(
+        cls,
+        vars=None,
+        *,
+        learning_rate: float,
+        momentum_decay: float,
+        per_datum: int | None = None,
+        **options,
+    ):
+        """Build the step from lambda and xi of the doubly stochastic paper, eq 4.
+
+        Parameters
+        ----------
+        vars : list of variables, optional
+            As for the class.
+        learning_rate : float
+            lambda, the square of the step size, positive.
+        momentum_decay : float
+            xi = D h, the fraction of the momentum lost in an update, at least 0.
+        per_datum : int, optional
+            N, if the learning rate multiplies the gradient divided by N.
+        **options
+            The other arguments of the class.
+        """
+        h = math.sqrt(_check("learning_rate", learning_rate) / (per_datum or 1))
+        friction = _check("momentum_decay", momentum_decay, at_least_zero=True) / h
+        return cls(vars, step_size=h, friction=friction, **options)
+
+    def to_momentum_decay(self, per_datum: int | None = None) -> dict[str, float]:
+        """Learning rate and momentum decay for this step's first step size."""
+        h = float(self.schedule(0))
+        return {
+            "learning_rate": h * h * (per_datum or 1),
+            "momentum_decay": self.algorithm.friction * h,
+        }
