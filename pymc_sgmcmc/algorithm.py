@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -29,6 +30,7 @@ class Gradient(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class Algorithm(ABC):
     """A sampler: a frozen dataclass of hyperparameters that knows neither model nor data."""
 

@@ -89,17 +89,17 @@ class Loop:
         constants = [c.type(c.name) for c in source.constants]
         rng = random_generator_type("rng")
 
-        def one_update(h, *args):
-            args = list(args)
-            k = args.pop(0)
-            theta = [args.pop(0) for _ in source.vars]
-            state = self._named([args.pop(0) for _ in range(sum(self.layout.values()))])
-            noise = Noise(args.pop(0), theta)
-            batch = [args.pop(0)[k] for _ in rows]
+        def one_update(h, k, *args):
+            take = iter(args).__next__
+            theta = [take() for _ in source.vars]
+            state = self._named([take() for _ in range(sum(self.layout.values()))])
+            noise = Noise(take(), theta)
+            batch = [take()[k] for _ in rows]
+            constants = [take() for _ in source.constants]
             evaluations = []
 
             def gradient(theta):
-                evaluations.append(source.at(theta, batch, args))
+                evaluations.append(source.at(theta, batch, constants))
                 return evaluations[-1]
 
             new_theta, new_state = algorithm.update(theta, state, gradient, h, noise)
@@ -125,7 +125,9 @@ class Loop:
         _, *moving, next_rng, potential, squared = outputs
         moving = [m[-1] for m in moving]
         final_state = self._named(moving[self.n_vars :])
-        self.mode = get_mode(compile_kwargs.get("mode"))
+        # A parameter out of its range (a step too large) must not raise: the update is seen to be
+        # non-finite, and the chain holds its last finite point.
+        self.mode = get_mode(compile_kwargs.get("mode")).including("local_remove_check_parameter")
         kwargs = {name: value for name, value in compile_kwargs.items() if name != "mode"}
         self.function = pytensor.function(
             # The generator is advanced in place: copying one costs as much as many updates.

@@ -3,6 +3,7 @@
 import pymc as pm
 from pymc.backends.base import MultiTrace
 from pymc.backends.ndarray import NDArray
+from pymc.util import drop_warning_stat
 from xarray import DataTree
 
 
@@ -83,7 +84,4 @@ class KeptDraws(NDArray):
             raise ValueError("No chain got beyond tuning: there are no finished draws to keep.")
         length = min(t.draw_idx - t.n_warmup for t in finished)
         cut = [t._slice(slice(t.n_warmup, t.n_warmup + length)) for t in finished]
-        for trace in cut:
-            for stats in trace._stats or []:
-                stats.pop("warning", None)
-        return pm.to_inference_data(MultiTrace(cut), model=self.model, **kwargs)
+        return drop_warning_stat(pm.to_inference_data(MultiTrace(cut), model=self.model, **kwargs))

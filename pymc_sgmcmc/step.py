@@ -128,6 +128,12 @@ class SGMCMCStep(BlockedStep):
         **hyperparameters,
     ):
         self.schedule = as_schedule(step_size)
+        own = [f.name for f in fields(self.algorithm_class)]
+        for name in hyperparameters.keys() - set(own):
+            raise TypeError(
+                f"{type(self).__name__} has no argument '{name}'. Its own are: "
+                f"{', '.join(own) or 'none'}; see help({type(self).__name__}) for the shared ones."
+            )
         self.algorithm = self.algorithm_class(**hyperparameters)
         if not isinstance(thin, int | np.integer) or thin < 1:
             raise ValueError(f"thin={thin!r} must be a whole number of updates, at least 1.")
@@ -154,12 +160,12 @@ class SGMCMCStep(BlockedStep):
 
     def __repr__(self):
         step_size = getattr(self.schedule, "value", self.schedule)
-        settings = {"step_size": step_size}
+        settings: dict[str, Any] = {"step_size": step_size}
         settings |= {f.name: getattr(self.algorithm, f.name) for f in fields(self.algorithm)}
         settings |= {"batch_size": self.batch_size, "thin": self.thin}
-        settings = ", ".join(f"{k}={v!r}" for k, v in settings.items())
+        shown = ", ".join(f"{name}={value!r}" for name, value in settings.items())
         names = ", ".join(v.name for v in self.vars)
-        return f"{type(self).__name__}({settings}) of [{names}]"
+        return f"{type(self).__name__}({shown}) of [{names}]"
 
     @staticmethod
     def competence(var, has_grad):
@@ -205,6 +211,7 @@ class SGMCMCStep(BlockedStep):
         h = step_sizes(self.schedule, self.n_updates, n_updates, self._updates_per_epoch)
         rows = [batches.take(n_updates) for batches in self._batches]
         array = self._backend.array
+        assert self._loop is not None  # `_begin` has made it
         outcome = self._loop(
             array(h.astype(pytensor.config.floatX)),
             [array(r) for r in rows],
@@ -228,18 +235,16 @@ class SGMCMCStep(BlockedStep):
     def _try_out(self, point: PointType) -> None:
         """Compile, and refuse a start at which the posterior or its gradient is not finite."""
         self._begin(point)
-        if self._backend.is_jax:
-            return  # JAX compiles per number of updates, and must not start before a fork
         theta, others = self._split(point)
-        outcome, _ = self._run(theta, others, 1)
+        outcome, _ = self._run(theta, others, self._updates_per_call)
         bad = ~np.isfinite(np.asarray(outcome.squared_gradient)[0])
         if bad.any() or not np.isfinite(np.asarray(outcome.potential)[0]):
             names = ", ".join(f"'{v.name}'" for v, b in zip(self.vars, bad, strict=True) if b)
             what = f"the gradient of {names}" if names else "the log posterior"
+            values = {v.name: np.asarray(point[v.name]) for v in self.vars}
             raise SamplingError(
-                f"At the initial point {what} is not finite: "
-                f"{ {v.name: np.asarray(point[v.name]) for v in self.vars} }. Give the variables "
-                "an initval=, pass another initial_point=, or look for a zero probability."
+                f"At the initial point {what} is not finite: {values}. Give the variables an "
+                "initval=, pass another initial_point=, or look for a zero probability."
             )
 
     def _split(self, point: PointType) -> tuple[list, list]:
@@ -252,78 +257,62 @@ class SGMCMCStep(BlockedStep):
         """Run ``thin`` updates from a point; one compiled call, or several of half a second."""
         self._begin(point)
         theta, others = self._split(point)
-        first, left, potentials, gradients = self.n_updates, self.thin, [], []
-        warning = None
-        while left:
-            n = min(left, self._updates_per_call)
+        potential, gradient_norm, done = 0.0, 0.0, 0
+        diagnostics: list[Any] = [np.nan] * len(self.algorithm.statistics)
+        failure = None
+        while done < self.thin and failure is None:
+            n = min(self.thin - done, self._updates_per_call)
             began = time.perf_counter()
             outcome, h = self._run(theta, others, n)
-            potential = np.asarray(outcome.potential)
             squared = np.asarray(outcome.squared_gradient)
             self._pace(n, time.perf_counter() - began)
+            failure = self._first_nonfinite(outcome, squared)
+            if failure is None:
+                theta, self._state = outcome.theta, outcome.state
+                diagnostics = outcome.diagnostics
+                potential += float(np.sum(outcome.potential)) / self.thin
+                gradient_norm += float(np.sqrt(squared.sum(axis=1)).sum()) / self.thin
             self.n_updates += n
-            left -= n
-            bad = self._first_nonfinite(outcome, squared, self.n_updates - n)
-            if bad is not None:
-                warning = self._warn(*bad, h)
-                break
-            theta, self._state = outcome.theta, outcome.state
-            diagnostics = outcome.diagnostics
-            potentials.append(potential)
-            gradients.append(np.sqrt(squared.sum(axis=1)))
-        nonfinite = left > 0 or warning is not None or bad is not None
-        self.n_updates = first + self.thin
-        if nonfinite:
-            diagnostics = [np.nan] * len(self.algorithm.statistics)
-            potentials, gradients = [np.array([np.nan])], [np.array([np.nan])]
-            new_point = {name: np.array(value) for name, value in point.items()}
-        else:
-            new = dict(zip([v.name for v in self.vars], theta, strict=True))
-            new_point = {k: np.array(new.get(k, value)) for k, value in point.items()}
+            done += n
         stats = {
             "step_size": float(h[-1]),
-            **{
-                name: float(value)
-                for name, value in zip(self.algorithm.statistics, diagnostics, strict=True)
-            },
-            "potential": float(np.mean(np.concatenate(potentials))),
-            "gradient_norm": float(np.mean(np.concatenate(gradients))),
-            "nonfinite": bool(nonfinite),
+            **dict(zip(self.algorithm.statistics, map(float, diagnostics), strict=True)),
+            "potential": potential if failure is None else np.nan,
+            "gradient_norm": gradient_norm if failure is None else np.nan,
+            "nonfinite": failure is not None,
             "n_updates": self.n_updates,
-            "warning": warning,
+            "warning": None if failure is None else self._warn(*failure, h),
         }
-        return new_point, [stats]
+        self.n_updates += self.thin - done  # a failed draw takes its share of the schedule too
+        moved = {v.name: t for v, t in zip(self.vars, theta, strict=True)}
+        return {name: np.array(moved.get(name, value)) for name, value in point.items()}, [stats]
 
     def _pace(self, n_updates: int, seconds: float) -> None:
         """Choose the next call's length from this one's (the first may have compiled)."""
         self._calls += 1
-        if self._calls > 1:
-            affordable = int(SECONDS_PER_CALL * n_updates / max(seconds, 1e-9))
-            if affordable < self._updates_per_call or self._updates_per_call < self.thin:
-                self._updates_per_call = max(1, min(self.thin, affordable))
+        if self._calls > 1 and (seconds > SECONDS_PER_CALL or self._updates_per_call < self.thin):
+            affordable = int(SECONDS_PER_CALL * n_updates / seconds)
+            self._updates_per_call = max(1, min(self.thin, affordable))
 
-    def _first_nonfinite(
-        self, outcome: Outcome, squared: np.ndarray, first: int
-    ) -> tuple[int, str, int] | None:
-        """Update, variable and position in the call of the first non-finite value, if any."""
-        bad = ~np.isfinite(squared)
-        if bad.any():
+    def _first_nonfinite(self, outcome: Outcome, squared: np.ndarray) -> tuple[str, int] | None:
+        """Variable and position in the call of the first non-finite value, if any."""
+        if not np.isfinite(squared.sum()):
+            bad = ~np.isfinite(squared)
             at = int(np.argmax(bad.any(axis=1)))
-            return first + at, self.vars[int(np.argmax(bad[at]))].name, at
+            return self.vars[int(np.argmax(bad[at]))].name, at
         for var, value in zip(self.vars, outcome.theta, strict=True):
-            if not np.isfinite(np.asarray(value)).all():
-                return first + len(squared) - 1, var.name, -1
-        for arrays in outcome.state.values():
-            for var, value in zip(self.vars, arrays, strict=False):
-                if not np.isfinite(np.asarray(value)).all():
-                    return first + len(squared) - 1, var.name, -1
+            if not np.isfinite(np.sum(value)):
+                return var.name, len(squared) - 1
+        if not all(np.isfinite(value) for value in map(float, outcome.diagnostics)):
+            return self.vars[0].name, len(squared) - 1
         return None
 
-    def _warn(self, update: int, name: str, at: int, h: np.ndarray) -> SamplerWarning | None:
+    def _warn(self, name: str, at: int, h: np.ndarray) -> SamplerWarning | None:
         """Once a chain: PyMC logs it from the main process."""
         if self.warned:
             return None
         self.warned = True
+        update = self.n_updates - len(h) + at
         message = (
             f"{type(self).__name__}: '{name}' became non-finite at update {update} with step size "
             f"{h[at]:.4g}. The chain holds its last finite point and goes on from there; such "

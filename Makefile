@@ -1,0 +1,43 @@
+# make demo   the main job on real data: logistic regression on a9a
+# make test   the tests
+# make docs   the documentation site, in docs/_build/html
+# make bench  speed against hand-written and rival loops
+# Each makes the environment first. PYTHON=/path/to/python3.12 chooses the interpreter.
+
+PY := .venv/bin/python
+STAMP := .venv/.installed
+
+.PHONY: install demo test lint docs bench clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@python=$$(sh .ci/find_python "$(PYTHON)") || exit 1; \
+	echo "Making .venv with $$python"; \
+	"$$python" -m venv .venv
+	$(PY) -m pip install --quiet --upgrade pip
+	$(PY) -m pip install --quiet --editable '.[jax,zarr,test,docs,dev]'
+	@touch $(STAMP)
+
+demo: install
+	$(PY) examples/logistic_regression_a9a.py
+
+test: install
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) -m pytest
+
+lint: install
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+	$(PY) -m mypy
+
+docs: install
+	$(PY) -m sphinx -W --keep-going -b html docs docs/_build/html
+
+bench: install
+	$(PY) benchmarks/speed.py
+
+clean:
+	rm -rf .venv docs/_build .pytest_cache .mypy_cache .ruff_cache

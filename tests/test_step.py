@@ -1,0 +1,413 @@
+"""The step as a citizen of PyMC: points, statistics, seeds, saved state, failures."""
+
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+
+import arviz as az
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytest
+from pymc.step_methods.compound import Competence
+from pymc.step_methods.state import equal_dataclass_values
+
+import pymc_sgmcmc as sgm
+from pymc_sgmcmc.loop import Loop
+
+RUN = dict(progressbar=False, compute_convergence_checks=False)
+
+
+def make_step(model, sampler=sgm.MSGNHT_S, **options):
+    options = {"step_size": 0.01, "batch_size": 20, "thin": 7} | options
+    with model:
+        return sampler(**options)
+
+
+def sample(model, step, **options):
+    options = {"draws": 20, "tune": 5, "chains": 2, "cores": 1, "random_seed": 3} | RUN | options
+    with model:
+        return pm.sample(step=step, **options)
+
+
+def test_draws_depend_on_the_seed_alone(regression):
+    """Same seed, same draws: whatever cores, number of chains, or earlier use of the step."""
+    step = make_step(regression)
+    first = sample(regression, step).posterior
+    again = sample(regression, step, chains=3).posterior
+    parallel = sample(regression, step, cores=2, mp_ctx="fork").posterior
+    other_seed = sample(regression, step, random_seed=4).posterior
+    for name in ["w", "b", "sigma"]:
+        np.testing.assert_array_equal(first[name], again[name][:2])
+        np.testing.assert_array_equal(first[name], parallel[name])
+        assert not np.array_equal(first[name], other_seed[name])
+        assert not np.array_equal(first[name][0], first[name][1])
+
+
+@pytest.mark.parametrize("mode", ["NUMBA", "JAX", "CVM"])
+@pytest.mark.parametrize(
+    ("sampler", "options"),
+    [(sgm.MSGNHT_S, {}), (sgm.PSGLD, {}), (sgm.SGNHT, {"replacement": True})],
+)
+def test_restored_state_goes_on_identically(regression, mode, sampler, options):
+    """Saved after any draw, all further draws are the same; a pickled step carries its state."""
+    step = make_step(regression, sampler, compile_kwargs={"mode": mode}, **options)
+    step.setup_chain(np.random.default_rng(5), tune=0, draws=10)
+    point = regression.initial_point()
+    for _ in range(4):
+        point, _ = step.step(point)
+    saved = pickle.loads(pickle.dumps(step.sampling_state))
+
+    def go_on(step):
+        current, draws = point, []
+        for _ in range(4):
+            current, [stats] = step.step(current)
+            draws.append([*current.values(), stats["potential"], stats["n_updates"]])
+        return draws
+
+    expected = go_on(step)
+    step.setup_chain(np.random.default_rng(99), tune=0, draws=10)
+    step.sampling_state = saved
+    assert equal_dataclass_values(step.sampling_state, saved)
+    restored = go_on(step)
+    step.sampling_state = saved
+    unpickled = go_on(cloudpickle.loads(cloudpickle.dumps(step)))
+    for a, b, c in zip(expected, restored, unpickled, strict=True):
+        for x, y, z in zip(a, b, c, strict=True):
+            np.testing.assert_array_equal(x, y)
+            np.testing.assert_array_equal(x, z)
+
+
+def test_state_is_plain(regression):
+    """Arrays, numbers, strings and containers of them: nothing that needs pickle to store."""
+
+    def plain(value):
+        if isinstance(value, dict):
+            return all(map(plain, value.values()))
+        if isinstance(value, list):
+            return all(map(plain, value))
+        return value is None or isinstance(value, np.ndarray | np.generic | int | float | str)
+
+    step = make_step(regression, compile_kwargs={"mode": "JAX"})
+    step.step(regression.initial_point())
+    state = step.sampling_state
+    assert plain([state.sampler_state, state.batch_states, state.noise_state])
+    assert set(state.sampler_state) == {"p", "xi"}
+
+
+def test_state_of_another_step_is_refused(regression):
+    step = make_step(regression)
+    saved = make_step(regression, vars=[regression["w"]]).sampling_state
+    with pytest.raises(ValueError, match="var_names"):
+        step.sampling_state = saved
+
+
+def test_point_contract(regression):
+    """A new dict with the same order of keys and fresh arrays; the old one untouched."""
+    step = make_step(regression)
+    before = regression.initial_point()
+    copy = {name: value.copy() for name, value in before.items()}
+    after, [stats] = step.step(before)
+    assert list(after) == list(before)
+    assert after is not before
+    for name, value in before.items():
+        np.testing.assert_array_equal(value, copy[name])
+        assert not np.shares_memory(after[name], value)
+        assert after[name].dtype == value.dtype
+        assert after[name].shape == value.shape
+    later, _ = step.step(after)
+    assert not any(np.shares_memory(later[name], after[name]) for name in after)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "own"),
+    [
+        (sgm.SGLD, set()),
+        (sgm.SGHMC_E, {"kinetic_temperature"}),
+        (sgm.MSGNHT_S, {"kinetic_temperature", "thermostat"}),
+    ],
+)
+def test_statistics(regression, sampler, own):
+    """Scalars, always there, none that is reserved for HMC."""
+    step = make_step(regression, sampler)
+    common = {"step_size", "potential", "gradient_norm", "nonfinite", "n_updates", "warning"}
+    assert set(step.stats_dtypes_shapes) == common | own
+    _, [stats] = step.step(regression.initial_point())
+    assert set(stats) == common | own
+    assert all(np.ndim(value) == 0 for value in stats.values())
+    stats = sample(regression, step).sample_stats
+    assert set(stats.data_vars) == (common | own) - {"warning"}
+    assert not {"diverging", "energy", "acceptance_rate", "lp"} & set(stats.data_vars)
+    np.testing.assert_array_equal(stats["n_updates"][0], 7 * np.arange(6, 26))
+    assert (stats["step_size"] == 0.01).all()
+
+
+def test_potential_estimates_minus_log_posterior(regression):
+    """With all data at each update the statistic is exact."""
+    step = make_step(regression, batch_size=None, thin=1)
+    point = regression.initial_point()
+    _, [stats] = step.step(point)
+    # MSGNHT_S evaluates the gradient half a step on; SGLD at the point itself.
+    sgld = make_step(regression, sgm.SGLD, batch_size=None, thin=1, step_size=1e-4)
+    _, [stats] = sgld.step(point)
+    np.testing.assert_allclose(stats["potential"], -regression.compile_logp()(point))
+    gradient = regression.compile_dlogp()(point)
+    np.testing.assert_allclose(stats["gradient_norm"], np.sqrt(np.sum(gradient**2)))
+
+
+def test_thin_in_several_calls_is_the_same_chain(regression):
+    """Splitting a long call changes nothing: noise and batches go on where they were."""
+    step = make_step(regression, thin=12)
+
+    def run(updates_per_call):
+        step.setup_chain(np.random.default_rng(1), tune=0, draws=3)
+        step._updates_per_call = updates_per_call
+        step._pace = lambda n, seconds: None
+        point = regression.initial_point()
+        for _ in range(3):
+            point, [stats] = step.step(point)
+        return [*point.values(), stats["potential"], stats["n_updates"]]
+
+    for x, y in zip(run(12), run(5), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-12)
+
+
+def test_long_calls_are_shortened(regression, monkeypatch):
+    """A call that took ten seconds for 100 updates is followed by calls of 5."""
+    step = make_step(regression, thin=1000)
+    assert step._updates_per_call == 100
+    step._pace(100, 30.0)  # the first may have compiled: not judged
+    assert step._updates_per_call == 100
+    step._pace(100, 10.0)
+    assert step._updates_per_call == 5
+    step._pace(5, 0.001)
+    assert step._updates_per_call == 1000
+
+
+def test_competence_and_defaults():
+    assert sgm.SGLD.competence(None, True) == Competence.INCOMPATIBLE
+    assert sgm.SGLD not in pm.step_methods.STEP_METHODS
+    assert sgm.MSGNHT_S.default_tune_steps == 500
+
+
+def test_signature_tells_all_arguments():
+    import inspect
+
+    parameters = inspect.signature(sgm.MSGNHT_S).parameters
+    assert list(parameters)[:3] == ["vars", "step_size", "diffusion"]
+    assert parameters["diffusion"].default == 1.0
+    for name in ["batch_size", "thin", "compile_kwargs"]:
+        assert name in parameters
+        assert f"{name} : " in sgm.MSGNHT_S.__doc__
+    with pm.Model():
+        pm.Normal("x")
+        with pytest.raises(TypeError, match=r"SGLD has no argument 'diffusion'"):
+            sgm.SGLD(step_size=0.1, diffusion=1.0)
+
+
+def test_compound_with_other_steps(regression):
+    """With NUTS, Metropolis and a second minibatch step: each moves its own variables only."""
+    w, b, sigma = regression["w"], regression["b"], regression["sigma"]
+    with regression:
+        steps = [
+            sgm.MSGNHT_S([w], step_size=0.01, batch_size=20, thin=10),
+            sgm.SGLD([b], step_size=1e-4, batch_size=20, thin=10),
+            pm.Metropolis([sigma]),
+        ]
+    idata = sample(regression, steps, draws=300, tune=200)
+    for name in ["w", "b", "sigma"]:
+        assert float(idata.posterior[name].std()) > 0.01
+    assert abs(float(idata.posterior["sigma"].mean()) - 1) < 0.3
+    with regression:
+        steps = [sgm.MSGNHT_S([w, b], step_size=0.01, batch_size=20, thin=10), pm.NUTS([sigma])]
+    idata = sample(regression, steps, draws=100, tune=100)
+    assert abs(float(idata.posterior["sigma"].mean()) - 1) < 0.3
+    assert "diverging" in idata.sample_stats
+    az.plot_trace_dist(idata, backend="none")
+
+
+def test_callback_var_names_initvals(regression):
+    step, seen = make_step(regression), []
+    idata = sample(
+        regression,
+        step,
+        tune=0,
+        draws=3,
+        callback=lambda trace, draw: seen.append(draw.draw_idx),
+        var_names=["b"],
+        initvals={"b": 2.5},
+    )
+    assert seen == [0, 1, 2, 0, 1, 2]
+    assert list(idata.posterior.data_vars) == ["b"]
+    assert abs(float(idata.posterior["b"][0, 0]) - 2.5) < 1
+
+
+@pytest.mark.parametrize("chains", [1, 2])
+def test_progress_bar_shows_and_starts_with_numbers(regression, chains):
+    step = make_step(regression)
+    columns, start = step._progressbar_config(chains)
+    [update] = step._make_progressbar_update_functions()
+    _, [stats] = step.step(regression.initial_point())
+    shown = update(stats)
+    assert {"step_size", "kinetic_temperature", "gradient_norm", "failing"} == set(shown)
+    for column in columns:
+        for values in ({k: v[0] for k, v in start.items()}, shown):
+            class Task:
+                fields = values
+            assert column.text_format.format(task=Task)
+    sample(regression, step, chains=chains, progressbar="combined+stats")
+    sample(regression, step, chains=chains, progressbar=True)
+
+
+def test_new_data_is_read_at_the_start_of_a_chain(regression_data):
+    X, y = regression_data
+    with pm.Model() as model:
+        features = pm.Data("X", X)
+        target = pm.Data("target", y)
+        w = pm.Normal("w", 0, 3, shape=2)
+        pm.Normal("y", features @ w, 1, observed=target)
+    step = make_step(model, step_size=0.02, thin=20)
+    with model:
+        pm.set_data({"X": X[:100], "target": -5 * X[:100, 0]})
+    step.setup_chain(np.random.default_rng(0), 0, 0)
+    assert step._batches[0].n_rows == 100
+    idata = sample(model, step, draws=100, tune=100)
+    assert abs(float(idata.posterior["w"][..., 0].mean()) + 5) < 0.2
+    with model:
+        pm.set_data({"X": X[:10], "target": y[:10]})
+    with pytest.raises(ValueError, match=r"batch_size=20 .* 10"):
+        step.setup_chain(np.random.default_rng(0), 0, 0)
+
+
+def test_nonfinite_update_loses_nothing(regression, caplog):
+    """A step size far too large: the run ends, finite points are held, one warning names it all."""
+
+    def explode_late(update):
+        return 0.01 if update < 7 * 15 else 1e12
+
+    step = make_step(regression, step_size=explode_late)
+    with caplog.at_level(logging.ERROR, logger="pymc"):
+        idata = sample(regression, step, tune=5, draws=20)
+    values, bad = idata.posterior["b"].values, idata.sample_stats["nonfinite"].values
+    assert np.isfinite(values).all()
+    assert bad[:, :10].sum() == 0
+    assert bad[:, 10:].all()
+    for chain in range(2):
+        assert (values[chain, 10:] == values[chain, 9]).all()
+    warnings = [r.getMessage() for r in caplog.records if "non-finite" in r.getMessage()]
+    assert len(warnings) == 2
+    for text in ("MSGNHT_S", "1e+12", "update 10", "smaller step_size"):
+        assert text in warnings[0]
+
+
+def test_kept_draws_survive_an_error(regression):
+    step = make_step(regression)
+
+    def unlucky(trace, draw):
+        if draw.chain == 1 and draw.draw_idx == 12:
+            raise OSError("disk full")
+
+    with regression:
+        kept = sgm.KeptDraws()
+    with pytest.raises(OSError, match="disk full"):
+        sample(regression, step, trace=kept, callback=unlucky)
+    idata = kept.to_inference_data()
+    full = sample(regression, step)
+    assert idata.posterior["w"].shape == (2, 8, 2)  # 13 recorded, 5 of them tuning
+    np.testing.assert_array_equal(idata.posterior["w"], full.posterior["w"][:, :8])
+    assert "potential" in idata.sample_stats
+    complete = sample(regression, step, trace=kept)
+    np.testing.assert_array_equal(complete.posterior["w"], full.posterior["w"])
+    np.testing.assert_array_equal(kept.to_inference_data().posterior["w"], full.posterior["w"])
+
+
+def test_kept_draws_without_any(regression):
+    with regression:
+        kept = sgm.KeptDraws()
+    with pytest.raises(ValueError, match="No chain got beyond tuning"):
+        kept.to_inference_data()
+
+
+def test_data_is_pickled_once():
+    X = np.random.default_rng(0).normal(size=(100_000, 5))
+    with pm.Model() as model:
+        w = pm.Normal("w", shape=5)
+        pm.Normal("y", pm.Data("X", X) @ w, 1, observed=X.sum(axis=1))
+    step = make_step(model, self_check=False)
+    assert len(cloudpickle.dumps(step)) < 1.2 * (X.nbytes + X[:, 0].nbytes)
+
+
+SCRIPT = """
+    import numpy as np, pymc as pm, pymc_sgmcmc as sgm
+
+    def main():
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(100, 2))
+        with pm.Model():
+            w = pm.Normal("w", shape=2)
+            pm.Normal("y", pm.Data("X", X) @ w, 1, observed=X @ [1, 2])
+            step = sgm.MSGNHT_S(
+                step_size=0.01, batch_size=10, thin=5, compile_kwargs={"mode": "%(mode)s"}
+            )
+            run = dict(step=step, draws=10, tune=5, chains=2, random_seed=1, progressbar=False,
+                       compute_convergence_checks=False)
+            here = pm.sample(cores=1, **run)
+            there = pm.sample(cores=2, mp_ctx="%(method)s", **run)
+        np.testing.assert_array_equal(here.posterior["w"], there.posterior["w"])
+        print("IDENTICAL")
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+def run_script(tmp_path, mode, method):
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(SCRIPT % {"mode": mode, "method": method}))
+    return subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "method"), [("NUMBA", "spawn"), ("NUMBA", "forkserver"), ("JAX", "forkserver")]
+)
+def test_worker_processes_give_the_same_draws(tmp_path, mode, method):
+    result = run_script(tmp_path, mode, method)
+    assert "IDENTICAL" in result.stdout, result.stderr
+
+
+def test_jax_under_fork_is_refused_not_hung(tmp_path):
+    result = run_script(tmp_path, "JAX", "fork")
+    assert result.returncode != 0
+    assert "mp_ctx='forkserver'" in result.stderr
+
+
+def test_jax_data_stays_on_the_device(regression):
+    """Between calls nothing of the data is copied: the same device arrays are passed again."""
+    import jax
+
+    step = make_step(regression, compile_kwargs={"mode": "JAX"})
+    step.step(regression.initial_point())
+    constants = list(step._constants)
+    assert all(isinstance(c, jax.Array) for c in constants)
+    step.step(regression.initial_point())
+    assert all(a is b for a, b in zip(constants, step._constants, strict=True))
+    assert all(isinstance(a, jax.Array) for arrays in step._state.values() for a in arrays)
+
+
+def test_one_compilation_serves_all_chains(regression, monkeypatch):
+    compiled = []
+    original = Loop.__init__
+    monkeypatch.setattr(Loop, "__init__", lambda *a: (compiled.append(1), original(*a))[1])
+    step = make_step(regression)
+    sample(regression, step)
+    sample(regression, step, chains=1)
+    assert len(compiled) == 1
+
+
+def test_process_id_is_that_of_this_process(regression):
+    assert make_step(regression)._process == os.getpid()
