@@ -26,7 +26,6 @@ from pymc_sgmcmc.minibatch import (
     array_value,
     batched_terms,
     find_row_axis,
-    sliced_axis,
 )
 from pymc_sgmcmc.self_check import check_terms
 
@@ -79,6 +78,7 @@ class GradientSource:
     """
 
     vars: list[TensorVariable]
+    shapes: list[tuple[int, ...]]
     rows: list[Rows]
     data: list[tuple[Array, TensorVariable]]
     others: list[TensorVariable]
@@ -218,7 +218,8 @@ def _cut_into_batches(model, batch_size, minibatch_dim, vars, self_check):
     row_axis = find_row_axis(model, minibatch_dim)
     check_batch_size(batch_size, row_axis.length)
     index = pt.lvector("rows")
-    terms, arrays, rest = batched_terms(model, row_axis, index)
+    terms, cuts, rest = batched_terms(model, row_axis, index)
+    arrays = {array: cut.whole for array, cut in cuts.items()}
     for array in arrays:
         _refuse_nan(array)
     if self_check:
@@ -226,22 +227,9 @@ def _cut_into_batches(model, batch_size, minibatch_dim, vars, self_check):
     prior = model.logp(vars=[*model.free_RVs, *rest])
     scale = pt.scalar("N/n", dtype=pytensor.config.floatX)
     likelihood = scale * _sum([term.logp for term in terms])
-    counter, axis = _row_counter(arrays, row_axis, model)
-    rows = Rows(index, scale, int(batch_size), counter, axis)
+    [(array, cut), *_] = cuts.items()
+    rows = Rows(index, scale, int(batch_size), array, cut.axis)
     return prior, likelihood, scale * batch_size, [rows], arrays
-
-
-def _row_counter(arrays, row_axis, model):
-    """Return an array (and its axis) that tells how many rows there are."""
-    for array in arrays:
-        try:
-            axis = sliced_axis(model, array, row_axis)
-        except ValueError:  # several axes fit: an observed value, whose axis is known otherwise
-            axis = None
-        if axis is not None:
-            return array, axis
-    [(rv, axis), *_] = row_axis.axes.items()
-    return model.rvs_to_values[rv], axis
 
 
 def _minibatch_nodes(model: Model) -> list:
@@ -261,33 +249,29 @@ def _written_with_minibatch(model: Model, nodes: list):
                 f"The observed variable '{rv.name}' uses pm.Minibatch without total_size=: its "
                 "likelihood would count the batch alone. Pass total_size=<number of rows>."
             )
-    rows, replace = [], {}
+    rows, arrays, batch = [], {}, {}
     for k, node in enumerate(nodes):
         *tensors, _rng = node.inputs
-        arrays = [v for v in tensors[:1] if isinstance(v, SharedVariable | Constant)]
-        if not arrays:
+        parts = node.outputs[:-1]
+        size = parts[0].type.shape[0]
+        if not isinstance(tensors[0], SharedVariable | Constant):
             raise ValueError(
-                f"pm.Minibatch of the expression {tensors[0]}: pass it a plain array or pm.Data."
+                f"pm.Minibatch of the expression {tensors[0]}: pass it a plain array or pm.Data, "
+                "and compute with the batch."
             )
-        size = node.outputs[0].type.shape[0]
-        if size is None:
-            raise ValueError("pm.Minibatch needs a constant batch_size.")
+        check_batch_size(size, array_value(tensors[0]).shape[0])
         index = pt.lvector(f"rows_{k}")
         scale = pt.scalar(f"N/n_{k}", dtype=pytensor.config.floatX)
-        check_batch_size(size, array_value(arrays[0]).shape[0])
-        rows.append(Rows(index, scale, size, arrays[0], 0))
-        for whole, part in zip(tensors, node.outputs[:-1], strict=True):
-            # the static number of rows goes, so that pm.set_data may change it
-            replace[part] = whole[index]
+        rows.append(Rows(index, scale, size, tensors[0], 0))
+        for tensor, part in zip(tensors, parts, strict=True):
+            if isinstance(tensor, Constant):  # data as an input is not copied into the graph
+                arrays.setdefault(tensor, tensor.type(tensor.name))
+            batch[part] = arrays.get(tensor, tensor)[index]
     likelihood = _sum(model.logp(vars=model.observed_RVs, sum=False))
     prior = model.logp(vars=[*model.free_RVs, *model.potentials])
-    prior, likelihood = clone_replace([prior, likelihood], replace, rebuild_strict=False)
-    n_data = rows[0].scale * rows[0].batch_size
-    leaves = [v for v in ancestors([prior, likelihood]) if isinstance(v, Constant)]
-    large = [v for node in nodes for v in node.inputs if v in leaves]
-    arrays = {v: pt.tensor(v.name, shape=v.type.shape, dtype=v.type.dtype) for v in large}
-    prior, likelihood = clone_replace([prior, likelihood], arrays, rebuild_strict=False)
-    return prior, likelihood, n_data, rows, arrays
+    # the static number of rows goes, so that pm.set_data may change it
+    prior, likelihood = clone_replace([prior, likelihood], batch, rebuild_strict=False)
+    return prior, likelihood, rows[0].scale * rows[0].batch_size, rows, arrays
 
 
 def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays):
@@ -309,8 +293,10 @@ def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays)
     used = set(explicit_graph_inputs([log_prior, log_likelihood, n_data]))
     others = [v for v in model.value_vars if v not in vars and v in used]
     log_prior, log_likelihood = rewrite_pregrad(log_prior), rewrite_pregrad(log_likelihood)
+    start = model.initial_point()
     source = GradientSource(
         vars=vars,
+        shapes=[np.shape(start[v.name]) for v in vars],
         rows=rows,
         data=[(array, v) for array, v in data.items() if v in used],
         others=others,

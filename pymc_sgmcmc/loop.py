@@ -1,5 +1,6 @@
 """One compiled call: many updates of any sampler, on any backend, in one PyTensor scan."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,16 +26,19 @@ class Noise:
 
     def __call__(self) -> Tensors:
         """Fresh draws, in theta's float types (on JAX a wider type would cost double)."""
-        draws = []
-        for t in self.theta:
-            zero, one = np.zeros((), t.dtype), np.ones((), t.dtype)
-            static = t.type.shape
-            size = static if None not in static else t.shape
+        draws: dict[int, TensorVariable] = {}
+        for dtype in dict.fromkeys(t.dtype for t in self.theta):
+            # One call for all variables: each call has a price of its own.
+            alike = [k for k, t in enumerate(self.theta) if t.dtype == dtype]
+            sizes = [math.prod(self.theta[k].type.shape) for k in alike]
+            zero, one = np.zeros((), dtype), np.ones((), dtype)
             self.rng, z = pt.random.normal(
-                zero, one, size=size, rng=self.rng, dtype=t.dtype, return_next_rng=True
+                zero, one, size=(sum(sizes),), rng=self.rng, dtype=dtype, return_next_rng=True
             )
-            draws.append(z)
-        return draws
+            ends = np.cumsum(sizes)
+            for k, size, end in zip(alike, sizes, ends, strict=True):
+                draws[k] = z[end - size : end].reshape(self.theta[k].type.shape)
+        return [draws[k] for k in range(len(self.theta))]
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,10 @@ class Loop:
         floatX = pytensor.config.floatX
         h = pt.vector("h", dtype=floatX)
         rows = [pt.tensor(shape=(None, r.batch_size), dtype="int64") for r in source.rows]
-        theta = [v.type(v.name) for v in source.vars]
+        theta = [
+            pt.tensor(v.name, shape=shape, dtype=v.dtype)
+            for v, shape in zip(source.vars, source.shapes, strict=True)
+        ]
         state = [
             pt.tensor(name, shape=a.shape, dtype=a.dtype)
             for name, arrays in state_like.items()
@@ -91,9 +98,9 @@ class Loop:
 
         def one_update(h, k, *args):
             take = iter(args).__next__
-            theta = [take() for _ in source.vars]
+            old_theta = [take() for _ in source.vars]
             state = self._named([take() for _ in range(sum(self.layout.values()))])
-            noise = Noise(take(), theta)
+            noise = Noise(take(), old_theta)
             batch = [take()[k] for _ in rows]
             constants = [take() for _ in source.constants]
             evaluations = []
@@ -102,13 +109,13 @@ class Loop:
                 evaluations.append(source.at(theta, batch, constants))
                 return evaluations[-1]
 
-            new_theta, new_state = algorithm.update(theta, state, gradient, h, noise)
+            new_theta, new_state = algorithm.update(old_theta, state, gradient, h, noise)
             last = evaluations[-1]
             squared = pt.stack([pt.sum(g * g) for g in last.total])
             flat = [s for name in self.layout for s in new_state[name]]
             new = [
                 n.astype(o.dtype)
-                for n, o in zip([*new_theta, *flat], [*theta, *_flat(state)], strict=True)
+                for n, o in zip([*new_theta, *flat], [*old_theta, *_flat(state)], strict=True)
             ]
             return [k + 1, *new, noise.rng, last.potential, squared]
 

@@ -7,20 +7,34 @@ PyMC's own `change_dist_size`, and its log probability derived as PyMC derives a
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 from pymc.distributions.distribution import PartialObservedRV
 from pymc.distributions.shape_utils import change_dist_size
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import walk
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 Array = SharedVariable | Constant
+
+
+PYTHON = Mode(linker="py", optimizer="fast_compile")
+"""For graphs that run once or twice: no code is generated (with `pytensor.config.cxx` empty)."""
+
+
+def evaluate(*outputs: Variable) -> list[np.ndarray]:
+    """Evaluate expressions of data once, without compiling them."""
+    with pytensor.config.change_flags(cxx=""):
+        return pytensor.function([], list(outputs), mode=PYTHON, on_unused_input="ignore")()
 
 
 def array_value(array: Array | np.ndarray) -> np.ndarray:
@@ -44,6 +58,15 @@ class Term:
     """Elementwise, not scaled; depends on the value variables, ``rows`` and the data."""
     full: TensorVariable
     """The same for all rows, as the model itself has it."""
+
+
+class CutArray(NamedTuple):
+    """An array that is cut into batches."""
+
+    whole: TensorVariable
+    """Stands for all its rows in the terms."""
+    axis: int
+    """Axis of the rows."""
 
 
 @dataclass(frozen=True)
@@ -85,24 +108,30 @@ def _arrays_of(model: pm.Model, rv: Variable) -> list[Array]:
     return leaf_arrays([rv] if value is None else [rv, value], stop=others)
 
 
-def _batch_ndim(rv: Variable) -> int:
-    return rv.ndim - rv.owner.op.ndim_supp
+def _batch_ndim(var: Variable) -> int:
+    """Leading axes along which the elements of a variable are separate draws."""
+    return var.ndim - getattr(var.owner.op, "ndim_supp", 0)
 
 
-def _observed_shape(model: pm.Model, rv: Variable) -> tuple[int, ...]:
+def _observed_array(model: pm.Model, rv: Variable) -> Variable:
+    """Return what was passed as observed=, without PyMC's cast to the variable's type."""
     value = model.rvs_to_values[rv]
-    if isinstance(value, SharedVariable | Constant):
-        return array_value(value).shape
-    return tuple(int(s) for s in value.shape.eval(mode="FAST_COMPILE"))
+    while value.owner is not None and isinstance(value.owner.op, Elemwise):
+        [value] = value.owner.inputs
+    return value
 
 
-def _length(model: pm.Model, dim: str) -> int:
-    return int(model.dim_lengths[dim].eval(mode="FAST_COMPILE"))
+def _shape(var: Variable) -> tuple[int, ...]:
+    if isinstance(var, SharedVariable | Constant):
+        return array_value(var).shape
+    if None not in var.type.shape:
+        return var.type.shape
+    return tuple(int(n) for n in evaluate(var.shape)[0])
 
 
 def _named_axes(model: pm.Model, rv: Variable) -> list[tuple[str | None, int]]:
     """(name or None, length) of each axis; an unnamed axis takes a data container's dim name."""
-    shape = _observed_shape(model, rv)
+    shape = _shape(_observed_array(model, rv))
     names = list(_dims(model, rv))
     by_length: dict[int, set[str]] = {}
     for array in _arrays_of(model, rv):
@@ -115,14 +144,20 @@ def _named_axes(model: pm.Model, rv: Variable) -> list[tuple[str | None, int]]:
     return list(zip(names, shape, strict=True))
 
 
-def refuse_masked(model: pm.Model) -> None:
-    """Refuse observed variables with missing values: PyMC splits them into two variables."""
+def _refuse_unsuitable(model: pm.Model) -> None:
+    """Refuse observed variables that are split in two by PyMC, or scaled already."""
     for rv in model.observed_RVs:
-        if rv.owner is not None and isinstance(rv.owner.op, PartialObservedRV):
+        op = rv.owner.op if rv.owner else None
+        if isinstance(op, PartialObservedRV):
             name = rv.name.removesuffix("_observed")
             raise ValueError(
                 f"The observed variable '{name}' has masked (missing) values: its rows cannot be "
                 "cut into batches. Drop those rows, or impute them in a variable of their own."
+            )
+        if isinstance(op, MinibatchRandomVariable):
+            raise ValueError(
+                f"The observed variable '{rv.name}' has total_size= and the step has batch_size=: "
+                "scale once. Remove total_size (and pm.Minibatch) from the model, or batch_size."
             )
 
 
@@ -134,21 +169,25 @@ def find_row_axis(model: pm.Model, minibatch_dim: str | None) -> RowAxis:
     ValueError
         If no dimension or more than one can be meant, naming them and the remedy.
     """
-    refuse_masked(model)
-    observed = [rv for rv in model.observed_RVs if rv.ndim > 0]
-    if not observed:
+    _refuse_unsuitable(model)
+    axes = {rv: _named_axes(model, rv) for rv in model.observed_RVs if rv.ndim > 0}
+    if not axes:  # a likelihood written as potentials, if they say which dim is theirs
+        named = [p for p in model.potentials if p.name in model.named_vars_to_dims]
+        axes = {p: list(zip(_dims(model, p), _shape(p), strict=True)) for p in named}
+    if not axes:
         raise ValueError(
-            "No observation dim found: the model has no observed variable with an axis to cut "
-            "into batches. Leave batch_size=None to use the whole model at each update."
+            "No observation dim found: the model has no observed variable, and no potential with "
+            "dims=, with an axis to cut into batches. Leave batch_size=None to use the whole "
+            "model at each update."
         )
-    axes = {rv: _named_axes(model, rv) for rv in observed}
     if minibatch_dim is not None:
         if minibatch_dim not in model.dim_lengths:
             known = ", ".join(f"'{dim}'" for dim in model.dim_lengths) or "none"
             raise ValueError(
                 f"minibatch_dim='{minibatch_dim}' is not a dim of the model (dims: {known})."
             )
-        key = (minibatch_dim, _length(model, minibatch_dim))
+        [length] = evaluate(model.dim_lengths[minibatch_dim])
+        key = (minibatch_dim, int(length))
         for rv, labels in axes.items():  # an unnamed axis of that length is taken to be the dim
             matches = [a for a, (name, n) in enumerate(labels) if name is None and n == key[1]]
             if key not in labels and len(matches) == 1:
@@ -156,10 +195,14 @@ def find_row_axis(model: pm.Model, minibatch_dim: str | None) -> RowAxis:
     else:
         key = _only_candidate(model, axes)
     found = {rv: labels.index(key) for rv, labels in axes.items() if key in labels}
-    row_axis = RowAxis(key[0], key[1], found)
+    row_axis = RowAxis(*key, {rv: a for rv, a in found.items() if rv in model.observed_RVs})
     if not found:
-        raise ValueError(f"No observation dim found: no observed variable has {row_axis}.")
-    for rv, axis in found.items():
+        names = ", ".join(f"'{rv.name}'" for rv in axes)
+        raise ValueError(
+            f"No observation dim found: none of the observed {names} has {row_axis}. Give another "
+            "minibatch_dim=, or dims= to the observed variable."
+        )
+    for rv, axis in row_axis.axes.items():
         if axis >= _batch_ndim(rv):
             raise ValueError(
                 f"The observed variable '{rv.name}' is not conditionally independent along "
@@ -233,15 +276,15 @@ def sliced_axis(model: pm.Model, array: Array, rows: RowAxis) -> int | None:
 
 
 def batched_terms(
-    model: pm.Model, row_axis: RowAxis, rows: TensorVariable
-) -> tuple[list[Term], dict[Array, TensorVariable], list[Variable]]:
+    model: pm.Model, row_axis: RowAxis, index: TensorVariable
+) -> tuple[list[Term], dict[Array, CutArray], list[Variable]]:
     """Build the terms of the model that are cut into batches.
 
     Parameters
     ----------
     model : pymc.Model
     row_axis : RowAxis
-    rows : integer vector
+    index : integer vector
         Row numbers of the batch.
 
     Returns
@@ -249,33 +292,31 @@ def batched_terms(
     terms : list of Term
         One for each observed variable and potential along the rows.
     arrays : dict
-        Each array that is cut -> the variable that stands for it in the terms (all rows).
+        Each array that is cut, with what stands for it in the terms.
     rest : list
         The observed variables and potentials that do not run along the rows.
     """
     observed_values = {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
-    inputs: dict[Array, TensorVariable] = {}
+    potentials = [p for p in model.potentials if _runs_along(model, p, row_axis)]
+    cuts: dict[Array, CutArray] = {}
     batch: dict[Variable, TensorVariable] = {}
 
-    def cut(array: Array, axis: int | None) -> None:
-        if axis is None or array in inputs:
+    def cut(array: Variable, axis: int | None) -> None:
+        if axis is None or array in cuts or not isinstance(array, SharedVariable | Constant):
             return
         shape = [n if a != axis else None for a, n in enumerate(array.type.shape)]
         whole = pt.tensor(array.name, shape=shape, dtype=array.type.dtype)
-        inputs[array] = whole
-        batch[array] = whole[(slice(None),) * axis + (rows,)]
+        cuts[array] = CutArray(whole, axis)
+        batch[array] = whole[(slice(None),) * axis + (index,)]
 
     for rv, axis in row_axis.axes.items():
-        value = observed_values[rv]
-        if isinstance(value, SharedVariable | Constant):
-            cut(value, axis)
-        for array in _arrays_of(model, rv):
-            cut(array, sliced_axis(model, array, row_axis))
-
-    potentials = [p for p in model.potentials if _runs_along(model, p, row_axis, list(inputs))]
-    for potential in potentials:
-        for array in _arrays_of(model, potential):
-            cut(array, sliced_axis(model, array, row_axis))
+        cut(_observed_array(model, rv), axis)
+    for var in [*row_axis.axes, *potentials]:
+        for array in _arrays_of(model, var):
+            if array not in cuts:
+                cut(array, sliced_axis(model, array, row_axis))
+    if not cuts:
+        raise ValueError(f"No array of the model has rows along {row_axis}: give dims= to pm.Data.")
 
     # Free variables are cut off first, so that data inside their priors stays whole.
     free = {rv: rv.type(rv.name) for rv in model.free_RVs}
@@ -292,11 +333,6 @@ def batched_terms(
     }
     terms = []
     for rv in row_axis.axes:
-        if isinstance(rv.owner.op, MinibatchRandomVariable):
-            raise ValueError(
-                f"The observed variable '{rv.name}' has total_size= and the step has batch_size=: "
-                "scale once. Remove total_size (and pm.Minibatch) from the model, or batch_size."
-            )
         value = batch_values[rv]
         others = {o: v for o, v in batch_values.items() if o is not rv}
         batch_rv = for_batch(rv, others)
@@ -320,18 +356,15 @@ def batched_terms(
         for var in [*model.observed_RVs, *model.potentials]
         if var not in row_axis.axes and var not in potentials
     ]
-    return terms, inputs, rest
+    return terms, cuts, rest
 
 
-def _runs_along(
-    model: pm.Model, potential: Variable, row_axis: RowAxis, arrays: Sequence[Array]
-) -> bool:
+def _runs_along(model: pm.Model, potential: Variable, row_axis: RowAxis) -> bool:
     """Whether a potential has an element for each row (else it counts as part of the prior)."""
-    if potential.ndim == 0:
-        return False
     if potential.name in model.named_vars_to_dims:
-        return row_axis.name is not None and row_axis.name in _dims(model, potential)
-    used = set(_arrays_of(model, potential))
-    if row_axis.length in potential.type.shape:
-        return True
-    return potential.type.shape[0] is None and any(array in used for array in arrays)
+        return row_axis.name in _dims(model, potential)
+    if potential.ndim == 0 or all(
+        sliced_axis(model, array, row_axis) is None for array in _arrays_of(model, potential)
+    ):
+        return False
+    return row_axis.length in _shape(potential)

@@ -188,6 +188,8 @@ def step_sizes(
     schedule: Schedule, start: int, n_updates: int, updates_per_epoch: float
 ) -> np.ndarray:
     """Step sizes of updates ``start .. start + n_updates - 1``, checked to be positive."""
+    if isinstance(schedule, Constant):
+        return np.full(n_updates, schedule.value)
     values = schedule(np.arange(start, start + n_updates), updates_per_epoch)
     bad = ~(np.isfinite(values) & (values > 0))
     if bad.any():

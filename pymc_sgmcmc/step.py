@@ -5,6 +5,7 @@ import os
 import textwrap
 import time
 from dataclasses import field, fields
+from math import isfinite
 from typing import Any, ClassVar
 
 import numpy as np
@@ -204,13 +205,13 @@ class SGMCMCStep(BlockedStep):
         self.n_updates = 0
         self.warned = False
         self._updates_per_call = min(self.thin, FIRST_CALL)
-        self._calls = 0
+        self._lengths_run: set[int] = set()
 
     def _run(self, theta: list, others: list, n_updates: int) -> tuple[Outcome, np.ndarray]:
         """One compiled call."""
+        array = self._backend.array
         h = step_sizes(self.schedule, self.n_updates, n_updates, self._updates_per_epoch)
         rows = [batches.take(n_updates) for batches in self._batches]
-        array = self._backend.array
         assert self._loop is not None  # `_begin` has made it
         outcome = self._loop(
             array(h.astype(pytensor.config.floatX)),
@@ -225,7 +226,15 @@ class SGMCMCStep(BlockedStep):
 
     def _begin(self, point: PointType) -> None:
         """Initial sampler state, and the compiled loop if this process has none yet."""
-        theta = [np.asarray(point[v.name]) for v in self.vars]
+        if self._state is not None and self._loop is not None:
+            return
+        theta = [np.asarray(point[v.name], dtype=v.dtype) for v in self.vars]
+        for var, value, shape in zip(self.vars, theta, self.source.shapes, strict=True):
+            if value.shape != shape:
+                raise ValueError(
+                    f"'{var.name}' has the shape {value.shape} and had {shape} when the step was "
+                    "made: new data changed it. Make a new step."
+                )
         initial = self.algorithm.init(theta, self._init_rng)
         if self._loop is None:
             self._loop = Loop(self.source, self.algorithm, initial, self._compile_kwargs)
@@ -270,7 +279,7 @@ class SGMCMCStep(BlockedStep):
             if failure is None:
                 theta, self._state = outcome.theta, outcome.state
                 diagnostics = outcome.diagnostics
-                potential += float(np.sum(outcome.potential)) / self.thin
+                potential += float(np.asarray(outcome.potential).sum()) / self.thin
                 gradient_norm += float(np.sqrt(squared.sum(axis=1)).sum()) / self.thin
             self.n_updates += n
             done += n
@@ -288,22 +297,25 @@ class SGMCMCStep(BlockedStep):
         return {name: np.array(moved.get(name, value)) for name, value in point.items()}, [stats]
 
     def _pace(self, n_updates: int, seconds: float) -> None:
-        """Choose the next call's length from this one's (the first may have compiled)."""
-        self._calls += 1
-        if self._calls > 1 and (seconds > SECONDS_PER_CALL or self._updates_per_call < self.thin):
+        """Choose the next call's length from this one's, unless this was the first so long."""
+        if n_updates not in self._lengths_run:
+            self._lengths_run.add(n_updates)  # it may have compiled: JAX does for each length
+        elif seconds > SECONDS_PER_CALL or self._updates_per_call < self.thin:
             affordable = int(SECONDS_PER_CALL * n_updates / seconds)
-            self._updates_per_call = max(1, min(self.thin, affordable))
+            # A power of two, so that few lengths are ever compiled.
+            affordable = 2 ** int(np.log2(max(affordable, 1)))
+            self._updates_per_call = min(self.thin, affordable)
 
     def _first_nonfinite(self, outcome: Outcome, squared: np.ndarray) -> tuple[str, int] | None:
         """Variable and position in the call of the first non-finite value, if any."""
-        if not np.isfinite(squared.sum()):
+        if not isfinite(squared.sum()):
             bad = ~np.isfinite(squared)
             at = int(np.argmax(bad.any(axis=1)))
             return self.vars[int(np.argmax(bad[at]))].name, at
         for var, value in zip(self.vars, outcome.theta, strict=True):
-            if not np.isfinite(np.sum(value)):
+            if not isfinite(np.asarray(value).sum()):
                 return var.name, len(squared) - 1
-        if not all(np.isfinite(value) for value in map(float, outcome.diagnostics)):
+        if not all(map(isfinite, outcome.diagnostics)):
             return self.vars[0].name, len(squared) - 1
         return None
 

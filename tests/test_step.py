@@ -175,15 +175,20 @@ def test_thin_in_several_calls_is_the_same_chain(regression):
         np.testing.assert_allclose(x, y, rtol=1e-12)
 
 
-def test_long_calls_are_shortened(regression, monkeypatch):
-    """A call that took ten seconds for 100 updates is followed by calls of 5."""
+def test_long_calls_are_shortened(regression):
+    """After ten seconds for 100 updates calls have 4; fast ones run all of ``thin`` at once."""
     step = make_step(regression, thin=1000)
+    step.setup_chain(np.random.default_rng(0), 0, 0)
     assert step._updates_per_call == 100
-    step._pace(100, 30.0)  # the first may have compiled: not judged
+    step._pace(100, 30.0)  # the first of its length may have compiled: not judged
     assert step._updates_per_call == 100
     step._pace(100, 10.0)
-    assert step._updates_per_call == 5
-    step._pace(5, 0.001)
+    assert step._updates_per_call == 4  # the largest power of two below 5
+    step._pace(4, 0.001)
+    step._pace(4, 0.001)
+    assert step._updates_per_call == 1000
+    step._pace(1000, 0.1)
+    step._pace(1000, 0.1)
     assert step._updates_per_call == 1000
 
 

@@ -1,0 +1,201 @@
+"""One contender in one process: updates per second of one sampler loop on one model.
+
+    python benchmarks/loops.py blr pymc_sgmcmc-numba float32
+
+prints a JSON line. All contenders run mSGNHT-S (BlackJAX: its own SGNHT) with the same data, prior,
+batch size and step size, many updates in one compiled call. `speed.py` runs them side by side.
+"""
+
+import argparse
+import json
+import time
+
+import numpy as np
+
+MODELS = {
+    "blr": dict(n_rows=32_561, batch_size=50, updates=1000, step_size=1e-3),
+    "mlp": dict(n_rows=60_000, batch_size=100, updates=50, step_size=1e-4),
+}
+LAYERS = [784, 400, 400, 10]
+
+
+def data(model: str, dtype: str, n_rows: int):
+    """Rows as wide as a9a (11% ones) or MNIST (uniform pixels), with labels."""
+    rng = np.random.default_rng(0)
+    if model == "blr":
+        X = (rng.random((n_rows, 123)) < 0.11).astype(dtype)
+        y = rng.random(n_rows) < 1 / (1 + np.exp(-(X @ rng.normal(size=123))))
+        return X, y.astype("int32")
+    return rng.random((n_rows, 784)).astype(dtype), rng.integers(10, size=n_rows, dtype="int32")
+
+
+def initial_weights(dtype):
+    rng = np.random.default_rng(1)
+    pairs = list(zip(LAYERS[:-1], LAYERS[1:], strict=True))
+    return {f"W{k}": (0.05 * rng.normal(size=shape)).astype(dtype) for k, shape in enumerate(pairs)}
+
+
+def ours(model, backend, dtype, settings):
+    """A callable that runs the updates of one draw, and the seconds until the first was done."""
+    import pymc as pm
+    import pytensor
+
+    pytensor.config.floatX = dtype
+    import pytensor.tensor as pt
+
+    import pymc_sgmcmc as sgm
+
+    X, y = data(model, dtype, settings["n_rows"])
+    began = time.perf_counter()
+    start = {}
+    with pm.Model() as pymc_model:
+        features = pm.Data("X", X)
+        if model == "blr":
+            w = pm.Normal("w", 0, np.sqrt(10).astype(dtype), shape=123)
+            b = pm.Normal("b", 0, np.sqrt(10).astype(dtype))
+            pm.Bernoulli("y", logit_p=features @ w + b, observed=y)
+        else:
+            start = initial_weights(dtype)
+            a = features
+            for k, shape in enumerate(zip(LAYERS[:-1], LAYERS[1:], strict=True)):
+                W = pm.Normal(f"W{k}", 0, 1, shape=shape)
+                a = a @ W + pm.Normal(f"b{k}", 0, 1, shape=shape[1])
+                a = pt.maximum(a, 0) if k < 2 else a
+            pm.Categorical("y", logit_p=a, observed=y)
+        point = pymc_model.initial_point() | start
+        step = sgm.MSGNHT_S(
+            step_size=settings["step_size"],
+            batch_size=settings["batch_size"],
+            thin=settings["updates"],
+            self_check=False,
+            initial_point=point,
+            compile_kwargs={"mode": backend},
+        )
+    state = {"point": point}
+
+    def run():
+        state["point"], [stats] = step.step(state["point"])
+        assert not stats["nonfinite"]
+
+    for _ in range(3):  # until calls have their full length
+        run()
+    return run, time.perf_counter() - began
+
+
+def hand_or_blackjax(model, who, dtype, settings):
+    """The loop that a JAX user would write: gradient, noise and rows in one lax.scan."""
+    import jax
+    import jax.numpy as jnp
+
+    jax.config.update("jax_enable_x64", dtype == "float64")
+    N, n, h = settings["n_rows"], settings["batch_size"], settings["step_size"]
+    X, y = map(jnp.asarray, data(model, dtype, N))
+    began = time.perf_counter()
+    if model == "blr":
+        theta = {"w": jnp.zeros(123, dtype), "b": jnp.zeros((), dtype)}
+
+        def log_likelihood(theta, X, y):
+            logit = X @ theta["w"] + theta["b"]
+            return y * logit - jax.nn.softplus(logit)
+
+        prior_variance = 10.0
+    else:
+        theta = {k: jnp.asarray(v) for k, v in initial_weights(dtype).items()}
+        theta |= {f"b{k}": jnp.zeros(size, dtype) for k, size in enumerate(LAYERS[1:])}
+
+        def log_likelihood(theta, X, y):
+            a = X
+            for k in range(3):
+                a = a @ theta[f"W{k}"] + theta[f"b{k}"]
+                a = jax.nn.relu(a) if k < 2 else jax.nn.log_softmax(a)
+            return jnp.take_along_axis(a, y[:, None], axis=1)[:, 0]
+
+        prior_variance = 1.0
+    tree = jax.tree.map
+
+    def log_posterior(theta, rows):
+        prior = -0.5 / prior_variance * sum(jnp.sum(t**2) for t in jax.tree.leaves(theta))
+        return prior + N / n * jnp.sum(log_likelihood(theta, X[rows], y[rows]))
+
+    gradient = jax.grad(log_posterior)
+
+    def normals(key, theta):
+        leaves, structure = jax.tree.flatten(theta)
+        keys = jax.random.split(key, len(leaves))
+        draws = [jax.random.normal(k, t.shape, t.dtype) for k, t in zip(keys, leaves, strict=True)]
+        return jax.tree.unflatten(structure, draws)
+
+    def msgnht_s(state, key):
+        theta, p, xi = state
+        rows_key, noise_key = jax.random.split(key)
+        rows = jax.random.randint(rows_key, (n,), 0, N)
+        theta = tree(lambda t, q: t + h / 2 * q, theta, p)
+        xi = tree(lambda x, q: x + h / 2 * (q * q - 1), xi, p)
+        p = tree(
+            lambda q, x, g, z: (
+                jnp.exp(-h / 2 * x) * (jnp.exp(-h / 2 * x) * q + h * g + (2 * h) ** 0.5 * z)
+            ),
+            p,
+            xi,
+            gradient(theta, rows),
+            normals(noise_key, p),
+        )
+        theta = tree(lambda t, q: t + h / 2 * q, theta, p)
+        xi = tree(lambda x, q: x + h / 2 * (q * q - 1), xi, p)
+        return (theta, p, xi), None
+
+    if who == "hand-jax":
+        update = msgnht_s
+        state = (theta, normals(jax.random.key(1), theta), tree(jnp.ones_like, theta))
+    else:
+        import blackjax
+
+        sgnht = blackjax.sgnht(lambda theta, rows: gradient(theta, rows), 1.0, 0.0)
+        state = sgnht.init(theta, jax.random.key(1))
+
+        def update(state, key):
+            rows_key, key = jax.random.split(key)
+            rows = jax.random.randint(rows_key, (n,), 0, N)
+            return sgnht.step(key, state, rows, h), None
+
+    @jax.jit
+    def block(state, key):
+        return jax.lax.scan(update, state, jax.random.split(key, settings["updates"]))[0]
+
+    carry = {"state": state, "key": jax.random.key(2)}
+
+    def run():
+        carry["key"], key = jax.random.split(carry["key"])
+        carry["state"] = jax.block_until_ready(block(carry["state"], key))
+
+    run()
+    return run, time.perf_counter() - began
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", choices=MODELS)
+    parser.add_argument("who")
+    parser.add_argument("dtype", choices=["float32", "float64"])
+    parser.add_argument("--rows", type=int, help="number of rows in the data")
+    parser.add_argument("--seconds", type=float, default=4.0, help="how long to measure")
+    args = parser.parse_args()
+    settings = dict(MODELS[args.model])
+    settings["n_rows"] = args.rows or settings["n_rows"]
+    if args.who.startswith("pymc_sgmcmc"):
+        backend = args.who.split("-")[1].upper()
+        run, first = ours(args.model, backend, args.dtype, settings)
+    else:
+        run, first = hand_or_blackjax(args.model, args.who, args.dtype, settings)
+    times = []
+    stop = time.perf_counter() + args.seconds
+    while time.perf_counter() < stop or len(times) < 5:
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    microseconds = float(np.median(times)) / settings["updates"] * 1e6
+    print(json.dumps({"us_per_update": microseconds, "first_call_s": first, "repeats": len(times)}))
+
+
+if __name__ == "__main__":
+    main()

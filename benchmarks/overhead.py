@@ -1,0 +1,66 @@
+"""What `pm.sample` costs beside the bare compiled loop: thin=50, one process, no bar."""
+
+import sys
+import time
+from statistics import median
+
+import numpy as np
+import pymc as pm
+import pytensor
+
+pytensor.config.floatX = "float32"
+
+import pymc_sgmcmc as sgm  # noqa: E402
+from loops import data  # noqa: E402
+
+DRAWS, THIN = 4000, 50
+
+
+def main():
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    X, y = data("blr", "float32", 32_561)
+    with pm.Model() as model:
+        w = pm.Normal("w", 0, np.float32(10**0.5), shape=123)
+        b = pm.Normal("b", 0, np.float32(10**0.5))
+        pm.Bernoulli("y", logit_p=pm.Data("X", X) @ w + b, observed=y)
+        step = sgm.MSGNHT_S(step_size=1e-3, batch_size=50, thin=THIN, self_check=False)
+    point = model.initial_point()
+
+    def bare():
+        """Nothing but compiled calls: rows and step sizes made beforehand."""
+        step.setup_chain(np.random.default_rng(0), 0, 0)
+        step._begin(point)
+        theta, others = step._split(point)
+        h = np.full(THIN, 1e-3, dtype="float32")
+        rows = [[b.take(THIN) for b in step._batches] for _ in range(DRAWS)]
+        state, noise = step._state, step._noise
+        began = time.perf_counter()
+        for some in rows:
+            out = step._loop(h, some, theta, state, noise, [*step._constants, *others])
+            theta, state = out.theta, out.state
+        return time.perf_counter() - began
+
+    def whole():
+        with model:
+            idata = pm.sample(
+                draws=DRAWS,
+                tune=0,
+                chains=1,
+                cores=1,
+                step=step,
+                progressbar=False,
+                compute_convergence_checks=False,
+                random_seed=1,
+            )
+        return float(idata.posterior.attrs["sampling_time"])
+
+    whole()
+    pairs = [(bare(), whole()) for _ in range(max(rounds, 3))]
+    per_draw = [1e6 / DRAWS * median(values) for values in zip(*pairs, strict=True)]
+    print(f"blr, float32, numba, thin={THIN}: us per draw of {THIN} updates")
+    print(f"  bare compiled loop  {per_draw[0]:>12.1f}")
+    print(f"  pm.sample           {per_draw[1]:>12.1f}{per_draw[1] / per_draw[0]:>9.2f}x")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Speed against hand-written and rival loops: the same work, side by side, medians.
+
+    python benchmarks/speed.py            # about half an hour on two cores: let nothing else run
+    python benchmarks/speed.py --quick    # one round, logistic regression only
+
+Writes benchmarks/results/speed.txt.
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+
+HERE = Path(__file__).parent
+CONTENDERS = ["hand-jax", "blackjax", "pymc_sgmcmc-numba", "pymc_sgmcmc-jax"]
+
+
+def measure(model, who, dtype, *options, env=None):
+    """One contender in a process of its own."""
+    command = [sys.executable, str(HERE / "loops.py"), model, who, dtype, *map(str, options)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    if result.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{result.stderr[-2000:]}")
+    return json.loads(result.stdout.strip().splitlines()[-1])
+
+
+def contest(model, dtype, rounds):
+    """Median microseconds an update of each contender over interleaved rounds."""
+    times = {who: [] for who in CONTENDERS}
+    for _ in range(rounds):
+        for who in CONTENDERS:
+            times[who].append(measure(model, who, dtype)["us_per_update"])
+    return {who: median(values) for who, values in times.items()}
+
+
+def write_contest(write, model, dtype, rounds):
+    result = contest(model, dtype, rounds)
+    write(f"\n{model}, {dtype}: us per update, and updates per second relative to hand-jax")
+    for who, us in result.items():
+        write(f"  {who:<20}{us:>12.2f}{result['hand-jax'] / us:>9.2f}x")
+
+
+def write_rows(write, rounds):
+    write("\nblr, float32, numba: us per update against the number of rows")
+    for rows in (10_000, 100_000, 1_000_000, 10_000_000):
+        us = median(
+            measure("blr", "pymc_sgmcmc-numba", "float32", "--rows", rows)["us_per_update"]
+            for _ in range(rounds)
+        )
+        write(f"  {rows:>12,}{us:>12.2f}")
+
+
+def write_compilation(write, models):
+    import os
+
+    write("\nseconds until the first draws: empty cache, then a new process with the cache")
+    for model in models:
+        for backend in ("numba", "jax"):
+            with tempfile.TemporaryDirectory() as cache:
+                flags = os.environ.get("PYTENSOR_FLAGS", "")
+                env = os.environ | {"PYTENSOR_FLAGS": f"{flags},base_compiledir={cache}".strip(",")}
+                first, second = (
+                    measure(model, f"pymc_sgmcmc-{backend}", "float32", "--seconds", 0, env=env)
+                    for _ in range(2)
+                )
+            write(
+                f"  {model:<6}{backend:<8}{first['first_call_s']:>8.1f}"
+                f"{second['first_call_s']:>8.1f}"
+            )
+
+
+def write_pymc_overhead(write, rounds):
+    """pm.sample against the bare compiled loop, thin=50, one process, no bar."""
+    result = subprocess.run(
+        [sys.executable, str(HERE / "overhead.py"), str(rounds)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    write("\n" + result.stdout.strip())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    rounds = 1 if args.quick else args.rounds
+    lines = []
+
+    def write(line):
+        print(line, flush=True)
+        lines.append(line)
+
+    def packages():
+        for name in ("pymc", "pytensor", "numba", "jax", "blackjax"):
+            try:
+                yield f"{name} {version(name)}"
+            except PackageNotFoundError:
+                yield f"{name} missing"
+
+    write(f"python benchmarks/speed.py --rounds {rounds}   ({time.strftime('%Y-%m-%d')})")
+    write(f"{platform.machine()}, {__import__('os').cpu_count()} cores; " + ", ".join(packages()))
+    write(f"median of {rounds} interleaved rounds, each the median of repeated calls")
+    write_pymc_overhead(write, rounds)
+    for dtype in ("float32", "float64"):
+        write_contest(write, "blr", dtype, rounds)
+    write_rows(write, rounds)
+    write_compilation(write, ["blr"] if args.quick else ["blr", "mlp"])
+    if not args.quick:
+        for dtype in ("float32", "float64"):
+            write_contest(write, "mlp", dtype, rounds)
+    if not args.quick:
+        results = HERE / "results"
+        results.mkdir(exist_ok=True)
+        (results / "speed.txt").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

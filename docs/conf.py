@@ -1,0 +1,43 @@
+"""Sphinx configuration: MyST pages, API from docstrings, nothing fetched from the network."""
+
+from importlib.metadata import version as installed
+
+project = "pymc_sgmcmc"
+author = "The pymc_sgmcmc developers"
+copyright = author
+release = version = installed("pymc-sgmcmc")
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_design",
+]
+exclude_patterns = ["_build", "scripts"]
+templates_path = ["_templates"]
+
+nb_execution_mode = "off"  # the test suite runs the pages' code
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+default_role = "py:obj"  # docstrings write `name`
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+
+html_theme = "pymc_sphinx_theme"
+html_title = "pymc_sgmcmc"
+html_theme_options = {
+    "logo": {"text": "pymc_sgmcmc"},
+    "google_analytics_id": "",
+    "navbar_start": ["navbar-logo"],
+    "navbar_center": ["navbar-nav"],
+    "navbar_end": ["theme-switcher"],
+    "secondary_sidebar_items": ["page-toc"],
+    "show_prev_next": True,
+    "use_edit_page_button": False,
+}
+html_show_sourcelink = False

@@ -1,0 +1,103 @@
+"""Data sets of the examples.
+
+A file is looked for, in this order, in the folder that the environment variable
+PYMC_SGMCMC_DATA names, in `examples/data`, and in `../shared/data` beside the repository; last
+it is downloaded from its public home if the package `pooch` is installed.
+"""
+
+import gzip
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
+
+SHA256 = {
+    "a9a/a9a.gz": "b301f3e87350539f3ebc751d07b4691a8c66f0bf38c1d179c86bbf5e2d9623b2",
+    "a9a/a9a.t.gz": "af250ea3a89aab35a35782783488bcac86960ee38f05a3b1cdf896969a1f6152",
+    "logistic_small/australian.libsvm": (
+        "615e24252961b52e297f9b70942f166631ab412ad9060ba98bf41b1e027be607"
+    ),
+}
+"""Digests of the files as they are shipped."""
+
+UNPACKED_SHA256 = {
+    "a9a/a9a.gz": "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
+    "a9a/a9a.t.gz": "7d8c09f1120d9ff231d85caba98956906033f3c4d53e2b15ab7ef83710de6a76",
+    "logistic_small/australian.libsvm": SHA256["logistic_small/australian.libsvm"],
+}
+"""Digests of the text inside; the public home serves it without gzip."""
+
+HOME = {
+    "a9a/a9a.gz": LIBSVM + "a9a",
+    "a9a/a9a.t.gz": LIBSVM + "a9a.t",
+    "logistic_small/australian.libsvm": LIBSVM + "australian",
+}
+
+
+def _folders() -> list[Path]:
+    chosen = os.environ.get("PYMC_SGMCMC_DATA")
+    folders = [Path(chosen)] if chosen else []
+    return [*folders, HERE / "data", HERE.parent.parent / "shared" / "data"]
+
+
+def find(name: str) -> Path:
+    """Return the path of a data file such as ``"a9a/a9a.gz"``, downloading it if need be."""
+    for folder in _folders():
+        path = folder / name
+        if path.is_file():
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            if digest != SHA256[name]:
+                raise ValueError(f"{path} is damaged or another version: its sha256 is {digest}.")
+            return path
+    looked = ", ".join(str(folder / name) for folder in _folders())
+    try:
+        import pooch
+    except ImportError:
+        raise FileNotFoundError(
+            f"No data file at {looked}. Restore examples/data from the repository, or set "
+            f"PYMC_SGMCMC_DATA to a folder that holds '{name}', or install pooch "
+            f"(pip install pooch) to download {HOME[name]}."
+        ) from None
+    try:
+        return Path(pooch.retrieve(HOME[name], known_hash=f"sha256:{UNPACKED_SHA256[name]}"))
+    except Exception as error:
+        raise FileNotFoundError(
+            f"No data file at {looked}, and the download of {HOME[name]} failed: {error}. Set "
+            f"PYMC_SGMCMC_DATA to a folder that holds '{name}'."
+        ) from error
+
+
+def read_libsvm(path: Path, n_features: int) -> tuple[np.ndarray, np.ndarray]:
+    """Dense features (rows, n_features) and 0/1 labels of a LIBSVM text file, gzipped or not."""
+    raw = path.read_bytes()
+    text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
+    lines = text.splitlines()
+    X = np.zeros((len(lines), n_features))
+    y = np.zeros(len(lines), dtype=np.int64)
+    for row, line in enumerate(lines):
+        label, *entries = line.split()
+        y[row] = float(label) > 0
+        for entry in entries:
+            column, value = entry.split(":")
+            X[row, int(column) - 1] = float(value)
+    return X, y
+
+
+def load_a9a() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Adult income, binary features as they are: X_train, y_train, X_test, y_test.
+
+    Shapes (32561, 123), (32561,), (16281, 123), (16281,); labels 0 and 1.
+    """
+    train = read_libsvm(find("a9a/a9a.gz"), 123)
+    test = read_libsvm(find("a9a/a9a.t.gz"), 123)
+    return *train, *test
+
+
+def load_australian() -> tuple[np.ndarray, np.ndarray]:
+    """Australian credit: X (690, 14) with columns of mean 0 and sd 1, y (690,) of 0 and 1."""
+    X, y = read_libsvm(find("logistic_small/australian.libsvm"), 14)
+    return (X - X.mean(axis=0)) / X.std(axis=0), y

@@ -1,0 +1,55 @@
+"""The documentation does not rot: its code runs, every public name is in it."""
+
+import re
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+
+import pymc_sgmcmc as sgm
+
+ROOT = Path(__file__).parent.parent
+
+
+def python_blocks(path):
+    """All ```python blocks of a page as one program; lines keep their numbers in the page."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    program, end = [], 0
+    for block in re.finditer(r"^```python\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE):
+        program.append("\n" * text.count("\n", end, block.start(1)) + block[1])
+        end = block.end(1)
+    return "".join(program)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/adding_a_sampler.md"])
+def test_pages_run(page, tmp_path, monkeypatch):
+    """All blocks of a page, in order, in one namespace."""
+    monkeypatch.chdir(tmp_path)
+    program = python_blocks(page)
+    assert program.strip()
+    with mpl.rc_context({"backend": "agg", "figure.max_open_warning": 0}):
+        exec(compile(program, page, "exec"), {"__name__": "page"})
+        mpl.pyplot.close("all")
+
+
+@pytest.mark.parametrize("name", sgm.__all__)
+def test_public_names_are_documented(name):
+    """A numpydoc docstring with parameters and an example, and an entry in the API page."""
+    doc = getattr(sgm, name).__doc__
+    assert doc and doc.strip().splitlines()[0].endswith(".")
+    for section in ("Parameters", "Examples"):
+        assert re.search(rf"^ *{section}\n *-+$", doc, flags=re.MULTILINE), section
+    assert ">>> " in doc
+    api = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    assert re.search(rf"^.*auto(class|function):: (pymc_sgmcmc\.)?{name}$", api, re.MULTILINE)
+
+
+def test_links_between_pages_exist():
+    """Relative links and included files of README and docs lead somewhere."""
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        targets = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", text)
+        targets += re.findall(r"^(?:```|:::)\{(?:literalinclude|include|image|figure)\} (\S+)", text, re.M)
+        for target in targets:
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
