@@ -15,7 +15,7 @@ E, S, GREY = "tab:orange", "tab:blue", "0.6"
 
 
 def arguments(description: str, **options: tuple) -> argparse.Namespace:
-    """Parse ``--name`` options given as ``name=(default, help)``, with ``--quick`` and ``--seed``."""
+    """Parse options given as ``name=(default, help)``, with ``--quick`` and ``--seed``."""
     parser = argparse.ArgumentParser(description=description)
     for name, (default, text) in options.items():
         flag = "--" + name.replace("_", "-")
@@ -104,19 +104,48 @@ def with_step_size(step, value) -> None:
     step.schedule = as_schedule(value)
 
 
-def chain(step, rng, n_draws: int, start: dict) -> Iterator[tuple[dict, dict]]:
-    """Drive one chain of a compiled step by hand: (point, statistics) for each draw."""
-    step.setup_chain(np.random.default_rng(rng), tune=0, draws=n_draws)
-    point = start
-    for _ in range(n_draws):
-        point, [stats] = step.step(point)
-        yield point, stats
+def chain(step, seed: int, n_draws: int, start: dict, burn_in: int = 0) -> tuple[dict, dict]:
+    """Draws and statistics of one chain of a compiled step, as arrays by name.
+
+    The step is driven without `pm.sample`, so that one compilation serves many settings.
+    """
+    step.setup_chain(np.random.default_rng(seed), tune=0, draws=n_draws)
+    point, draws, stats = start, {name: [] for name in start}, []
+    for k in range(burn_in + n_draws):
+        point, [stat] = step.step(point)
+        if k >= burn_in:
+            for name, value in point.items():
+                draws[name].append(value)
+            stats.append(stat)
+    names = [n for n in stats[0] if n != "warning"]
+    return (
+        {name: np.array(values) for name, values in draws.items()},
+        {name: np.array([stat[name] for stat in stats]) for name in names},
+    )
 
 
-def progress(items: Sequence, describe: Callable = str) -> Iterator:
-    """Iterate, printing a line an item with the time it took."""
+def updates_autocorrelation(step, seed: int, x: np.ndarray, observable: Callable, start: dict):
+    """Autocorrelation time in UPDATES of a recorded series ``x``.
+
+    Where it is too short for the chain's thinning, a second chain of 50000 unthinned updates
+    measures ``observable(draws)``.
+    """
+    thin = step.thin
+    in_updates = thin * autocorrelation_time(x)
+    if thin == 1 or in_updates > 20 * thin:
+        return in_updates
+    step.thin = 1
+    try:
+        draws, _ = chain(step, seed + 1000, min(50_000, thin * len(x)), start, burn_in=1000)
+    finally:
+        step.thin = thin
+    return autocorrelation_time(observable(draws))
+
+
+def progress(items: Sequence) -> Iterator:
+    """Iterate, printing a line for each item with the time it took."""
     for k, item in enumerate(items, 1):
         began = time.perf_counter()
         yield item
         took = time.perf_counter() - began
-        print(f"  [{k}/{len(items)}] {describe(item)}: {took:.1f} s", flush=True)
+        print(f"  [{k}/{len(items)}] {item}: {took:.1f} s", flush=True)

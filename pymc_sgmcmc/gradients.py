@@ -13,7 +13,7 @@ from pymc.pytensorf import rewrite_pregrad
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import DisconnectedInputError, NullTypeGradError
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.random.type import RandomType
@@ -126,9 +126,15 @@ class GradientSource:
         return Evaluation(potential, gradients[:k], gradients[k:], n_data, mean_curvature)
 
     def check_data(self) -> None:
-        """Refuse data with NaN, naming the array."""
-        for array, _ in self.data:
+        """Refuse data that holds NaN or whose shape is not what the expressions were made for."""
+        for array, variable in self.data:
             _refuse_nan(array)
+            shape = array_value(array).shape
+            if any(m not in (None, n) for m, n in zip(variable.type.shape, shape, strict=True)):
+                raise ValueError(
+                    f"The data {array_name(array)} has the shape {shape}, where the step was made "
+                    f"for {variable.type.shape} (None: any number of rows). Make a new step."
+                )
 
 
 def _refuse_nan(array: Array) -> None:
@@ -176,7 +182,8 @@ def gradient_source(
     ValueError
         If the model cannot be cut into batches, naming the variable and the remedy.
     """
-    minibatches = _minibatch_nodes(model)
+    variables = [*model.free_RVs, *model.observed_RVs, *model.potentials]
+    minibatches = any(_uses_minibatch(model, var) for var in variables)
     if batch_size is None and minibatch_dim is not None:
         raise ValueError(f"minibatch_dim='{minibatch_dim}' needs batch_size= too.")
     if batch_size is not None and minibatches:
@@ -185,7 +192,7 @@ def gradient_source(
             "(batch_size= leaves the model whole for predictions and is preferred)."
         )
     if minibatches:
-        parts = _written_with_minibatch(model, minibatches)
+        parts = _written_with_minibatch(model)
     elif batch_size is not None:
         parts = _cut_into_batches(model, batch_size, minibatch_dim, vars, self_check)
     else:
@@ -194,8 +201,8 @@ def gradient_source(
 
 
 def _sum(terms: Sequence[Variable]) -> TensorVariable:
-    floatX = pytensor.config.floatX
-    return pt.add(*(pt.sum(t) for t in terms), pt.constant(0.0, dtype=floatX))
+    total = pt.add(*(pt.sum(t) for t in terms), 0.0)
+    return total.astype(pytensor.config.floatX)  # counts may have made it float64
 
 
 def _n_elements(terms: Sequence[Variable]) -> TensorVariable:
@@ -232,46 +239,51 @@ def _cut_into_batches(model, batch_size, minibatch_dim, vars, self_check):
     return prior, likelihood, scale * batch_size, [rows], arrays
 
 
-def _minibatch_nodes(model: Model) -> list:
-    outputs = [*model.free_RVs, *model.observed_RVs, *model.potentials]
-    outputs += [model.rvs_to_values[rv] for rv in model.observed_RVs]
+def _minibatch_nodes(outputs: Sequence[Variable]) -> list[Apply]:
     nodes = {v.owner: None for v in ancestors(outputs) if v.owner is not None}
     return [node for node in nodes if isinstance(node.op, MinibatchOp)]
 
 
-def _written_with_minibatch(model: Model, nodes: list):
+def _uses_minibatch(model: Model, rv: Variable) -> bool:
+    return bool(_minibatch_nodes([rv, model.rvs_to_values.get(rv, rv)]))
+
+
+def _written_with_minibatch(model: Model):
     """Own the indices of the model's pm.Minibatch draws; its total_size scales the terms."""
     for rv in model.observed_RVs:
-        value = model.rvs_to_values[rv]
-        uses = any(v.owner in nodes for v in ancestors([rv, value]) if v.owner is not None)
-        if uses and not isinstance(rv.owner.op, MinibatchRandomVariable):
+        scaled = isinstance(rv.owner.op, MinibatchRandomVariable)
+        if not scaled and _uses_minibatch(model, rv):
             raise ValueError(
                 f"The observed variable '{rv.name}' uses pm.Minibatch without total_size=: its "
                 "likelihood would count the batch alone. Pass total_size=<number of rows>."
             )
-    rows, arrays, batch = [], {}, {}
-    for k, node in enumerate(nodes):
-        *tensors, _rng = node.inputs
+    likelihood = _sum(model.logp(vars=model.observed_RVs, sum=False))
+    prior = model.logp(vars=[*model.free_RVs, *model.potentials])
+    streams, arrays, batch = {}, {}, {}
+    for node in _minibatch_nodes([likelihood, prior]):
+        *tensors, rng = node.inputs
         parts = node.outputs[:-1]
-        size = parts[0].type.shape[0]
-        if not isinstance(tensors[0], SharedVariable | Constant):
-            raise ValueError(
-                f"pm.Minibatch of the expression {tensors[0]}: pass it a plain array or pm.Data, "
-                "and compute with the batch."
-            )
-        check_batch_size(size, array_value(tensors[0]).shape[0])
-        index = pt.lvector(f"rows_{k}")
-        scale = pt.scalar(f"N/n_{k}", dtype=pytensor.config.floatX)
-        rows.append(Rows(index, scale, size, tensors[0], 0))
+        if rng not in streams:  # PyMC may have cloned the node: what is drawn alike shares it
+            streams[rng] = _stream(len(streams), tensors[0], parts[0].type.shape[0])
         for tensor, part in zip(tensors, parts, strict=True):
             if isinstance(tensor, Constant):  # data as an input is not copied into the graph
                 arrays.setdefault(tensor, tensor.type(tensor.name))
-            batch[part] = arrays.get(tensor, tensor)[index]
-    likelihood = _sum(model.logp(vars=model.observed_RVs, sum=False))
-    prior = model.logp(vars=[*model.free_RVs, *model.potentials])
+            batch[part] = arrays.get(tensor, tensor)[streams[rng].index]
     # the static number of rows goes, so that pm.set_data may change it
     prior, likelihood = clone_replace([prior, likelihood], batch, rebuild_strict=False)
+    rows = list(streams.values())
     return prior, likelihood, rows[0].scale * rows[0].batch_size, rows, arrays
+
+
+def _stream(number: int, array: Variable, batch_size: int) -> Rows:
+    if not isinstance(array, SharedVariable | Constant):
+        raise ValueError(
+            f"pm.Minibatch of the expression {array}: pass it a plain array or pm.Data, and "
+            "compute with the batch."
+        )
+    check_batch_size(batch_size, array_value(array).shape[0])
+    scale = pt.scalar(f"N/n_{number}", dtype=pytensor.config.floatX)
+    return Rows(pt.lvector(f"rows_{number}"), scale, batch_size, array, 0)
 
 
 def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays):

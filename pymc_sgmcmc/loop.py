@@ -48,8 +48,8 @@ class Outcome:
     theta: list
     state: dict[str, list]
     rng: Any
-    potential: np.ndarray
-    """Estimate of -log posterior at each update, shape (k,)."""
+    potential: Any
+    """Estimate of -log posterior at the final theta from the last batch, a scalar."""
     squared_gradient: np.ndarray
     """Squared norm of each variable's gradient at each update, shape (k, number of variables)."""
     diagnostics: list
@@ -59,7 +59,7 @@ class Loop:
     """The compiled updates of one algorithm on one gradient source.
 
     The scan's length is that of the step sizes it is given; memory does not grow with it, but for
-    two scalars an update. Data, state and random generator are explicit inputs, so on JAX they
+    a scalar an update and variable. Data, state and random generator are explicit inputs, so on JAX they
     stay on the device.
 
     Parameters
@@ -110,27 +110,28 @@ class Loop:
                 return evaluations[-1]
 
             new_theta, new_state = algorithm.update(old_theta, state, gradient, h, noise)
-            last = evaluations[-1]
-            squared = pt.stack([pt.sum(g * g) for g in last.total])
+            squared = pt.stack([pt.sum(g * g) for g in evaluations[-1].total])
             flat = [s for name in self.layout for s in new_state[name]]
             new = [
                 n.astype(o.dtype)
                 for n, o in zip([*new_theta, *flat], [*old_theta, *_flat(state)], strict=True)
             ]
-            return [k + 1, *new, noise.rng, last.potential, squared]
+            return [k + 1, *new, noise.rng, squared]
 
         outputs = scan(
             one_update,
             # JAX wants to know the number of steps: it is that of the only sequence. The rows are
             # looked up by a counter instead.
             sequences=[h],
-            outputs_info=[pt.constant(0, dtype="int64"), *theta, *state, rng, None, None],
+            outputs_info=[pt.constant(0, dtype="int64"), *theta, *state, rng, None],
             non_sequences=[*rows, *constants],
             strict=True,
             return_updates=False,
         )
-        _, *moving, next_rng, potential, squared = outputs
+        _, *moving, next_rng, squared = outputs
         moving = [m[-1] for m in moving]
+        last_batch = [r[-1] for r in rows]
+        potential = source.at(moving[: self.n_vars], last_batch, constants).potential
         final_state = self._named(moving[self.n_vars :])
         # A parameter out of its range (a step too large) must not raise: the update is seen to be
         # non-finite, and the chain holds its last finite point.

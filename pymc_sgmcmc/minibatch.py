@@ -188,7 +188,7 @@ def find_row_axis(model: pm.Model, minibatch_dim: str | None) -> RowAxis:
             )
         [length] = evaluate(model.dim_lengths[minibatch_dim])
         key = (minibatch_dim, int(length))
-        for rv, labels in axes.items():  # an unnamed axis of that length is taken to be the dim
+        for labels in axes.values():  # an unnamed axis of that length is taken to be the dim
             matches = [a for a, (name, n) in enumerate(labels) if name is None and n == key[1]]
             if key not in labels and len(matches) == 1:
                 labels[matches[0]] = key
@@ -304,7 +304,7 @@ def batched_terms(
     def cut(array: Variable, axis: int | None) -> None:
         if axis is None or array in cuts or not isinstance(array, SharedVariable | Constant):
             return
-        shape = [n if a != axis else None for a, n in enumerate(array.type.shape)]
+        shape = [n if a != axis else None for a, n in enumerate(array_value(array).shape)]
         whole = pt.tensor(array.name, shape=shape, dtype=array.type.dtype)
         cuts[array] = CutArray(whole, axis)
         batch[array] = whole[(slice(None),) * axis + (index,)]

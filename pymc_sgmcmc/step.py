@@ -247,13 +247,13 @@ class SGMCMCStep(BlockedStep):
         theta, others = self._split(point)
         outcome, _ = self._run(theta, others, self._updates_per_call)
         bad = ~np.isfinite(np.asarray(outcome.squared_gradient)[0])
-        if bad.any() or not np.isfinite(np.asarray(outcome.potential)[0]):
+        if bad.any():
             names = ", ".join(f"'{v.name}'" for v, b in zip(self.vars, bad, strict=True) if b)
-            what = f"the gradient of {names}" if names else "the log posterior"
             values = {v.name: np.asarray(point[v.name]) for v in self.vars}
             raise SamplingError(
-                f"At the initial point {what} is not finite: {values}. Give the variables an "
-                "initval=, pass another initial_point=, or look for a zero probability."
+                f"At the initial point the gradient of {names} is not finite: {values}. Give the "
+                "variables an initval=, pass another initial_point=, or look for a zero "
+                "probability."
             )
 
     def _split(self, point: PointType) -> tuple[list, list]:
@@ -266,7 +266,7 @@ class SGMCMCStep(BlockedStep):
         """Run ``thin`` updates from a point; one compiled call, or several of half a second."""
         self._begin(point)
         theta, others = self._split(point)
-        potential, gradient_norm, done = 0.0, 0.0, 0
+        potential, gradient_norm, done = np.nan, 0.0, 0
         diagnostics: list[Any] = [np.nan] * len(self.algorithm.statistics)
         failure = None
         while done < self.thin and failure is None:
@@ -279,7 +279,7 @@ class SGMCMCStep(BlockedStep):
             if failure is None:
                 theta, self._state = outcome.theta, outcome.state
                 diagnostics = outcome.diagnostics
-                potential += float(np.asarray(outcome.potential).sum()) / self.thin
+                potential = float(outcome.potential)
                 gradient_norm += float(np.sqrt(squared.sum(axis=1)).sum()) / self.thin
             self.n_updates += n
             done += n

@@ -1,6 +1,10 @@
 """The documentation does not rot: its code runs, every public name is in it."""
 
 import re
+import shutil
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import matplotlib as mpl
@@ -50,6 +54,38 @@ def test_links_between_pages_exist():
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         text = page.read_text(encoding="utf-8")
         targets = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", text)
-        targets += re.findall(r"^(?:```|:::)\{(?:literalinclude|include|image|figure)\} (\S+)", text, re.M)
+        targets += re.findall(
+            r"^(?:```|:::)\{(?:literalinclude|include|image|figure)\} (\S+)", text, re.M
+        )
         for target in targets:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize(("name", "module"), [("SGNHT", "sgnht"), ("PSGLD", "psgld")])
+def test_a_sampler_is_one_file(name, module, tmp_path):
+    """Without its file and its two lines of __init__.py the rest of the package works."""
+    package = tmp_path / "pymc_sgmcmc"
+    shutil.copytree(ROOT / "pymc_sgmcmc", package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / f"{module}.py").unlink()
+    init = package / "__init__.py"
+    lines = init.read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [line for line in lines if not re.search(rf"\b{name}\b", line)]
+    assert len(lines) - len(kept) == 2
+    init.write_text("".join(kept), encoding="utf-8")
+    program = """
+        import pymc as pm, pymc_sgmcmc as sgm
+        with pm.Model() as model:
+            pm.Normal("x")
+            for sampler in (getattr(sgm, name) for name in sgm.__all__ if name[0] in "MPS"):
+                if sampler is not sgm.PolynomialDecay:
+                    sampler(step_size=0.1, compile_kwargs={"mode": "FAST_COMPILE"})
+        print(sgm.__file__)
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert str(package) in result.stdout, result.stderr

@@ -2,11 +2,12 @@
 
 import math
 
+import models
 import numpy as np
 import pymc as pm
 import pytensor
 import pytest
-from models import MODELS, OPTIONS
+from models import MODELS, OPTIONS, N
 from pytensor.compile.mode import Mode
 
 from pymc_sgmcmc.batches import Batches
@@ -46,9 +47,13 @@ def cycle_of_batches(n_rows, batch_size):
     return batches.take(math.lcm(n_rows, batch_size) // batch_size)
 
 
+def function_of(source, outputs):
+    return pytensor.function(source.inputs, outputs, mode=PYTHON, on_unused_input="ignore")
+
+
 def average_over_batches(source, point, outputs):
     """Mean of each output over all batches (streams go on side by side)."""
-    function = pytensor.function(source.inputs, outputs, mode=PYTHON, on_unused_input="ignore")
+    function = function_of(source, outputs)
     theta = [point[v.name] for v in source.vars]
     streams = [cycle_of_batches(r.n_rows, r.batch_size) for r in source.rows]
     n_batches = math.lcm(*(len(s) for s in streams))
@@ -76,8 +81,7 @@ def assert_unbiased(model, source, rtol=1e-9, full_model=None):
         source, point, [total, *source.prior, *source.likelihood]
     )
     gradient = [
-        p + lik
-        for p, lik in zip(prior_and_likelihood[:k], prior_and_likelihood[k:], strict=True)
+        p + lik for p, lik in zip(prior_and_likelihood[:k], prior_and_likelihood[k:], strict=True)
     ]
     expected, *full = evaluate(
         full_model, [full_model.logp(), *pytensor.grad(full_model.logp(), vars)], point
@@ -86,9 +90,7 @@ def assert_unbiased(model, source, rtol=1e-9, full_model=None):
     full = dict(zip([v.name for v in vars], full, strict=True))
     scale = max(np.abs(np.concatenate([np.ravel(g) for g in full.values()])))
     for name, value in zip(names, gradient, strict=True):
-        np.testing.assert_allclose(
-            value, full[name], rtol=rtol, atol=rtol * scale, err_msg=name
-        )
+        np.testing.assert_allclose(value, full[name], rtol=rtol, atol=rtol * scale, err_msg=name)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -96,3 +98,177 @@ def test_average_over_batches_is_the_full_gradient(name):
     model = MODELS[name]()
     source = gradient_source(model, model.value_vars, batch_size=5, **OPTIONS.get(name, {}))
     assert_unbiased(model, source)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, N])
+def test_any_batch_size(batch_size):
+    model = models.hierarchical()
+    assert_unbiased(model, gradient_source(model, model.value_vars, batch_size=batch_size))
+
+
+def test_without_batches_the_gradient_is_exact():
+    model = models.two_terms()
+    source = gradient_source(model, model.value_vars)
+    assert not source.rows
+    assert_unbiased(model, source)
+
+
+@pytest.mark.parametrize(
+    "name", ["linear", "bounded_transforms", "multivariate_rows", "data_in_a_prior"]
+)
+def test_prior_and_likelihood_apart(name):
+    """The prior has the transforms' Jacobians, as NUTS has them, and never sees a batch."""
+    model = MODELS[name]()
+    source = gradient_source(model, model.value_vars, batch_size=5)
+    point = random_point(model)
+    outputs = [source.log_prior, source.log_likelihood, *source.prior, *source.likelihood]
+    ours = average_over_batches(source, point, outputs)
+    prior, likelihood = model.varlogp, model.observedlogp
+    gradients = [
+        pytensor.gradient.grad(logp, model.value_vars, disconnected_inputs="ignore")
+        for logp in (prior, likelihood)
+    ]
+    expected = evaluate(model, [prior, likelihood, *gradients[0], *gradients[1]], point)
+    for value, full in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(value, full, rtol=1e-9, atol=1e-9)
+    index = source.rows[0].index
+    assert index not in pytensor.graph.traversal.ancestors([source.log_prior, *source.prior])
+
+
+def test_variables_of_other_steps():
+    """Their values come in at each call; only our own variables have gradients."""
+    model = models.linear()
+    w, sigma = model.value_vars
+    source = gradient_source(model, [w], batch_size=5)
+    assert source.others == [sigma]
+    assert_unbiased(model, source)
+
+
+@pytest.mark.parametrize("name", ["linear", "hierarchical", "two_terms"])
+def test_float32(name):
+    with pytensor.config.change_flags(floatX="float32"):
+        model = MODELS[name]()
+        source = gradient_source(model, model.value_vars, batch_size=5)
+        outputs = [source.log_prior, source.log_likelihood, *source.prior, *source.likelihood]
+        assert {out.dtype for out in outputs} == {"float32"}
+        assert_unbiased(model, source, rtol=1e-5)
+
+
+def test_new_data_with_another_number_of_rows():
+    """pm.set_data between the step and the run: N and the scale follow."""
+    rng = np.random.default_rng(5)
+    with pm.Model(coords={"obs": range(N)}) as model:
+        x = pm.Data("x", models.REAL, dims="obs")
+        target = pm.Data("target", models.COUNT, dims="obs")
+        pm.Poisson("y", pm.math.exp(pm.Normal("w") * x), observed=target, dims="obs")
+    source = gradient_source(model, model.value_vars, batch_size=5)
+    assert_unbiased(model, source)
+    new = {"x": rng.normal(size=31), "target": rng.poisson(2, 31)}
+    pm.set_data(new, model=model, coords={"obs": range(31)})
+    assert [r.n_rows for r in source.rows] == [31]
+    assert_unbiased(model, source)
+
+
+def test_evaluation_at_another_theta():
+    """What the samplers see: potential, total and mean gradient, curvature along a direction."""
+    model = models.poisson_int64_data()
+    source = gradient_source(model, model.value_vars, batch_size=5)
+    [w] = source.vars
+    theta, direction = w.type("theta"), w.type("direction")
+    rows, others = source.inputs[1], source.constants
+    at = source.at([theta], [rows], others)
+    outputs = [at.potential, *at.total, *at.likelihood, *at.mean_likelihood]
+    outputs += at.mean_curvature([direction])
+    function = pytensor.function([theta, direction, rows, *others], outputs, mode=PYTHON)
+    function_of_source = function_of(
+        source, [source.log_prior + source.log_likelihood, *source.prior, *source.likelihood]
+    )
+    rng = np.random.default_rng(0)
+    value, v = rng.normal(size=(2, 3))
+    batch, constant = np.array([3, 1, 4, 15, 9]), constants(source, {})
+    potential, total, likelihood, mean, curvature = function(value, v, batch, *constant)
+    log_p, prior, lik = function_of_source(value, batch, *constant)
+    np.testing.assert_allclose(potential, -log_p)
+    np.testing.assert_allclose(total, prior + lik)
+    np.testing.assert_allclose(likelihood, lik)
+    np.testing.assert_allclose(mean, lik / N)
+    ahead, behind = (function(value + e * v, v, batch, *constant)[2] for e in (1e-5, -1e-5))
+    np.testing.assert_allclose(curvature, (ahead - behind) / 2e-5 / N, rtol=1e-6)
+
+
+# ---- models written with pm.Minibatch ------------------------------------------------------
+
+
+def with_minibatches(kind, dtype):
+    """The model of two_terms, or its first term, on batches of pm.Minibatch (None: all rows)."""
+    x, y, counts = models.X, models.REAL, models.COUNT.astype(dtype or "int64")
+    with pm.Model() as model:
+        if kind == "data containers":
+            x, y, counts = pm.Data("x", x), pm.Data("y_data", y), pm.Data("counts_data", counts)
+        x_of_y = x_of_counts = x
+        if dtype is not None:
+            x_of_y, y, counts = pm.Minibatch(x, y, counts, batch_size=5)
+            x_of_counts = x_of_y
+        if dtype is not None and kind == "separate":
+            x_of_counts, counts = pm.Minibatch(x, models.COUNT.astype(dtype), batch_size=7)
+        total_size = N if dtype else None
+        w = pm.Normal("w", 0, 1, shape=3)
+        tau = pm.HalfNormal("tau", 1)
+        pm.Normal("y", pm.math.dot(x_of_y, w), tau, observed=y, total_size=total_size)
+        if kind != "one term":
+            mu = pm.math.exp(pm.math.dot(x_of_counts, w) / 3)
+            pm.Poisson("counts", mu, observed=counts, total_size=total_size)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "streams"),
+    [
+        ("one term", "int32", 1),
+        ("shared", "int32", 1),
+        ("separate", "int32", 2),
+        ("data containers", "int64", 1),
+        ("data containers", "int8", 1),
+        ("data containers", "float32", 1),
+    ],
+)
+def test_written_with_minibatch(kind, dtype, streams):
+    model = with_minibatches(kind, dtype)
+    source = gradient_source(model, model.value_vars)
+    assert len(source.rows) == streams
+    assert_unbiased(model, source, full_model=with_minibatches(kind, None))
+
+
+def test_new_data_in_a_model_written_with_minibatch():
+    rng = np.random.default_rng(5)
+
+    def build(batches):
+        with pm.Model() as model:
+            data = pm.Data("data", models.REAL)
+            size = data.shape[0]
+            y = pm.Minibatch(data, batch_size=5) if batches else data
+            total_size = [size] if batches else None
+            pm.Normal("y", pm.Normal("mu", 0, 1), 1, observed=y, total_size=total_size)
+        return model
+
+    model, full_model = build(True), build(False)
+    source = gradient_source(model, model.value_vars)
+    y = rng.normal(size=31)
+    for m in (model, full_model):
+        m.set_data("data", y)
+    assert_unbiased(model, source, full_model=full_model)
+
+
+def test_data_are_inputs():
+    """Arrays of rows are passed in at each call, not copied into the graph or pickled twice."""
+    for model, options in [
+        (models.logistic_without_dims(), {"batch_size": 5}),
+        (models.two_terms(), {"batch_size": 5}),
+        (with_minibatches("shared", "int32"), {}),
+    ]:
+        source = gradient_source(model, model.value_vars, **options)
+        variables = pytensor.graph.traversal.ancestors([*source.prior, *source.likelihood])
+        held = [v for v in variables if hasattr(v, "data") and np.size(v.data) >= N]
+        assert not held
+        shapes = [array_value(array).shape for array, _ in source.data]
+        assert {shape[0] for shape in shapes if shape} == {N}

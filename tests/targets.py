@@ -1,0 +1,133 @@
+"""Targets with known answers."""
+
+from functools import cache
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+# ---- several one-dimensional potentials and a correlated Gaussian, side by side ------------
+
+COVARIANCE = np.array([[1.0, 0.24], [0.24, 0.09]])
+"""Of the first two columns: standard deviations 1 and 0.3, correlation 0.8."""
+
+POLYNOMIALS = {
+    # coefficients of t, t^2, t^3, t^4
+    "wide Gaussian": [0.0, 0.125, 0.0, 0.0],
+    # (t + 4)(t + 1)(t - 1)(t - 3) / 14 (+ 0.5)
+    "double well": [-1 / 14, -13 / 14, 1 / 14, 1 / 14],
+    "tilted quartic": [0.5, 0.0, 0.0, 0.25],
+}
+"""Potentials U of the other columns, by name."""
+
+N_COLUMNS = 2 + len(POLYNOMIALS)
+
+
+def zoo(replicas: int) -> pm.Model:
+    """Many independent copies of all columns in one variable: rows are replicas.
+
+    The density is an observed term over N = 1 datum, for samplers that look at the likelihood.
+    """
+    precision = np.zeros((N_COLUMNS, N_COLUMNS))
+    precision[:2, :2] = np.linalg.inv(COVARIANCE)
+    a, b, c, d = np.array([[0.0] * 4] * 2 + list(POLYNOMIALS.values())).T
+
+    def logp(value, t):
+        U = 0.5 * pt.sum((t @ precision) * t) + pt.sum(t * (a + t * (b + t * (c + t * d))))
+        return -U + 0 * value
+
+    with pm.Model() as model:
+        theta = pm.Flat("theta", shape=(replicas, N_COLUMNS))
+        pm.CustomDist("zoo", theta, logp=logp, signature="(r,c)->()", observed=np.zeros(1))
+    return model
+
+
+GRID = np.linspace(-12, 12, 24_001)
+
+
+class Quadrature:
+    """A one-dimensional density proportional to exp(-U(t)) weight(t), on a fine grid."""
+
+    def __init__(self, coefficients, weight=None):
+        a, b, c, d = coefficients
+        t = GRID
+        U = t * (a + t * (b + t * (c + t * d)))
+        self.slope = a + t * (2 * b + t * (3 * c + t * 4 * d))
+        p = np.exp(U.min() - U)
+        if weight is not None:
+            p = p * weight(self.slope)
+        self.p = p / p.sum()
+        self.mean = self.expectation(t)
+        self.var = self.expectation((t - self.mean) ** 2)
+
+    def expectation(self, values: np.ndarray) -> float:
+        return float(np.sum(self.p * values))
+
+    def draws(self, rng, n: int) -> np.ndarray:
+        return np.interp(rng.random(n), np.cumsum(self.p), GRID)
+
+
+# ---- conjugate normal means, with minibatches ----------------------------------------------
+
+
+class NormalMeans:
+    """Means of R columns of N rows: theta ~ N(0, 1), y ~ N(theta, sigma^2), by minibatches.
+
+    The columns are orthogonal with the same sample variance, so the noise of the minibatch
+    gradient has exactly the covariance s^2 I (rows drawn with replacement), whatever theta.
+    """
+
+    n_rows, n_columns, sigma, batch_size = 100, 64, 5.0, 4
+
+    def __init__(self):
+        rng = np.random.default_rng(3)
+        raw = rng.normal(size=(self.n_rows, self.n_columns))
+        unit, _ = np.linalg.qr(raw - raw.mean(axis=0))
+        centre = rng.normal(size=self.n_columns)
+        N = self.n_rows
+        self.y = centre + self.sigma * np.sqrt(N) * unit
+        self.likelihood_precision = N / self.sigma**2
+        self.precision = 1 + self.likelihood_precision
+        self.mean = self.likelihood_precision * centre / self.precision
+        self.gradient_variance = N**2 / self.batch_size * self.y.var(axis=0)[0] / self.sigma**4
+
+    def model(self) -> pm.Model:
+        with pm.Model(coords={"obs": range(self.n_rows)}) as model:
+            theta = pm.Normal("theta", shape=self.n_columns)
+            y = pm.Data("data", self.y, dims=("obs", None))
+            pm.Normal("y", theta, self.sigma, observed=y, dims=("obs", None))
+        return model
+
+
+# ---- normal with unknown mean and precision ------------------------------------------------
+
+
+class NormalGamma:
+    """y ~ N(mu, 1 / gamma), mu ~ N(0, 1 / gamma), gamma ~ Gamma(1, 1) (SGNHT paper, 5.1)."""
+
+    n_rows = 20
+
+    def __init__(self):
+        self.y = np.random.default_rng(7).normal(0.5, 1, size=self.n_rows)
+        N, centre = self.n_rows, self.y.mean()
+        kappa, self.shape = 1 + N, 1 + N / 2
+        self.rate = 1 + 0.5 * np.sum((self.y - centre) ** 2) + 0.5 * N * centre**2 / kappa
+        self.mu_mean = N * centre / kappa
+        self.mu_var = self.rate / (kappa * (self.shape - 1))
+        self.gamma_mean = self.shape / self.rate
+        self.gamma_var = self.shape / self.rate**2
+
+    def model(self, replicas: int) -> pm.Model:
+        """PyMC's own distributions, gamma on the log scale; the last axis counts replicas."""
+        with pm.Model() as model:
+            gamma = pm.Gamma("gamma", 1, 1, shape=replicas)
+            mu = pm.Normal("mu", 0, gamma**-0.5, shape=replicas)
+            y = np.broadcast_to(self.y[:, None], (self.n_rows, replicas))
+            pm.Normal("y", mu, gamma**-0.5, observed=y)
+        return model
+
+
+@cache
+def quadratures() -> list[Quadrature]:
+    """The exact one-dimensional columns of the zoo."""
+    return [Quadrature(c) for c in POLYNOMIALS.values()]

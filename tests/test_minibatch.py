@@ -1,0 +1,153 @@
+"""Which dim is cut into batches, which arrays are cut and how, and the self-check."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from models import MODELS, N
+
+from pymc_sgmcmc import self_check
+from pymc_sgmcmc.gradients import gradient_source
+from pymc_sgmcmc.minibatch import batched_terms, find_row_axis
+
+REAL = np.random.default_rng(0).normal(size=N)
+
+
+def cut(model, minibatch_dim=None):
+    """What is cut: the terms, axis of each named array, and what is left to the prior."""
+    row_axis = find_row_axis(model, minibatch_dim)
+    terms, cuts, rest = batched_terms(model, row_axis, pt.lvector())
+    return (
+        [term.name for term in terms],
+        {array.name: cut.axis for array, cut in cuts.items() if array.name},
+        [var.name for var in rest],
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "dim", "terms", "arrays", "rest"),
+    [
+        ("linear", None, ["y"], {"x": 0}, []),
+        ("hierarchical", None, ["y"], {"group_index": 0}, []),
+        ("poisson_int64_data", None, ["y"], {"counts": 0}, []),
+        ("two_terms", None, ["y", "counts"], {"x": 0}, []),
+        ("rows_not_first", None, ["y"], {"x": 1}, []),
+        ("one_term_elsewhere", "obs", ["y"], {}, ["other"]),
+        ("one_term_elsewhere", "survey", ["other"], {}, ["y"]),
+        ("potential_along_rows", None, ["z", "robust"], {"y": 0}, ["soft_limit"]),
+        ("potential_without_dims", None, ["z", "robust"], {}, ["soft_limit"]),
+        ("potential_without_dims_on_data", None, ["z", "robust"], {"x": 0}, ["shrink"]),
+    ],
+)
+def test_what_is_cut(name, dim, terms, arrays, rest):
+    assert cut(MODELS[name](), dim) == (terms, arrays, rest)
+
+
+def test_dim_of_the_images_is_not_that_of_the_parameters():
+    """channel and pixel belong to free variables: obs is left."""
+    assert str(find_row_axis(MODELS["rows_not_first"](), None)) == "dim 'obs'"
+
+
+def test_dim_named_by_the_data_containers_alone():
+    with pm.Model(coords={"obs": range(N)}) as model:
+        x = pm.Data("x", REAL, dims="obs")
+        pm.Normal("y", pm.Normal("w") * x, 1, observed=REAL)
+    assert find_row_axis(model, None).name == "obs"
+
+
+def test_likelihood_written_as_potential_alone():
+    with pm.Model(coords={"obs": range(N)}) as model:
+        x = pm.Data("x", REAL, dims="obs")
+        pm.Potential("fit", -((pm.Normal("mu") - x) ** 2), dims="obs")
+    assert cut(model) == (["fit"], {"x": 0}, [])
+
+
+def test_potential_with_the_length_of_the_rows_by_chance():
+    """As many groups as rows: the penalty of each group is not a term of the likelihood."""
+    with pm.Model(coords={"group": range(N)}) as model:
+        a = pm.Normal("a", 0, 1, dims="group")
+        pm.Potential("penalty", -(a**4))
+        index = pm.Data("index", np.arange(N)[::-1])
+        pm.Normal("y", a[index], 1, observed=REAL)
+    assert cut(model) == (["y"], {"index": 0}, ["penalty"])
+
+
+def test_parameter_with_the_length_of_the_rows_stays_whole():
+    with pm.Model(coords={"obs": range(N), "group": range(N)}) as model:
+        centre = pm.Data("centre", REAL, dims="group")
+        a = pm.Normal("a", centre, 1, dims="group")
+        index = pm.Data("index", np.arange(N)[::-1], dims="obs")
+        pm.Normal("y", a[index] + centre[index], 1, observed=REAL, dims="obs")
+    assert cut(model)[1] == {"index": 0}
+    gradient_source(model, model.value_vars, batch_size=5)  # and the self-check agrees
+
+
+# ---- the self-check ------------------------------------------------------------------------
+
+
+def dependent_rows(n_rows=N):
+    """Rows that depend on those before them, in an innocent form."""
+    x = np.random.default_rng(1).normal(size=n_rows)
+    with pm.Model() as model:
+        pm.Normal("y", pt.cumsum(pm.Normal("w") * x), 1, observed=x)
+    return model
+
+
+def test_self_check_refuses_dependent_rows():
+    model = dependent_rows()
+    with pytest.raises(ValueError, match=r"'y' is not conditionally independent.*batch_size=None"):
+        gradient_source(model, model.value_vars, batch_size=5)
+
+
+def test_self_check_refuses_rows_centred_by_their_own_mean():
+    with pm.Model(coords={"obs": range(N)}) as model:
+        x = pm.Data("x", REAL, dims="obs")
+        pm.Normal("y", pm.Normal("w") * (x - x.mean()), 1, observed=REAL, dims="obs")
+    with pytest.raises(ValueError, match="'y' is not conditionally independent"):
+        gradient_source(model, model.value_vars, batch_size=5)
+
+
+def test_self_check_refuses_a_potential_that_is_no_sum():
+    with pm.Model(coords={"obs": range(N)}) as model:
+        mu = pm.Normal("mu")
+        pm.Normal("y", mu, 1, observed=REAL, dims="obs")
+        pm.Potential("spread", mu * REAL / pt.abs(REAL).sum(), dims="obs")
+    with pytest.raises(ValueError, match="'spread' is not conditionally independent"):
+        gradient_source(model, model.value_vars, batch_size=5)
+
+
+def test_self_check_can_be_turned_off():
+    model = dependent_rows()
+    gradient_source(model, model.value_vars, batch_size=5, self_check=False)
+
+
+@pytest.mark.parametrize("dependent", [True, False])
+def test_self_check_looks_at_a_bounded_number_of_rows(monkeypatch, dependent):
+    """With many rows the whole likelihood is never evaluated, and the fault is found all the same."""
+    n_rows, seen = 200_000, []
+    compiled = self_check._function
+
+    def spy(inputs, term):
+        function = compiled(inputs, term)
+
+        def call(*args):
+            seen.append([len(a) for v, a in zip(inputs, args, strict=True) if v is index])
+            return function(*args)
+
+        return call
+
+    monkeypatch.setattr(self_check, "_function", spy)
+    x = np.random.default_rng(1).normal(size=n_rows)
+    with pm.Model() as model:
+        mu = pm.Normal("w") * x
+        pm.Normal("y", pt.cumsum(mu) if dependent else mu, 1, observed=x)
+    row_axis, index = find_row_axis(model, None), pt.lvector()
+    terms, cuts, _ = batched_terms(model, row_axis, index)
+    arrays = {array: cut.whole for array, cut in cuts.items()}
+    if dependent:
+        with pytest.raises(ValueError, match="'y' is not conditionally independent"):
+            self_check.check_terms(model, terms, arrays, index, row_axis)
+    else:
+        self_check.check_terms(model, terms, arrays, index, row_axis)
+    quarter = self_check.MAX_ROWS // 4
+    assert seen == [[quarter]] * 4 + [[self_check.MAX_ROWS]]
