@@ -2,6 +2,7 @@
 
 import re
 from importlib.metadata import version as installed
+from pathlib import Path
 
 project = "pymc_sgmcmc"
 author = "The pymc_sgmcmc developers"

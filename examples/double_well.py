@@ -73,8 +73,8 @@ def main() -> None:
     report.print(
         f"{args.chains} chains of {args.updates} updates a setting, every {args.thin}th recorded.\n"
         "KL of one chain (mean over chains; what the paper shows) and of all chains pooled (less\n"
-        "Monte Carlo error, so nearer the integrator's own bias). Failed: share of the draws left out\n"
-        "because one of the chains left the finite numbers; it then goes on from the draw before.\n"
+        "Monte Carlo error, so nearer the integrator's own bias). Failed: share of the draws left\n"
+        "out because a chain left the finite numbers; it then goes on from the draw before.\n"
     )
     columns = [f"{n} {what}" for what in ("KL one", "KL pooled", "mean xi", "failed") for n in "ES"]
     rows = [

@@ -49,8 +49,8 @@ def main() -> None:
     # N^2 / n times the variance of the data, with replacement: the gradient's variance
     noise = len(data) ** 2 / 10 * data.var()
     report.print(
-        f"The gradient's noise adds B = h V / 2 to A, with V = {noise:.0f} here: a thermostat should "
-        "settle at A + B.\n"
+        f"The gradient's noise adds B = h V / 2 to A, with V = {noise:.0f} here: a thermostat\n"
+        "should settle at A + B.\n"
     )
     rows = []
     for (name, h, A), (draws, stats) in results.items():

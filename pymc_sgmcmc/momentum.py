@@ -58,3 +58,16 @@ class ThermostatAlgorithm(Algorithm):
     def diagnostics(self, state: State) -> Tensors:
         mean_xi = pt.concatenate([x.ravel() for x in state["xi"]]).mean()
         return [mean_square(state["p"]), mean_xi]
+
+    def caution(self, diagnostics, n_elements, shuffled):
+        # Friction answers to each update's noise, but over an epoch that noise cancels: the
+        # posterior comes out too narrow. 4 sds of a mean of xi, whose elements have variance 1.
+        absorbed = diagnostics["thermostat"] - self.diffusion
+        if not shuffled or absorbed < max(0.5 * self.diffusion, 4 / n_elements**0.5):
+            return None
+        return (
+            f"the thermostat ({diagnostics['thermostat']:.3g}) has absorbed minibatch noise far "
+            f"beyond diffusion={self.diffusion:.3g}, and batches come in shuffled epochs, over "
+            "which that noise cancels: posterior standard deviations may be too small. Pass "
+            "replacement=True, or take a smaller step_size, a larger batch_size or diffusion."
+        )

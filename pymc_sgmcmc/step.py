@@ -62,6 +62,8 @@ FIRST_CALL = 100
 """Updates in the first compiled call, after which their speed is known."""
 SECONDS_PER_CALL = 0.5
 """A call is kept to about this long, so that Ctrl-C is heard soon."""
+BURNT_IN = 50
+"""Draws, or those of tuning if more, after which a chain's state is judged."""
 
 
 @dataclass_state
@@ -204,6 +206,7 @@ class SGMCMCStep(BlockedStep):
         self._state: dict[str, list] | None = None
         self.n_updates = 0
         self.warned = False
+        self._burnt_in = max(tune, BURNT_IN) * self.thin
         self._updates_per_call = min(self.thin, FIRST_CALL)
         self._lengths_run: set[int] = set()
 
@@ -283,14 +286,15 @@ class SGMCMCStep(BlockedStep):
                 gradient_norm += float(np.sqrt(squared.sum(axis=1)).sum()) / self.thin
             self.n_updates += n
             done += n
+        shown = dict(zip(self.algorithm.statistics, map(float, diagnostics), strict=True))
         stats = {
             "step_size": float(h[-1]),
-            **dict(zip(self.algorithm.statistics, map(float, diagnostics), strict=True)),
+            **shown,
             "potential": potential if failure is None else np.nan,
             "gradient_norm": gradient_norm if failure is None else np.nan,
             "nonfinite": failure is not None,
             "n_updates": self.n_updates,
-            "warning": None if failure is None else self._warn(*failure, h),
+            "warning": self._caution(shown) if failure is None else self._warn(*failure, h),
         }
         self.n_updates += self.thin - done  # a failed draw takes its share of the schedule too
         moved = {v.name: t for v, t in zip(self.vars, theta, strict=True)}
@@ -318,6 +322,18 @@ class SGMCMCStep(BlockedStep):
         if not all(map(isfinite, outcome.diagnostics)):
             return self.vars[0].name, len(squared) - 1
         return None
+
+    def _caution(self, diagnostics: dict[str, float]) -> SamplerWarning | None:
+        """Once a chain, after its burn-in: what the algorithm has to say of its state."""
+        if self.n_updates != self._burnt_in:
+            return None
+        n_elements = sum(int(np.prod(shape)) for shape in self.source.shapes)
+        shuffled = bool(self._batches) and not self.replacement and self._updates_per_epoch > 1
+        message = self.algorithm.caution(diagnostics, n_elements, shuffled)
+        if message is None:
+            return None
+        message = f"{type(self).__name__}: {message}"
+        return SamplerWarning(WarningType.BAD_PARAMS, message, "warning", step=self.n_updates)
 
     def _warn(self, name: str, at: int, h: np.ndarray) -> SamplerWarning | None:
         """Once a chain: PyMC logs it from the main process."""

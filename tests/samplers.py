@@ -15,6 +15,7 @@ from pymc_sgmcmc.backend import backend_of
 from pymc_sgmcmc.batches import Batches
 from pymc_sgmcmc.gradients import Evaluation, GradientSource, gradient_source
 from pymc_sgmcmc.loop import Loop
+from pymc_sgmcmc.minibatch import array_value
 from pymc_sgmcmc.step import SGMCMCStep
 from pytensor.compile.mode import Mode
 from scipy.linalg import solve_discrete_lyapunov
@@ -205,8 +206,7 @@ class Chain:
         state = {name: [array(a) for a in arrays] for name, arrays in state.items()}
         batches = [Batches(r.n_rows, r.batch_size, rng, replacement=True) for r in self.source.rows]
         scales = [array(np.asarray(r.n_rows / r.batch_size)) for r in self.source.rows]
-        data = [array(np.asarray(getattr(a, "data", None) if not hasattr(a, "get_value")
-                                 else a.get_value())) for a, _ in self.source.data]  # fmt: skip
+        data = [array(array_value(a)) for a, _ in self.source.data]
         noise = self.backend.generator(rng.spawn(1)[0])
         h = array(np.full(every, h))
         kept = []

@@ -41,7 +41,8 @@ def test_pages_run(page, tmp_path, monkeypatch):
 def test_public_names_are_documented(name):
     """A numpydoc docstring with parameters and an example, and an entry in the API page."""
     doc = getattr(sgm, name).__doc__
-    assert doc and doc.strip().splitlines()[0].endswith(".")
+    assert doc
+    assert doc.strip().splitlines()[0].endswith(".")
     for section in ("Parameters", "Examples"):
         assert re.search(rf"^ *{section}\n *-+$", doc, flags=re.MULTILINE), section
     assert ">>> " in doc

@@ -14,12 +14,12 @@ REAL = np.random.default_rng(0).normal(size=N)
 
 
 def cut(model, minibatch_dim=None):
-    """What is cut: the terms, axis of each named array, and what is left to the prior."""
+    """What is cut: the terms, axis of each data container, and what is left to the prior."""
     row_axis = find_row_axis(model, minibatch_dim)
     terms, cuts, rest = batched_terms(model, row_axis, pt.lvector())
     return (
         [term.name for term in terms],
-        {array.name: cut.axis for array, cut in cuts.items() if array.name},
+        {array.name: cut.axis for array, cut in cuts.items() if array in model.data_vars},
         [var.name for var in rest],
     )
 
@@ -123,7 +123,7 @@ def test_self_check_can_be_turned_off():
 
 @pytest.mark.parametrize("dependent", [True, False])
 def test_self_check_looks_at_a_bounded_number_of_rows(monkeypatch, dependent):
-    """With many rows the whole likelihood is never evaluated, and the fault is found all the same."""
+    """With many rows the whole likelihood is never evaluated; the fault is found all the same."""
     n_rows, seen = 200_000, []
     compiled = self_check._function
 

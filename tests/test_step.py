@@ -305,6 +305,20 @@ def test_nonfinite_update_loses_nothing(regression, caplog):
         assert text in warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("options", "cautioned"),
+    [({"step_size": 0.02}, True), ({"step_size": 0.02, "replacement": True}, False),
+     ({"step_size": 1e-4}, False)],
+)  # fmt: skip
+def test_shuffled_epochs_that_deceive_a_thermostat_are_told(regression, caplog, options, cautioned):
+    """Noise that cancels over an epoch but is damped at each update makes posteriors narrow."""
+    step = make_step(regression, batch_size=2, **options)
+    with caplog.at_level(logging.WARNING, logger="pymc"):
+        sample(regression, step, tune=60, draws=10, initvals={"w": [1.0, -0.5], "b": 0.3})
+    told = [r.getMessage() for r in caplog.records if "replacement=True" in r.getMessage()]
+    assert len(told) == (2 if cautioned else 0)
+
+
 def test_kept_draws_survive_an_error(regression):
     step = make_step(regression)
 

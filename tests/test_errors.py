@@ -1,0 +1,277 @@
+"""What cannot work is refused before anything is compiled, naming name, value and remedy."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from models import CLASS, COORDS, MODELS, REAL, N, X
+from pymc.exceptions import SamplingError
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+
+import pymc_sgmcmc as sgm
+from pymc_sgmcmc import step as step_module
+
+
+@pytest.fixture
+def _no_loop(monkeypatch):
+    """Compiling fails the test."""
+
+    def loop(*args):
+        pytest.fail("compiled before the error was found")
+
+    monkeypatch.setattr(step_module, "Loop", loop)
+
+
+def refused(model, *matches, error=ValueError, vars=None, **options):
+    """The step is refused with a message that matches every pattern."""
+    options = {"step_size": 0.01} | options
+    with model, pytest.raises(error) as caught:
+        sgm.MSGNHT_S(vars, **options)
+    for match in matches:
+        caught.match(match)
+
+
+class BlackBox(Op):
+    """An operation that has no gradient."""
+
+    def make_node(self, x):
+        return Apply(self, [pt.as_tensor(x)], [pt.dscalar()])
+
+    def perform(self, node, inputs, output_storage):
+        output_storage[0][0] = np.asarray(np.sin(inputs[0]))
+
+
+def observed(rows_of, coords=COORDS):
+    """A model whose observed variable is made by ``rows_of(mu)``."""
+    with pm.Model(coords=coords) as model:
+        rows_of(pm.Normal("mu", 0, 1))
+    return model
+
+
+# ---- the dim -------------------------------------------------------------------------------
+
+pytestmark = pytest.mark.usefixtures("_no_loop")
+
+
+def test_no_observed_variable():
+    model = observed(lambda mu: None)
+    refused(model, "No observation dim", "batch_size=None", batch_size=5)
+
+
+def test_scalar_observed():
+    model = observed(lambda mu: pm.Normal("y", mu, 1, observed=0.3))
+    refused(model, "No observation dim", "batch_size=None", batch_size=5)
+
+
+def test_several_candidates():
+    coords = {"place": range(6), "day": range(8)}
+    data = np.zeros((6, 8))
+    model = observed(lambda mu: pm.Normal("y", mu, 1, observed=data, dims=("place", "day")), coords)
+    refused(model, "'y'", "'place', 'day'", "minibatch_dim=", batch_size=5)
+
+
+def test_several_candidates_without_dims():
+    model = observed(lambda mu: pm.Normal("y", mu, 1, observed=np.zeros((6, 8))))
+    refused(model, "'y'", "length 6", "length 8", "minibatch_dim=", batch_size=5)
+
+
+def test_observed_variables_of_different_dims():
+    refused(MODELS["one_term_elsewhere"](), "'obs', 'survey'", "minibatch_dim=", batch_size=5)
+
+
+def test_array_with_two_axes_of_the_rows_length():
+    model = observed(lambda mu: pm.Normal("y", mu + np.eye(N) @ REAL * mu, 1, observed=REAL))
+    with pm.Model() as model:
+        w = pm.Normal("w", 0, 1, shape=N)
+        pm.Normal("y", pt.dot(np.eye(N), w), 1, observed=REAL)
+    refused(model, rf"\({N}, {N}\)", "pm.Data with dims=", "minibatch_dim=", batch_size=5)
+
+
+def test_unknown_minibatch_dim():
+    refused(
+        MODELS["linear"](), "minibatch_dim='rows'", "'obs', 'feature'",
+        batch_size=5, minibatch_dim="rows",
+    )  # fmt: skip
+
+
+def test_minibatch_dim_of_no_observed_variable():
+    refused(
+        MODELS["linear"](), "No observation dim", "'y'", "dim 'feature'", "minibatch_dim=",
+        batch_size=2, minibatch_dim="feature",
+    )  # fmt: skip
+
+
+def test_minibatch_dim_without_batch_size():
+    refused(MODELS["linear"](), "minibatch_dim='obs'", "batch_size=", minibatch_dim="obs")
+
+
+@pytest.mark.parametrize("batch_size", [0, -3, N + 1, 2.5, "5", True])
+def test_batch_size(batch_size):
+    message = rf"batch_size={batch_size!r}.*between 1 and.*{N}"
+    refused(MODELS["linear"](), message, batch_size=batch_size)
+
+
+# ---- rows that depend on each other --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "rows_of",
+    [
+        lambda mu: pm.MvNormal("y", mu, np.eye(N), observed=REAL, dims="obs"),
+        lambda mu: pm.GaussianRandomWalk(
+            "y", mu, 1, init_dist=pm.Normal.dist(), observed=REAL, dims="obs"
+        ),
+        lambda mu: pm.AR("y", [mu], 1, init_dist=pm.Normal.dist(), observed=REAL, dims="obs"),
+        lambda mu: pm.gp.Marginal(cov_func=pm.gp.cov.ExpQuad(1, 1)).marginal_likelihood(
+            "y", X=X[:, :1], y=REAL, sigma=pt.exp(mu), dims="obs"
+        ),
+    ],
+    ids=["MvNormal", "GaussianRandomWalk", "AR", "GP"],
+)
+def test_rows_drawn_together(rows_of):
+    message = "'y' is not conditionally independent along dim 'obs'"
+    refused(observed(rows_of), message, "batch_size=None", batch_size=5, minibatch_dim="obs")
+
+
+def test_rows_drawn_together_without_dims():
+    model = observed(lambda mu: pm.MvNormal("y", mu, np.eye(N), observed=REAL))
+    refused(model, "No observation dim", "'y'", "multivariate", "batch_size=None", batch_size=5)
+
+
+def test_rows_that_depend_on_those_before():
+    model = observed(lambda mu: pm.Normal("y", pt.cumsum(mu * X[:, 0]), 1, observed=REAL))
+    refused(
+        model, rf"'y' is not conditionally independent along the dim of length {N}",
+        "batch_size=None", "self_check=False", batch_size=5,
+    )  # fmt: skip
+
+
+# ---- variables -----------------------------------------------------------------------------
+
+
+def test_free_variable_for_each_row():
+    model = observed(
+        lambda mu: pm.Normal("y", pm.Normal("z", mu, 1, dims="obs"), observed=REAL, dims="obs")
+    )
+    refused(model, "'z'", "dim 'obs'", "Marginalise", batch_size=5, minibatch_dim="obs")
+    refused(model, "'z'|'y'", "minibatch_dim=|Marginalise", batch_size=5)
+
+
+def test_free_variable_for_each_row_without_dims():
+    model = observed(lambda mu: pm.Normal("y", pm.Normal("z", mu, 1, shape=N), observed=REAL))
+    refused(model, "'y'", "dims=", "batch_size=None", batch_size=5)
+
+
+def test_discrete_variable():
+    model = observed(lambda mu: pm.Normal("y", pm.Poisson("k", 3) + mu, observed=REAL))
+    refused(model, "'k' is discrete", "Metropolis", batch_size=5)
+
+
+def test_unknown_variable():
+    model, other = MODELS["linear"](), MODELS["linear"]()
+    refused(model, "'?w'? is not a free variable", "'w', 'sigma'", vars=[other["w"]])
+    refused(model, "'?x'? is not a free variable", "'w', 'sigma'", vars=[model["x"]])
+
+
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_variable_without_gradient(batch_size):
+    model = observed(lambda mu: pm.Normal("y", BlackBox()(mu), 1, observed=REAL))
+    refused(
+        model, "no gradient with respect to 'mu'", "another step", "differentiable",
+        batch_size=batch_size,
+    )  # fmt: skip
+
+
+# ---- pm.Minibatch --------------------------------------------------------------------------
+
+
+def with_minibatch(total_size):
+    def rows_of(mu):
+        batch = pm.Minibatch(REAL, batch_size=5)
+        pm.Normal("y", mu, 1, observed=batch, total_size=total_size)
+
+    return observed(rows_of)
+
+
+def test_minibatch_without_total_size():
+    refused(with_minibatch(None), "'y'", "pm.Minibatch without total_size=", "Pass total_size=")
+
+
+def test_minibatch_and_batch_size():
+    refused(with_minibatch(N), "batch_size=5 and pm.Minibatch", "one of them", batch_size=5)
+
+
+def test_total_size_and_batch_size():
+    model = observed(lambda mu: pm.Normal("y", mu, 1, observed=REAL, total_size=100))
+    refused(model, "'y' has total_size=", "Remove total_size", batch_size=5)
+
+
+def test_minibatch_larger_than_the_data():
+    model = observed(
+        lambda mu: pm.Normal(
+            "y", mu, 1, observed=pm.Minibatch(REAL, batch_size=50), total_size=[N]
+        )
+    )
+    refused(model, f"batch_size=50.*{N}")
+
+
+def test_minibatch_of_an_expression():
+    def rows_of(mu):
+        batch = pm.Minibatch(2 * pm.Data("x", REAL), batch_size=5)
+        pm.Normal("y", mu, 1, observed=batch, total_size=N)
+
+    refused(observed(rows_of), "pm.Minibatch of the expression", "plain array or pm.Data")
+
+
+# ---- values --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step_size", [0, -0.1, np.nan, np.inf])
+def test_step_size(step_size):
+    refused(MODELS["linear"](), rf"step_size.*positive.*{step_size!r}", step_size=step_size)
+
+
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_data_with_nan(batch_size):
+    features = X.copy()
+    features[3:5, 1] = np.nan
+    with pm.Model(coords=COORDS) as model:
+        x = pm.Data("x", np.zeros_like(X), dims=("obs", "feature"))
+        pm.Normal("y", x @ pm.Normal("w", dims="feature"), 1, observed=REAL, dims="obs")
+    model.set_data("x", features)
+    refused(model, "'x' holds 2 NaN", "drop or impute", batch_size=batch_size)
+
+
+def test_constant_data_with_nan():
+    features = np.where(REAL > 1, np.nan, REAL)
+    model = observed(lambda mu: pm.Normal("y", mu * features, 1, observed=REAL))
+    refused(model, rf"shape \({N},\) holds .* NaN", "drop or impute", batch_size=5)
+
+
+def test_nan_that_comes_with_new_data():
+    """In `setup_chain`: the data may have changed since the step was made."""
+    from pymc_sgmcmc.gradients import gradient_source
+
+    model = MODELS["linear"]()
+    source = gradient_source(model, model.value_vars, batch_size=5)
+    model.set_data("x", np.full((N, 3), np.nan))
+    with pytest.raises(ValueError, match="'x' holds 69 NaN.*drop or impute"):
+        source.check_data()
+
+
+def test_masked_data():
+    masked = np.ma.masked_greater(REAL, 1)
+    with pytest.warns(Warning, match="missing|impute"):
+        model = observed(lambda mu: pm.Normal("y", mu, 1, observed=masked, dims="obs"))
+    refused(model, "'y' has masked", "Drop those rows", batch_size=5)
+
+
+@pytest.mark.usefixtures()
+def test_nonfinite_start(monkeypatch):
+    """The one error that takes a compiled update to find."""
+    monkeypatch.undo()
+    model = observed(lambda mu: pm.Categorical("y", logit_p=pt.stack([mu, 0, 0]), observed=CLASS))
+    start = {"mu": np.array(np.inf)}
+    refused(model, "initial point", "'mu'", "inf", "initval=", error=SamplingError,
+            batch_size=5, initial_point=start)  # fmt: skip
