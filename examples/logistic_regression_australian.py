@@ -72,10 +72,11 @@ def main() -> None:
         return f"{format(values.mean(), spec)} +- {format(values.std(), spec)}"
 
     report.print(
-        f"{args.runs} runs of {args.updates} updates from zero, no burn-in left out; mean +- sd over "
-        "runs.\nESS: of the slowest weight. Error: Euclidean distance of the 15 mean weights from\n"
-        f"NUTS's (from the start it is {np.linalg.norm(mean):.2f}). sd ratio: second half of a run "
-        "against NUTS,\nmean over weights; below 1 where a run is too short to cover the posterior.\n"
+        f"{args.runs} runs of {args.updates} updates from zero, no burn-in left out; mean +- sd\n"
+        "over runs. ESS: of the slowest weight. Error: Euclidean distance of the 15 mean weights\n"
+        f"from NUTS's (from the start it is {np.linalg.norm(mean):.2f}). sd ratio: second half of\n"
+        "a run against NUTS, mean over weights; below 1 where a run is too short to cover the\n"
+        "posterior.\n"
     )
     for title, k, spec in (
         ("least ESS", 0, ".2f"),

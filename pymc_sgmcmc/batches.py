@@ -49,7 +49,7 @@ class Batches:
 
     def _new_epoch(self) -> None:
         # The generator's state at the epoch's start stands for the permutation when saving.
-        self._epoch_rng = self.rng.bit_generator.state
+        self._epoch_rng = dict(self.rng.bit_generator.state)
         self._epoch = self.rng.permutation(self.n_rows)
         self._position = 0
 

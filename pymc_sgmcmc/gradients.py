@@ -140,7 +140,8 @@ class GradientSource:
 def _refuse_nan(array: Array) -> None:
     value = array_value(array)
     if np.issubdtype(value.dtype, np.floating):
-        n_missing = int(np.isnan(value).sum())
+        # pm.set_data masks what is NaN, and a masked sum would skip it
+        n_missing = int(np.isnan(np.ma.filled(value, np.nan)).sum())
         if n_missing:
             raise ValueError(
                 f"The data {array_name(array)} holds {n_missing} NaN values: drop or impute them."
@@ -149,7 +150,8 @@ def _refuse_nan(array: Array) -> None:
 
 def check_batch_size(batch_size: int, n_rows: int) -> None:
     """Refuse a batch size that is no whole number between 1 and the number of rows."""
-    if not isinstance(batch_size, int | np.integer) or not 1 <= batch_size <= n_rows:
+    whole = isinstance(batch_size, int | np.integer) and not isinstance(batch_size, bool)
+    if not whole or not 1 <= batch_size <= n_rows:
         raise ValueError(
             f"batch_size={batch_size!r} must be a whole number between 1 and the number of rows, "
             f"{n_rows}."
@@ -259,7 +261,9 @@ def _written_with_minibatch(model: Model):
             )
     likelihood = _sum(model.logp(vars=model.observed_RVs, sum=False))
     prior = model.logp(vars=[*model.free_RVs, *model.potentials])
-    streams, arrays, batch = {}, {}, {}
+    streams: dict[Variable, Rows] = {}
+    arrays: dict[Array, TensorVariable] = {}
+    batch: dict[Variable, TensorVariable] = {}
     for node in _minibatch_nodes([likelihood, prior]):
         *tensors, rng = node.inputs
         parts = node.outputs[:-1]

@@ -13,7 +13,6 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from pymc.distributions.distribution import PartialObservedRV
 from pymc.distributions.shape_utils import change_dist_size
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.mode import Mode
@@ -24,7 +23,7 @@ from pytensor.graph.traversal import walk
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
-Array = SharedVariable | Constant
+type Array = SharedVariable | Constant
 
 
 PYTHON = Mode(linker="py", optimizer="fast_compile")
@@ -147,14 +146,13 @@ def _named_axes(model: pm.Model, rv: Variable) -> list[tuple[str | None, int]]:
 def _refuse_unsuitable(model: pm.Model) -> None:
     """Refuse observed variables that are split in two by PyMC, or scaled already."""
     for rv in model.observed_RVs:
-        op = rv.owner.op if rv.owner else None
-        if isinstance(op, PartialObservedRV):
-            name = rv.name.removesuffix("_observed")
+        name = rv.name.removesuffix("_observed")
+        if f"{name}_unobserved" in model.named_vars:
             raise ValueError(
                 f"The observed variable '{name}' has masked (missing) values: its rows cannot be "
                 "cut into batches. Drop those rows, or impute them in a variable of their own."
             )
-        if isinstance(op, MinibatchRandomVariable):
+        if isinstance(rv.owner.op, MinibatchRandomVariable):
             raise ValueError(
                 f"The observed variable '{rv.name}' has total_size= and the step has batch_size=: "
                 "scale once. Remove total_size (and pm.Minibatch) from the model, or batch_size."
@@ -187,7 +185,7 @@ def find_row_axis(model: pm.Model, minibatch_dim: str | None) -> RowAxis:
                 f"minibatch_dim='{minibatch_dim}' is not a dim of the model (dims: {known})."
             )
         [length] = evaluate(model.dim_lengths[minibatch_dim])
-        key = (minibatch_dim, int(length))
+        key: tuple[str | None, int] = (minibatch_dim, int(length))
         for labels in axes.values():  # an unnamed axis of that length is taken to be the dim
             matches = [a for a, (name, n) in enumerate(labels) if name is None and n == key[1]]
             if key not in labels and len(matches) == 1:

@@ -51,7 +51,7 @@ class ThermostatAlgorithm(Algorithm):
             force=lambda theta: gradient(theta).total,
             noise=noise,
             diffusion=self.diffusion,
-            thermostat=type(self).thermostat,
+            thermostat=self.thermostat,
         )
         return theta, {"p": p, "xi": xi}
 

@@ -36,7 +36,7 @@ class MultivariateThermostatEuler(ThermostatAlgorithm):
     """mSGNHT-E's update."""
 
     word = EULER
-    thermostat = elementwise
+    thermostat = staticmethod(elementwise)
 
     def init(self, theta, rng):
         return {"p": momentum(theta, rng), "xi": [np.full_like(t, self.diffusion) for t in theta]}

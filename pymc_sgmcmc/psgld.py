@@ -9,8 +9,9 @@ gradient, without prior and without N; N(0, s) has VARIANCE s):
     Gamma_i = dG_i / dtheta_i
             = -(1 - alpha) gbar_i / sqrt(V_i) / (lambda + sqrt(V_i))^2  d gbar_i / d theta_i
 
-Gamma needs the diagonal of the Hessian of the mean log likelihood; it is estimated without bias by
-z * (H z) with a fresh vector z of N(0, 1) (Bekas et al. 2007), one more backward pass an update.
+Gamma needs the diagonal of the Hessian H of the mean log likelihood; it is estimated without bias
+by z * (H z) with a fresh vector z of random signs (Bekas et al. 2007), one more backward pass an
+update. Signs, not normals: the estimate of H_ii then errs by the other elements of its row only.
 
 Shapes: V like theta. Bias of order 1 in e. Li et al. (2016a).
 """
@@ -52,7 +53,7 @@ class PreconditionedLangevin(Algorithm):
         G = [1 / (self.lam + r) for r in root]
         drift = [Gi * gi for Gi, gi in zip(G, at_theta.total, strict=True)]
         if self.gamma:
-            z = noise()
+            z = [pt.sign(zi) for zi in noise()]
             diagonal = [zi * Hz for zi, Hz in zip(z, at_theta.mean_curvature(z), strict=True)]
             drift = [
                 d - (1 - self.alpha) * gb / pt.switch(pt.eq(r, 0), 1, r) * Gi * Gi * dg

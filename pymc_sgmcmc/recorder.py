@@ -47,8 +47,9 @@ class KeptDraws(NDArray):
 
     def setup(self, draws, chain, sampler_vars=None) -> None:
         """Begin a chain with arrays of its own."""
-        self.samples, self._stats, self.n_warmup = {}, None, 0
-        self.draw_idx = 0
+        self.samples: dict = {}
+        self._stats = None
+        self.n_warmup = self.draw_idx = 0
         self.chains.append(self)
         super().setup(draws, chain, sampler_vars)
 

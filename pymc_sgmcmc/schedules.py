@@ -108,9 +108,7 @@ class BlockDecay(Schedule):
         _positive("BlockDecay(initial=)", self.initial)
         _positive("BlockDecay(every=)", self.every)
         if self.unit not in ("epochs", "updates"):
-            raise ValueError(
-                f"BlockDecay(unit=) must be 'epochs' or 'updates', got {self.unit!r}."
-            )
+            raise ValueError(f"BlockDecay(unit=) must be 'epochs' or 'updates', got {self.unit!r}.")
         if not 0 < self.factor <= 1:
             raise ValueError(f"BlockDecay(factor=) must lie in (0, 1], got {self.factor!r}.")
 
@@ -149,7 +147,7 @@ class Cyclical(Schedule):
 
     def __post_init__(self):
         _positive("Cyclical(initial=)", self.initial)
-        if self.period < 1:
+        if not self.period >= 1:
             raise ValueError(f"Cyclical(period=) must be at least 1 update, got {self.period!r}.")
         if not 0 <= self.floor < 1:
             raise ValueError(f"Cyclical(floor=) must lie in [0, 1), got {self.floor!r}.")
@@ -166,7 +164,8 @@ class Custom(Schedule):
     function: Callable[[int], float]
 
     def step_size(self, update, updates_per_epoch):
-        return np.array([float(self.function(int(t))) for t in np.ravel(update)])
+        values = [float(self.function(int(t))) for t in np.ravel(update)]
+        return np.reshape(values, np.shape(update))
 
 
 def as_schedule(step_size: StepSize) -> Schedule:
@@ -176,12 +175,13 @@ def as_schedule(step_size: StepSize) -> Schedule:
     if callable(step_size):
         return Custom(step_size)
     try:
-        return Constant(float(step_size))
-    except TypeError:
+        value = float(step_size)
+    except (TypeError, ValueError):
         raise TypeError(
             "step_size must be a number, a schedule or a callable of the update number, "
             f"got {step_size!r}."
         ) from None
+    return Constant(value)
 
 
 def step_sizes(

@@ -26,7 +26,7 @@ class NoseHooverThermostat(ThermostatAlgorithm):
     """SGNHT's update."""
 
     word = MOMENTUM_FIRST
-    thermostat = shared
+    thermostat = staticmethod(shared)
 
     def init(self, theta, rng):
         return {"p": momentum(theta, rng), "xi": [np.asarray(self.diffusion, theta[0].dtype)]}

@@ -75,7 +75,8 @@ class FromMomentumDecay:
         **options
             The other arguments of the class.
         """
-        h = math.sqrt(_check("learning_rate", learning_rate) / (per_datum or 1))
+        n = 1 if per_datum is None else _check("per_datum", per_datum)
+        h = math.sqrt(_check("learning_rate", learning_rate) / n)
         friction = _check("momentum_decay", momentum_decay, at_least_zero=True) / h
         return cls(vars, step_size=h, friction=friction, **options)
 
