@@ -27,7 +27,8 @@ def main() -> None:
     steps = (0.03, 0.3) if args.quick else STEPS
     report = Report("gaussian_2d", args.quick)
     report.print("2-D Gaussian (pSGLD paper, figure 1)\n")
-    start = {"theta": np.zeros(2)}
+    # Not (0, 0): with a gradient of zero, V is zero too and PSGLD's first move sqrt(e / lam) wide.
+    start = {"theta": np.array([0.4, -1.0])}
     with pm.Model():
         theta = pm.Flat("theta", shape=2, initval=start["theta"])
         # One row of two elements: with pm.Normal there would be two data, and PSGLD's mean

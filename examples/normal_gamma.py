@@ -115,6 +115,13 @@ def main() -> None:
     report.table(
         ["claim", "paper", "here"], [["RMSE of SGNHT below SGHMC's", f"4 of {n}", f"{here} of {n}"]]
     )
+    report.print(
+        "\nSGNHT reaches SGHMC's accuracy with a shorter autocorrelation time, as the paper\n"
+        "says. Its one thermostat cannot fit noise that varies with mu and gamma and differs\n"
+        "between them: at h = 0.01 mu comes out too wide and gamma too narrow. The numbers need\n"
+        "not agree closely: the data and the bins differ, and the gradient that the paper prints\n"
+        "for gamma lacks a factor 1/2 before the sum of squares."
+    )
     figure, axes = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
     edges = grids(marginals)
     for axis, k, variable in ((axes[0], 0, "mu"), (axes[1], 1, "gamma")):
@@ -135,12 +142,9 @@ def main() -> None:
             axes[2].plot(
                 points[:, 1], points[:, 0], marker, c=colour, label=f"{name}, {where}", ms=7
             )
-    for h, A in SETTINGS:
-        for name in ("SGHMC", "SGNHT"):
-            error, time = scores[name, h, A]
-            text = f" {h:g}, {A:g}"
-            axes[2].annotate(text, (time, error), fontsize=7, xytext=(3, 3),
-                             textcoords="offset points")  # fmt: skip
+    for (_, h, A), (error, time) in scores.items():
+        place = {"fontsize": 7, "xytext": (-14, 8), "textcoords": "offset points"}
+        axes[2].annotate(f"{h:g}, {A:g}", (time, error), **place)
     axes[2].set(xscale="log", yscale="log", xlabel="autocorrelation time (updates)")
     axes[2].set(ylabel="RMSE of the density", title="Accuracy against speed (labels: h, A)")
     axes[2].legend(frameon=False, fontsize=8)

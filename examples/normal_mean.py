@@ -103,10 +103,13 @@ def main() -> None:
         for name, width in (("SGNHT", 2.2), ("SGHMC", 1)):
             kinetic = results[name, h, A][1]["kinetic_temperature"] / 2
             axes[3].plot(count * args.thin, np.cumsum(kinetic) / count, c=colour, ls=line, lw=width)
-    axes[2].set(xlabel="updates", title="Mean of xi so far, SGNHT", yscale="log", xscale="log")
+    late = (args.updates / 1000, args.updates)
+    axes[2].set(xlabel="updates", title="Mean of xi so far, SGNHT", xscale="log", xlim=late)
     axes[3].axhline(0.5, c="k", ls=":", lw=2)
-    axes[3].set(xlabel="updates", xscale="log", yscale="log")
-    axes[3].set_title("Kinetic energy (thick SGNHT, thin SGHMC)")
+    axes[3].set(xlabel="updates", xscale="log", xlim=late, ylim=(0.3, 3), yscale="log")
+    axes[3].set_title("Kinetic energy\n(thick SGNHT, thin SGHMC)")
+    axes[3].set_yticks([0.3, 0.5, 1, 2, 3], ["0.3", "0.5", "1", "2", "3"])
+    axes[3].minorticks_off()
     axes[0].legend(frameon=False, fontsize=8)
     report.save(figure)
 

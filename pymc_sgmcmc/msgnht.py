@@ -82,8 +82,11 @@ class MSGNHT_E(FromLearningRate, SGMCMCStep):
 class MSGNHT_S(FromLearningRate, SGMCMCStep):
     """Multivariate stochastic gradient Nose-Hoover thermostat, symmetric splitting.
 
-    The sampler to begin with: each element's thermostat absorbs the minibatch noise of that
-    element, and the integrator's bias is of order 2 in the step size.
+    Each element's thermostat balances the minibatch noise of that element; the integrator's bias is
+    of order 2 in the step size. Noise that is correlated between elements, or that cancels over a
+    shuffled epoch, it cannot balance: keep the mean of the statistic ``thermostat`` near
+    ``diffusion`` (by a smaller step, larger batches or a larger ``diffusion``) where sds and
+    correlations must be right.
 
     Parameters
     ----------

@@ -83,8 +83,12 @@ class PSGLD(SGMCMCStep):
 
     Notes
     -----
-    Algorithm 1 of the pSGLD paper (Li et al. 2016). Without ``gamma`` the stationary
-    distribution is biased even for tiny steps, less the nearer alpha is to 1.
+    Algorithm 1 of the pSGLD paper (Li et al. 2016). Where the gradient's size depends on theta
+    more than on the batch, the stationary distribution is biased even for tiny steps: V then
+    follows theta at once, and the draws have the density posterior / G without ``gamma``,
+    posterior / G^alpha with it (the paper's Gamma counts the newest term of V only). The bias goes
+    where G hardly varies: minibatch noise dominates V, alpha is so near 1 that V averages over
+    the posterior, or ``lam`` is large. With ``gamma`` it also goes for alpha = 0.
 
     Examples
     --------

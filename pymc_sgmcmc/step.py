@@ -166,6 +166,7 @@ class SGMCMCStep(BlockedStep):
         settings: dict[str, Any] = {"step_size": step_size}
         settings |= {f.name: getattr(self.algorithm, f.name) for f in fields(self.algorithm)}
         settings |= {"batch_size": self.batch_size, "thin": self.thin}
+        settings |= {"replacement": True} if self.replacement else {}
         shown = ", ".join(f"{name}={value!r}" for name, value in settings.items())
         names = ", ".join(v.name for v in self.vars)
         return f"{type(self).__name__}({shown}) of [{names}]"

@@ -7,9 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import pymc_sgmcmc as sgm
 import pytensor
 import pytensor.tensor as pt
+from pytensor.compile.mode import Mode
+from pytensor.graph.replace import clone_replace
+from scipy.linalg import solve_discrete_lyapunov
+
+import pymc_sgmcmc as sgm
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backend import backend_of
 from pymc_sgmcmc.batches import Batches
@@ -17,9 +21,6 @@ from pymc_sgmcmc.gradients import gradient_source
 from pymc_sgmcmc.loop import Loop
 from pymc_sgmcmc.minibatch import array_value
 from pymc_sgmcmc.step import SGMCMCStep
-from pytensor.compile.mode import Mode
-from pytensor.graph.replace import clone_replace
-from scipy.linalg import solve_discrete_lyapunov
 
 BACKENDS = ["NUMBA", "JAX", "CVM"]
 
@@ -202,7 +203,7 @@ def stationary_covariance(
 class Chain:
     """The compiled loop of an algorithm on a model, called always with the same length."""
 
-    def __init__(self, model, algorithm, mode: str, batch_size: int | None = None):
+    def __init__(self, model, algorithm, mode: str | Mode, batch_size: int | None = None):
         self.algorithm = algorithm
         self.source = gradient_source(model, list(model.value_vars), batch_size=batch_size)
         start = model.initial_point()

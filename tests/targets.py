@@ -92,10 +92,10 @@ class NormalMeans:
         self.gradient_variance = N**2 / self.batch_size * self.y.var(axis=0)[0] / self.sigma**4
 
     def model(self) -> pm.Model:
-        with pm.Model(coords={"obs": range(self.n_rows)}) as model:
-            theta = pm.Normal("theta", shape=self.n_columns)
-            y = pm.Data("data", self.y, dims=("obs", None))
-            pm.Normal("y", theta, self.sigma, observed=y, dims=("obs", None))
+        with pm.Model(coords={"obs": range(self.n_rows), "column": range(self.n_columns)}) as model:
+            theta = pm.Normal("theta", dims="column")
+            y = pm.Data("data", self.y, dims=("obs", "column"))
+            pm.Normal("y", theta, self.sigma, observed=y, dims=("obs", "column"))
         return model
 
 

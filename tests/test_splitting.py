@@ -1,0 +1,272 @@
+"""Each letter by hand, and each update against the papers' equations written in NumPy."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.compile.mode import Mode
+
+import pymc_sgmcmc as sgm
+from pymc_sgmcmc.splitting import Phase, elementwise, held, integrate, shared
+from tests.samplers import SAMPLERS, OneUpdate
+
+PYTHON = Mode(linker="py", optimizer=None)
+
+
+def after(word, *, h=0.1, theta=1.0, p=2.0, xi=3.0, diffusion=5.0, z=0.5, thermostat=elementwise):
+    """Theta, p and xi after a word, with the force -4 theta and the same noise z at each O."""
+    phase = Phase([pt.constant([theta])], [pt.constant([p])], [pt.constant([xi])])
+    phase = integrate(
+        word,
+        phase,
+        pt.constant(h),
+        force=lambda theta: [-4.0 * theta[0]],
+        noise=lambda: [pt.constant([z])],
+        diffusion=diffusion,
+        thermostat=thermostat,
+    )
+    out = pytensor.function([], [x[0][0] for x in phase], mode=PYTHON)()
+    return [float(x) for x in out]
+
+
+@pytest.mark.parametrize(
+    ("letter", "expected"),
+    [
+        ("X", (1.2, 2.0, 3.0)),  # 1 + 0.1 * 2
+        ("T", (1.0, 2.0, 3.3)),  # 3 + 0.1 * (2 * 2 - 1): p squared, not |p|
+        ("A", (1.2, 2.0, 3.3)),
+        ("B", (1.0, 1.4816364413634358, 3.0)),  # 2 exp(-0.3)
+        ("b", (1.0, 1.4, 3.0)),  # 2 - 0.1 * 3 * 2
+        ("O", (1.0, 2.1, 3.0)),  # 2 - 0.1 * 4 + sqrt(2 * 5 * 0.1) * 0.5
+    ],
+)
+def test_letter(letter, expected):
+    np.testing.assert_allclose(after(letter), expected, rtol=1e-14)
+
+
+def test_letters_share_the_step():
+    np.testing.assert_allclose(after("XX"), after("X"))
+    np.testing.assert_allclose(after("BB"), after("B"))
+    # two halves of O: each its own noise of variance D h
+    np.testing.assert_allclose(after("OO")[1], 2 - 0.4 + 2 * np.sqrt(5 * 0.1) * 0.5)
+
+
+def test_words_are_read_from_left_to_right():
+    np.testing.assert_allclose(after("XT"), after("TX"))
+    assert after("XO")[1] != after("OX")[1]
+    np.testing.assert_allclose(after("XO")[1], 2 - 0.1 * 4 * 1.2 + 0.5)
+
+
+def test_held_friction_stays():
+    assert after("TAT", thermostat=held)[2] == 3.0
+
+
+def test_shared_thermostat_averages_over_all_elements():
+    xi = [pt.constant(1.0)]
+    p = [pt.constant([1.0, 2.0]), pt.constant(3.0)]
+    (new,) = shared(xi, p, pt.constant(0.3))
+    value = pytensor.function([], new, mode=PYTHON)()
+    np.testing.assert_allclose(value, 1 + 0.3 * ((1 + 4 + 9) / 3 - 1))
+
+
+# ---- whole updates -------------------------------------------------------------------------
+
+H = 0.13
+SHAPES = [(2,), ()]
+
+
+def log_likelihood(theta):
+    """Neither Gaussian nor a sum over variables: order and place of the gradient matter."""
+    w, b = theta
+    return -pt.sum(w**4) / 4 - pt.sum(w * b) - b**2
+
+
+def log_prior(theta):
+    return -pt.sum(theta[0] ** 2) / 2
+
+
+def likelihood_gradient(w, b):
+    return -(w**3) - b, -w.sum() - 2 * b
+
+
+def gradient(w, b):
+    g_w, g_b = likelihood_gradient(w, b)
+    return g_w - w, g_b
+
+
+N_DATA = 7
+
+
+def curvature(w, b):
+    """Diagonal of the Hessian of the mean log likelihood."""
+    return -3 * w**2 / N_DATA, -2.0 / N_DATA
+
+
+def sgld(theta, s, z, _):
+    g = gradient(*theta)
+    return [t + H / 2 * gi + np.sqrt(H) * zi for t, gi, zi in zip(theta, g, z, strict=True)]
+
+
+def psgld(theta, s, z, settings):
+    a, lam = settings["alpha"], settings["lam"]
+    mean = [g / N_DATA for g in likelihood_gradient(*theta)]
+    s.V = [a * v + (1 - a) * m * m for v, m in zip(s.V, mean, strict=True)]
+    new = []
+    for t, g, m, v, zi in zip(theta, gradient(*theta), mean, s.V, z, strict=True):
+        G = 1 / (lam + np.sqrt(v))
+        new.append(t + H / 2 * G * g + np.sqrt(H * G) * zi)
+    return new
+
+
+def euler(friction):
+    """High-order paper, section 2.2: theta, then p at the new theta, then xi."""
+
+    def update(theta, s, z, settings):
+        D = settings[friction]
+        theta = [t + H * p for t, p in zip(theta, s.p, strict=True)]
+        xi = getattr(s, "xi", [D, D])
+        s.p = [
+            p + H * g - H * x * p + np.sqrt(2 * D * H) * zi
+            for p, g, x, zi in zip(s.p, gradient(*theta), xi, z, strict=True)
+        ]
+        if hasattr(s, "xi"):
+            s.xi = [x + H * (p * p - 1) for x, p in zip(s.xi, s.p, strict=True)]
+        return theta
+
+    return update
+
+
+def symmetric(friction):
+    """High-order paper, eq 3: A, B, O, B, A."""
+
+    def update(theta, s, z, settings):
+        D = settings[friction]
+
+        def half_A(theta):
+            if hasattr(s, "xi"):
+                s.xi = [x + H / 2 * (p * p - 1) for x, p in zip(s.xi, s.p, strict=True)]
+            return [t + H / 2 * p for t, p in zip(theta, s.p, strict=True)]
+
+        theta = half_A(theta)
+        decay = [np.exp(-H / 2 * x) for x in getattr(s, "xi", [D, D])]
+        s.p = [
+            ((p * e) + H * g + np.sqrt(2 * D * H) * zi) * e
+            for p, e, g, zi in zip(s.p, decay, gradient(*theta), z, strict=True)
+        ]
+        return half_A(theta)
+
+    return update
+
+
+def sgnht(theta, s, z, settings):
+    """SGNHT paper, Algorithm 1."""
+    A = settings["diffusion"]
+    xi = s.xi[0]
+    s.p = [
+        p - xi * p * H + g * H + np.sqrt(2 * A) * np.sqrt(H) * zi
+        for p, g, zi in zip(s.p, gradient(*theta), z, strict=True)
+    ]
+    theta = [t + p * H for t, p in zip(theta, s.p, strict=True)]
+    n = sum(np.size(p) for p in s.p)
+    s.xi = [xi + (sum(np.sum(p * p) for p in s.p) / n - 1) * H]
+    return theta
+
+
+REFERENCES = {
+    sgm.SGLD: (sgld, {}),
+    sgm.PSGLD: (psgld, {"alpha": 0.9, "lam": 0.3}),
+    sgm.SGHMC_E: (euler("friction"), {"friction": 2.5}),
+    sgm.SGHMC_S: (symmetric("friction"), {"friction": 2.5}),
+    sgm.SGNHT: (sgnht, {"diffusion": 2.5}),
+    sgm.MSGNHT_E: (euler("diffusion"), {"diffusion": 2.5}),
+    sgm.MSGNHT_S: (symmetric("diffusion"), {"diffusion": 2.5}),
+}
+
+
+@pytest.mark.parametrize("step", REFERENCES, ids=lambda s: s.__name__)
+def test_updates_are_the_papers(step):
+    """Five updates of two variables of different shapes, from the same state and noise."""
+    reference, settings = REFERENCES[step]
+    rng = np.random.default_rng(0)
+    theta = [np.asarray(rng.normal(size=shape)) for shape in SHAPES]
+    algorithm = step.algorithm_class(**settings)
+    update = OneUpdate(algorithm, theta, log_likelihood, log_prior, n_data=N_DATA)
+    state = algorithm.init(theta, rng)
+    expected, other = theta, SimpleNamespace(**{k: list(v) for k, v in state.items()})
+    for _ in range(5):
+        z = [np.asarray(rng.normal(size=shape)) for shape in SHAPES]
+        theta, state = update(theta, state, H, z)
+        expected = reference(expected, other, z, settings)
+        for mine, theirs in zip(theta, expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-11)
+    for name, arrays in vars(other).items():
+        for mine, theirs in zip(state[name], arrays, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-11)
+
+
+def test_psgld_gamma_is_the_derivative_of_the_preconditioner():
+    """Gamma = dG / dtheta, here by finite differences (V's past held, signs as the noise says)."""
+    algorithm = sgm.PSGLD.algorithm_class(alpha=0.6, lam=0.3, gamma=True)
+    plain = sgm.PSGLD.algorithm_class(alpha=0.6, lam=0.3)
+    theta = [np.array([0.7]), np.asarray(-0.4)]
+    state = {"V": [np.array([0.02]), np.asarray(0.05)]}
+    zero = [np.zeros(1), np.zeros(())]
+    with_gamma = OneUpdate(algorithm, theta, log_likelihood, log_prior, n_data=N_DATA)
+    without = OneUpdate(plain, theta, log_likelihood, log_prior, n_data=N_DATA)
+    estimates = []
+    for signs in [(1, 1), (1, -1)]:  # opposite signs: the off-diagonal terms cancel
+        z = [np.array([float(signs[0])]), np.asarray(float(signs[1]))]
+        moved, _ = with_gamma(theta, state, H, z, zero)
+        base, _ = without(theta, state, H, zero)
+        estimates.append([(m - b) / (H / 2) for m, b in zip(moved, base, strict=True)])
+    gamma = [np.mean([e[k] for e in estimates]) for k in range(2)]
+
+    def G(k, shift):
+        at = [t + shift * (j == k) for j, t in enumerate(theta)]
+        mean = likelihood_gradient(*at)[k] / N_DATA
+        return 1 / (0.3 + np.sqrt(0.6 * state["V"][k] + 0.4 * mean**2))
+
+    for k in range(2):
+        slope = (G(k, 1e-5) - G(k, -1e-5)) / 2e-5
+        np.testing.assert_allclose(gamma[k], np.ravel(slope)[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda s: s.name)
+def test_one_gradient_an_update(sampler):
+    theta = [np.zeros(shape) for shape in SHAPES]
+    update = OneUpdate(sampler.algorithm(), theta, log_likelihood)
+    assert update.n_gradients == 1
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda s: s.name)
+def test_initial_state(sampler):
+    """Momentum N(0, I), thermostat D, in theta's float type."""
+    theta = [np.zeros(20_000, dtype="float32"), np.zeros((), dtype="float32")]
+    algorithm = sampler.algorithm()
+    state = algorithm.init(theta, np.random.default_rng(1))
+    for arrays in state.values():
+        assert all(np.asarray(a).dtype == "float32" for a in arrays)
+    if "p" in state:
+        assert [a.shape for a in state["p"]] == [t.shape for t in theta]
+        assert abs(state["p"][0].var() - 1) < 5 * np.sqrt(2 / 20_000)
+    if "xi" in state:
+        assert all(np.all(x == algorithm.diffusion) for x in state["xi"])
+        assert len(state["xi"]) == (1 if sampler.step is sgm.SGNHT else 2)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda s: s.name)
+def test_diagnostics_are_named(sampler):
+    algorithm = sampler.algorithm()
+    theta = [np.zeros(shape) for shape in SHAPES]
+    state = algorithm.init(theta, np.random.default_rng(2))
+    symbols = {name: [pt.constant(a) for a in arrays] for name, arrays in state.items()}
+    scalars = algorithm.diagnostics(symbols)
+    assert len(scalars) == len(algorithm.statistics)
+    values = [float(s.eval(mode=PYTHON)) for s in scalars]
+    if values:
+        p = np.concatenate([np.ravel(a) for a in state["p"]])
+        np.testing.assert_allclose(values[0], np.mean(p * p))
+    if len(values) > 1:
+        np.testing.assert_allclose(values[1], 1.0)
