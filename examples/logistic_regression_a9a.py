@@ -110,9 +110,9 @@ def main() -> None:
         nuts=(False, "sample the NUTS reference again (about ten minutes)"),
         diffusion=(10.0, "injected noise D, and friction of SGHMC"),
         updates=(30_000, "updates in the high-order setting"),
-        coverage_updates=(100_000, "updates of each coverage run"),
+        coverage_updates=(300_000, "updates of each coverage run"),
         coverage_batch=(500, "batch size of the coverage runs"),
-        coverage_step=(1e-3, "step size of the coverage runs"),
+        coverage_step=(3e-4, "step size of the coverage runs"),
     )
     if args.quick:
         args.updates, args.coverage_updates = 3000, 5000
@@ -164,9 +164,17 @@ def main() -> None:
         )
     total = f"{args.updates} (Langevin {args.updates // 2})"
     report.table(["setting", "paper", "here at 3000", f"here at {total}", "failed"], rows)
-    report.print(f"\nCoverage: MSGNHT_S, batches of {args.coverage_batch}, from the mean.")
+    report.print(
+        f"\nCoverage: MSGNHT_S, D = {args.diffusion:g}, h = {args.coverage_step:g}, batches of "
+        f"{args.coverage_batch}, {args.coverage_updates} updates\nfrom the mean."
+    )
     with model:
-        step = sgm.MSGNHT_S(step_size=1e-3, batch_size=args.coverage_batch, thin=THIN)
+        step = sgm.MSGNHT_S(
+            step_size=args.coverage_step,
+            diffusion=args.diffusion,
+            batch_size=args.coverage_batch,
+            thin=THIN,
+        )
     ratios = coverage(report, step, args, with_intercept[:1000].astype(float), reference)
     draw(report, curves, ratios)
 
@@ -196,7 +204,7 @@ def draw(report: Report, curves: dict, ratios: dict) -> None:
     axes[2].axvline(1, c="k", lw=1)
     axes[2].set(xlabel="posterior sd / sd by NUTS", ylabel="share at most this", xlim=(0, 2))
     axes[2].set_title("Coverage: MSGNHT_S")
-    axes[2].legend(frameon=False, fontsize=8)
+    axes[2].legend(frameon=False, fontsize=8, loc="lower right")
     report.save(figure)
 
 

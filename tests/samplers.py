@@ -83,7 +83,7 @@ class Given:
         self._likelihood = pt.grad(log_likelihood(of), of)
         prior = [pt.zeros_like(v) for v in of]
         if log_prior is not None:
-            prior = pt.grad(log_prior(of), of)
+            prior = pt.grad(log_prior(of), of, disconnected_inputs="ignore")
         self.prior = self._at_theta(prior)
         self.likelihood = self._at_theta(self._likelihood)
         self.total = [p + g for p, g in zip(self.prior, self.likelihood, strict=True)]

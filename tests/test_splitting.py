@@ -99,11 +99,6 @@ def gradient(w, b):
 N_DATA = 7
 
 
-def curvature(w, b):
-    """Diagonal of the Hessian of the mean log likelihood."""
-    return -3 * w**2 / N_DATA, -2.0 / N_DATA
-
-
 def sgld(theta, s, z, _):
     g = gradient(*theta)
     return [t + H / 2 * gi + np.sqrt(H) * zi for t, gi, zi in zip(theta, g, z, strict=True)]
@@ -113,11 +108,11 @@ def psgld(theta, s, z, settings):
     a, lam = settings["alpha"], settings["lam"]
     mean = [g / N_DATA for g in likelihood_gradient(*theta)]
     s.V = [a * v + (1 - a) * m * m for v, m in zip(s.V, mean, strict=True)]
-    new = []
-    for t, g, m, v, zi in zip(theta, gradient(*theta), mean, s.V, z, strict=True):
-        G = 1 / (lam + np.sqrt(v))
-        new.append(t + H / 2 * G * g + np.sqrt(H * G) * zi)
-    return new
+    G = [1 / (lam + np.sqrt(v)) for v in s.V]
+    return [
+        t + H / 2 * Gi * gi + np.sqrt(H * Gi) * zi
+        for t, Gi, gi, zi in zip(theta, G, gradient(*theta), z, strict=True)
+    ]
 
 
 def euler(friction):
