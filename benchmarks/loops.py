@@ -13,18 +13,19 @@ import time
 import numpy as np
 
 MODELS = {
-    "blr": dict(n_rows=32_561, batch_size=50, updates=1000, step_size=1e-3),
-    "mlp": dict(n_rows=60_000, batch_size=100, updates=50, step_size=1e-4),
+    "blr": dict(n_rows=32_561, columns=123, batch_size=50, updates=1000, step_size=1e-3),
+    "mlp": dict(n_rows=60_000, columns=784, batch_size=100, updates=50, step_size=1e-4),
 }
 LAYERS = [784, 400, 400, 10]
 
 
-def data(model: str, dtype: str, n_rows: int):
+def data(model: str, dtype: str, n_rows: int, columns: int = 123):
     """Rows as wide as a9a (11% ones) or MNIST (uniform pixels), with labels."""
     rng = np.random.default_rng(0)
     if model == "blr":
-        X = (rng.random((n_rows, 123)) < 0.11).astype(dtype)
-        y = rng.random(n_rows) < 1 / (1 + np.exp(-(X @ rng.normal(size=123))))
+        X = (rng.random((n_rows, columns), dtype="float32") < 0.11).astype(dtype)
+        weights = rng.normal(size=columns).astype(dtype)
+        y = rng.random(n_rows) < 1 / (1 + np.exp(-(X @ weights)))
         return X, y.astype("int32")
     return rng.random((n_rows, 784)).astype(dtype), rng.integers(10, size=n_rows, dtype="int32")
 
@@ -45,13 +46,14 @@ def ours(model, backend, dtype, settings):
 
     import pymc_sgmcmc as sgm
 
-    X, y = data(model, dtype, settings["n_rows"])
+    columns = settings["columns"]
+    X, y = data(model, dtype, settings["n_rows"], columns)
     began = time.perf_counter()
     start = {}
     with pm.Model() as pymc_model:
         features = pm.Data("X", X)
         if model == "blr":
-            w = pm.Normal("w", 0, np.sqrt(10).astype(dtype), shape=123)
+            w = pm.Normal("w", 0, np.sqrt(10).astype(dtype), shape=columns)
             b = pm.Normal("b", 0, np.sqrt(10).astype(dtype))
             pm.Bernoulli("y", logit_p=features @ w + b, observed=y)
         else:
@@ -178,10 +180,12 @@ def main():
     parser.add_argument("who")
     parser.add_argument("dtype", choices=["float32", "float64"])
     parser.add_argument("--rows", type=int, help="number of rows in the data")
+    parser.add_argument("--columns", type=int, help="columns of the logistic regression (ours)")
     parser.add_argument("--seconds", type=float, default=4.0, help="how long to measure")
     args = parser.parse_args()
     settings = dict(MODELS[args.model])
     settings["n_rows"] = args.rows or settings["n_rows"]
+    settings["columns"] = args.columns or settings["columns"]
     if args.who.startswith("pymc_sgmcmc"):
         backend = args.who.split("-")[1].upper()
         run, first = ours(args.model, backend, args.dtype, settings)

@@ -10,8 +10,9 @@ import pytensor
 
 pytensor.config.floatX = "float32"
 
-import pymc_sgmcmc as sgm  # noqa: E402
 from loops import data  # noqa: E402
+
+import pymc_sgmcmc as sgm  # noqa: E402
 
 DRAWS, THIN = 4000, 50
 

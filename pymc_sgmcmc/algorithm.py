@@ -60,9 +60,7 @@ class Algorithm(ABC):
         """Scalars that tell how the sampler fares, named by `statistics`."""
         return []
 
-    def caution(
-        self, diagnostics: dict[str, float], n_elements: int, shuffled: bool
-    ) -> str | None:
+    def caution(self, diagnostics: dict[str, float], n_elements: int, shuffled: bool) -> str | None:
         """What the user should know of a chain that has burnt in, if anything.
 
         ``diagnostics`` are those of one draw, ``n_elements`` the size of theta, ``shuffled``

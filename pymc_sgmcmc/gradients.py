@@ -207,8 +207,8 @@ def _sum(terms: Sequence[Variable]) -> TensorVariable:
     return total.astype(pytensor.config.floatX)  # counts may have made it float64
 
 
-def _n_elements(terms: Sequence[Variable]) -> TensorVariable:
-    sizes = [pt.prod(pt.shape(t)) for t in terms] or [pt.constant(1)]
+def _n_rows(terms: Sequence[Variable]) -> TensorVariable:
+    sizes = [t.shape[0] for t in terms if t.ndim > 0] or [pt.constant(1)]
     n = sizes[0]
     for size in sizes[1:]:
         n = pt.maximum(n, size)
@@ -219,7 +219,7 @@ def _whole(model: Model):
     """Everything at each update: exact gradients."""
     likelihood = model.logp(vars=model.observed_RVs, sum=False) if model.observed_RVs else []
     prior = model.logp(vars=[*model.free_RVs, *model.potentials])
-    return prior, _sum(likelihood), _n_elements(likelihood), [], {}
+    return prior, _sum(likelihood), _n_rows(likelihood), [], {}
 
 
 def _cut_into_batches(model, batch_size, minibatch_dim, vars, self_check):

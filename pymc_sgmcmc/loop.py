@@ -50,8 +50,12 @@ class Outcome:
     rng: Any
     potential: Any
     """Estimate of -log posterior at the final theta from the last batch, a scalar."""
-    squared_gradient: np.ndarray
+    squared_gradient: Any
     """Squared norm of each variable's gradient at each update, shape (k, number of variables)."""
+    gradient_norm: Any
+    """Norm of the whole gradient, mean over the updates, a scalar."""
+    checksum: Any
+    """A scalar that is finite if theta and the diagnostics are."""
     diagnostics: list
 
 
@@ -132,7 +136,9 @@ class Loop:
         moving = [m[-1] for m in moving]
         last_batch = [r[-1] for r in rows]
         potential = source.at(moving[: self.n_vars], last_batch, constants).potential
-        final_state = self._named(moving[self.n_vars :])
+        diagnostics = algorithm.diagnostics(self._named(moving[self.n_vars :]))
+        gradient_norm = pt.sqrt(squared.sum(axis=1)).mean()
+        checksum = pt.add(*(m.sum() for m in moving[: self.n_vars]), *diagnostics, 0.0)
         # A parameter out of its range (a step too large) must not raise: the update is seen to be
         # non-finite, and the chain holds its last finite point.
         self.mode = get_mode(compile_kwargs.get("mode")).including("local_remove_check_parameter")
@@ -146,7 +152,9 @@ class Loop:
                 pytensor.Out(next_rng, borrow=True),
                 potential,
                 squared,
-                *algorithm.diagnostics(final_state),
+                gradient_norm,
+                checksum,
+                *diagnostics,
             ],
             mode=self.mode,
             on_unused_input="ignore",
@@ -161,14 +169,18 @@ class Loop:
     def __call__(self, h, rows, theta, state, rng, constants) -> Outcome:
         """Run ``len(h)`` updates."""
         out = self.function(h, *rows, *theta, *_flat(state), rng, *constants)
-        n_moving = self.n_vars + sum(self.layout.values())
+        end = self.n_vars + sum(self.layout.values())
+        state = self._named(out[self.n_vars : end])
+        rng, potential, squared, gradient_norm, checksum, *diagnostics = out[end:]
         return Outcome(
             theta=out[: self.n_vars],
-            state=self._named(out[self.n_vars : n_moving]),
-            rng=out[n_moving],
-            potential=out[n_moving + 1],
-            squared_gradient=out[n_moving + 2],
-            diagnostics=out[n_moving + 3 :],
+            state=state,
+            rng=rng,
+            potential=potential,
+            squared_gradient=squared,
+            gradient_norm=gradient_norm,
+            checksum=checksum,
+            diagnostics=diagnostics,
         )
 
 

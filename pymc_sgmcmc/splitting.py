@@ -118,7 +118,5 @@ def integrate(
             p = [q - dt * x * q for x, q in zip(friction, p, strict=True)]
         if letter == "O":
             sd = pt.sqrt(2 * diffusion * dt)
-            p = [
-                q + dt * g + sd * z for q, g, z in zip(p, force(theta), noise(), strict=True)
-            ]
+            p = [q + dt * g + sd * z for q, g, z in zip(p, force(theta), noise(), strict=True)]
     return Phase(theta, p, xi)

@@ -272,19 +272,20 @@ class SGMCMCStep(BlockedStep):
         theta, others = self._split(point)
         potential, gradient_norm, done = np.nan, 0.0, 0
         diagnostics: list[Any] = [np.nan] * len(self.algorithm.statistics)
-        failure = None
+        failure: tuple[str, int] | None = None
         while done < self.thin and failure is None:
             n = min(self.thin - done, self._updates_per_call)
             began = time.perf_counter()
             outcome, h = self._run(theta, others, n)
-            squared = np.asarray(outcome.squared_gradient)
+            norm, checksum = float(outcome.gradient_norm), float(outcome.checksum)
             self._pace(n, time.perf_counter() - began)
-            failure = self._first_nonfinite(outcome, squared)
-            if failure is None:
+            if isfinite(norm) and isfinite(checksum):
                 theta, self._state = outcome.theta, outcome.state
                 diagnostics = outcome.diagnostics
                 potential = float(outcome.potential)
-                gradient_norm += float(np.sqrt(squared.sum(axis=1)).sum()) / self.thin
+                gradient_norm += norm * n / self.thin
+            else:
+                failure = self._first_nonfinite(outcome)
             self.n_updates += n
             done += n
         shown = dict(zip(self.algorithm.statistics, map(float, diagnostics), strict=True))
@@ -311,18 +312,15 @@ class SGMCMCStep(BlockedStep):
             affordable = 2 ** int(np.log2(max(affordable, 1)))
             self._updates_per_call = min(self.thin, affordable)
 
-    def _first_nonfinite(self, outcome: Outcome, squared: np.ndarray) -> tuple[str, int] | None:
-        """Variable and position in the call of the first non-finite value, if any."""
-        if not isfinite(squared.sum()):
-            bad = ~np.isfinite(squared)
+    def _first_nonfinite(self, outcome: Outcome) -> tuple[str, int]:
+        """Variable and position in the call of the first non-finite value."""
+        squared = np.asarray(outcome.squared_gradient)
+        bad = ~np.isfinite(squared)
+        if bad.any():
             at = int(np.argmax(bad.any(axis=1)))
             return self.vars[int(np.argmax(bad[at]))].name, at
-        for var, value in zip(self.vars, outcome.theta, strict=True):
-            if not isfinite(np.asarray(value).sum()):
-                return var.name, len(squared) - 1
-        if not all(map(isfinite, outcome.diagnostics)):
-            return self.vars[0].name, len(squared) - 1
-        return None
+        finite = [np.isfinite(np.asarray(value)).all() for value in outcome.theta]
+        return self.vars[int(np.argmin(finite))].name, len(squared) - 1
 
     def _caution(self, diagnostics: dict[str, float]) -> SamplerWarning | None:
         """Once a chain, after its burn-in: what the algorithm has to say of its state."""

@@ -49,8 +49,9 @@ class Sampler(NamedTuple):
         return self.step.algorithm_class(**{**self.settings, **settings})
 
 
-D = {"diffusion": 1.0}
-F = {"friction": 1.0}
+# not 1, so that a wrong power of D shows
+D = {"diffusion": 1.5}
+F = {"friction": 1.5}
 # PSGLD without minibatch noise is exact (for small steps) with alpha = 0 and Gamma only.
 EXACT = {"alpha": 0.0, "lam": 5.0, "gamma": True}
 # With minibatch noise V must average over many updates, or G correlates with the gradient.

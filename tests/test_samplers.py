@@ -191,7 +191,7 @@ def noisy_variances(sampler, target: NormalMeans, h: float) -> tuple[float, floa
         # theta is centred at the posterior's mean, where the likelihood's gradient is not 0
         V += (target.mean**2).mean() / target.n_rows**2
         G = 1 / (algorithm.lam + np.sqrt(V))
-        var = stationary_covariance(sgld, precision, h * G, s2 / 1.0)[0, 0]
+        var = stationary_covariance(sgld, precision, h * G, s2)[0, 0]
     return var, 1.0, sampler.bias
 
 
@@ -294,6 +294,7 @@ def test_fresh_batches_and_noise(mode):
     h, draws = 1e-10, 40
     with pm.Model():
         theta = pm.Normal("theta", shape=50)
+        pm.Normal("other", shape=(10, 5))
         y = rng.normal(size=1000)
         pm.Normal("y", theta.sum(), 1, observed=y)
         step = sgm.SGLD(step_size=h, batch_size=5, compile_kwargs={"mode": mode})
@@ -303,12 +304,13 @@ def test_fresh_batches_and_noise(mode):
         )  # fmt: skip
     potential = idata.sample_stats["potential"].to_numpy()
     assert len(np.unique(potential.round(3))) == potential.size
-    path = idata.posterior["theta"].to_numpy()
-    noise = np.diff(path, axis=1) / np.sqrt(h)
+    paths = [idata.posterior[name].to_numpy().reshape(2, draws, 50) for name in ("theta", "other")]
+    noise = np.diff(np.concatenate(paths, axis=-1), axis=1) / np.sqrt(h)
     n = noise[0].size
     assert abs(noise.var() - 1) < 5 * np.sqrt(2 / (2 * n))
     between_chains = np.mean(noise[0] * noise[1])
     between_updates = np.mean(noise[:, 1:] * noise[:, :-1])
     between_elements = np.mean(noise[..., 1:] * noise[..., :-1])
-    for correlation in (between_chains, between_updates, between_elements):
+    between_variables = np.mean(noise[..., :50] * noise[..., 50:])
+    for correlation in (between_chains, between_updates, between_elements, between_variables):
         assert abs(correlation) < 5 / np.sqrt(n)

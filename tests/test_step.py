@@ -110,7 +110,7 @@ def test_point_contract(regression):
     step = make_step(regression)
     before = regression.initial_point()
     copy = {name: value.copy() for name, value in before.items()}
-    after, [stats] = step.step(before)
+    after, _ = step.step(before)
     assert list(after) == list(before)
     assert after is not before
     for name, value in before.items():
@@ -257,8 +257,10 @@ def test_progress_bar_shows_and_starts_with_numbers(regression, chains):
     assert {"step_size", "kinetic_temperature", "gradient_norm", "failing"} == set(shown)
     for column in columns:
         for values in ({k: v[0] for k, v in start.items()}, shown):
+
             class Task:
                 fields = values
+
             assert column.text_format.format(task=Task)
     sample(regression, step, chains=chains, progressbar="combined+stats")
     sample(regression, step, chains=chains, progressbar=True)

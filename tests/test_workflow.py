@@ -64,9 +64,7 @@ def test_arviz(fitted):
     az.diagnose(idata)
     for plot in (az.plot_trace_dist, az.plot_rank, az.plot_ess_evolution, az.plot_forest):
         plot(idata, backend="none")
-    az.plot_dist(
-        idata, group="sample_stats", var_names=["potential", "thermostat"], backend="none"
-    )
+    az.plot_dist(idata, group="sample_stats", var_names=["potential", "thermostat"], backend="none")
 
 
 def test_predictions_and_log_likelihood_are_for_all_rows(fitted):
