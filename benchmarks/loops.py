@@ -7,6 +7,7 @@ batch size and step size, many updates in one compiled call. `speed.py` runs the
 """
 
 import argparse
+import itertools
 import json
 import time
 
@@ -32,7 +33,7 @@ def data(model: str, dtype: str, n_rows: int, columns: int = 123):
 
 def initial_weights(dtype):
     rng = np.random.default_rng(1)
-    pairs = list(zip(LAYERS[:-1], LAYERS[1:], strict=True))
+    pairs = list(itertools.pairwise(LAYERS))
     return {f"W{k}": (0.05 * rng.normal(size=shape)).astype(dtype) for k, shape in enumerate(pairs)}
 
 
@@ -59,7 +60,7 @@ def ours(model, backend, dtype, settings):
         else:
             start = initial_weights(dtype)
             a = features
-            for k, shape in enumerate(zip(LAYERS[:-1], LAYERS[1:], strict=True)):
+            for k, shape in enumerate(itertools.pairwise(LAYERS)):
                 W = pm.Normal(f"W{k}", 0, 1, shape=shape)
                 a = a @ W + pm.Normal(f"b{k}", 0, 1, shape=shape[1])
                 a = pt.maximum(a, 0) if k < 2 else a

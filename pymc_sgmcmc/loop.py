@@ -63,8 +63,8 @@ class Loop:
     """The compiled updates of one algorithm on one gradient source.
 
     The scan's length is that of the step sizes it is given; memory does not grow with it, but for
-    a scalar an update and variable. Data, state and random generator are explicit inputs, so on JAX they
-    stay on the device.
+    a scalar an update and variable. Data, state and random generator are explicit inputs, so on
+    JAX they stay on the device.
 
     Parameters
     ----------
