@@ -264,4 +264,4 @@ def test_diagnostics_are_named(sampler):
         p = np.concatenate([np.ravel(a) for a in state["p"]])
         np.testing.assert_allclose(values[0], np.mean(p * p))
     if len(values) > 1:
-        np.testing.assert_allclose(values[1], 1.0)
+        np.testing.assert_allclose(values[1], algorithm.diffusion)
