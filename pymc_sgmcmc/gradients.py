@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pytensor
@@ -19,7 +19,7 @@ from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.algorithm import Tensors
+from pymc_sgmcmc.algorithm import State, Tensors
 from pymc_sgmcmc.minibatch import (
     Array,
     array_name,
@@ -28,6 +28,7 @@ from pymc_sgmcmc.minibatch import (
     find_row_axis,
 )
 from pymc_sgmcmc.self_check import check_terms
+from pymc_sgmcmc.stream import Stream
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,10 @@ class Evaluation(NamedTuple):
     likelihood: Tensors
     n_data: TensorVariable
     mean_curvature: Callable[[Sequence[TensorVariable]], Tensors]
+    state: State
+    """What the source carries to the next evaluation."""
+    diagnostics: Tensors
+    """Scalars named by the source's `statistics`."""
 
     @property
     def total(self) -> Tensors:
@@ -88,6 +93,15 @@ class GradientSource:
     prior: Tensors = field(repr=False)
     likelihood: Tensors = field(repr=False)
 
+    state_names: ClassVar[tuple[str, ...]] = ()
+    """Names of what is carried from one evaluation to the next: none for an exact likelihood."""
+    statistics: ClassVar[tuple[str, ...]] = ()
+    """Names of the scalars that an evaluation reports."""
+
+    def init(self, rng: np.random.Generator) -> dict[str, list]:
+        """Initial arrays of what is carried, by `state_names`."""
+        return {}
+
     @property
     def constants(self) -> list[TensorVariable]:
         """Inputs that stay the same during a compiled call."""
@@ -104,8 +118,13 @@ class GradientSource:
         theta: Sequence[TensorVariable],
         rows: Sequence[TensorVariable],
         constants: Sequence[TensorVariable],
+        state: State,
+        stream: Stream,
     ) -> Evaluation:
-        """Evaluate the gradient at ``theta`` for a batch of ``rows``."""
+        """Evaluate the gradient at ``theta`` for a batch of ``rows``.
+
+        ``state`` is what the last evaluation left, ``stream`` gives random numbers.
+        """
         replace = dict(zip(self.inputs, [*theta, *rows, *constants], strict=True))
         potential, n_data, *gradients = clone_replace(
             [-(self.log_prior + self.log_likelihood), self.n_data, *self.prior, *self.likelihood],
@@ -123,7 +142,15 @@ class GradientSource:
             return [h / n_data for h in product]
 
         k = len(self.vars)
-        return Evaluation(potential, gradients[:k], gradients[k:], n_data, mean_curvature)
+        return Evaluation(
+            potential,
+            gradients[:k],
+            gradients[k:],
+            n_data,
+            mean_curvature,
+            state={},
+            diagnostics=[],
+        )
 
     def check_data(self) -> None:
         """Refuse data that holds NaN or whose shape is not what the expressions were made for."""

@@ -1,7 +1,5 @@
 """One compiled call: many updates of any sampler, on any backend, in one PyTensor scan."""
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,34 +9,10 @@ import pytensor.tensor as pt
 from pytensor.compile.mode import get_mode
 from pytensor.scan.basic import scan
 from pytensor.tensor.random.type import random_generator_type
-from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.algorithm import Algorithm, Tensors
+from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.gradients import GradientSource
-
-
-class Noise:
-    """A source of N(0, I) draws shaped like theta, for one update."""
-
-    def __init__(self, rng, theta: Sequence[TensorVariable]):
-        self.rng = rng
-        self.theta = theta
-
-    def __call__(self) -> Tensors:
-        """Fresh draws, in theta's float types (on JAX a wider type would cost double)."""
-        draws: dict[int, TensorVariable] = {}
-        for dtype in dict.fromkeys(t.dtype for t in self.theta):
-            # One call for all variables: each call has a price of its own.
-            alike = [k for k, t in enumerate(self.theta) if t.dtype == dtype]
-            sizes = [math.prod(self.theta[k].type.shape) for k in alike]
-            zero, one = np.zeros((), dtype), np.ones((), dtype)
-            self.rng, z = pt.random.normal(
-                zero, one, size=(sum(sizes),), rng=self.rng, dtype=dtype, return_next_rng=True
-            )
-            ends = np.cumsum(sizes)
-            for k, size, end in zip(alike, sizes, ends, strict=True):
-                draws[k] = z[end - size : end].reshape(self.theta[k].type.shape)
-        return [draws[k] for k in range(len(self.theta))]
+from pymc_sgmcmc.stream import Stream
 
 
 @dataclass(frozen=True)
@@ -57,6 +31,7 @@ class Outcome:
     checksum: Any
     """A scalar that is finite if theta and the diagnostics are."""
     diagnostics: list
+    """Scalars named by the algorithm's `statistics` and then by the source's."""
 
 
 class Loop:
@@ -71,7 +46,7 @@ class Loop:
     source : GradientSource
     algorithm : Algorithm
     state_like : dict of lists of arrays
-        An example of the algorithm's state: its names, shapes and types.
+        An example of the algorithm's state and the source's: names, shapes and types.
     compile_kwargs : dict
         Arguments of `pytensor.function`, for example ``{"mode": "JAX"}``.
     """
@@ -103,40 +78,59 @@ class Loop:
         def one_update(h, k, *args):
             take = iter(args).__next__
             old_theta = [take() for _ in source.vars]
-            state = self._named([take() for _ in range(sum(self.layout.values()))])
-            noise = Noise(take(), old_theta)
+            old_state = [take() for _ in range(sum(self.layout.values()))]
+            stream = Stream(take())
             batch = [take()[k] for _ in rows]
             constants = [take() for _ in source.constants]
+            state = self._named(old_state)
+            own = {name: state[name] for name in source.state_names}
             evaluations = []
 
             def gradient(theta):
-                evaluations.append(source.at(theta, batch, constants))
+                evaluations.append(source.at(theta, batch, constants, own, stream))
+                own.update(evaluations[-1].state)
                 return evaluations[-1]
 
-            new_theta, new_state = algorithm.update(old_theta, state, gradient, h, noise)
-            squared = pt.stack([pt.sum(g * g) for g in evaluations[-1].total])
+            def noise():
+                return stream.normals_like(old_theta)
+
+            sampler_state = {name: s for name, s in state.items() if name not in own}
+            new_theta, new_state = algorithm.update(old_theta, sampler_state, gradient, h, noise)
+            new_state |= own
             flat = [s for name in self.layout for s in new_state[name]]
             new = [
                 n.astype(o.dtype)
-                for n, o in zip([*new_theta, *flat], [*old_theta, *_flat(state)], strict=True)
+                for n, o in zip([*new_theta, *flat], [*old_theta, *old_state], strict=True)
             ]
-            return [k + 1, *new, noise.rng, squared]
+            squared = pt.stack([pt.sum(g * g) for g in evaluations[-1].total])
+            return [k + 1, *new, stream.rng, squared, *evaluations[-1].diagnostics]
 
+        n_own = len(source.statistics)
         outputs = scan(
             one_update,
             # JAX wants to know the number of steps: it is that of the only sequence. The rows are
             # looked up by a counter instead.
             sequences=[h],
-            outputs_info=[pt.constant(0, dtype="int64"), *theta, *state, rng, None],
+            outputs_info=[
+                pt.constant(0, dtype="int64"),
+                *theta,
+                *state,
+                rng,
+                *[None] * (1 + n_own),
+            ],
             non_sequences=[*rows, *constants],
             strict=True,
             return_updates=False,
         )
-        _, *moving, next_rng, squared = outputs
+        _, *moving, next_rng, squared = outputs[: len(outputs) - n_own]
         moving = [m[-1] for m in moving]
+        final_state = self._named(moving[self.n_vars :])
+        own = {name: final_state[name] for name in source.state_names}
+        stream = Stream(next_rng)
         last_batch = [r[-1] for r in rows]
-        potential = source.at(moving[: self.n_vars], last_batch, constants).potential
-        diagnostics = algorithm.diagnostics(self._named(moving[self.n_vars :]))
+        potential = source.at(moving[: self.n_vars], last_batch, constants, own, stream).potential
+        own_diagnostics = [d.mean() for d in outputs[len(outputs) - n_own :]]
+        diagnostics = [*algorithm.diagnostics(final_state), *own_diagnostics]
         gradient_norm = pt.sqrt(squared.sum(axis=1)).mean()
         checksum = pt.add(*(m.sum() for m in moving[: self.n_vars]), *diagnostics, 0.0)
         # A parameter out of its range (a step too large) must not raise: the update is seen to be
@@ -149,7 +143,7 @@ class Loop:
             [h, *rows, *theta, *state, pytensor.In(rng, mutable=True, borrow=True), *constants],
             [
                 *moving,
-                pytensor.Out(next_rng, borrow=True),
+                pytensor.Out(stream.rng, borrow=True),
                 potential,
                 squared,
                 gradient_norm,

@@ -4,6 +4,7 @@ import inspect
 import os
 import textwrap
 import time
+from collections.abc import Sequence
 from dataclasses import field, fields
 from math import isfinite
 from typing import Any, ClassVar
@@ -93,15 +94,7 @@ class SGMCMCStep(BlockedStep):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        cls.stats_dtypes_shapes = {
-            "step_size": (np.float64, []),
-            **{name: (np.float64, []) for name in cls.algorithm_class.statistics},
-            "potential": (np.float64, []),
-            "gradient_norm": (np.float64, []),
-            "nonfinite": (bool, []),
-            "n_updates": (np.int64, []),
-            "warning": (SamplerWarning, None),
-        }
+        cls.stats_dtypes_shapes = _statistics(cls.algorithm_class.statistics)
         own = [
             inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default)
             for f in fields(cls.algorithm_class)
@@ -155,6 +148,9 @@ class SGMCMCStep(BlockedStep):
             minibatch_dim=minibatch_dim,
             self_check=self_check,
         )
+        self.statistics = (*self.algorithm.statistics, *self.source.statistics)
+        self.stats_dtypes_shapes = _statistics(self.statistics)
+        self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
         self._process = os.getpid()
         self._loop: Loop | None = None
         start = dict(model.initial_point() if initial_point is None else initial_point)
@@ -239,7 +235,7 @@ class SGMCMCStep(BlockedStep):
                     f"'{var.name}' has the shape {value.shape} and had {shape} when the step was "
                     "made: new data changed it. Make a new step."
                 )
-        initial = self.algorithm.init(theta, self._init_rng)
+        initial = self.algorithm.init(theta, self._init_rng) | self.source.init(self._init_rng)
         if self._loop is None:
             self._loop = Loop(self.source, self.algorithm, initial, self._compile_kwargs)
         if self._state is None:
@@ -271,7 +267,7 @@ class SGMCMCStep(BlockedStep):
         self._begin(point)
         theta, others = self._split(point)
         potential, gradient_norm, done = np.nan, 0.0, 0
-        diagnostics: list[Any] = [np.nan] * len(self.algorithm.statistics)
+        diagnostics: list[Any] = [np.nan] * len(self.statistics)
         failure: tuple[str, int] | None = None
         while done < self.thin and failure is None:
             n = min(self.thin - done, self._updates_per_call)
@@ -288,7 +284,7 @@ class SGMCMCStep(BlockedStep):
                 failure = self._first_nonfinite(outcome)
             self.n_updates += n
             done += n
-        shown = dict(zip(self.algorithm.statistics, map(float, diagnostics), strict=True))
+        shown = dict(zip(self.statistics, map(float, diagnostics), strict=True))
         stats = {
             "step_size": float(h[-1]),
             **shown,
@@ -427,6 +423,19 @@ class SGMCMCStep(BlockedStep):
             return shown | {"failing": stats["nonfinite"]}
 
         return (update,)
+
+
+def _statistics(names: Sequence[str]) -> dict[str, tuple[type, list | None]]:
+    """Types and shapes of a draw's statistics, the sampler's own ``names`` among them."""
+    return {
+        "step_size": (np.float64, []),
+        **{name: (np.float64, []) for name in names},
+        "potential": (np.float64, []),
+        "gradient_norm": (np.float64, []),
+        "nonfinite": (bool, []),
+        "n_updates": (np.int64, []),
+        "warning": (SamplerWarning, None),
+    }
 
 
 def _map(function, state: dict[str, list]) -> dict[str, list]:
