@@ -1,0 +1,42 @@
+"""The random numbers inside the compiled updates."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.algorithm import Tensors
+
+
+class Stream:
+    """A chain's random generator in a graph: each draw advances it.
+
+    Attributes
+    ----------
+    rng : variable
+        The generator as it is after the draws so far.
+    """
+
+    def __init__(self, rng):
+        self.rng = rng
+
+    def draw(self, distribution: Callable, *parameters, **kwargs) -> TensorVariable:
+        """Draw from one of `pytensor.tensor.random`'s distributions."""
+        self.rng, draws = distribution(*parameters, rng=self.rng, return_next_rng=True, **kwargs)
+        return draws
+
+    def normals_like(self, theta: Sequence[TensorVariable]) -> Tensors:
+        """Fresh N(0, I) draws shaped like theta, in its float types (a wider one costs double)."""
+        draws: dict[int, TensorVariable] = {}
+        for dtype in dict.fromkeys(t.dtype for t in theta):
+            # One call for all variables: each call has a price of its own.
+            alike = [k for k, t in enumerate(theta) if t.dtype == dtype]
+            sizes = [math.prod(theta[k].type.shape) for k in alike]
+            zero, one = np.zeros((), dtype), np.ones((), dtype)
+            z = self.draw(pt.random.normal, zero, one, size=(sum(sizes),), dtype=dtype)
+            ends = np.cumsum(sizes)
+            for k, size, end in zip(alike, sizes, ends, strict=True):
+                draws[k] = z[end - size : end].reshape(theta[k].type.shape)
+        return [draws[k] for k in range(len(theta))]
