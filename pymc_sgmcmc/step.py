@@ -177,6 +177,18 @@ class SGMCMCStep(BlockedStep):
     def setup_chain(self, rng: RandomGenerator, tune: int, draws: int) -> None:
         """Begin a chain: fresh momentum, batches and noise from ``rng``, the data as it is now."""
         super().setup_chain(rng, tune, draws)
+        self._load_data()
+        self._begin_streams(tune)
+
+    def beside(self, rng: RandomGenerator, tune: int, draws: int) -> "SGMCMCStep":
+        """Return a step at the start of another chain that shares the compiled loop and data."""
+        other = object.__new__(type(self))  # `copy` would go by way of the pickled state
+        other.__dict__.update(self.__dict__)
+        super(SGMCMCStep, other).setup_chain(rng, tune, draws)
+        other._begin_streams(tune)
+        return other
+
+    def _load_data(self) -> None:
         backend = backend_of(get_mode(self._compile_kwargs.get("mode")))
         if backend.is_jax and os.getpid() != self._process:
             raise RuntimeError(
@@ -188,18 +200,20 @@ class SGMCMCStep(BlockedStep):
         self.source.check_data()
         for rows in self.source.rows:
             check_batch_size(rows.batch_size, rows.n_rows)
-        noise_rng, self._init_rng, *batch_rngs = self.rng.spawn(2 + len(self.source.rows))
-        self._noise = backend.generator(noise_rng)
-        self._batches = [
-            Batches(rows.n_rows, rows.batch_size, batch_rng, self.replacement)
-            for rows, batch_rng in zip(self.source.rows, batch_rngs, strict=True)
-        ]
         floatX = pytensor.config.floatX
         scales = [np.asarray(r.n_rows / r.batch_size, dtype=floatX) for r in self.source.rows]
         data = [array_value(array) for array, _ in self.source.data]
         self._constants = [backend.array(c) for c in [*scales, *data]]
         first = self.source.rows[0] if self.source.rows else None
         self._updates_per_epoch = first.n_rows / first.batch_size if first else 1.0
+
+    def _begin_streams(self, tune: int) -> None:
+        noise_rng, self._init_rng, *batch_rngs = self.rng.spawn(2 + len(self.source.rows))
+        self._noise = self._backend.generator(noise_rng)
+        self._batches = [
+            Batches(rows.n_rows, rows.batch_size, batch_rng, self.replacement)
+            for rows, batch_rng in zip(self.source.rows, batch_rngs, strict=True)
+        ]
         self._state: dict[str, list] | None = None
         self.n_updates = 0
         self.warned = False
