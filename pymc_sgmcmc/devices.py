@@ -77,6 +77,8 @@ class DeviceChains:
         self.devices = devices[:count]
         mesh = Mesh(np.array(self.devices), (CHAINS,))
         chains, pieces, everywhere = P(CHAINS), P(None, CHAINS), P()
+        # Also on one device: what comes out goes in again, and must not be compiled for twice.
+        sharded = NamedSharding(mesh, chains), NamedSharding(mesh, pieces)
         advance = partial(_advance, loop.function.vm.jit_fn)
         if count > 1:
             # Chains never communicate: XLA is told, and need not find out.
@@ -89,14 +91,14 @@ class DeviceChains:
                 check_vma=False,
             )
             constants = jax.device_put(constants, NamedSharding(mesh, everywhere))
-        self._advance = jax.jit(advance)
+        self._advance = jax.jit(advance, out_shardings=sharded)
         self._constants = constants
-        self._rows_go = NamedSharding(mesh, pieces)
+        self._rows_go = sharded[1]
         rng = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *rngs)
         none, zero = np.full(n_chains, -1, "int32"), np.zeros(n_chains, pytensor.config.floatX)
         self.carry = jax.device_put(
             Carry(theta, state, rng, none, none, zero, [zero] * n_diagnostics),
-            NamedSharding(mesh, chains),
+            sharded[0],
         )
 
     @property

@@ -5,9 +5,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
+
+
+class Noise(NormalRV):
+    """Standard normals; `backend.py` sees to it that JAX draws them once, wherever they are used."""
 
 
 class Stream:
@@ -35,7 +40,7 @@ class Stream:
             alike = [k for k, t in enumerate(theta) if t.dtype == dtype]
             sizes = [math.prod(theta[k].type.shape) for k in alike]
             zero, one = np.zeros((), dtype), np.ones((), dtype)
-            z = self.draw(pt.random.normal, zero, one, size=(sum(sizes),), dtype=dtype)
+            z = self.draw(Noise(), zero, one, size=(sum(sizes),), dtype=dtype)
             ends = np.cumsum(sizes)
             for k, size, end in zip(alike, sizes, ends, strict=True):
                 draws[k] = z[end - size : end].reshape(theta[k].type.shape)
