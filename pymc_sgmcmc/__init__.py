@@ -5,6 +5,7 @@ from importlib.metadata import version
 from pymc_sgmcmc.msgnht import MSGNHT_E, MSGNHT_S
 from pymc_sgmcmc.psgld import PSGLD
 from pymc_sgmcmc.recorder import KeptDraws
+from pymc_sgmcmc.sampling import sample
 from pymc_sgmcmc.schedules import BlockDecay, Cyclical, PolynomialDecay
 from pymc_sgmcmc.sghmc import SGHMC_E, SGHMC_S
 from pymc_sgmcmc.sgld import SGLD
@@ -24,4 +25,5 @@ __all__ = [
     "Cyclical",
     "KeptDraws",
     "PolynomialDecay",
+    "sample",
 ]

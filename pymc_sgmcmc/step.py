@@ -280,7 +280,8 @@ class SGMCMCStep(BlockedStep):
         """Run ``thin`` updates from a point; one compiled call, or several of half a second."""
         self._begin(point)
         theta, others = self._split(point)
-        potential, gradient_norm, done = np.nan, 0.0, 0
+        potential, done = np.nan, 0
+        norms: list[np.ndarray] = []
         diagnostics: list[Any] = [np.nan] * len(self.statistics)
         failure: tuple[str, int] | None = None
         while done < self.thin and failure is None:
@@ -293,7 +294,9 @@ class SGMCMCStep(BlockedStep):
                 theta, self._state = outcome.theta, outcome.state
                 diagnostics = outcome.diagnostics
                 potential = float(outcome.potential)
-                gradient_norm += norm * n / self.thin
+                # Kept apart: their mean must not depend on how updates are split into calls.
+                squared = np.asarray(outcome.squared_gradient, dtype=np.float64)
+                norms.append(np.sqrt(squared.sum(axis=1)))
             else:
                 failure = self._first_nonfinite(outcome)
             self.n_updates += n
@@ -303,7 +306,7 @@ class SGMCMCStep(BlockedStep):
             "step_size": float(h[-1]),
             **shown,
             "potential": potential if failure is None else np.nan,
-            "gradient_norm": gradient_norm if failure is None else np.nan,
+            "gradient_norm": np.concatenate(norms).mean() if failure is None else np.nan,
             "nonfinite": failure is not None,
             "n_updates": self.n_updates,
             "warning": self._caution(shown) if failure is None else self._warn(*failure, h),
@@ -356,7 +359,8 @@ class SGMCMCStep(BlockedStep):
             "draws are marked in the statistic 'nonfinite'. Try a smaller step_size or a larger "
             "batch_size, or standardise the data."
         )
-        return SamplerWarning(WarningType.BAD_PARAMS, message, "error", step=update)
+        extra = {"variable": name, "update": update, "step_size": float(h[at])}
+        return SamplerWarning(WarningType.BAD_PARAMS, message, "error", step=update, extra=extra)
 
     # ---- saved state -----------------------------------------------------------------------
 
