@@ -41,6 +41,13 @@ class Jax:
 
     is_jax = True
 
+    @property
+    def has_accelerator(self) -> bool:
+        """Whether arrays live elsewhere than on the CPU."""
+        import jax
+
+        return jax.default_backend() != "cpu"
+
     def __init__(self):
         # PyTensor sets JAX's 64-bit mode when this is first imported. Arrays made before would be
         # cut to 32 bits, and all would be compiled again for those made after.

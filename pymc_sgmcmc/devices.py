@@ -19,7 +19,7 @@ CHAINS = "chains"
 class Carry(NamedTuple):
     """What all chains take from one piece of a draw to the next: arrays with a leading chain axis.
 
-    The last four are about the draw in progress.
+    The last three are about the draw in progress.
     """
 
     theta: list
@@ -30,8 +30,6 @@ class Carry(NamedTuple):
     """Number of the variable that became non-finite in this draw, or -1."""
     update: Any
     """Number of the update, within the draw, at which it did."""
-    gradient_norm: Any
-    """Sum over the pieces, each weighted by its share of the draw's updates."""
     diagnostics: list
     """Of the last finite piece."""
 
@@ -41,7 +39,8 @@ class Piece(NamedTuple):
 
     theta: list
     potential: Any
-    gradient_norm: Any
+    gradient_norms: Any
+    """Of each update: their mean must not depend on how updates are split into calls."""
     variable: Any
     update: Any
     diagnostics: list
@@ -85,8 +84,7 @@ class DeviceChains:
             advance = jax.shard_map(
                 advance,
                 mesh=mesh,
-                in_specs=(chains, everywhere, everywhere, everywhere, everywhere, pieces, everywhere,
-                          everywhere),
+                in_specs=(chains, everywhere, everywhere, everywhere, pieces, everywhere),
                 out_specs=(chains, pieces),
                 check_vma=False,
             )
@@ -97,9 +95,19 @@ class DeviceChains:
         rng = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *rngs)
         none, zero = np.full(n_chains, -1, "int32"), np.zeros(n_chains, pytensor.config.floatX)
         self.carry = jax.device_put(
-            Carry(theta, state, rng, none, none, zero, [zero] * n_diagnostics),
+            Carry(theta, state, rng, none, none, [zero] * n_diagnostics),
             sharded[0],
         )
+
+    @staticmethod
+    def fetch(tree: Any) -> Any:
+        """Wait for arrays and bring them to the host."""
+        return jax.device_get(tree)
+
+    @staticmethod
+    def one_of(rng: Any, chain: int) -> Any:
+        """Return one chain's generator from a fetched carry."""
+        return jax.tree.map(lambda leaf: leaf[chain], rng)
 
     @property
     def slowdown(self) -> int:
@@ -107,7 +115,7 @@ class DeviceChains:
         return len(self.carry.variable) if self.devices[0].platform == "cpu" else 1
 
     def advance(
-        self, n: int, done: int, share: float, h: np.ndarray, rows: list[np.ndarray]
+        self, n: int, done: int, h: np.ndarray, rows: list[np.ndarray]
     ) -> Piece:
         """Run pieces of draws and return what they leave, without waiting for it.
 
@@ -117,8 +125,6 @@ class DeviceChains:
             How many of the ``D`` pieces below to run: one compilation serves all numbers.
         done : int
             Updates of the draw that are done already; 0 where each piece begins a draw.
-        share : float
-            A piece's part of a draw's updates.
         h : array, shape (D, k)
             Step sizes of the ``k`` updates of each piece.
         rows : list of arrays, shape (D, chains, k, batch size)
@@ -128,7 +134,6 @@ class DeviceChains:
             self.carry,
             np.int32(n),
             np.int32(done),
-            h.dtype.type(share),
             h,
             [jax.device_put(r, self._rows_go) for r in rows],
             self._constants,
@@ -136,17 +141,7 @@ class DeviceChains:
         return pieces
 
 
-def fetch(tree: Any) -> Any:
-    """Wait for arrays and bring them to the host."""
-    return jax.device_get(tree)
-
-
-def one_of(tree: Any, chain: int) -> Any:
-    """One chain's part."""
-    return jax.tree.map(lambda array: array[chain], tree)
-
-
-def _advance(function, carry, n, done, share, h, rows, constants):
+def _advance(function, carry, n, done, h, rows, constants):
     """``n`` pieces of all chains, in one compiled loop."""
     n_theta, n_state = len(carry.theta), len(carry.state)
 
@@ -154,11 +149,10 @@ def _advance(function, carry, n, done, share, h, rows, constants):
         begins = done == 0
         variable = jnp.where(begins, -1, carry.variable)
         shown = [jnp.where(begins, jnp.nan, d) for d in carry.diagnostics]
-        norm = jnp.where(begins, 0, carry.gradient_norm)
         out = list(function(h, *rows, *carry.theta, *carry.state, carry.rng, *constants))
         theta, state = out[:n_theta], out[n_theta : n_theta + n_state]
-        rng, potential, squared, new_norm, checksum, *diagnostics = out[n_theta + n_state :]
-        finite = jnp.isfinite(new_norm) & jnp.isfinite(checksum)
+        rng, potential, squared, norm, checksum, *diagnostics = out[n_theta + n_state :]
+        finite = jnp.isfinite(norm) & jnp.isfinite(checksum)
         moved = finite & (variable < 0)
         fails = ~finite & (variable < 0)
         culprit, at = _first_nonfinite(squared, theta)
@@ -172,13 +166,12 @@ def _advance(function, carry, n, done, share, h, rows, constants):
             rng=rng,
             variable=jnp.where(fails, culprit, variable),
             update=jnp.where(fails, done + at, carry.update),
-            gradient_norm=norm + share * jnp.where(moved, new_norm, jnp.nan),
             diagnostics=keep(diagnostics, shown),
         )
         piece = Piece(
             theta=carry.theta,
             potential=jnp.where(moved, potential, jnp.nan),
-            gradient_norm=carry.gradient_norm,
+            gradient_norms=jnp.sqrt(squared.sum(axis=1)),
             variable=carry.variable,
             update=carry.update,
             diagnostics=carry.diagnostics,

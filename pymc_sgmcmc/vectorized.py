@@ -5,18 +5,23 @@ compiled function, mapped over a leading chain axis.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytensor
 from pymc.blocking import PointType
+from pymc.util import random_generator_from_state
 
-from pymc_sgmcmc.devices import DeviceChains, fetch, one_of
+from pymc_sgmcmc.chains import Block, Run, recorded
+from pymc_sgmcmc.plain import from_plain, to_plain
 from pymc_sgmcmc.schedules import step_sizes
 from pymc_sgmcmc.step import FIRST_CALL, SGMCMCState, SGMCMCStep
+
+if TYPE_CHECKING:
+    from pymc_sgmcmc.devices import DeviceChains
 
 SECONDS_PER_CALL = 0.2
 """A call is aimed at this: two may be under way, and Ctrl-C should be heard in half a second."""
@@ -101,6 +106,7 @@ class Together:
         self._room = self._draws_a_call = self._updates_a_call = 1
         self._shapes_run: set[tuple[int, int]] = set()
         self._last_ready = 0.0
+        self._norms: list[np.ndarray] = []
 
     def restore(
         self, n_done: int, points: Sequence[PointType], states: Sequence[SGMCMCState]
@@ -114,20 +120,23 @@ class Together:
     def saved(self, drawn: Drawn) -> tuple[list[PointType], list[SGMCMCState]]:
         """Points and states of the chains as they were after some draws."""
         step = self.steps[0]
-        carry = fetch(drawn.carry)
+        carry = self._chains.fetch(drawn.carry)
         points, states = [], []
         for c, chain in enumerate(self.steps):
             theta = {v.name: t[c] for v, t in zip(step.vars, carry.theta, strict=True)}
             points.append({name: theta[name] for name in self.points[c]})
             chain._state = step._loop._named([s[c] for s in carry.state])
-            chain._noise = one_of(carry.rng, c)
+            chain._noise = self._chains.one_of(carry.rng, c)
             chain.n_updates = (drawn.first + drawn.n) * step.thin
             states.append(replace(chain.sampling_state, batch_states=drawn.batch_states[c]))
         return points, states
 
+    def fetch(self, arrays: list[Any]) -> list[np.ndarray]:
+        """Bring arrays to the host."""
+        return self._chains.fetch(arrays)
+
     def run(self) -> Iterator[Drawn]:
         """Advance all chains to the end; a call is under way while the last one's draws are read."""
-        step = self.steps[0]
         self._chains = self._stack()
         self._probe()
         planned, under_way = (self.n_done, 0), None
@@ -138,8 +147,7 @@ class Together:
                 if call is not None:
                     rows, batch_states = call.rows.result()
                     h = np.pad(call.h, ((0, call.room - call.n), (0, 0)), mode="edge")
-                    share = call.n_updates / step.thin
-                    pieces = self._chains.advance(call.n, call.done, share, h, rows)
+                    pieces = self._chains.advance(call.n, call.done, h, rows)
                     now = call, pieces, self._chains.carry, batch_states, time.perf_counter()
                     call = self._plan(*self._after(call), helper)
                 if under_way is not None:
@@ -148,8 +156,10 @@ class Together:
                         yield drawn
                 under_way = now
 
-    def _stack(self) -> DeviceChains:
+    def _stack(self) -> "DeviceChains":
         """All chains' starts with a leading chain axis."""
+        from pymc_sgmcmc.devices import DeviceChains  # JAX is an extra
+
         step = self.steps[0]
         theta, states = [], []
         for chain, point in zip(self.steps, self.points, strict=True):
@@ -269,13 +279,16 @@ class Together:
         ``is_new`` tells that the call after it was compiled meanwhile, so that it cannot be timed.
         """
         step = self.steps[0]
-        small = fetch(pieces._replace(theta=[]))
+        small = self._chains.fetch(pieces._replace(theta=[]))
         ready = time.perf_counter()
         if not is_new:
             self._pace(call, ready - max(dispatched, self._last_ready))
         self._last_ready = ready
+        self._norms.append(np.asarray(small.gradient_norms[: call.n], dtype=float))
         if self._after(call)[1] != 0:
             return None
+        norms = np.concatenate(self._norms, axis=2).mean(axis=2).T
+        self._norms = []
 
         def chains_first(array):
             return np.asarray(array[: call.n], dtype=float).T
@@ -291,7 +304,7 @@ class Together:
             "step_size": call.h[:, -1].astype(float) * like,
             **shown,
             "potential": chains_first(small.potential),
-            "gradient_norm": chains_first(small.gradient_norm),
+            "gradient_norm": np.where(nonfinite, np.nan, norms),
             "nonfinite": nonfinite,
             "n_updates": np.broadcast_to(updates, nonfinite.shape),
             "warning": self._warnings(call, small, shown, nonfinite),
@@ -321,6 +334,75 @@ class Together:
         for c in np.flatnonzero(failures):
             warnings[c, int(np.argmax(nonfinite[c]))] = failures[c]
         return warnings
+
+
+class VectorizedRunner:
+    """All chains of a run, for `sample`."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.chains = range(run.n_chains)
+        rngs = [random_generator_from_state(state) for state in run.rngs]
+        self._together = Together(run.step, run.starts, rngs, run.tune, run.draws)
+        self._drawn: Drawn | None = None
+
+    def blocks(self) -> Iterator[Block]:
+        for drawn in self._together.run():
+            self._drawn = drawn
+            if self.run.each_draw:
+                yield from self._one_by_one(drawn)
+            else:
+                yield self._block(drawn, 0, drawn.n)
+
+    def state(self) -> dict[str, Any]:
+        """Of each chain, what a runner of that chain alone would say."""
+        together = self._together
+        points, states = together.saved(self._drawn)
+        return {
+            "chains": [
+                {"point": point, "step": to_plain(state, "step")}
+                for point, state in zip(points, states, strict=True)
+            ]
+        }
+
+    def restore(self, n_draws: int, state: dict[str, Any]) -> None:
+        names = list(self.run.starts[0])
+        like = self.run.step.sampling_state
+        self._together.restore(
+            n_draws,
+            [{name: one["point"][name] for name in names} for one in state["chains"]],
+            [from_plain(one["step"], like) for one in state["chains"]],
+        )
+
+    def _block(self, drawn: Drawn, first: int, end: int) -> Block:
+        run, names = self.run, [v.name for v in self.run.step.vars]
+        kept = run.keep_warmup or drawn.first >= run.tune
+        values, points = {}, None
+        if kept or run.each_draw:
+            theta = [t[first:end].swapaxes(0, 1) for t in self._together.fetch(drawn.theta)]
+            shape = theta[0].shape[:2]
+            flat = {
+                name: np.ascontiguousarray(t).reshape(-1, *t.shape[2:])
+                for name, t in zip(names, theta, strict=True)
+            }
+            if kept:
+                values = {name: v.reshape(*shape, *v.shape[1:]) for name, v in run.record(flat).items()}
+            if run.each_draw:
+                points = [
+                    [{name: t[c, i] for name, t in zip(names, theta, strict=True)} for i in range(shape[1])]
+                    for c in self.chains
+                ]
+        stats = {name: column[:, first:end] for name, column in drawn.stats.items()}
+        return Block(self.chains, drawn.first + first, end - first, values, [stats], points)
+
+    def _one_by_one(self, drawn: Drawn) -> Iterator[Block]:
+        for i in range(drawn.n):
+            yield self._block(drawn, i, i + 1)
+
+
+def vectorized(run: Run) -> Generator[Block]:
+    """Engine: all chains in one compiled call, in this process."""
+    yield from recorded(VectorizedRunner(run), run.store)
 
 
 def check_step(step: Any) -> None:
