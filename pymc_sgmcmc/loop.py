@@ -12,6 +12,7 @@ from pytensor.tensor.random.type import random_generator_type
 
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.gradients import GradientSource
+from pymc_sgmcmc.numba_linker import with_cheap_calls
 from pymc_sgmcmc.stream import Stream
 
 
@@ -135,7 +136,7 @@ class Loop:
         checksum = pt.add(*(m.sum() for m in moving[: self.n_vars]), *diagnostics, 0.0)
         # A parameter out of its range (a step too large) must not raise: the update is seen to be
         # non-finite, and the chain holds its last finite point.
-        self.mode = get_mode(compile_kwargs.get("mode")).including("local_remove_check_parameter")
+        mode = get_mode(compile_kwargs.get("mode")).including("local_remove_check_parameter")
         kwargs = {name: value for name, value in compile_kwargs.items() if name != "mode"}
         self.function = pytensor.function(
             # The generator is advanced in place: copying one costs as much as many updates.
@@ -150,7 +151,7 @@ class Loop:
                 checksum,
                 *diagnostics,
             ],
-            mode=self.mode,
+            mode=with_cheap_calls(mode),
             on_unused_input="ignore",
             **kwargs,
         )
