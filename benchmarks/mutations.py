@@ -20,6 +20,8 @@ RESULTS = REPOSITORY / "benchmarks" / "results" / "mutations.txt"
 
 
 class Mutation(NamedTuple):
+    """One place to break."""
+
     name: str
     file: str
     right: str
@@ -30,10 +32,14 @@ class Mutation(NamedTuple):
 
 SAMPLERS = "tests/test_samplers.py -k 'JAX or order or limit'"
 LETTERS = "tests/test_splitting.py"
+BOTH = f"{LETTERS} tests/test_samplers.py"
+FRESH = "tests/test_samplers.py -k fresh"
+BEGIN = "        self._begin(point)\n        theta, others = self._split(point)\n        potential"
 NOISE = "sd = pt.sqrt(2 * diffusion * dt)"
 
 MUTATIONS = [
-    Mutation("noise: variance x 1.2", "splitting.py", NOISE, NOISE.replace("2 *", "2.4 *"), SAMPLERS),
+    Mutation("noise: variance x 1.2", "splitting.py", NOISE,
+             "sd = pt.sqrt(2.4 * diffusion * dt)", SAMPLERS),
     Mutation("noise: h for its square root", "splitting.py", NOISE,
              "sd = pt.sqrt(2 * diffusion) * dt", SAMPLERS),
     Mutation("noise: wrong power of D", "splitting.py", NOISE,
@@ -43,38 +49,38 @@ MUTATIONS = [
     Mutation("letters: A and B swapped in S", "splitting.py", '"ABOBA"', '"ABOAB"', SAMPLERS),
     Mutation("letters: E rubs after the force", "splitting.py", '"XbOT"', '"XObT"', LETTERS),
     Mutation("letters: E moves theta with the old p", "splitting.py", '"XbOT"', '"bOTX"', LETTERS),
-    Mutation("letters: SGNHT's force at the new theta", "splitting.py", '"bOXT"', '"bXOT"', LETTERS),
+    Mutation("letters: SGNHT's force at the new theta", "splitting.py", '"bOXT"', '"bXOT"',
+             LETTERS),
     Mutation("thermostat: |p| for p * p", "splitting.py", "x + h * (q * q - 1)",
              "x + h * (abs(q) - 1)", SAMPLERS),
     Mutation("thermostat: SGNHT counts the first variable alone", "splitting.py",
              "n = sum((q.size for q in p),", "n = sum((q.size for q in p[:1]),", LETTERS),
     Mutation("SGLD: noise x 1.2", "sgld.py", "pt.sqrt(h) * z", "pt.sqrt(1.2 * h) * z", SAMPLERS),
     Mutation("SGLD: e for e / 2", "sgld.py", "0.5 * h * gi", "h * gi", SAMPLERS),
-    Mutation("PSGLD: the noise lacks G", "psgld.py", "pt.sqrt(h * Gi) * z", "pt.sqrt(h) * z", SAMPLERS),
+    Mutation("PSGLD: the noise lacks G", "psgld.py", "pt.sqrt(h * Gi) * z", "pt.sqrt(h) * z",
+             SAMPLERS),
     Mutation("PSGLD: Gamma of the wrong sign", "psgld.py", "d - (1 - self.alpha)",
              "d + (1 - self.alpha)", SAMPLERS),
     Mutation("PSGLD: sum for mean in gbar", "gradients.py", "[lik / self.n_data for lik",
              "[lik / 1 for lik", SAMPLERS),
     Mutation("PSGLD: normals for signs in the Hessian's diagonal", "psgld.py",
-             "z = [pt.sign(zi) for zi in noise()]", "z = noise()", LETTERS + " tests/test_samplers.py"),
+             "z = [pt.sign(zi) for zi in noise()]", "z = noise()", BOTH),
     Mutation("gradient: N / n forgotten", "gradients.py", "likelihood = scale * _sum(",
              "likelihood = 1.0 * _sum(", "tests/test_gradients.py"),
     Mutation("streams: noise does not advance", "stream.py", "self.rng, draws =", "_, draws =",
-             "tests/test_samplers.py -k fresh"),
+             FRESH),
     Mutation("streams: one batch for a whole call", "loop.py", "take()[k]", "take()[0 * k]",
              SAMPLERS + " tests/test_step.py"),
     Mutation("streams: chains share batches", "step.py", "rows.batch_size, batch_rng, self",
-             "rows.batch_size, np.random.default_rng(0), self", "tests/test_samplers.py -k fresh"),
+             "rows.batch_size, np.random.default_rng(0), self", FRESH),
     Mutation("streams: chains share noise", "step.py", "backend.generator(noise_rng)",
-             "backend.generator(np.random.default_rng(0))", "tests/test_samplers.py -k fresh"),
+             "backend.generator(np.random.default_rng(0))", FRESH),
     Mutation("streams: batches start over at each call", "batches.py",
              "        if self.replacement:\n            return self.rng.integers",
              "        self.__post_init__()\n        if self.replacement:\n"
              "            return self.rng.integers", "tests/test_batches.py"),
-    Mutation("state: momentum drawn anew at each draw", "step.py",
-             "        self._begin(point)\n        theta, others = self._split(point)\n        potential",
-             "        self._state = None\n        self._begin(point)\n"
-             "        theta, others = self._split(point)\n        potential", "tests/test_step.py"),
+    Mutation("state: momentum drawn anew at each draw", "step.py", BEGIN,
+             "        self._state = None\n" + BEGIN, "tests/test_step.py"),
     Mutation("state: n_updates not saved", "step.py",
              "    n_updates: int\n    sampler_state", "    sampler_state", "tests/test_step.py"),
 ]  # fmt: skip

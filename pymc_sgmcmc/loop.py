@@ -15,7 +15,6 @@ from pymc_sgmcmc.gradients import GradientSource
 from pymc_sgmcmc.numba_linker import with_cheap_calls
 from pymc_sgmcmc.stream import Stream
 
-
 BEYOND_SENSE = 1e15
 """A chain that has got so far from 0 (on the unconstrained scale) will not come back."""
 
