@@ -46,7 +46,7 @@ MUTATIONS = [
              "sd = diffusion * pt.sqrt(2 * dt)", SAMPLERS),
     Mutation("letters: a letter that occurs twice goes the whole way", "splitting.py",
              "dt = h / word.count(letter)", "dt = h + 0 * word.count(letter)", SAMPLERS),
-    Mutation("letters: A and B swapped in S", "splitting.py", '"ABOBA"', '"ABOAB"', SAMPLERS),
+    Mutation("letters: A and B swapped in S", "splitting.py", 'SYMMETRIC = "ABOBA"', 'SYMMETRIC = "ABOAB"', SAMPLERS),
     Mutation("letters: E rubs after the force", "splitting.py", '"XbOT"', '"XObT"', LETTERS),
     Mutation("letters: E moves theta with the old p", "splitting.py", '"XbOT"', '"bOTX"', LETTERS),
     Mutation("letters: SGNHT's force at the new theta", "splitting.py", '"bOXT"', '"bXOT"',
