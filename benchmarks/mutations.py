@@ -38,6 +38,8 @@ BEGIN = "        self._begin(point)\n        theta, others = self._split(point)\
 NOISE = "sd = pt.sqrt(2 * diffusion * dt)"
 
 MUTATIONS = [
+    Mutation("nothing", "splitting.py", NOISE, NOISE,
+             "tests/test_samplers.py tests/test_splitting.py tests/test_step.py"),
     Mutation("noise: variance x 1.2", "splitting.py", NOISE,
              "sd = pt.sqrt(2.4 * diffusion * dt)", SAMPLERS),
     Mutation("noise: h for its square root", "splitting.py", NOISE,
@@ -46,7 +48,8 @@ MUTATIONS = [
              "sd = diffusion * pt.sqrt(2 * dt)", SAMPLERS),
     Mutation("letters: a letter that occurs twice goes the whole way", "splitting.py",
              "dt = h / word.count(letter)", "dt = h + 0 * word.count(letter)", SAMPLERS),
-    Mutation("letters: A and B swapped in S", "splitting.py", 'SYMMETRIC = "ABOBA"', 'SYMMETRIC = "ABOAB"', SAMPLERS),
+    Mutation("letters: A and B swapped in S", "splitting.py", 'SYMMETRIC = "ABOBA"',
+             'SYMMETRIC = "ABOAB"', SAMPLERS),
     Mutation("letters: E rubs after the force", "splitting.py", '"XbOT"', '"XObT"', LETTERS),
     Mutation("letters: E moves theta with the old p", "splitting.py", '"XbOT"', '"bOTX"', LETTERS),
     Mutation("letters: SGNHT's force at the new theta", "splitting.py", '"bOXT"', '"bXOT"',
@@ -104,8 +107,10 @@ def run(mutation: Mutation, copy: Path) -> str:
     finally:
         file.write_text(text)
     failed = [line for line in result.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    if failed:
+    if failed and mutation.right != mutation.wrong:
         return "red: " + failed[0].split(" ")[1].split("::")[-1]
+    if mutation.right == mutation.wrong:
+        return "green" if result.returncode == 0 else "RED WITHOUT A MUTATION"
     return "NOT SEEN" if result.returncode == 0 else f"pytest exit {result.returncode}"
 
 

@@ -141,6 +141,7 @@ class Loop:
         # A parameter out of its range (a step too large) must not raise: the update is seen to be
         # non-finite, and the chain holds its last finite point.
         mode = get_mode(compile_kwargs.get("mode")).including("local_remove_check_parameter")
+        self.mode = with_cheap_calls(mode)
         kwargs = {name: value for name, value in compile_kwargs.items() if name != "mode"}
         self.function = pytensor.function(
             # The generator is advanced in place: copying one costs as much as many updates.
@@ -155,7 +156,7 @@ class Loop:
                 checksum,
                 *diagnostics,
             ],
-            mode=with_cheap_calls(mode),
+            mode=self.mode,
             on_unused_input="ignore",
             **kwargs,
         )
