@@ -10,6 +10,7 @@ from pymc_sgmcmc.schedules import BlockDecay, Cyclical, PolynomialDecay
 from pymc_sgmcmc.sghmc import SGHMC_E, SGHMC_S
 from pymc_sgmcmc.sgld import SGLD
 from pymc_sgmcmc.sgnht import SGNHT
+from pymc_sgmcmc.store import ZarrStore
 
 __version__ = version("pymc-sgmcmc")
 
@@ -25,5 +26,6 @@ __all__ = [
     "Cyclical",
     "KeptDraws",
     "PolynomialDecay",
+    "ZarrStore",
     "sample",
 ]

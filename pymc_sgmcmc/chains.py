@@ -9,6 +9,7 @@ hands out blocks; `recorded` writes them to a store, with the runner's state now
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -59,6 +60,17 @@ class Stopped:
 
 
 @dataclass
+class Resumed:
+    """Chains that go on after some draws, tuning included, of an earlier run."""
+
+    chains: range
+    n_draws: int
+
+
+Event = Block | Stopped | Resumed
+
+
+@dataclass
 class Run:
     """What all chains of a run share. Starts and generators have one entry a chain."""
 
@@ -75,6 +87,10 @@ class Run:
     each_draw: bool = False
     """Blocks of one draw, with its point, for a callback."""
     store: Any = None
+    seed: Any = None
+    """As it was given, as plain values."""
+    chains_together: int = 1
+    """Chains of one runner."""
     fresh: Any = field(default=None, repr=False)
     """The step's state before its first chain in this process."""
     _recorded: Any = field(default=None, repr=False)
@@ -83,6 +99,11 @@ class Run:
     @property
     def n_chains(self) -> int:
         return len(self.starts)
+
+    @property
+    def wants_warmup(self) -> bool:
+        """Whether draws of tuning are made into recorded variables."""
+        return self.keep_warmup or self.each_draw
 
     @property
     def total(self) -> int:
@@ -249,7 +270,7 @@ class _Waiting:
 
     def add(self, point: PointType, stats: Sequence[dict[str, Any]]) -> None:
         run = self.runner.run
-        kept = run.keep_warmup or self.runner.n_draws >= run.tune
+        kept = run.wants_warmup or self.runner.n_draws >= run.tune
         # As PyMC's recorder does it, one call a draw, so that recorded values are the same bits.
         values = self.recorded.fn(*point.values()) if kept else None
         self.draws.append((point, values, stats))
@@ -267,7 +288,7 @@ class _Waiting:
         n = len(points)
         first, self.first = self.first, self.first + n
         columns = {}
-        if run.keep_warmup or first >= run.tune:
+        if run.wants_warmup or first >= run.tune:
             columns = {
                 name: np.array(column, dtype=self.recorded.var_dtypes[name])[None]
                 for name, column in zip(
@@ -306,28 +327,42 @@ def _nonfinite(stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     return None
 
 
-def recorded(runner: Runner, store: Any) -> Generator[Block | Stopped]:
-    """Run chains to their end, keeping their blocks in a store.
+def recorded(runner: Runner, run: Run) -> Generator[Event]:
+    """Run chains to their end, keeping their blocks in the run's store, if it has one.
 
-    Goes on from what the store holds of these chains. With a store, the blocks that come out have
-    no values any more.
+    Goes on from what the store holds of these chains. What the store keeps does not come out
+    again, unless a callback wants it: those blocks have no values.
     """
-    if store is None:
+    if run.store is None:
         yield from runner.blocks()
         return
-    with store.writer(runner.chains) as writer:
-        if writer.state is not None:
+    with run.store.writer(run, runner.chains) as writer:
+        if writer.n_draws:
             runner.restore(writer.n_draws, writer.state)
-        for event in runner.blocks():
-            if isinstance(event, Block):
-                writer.write(event)
-                if writer.due():
-                    writer.commit(runner.state())
-            yield event
-        writer.commit(runner.state(), finished=True)
+            yield Resumed(runner.chains, writer.n_draws)
+        stopped = False
+        try:
+            for event in runner.blocks():
+                stopped = stopped or isinstance(event, Stopped)
+                if isinstance(event, Block):
+                    writer.write(event)
+                    if writer.due():
+                        writer.commit(runner.state())
+                    if not run.each_draw:
+                        event.values = {}
+                yield event
+        except GeneratorExit:  # between blocks: the state is that after the last
+            writer.commit(runner.state())
+            raise
+        except BaseException:  # in the middle of a draw, or of a write
+            with suppress(OSError):  # what is wrong with the store has been said
+                writer.commit(None)
+            raise
+        # A chain that stopped is left as it was, so that resuming finds the same.
+        writer.commit(None if stopped else runner.state())
 
 
-def sequential(run: Run) -> Generator[Block | Stopped]:
+def sequential(run: Run) -> Generator[Event]:
     """Engine: all chains in this process, in turns of about half a second.
 
     So Ctrl-C finds all of them about equally far. PyMC's steps and those of others run one chain
@@ -345,7 +380,7 @@ def sequential(run: Run) -> Generator[Block | Stopped]:
                 runner.go_on()
             else:
                 runner = ChainRunner(run, chain)
-                events = recorded(runner, run.store)
+                events = recorded(runner, run)
                 begun[chain] = runner, events
             changed = time.perf_counter()
             # Changing costs a shuffle of all row numbers: keep it below a twentieth.

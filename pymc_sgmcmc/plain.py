@@ -1,7 +1,12 @@
 """States of steps as plain values: dicts, lists, arrays, numbers and strings, nothing pickled."""
 
+import json
+import os
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +14,8 @@ import numpy as np
 CLASS = "__class__"
 TUPLE = "__tuple__"
 DTYPE = "__dtype__"
+ARRAY = "__array__"
+SCALAR = "__scalar__"
 
 
 def to_plain(value: Any, where: str) -> Any:
@@ -82,3 +89,58 @@ def from_plain(plain: Any, like: Any) -> Any:
 
 def _nth(items: Any, k: int) -> Any:
     return items[k] if isinstance(items, list | tuple) and k < len(items) else None
+
+
+def save(path: Path, plain: Any) -> None:
+    """Write plain values to a file that is either there as a whole or not at all.
+
+    A NumPy archive: one entry an array, one with everything else as JSON. Its checksums tell of
+    damage.
+    """
+    arrays: list[np.ndarray] = []
+
+    def strip(value: Any) -> Any:
+        if isinstance(value, np.ndarray | np.generic):
+            arrays.append(np.asarray(value))
+            return {ARRAY: len(arrays) - 1, SCALAR: isinstance(value, np.generic)}
+        if isinstance(value, dict):
+            return {key: strip(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [strip(item) for item in value]
+        return value
+
+    rest = np.array(json.dumps(strip(plain)))
+    partial = path.with_suffix(".partial")
+    with open(partial, "wb") as file:
+        np.savez(file, allow_pickle=False, rest=rest, **{f"a{k}": a for k, a in enumerate(arrays)})
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def load(path: Path) -> Any:
+    """Read what `save` wrote.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            entries = {name: archive[name] for name in archive.files}
+        rest = json.loads(str(entries["rest"]))
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, dict) and ARRAY in value:
+            array = entries[f"a{value[ARRAY]}"]
+            return array[()] if value[SCALAR] else array
+        if isinstance(value, dict):
+            return {key: fill(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [fill(item) for item in value]
+        return value
+
+    return fill(rest)

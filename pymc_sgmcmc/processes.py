@@ -12,7 +12,7 @@ import signal
 import tempfile
 import traceback
 from collections.abc import Generator, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -20,7 +20,7 @@ import cloudpickle
 from pymc.exceptions import SamplingError
 from threadpoolctl import threadpool_limits
 
-from pymc_sgmcmc.chains import Block, ChainRunner, Run, Stopped, recorded
+from pymc_sgmcmc.chains import ChainRunner, Event, Run, recorded
 
 SECONDS_TO_END = 10.0
 """What a worker is given to save its state before it is terminated."""
@@ -46,7 +46,7 @@ def context_for(mp_ctx: Any, uses_jax: bool) -> Any:
     return mp_ctx
 
 
-def parallel(run: Run, workers: int, mp_ctx: Any, blas_threads: int | None) -> Generator[Any]:
+def parallel(run: Run, workers: int, mp_ctx: Any, blas_threads: int | None) -> Generator[Event]:
     """Engine: chains side by side, in ``workers`` processes.
 
     Parameters
@@ -60,7 +60,7 @@ def parallel(run: Run, workers: int, mp_ctx: Any, blas_threads: int | None) -> G
 
     Yields
     ------
-    Block or Stopped
+    Block, Stopped or Resumed
         As they come, chains mixed.
 
     Raises
@@ -105,7 +105,7 @@ class _Pool:
             theirs.close()
             self.process_of[ours] = process
 
-    def run(self, n_chains: int) -> Iterator[Block | Stopped]:
+    def run(self, n_chains: int) -> Iterator[Event]:
         waiting = list(range(n_chains))
         idle = list(self.process_of)
         while waiting or self.chain_of:
@@ -122,7 +122,7 @@ class _Pool:
                 else:
                     yield event
 
-    def _receive(self, connection: Any) -> Block | Stopped | None:
+    def _receive(self, connection: Any) -> Event | None:
         chain = self.chain_of[connection]
         try:
             event = connection.recv()
@@ -175,10 +175,11 @@ def _load(connection: Any, path: str) -> Run:
 
 def _run_chain(connection: Any, run: Run, chain: int) -> None:
     try:
-        for event in recorded(ChainRunner(run, chain), run.store):
-            if connection.poll():  # nothing is sent to a busy worker: the pipe is closed
-                raise EOFError
-            connection.send(event)
+        with closing(recorded(ChainRunner(run, chain), run)) as events:
+            for event in events:
+                if connection.poll():  # nothing is sent to a busy worker: the pipe is closed
+                    raise EOFError
+                connection.send(event)
         connection.send(None)
     except (EOFError, OSError) as error:
         if connection.closed or _gone(connection):

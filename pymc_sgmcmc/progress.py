@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from pymc.progress_bar import MCMCProgressBarManager, default_progress_theme
 
-from pymc_sgmcmc.chains import Block
+from pymc_sgmcmc.chains import Block, Resumed
 
 MOST_BARS = 16
 """Beyond as many chains they share one bar."""
@@ -21,6 +21,19 @@ class Progress(MCMCProgressBarManager):
         super().__init__(step, chains, draws, tune, progressbar, theme)
         self._per_chain = draws + tune
         self._done = np.zeros(chains, dtype=int)
+
+    def resumed(self, event: Resumed) -> None:
+        """Show how far chains had come before."""
+        self._done[event.chains.start : event.chains.stop] = event.n_draws
+        for chain in event.chains if self._show_progress else ():
+            self._backend.update(
+                task_id=0 if self.combined_progress else chain,
+                advance=event.n_draws,
+                failing=False,
+                stats={},
+                is_last=False,
+                total=self.total_draws,
+            )
 
     def block(self, block: Block) -> None:
         """Show a block's last draw."""

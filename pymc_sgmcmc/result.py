@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ class Memory:
     """Keeps draws in PyMC's in-memory recorders, one a chain."""
 
     def __init__(self, run: Run):
-        self.n_warmup = run.tune if run.keep_warmup else 0
+        self.n_warmup = run.tune if run.wants_warmup else 0
         self.skipped = run.tune - self.n_warmup
         self.traces = []
         like = run.recorded
@@ -44,6 +44,14 @@ class Memory:
             )
             trace.setup(self.n_warmup + run.draws, chain, run.step.stats_dtypes)
             self.traces.append(trace)
+
+    @classmethod
+    def example(cls, run: Run) -> "Memory":
+        """A memory with one draw of one chain, of no meaning, to see what a result looks like."""
+        memory = cls(replace(run, starts=run.starts[:1], draws=1, tune=min(run.tune, 1)))
+        for trace in memory.traces:
+            trace.draw_idx = trace.draws
+        return memory
 
     def write(self, block: Block) -> None:
         """Keep a block."""
@@ -72,11 +80,10 @@ class _DrawsOnly(DataTreeConverter):
 
 
 def to_datatree(
-    traces: Sequence[NDArray],
+    memory: Memory,
     *,
     model: Model,
     tune: int,
-    n_warmup: int,
     discard_warmup: bool,
     seconds: float,
     include_data: bool,
@@ -90,8 +97,7 @@ def to_datatree(
 
     Parameters
     ----------
-    traces : list of NDArray
-        One a chain; the first ``n_warmup`` draws are from tuning.
+    memory : Memory
     tune : int
         Draws of tuning that were made, kept or not.
     settings : dict
@@ -102,8 +108,9 @@ def to_datatree(
     SamplingError
         If no chain has a draw after tuning.
     """
+    n_warmup = memory.n_warmup
     try:
-        chosen, length = _choose_chains(traces, n_warmup)
+        chosen, length = _choose_chains(memory.traces, n_warmup)
     except ValueError:
         raise SamplingError("No chain got beyond tuning: there are no draws to return.") from None
     # PyMC chooses the longest first; here they stay in order, under their own numbers.

@@ -5,6 +5,8 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -24,15 +26,22 @@ from pymc.stats.convergence import log_warning_stats
 from pymc.step_methods import STEP_METHODS
 from pymc.step_methods.arraystep import PopulationArrayStepShared
 from pymc.step_methods.compound import CompoundStep, flatten_steps
-from pymc.util import RandomGeneratorState, get_random_generator, get_state_from_generator
+from pymc.util import (
+    RandomGeneratorState,
+    get_random_generator,
+    get_state_from_generator,
+    random_generator_from_state,
+)
 from rich.theme import Theme
 from xarray import DataTree
 
-from pymc_sgmcmc.chains import Block, Run, Stopped, sequential
+from pymc_sgmcmc.chains import Block, Event, Resumed, Run, Stopped, sequential
+from pymc_sgmcmc.plain import from_plain, to_plain
 from pymc_sgmcmc.processes import context_for, parallel
 from pymc_sgmcmc.progress import Progress
 from pymc_sgmcmc.result import MOST_DATA_BYTES, Memory, check_convergence, data_bytes, to_datatree
 from pymc_sgmcmc.step import SGMCMCStep
+from pymc_sgmcmc.store import ZarrStore
 from pymc_sgmcmc.vectorized import check_step, vectorized
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -186,8 +195,14 @@ def sample(
         raise ValueError(f"init={init!r} must be 'jitter' or 'point'.")
     if random_seed is not None and np.isscalar(random_seed) and random_seed == -1:
         raise ValueError("random_seed=-1 is not allowed. Pass None for a random one.")
+    store = _as_store(trace, resume)
+    if store is not None:
+        store.check(resume)
+        if resume and random_seed is None and store.exists:
+            random_seed = store.record["seed"]
     with _quiet_logging(quiet):
-        generators = get_random_generator(random_seed).spawn(chains)
+        seed, generator = _seeded(random_seed)
+        generators = generator.spawn(chains)
         starts = _starts(model, initvals, init, generators)
         step = _whole_step(model, step, starts[0], compile_kwargs)
         return sample_from_init(
@@ -206,13 +221,14 @@ def sample(
             var_names=var_names,
             idata_kwargs=idata_kwargs,
             compute_convergence_checks=compute_convergence_checks,
-            trace=trace,
+            trace=store,
             resume=resume,
             callback=callback,
             mp_ctx=mp_ctx,
             blas_cores=blas_cores,
             chain_method=chain_method,
             include_data=include_data,
+            seed=seed,
         )
 
 
@@ -240,6 +256,7 @@ def sample_from_init(
     blas_cores: int | Literal["auto"] | None = "auto",
     chain_method: str | None = None,
     include_data: bool | None = None,
+    seed: Any = None,
 ) -> DataTree:
     """Sample with everything settled: one start and one generator a chain.
 
@@ -247,6 +264,7 @@ def sample_from_init(
     this package's own. See `sample`.
     """
     idata_kwargs = dict(idata_kwargs or {})
+    store = _as_store(trace, resume)
     cores = min(4, _n_cores()) if cores is None else cores
     run = Run(
         model=model,
@@ -256,8 +274,10 @@ def sample_from_init(
         starts=list(initvals),
         rngs=list(random_seed),
         vars=[],
-        keep_warmup=not discard_tuned_samples or callback is not None,
+        keep_warmup=not discard_tuned_samples,
         each_draw=callback is not None,
+        seed=seed,
+        store=store,
     )
     _choose_recorded(run, var_names, idata_kwargs.get("include_transformed", False))
     if include_data is None:
@@ -274,22 +294,34 @@ def sample_from_init(
         "chain_method": method,
         "floatX": pytensor.config.floatX,
     }
-    memory = Memory(run)
+    convert = partial(
+        to_datatree,
+        model=model,
+        tune=tune,
+        discard_warmup=discard_tuned_samples,
+        include_data=include_data,
+        keep_warning_stat=keep_warning_stat and store is None,
+        idata_kwargs=idata_kwargs,
+        settings=settings,
+    )
+    memory = None
+    if store is None:
+        memory = Memory(run)
+    else:
+        example = convert(Memory.example(run), seconds=0.0)
+        for message in store.begin(run, example):
+            _log.warning(message)
+        if min(store.n_draws) >= draws:
+            engine.close()
     began = time.perf_counter()
 
     def result() -> DataTree:
-        return to_datatree(
-            memory.traces,
-            model=model,
-            tune=tune,
-            n_warmup=memory.n_warmup,
-            discard_warmup=discard_tuned_samples,
-            seconds=time.perf_counter() - began,
-            include_data=include_data,
-            keep_warning_stat=keep_warning_stat,
-            idata_kwargs=idata_kwargs,
-            settings=settings,
-        )
+        seconds = time.perf_counter() - began
+        if memory is not None:
+            return convert(memory, seconds=seconds)
+        assert store is not None
+        store.add_seconds(seconds)
+        return store.to_datatree()
 
     stops: list[Stopped] = []
     progress = Progress(step, chains, draws, tune, progressbar, progressbar_theme)
@@ -307,15 +339,15 @@ def sample_from_init(
         if not stops:
             raise
         raise SamplingError(f"{error} {stops[0].message}") from None
-    _log.info(_summary(run, memory, tree))
+    _log.info(_summary(run, tree))
     if compute_convergence_checks:
         check_convergence(tree, model)
     return tree
 
 
 def _collect(
-    engine: Generator[Block | Stopped],
-    memory: Memory,
+    engine: Generator[Event],
+    memory: Memory | None,
     progress: Progress,
     callback: Callable | None,
     run: Run,
@@ -328,12 +360,17 @@ def _collect(
             _log.error(event.message)
             progress.failed(event.chain)
             continue
-        memory.write(event)
+        if isinstance(event, Resumed):
+            progress.resumed(event)
+            continue
+        if memory is not None:
+            memory.write(event)
         progress.block(event)
         _log_warnings(event)
         if callback is not None:
             for chain, draw in _draws(event, run):
-                callback(trace=memory.traces[chain], draw=draw)
+                trace = run.store if memory is None else memory.traces[chain]
+                callback(trace=trace, draw=draw)
 
 
 def _draws(block: Block, run: Run) -> Iterator[tuple[int, Draw]]:
@@ -363,7 +400,7 @@ def _salvage(error: Exception, result: Callable[[], DataTree]) -> None:
     error.add_note("The draws made until then are in this exception's attribute `idata`.")
 
 
-def _summary(run: Run, memory: Memory, tree: DataTree) -> str:
+def _summary(run: Run, tree: DataTree) -> str:
     sizes = tree["posterior"].sizes
     left_out = sorted(set(range(run.n_chains)) - {int(c) for c in tree["posterior"].chain})
     text = (
@@ -392,6 +429,35 @@ def _checked_numbers(draws: Any, tune: Any, chains: Any) -> tuple[int, int | Non
         if not isinstance(number, int | np.integer) or number < least:
             raise ValueError(f"{name}={number!r} must be a whole number, at least {least}.")
     return int(draws), tune if tune is None else int(tune), CHAINS if chains is None else chains
+
+
+def _as_store(trace: Any, resume: bool) -> ZarrStore | None:
+    if trace is None:
+        if resume:
+            raise ValueError("resume=True needs the store of the earlier run: trace=<path>.")
+        return None
+    if isinstance(trace, str | Path):
+        return ZarrStore(trace)
+    if not isinstance(trace, ZarrStore):
+        raise ValueError(
+            f"trace={trace!r} must be a path or a ZarrStore. Draws are kept in memory without one; "
+            "they are not lost in an error."
+        )
+    return trace
+
+
+def _seeded(random_seed: Any) -> tuple[Any, np.random.Generator]:
+    """Return a seed as plain values, and its generator."""
+    if random_seed is None:
+        random_seed = np.random.SeedSequence().entropy
+    if isinstance(random_seed, dict):  # a generator's, from a store
+        state = from_plain(random_seed, RandomGeneratorState({}, {}))
+        return random_seed, random_generator_from_state(state)
+    if isinstance(random_seed, np.random.Generator | np.random.BitGenerator):
+        generator = get_random_generator(random_seed)
+        return to_plain(get_state_from_generator(generator), "seed"), generator
+    plain = random_seed if isinstance(random_seed, int) else np.asarray(random_seed).tolist()
+    return plain, get_random_generator(random_seed)
 
 
 def _check_names(model: Model, names: Any, argument: str) -> None:
@@ -542,7 +608,7 @@ def _default_method(run: Run, cores: int, uses_jax: bool) -> str:
 
 def _engine(
     run: Run, method: str | None, cores: int, mp_ctx: Any, blas_cores: Any
-) -> tuple[Generator[Block | Stopped], str]:
+) -> tuple[Generator[Event], str]:
     """Return the engine of a chain method, or the one that suits the backend."""
     steps = flatten_steps(run.step)
     uses_jax = any(s._backend.is_jax for s in steps if isinstance(s, SGMCMCStep))
