@@ -9,6 +9,7 @@ from pymc_sgmcmc.schedules import BlockDecay, Cyclical, PolynomialDecay
 from pymc_sgmcmc.sghmc import SGHMC_E, SGHMC_S
 from pymc_sgmcmc.sgld import SGLD
 from pymc_sgmcmc.sgnht import SGNHT
+from pymc_sgmcmc.sources import StreamedData
 
 __version__ = version("pymc-sgmcmc")
 
@@ -24,4 +25,5 @@ __all__ = [
     "Cyclical",
     "KeptDraws",
     "PolynomialDecay",
+    "StreamedData",
 ]

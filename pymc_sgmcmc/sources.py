@@ -12,8 +12,12 @@ import numpy as np
 
 WINDOW_BYTES = 2**26
 """Default size of a shuffle window: 64 MiB."""
+WINDOW_ROWS = (1024, 2**18)
+"""Its rows at least and at most."""
 CHUNK_BYTES = 2**17
 """Default size of a chunk of consecutive rows: 128 KiB, what Linux reads ahead."""
+CHUNKS_A_WINDOW = 256
+"""So many at least, by default."""
 
 type Pieces = Iterator[dict[str, np.ndarray]]
 """Consecutive rows by container, of one length for all containers."""
@@ -286,6 +290,10 @@ def _as_array(rows: Any, name: str) -> np.ndarray:
     return np.asarray(rows)
 
 
+def _default_window(row_bytes: int) -> int:
+    return min(max(WINDOW_BYTES // row_bytes, WINDOW_ROWS[0]), WINDOW_ROWS[1])
+
+
 def _sources(given: Any, n_rows: int | None) -> list[ArraySource | IterableSource]:
     """What each entry of ``data=`` is."""
     if not isinstance(given, Mapping):
@@ -332,10 +340,11 @@ class StreamedData:
     n_rows : int, optional
         Number of rows N, where an iterable does not tell it.
     window : int, optional
-        Rows in a shuffle window; at least the batch size. Default: 64 MiB of rows, 1024 at least.
+        Rows in a shuffle window; at least the batch size. Default: 64 MiB of rows, but between
+        1024 and 262144 rows.
     chunk : int, optional
-        Consecutive rows that are read together, for arrays. Default: 128 KiB of rows, or the
-        chunks of the zarr array or HDF5 data set.
+        Consecutive rows that are read together, for arrays. Default: the chunks of a zarr array
+        or HDF5 data set; else 128 KiB of rows, but at most 1/256 of the window.
 
     Raises
     ------
@@ -391,11 +400,10 @@ class StreamedData:
             for name, rows in first.items()
         }
         row_bytes = max(1, sum(format.row_bytes for format in self.formats.values()))
-        natural = max((s.chunk for s in self.sources if isinstance(s, ArraySource)), default=1)
-        if natural == 1:
-            natural = max(1, CHUNK_BYTES // row_bytes)
-        self.window = min(window or max(WINDOW_BYTES // row_bytes, 1024), self.n_rows)
-        self.chunk = min(chunk or natural, self.n_rows if chunk else self.window)
+        self.window = min(window or _default_window(row_bytes), self.n_rows)
+        stored = max((s.chunk for s in self.sources if isinstance(s, ArraySource)), default=1)
+        small = max(1, min(CHUNK_BYTES // row_bytes, self.window // CHUNKS_A_WINDOW))
+        self.chunk = chunk or (min(stored, self.window) if stored > 1 else small)
         if self.chunk > self.window:
             raise ValueError(
                 f"chunk={self.chunk} is larger than the shuffle window of {self.window} rows: "
