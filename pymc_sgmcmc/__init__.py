@@ -9,6 +9,7 @@ from pymc_sgmcmc.schedules import BlockDecay, Cyclical, PolynomialDecay
 from pymc_sgmcmc.sghmc import SGHMC_E, SGHMC_S
 from pymc_sgmcmc.sgld import SGLD
 from pymc_sgmcmc.sgnht import SGNHT
+from pymc_sgmcmc.shuffle_on_disk import shuffle_on_disk
 from pymc_sgmcmc.sources import StreamedData
 
 __version__ = version("pymc-sgmcmc")
@@ -26,4 +27,5 @@ __all__ = [
     "KeptDraws",
     "PolynomialDecay",
     "StreamedData",
+    "shuffle_on_disk",
 ]

@@ -133,41 +133,39 @@ def batch_mean_variance(data, batch_size, n_batches, seed):
     taken = stream(data, seed=seed, batch_size=batch_size).take(n_batches)["row"]
     deviations = taken.reshape(n_batches, batch_size).mean(axis=1) - values.mean()
     squares = deviations**2 * batch_size / values.var()
-    blocks = squares.reshape(64, -1).mean(axis=1)  # of whole epochs, which are independent
-    return blocks.mean(), blocks.std(ddof=1) / np.sqrt(64)
+    blocks = squares.reshape(32, -1).mean(axis=1)  # of whole epochs, which are independent
+    return blocks.mean(), blocks.std(ddof=1) / np.sqrt(32)
 
 
 @pytest.mark.parametrize("batch_size", [4, 32])
 @pytest.mark.parametrize("order", ["sorted", "clusters"])
 @pytest.mark.parametrize("kind", ["arrays", "iterable"])
 def test_variance_of_batch_means_is_as_stated(kind, order, batch_size):
-    """1 + n (deff - 1) / W, within 5 standard errors (n rows of W: times 1 - n / W).
+    """n deff / W of the windows' means and (1 - deff / W) (1 - n / W) of the rows within them.
 
-    Sorted: an iterable's window is one of K = N / W slabs, Var(window mean) = Var(row) (1 - 1/K^2);
-    an array's takes a random chunk from each of W / C stretches, each of which spans C / W of the
-    range. Clusters of C equal rows in random order: rho = 1, deff = C (1 - W / N) for both, whose
-    windows are W / C whole clusters without replacement.
+    That is 1 + n (deff - 1) / W where n, deff << W. Sorted array: a window has a random one of the
+    K = N / W chunks, whose means are C / N of the range apart, from each of W / C stretches, so
+    Var(window mean) = (K^2 - 1) / 12 (C / N)^2 C / W. Array of clusters, each a chunk of equal
+    rows, in random order: Var(window mean) = Var(row) (1 - 1 / K) C / W. An iterable's windows are
+    the same W rows each time.
     """
     n, window, chunk = 16_384, 512, 16
     if order == "sorted":
         values = np.arange(n) / n
     else:
         values = np.repeat(np.random.default_rng(0).normal(size=n // chunk), chunk)
-    if kind == "arrays":
-        data = sgm.StreamedData({"row": values}, window=window, chunk=chunk)
-        # of a stretch's K chunks, whose means are C / n apart, one: (K^2 - 1) / 12 (C / n)^2
-        k, strata = n // window, window // chunk
-        between = (k**2 - 1) / 12 * (chunk / n) ** 2 / strata
-        deff = window * between / values.var()
-    else:
+    k = n // window
+    if kind == "iterable":
         data = of_loader(values, window=window, batch_size=100)
-        deff = window * (1 - (window / n) ** 2)
-    if order == "clusters":
-        deff = chunk * (1 - window / n)
-    expected = (1 - batch_size / window) + batch_size * deff / window
-    measured, error = batch_mean_variance(data, batch_size, 2**20 // batch_size, seed=3)
-    assert abs(measured - expected) < 5 * error + 0.02 * expected
-    assert error < 0.1 * expected
+        deff = window * values.reshape(k, window).mean(axis=1).var() / values.var()
+    else:
+        data = sgm.StreamedData({"row": values}, window=window, chunk=chunk)
+        of_sorted = (k**2 - 1) / 12 * (chunk / n) ** 2 * chunk / values.var()
+        deff = of_sorted if order == "sorted" else chunk * (1 - 1 / k)
+    expected = batch_size * deff / window + (1 - deff / window) * (1 - batch_size / window)
+    measured, error = batch_mean_variance(data, batch_size, 2**19 // batch_size, seed=3)
+    assert abs(measured - expected) < 5 * error
+    assert error < 0.03 * expected
 
 
 @pytest.mark.parametrize(
@@ -429,3 +427,23 @@ def test_defaults():
     assert (numbers.window, numbers.chunk) == (2**18, 1024)
     few = sgm.StreamedData({"x": np.zeros((10, 3))})
     assert (few.window, few.chunk) == (10, 1)
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_shuffle_on_disk(tmp_path, kind):
+    """Each row once, containers aligned, every place as likely; files are never overwritten."""
+    data = STREAMS[kind]()
+    n = 980 if kind == "dropping" else N
+    shuffled = sgm.shuffle_on_disk(data, tmp_path / "a", seed=1)
+    assert all(isinstance(a, np.memmap) for a in shuffled.values())
+    np.testing.assert_array_equal(np.sort(shuffled["row"]), np.arange(n))
+    np.testing.assert_array_equal(shuffled["x"][:, 0], shuffled["row"])
+    again = sgm.shuffle_on_disk(data, tmp_path / "b", seed=1)
+    np.testing.assert_array_equal(again["row"], shuffled["row"])
+    assert sorted(os.listdir(tmp_path / "a")) == ["row.npy", "x.npy"]
+    # over places cut into ten: chi-square of the rows of the first tenth
+    counts = np.bincount(np.flatnonzero(shuffled["row"] < n // 10) * 10 // n, minlength=10)
+    assert np.sum((counts - counts.mean()) ** 2 / counts.mean()) < stats.chi2(9).isf(1e-6)
+    assert abs(np.corrcoef(shuffled["row"], np.arange(n))[0, 1]) < 5 / np.sqrt(n)
+    with pytest.raises(FileExistsError, match="another directory"):
+        sgm.shuffle_on_disk(data, tmp_path / "b", seed=1)
