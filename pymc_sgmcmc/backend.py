@@ -74,6 +74,6 @@ def release_gil(function: Any) -> None:
 
     The thread that reads streamed data would wait otherwise. JAX lets them run anyway.
     """
-    jitted = getattr(function.vm, "jit_fn", None)
-    if hasattr(jitted, "targetoptions"):
-        jitted.targetoptions["nogil"] = True
+    options = getattr(getattr(function.vm, "jit_fn", None), "targetoptions", None)
+    if options is not None:
+        options["nogil"] = True

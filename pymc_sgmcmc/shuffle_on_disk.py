@@ -96,10 +96,11 @@ def _deal(data: StreamedData, scratch: Path, rng: np.random.Generator) -> list[i
             order = np.argsort(bucket_of_row, kind="stable")
             counts = np.bincount(bucket_of_row, minlength=n_buckets)
             ends = np.cumsum(counts)
+            filled = np.flatnonzero(counts).tolist()
             for name, rows in piece.items():
                 data.formats[name].check(name, rows)
                 dealt = rows[order].astype(data.formats[name].dtype, copy=False)
-                for bucket in np.flatnonzero(counts):
+                for bucket in filled:
                     with open(_bucket(scratch, name, bucket), "ab") as file:
                         dealt[ends[bucket] - counts[bucket] : ends[bucket]].tofile(file)
             sizes += counts

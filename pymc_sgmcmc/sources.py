@@ -369,7 +369,7 @@ class StreamedData:
     ...     X = pm.Data("X", data.head()["X"], dims=("obs", "pixel"))
     ...     y = pm.Data("y", data.head()["y"], dims="obs")
     ...     w = pm.Normal("w", dims="pixel")
-    ...     obs = pm.Normal("obs", (X / 255) @ w, 1, observed=y, dims="obs")
+    ...     likelihood = pm.Normal("likelihood", (X / 255) @ w, 1, observed=y, dims="obs")
     ...     step = sgm.MSGNHT_S(step_size=1e-3, batch_size=100, data=data)
     """
 

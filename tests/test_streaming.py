@@ -115,7 +115,7 @@ def test_replacement_draws_rows_of_the_window_independently():
 
 @pytest.mark.parametrize("dropped", [False, True])
 def test_loader_that_drops_its_last_rows(dropped):
-    """1003 rows in batches of 70: 980 of them come, in windows of which the last is short or gone."""
+    """1003 rows in batches of 70: 980 of them come, the last window is short or empty."""
     for window in (200, 490, 981):
         data = of_loader(ROWS, window=window, drop_last=dropped)
         n = 980 if dropped else N
