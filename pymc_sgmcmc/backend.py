@@ -67,13 +67,3 @@ class Jax:
 def backend_of(mode: Mode) -> Host | Jax:
     """Return the backend that a compilation mode runs on."""
     return Jax() if type(mode.linker).__name__ == "JAXLinker" else Host()
-
-
-def release_gil(function: Any) -> None:
-    """Let other threads run during calls of a numba function that is not compiled yet.
-
-    The thread that reads streamed data would wait otherwise. JAX lets them run anyway.
-    """
-    options = getattr(getattr(function.vm, "jit_fn", None), "targetoptions", None)
-    if options is not None:
-        options["nogil"] = True

@@ -11,7 +11,6 @@ from pytensor.scan.basic import scan
 from pytensor.tensor.random.type import random_generator_type
 
 from pymc_sgmcmc.algorithm import Algorithm
-from pymc_sgmcmc.backend import release_gil
 from pymc_sgmcmc.gradients import GradientSource
 from pymc_sgmcmc.stream import Stream
 
@@ -156,7 +155,6 @@ class Loop:
             **kwargs,
         )
         self.function.trust_input = True
-        release_gil(self.function)
 
     def _named(self, flat: list) -> dict[str, list]:
         flat = list(flat)
