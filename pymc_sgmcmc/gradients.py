@@ -28,6 +28,7 @@ from pymc_sgmcmc.minibatch import (
     find_row_axis,
 )
 from pymc_sgmcmc.placeholders import check_covered, filled, fitted_to, refuse_whole
+from pymc_sgmcmc.rewrites import tidy
 from pymc_sgmcmc.self_check import check_terms
 from pymc_sgmcmc.sources import StreamedData
 from pymc_sgmcmc.stream import Stream
@@ -374,7 +375,7 @@ def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays)
         log_likelihood=log_likelihood,
         n_data=n_data,
         prior=[_gradient(log_prior, v) for v in vars],
-        likelihood=[_gradient(log_likelihood, v) for v in vars],
+        likelihood=tidy([_gradient(log_likelihood, v) for v in vars]),
     )
     source.check_data()
     return source
