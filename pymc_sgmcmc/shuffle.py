@@ -160,7 +160,7 @@ class OrderCheck:
 
     def see(self, window: Window) -> None:
         """Judge with one more window."""
-        if len(self._n_rows) == WINDOWS_COMPARED:
+        if self.complaint is not None or len(self._n_rows) == WINDOWS_COMPARED:
             return
         self._n_rows.append(window.n_rows)
         for name, rows in window.rows.items():

@@ -93,6 +93,7 @@ class StreamedBatches:
         self.longest = data.window // batch_size
         """Batches to take at once, so that a block is no larger than a window."""
         self._bit_generator = type(rng.bit_generator)
+        self._complained = False
         self._begin_at(dict(rng.bit_generator.state), 0)
 
     def _begin_at(self, epoch_state: dict[str, Any], position: int) -> None:
@@ -144,8 +145,9 @@ class StreamedBatches:
 
     def complaint(self) -> str | None:
         """What is wrong with the order of the rows read so far, if anything: told once."""
-        told, self._order.complaint = self._order.complaint, None
-        return told
+        complaint = None if self._complained else self._order.complaint
+        self._complained |= complaint is not None
+        return complaint
 
     @property
     def state(self) -> dict[str, Any]:

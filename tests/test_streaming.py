@@ -3,23 +3,18 @@
 import json
 import os
 import pickle
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 import tracemalloc
 
-import cloudpickle
 import h5py
 import numpy as np
-import pymc as pm
 import pytest
 import zarr
 from scipy import stats
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.shuffle import OrderCheck, Window, chunk_order, shuffled_windows
+from pymc_sgmcmc.shuffle import OrderCheck, Window, chunk_order
 from pymc_sgmcmc.sources import ArraySource
 from pymc_sgmcmc.streaming import StreamedBatches
 
