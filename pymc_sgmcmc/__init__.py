@@ -10,6 +10,8 @@ from pymc_sgmcmc.schedules import BlockDecay, Cyclical, PolynomialDecay
 from pymc_sgmcmc.sghmc import SGHMC_E, SGHMC_S
 from pymc_sgmcmc.sgld import SGLD
 from pymc_sgmcmc.sgnht import SGNHT
+from pymc_sgmcmc.shuffle_on_disk import shuffle_on_disk
+from pymc_sgmcmc.sources import StreamedData
 from pymc_sgmcmc.store import ZarrStore
 
 __version__ = version("pymc-sgmcmc")
@@ -26,6 +28,8 @@ __all__ = [
     "Cyclical",
     "KeptDraws",
     "PolynomialDecay",
+    "StreamedData",
     "ZarrStore",
     "sample",
+    "shuffle_on_disk",
 ]

@@ -5,7 +5,7 @@ of rows baked in). Instead each observed variable is built anew from the batch's
 PyMC's own `change_dist_size`, and its log probability derived as PyMC derives any other.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -274,7 +274,10 @@ def sliced_axis(model: pm.Model, array: Array, rows: RowAxis) -> int | None:
 
 
 def batched_terms(
-    model: pm.Model, row_axis: RowAxis, index: TensorVariable
+    model: pm.Model,
+    row_axis: RowAxis,
+    index: TensorVariable,
+    dtypes: Mapping[str, np.dtype] | None = None,
 ) -> tuple[list[Term], dict[Array, CutArray], list[Variable]]:
     """Build the terms of the model that are cut into batches.
 
@@ -284,6 +287,8 @@ def batched_terms(
     row_axis : RowAxis
     index : integer vector
         Row numbers of the batch.
+    dtypes : mapping, optional
+        Types in which the rows of some arrays come, by the arrays' names; default: their own.
 
     Returns
     -------
@@ -303,9 +308,10 @@ def batched_terms(
         if axis is None or array in cuts or not isinstance(array, SharedVariable | Constant):
             return
         shape = [n if a != axis else None for a, n in enumerate(array_value(array).shape)]
-        whole = pt.tensor(array.name, shape=shape, dtype=array.type.dtype)
+        dtype = (dtypes or {}).get(array.name, array.type.dtype)
+        whole = pt.tensor(array.name, shape=shape, dtype=dtype)
         cuts[array] = CutArray(whole, axis)
-        batch[array] = whole[(slice(None),) * axis + (index,)]
+        batch[array] = whole[(slice(None),) * axis + (index,)].astype(array.type.dtype)
 
     for rv, axis in row_axis.axes.items():
         cut(_observed_array(model, rv), axis)

@@ -29,6 +29,8 @@ from pymc_sgmcmc.gradients import check_batch_size, gradient_source
 from pymc_sgmcmc.loop import Loop, Outcome
 from pymc_sgmcmc.minibatch import array_value
 from pymc_sgmcmc.schedules import StepSize, as_schedule, step_sizes
+from pymc_sgmcmc.sources import StreamedData
+from pymc_sgmcmc.streaming import StreamedBatches
 
 COMMON_PARAMETERS = """\
 vars : list of variables, optional
@@ -47,6 +49,10 @@ replacement : bool, default False
     Draw rows independently instead of in shuffled epochs.
 self_check : bool, default True
     Check at construction that the likelihoods of disjoint batches add up to that of all rows.
+data : dict, iterable or StreamedData, optional
+    Data that stays on disk: a source of rows for each of the model's `pm.Data` containers with a
+    row for each datum, as in ``{"X": memmap, "y": memmap}``. The containers hold a few rows as
+    placeholders.
 model : pymc.Model, optional
     Default: the model on the context stack.
 rng : int or numpy.random.Generator, optional
@@ -116,6 +122,7 @@ class SGMCMCStep(BlockedStep):
         thin: int = 1,
         replacement: bool = False,
         self_check: bool = True,
+        data: Any = None,
         model: Model | None = None,
         rng: RandomGenerator = None,
         initial_point: PointType | None = None,
@@ -147,6 +154,7 @@ class SGMCMCStep(BlockedStep):
             batch_size=batch_size,
             minibatch_dim=minibatch_dim,
             self_check=self_check,
+            data=None if data is None else StreamedData.of(data),
         )
         self.statistics = (*self.algorithm.statistics, *self.source.statistics)
         self.stats_dtypes_shapes = _statistics(self.statistics)
@@ -210,33 +218,53 @@ class SGMCMCStep(BlockedStep):
     def _begin_streams(self, tune: int) -> None:
         noise_rng, self._init_rng, *batch_rngs = self.rng.spawn(2 + len(self.source.rows))
         self._noise = self._backend.generator(noise_rng)
-        self._batches = [
+        self._batches: list[Batches | StreamedBatches] = [
             Batches(rows.n_rows, rows.batch_size, batch_rng, self.replacement)
+            if rows.streamed is None
+            else StreamedBatches(rows.streamed, rows.batch_size, batch_rng, self.replacement)
             for rows, batch_rng in zip(self.source.rows, batch_rngs, strict=True)
         ]
+        streamed = [b.longest for b in self._batches if isinstance(b, StreamedBatches)]
+        self._longest_call = min([self.thin, *streamed])
         self._state: dict[str, list] | None = None
         self.n_updates = 0
         self.warned = False
         self._burnt_in = max(tune, BURNT_IN) * self.thin
-        self._updates_per_call = min(self.thin, FIRST_CALL)
+        self._updates_per_call = min(self._longest_call, FIRST_CALL)
         self._lengths_run: set[int] = set()
 
     def _run(self, theta: list, others: list, n_updates: int) -> tuple[Outcome, np.ndarray]:
         """One compiled call."""
         array = self._backend.array
         h = step_sizes(self.schedule, self.n_updates, n_updates, self._updates_per_epoch)
-        rows = [batches.take(n_updates) for batches in self._batches]
+        rows, constants = self._batches_of_call(n_updates)
         assert self._loop is not None  # `_begin` has made it
         outcome = self._loop(
             array(h.astype(pytensor.config.floatX)),
-            [array(r) for r in rows],
+            rows,
             theta,
             self._state,
             self._noise,
-            [*self._constants, *others],
+            [*constants, *others],
         )
         self._noise = outcome.rng
         return outcome, h
+
+    def _batches_of_call(self, n_updates: int) -> tuple[list, list]:
+        """Row numbers and constants; of streamed data only the rows that the call needs."""
+        array = self._backend.array
+        rows, constants = [], list(self._constants)
+        for batches in self._batches:
+            if isinstance(batches, StreamedBatches):
+                block = batches.take(n_updates)
+                for k, (data, _) in enumerate(self.source.data, start=len(self.source.rows)):
+                    if data.name in block:
+                        constants[k] = array(block[data.name])
+                numbers = np.arange(n_updates * batches.batch_size).reshape(n_updates, -1)
+            else:
+                numbers = batches.take(n_updates)
+            rows.append(array(numbers))
+        return rows, constants
 
     def _begin(self, point: PointType) -> None:
         """Initial sampler state, and the compiled loop if this process has none yet."""
@@ -319,11 +347,11 @@ class SGMCMCStep(BlockedStep):
         """Choose the next call's length from this one's, unless this was the first so long."""
         if n_updates not in self._lengths_run:
             self._lengths_run.add(n_updates)  # it may have compiled: JAX does for each length
-        elif seconds > SECONDS_PER_CALL or self._updates_per_call < self.thin:
+        elif seconds > SECONDS_PER_CALL or self._updates_per_call < self._longest_call:
             affordable = int(SECONDS_PER_CALL * n_updates / seconds)
             # A power of two, so that few lengths are ever compiled.
             affordable = 2 ** int(np.log2(max(affordable, 1)))
-            self._updates_per_call = min(self.thin, affordable)
+            self._updates_per_call = min(self._longest_call, affordable)
 
     def _first_nonfinite(self, outcome: Outcome) -> tuple[str, int]:
         """Variable and position in the call of the first non-finite value."""
@@ -336,7 +364,10 @@ class SGMCMCStep(BlockedStep):
         return self.vars[int(np.argmin(finite))].name, len(squared) - 1
 
     def _caution(self, diagnostics: dict[str, float]) -> SamplerWarning | None:
-        """Once a chain, after its burn-in: what the algorithm has to say of its state."""
+        """Once a chain: a bad order of streamed rows, and the algorithm's word after burn-in."""
+        for batches in self._batches:
+            if isinstance(batches, StreamedBatches) and (message := batches.complaint()):
+                return SamplerWarning(WarningType.BAD_PARAMS, message, "warning")
         if self.n_updates != self._burnt_in:
             return None
         n_elements = sum(int(np.prod(shape)) for shape in self.source.shapes)
