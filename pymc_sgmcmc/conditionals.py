@@ -8,7 +8,7 @@ z up to date: see `pymc_sgmcmc.affine`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import pytensor
@@ -70,6 +70,8 @@ class Conditional:
     """Sum of the other terms for each row, as a function of ``maps`` and ``fixed``."""
     fixed: list[Variable]
     """What does not change while the units of this variable do."""
+    is_affine: bool = True
+    """Else ``maps`` is the variable's value alone, without columns."""
 
     @property
     def n_units(self) -> int:
@@ -77,15 +79,23 @@ class Conditional:
         return int(np.prod(self.variable.shape, dtype=int))
 
 
-def conditional(joint: Joint, variable: LocalVariable, logistic: bool) -> Conditional:
+def conditional(
+    joint: Joint,
+    variable: LocalVariable,
+    *,
+    logistic: bool,
+    separable: bool = True,
+    affine: bool = True,
+) -> Conditional:
     """Collect the terms that depend on a latent variable.
 
-    ``logistic`` tells whether Bernoulli terms are to be set apart.
+    ``logistic`` and ``separable`` tell whether such terms are to be set apart, ``affine`` whether to
+    look for affine maps.
     """
     rows = [joint.rows, *(v.value for v in joint.variables)]
     n_units = int(np.prod(variable.shape, dtype=int))
     basis = pt.constant(np.eye(n_units).reshape(n_units, *variable.shape).astype(variable.dtype))
-    separable: list[TensorVariable] = []
+    separable_terms: list[TensorVariable] = []
     logistic_terms: list[LogisticTerm] = []
     others: list[AffineDependence] = []
     for term in joint.terms:
@@ -93,25 +103,26 @@ def conditional(joint: Joint, variable: LocalVariable, logistic: bool) -> Condit
             continue
         found = affine_dependence(term.logp, variable.value, rows)
         bernoulli = match_bernoulli(found.expression) if logistic else None
-        if found.is_elementwise:
-            separable.append(found.expression)
+        if separable and found.is_elementwise:
+            separable_terms.append(found.expression)
         elif bernoulli and found.frontier == [bernoulli[1]] and bernoulli[1].ndim == 2:
             [column] = found.columns(basis)
             logistic_terms.append(LogisticTerm(*bernoulli, column))
         else:
             others.append(found)
     floatX = pytensor.config.floatX
-    maps = [a for d in others for a in d.frontier]
+    maps = [a for d in others for a in d.frontier] if affine else [variable.value]
     terms = [d.expression.sum(axis=tuple(range(1, d.expression.ndim))) for d in others]
     of_rows = pt.add(*terms, pt.zeros((1,), dtype=floatX))
     return Conditional(
         variable,
-        pt.add(*separable, pt.zeros_like(variable.value, dtype=floatX)),
+        pt.add(*separable_terms, pt.zeros_like(variable.value, dtype=floatX)),
         logistic_terms,
         maps,
-        [column for d in others for column in d.columns(basis)],
+        [column for d in others for column in d.columns(basis)] if affine else [],
         of_rows,
         boundary(maps, [of_rows]),
+        affine,
     )
 
 
@@ -120,12 +131,36 @@ def _along_rows(per_row: TensorVariable, like: TensorVariable) -> TensorVariable
     return per_row.reshape((-1, *[1] * (like.ndim - 1))) if like.ndim > 1 else per_row
 
 
-def _moved(maps: Tensors, columns: Tensors, steps: TensorVariable) -> Tensors:
+def moved(maps: Tensors, columns: Tensors, steps: TensorVariable) -> Tensors:
     """Affine maps after a unit has changed by a step for each row."""
     return [
         a + (_along_rows(steps, a) * column).astype(a.dtype)
         for a, column in zip(maps, columns, strict=True)
     ]
+
+
+class Move(Protocol):
+    """How a sweep draws one latent variable given the others.
+
+    Expressions are made of a joint's placeholders; `sweep` is given their values.
+    """
+
+    copies: int
+    """How many times the batch is repeated in ``each_sweep``."""
+    once: list[Variable]
+    """What is the same for all sweeps of a batch."""
+    each_sweep: list[Variable]
+    """What a sweep begins with."""
+
+    def sweep(
+        self,
+        z: TensorVariable,
+        once: list[Variable],
+        each_sweep: list[Variable],
+        stream: Stream,
+    ) -> TensorVariable:
+        """Draw anew, starting from ``z``."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -187,7 +222,7 @@ class Binary:
             gain = sign * log_odds - loss
             if k:
                 steps = sign * np.asarray(high - low, dtype=floatX)
-                trial = _moved(maps, columns, steps)
+                trial = moved(maps, columns, steps)
                 proposed = density(trial, fixed)
                 gain = gain + proposed - current
             for v, tau in zip(vs, taus, strict=True):
@@ -267,14 +302,14 @@ class Enumerated:
         def unit(z, uniform, table, *args):
             columns, maps, fixed = args[:k], args[k : 2 * k], args[2 * k :]
 
-            trial = _moved(maps, columns, (candidates[:, None] - z).ravel())
+            trial = moved(maps, columns, (candidates[:, None] - z).ravel())
             replace = dict(zip([*c.maps, *c.fixed], [*trial, *fixed], strict=True))
             [of_rows] = substitute([c.of_rows], replace)
             of_rows = of_rows + pt.zeros((n_values * n_rows,), dtype=floatX)
             logits = of_rows.reshape((n_values, n_rows)) + table
             cumulative = pt.cumsum(pt.special.softmax(logits, axis=0), axis=0)
             new = candidates[(uniform > cumulative[:-1]).sum(axis=0)]
-            return [new, *_moved(maps, columns, pt.concatenate([new - z] * n_values))]
+            return [new, *moved(maps, columns, pt.concatenate([new - z] * n_values))]
 
         drawn = scan(
             unit,

@@ -31,7 +31,7 @@ from pymc_sgmcmc.latents import (
     LocalVariable,
     find_latents,
 )
-from pymc_sgmcmc.minibatch import batched_terms, find_row_axis, local_shape
+from pymc_sgmcmc.minibatch import batched_terms, find_row_axis, finite_support, local_shape
 from pymc_sgmcmc.self_check import check_latent_terms
 
 
@@ -174,7 +174,7 @@ def latent_gradient_source(
     kept = [v for v in part.rest if v in global_model.observed_RVs + global_model.potentials]
     prior = global_model.logp(vars=[*free, *kept])
     logps = [pt.moveaxis(term.logp, term.axis, 0) for term in part.terms]
-    expressions, data = explicit_data([prior, *logps, *part.observed], arrays)
+    expressions, data = explicit_data([prior, *logps, *part.observed.values()], arrays)
     used = set(explicit_graph_inputs(expressions))
     k = len(logps)
     prior, logps, observed = expressions[0], expressions[1 : k + 1], expressions[k + 1 :]
@@ -204,14 +204,17 @@ def latent_gradient_source(
                 value,
                 batch_rv,
                 model.rvs_to_transforms[rv],
+                finite_support(rv) if rv.type.dtype in discrete_types else None,
             )
             for (rv, value), batch_rv in zip(placeholders.items(), batch_rvs, strict=True)
         ],
         terms=terms,
-        observed=observed,
+        observed=dict(zip(part.observed, observed, strict=True)),
+        parameters={rv.name: value for rv, value in global_values.items()},
         rows=index,
         n_rows=int(batch_size),
     )
+    latents.check(joint)
     scale = pt.scalar("N/n", dtype=floatX)
     weights = pt.vector("weights", dtype=floatX)
     likelihood = scale * pt.sum(weights * joint.of_rows)
