@@ -114,7 +114,9 @@ class DeviceChains:
         """How many times longer than one chain all may take: a guess, before it is measured."""
         return len(self.carry.variable) if self.devices[0].platform == "cpu" else 1
 
-    def advance(self, n: int, done: int, h: np.ndarray, rows: list[np.ndarray]) -> Piece:
+    def advance(
+        self, n: int, done: int, h: np.ndarray, rows: list[np.ndarray]
+    ) -> Piece:
         """Run pieces of draws and return what they leave, without waiting for it.
 
         Parameters
