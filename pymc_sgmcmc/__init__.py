@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 
+from pymc_sgmcmc.groups import Groups
 from pymc_sgmcmc.msgnht import MSGNHT_E, MSGNHT_S
 from pymc_sgmcmc.psgld import PSGLD
 from pymc_sgmcmc.recorder import KeptDraws
@@ -9,6 +10,7 @@ from pymc_sgmcmc.schedules import BlockDecay, Cyclical, PolynomialDecay
 from pymc_sgmcmc.sghmc import SGHMC_E, SGHMC_S
 from pymc_sgmcmc.sgld import SGLD
 from pymc_sgmcmc.sgnht import SGNHT
+from pymc_sgmcmc.sgrld import SGRLD
 
 __version__ = version("pymc-sgmcmc")
 
@@ -20,8 +22,10 @@ __all__ = [
     "SGHMC_S",
     "SGLD",
     "SGNHT",
+    "SGRLD",
     "BlockDecay",
     "Cyclical",
+    "Groups",
     "KeptDraws",
     "PolynomialDecay",
 ]
