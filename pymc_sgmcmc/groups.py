@@ -151,7 +151,7 @@ class Grouped(Algorithm):
         object.__setattr__(self, "step_size_shape", (len(self.members),))
 
     def init(self, theta, rng):
-        state = {}
+        state: dict[str, list] = {}
         for m in self.members:
             state |= m.named(m.algorithm.init([theta[i] for i in m.positions], rng))
         return state
@@ -173,7 +173,7 @@ class Grouped(Algorithm):
                 for i, t in zip(group.member.positions, group.asked[len(known)], strict=True):
                     at[i] = t
             known.append((gradient(at), at))
-        new_theta, new_state = list(theta), {}
+        new_theta, new_state = list(theta), dict[str, Tensors]()
         for member, (moved, states) in zip(self.members, updates, strict=True):
             for i, t in zip(member.positions, moved, strict=True):
                 new_theta[i] = t
@@ -247,6 +247,7 @@ class Groups(SGMCMCStep):
 
     name = "groups"
     algorithm_class = Grouped
+    algorithm: Grouped
 
     def __init__(self, groups, *, model: Model | None = None, **options):
         model = modelcontext(model)

@@ -161,11 +161,10 @@ class SGRLD(SGMCMCStep):
                     f"'{rv.name}' is none. Name the simplexes, as in SGRLD([pi], ...), and leave "
                     "the others to another step or group."
                 )
-        algorithm = super().bind(model, vars, hyperparameters)
-        if algorithm.concentration is None:
+        if hyperparameters.get("concentration") is None:
             own = tuple(_concentration(model, model.values_to_rvs[var]) for var in vars)
-            algorithm = cls.algorithm_class(concentration=own)
-        return algorithm
+            hyperparameters = hyperparameters | {"concentration": own}
+        return super().bind(model, vars, hyperparameters)
 
 
 def _concentration(model: Model, rv) -> float | np.ndarray:
