@@ -66,7 +66,7 @@ class Loop:
         self.n_vars = len(source.vars)
         self.layout = {name: len(arrays) for name, arrays in state_like.items()}
         floatX = pytensor.config.floatX
-        h = pt.vector("h", dtype=floatX)
+        h = pt.tensor("h", shape=(None, *algorithm.step_size_shape), dtype=floatX)
         rows = [pt.tensor(shape=(None, r.batch_size), dtype="int64") for r in source.rows]
         theta = [
             pt.tensor(v.name, shape=shape, dtype=v.dtype)
@@ -96,8 +96,8 @@ class Loop:
                 own.update(evaluations[-1].state)
                 return evaluations[-1]
 
-            def noise():
-                return stream.normals_like(old_theta)
+            def noise(like=None):
+                return stream.normals_like(old_theta if like is None else like)
 
             sampler_state = {name: s for name, s in state.items() if name not in own}
             new_theta, new_state = algorithm.update(old_theta, sampler_state, gradient, h, noise)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import field, fields
 from math import isfinite
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytensor
@@ -91,21 +91,33 @@ class SGMCMCState(StepMethodState):
     warned: bool
 
 
+class Group(NamedTuple):
+    """Variables that one sampler of a `Groups` step moves, made by the sampler's ``on``."""
+
+    sampler: "type[SGMCMCStep]"
+    vars: Any
+    step_size: StepSize
+    hyperparameters: dict[str, Any]
+
+
 class SGMCMCStep(BlockedStep):
     """Base of all samplers: binds an `Algorithm` to a model as a step of `pm.sample`.
 
     A subclass gives `name` and `algorithm_class`; the fields of the latter become keyword
-    arguments, and ``{{common}}`` in its docstring the parameters that all samplers share.
+    arguments, and ``{{common}}`` in its docstring the parameters that all samplers share
+    (``{{batches}}``: those that are about batches and draws).
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
+    step_size_names: tuple[str, ...] = ("step_size",)
+    """Names of the statistics that hold an update's step sizes."""
     default_blocked = True
     default_tune_steps = 500
     _state_class = SGMCMCState
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        cls.stats_dtypes_shapes = _statistics(cls.algorithm_class.statistics)
+        cls.stats_dtypes_shapes = _statistics(cls.algorithm_class.statistics, cls.step_size_names)
         own = [
             inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default)
             for f in fields(cls.algorithm_class)
@@ -115,7 +127,9 @@ class SGMCMCStep(BlockedStep):
         cls.__signature__ = inspect.Signature(shared[:2] + own + shared[2:])
         if cls.__doc__:
             common_doc = textwrap.indent(COMMON_PARAMETERS, "    ").lstrip()
+            batches_doc = common_doc[common_doc.index("batch_size :") :]
             cls.__doc__ = cls.__doc__.replace("{common}", common_doc)
+            cls.__doc__ = cls.__doc__.replace("{batches}", batches_doc)
 
     def __init__(
         self,
@@ -137,13 +151,6 @@ class SGMCMCStep(BlockedStep):
         **hyperparameters,
     ):
         self.schedule = as_schedule(step_size)
-        own = [f.name for f in fields(self.algorithm_class)]
-        for name in hyperparameters.keys() - set(own):
-            raise TypeError(
-                f"{type(self).__name__} has no argument '{name}'. Its own are: "
-                f"{', '.join(own) or 'none'}; see help({type(self).__name__}) for the shared ones."
-            )
-        self.algorithm = self.algorithm_class(**hyperparameters)
         if not isinstance(thin, int | np.integer) or thin < 1:
             raise ValueError(f"thin={thin!r} must be a whole number of updates, at least 1.")
         self.thin = int(thin)
@@ -153,34 +160,58 @@ class SGMCMCStep(BlockedStep):
         self.blocked = blocked
         self.rng = get_random_generator(rng)
         self._compile_kwargs = dict(compile_kwargs or {})
+        model = modelcontext(model)
+        self.model = model if latents is None else without_latents(model, latents.vars)
+        self.vars = continuous(self.model, _counterparts(model, self.model, vars))
+        self.algorithm = self.bind(self.model, self.vars, hyperparameters)
         options: dict[str, Any] = {
             "batch_size": batch_size,
             "minibatch_dim": minibatch_dim,
             "self_check": self_check,
         }
-        model = modelcontext(model)
         if latents is None:
-            self.model = model
-            self.vars = _continuous(model, vars)
             streamed = None if data is None else StreamedData.of(data)
             self.source = gradient_source(model, self.vars, data=streamed, **options)
-        elif data is not None:
+        elif data is None:
+            self.source = latent_gradient_source(model, self.model, self.vars, latents, **options)
+        else:
             raise ValueError(
                 f"data= ({', '.join(data)}) and latents= together: latent variables need the data "
                 "in memory so far. Leave data=None, or marginalise the latent variables."
             )
-        else:
-            self.model = without_latents(model, latents.vars)
-            self.vars = _continuous(self.model, _counterparts(model, self.model, vars))
-            self.source = latent_gradient_source(model, self.model, self.vars, latents, **options)
         self.statistics = (*self.algorithm.statistics, *self.source.statistics)
-        self.stats_dtypes_shapes = _statistics(self.statistics)
+        self.stats_dtypes_shapes = _statistics(self.statistics, self.step_size_names)
         self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
         self._process = os.getpid()
         self._loop: Loop | None = None
         start = dict(self.model.initial_point() if initial_point is None else initial_point)
         self.setup_chain(self.rng, tune=0, draws=0)
         self._try_out(start)
+
+    @classmethod
+    def on(cls, vars, *, step_size: StepSize, **hyperparameters) -> Group:
+        """Name the variables that this sampler moves in a step of several samplers, `Groups`.
+
+        Parameters
+        ----------
+        vars : list of variables
+        step_size : float, schedule or callable
+            As for the class.
+        **hyperparameters
+            The sampler's own; what is about batches and draws goes to `Groups`.
+        """
+        return Group(cls, vars, step_size, hyperparameters)
+
+    @classmethod
+    def bind(cls, model: Model, vars: list, hyperparameters: dict[str, Any]) -> Algorithm:
+        """Make the algorithm for these value variables of a model."""
+        own = [f.name for f in fields(cls.algorithm_class)]
+        for name in hyperparameters.keys() - set(own):
+            raise TypeError(
+                f"{cls.__name__} has no argument '{name}'. Its own are: "
+                f"{', '.join(own) or 'none'}; see help({cls.__name__}) for the shared ones."
+            )
+        return cls.algorithm_class(**hyperparameters)
 
     def __repr__(self):
         step_size = getattr(self.schedule, "value", self.schedule)
@@ -350,7 +381,7 @@ class SGMCMCStep(BlockedStep):
             done += n
         shown = dict(zip(self.statistics, map(float, diagnostics), strict=True))
         stats = {
-            "step_size": float(h[-1]),
+            **dict(zip(self.step_size_names, np.atleast_1d(h[-1]).tolist(), strict=True)),
             **shown,
             "potential": potential if failure is None else np.nan,
             "gradient_norm": np.concatenate(norms).mean() if failure is None else np.nan,
@@ -403,6 +434,7 @@ class SGMCMCStep(BlockedStep):
             return None
         self.warned = True
         update = self.n_updates - len(h) + at
+        h = self._step_sizes_of(name, h)
         message = (
             f"{type(self).__name__}: '{name}' became non-finite at update {update} with step size "
             f"{h[at]:.4g}. The chain holds its last finite point and goes on from there; such "
@@ -411,6 +443,10 @@ class SGMCMCStep(BlockedStep):
         )
         extra = {"variable": name, "update": update, "step_size": float(h[at])}
         return SamplerWarning(WarningType.BAD_PARAMS, message, "error", step=update, extra=extra)
+
+    def _step_sizes_of(self, name: str, h: np.ndarray) -> np.ndarray:
+        """The step sizes with which a variable moved."""
+        return h
 
     # ---- saved state -----------------------------------------------------------------------
 
@@ -469,35 +505,34 @@ class SGMCMCStep(BlockedStep):
 
     # ---- progress bar ----------------------------------------------------------------------
 
-    @classmethod
-    def _shown(cls) -> dict[str, tuple[str, str]]:
+    def _shown(self) -> dict[str, tuple[str, str]]:
+        """Header and format of the statistics in the progress bar."""
         columns = {"step_size": ("Step size", ".3g")}
-        if "kinetic_temperature" in cls.algorithm_class.statistics:
+        if "kinetic_temperature" in self.statistics:
             columns["kinetic_temperature"] = ("Temperature", ".2f")
         return columns | {"gradient_norm": ("Gradient", ".3g")}
 
-    @classmethod
-    def _progressbar_config(cls, n_chains=1):
+    def _progressbar_config(self, n_chains=1):
         columns = [
             TextColumn(f"{{task.fields[{key}]:{spec}}}", table_column=Column(header, ratio=1))
-            for key, (header, spec) in cls._shown().items()
+            for key, (header, spec) in self._shown().items()
         ]
-        return columns, {key: [0.0] * n_chains for key in cls._shown()}
+        return columns, {key: [0.0] * n_chains for key in self._shown()}
 
-    @classmethod
-    def _make_progressbar_update_functions(cls):
+    def _make_progressbar_update_functions(self):
         def update(stats):
-            shown = {key: stats[key] for key in cls._shown()}
+            shown = {key: stats[key] for key in self._shown()}
             return shown | {"failing": stats["nonfinite"]}
 
         return (update,)
 
 
-def _statistics(names: Sequence[str]) -> dict[str, tuple[type, list | None]]:
+def _statistics(
+    names: Sequence[str], step_sizes: Sequence[str]
+) -> dict[str, tuple[type, list | None]]:
     """Types and shapes of a draw's statistics, the sampler's own ``names`` among them."""
     return {
-        "step_size": (np.float64, []),
-        **{name: (np.float64, []) for name in names},
+        **{name: (np.float64, []) for name in [*step_sizes, *names]},
         "potential": (np.float64, []),
         "gradient_norm": (np.float64, []),
         "nonfinite": (bool, []),
@@ -527,7 +562,7 @@ def _counterparts(model: Model, smaller: Model, vars) -> list | None:
     return found
 
 
-def _continuous(model: Model, vars) -> list:
+def continuous(model: Model, vars) -> list:
     """Value variables to sample, all of them continuous."""
     if vars is None:
         chosen = list(model.value_vars)
