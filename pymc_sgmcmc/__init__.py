@@ -2,6 +2,8 @@
 
 from importlib.metadata import version
 
+from pymc_sgmcmc.gibbs import Gibbs
+from pymc_sgmcmc.latents import Latents
 from pymc_sgmcmc.msgnht import MSGNHT_E, MSGNHT_S
 from pymc_sgmcmc.psgld import PSGLD
 from pymc_sgmcmc.recorder import KeptDraws
@@ -22,6 +24,8 @@ __all__ = [
     "SGNHT",
     "BlockDecay",
     "Cyclical",
+    "Gibbs",
     "KeptDraws",
+    "Latents",
     "PolynomialDecay",
 ]

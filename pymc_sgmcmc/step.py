@@ -26,6 +26,8 @@ from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backend import backend_of
 from pymc_sgmcmc.batches import Batches
 from pymc_sgmcmc.gradients import check_batch_size, gradient_source
+from pymc_sgmcmc.latent_gradient import latent_gradient_source
+from pymc_sgmcmc.latents import Latents, without_latents
 from pymc_sgmcmc.loop import Loop, Outcome
 from pymc_sgmcmc.minibatch import array_value
 from pymc_sgmcmc.schedules import StepSize, as_schedule, step_sizes
@@ -41,6 +43,9 @@ batch_size : int, optional
     the model itself makes with `pm.Minibatch`.
 minibatch_dim : str, optional
     The dim to cut into batches; found by itself where only one can be meant.
+latents : Gibbs or another `Latents`, optional
+    How the latent variables of each row are integrated out of the gradient. It needs
+    ``batch_size``; `pm.sample` then needs ``model=step.model``, the model without them.
 thin : int, default 1
     Updates for each recorded draw, all in one compiled call.
 replacement : bool, default False
@@ -113,6 +118,7 @@ class SGMCMCStep(BlockedStep):
         step_size: StepSize,
         batch_size: int | None = None,
         minibatch_dim: str | None = None,
+        latents: Latents | None = None,
         thin: int = 1,
         replacement: bool = False,
         self_check: bool = True,
@@ -136,24 +142,32 @@ class SGMCMCStep(BlockedStep):
         self.thin = int(thin)
         self.batch_size = batch_size
         self.replacement = replacement
-        self.model = model = modelcontext(model)
+        self.latents = latents
         self.blocked = blocked
         self.rng = get_random_generator(rng)
-        self.vars = _continuous(model, vars)
         self._compile_kwargs = dict(compile_kwargs or {})
-        self.source = gradient_source(
-            model,
-            self.vars,
-            batch_size=batch_size,
-            minibatch_dim=minibatch_dim,
-            self_check=self_check,
-        )
+        options: dict[str, Any] = {
+            "batch_size": batch_size,
+            "minibatch_dim": minibatch_dim,
+            "self_check": self_check,
+        }
+        model = modelcontext(model)
+        if latents is None:
+            self.model = model
+            self.vars = _continuous(model, vars)
+            self.source = gradient_source(model, self.vars, **options)
+        else:
+            self.model = without_latents(model, latents.vars)
+            self.vars = _continuous(self.model, _counterparts(model, self.model, vars))
+            self.source = latent_gradient_source(
+                model, self.model, self.vars, latents, **options
+            )
         self.statistics = (*self.algorithm.statistics, *self.source.statistics)
         self.stats_dtypes_shapes = _statistics(self.statistics)
         self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
         self._process = os.getpid()
         self._loop: Loop | None = None
-        start = dict(model.initial_point() if initial_point is None else initial_point)
+        start = dict(self.model.initial_point() if initial_point is None else initial_point)
         self.setup_chain(self.rng, tune=0, draws=0)
         self._try_out(start)
 
@@ -162,10 +176,12 @@ class SGMCMCStep(BlockedStep):
         settings: dict[str, Any] = {"step_size": step_size}
         settings |= {f.name: getattr(self.algorithm, f.name) for f in fields(self.algorithm)}
         settings |= {"batch_size": self.batch_size, "thin": self.thin}
+        settings |= {} if self.latents is None else {"latents": self.latents}
         settings |= {"replacement": True} if self.replacement else {}
         shown = ", ".join(f"{name}={value!r}" for name, value in settings.items())
         names = ", ".join(v.name for v in self.vars)
-        return f"{type(self).__name__}({shown}) of [{names}]"
+        where = "" if self.latents is None else " in its own step.model, without the latents"
+        return f"{type(self).__name__}({shown}) of [{names}]{where}"
 
     @staticmethod
     def competence(var, has_grad):
@@ -442,6 +458,23 @@ def _map(function, state: dict[str, list]) -> dict[str, list]:
     return {name: [function(a) for a in arrays] for name, arrays in state.items()}
 
 
+def _counterparts(model: Model, smaller: Model, vars) -> list | None:
+    """Variables of a model as those of the model without its latent variables."""
+    if vars is None:
+        return None
+    own = {value: smaller.rvs_to_values.get(rv) for rv, value in model.rvs_to_values.items()}
+    found = []
+    for var in vars if isinstance(vars, list | tuple) else [vars]:
+        value = own.get(model.rvs_to_values.get(var, var), var)
+        if value is None:
+            raise ValueError(
+                f"'{var.name}' is one of latents=: it is integrated out, not sampled. Take it out "
+                "of vars or out of latents."
+            )
+        found.append(value)
+    return found
+
+
 def _continuous(model: Model, vars) -> list:
     """Value variables to sample, all of them continuous."""
     if vars is None:
@@ -460,8 +493,9 @@ def _continuous(model: Model, vars) -> list:
     for var in chosen:
         if not np.issubdtype(np.dtype(var.dtype), np.floating):
             raise ValueError(
-                f"'{var.name}' is discrete ({var.dtype}) and has no gradient. Sum it out of the "
-                "model, or leave it to another step: name the continuous variables, as in "
+                f"'{var.name}' is discrete ({var.dtype}) and has no gradient. If it has a value "
+                f"for each row of the data, integrate it out: latents=sgm.Gibbs(['{var.name}']). "
+                "Else leave it to another step: name the continuous variables, as in "
                 "step=[Sampler([w, b], ...), pm.Metropolis([z])]."
             )
     return chosen
