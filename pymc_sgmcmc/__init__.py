@@ -2,7 +2,9 @@
 
 from importlib.metadata import version
 
+from pymc_sgmcmc.evaluation import log_marginal_likelihood
 from pymc_sgmcmc.gibbs import Gibbs
+from pymc_sgmcmc.importance import NeuralImportance
 from pymc_sgmcmc.latents import Latents
 from pymc_sgmcmc.msgnht import MSGNHT_E, MSGNHT_S
 from pymc_sgmcmc.psgld import PSGLD
@@ -27,5 +29,7 @@ __all__ = [
     "Gibbs",
     "KeptDraws",
     "Latents",
+    "NeuralImportance",
     "PolynomialDecay",
+    "log_marginal_likelihood",
 ]

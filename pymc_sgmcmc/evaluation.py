@@ -33,7 +33,7 @@ from pymc_sgmcmc.gibbs import Gibbs
 from pymc_sgmcmc.importance import NeuralImportance
 from pymc_sgmcmc.latent_gradient import LatentGradientSource, latent_gradient_source
 from pymc_sgmcmc.latents import Joint, Latents, find_latents, whole_number, without_latents
-from pymc_sgmcmc.minibatch import array_value, find_row_axis, observed_array, sliced_axis
+from pymc_sgmcmc.minibatch import _observed_array, array_value, find_row_axis, sliced_axis
 from pymc_sgmcmc.stream import Stream
 
 PARTICLES_PER_CALL = 2048
@@ -211,7 +211,7 @@ def _annealed(
                 rise = (t - before) * _likelihood(here.joint()).log_density(z)
             else:
                 rise = density(here, t).log_density(z) - density(here, before).log_density(z)
-            moved = latents.sweep(density(here, t), z, stream)
+            moved = _sweep(latents, density(here, t), z, stream)
             return [*moved, log_w + rise, stream.rng]
 
         start = density(batch, pt.constant(np.zeros((), floatX)))
@@ -236,6 +236,13 @@ def _annealed(
         return log_w[-1]
 
     return log_weights
+
+
+def _sweep(latents, joint, z, stream):
+    z = list(z)
+    for i, variable in enumerate(joint.variables):
+        z[i] = latents._update(joint, z, i, variable, stream)
+    return z
 
 
 @dataclass(frozen=True)
@@ -371,7 +378,7 @@ class LocalModel:
 
     def _name(self, array) -> str:
         for rv in self.model.observed_RVs:
-            if not isinstance(array, SharedVariable) and observed_array(self.model, rv) is array:
+            if not isinstance(array, SharedVariable) and _observed_array(self.model, rv) is array:
                 return rv.name
         return array.name or f"(the array of shape {array_value(array).shape}: use pm.Data)"
 

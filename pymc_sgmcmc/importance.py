@@ -11,7 +11,7 @@ batch (eq 8-10): the inclusive Kullback-Leibler divergence falls, and q covers t
 The network's weights and Adam's moments (Kingma and Ba 2015) are carried from batch to batch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pytensor
@@ -19,8 +19,10 @@ import pytensor.tensor as pt
 from pytensor.gradient import disconnected_grad
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.algorithm import Tensors
 from pymc_sgmcmc.latents import Draws, Joint, Latents
 from pymc_sgmcmc.recognition import Custom, Inverted, Proposal, Recognition
+from pymc_sgmcmc.stream import Stream
 
 FIRST_DECAY, SECOND_DECAY, SMALL = 0.9, 0.999, 1e-8
 """Adam's constants, as its authors have them."""
@@ -46,7 +48,8 @@ class NeuralImportance(Latents):
         first, gets an affine function of what it touches in the model: of the observed variables
         that depend on it and of the latent variables already drawn.
     weights : dict of arrays, optional
-        Initial weights of the ``proposal``, by name.
+        Initial weights of the network, by name. Needed with ``proposal``; for the default network
+        those that `trained` gives.
     learning_rate : float, default 0.001
         Of Adam. 0 keeps the network as it is.
 
@@ -88,8 +91,8 @@ class NeuralImportance(Latents):
             raise ValueError("n_samples=1 gives every draw the weight 1: take at least 2.")
         if not (np.isfinite(learning_rate) and learning_rate >= 0):
             raise ValueError(f"learning_rate={learning_rate!r} must be a finite number >= 0.")
-        if (proposal is None) != (weights is None):
-            raise ValueError("proposal= and weights= (a dict of its initial arrays) go together.")
+        if proposal is not None and weights is None:
+            raise ValueError("proposal= needs weights=, a dict of its initial arrays.")
         self.proposal = proposal
         self.weights = weights
         self.learning_rate = float(learning_rate)
@@ -103,21 +106,25 @@ class NeuralImportance(Latents):
 
     def _network(self, joint: Joint) -> Recognition:
         if self.proposal is None:
-            return Inverted(joint)
+            return Inverted(joint, self.weights)
         return Custom(joint.variables, self.proposal, self.weights)
 
     def draw(self, joint, state, stream):
-        weights, mean, square, [updates] = (state[name] for name in self.state_names)
+        arrays, mean, square, [updates] = (state[name] for name in self.state_names)
         network = self._network(joint)
-        names = network.init(np.random.default_rng(0))
-        z, log_q = network.draw(joint, dict(zip(names, weights, strict=True)), self.n_samples, stream)
-        log_w = log_joint(joint, z, self.n_samples) - disconnected_grad(log_q)
-        w = disconnected_grad(pt.special.softmax(log_w, axis=0))
-        # eq 9 and 10, the mean over the batch: Adam does not feel the scale
-        objective = pt.sum(w * log_q) / joint.n_rows
-        gradient = pt.grad(objective, weights, disconnected_inputs="ignore")
-        moved = self._adam(weights, gradient, mean, square, updates)
+        weights = dict(zip(network.names, arrays, strict=True))
+        z, log_q = network.draw(joint, weights, self.n_samples, stream)
+        flat = [
+            value.reshape((self.n_samples * joint.n_rows, *v.shape)).astype(v.dtype)
+            for value, v in zip(z, joint.variables, strict=True)
+        ]
+        log_p = joint.log_density(flat, self.n_samples).reshape((self.n_samples, joint.n_rows))
+        w = disconnected_grad(pt.special.softmax(log_p - log_q, axis=0))
         ess = pt.mean(1 / pt.sum(w**2, axis=0))
+        # eq 9 and 10 as a mean over the batch: Adam does not feel the scale
+        objective = pt.sum(w * log_q) / joint.n_rows
+        gradient = pt.grad(objective, arrays, disconnected_inputs="ignore")
+        moved = self._adam(arrays, gradient, mean, square, updates)
         return Draws(z, w, dict(zip(self.state_names, moved, strict=True)), [ess])
 
     def _adam(self, weights, gradient, mean, square, updates):
@@ -135,11 +142,30 @@ class NeuralImportance(Latents):
         ]
         return weights, mean, square, [t]
 
+    def trained(self, step) -> "NeuralImportance":
+        """Return the same with the network that a step has trained.
 
-def log_joint(joint: Joint, z: Sequence[TensorVariable], n_samples: int) -> TensorVariable:
-    """log p(x, z | theta) of draws of shape (n_samples, rows, ...): shape (n_samples, rows)."""
-    flat = [
-        value.reshape((n_samples * joint.n_rows, *v.shape)).astype(v.dtype)
-        for value, v in zip(z, joint.variables, strict=True)
-    ]
-    return joint.log_density(flat, n_samples).reshape((n_samples, joint.n_rows))
+        Its weights are those after the step's last draw in this process: `pm.sample` with
+        ``cores=1`` leaves there the last chain's.
+
+        Parameters
+        ----------
+        step : a step with ``latents=`` this object
+        """
+        if step.latents is not self or step.sampler_state is None:
+            raise ValueError("The step has not drawn with these latents yet (in this process).")
+        names = self._network(step.source.joint).names
+        return NeuralImportance(
+            [v.name for v in step.source.joint.variables],
+            self.n_samples,
+            proposal=self.proposal,
+            weights=dict(zip(names, step.sampler_state["network"], strict=True)),
+            learning_rate=self.learning_rate,
+        )
+
+    def propose(self, joint: Joint, stream: Stream) -> tuple[Tensors, TensorVariable]:
+        """Draw once for each row from the network as it is given: z and log q(z | x)."""
+        weights = {name: pt.as_tensor(w) for name, w in self._network(joint).init(None).items()}
+        z, log_q = self._network(joint).draw(joint, weights, 1, stream)
+        values = [v[0].astype(var.dtype) for v, var in zip(z, joint.variables, strict=True)]
+        return values, log_q[0]

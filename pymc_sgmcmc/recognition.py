@@ -128,9 +128,12 @@ class Recognition(ABC):
         self.order = list(order)
         self.families = {v.name: family_of(v) for v in self.order}
 
+    names: list[str]
+    """Of the weights."""
+
     @abstractmethod
     def init(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Initial weights by name."""
+        """Initial weights by name: those given, else random ones."""
 
     @abstractmethod
     def parameters(self, variable: LocalVariable, x: Named, z: Named, weights: Named):
@@ -167,6 +170,7 @@ class Custom(Recognition):
     def __init__(self, order, function: Proposal, weights: Mapping[str, np.ndarray]):
         super().__init__(order)
         self.function, self.weights = function, weights
+        self.names = list(weights)
 
     def init(self, rng):
         return {name: np.asarray(w) for name, w in self.weights.items()}
@@ -183,7 +187,8 @@ class Inverted(Recognition):
     model, and their other parents already drawn.
     """
 
-    def __init__(self, joint: Joint):
+    def __init__(self, joint: Joint, weights: Mapping[str, np.ndarray] | None = None):
+        self.weights = weights
         self.inputs: dict[str, list[str]] = {}
         names = joint.names
         touching = {
@@ -207,16 +212,21 @@ class Inverted(Recognition):
             one_hot = self.families[v.name]
             values = one_hot.outputs if isinstance(one_hot, Categorical) else 1
             self.widths[v.name] = math.prod(v.shape) * values
-
-    def init(self, rng):
-        weights = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
         for v in self.order:
             n_out = math.prod(v.shape) * self.families[v.name].outputs
-            n_in = sum(self.widths[name] for name in self.inputs[v.name])
-            sd = math.sqrt(2 / (n_in + n_out))  # Glorot and Bengio 2010
             for name in self.inputs[v.name]:
-                weights[f"{v.name} from {name}"] = sd * rng.normal(size=(self.widths[name], n_out))
-            weights[v.name] = np.zeros(n_out)
+                self.shapes[f"{v.name} from {name}"] = (self.widths[name], n_out)
+            self.shapes[v.name] = (n_out,)
+        self.names = list(self.shapes)
+
+    def init(self, rng):
+        if self.weights is not None:
+            return {name: np.asarray(self.weights[name]) for name in self.names}
+        weights = {}
+        for name, shape in self.shapes.items():
+            sd = math.sqrt(2 / sum(shape)) if len(shape) == 2 else 0  # Glorot and Bengio 2010
+            weights[name] = sd * rng.normal(size=shape)
         return weights
 
     def parameters(self, variable, x, z, weights):
