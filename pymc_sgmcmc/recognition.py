@@ -237,8 +237,8 @@ class Inverted(Recognition):
             if name in self.families and isinstance(self.families[name], Categorical):
                 value = pt.eq(value[..., None], np.arange(self.families[name].outputs))
             once = value.type.shape[0] == 1  # data: the same for all draws
-            rows = value[0] if once else value.reshape((-1, *value.type.shape[2:]))
-            product = rows.flatten(2).astype(total.dtype) @ weights[f"{variable.name} from {name}"]
+            rows = value.reshape((-1, self.widths[name])).astype(total.dtype)
+            product = rows @ weights[f"{variable.name} from {name}"]
             total = total + (product[None] if once else product.reshape((*_lead(value), -1)))
         if isinstance(family, Normal):
             both = total.reshape((*_lead(total), 2, *variable.shape))
