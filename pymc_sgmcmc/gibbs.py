@@ -1,12 +1,26 @@
 """Gibbs sampling of local latent variables: their full conditionals come from the model."""
 
-import numpy as np
-import pytensor.tensor as pt
-from pytensor.scan.basic import scan
-from pytensor.tensor.random.type import random_generator_type
+from dataclasses import dataclass
 
-from pymc_sgmcmc.latents import Draws, Joint, Latents, whole_number
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.basic import Constant, Variable
+from pytensor.scan.basic import scan
+from pytensor.tensor.random import basic as random_ops
+
+from pymc_sgmcmc.algorithm import State, Tensors
+from pymc_sgmcmc.conditionals import (
+    Conditional,
+    boundary,
+    conditional,
+    sweep_binary,
+    sweep_enumerated,
+)
+from pymc_sgmcmc.latents import Draws, Joint, Latents, LocalVariable, whole_number
+from pymc_sgmcmc.minibatch import evaluate
 from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.substitute import substitute
 
 
 class Gibbs(Latents):
@@ -16,34 +30,86 @@ class Gibbs(Latents):
         super().__init__(vars, n_samples)
         self.burn_in = whole_number("burn_in", burn_in, 0)
 
-    def draw(self, joint: Joint, state, stream):
+    def draw(self, joint: Joint, state: State, stream: Stream) -> Draws:
+        """Draw for a batch: sweeps over all units, from a fresh start."""
+        placeholders = [v.value for v in joint.variables]
+        moves = [EnumeratedMove(joint, v, support_of(v)) for v in joint.variables]
+        # what does not depend on z is computed once, outside of the sweeps
+        expressions = [e for move in moves for e in move.expressions]
+        outside = boundary(placeholders, expressions)
+        copies = dict.fromkeys([1, *(move.copies for move in moves)])
+        given = {k: joint.evaluate(outside, copies=k) for k in copies}
+        columns = [joint.evaluate(move.conditional.columns) for move in moves]
         start = joint.draw_prior(stream)
         start = [z.astype(v.dtype) for z, v in zip(start, joint.variables, strict=True)]
 
         def sweep(*args):
-            *z, rng = args
-            inner = Stream(rng)
-            for i, variable in enumerate(joint.variables):
-                z[i] = self._update(joint, z, i, variable, inner)
+            args = list(args)
+            z = [args.pop(0) for _ in joint.variables]
+            inner = Stream(args.pop(0))
+            given = {k: [args.pop(0) for _ in outside] for k in copies}
+            for i, move in enumerate(moves):
+                own_columns = [args.pop(0) for _ in move.conditional.columns]
+
+                def at(expressions, k=1, z=z):
+                    tiled = [pt.concatenate([v] * k) if k > 1 else v for v in z]
+                    replace = dict(zip([*outside, *placeholders], [*given[k], *tiled], strict=True))
+                    return substitute(expressions, replace)
+
+                z[i] = move.sweep(z[i], at, own_columns, inner)
             return [*z, inner.rng]
 
         *draws, stream.rng = scan(
-            sweep, outputs_info=[*start, stream.rng], n_steps=self.burn_in + self.n_samples,
+            sweep,
+            outputs_info=[*start, stream.rng],
+            non_sequences=[
+                *(g for values in given.values() for g in values),
+                *(c for own in columns for c in own),
+            ],
+            n_steps=self.burn_in + self.n_samples,
+            strict=True,
             return_updates=False,
         )
-        
-        return Draws([d[self.burn_in:] for d in draws], None, {}, [])
+        return Draws([d[self.burn_in :] for d in draws], None, {}, [])
 
-    def _update(self, joint, z, i, variable, stream):
-        def unit(j, zi, rng):
-            s = Stream(rng)
-            logp = []
-            for k in (0, 1):
-                trial = pt.set_subtensor(zi[:, j], np.asarray(k, variable.dtype))
-                logp.append(joint.log_density([*z[:i], trial, *z[i + 1 :]]))
-            draw = s.draw(pt.random.bernoulli, pt.sigmoid(logp[1] - logp[0]), size=(joint.n_rows,))
-            return [pt.set_subtensor(zi[:, j], draw.astype(variable.dtype)), s.rng]
 
-        zs, rng = scan(unit, sequences=[pt.arange(variable.shape[0])], outputs_info=[z[i], stream.rng], return_updates=False)
-        stream.rng = rng
-        return zs[-1]
+class EnumeratedMove:
+    """Draws from the full conditionals of a variable with few values."""
+
+    def __init__(self, joint: Joint, variable: LocalVariable, support: np.ndarray):
+        self.support = support
+        self.n_rows = joint.n_rows
+        self.conditional = conditional(joint, variable)
+        self.copies = 1 if len(support) == 2 else len(support)
+
+    @property
+    def expressions(self) -> list[Variable]:
+        """What a sweep evaluates."""
+        c = self.conditional
+        return [c.separable, *c.maps, *c.fixed]
+
+    def sweep(self, z, at, columns: Tensors, stream: Stream):
+        c = self.conditional
+        table = pt.stack(
+            [
+                substitute(at_value, {})[0]
+                for at_value in (
+                    self._separable(at, value) for value in self.support
+                )
+            ]
+        )
+        evaluated = at([*c.maps, *c.fixed], self.copies)
+        maps, fixed = evaluated[: len(c.maps)], evaluated[len(c.maps) :]
+        sweep = sweep_binary if self.copies == 1 else sweep_enumerated
+        return sweep(c, self.support, z, table, maps, columns, fixed, self.n_rows, stream)
+
+    def _separable(self, at, value):
+        c = self.conditional
+        v = c.variable
+        filled = pt.full((self.n_rows, *v.shape), np.asarray(value, dtype=v.dtype))
+        [separable] = substitute([c.separable], {v.value: filled})
+        return at([separable])
+
+
+def support_of(variable: LocalVariable) -> np.ndarray:
+    return np.array([0, 1])

@@ -9,6 +9,7 @@ from pymc.model.core import Model
 from pymc.pytensorf import rewrite_pregrad
 from pytensor.gradient import disconnected_grad
 from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.variable import TensorVariable
 
@@ -185,7 +186,7 @@ def latent_gradient_source(
     terms = [
         LocalTerm(
             term.name,
-            logp.astype(floatX),
+            _simplified(logp).astype(floatX),
             frozenset(rv.name for rv, value in placeholders.items() if value in ancestors([logp])),
         )
         for term, logp in zip(part.terms, logps, strict=True)
@@ -209,7 +210,7 @@ def latent_gradient_source(
     )
     scale = pt.scalar("N/n", dtype=floatX)
     weights = pt.vector("weights", dtype=floatX)
-    likelihood = rewrite_pregrad(scale * pt.sum(weights * joint.of_rows))
+    likelihood = scale * pt.sum(weights * joint.of_rows)
     prior = rewrite_pregrad(prior.astype(floatX))
     start = global_model.initial_point()
     [(array, cut), *_] = part.cuts.items()
@@ -230,3 +231,10 @@ def latent_gradient_source(
     )
     source.check_data()
     return source
+
+
+def _simplified(logp: TensorVariable) -> TensorVariable:
+    """Cheap and stable to evaluate and differentiate; without the checks of parameters."""
+    return rewrite_graph(
+        logp, include=("canonicalize", "stabilize", "local_remove_check_parameter")
+    )
