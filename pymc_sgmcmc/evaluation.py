@@ -211,8 +211,8 @@ def _annealed(
                 rise = (t - before) * _likelihood(here.joint()).log_density(z)
             else:
                 rise = density(here, t).log_density(z) - density(here, before).log_density(z)
-            moved = _sweep(latents, density(here, t), z, stream)
-            return [*moved, log_w + rise, stream.rng]
+            moved = latents.sweeps(density(here, t), z, 1, stream)
+            return [*(m[0] for m in moved), log_w + rise, stream.rng]
 
         start = density(batch, pt.constant(np.zeros((), floatX)))
         z = [
@@ -236,13 +236,6 @@ def _annealed(
         return log_w[-1]
 
     return log_weights
-
-
-def _sweep(latents, joint, z, stream):
-    z = list(z)
-    for i, variable in enumerate(joint.variables):
-        z[i] = latents._update(joint, z, i, variable, stream)
-    return z
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,14 @@ class Gibbs(Latents):
 
     def draw(self, joint: Joint, state: State, stream: Stream) -> Draws:
         """Draw for a batch: sweeps over all units, from a fresh start."""
+        start = joint.draw_prior(stream)
+        start = [z.astype(v.dtype) for z, v in zip(start, joint.variables, strict=True)]
+        draws = self.sweeps(joint, start, self.burn_in + self.n_samples, stream)
+        return Draws([d[self.burn_in :] for d in draws], None, {}, [])
+
+    @staticmethod
+    def sweeps(joint: Joint, start: Tensors, n_sweeps: int, stream: Stream) -> Tensors:
+        """Sweep so many times from a start; one entry a variable, shape (sweeps, rows, ...)."""
         placeholders = [v.value for v in joint.variables]
         moves = [EnumeratedMove(joint, v, support_of(v)) for v in joint.variables]
         # what does not depend on z is computed once, outside of the sweeps
@@ -40,8 +48,6 @@ class Gibbs(Latents):
         copies = dict.fromkeys([1, *(move.copies for move in moves)])
         given = {k: joint.evaluate(outside, copies=k) for k in copies}
         columns = [joint.evaluate(move.conditional.columns) for move in moves]
-        start = joint.draw_prior(stream)
-        start = [z.astype(v.dtype) for z, v in zip(start, joint.variables, strict=True)]
 
         def sweep(*args):
             args = list(args)
@@ -66,11 +72,11 @@ class Gibbs(Latents):
                 *(g for values in given.values() for g in values),
                 *(c for own in columns for c in own),
             ],
-            n_steps=self.burn_in + self.n_samples,
+            n_steps=n_sweeps,
             strict=True,
             return_updates=False,
         )
-        return Draws([d[self.burn_in :] for d in draws], None, {}, [])
+        return draws
 
 
 class EnumeratedMove:

@@ -18,6 +18,7 @@ import pytensor.tensor as pt
 from pymc.distributions.transforms import Transform
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.basic import BernoulliRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
@@ -155,6 +156,8 @@ def _draw(rv: Variable, shape: tuple[int, ...], stream: Stream) -> TensorVariabl
         stream.rng, pt.constant(size, dtype="int64"), *node.op.dist_params(node)
     ).outputs
     stream.rng = next_rng
+    if isinstance(node.op, BernoulliRV):  # on JAX its draws are bools, whatever its type says
+        draw = pt.switch(draw, np.asarray(1, draw.dtype), np.asarray(0, draw.dtype))
     return pt.specify_shape(draw, shape)
 
 

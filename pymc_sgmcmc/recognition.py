@@ -48,8 +48,9 @@ class Categorical:
 
     def draw(self, logits, shape, stream):
         """Draw z."""
-        u = stream.draw(pt.random.gumbel, size=(*shape, self.outputs))
-        return pt.argmax(logits + u.astype(logits.dtype), axis=-1)
+        zero, one = np.zeros((), logits.dtype), np.ones((), logits.dtype)
+        noise = stream.draw(pt.random.gumbel, zero, one, size=(*shape, self.outputs))
+        return pt.argmax(logits + noise, axis=-1)
 
     def log_q(self, logits, z):
         """Log probability of each element."""
