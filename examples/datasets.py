@@ -9,17 +9,32 @@ import gzip
 import hashlib
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import scipy.io
 
 HERE = Path(__file__).resolve().parent
 LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
+MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
 SHA256 = {
     "a9a/a9a.gz": "b301f3e87350539f3ebc751d07b4691a8c66f0bf38c1d179c86bbf5e2d9623b2",
     "a9a/a9a.t.gz": "af250ea3a89aab35a35782783488bcac86960ee38f05a3b1cdf896969a1f6152",
     "logistic_small/australian.libsvm": (
         "615e24252961b52e297f9b70942f166631ab412ad9060ba98bf41b1e027be607"
+    ),
+    "ocr_letters/letter.data.gz": (
+        "4ef9522ffeaa68cad889ad8d02ad3fca411fe6a656546c236a183866157b3b34"
+    ),
+    "caltech101_silhouettes/caltech101_silhouettes_28_split1.mat": (
+        "eb6735e8d84b1850fabc5590124aab1755e90c9fd28123585324398405e1e42a"
+    ),
+    "mnist/train-images-idx3-ubyte.gz": (
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
+    ),
+    "mnist/t10k-images-idx3-ubyte.gz": (
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
     ),
 }
 """Digests of the files as they are shipped."""
@@ -35,6 +50,12 @@ HOME = {
     "a9a/a9a.gz": LIBSVM + "a9a",
     "a9a/a9a.t.gz": LIBSVM + "a9a.t",
     "logistic_small/australian.libsvm": LIBSVM + "australian",
+    "ocr_letters/letter.data.gz": "https://ai.stanford.edu/~btaskar/ocr/letter.data.gz",
+    "caltech101_silhouettes/caltech101_silhouettes_28_split1.mat": (
+        "https://people.cs.umass.edu/~marlin/data/caltech101_silhouettes_28_split1.mat"
+    ),
+    "mnist/train-images-idx3-ubyte.gz": MNIST + "train-images-idx3-ubyte.gz",
+    "mnist/t10k-images-idx3-ubyte.gz": MNIST + "t10k-images-idx3-ubyte.gz",
 }
 
 
@@ -63,7 +84,7 @@ def find(name: str) -> Path:
             f"(pip install pooch) to download {HOME[name]}."
         ) from None
     try:
-        return Path(pooch.retrieve(HOME[name], known_hash=f"sha256:{UNPACKED_SHA256[name]}"))
+        return Path(pooch.retrieve(HOME[name], known_hash=f"sha256:{UNPACKED_SHA256.get(name, SHA256[name])}"))
     except Exception as error:
         raise FileNotFoundError(
             f"No data file at {looked}, and the download of {HOME[name]} failed: {error}. Set "
@@ -101,3 +122,49 @@ def load_australian() -> tuple[np.ndarray, np.ndarray]:
     """Australian credit: X (690, 14) with columns of mean 0 and sd 1, y (690,) of 0 and 1."""
     X, y = read_libsvm(find("logistic_small/australian.libsvm"), 14)
     return (X - X.mean(axis=0)) / X.std(axis=0), y
+
+
+class Images(NamedTuple):
+    """Binary images as rows of 0 and 1 (uint8)."""
+
+    train: np.ndarray
+    valid: np.ndarray
+    test: np.ndarray
+    shape: tuple[int, int]
+    """Height and width of an image: rows are read line by line."""
+
+
+def load_ocr_letters() -> Images:
+    """Handwritten letters, 16 x 8: 32152, 10000 and 10000 of them at random.
+
+    The numbers are those of Larochelle's split, the split itself is another.
+    """
+    text = gzip.decompress(find("ocr_letters/letter.data.gz").read_bytes()).decode()
+    x = np.array([line.split("\t")[6:134] for line in text.splitlines()], dtype=np.uint8)
+    x = x[np.random.default_rng(0).permutation(len(x))]
+    return Images(x[:32152], x[32152:42152], x[42152:], (16, 8))
+
+
+def load_caltech_silhouettes() -> Images:
+    """Silhouettes of Caltech-101, 28 x 28, objects 1: 4100, 2264 and 2307 of them."""
+    path = find("caltech101_silhouettes/caltech101_silhouettes_28_split1.mat")
+    parts = scipy.io.loadmat(path)
+    # in the file the objects are 0 and images are stored column by column
+    pictures = [
+        1 - parts[f"{name}_data"].reshape(-1, 28, 28).transpose(0, 2, 1).reshape(-1, 784)
+        for name in ("train", "val", "test")
+    ]
+    return Images(*pictures, (28, 28))
+
+
+def load_mnist_binarised() -> Images:
+    """MNIST digits, 28 x 28, each pixel 1 with probability intensity / 255, drawn once."""
+    rng = np.random.default_rng(0)
+
+    def read(name: str) -> np.ndarray:
+        raw = gzip.decompress(find(f"mnist/{name}-images-idx3-ubyte.gz").read_bytes())
+        grey = np.frombuffer(raw, dtype=np.uint8, offset=16).reshape(-1, 784)
+        return (rng.random(grey.shape) < grey / 255).astype(np.uint8)
+
+    train = read("train")
+    return Images(train[:50_000], train[50_000:], read("t10k"), (28, 28))
