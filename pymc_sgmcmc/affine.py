@@ -90,9 +90,7 @@ def _is_dot(node: Apply) -> bool:
     op = node.op
     if isinstance(op, Dot):
         return node.inputs[0].ndim == 2
-    return (
-        isinstance(op, Blockwise) and isinstance(op.core_op, Dot) and node.outputs[0].ndim == 2
-    )
+    return isinstance(op, Blockwise) and isinstance(op.core_op, Dot) and node.outputs[0].ndim == 2
 
 
 def _is_affine(
@@ -110,7 +108,8 @@ def _is_affine(
         return moving == [first] and same_for_all_rows(node.inputs[1:])
     if isinstance(op, Elemwise):
         scalar_op = op.scalar_op
-        if isinstance(scalar_op, ps.Add | ps.Sub | ps.Neg | ps.Cast | ps.Identity):
+        # not Neg: softplus(-a) and softplus(a) would be two maps to keep up to date
+        if isinstance(scalar_op, ps.Add | ps.Sub | ps.Cast | ps.Identity):
             return True
         if isinstance(scalar_op, ps.Mul):
             fixed = [i for i in node.inputs if i not in depends]

@@ -159,9 +159,7 @@ class SGMCMCStep(BlockedStep):
         else:
             self.model = without_latents(model, latents.vars)
             self.vars = _continuous(self.model, _counterparts(model, self.model, vars))
-            self.source = latent_gradient_source(
-                model, self.model, self.vars, latents, **options
-            )
+            self.source = latent_gradient_source(model, self.model, self.vars, latents, **options)
         self.statistics = (*self.algorithm.statistics, *self.source.statistics)
         self.stats_dtypes_shapes = _statistics(self.statistics)
         self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
