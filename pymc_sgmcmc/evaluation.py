@@ -273,8 +273,12 @@ class Compiled:
         mode = get_mode(kwargs.pop("mode", None))
         self.backend = backend_of(mode)
         source = local.source
-        inputs = [v.type(v.name) for v in source.inputs]
         k = len(source.vars)
+        inputs = [v.type(v.name) for v in source.inputs]
+        inputs[:k] = [
+            pt.tensor(v.name, shape=shape, dtype=v.dtype)
+            for v, shape in zip(source.vars, source.shapes, strict=True)
+        ]
         inputs[k] = pt.tensor("rows", shape=(n_rows,), dtype="int64")
         generator = random_generator_type("rng")
         stream = Stream(generator)

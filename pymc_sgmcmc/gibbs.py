@@ -4,7 +4,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.scan.basic import scan
 
-from pymc_sgmcmc.algorithm import State
+from pymc_sgmcmc.algorithm import State, Tensors
 from pymc_sgmcmc.conditionals import (
     Binary,
     Enumerated,
