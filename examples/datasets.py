@@ -84,7 +84,8 @@ def find(name: str) -> Path:
             f"(pip install pooch) to download {HOME[name]}."
         ) from None
     try:
-        return Path(pooch.retrieve(HOME[name], known_hash=f"sha256:{UNPACKED_SHA256.get(name, SHA256[name])}"))
+        digest = UNPACKED_SHA256.get(name, SHA256[name])
+        return Path(pooch.retrieve(HOME[name], known_hash=f"sha256:{digest}"))
     except Exception as error:
         raise FileNotFoundError(
             f"No data file at {looked}, and the download of {HOME[name]} failed: {error}. Set "

@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 
+from pymc_sgmcmc.completion import complete
 from pymc_sgmcmc.evaluation import log_marginal_likelihood
 from pymc_sgmcmc.gibbs import Gibbs
 from pymc_sgmcmc.importance import NeuralImportance
@@ -31,5 +32,6 @@ __all__ = [
     "Latents",
     "NeuralImportance",
     "PolynomialDecay",
+    "complete",
     "log_marginal_likelihood",
 ]

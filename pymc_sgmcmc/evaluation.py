@@ -7,11 +7,9 @@ many in between, by transitions that leave each of them invariant. The logarithm
 estimate is too low on average: by half its squared standard error, when that is small.
 """
 
-import copy
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -19,27 +17,21 @@ import pytensor
 import pytensor.tensor as pt
 import xarray as xr
 from pymc.model import Model, modelcontext
-from pymc.model.transform.conditioning import remove_value_transforms
 from pymc.util import RandomGenerator, get_random_generator
-from pytensor.compile.mode import get_mode
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.scan.basic import scan
-from pytensor.tensor.random.type import random_generator_type
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import logsumexp
 
-from pymc_sgmcmc.backend import backend_of
 from pymc_sgmcmc.gibbs import Gibbs
 from pymc_sgmcmc.importance import NeuralImportance
-from pymc_sgmcmc.latent_gradient import LatentGradientSource, latent_gradient_source
-from pymc_sgmcmc.latents import Joint, Latents, find_latents, whole_number, without_latents
-from pymc_sgmcmc.minibatch import _observed_array, array_value, find_row_axis, sliced_axis
+from pymc_sgmcmc.latents import Joint, Latents, whole_number
+from pymc_sgmcmc.local_model import Batch, Compiled, Draws, LocalModel, Thetas
 from pymc_sgmcmc.stream import Stream
 
 PARTICLES_PER_CALL = 2048
 """Rows times weights a row in one compiled call: bounds its memory."""
 
-type Draws = xr.DataTree | xr.Dataset | Mapping[str, Any]
+type LogWeights = Callable[[Batch, Stream], list[TensorVariable]]
 
 
 def log_marginal_likelihood(
@@ -78,8 +70,9 @@ def log_marginal_likelihood(
     n_temperatures : int, default 1000
         K, steps of the annealing: its variance falls as 1 / K.
     path : {"likelihood", "parameters"}, default "likelihood"
-        What lies between, k = 0, ..., K: p(z | theta) p(x | z, theta)^(k / K), for any model; or the
-        paper's p(x, z | k theta / K), for models in which x does not depend on z at theta = 0.
+        What lies between, for k = 0, ..., K: p(z | theta) p(x | z, theta)^(k/K), for any model; or
+        the paper's p(x, z | k theta / K), for models in which x does not depend on z at theta = 0,
+        such as a sigmoid belief network. There its sweeps are much the faster ones.
     minibatch_dim : str, optional
         The observation dim, where more than one can be meant.
     model : pymc.Model, optional
@@ -128,6 +121,8 @@ def log_marginal_likelihood(
     n_samples = whole_number("n_samples", n_samples, 1)
     n_temperatures = whole_number("n_temperatures", n_temperatures, 1)
     local = LocalModel.of(model, latents, minibatch_dim)
+    if method == "ais" and not isinstance(local.latents, Gibbs):
+        raise ValueError("method='ais' needs latents=Gibbs([...]) or a list of variables.")
     thetas = Thetas.of(local, draws)
     data_values, n_rows = local.data(data)
     rng = get_random_generator(random_seed)
@@ -149,7 +144,7 @@ def log_marginal_likelihood(
             piece = np.arange(first, first + rows_per_call) % n_rows
             index = np.repeat(piece, samples_per_call)
             calls = [weigh(thetas.at(draw), index) for _ in range(n_calls)]
-            log_w = np.concatenate([w.reshape(rows_per_call, -1) for w in calls], axis=1)
+            log_w = np.concatenate([w.reshape(rows_per_call, -1) for [w] in calls], axis=1)
             log_w = log_w[: n_rows - first, :n_samples].astype(np.float64)
             here = (*draw, slice(first, first + rows_per_call))
             log_p[here], mcse[here] = log_mean(log_w), log_mean_mcse(log_w)
@@ -166,22 +161,20 @@ def _likelihood(joint: Joint) -> Joint:
     return dataclasses.replace(joint, terms=[t for t in joint.terms if t.name not in joint.names])
 
 
-def _importance(latents: Latents) -> Callable[["Batch", Stream], TensorVariable]:
+def _importance(latents: Latents) -> LogWeights:
     """Log weights of draws from the proposal."""
 
     def log_weights(batch, stream):
         joint = batch.joint()
         if isinstance(latents, NeuralImportance):
             z, log_q = latents.propose(joint, stream)
-            return joint.log_density(z) - log_q
-        return _likelihood(joint).log_density(joint.draw_prior(stream))
+            return [joint.log_density(z) - log_q]
+        return [_likelihood(joint).log_density(joint.draw_prior(stream))]
 
     return log_weights
 
 
-def _annealed(
-    latents: Gibbs, n_temperatures: int, path: str
-) -> Callable[["Batch", Stream], TensorVariable]:
+def _annealed(latents: Gibbs, n_temperatures: int, path: str) -> LogWeights:
     """Log weights of annealed importance sampling.
 
     log w = log Z_0 + sum over k = 1, ..., K of log f_k(z_k) - log f_(k-1)(z_k), where z_1 is a draw
@@ -233,195 +226,9 @@ def _annealed(
             return_updates=False,
         )
         stream.rng = rng
-        return log_w[-1]
+        return [log_w[-1]]
 
     return log_weights
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Symbolic rows of the data at one theta."""
-
-    source: LatentGradientSource
-    n_rows: int
-    theta: list[TensorVariable]
-    rest: list[TensorVariable]
-    """Row numbers, N / n, data: as in `GradientSource.inputs`."""
-
-    @property
-    def inputs(self) -> list[TensorVariable]:
-        """Everything it depends on."""
-        return [*self.theta, *self.rest]
-
-    def of(self, inputs: Sequence[TensorVariable]) -> "Batch":
-        """Return the same with other inputs."""
-        k = len(self.theta)
-        return dataclasses.replace(self, theta=list(inputs[:k]), rest=list(inputs[k:]))
-
-    def joint(self, theta: list[TensorVariable] | None = None) -> Joint:
-        """log p(x, z | theta) of the rows."""
-        joint = dataclasses.replace(self.source.joint, n_rows=self.n_rows)
-        values = [*(self.theta if theta is None else theta), *self.rest]
-        return joint.at(dict(zip(self.source.inputs, values, strict=True)))
-
-
-class Compiled:
-    """A compiled function of theta and row numbers that draws and returns something for rows."""
-
-    def __init__(self, local: "LocalModel", expression, n_rows: int, rng, compile_kwargs):
-        kwargs = dict(compile_kwargs or {})
-        mode = get_mode(kwargs.pop("mode", None))
-        self.backend = backend_of(mode)
-        source = local.source
-        k = len(source.vars)
-        inputs = [v.type(v.name) for v in source.inputs]
-        inputs[:k] = [
-            pt.tensor(v.name, shape=shape, dtype=v.dtype)
-            for v, shape in zip(source.vars, source.shapes, strict=True)
-        ]
-        inputs[k] = pt.tensor("rows", shape=(n_rows,), dtype="int64")
-        generator = random_generator_type("rng")
-        stream = Stream(generator)
-        output = expression(Batch(source, n_rows, inputs[:k], inputs[k:]), stream)
-        self.function = pytensor.function(
-            [*inputs, pytensor.In(generator, mutable=True, borrow=True)],
-            [output, pytensor.Out(stream.rng, borrow=True)],
-            mode=mode,
-            on_unused_input="ignore",
-            **kwargs,
-        )
-        self.function.trust_input = True
-        self.rng = self.backend.generator(rng)
-
-    def put(self, data: Sequence[np.ndarray]) -> None:
-        """Put the data where the function finds it without a copy."""
-        self.data = [self.backend.array(value) for value in data]
-
-    def __call__(self, theta: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
-        """Evaluate it."""
-        array = self.backend.array
-        out, self.rng = self.function(*map(array, theta), array(rows), *self.data, self.rng)
-        return np.asarray(out)
-
-
-# ---- what is evaluated ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class LocalModel:
-    """A model's joint density of data and latent variables, its global variables as they are."""
-
-    model: Model
-    source: LatentGradientSource
-    latents: Latents
-    minibatch_dim: str | None
-
-    @classmethod
-    def of(cls, model: Model, latents, minibatch_dim: str | None) -> "LocalModel":
-        """Derive it from the model."""
-        latents = latents if isinstance(latents, Latents) else Gibbs(latents)
-        names = [rv.name for rv in find_latents(model, latents.vars)]
-        # theta on its own scale, that of the draws
-        plain = remove_value_transforms(model, [v for v in model.free_RVs if v.name not in names])
-        without = without_latents(plain, names)
-        latents = copy.copy(latents)
-        latents.vars = names
-        source = latent_gradient_source(
-            plain, without, without.value_vars, latents, batch_size=1, minibatch_dim=minibatch_dim
-        )
-        return cls(plain, source, latents, minibatch_dim)
-
-    def data(self, new: Mapping[str, np.ndarray] | None) -> tuple[list[np.ndarray], int]:
-        """Values for the source's N / n and data, new rows by name, and the number of rows."""
-        axes = self._axes()
-        names = {array: self._name(array) for array in axes}
-        for name in new or {}:
-            if name not in names.values():
-                known = ", ".join(f"'{n}'" for n in names.values())
-                raise ValueError(f"data: the model has no rows called '{name}', but {known}.")
-        values, lengths = [], {}
-        for array, variable in self.source.data:
-            value = array_value(array)
-            if new is not None and array in axes:
-                value = self._fitting(names[array], new, value, axes[array])
-            if array in axes:
-                lengths[names[array]] = value.shape[axes[array]]
-            values.append(value.astype(variable.dtype, copy=False))
-        if len(set(lengths.values())) > 1 or 0 in lengths.values():
-            raise ValueError(f"data: the numbers of rows must be equal and positive: {lengths}.")
-        scale = np.asarray(1, dtype=pytensor.config.floatX)
-        return [scale, *values], next(iter(lengths.values()))
-
-    @staticmethod
-    def _fitting(name, new, own, axis) -> np.ndarray:
-        if name not in new:
-            raise ValueError(f"data: new rows of '{name}' are needed too.")
-        value = np.asarray(new[name])
-        if value.ndim != own.ndim or any(
-            n != m for a, (n, m) in enumerate(zip(value.shape, own.shape, strict=True)) if a != axis
-        ):
-            raise ValueError(
-                f"data: '{name}' has the shape {value.shape}, and {own.shape} in the model: only "
-                f"axis {axis}, the rows, may have another length."
-            )
-        return value
-
-    def _axes(self) -> dict:
-        """Axis of the rows of each array that has rows."""
-        latents = find_latents(self.model, self.latents.vars)
-        row_axis = find_row_axis(self.model, self.minibatch_dim, latents)
-        axes = {array: sliced_axis(self.model, array, row_axis) for array, _ in self.source.data}
-        return {array: axis for array, axis in axes.items() if axis is not None}
-
-    def _name(self, array) -> str:
-        for rv in self.model.observed_RVs:
-            if not isinstance(array, SharedVariable) and _observed_array(self.model, rv) is array:
-                return rv.name
-        return array.name or f"(the array of shape {array_value(array).shape}: use pm.Data)"
-
-
-@dataclass(frozen=True)
-class Thetas:
-    """Posterior draws of the global variables."""
-
-    values: list[np.ndarray]
-    """One array a variable, with leading axes chain and draw."""
-    coords: dict[str, np.ndarray]
-
-    @classmethod
-    def of(cls, local: LocalModel, draws: Draws) -> "Thetas":
-        """Take them from a DataTree, its posterior, or one point."""
-        if isinstance(draws, xr.DataTree):
-            draws = draws["posterior"].to_dataset()
-        names = [v.name for v in local.source.vars]
-        for name in names:
-            if name not in draws:
-                raise ValueError(
-                    f"draws: there is no '{name}'. All free variables but the latent ones are "
-                    f"needed: {', '.join(names)}."
-                )
-        if isinstance(draws, xr.Dataset):
-            arrays = [draws[name].transpose("chain", "draw", ...).to_numpy() for name in names]
-            coords = {dim: draws[dim].to_numpy() for dim in ("chain", "draw")}
-        else:
-            arrays = [np.asarray(draws[name])[None, None] for name in names]
-            coords = {"chain": np.arange(1), "draw": np.arange(1)}
-        for name, array, shape in zip(names, arrays, local.source.shapes, strict=True):
-            if array.shape[2:] != shape:
-                raise ValueError(
-                    f"draws: '{name}' has the shape {array.shape[2:]}, and {shape} in the model."
-                )
-        dtypes = [v.dtype for v in local.source.vars]
-        return cls([a.astype(d) for a, d in zip(arrays, dtypes, strict=True)], coords)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Numbers of chains and draws."""
-        return len(self.coords["chain"]), len(self.coords["draw"])
-
-    def at(self, draw: tuple[int, ...]) -> list[np.ndarray]:
-        """One value a variable."""
-        return [array[draw] for array in self.values]
 
 
 # ---- what comes out ------------------------------------------------------------------------

@@ -130,12 +130,10 @@ class NeuralImportance(Latents):
     def _adam(self, weights, gradient, mean, square, updates):
         """One step of Adam uphill."""
         t = updates + 1
-        mean = [FIRST_DECAY * m + (1 - FIRST_DECAY) * g for m, g in zip(mean, gradient, strict=True)]
-        square = [
-            SECOND_DECAY * v + (1 - SECOND_DECAY) * g**2
-            for v, g in zip(square, gradient, strict=True)
-        ]
-        rate = self.learning_rate * pt.sqrt(1 - SECOND_DECAY**t) / (1 - FIRST_DECAY**t)
+        a, b = FIRST_DECAY, SECOND_DECAY
+        mean = [a * m + (1 - a) * g for m, g in zip(mean, gradient, strict=True)]
+        square = [b * v + (1 - b) * g**2 for v, g in zip(square, gradient, strict=True)]
+        rate = self.learning_rate * pt.sqrt(1 - b**t) / (1 - a**t)
         weights = [
             w + rate * m / (pt.sqrt(v) + SMALL)
             for w, m, v in zip(weights, mean, square, strict=True)
@@ -165,6 +163,8 @@ class NeuralImportance(Latents):
 
     def propose(self, joint: Joint, stream: Stream) -> tuple[Tensors, TensorVariable]:
         """Draw once for each row from the network as it is given: z and log q(z | x)."""
+        if self.weights is None:
+            raise ValueError("NeuralImportance has no weights yet: pass latents.trained(step).")
         weights = {name: pt.as_tensor(w) for name, w in self._network(joint).init(None).items()}
         z, log_q = self._network(joint).draw(joint, weights, 1, stream)
         values = [v[0].astype(var.dtype) for v, var in zip(z, joint.variables, strict=True)]

@@ -7,7 +7,6 @@ of each is told by the variable's type, its parameters are what the network comp
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np

@@ -72,8 +72,11 @@ def estimates(model, latents, theta, batch_size, n_calls=CALLS, seed=1):
     at = source.at(inputs[:k], inputs[k : k + 1], inputs[k + 1 :], state, stream)
     function = pytensor.function(
         [*inputs, pytensor.In(generator, mutable=True, borrow=True)],
-        [pt.concatenate([g.ravel() for g in at.likelihood]), *at.diagnostics]
-        + [pytensor.Out(stream.rng, borrow=True)],
+        [
+            pt.concatenate([g.ravel() for g in at.likelihood]),
+            *at.diagnostics,
+            pytensor.Out(stream.rng, borrow=True),
+        ],
         mode="JAX",
         on_unused_input="ignore",
     )
@@ -256,7 +259,6 @@ def test_training_finds_the_posterior(case):
         return (np.exp(p) * (p - q)).sum(axis=1).mean()
 
     exact = weights
-    untrained = dict.fromkeys(weights, 0.0)
     untrained = {name: np.zeros_like(np.asarray(w)) for name, w in weights.items()}
     # what Adam's noise at this learning rate leaves is far below where it began
     assert divergence(untrained) > 0.02
