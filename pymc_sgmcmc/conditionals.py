@@ -8,7 +8,7 @@ z up to date: see `pymc_sgmcmc.affine`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import pytensor
@@ -19,8 +19,16 @@ from pytensor.scan.basic import scan
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.affine import AffineDependence, affine_dependence
+from pymc_sgmcmc.algorithm import Tensors
 from pymc_sgmcmc.latents import Joint, LocalVariable
-from pymc_sgmcmc.logistic import flip, fold, match_bernoulli
+from pymc_sgmcmc.logistic import (
+    flipped,
+    fold,
+    log_cosh_half,
+    log_products,
+    match_bernoulli,
+    tanh_half,
+)
 from pymc_sgmcmc.stream import Stream
 from pymc_sgmcmc.substitute import substitute
 
@@ -62,6 +70,8 @@ class Conditional:
     """Sum of the other terms for each row, as a function of ``maps`` and ``fixed``."""
     fixed: list[Variable]
     """What does not change while the units of this variable do."""
+    is_affine: bool = True
+    """Else ``maps`` is the variable's value alone, without columns."""
 
     @property
     def n_units(self) -> int:
@@ -69,15 +79,23 @@ class Conditional:
         return int(np.prod(self.variable.shape, dtype=int))
 
 
-def conditional(joint: Joint, variable: LocalVariable, logistic: bool) -> Conditional:
+def conditional(
+    joint: Joint,
+    variable: LocalVariable,
+    *,
+    logistic: bool,
+    separable: bool = True,
+    affine: bool = True,
+) -> Conditional:
     """Collect the terms that depend on a latent variable.
 
-    ``logistic`` tells whether Bernoulli terms are to be set apart.
+    ``logistic`` and ``separable`` tell whether such terms are to be set apart, ``affine`` whether to
+    look for affine maps.
     """
     rows = [joint.rows, *(v.value for v in joint.variables)]
     n_units = int(np.prod(variable.shape, dtype=int))
     basis = pt.constant(np.eye(n_units).reshape(n_units, *variable.shape).astype(variable.dtype))
-    separable: list[TensorVariable] = []
+    separable_terms: list[TensorVariable] = []
     logistic_terms: list[LogisticTerm] = []
     others: list[AffineDependence] = []
     for term in joint.terms:
@@ -85,31 +103,64 @@ def conditional(joint: Joint, variable: LocalVariable, logistic: bool) -> Condit
             continue
         found = affine_dependence(term.logp, variable.value, rows)
         bernoulli = match_bernoulli(found.expression) if logistic else None
-        if found.is_elementwise:
-            separable.append(found.expression)
+        if separable and found.is_elementwise:
+            separable_terms.append(found.expression)
         elif bernoulli and found.frontier == [bernoulli[1]] and bernoulli[1].ndim == 2:
             [column] = found.columns(basis)
             logistic_terms.append(LogisticTerm(*bernoulli, column))
         else:
             others.append(found)
     floatX = pytensor.config.floatX
-    maps = [a for d in others for a in d.frontier]
+    maps = [a for d in others for a in d.frontier] if affine else [variable.value]
     terms = [d.expression.sum(axis=tuple(range(1, d.expression.ndim))) for d in others]
     of_rows = pt.add(*terms, pt.zeros((1,), dtype=floatX))
     return Conditional(
         variable,
-        pt.add(*separable, pt.zeros_like(variable.value, dtype=floatX)),
+        pt.add(*separable_terms, pt.zeros_like(variable.value, dtype=floatX)),
         logistic_terms,
         maps,
-        [column for d in others for column in d.columns(basis)],
+        [column for d in others for column in d.columns(basis)] if affine else [],
         of_rows,
         boundary(maps, [of_rows]),
+        affine,
     )
 
 
 def _along_rows(per_row: TensorVariable, like: TensorVariable) -> TensorVariable:
     """Append axes, so that a value for each row multiplies an array with more axes."""
     return per_row.reshape((-1, *[1] * (like.ndim - 1))) if like.ndim > 1 else per_row
+
+
+def moved(maps: Tensors, columns: Tensors, steps: TensorVariable) -> Tensors:
+    """Affine maps after a unit has changed by a step for each row."""
+    return [
+        a + (_along_rows(steps, a) * column).astype(a.dtype)
+        for a, column in zip(maps, columns, strict=True)
+    ]
+
+
+class Move(Protocol):
+    """How a sweep draws one latent variable given the others.
+
+    Expressions are made of a joint's placeholders; `sweep` is given their values.
+    """
+
+    copies: int
+    """How many times the batch is repeated in ``each_sweep``."""
+    once: list[Variable]
+    """What is the same for all sweeps of a batch."""
+    each_sweep: list[Variable]
+    """What a sweep begins with."""
+
+    def sweep(
+        self,
+        z: TensorVariable,
+        once: list[Variable],
+        each_sweep: list[Variable],
+        stream: Stream,
+    ) -> TensorVariable:
+        """Draw anew, starting from ``z``."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -144,73 +195,61 @@ class Binary:
         maps, fixed = [take() for _ in c.maps], [take() for _ in c.fixed]
         columns = once[:k]
         log_odds = (if_high - if_low).reshape((n_rows, c.n_units)).T
-        ups, folded = [], []
+        loss = pt.zeros((c.n_units,), dtype=floatX)
+        taus, vs = [], []
         for column in once[k:]:
             y, a = take(), take()
-            width = column.type.shape[1]
             change = ((high - low) * column).astype(floatX)
             log_odds = log_odds + pt.dot(change, (y - np.asarray(0.5, floatX)).astype(floatX).T)
-            half = np.asarray(0.5, floatX) * change
-            ups += [fold(pt.exp(sign * half), width, 1.0).dimshuffle(1, 0, 2) for sign in (1, -1)]
-            a = a.astype(floatX)
-            folded += [fold(pt.sigmoid(a), width, 0.0), fold(pt.sigmoid(-a), width, 1.0)]
+            loss = loss + log_cosh_half(change).sum(axis=1, acc_dtype=floatX)
+            taus.append(fold(tanh_half(change)).dimshuffle(1, 0, 2))
+            vs.append(fold(tanh_half(a.astype(floatX))))
         is_high = pt.eq(z.reshape((n_rows, c.n_units)).T, high)
         uniforms = stream.draw(pt.random.uniform, size=(c.n_units, n_rows), dtype=floatX)
-        m = len(folded)
+        m = len(vs)
 
         def density(maps, fixed):
             replace = dict(zip([*c.maps, *c.fixed], [*maps, *fixed], strict=True))
             return substitute([c.of_rows], replace)[0] + pt.zeros((n_rows,), dtype=floatX)
 
-        def unit(is_high, uniform, log_odds, *args):
+        def unit(is_high, uniform, log_odds, loss, *args):
             take = iter(args).__next__
-            columns, ups = [take() for _ in range(k)], [take() for _ in range(m)]
+            columns, taus = [take() for _ in range(k)], [take() for _ in range(m)]
             current = take() if k else None
-            maps, folded = [take() for _ in range(k)], [take() for _ in range(m)]
+            maps, vs = [take() for _ in range(k)], [take() for _ in range(m)]
             fixed = [take() for _ in c.fixed]
-            gain = pt.switch(is_high, -log_odds, log_odds)
-            old, new = [], []
+            sign = pt.switch(is_high, -1, 1).astype(floatX)
+            gain = sign * log_odds - loss
             if k:
-                step = pt.switch(is_high, low - high, high - low)
-                trial = [
-                    a + (_along_rows(step, a) * column).astype(a.dtype)
-                    for a, column in zip(maps, columns, strict=True)
-                ]
+                steps = sign * np.asarray(high - low, dtype=floatX)
+                trial = moved(maps, columns, steps)
                 proposed = density(trial, fixed)
                 gain = gain + proposed - current
-                old, new = [current, *maps], [proposed, *trial]
-            across = is_high[None, :, None]
-            for j in range(0, m, 2):
-                up, down = ups[j][:, None, :], ups[j + 1][:, None, :]
-                log_t, *moved = flip(
-                    *folded[j : j + 2], pt.switch(across, down, up), pt.switch(across, up, down)
-                )
-                gain = gain - log_t
-                old, new = [*old, *folded[j : j + 2]], [*new, *moved]
+            for v, tau in zip(vs, taus, strict=True):
+                # v first: sign * tau depends on no state, and scan would compute it for all units
+                gain = gain - log_products(v * sign[None, :, None], tau[:, None, :])
             flips = uniform < pt.sigmoid(gain)
-            moving = [
-                pt.switch(
-                    flips[None, :, None]
-                    if a.ndim == 3 and i >= len(old) - m
-                    else _along_rows(flips, a),
-                    b,
-                    a,
-                )
-                for i, (a, b) in enumerate(zip(old, new, strict=True))
-            ]
-            return [pt.neq(is_high, flips), *moving]
+            new = [pt.neq(is_high, flips)]
+            if k:
+                new.append(pt.switch(flips, proposed, current))
+                new += [
+                    pt.switch(_along_rows(flips, a), b, a) for a, b in zip(maps, trial, strict=True)
+                ]
+            taken = (sign * flips)[None, :, None]
+            new += [flipped(v, taken * tau[:, None, :]) for v, tau in zip(vs, taus, strict=True)]
+            return new
 
         start = [density(maps, fixed), *maps] if k else []
-        drawn, *_ = scan(
+        drawn = scan(
             unit,
-            sequences=[is_high, uniforms, log_odds, *columns, *ups],
-            outputs_info=[None, *start, *folded],
+            sequences=[is_high, uniforms, log_odds, loss, *columns, *taus],
+            outputs_info=[None, *start, *vs],
             non_sequences=fixed,
             n_steps=c.n_units,
             strict=True,
             return_updates=False,
         )
-        drawn = drawn if not isinstance(drawn, list) else drawn[0]
+        drawn = drawn[0] if isinstance(drawn, list) else drawn
         return pt.switch(drawn.T, high, low).astype(z.dtype).reshape(z.shape)
 
 
@@ -263,20 +302,14 @@ class Enumerated:
         def unit(z, uniform, table, *args):
             columns, maps, fixed = args[:k], args[k : 2 * k], args[2 * k :]
 
-            def moved_by(steps):
-                return [
-                    a + (_along_rows(steps, a) * column).astype(a.dtype)
-                    for a, column in zip(maps, columns, strict=True)
-                ]
-
-            trial = moved_by((candidates[:, None] - z).ravel())
+            trial = moved(maps, columns, (candidates[:, None] - z).ravel())
             replace = dict(zip([*c.maps, *c.fixed], [*trial, *fixed], strict=True))
             [of_rows] = substitute([c.of_rows], replace)
             of_rows = of_rows + pt.zeros((n_values * n_rows,), dtype=floatX)
             logits = of_rows.reshape((n_values, n_rows)) + table
             cumulative = pt.cumsum(pt.special.softmax(logits, axis=0), axis=0)
             new = candidates[(uniform > cumulative[:-1]).sum(axis=0)]
-            return [new, *moved_by(pt.concatenate([new - z] * n_values))]
+            return [new, *moved(maps, columns, pt.concatenate([new - z] * n_values))]
 
         drawn = scan(
             unit,

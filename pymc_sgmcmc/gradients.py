@@ -98,6 +98,8 @@ class GradientSource:
     """Names of what is carried from one evaluation to the next: none for an exact likelihood."""
     statistics: ClassVar[tuple[str, ...]] = ()
     """Names of the scalars that an evaluation reports."""
+    is_costly: ClassVar[bool] = False
+    """Whether an evaluation for the potential alone would cost as much as a gradient."""
 
     def init(self, rng: np.random.Generator) -> dict[str, list]:
         """Initial arrays of what is carried, by `state_names`."""

@@ -6,8 +6,10 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pymc.model.core import Model
-from pymc.pytensorf import rewrite_pregrad
+from pymc.pytensorf import intX, rewrite_pregrad
+from pymc.vartypes import discrete_types
 from pytensor.gradient import disconnected_grad
+from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
@@ -29,7 +31,7 @@ from pymc_sgmcmc.latents import (
     LocalVariable,
     find_latents,
 )
-from pymc_sgmcmc.minibatch import batched_terms, find_row_axis, local_shape
+from pymc_sgmcmc.minibatch import batched_terms, find_row_axis, finite_support, local_shape
 from pymc_sgmcmc.self_check import check_latent_terms
 
 
@@ -45,6 +47,8 @@ class LatentGradientSource(GradientSource):
     joint: Joint = field(kw_only=True)
     weights: TensorVariable = field(kw_only=True)
     """Of each draw and row, shape (samples * n,)."""
+
+    is_costly = True
 
     @property
     def state_names(self):
@@ -170,7 +174,7 @@ def latent_gradient_source(
     kept = [v for v in part.rest if v in global_model.observed_RVs + global_model.potentials]
     prior = global_model.logp(vars=[*free, *kept])
     logps = [pt.moveaxis(term.logp, term.axis, 0) for term in part.terms]
-    expressions, data = explicit_data([prior, *logps, *part.observed], arrays)
+    expressions, data = explicit_data([prior, *logps, *part.observed.values()], arrays)
     used = set(explicit_graph_inputs(expressions))
     k = len(logps)
     prior, logps, observed = expressions[0], expressions[1 : k + 1], expressions[k + 1 :]
@@ -200,14 +204,17 @@ def latent_gradient_source(
                 value,
                 batch_rv,
                 model.rvs_to_transforms[rv],
+                finite_support(rv) if rv.type.dtype in discrete_types else None,
             )
             for (rv, value), batch_rv in zip(placeholders.items(), batch_rvs, strict=True)
         ],
         terms=terms,
-        observed=observed,
+        observed=dict(zip(part.observed, observed, strict=True)),
+        parameters={rv.name: value for rv, value in global_values.items()},
         rows=index,
         n_rows=int(batch_size),
     )
+    latents.check(joint)
     scale = pt.scalar("N/n", dtype=floatX)
     weights = pt.vector("weights", dtype=floatX)
     likelihood = scale * pt.sum(weights * joint.of_rows)
@@ -231,6 +238,13 @@ def latent_gradient_source(
     )
     source.check_data()
     return source
+
+
+def _value_dtype(rv: Variable) -> str:
+    """PyMC's type for data of this kind: with long integers a float32 model goes on in float64."""
+    if rv.type.dtype in discrete_types:
+        return str(intX(np.zeros(())).dtype)
+    return rv.type.dtype
 
 
 def _simplified(logp: TensorVariable) -> TensorVariable:

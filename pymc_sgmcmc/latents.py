@@ -8,7 +8,7 @@ log posterior of theta alone. A `Latents` makes the draws; it does not know the 
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -16,9 +16,9 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.transforms import Transform
+from pymc.vartypes import discrete_types
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.basic import BernoulliRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
@@ -40,6 +40,14 @@ class LocalVariable:
     batch_rv: Variable
     """The random variable for a batch's rows, a function of the parents' values."""
     transform: Transform | None
+    """To the unconstrained scale; of continuous variables."""
+    support: np.ndarray | None
+    """The values it can take, where they are few and known."""
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether its values are whole numbers."""
+        return self.dtype in discrete_types
 
 
 @dataclass(frozen=True)
@@ -80,8 +88,10 @@ class Joint:
 
     variables: list[LocalVariable]
     terms: list[LocalTerm]
-    observed: Tensors
+    observed: dict[str, TensorVariable]
     """Values of each observed variable, rows along the first axis."""
+    parameters: dict[str, TensorVariable]
+    """Values of the model's other free variables, on their own (constrained) scale."""
     rows: TensorVariable
     """Row numbers of the batch."""
     n_rows: int
@@ -101,6 +111,14 @@ class Joint:
     def at(self, replace: dict[Variable, Variable]) -> "Joint":
         """Put a theta and a batch in the place of placeholders."""
         return dataclasses.replace(self, replace=self.replace | replace)
+
+    def with_support(self, support: Mapping[str, Sequence[int]]) -> "Joint":
+        """Say which values discrete variables can take, by name."""
+        variables = [
+            dataclasses.replace(v, support=np.asarray(support[v.name])) if v.name in support else v
+            for v in self.variables
+        ]
+        return dataclasses.replace(self, variables=variables)
 
     def evaluate(
         self,
@@ -131,10 +149,14 @@ class Joint:
 
     def batch(self) -> Tensors:
         """Return the batch's values of each observed variable, shape (n_rows, ...)."""
-        return self.evaluate(self.observed)
+        return self.evaluate(list(self.observed.values()))
 
     def draw_prior(self, stream: Stream) -> Tensors:
-        """Draw the latent variables from their prior, each given those it depends on."""
+        """Draw the latent variables from their prior, each given those it depends on.
+
+        A variable whose distribution cannot be drawn from inside a graph (`pm.CustomDist`, say) is
+        drawn uniformly from its support, or on the unconstrained scale from N(0, 1).
+        """
         drawn: dict[Variable, Variable] = {}
         waiting = list(self.variables)
         while waiting:
@@ -143,21 +165,31 @@ class Joint:
             waiting.remove(variable)
             replace = self.replace | drawn
             [rv] = substitute([variable.batch_rv], replace)
-            drawn[variable.value] = _draw(rv, (self.n_rows, *variable.shape), stream)
+            draw = _draw(variable, rv, self.n_rows, stream)
+            drawn[variable.value] = draw.astype(variable.dtype)
         return [drawn[v.value] for v in self.variables]
 
 
-def _draw(rv: Variable, shape: tuple[int, ...], stream: Stream) -> TensorVariable:
+def _draw(variable: LocalVariable, rv: Variable, n_rows: int, stream: Stream) -> TensorVariable:
+    shape = (n_rows, *variable.shape)
     node = rv.owner
-    if not isinstance(node.op, RandomVariable):
-        raise NotImplementedError(f"no draws from the prior of '{rv.name}'")
-    size = shape[: len(shape) - node.op.ndim_supp]
-    next_rng, draw = node.op.make_node(
-        stream.rng, pt.constant(size, dtype="int64"), *node.op.dist_params(node)
-    ).outputs
-    stream.rng = next_rng
-    if isinstance(node.op, BernoulliRV):  # on JAX its draws are bools, whatever its type says
-        draw = pt.switch(draw, np.asarray(1, draw.dtype), np.asarray(0, draw.dtype))
+    if isinstance(node.op, RandomVariable):
+        size = pt.constant(shape[: len(shape) - node.op.ndim_supp], dtype="int64")
+        parameters = node.op.dist_params(node)
+        stream.rng, draw = node.op.make_node(stream.rng, size, *parameters).outputs
+    elif variable.support is not None:
+        uniforms = stream.draw(pt.random.uniform, size=shape)
+        which = pt.floor(uniforms * len(variable.support)).astype("int64")
+        draw = pt.constant(variable.support)[which]
+    elif variable.is_discrete:
+        raise ValueError(
+            f"The latent variable '{variable.name}' has a distribution that cannot be drawn from "
+            f"and no known support: pass support={{'{variable.name}': [...]}}."
+        )
+    else:
+        draw = stream.draw(pt.random.normal, size=shape)
+        if variable.transform is not None:
+            draw = variable.transform.backward(draw, *node.inputs)
     return pt.specify_shape(draw, shape)
 
 
@@ -182,14 +214,22 @@ class Latents(ABC):
         self.vars = list(vars) if isinstance(vars, list | tuple) else [vars]
         self.n_samples = whole_number("n_samples", n_samples, 1)
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the latent variables."""
+        return [str(getattr(var, "name", var)) for var in self.vars]
+
     def __repr__(self):
-        names = ", ".join(str(getattr(v, "name", v)) for v in self.vars)
-        settings = {k: v for k, v in self.__dict__.items() if k != "vars" and v is not None}
+        names = ", ".join(self.names)
+        settings = {k: v for k, v in self.__dict__.items() if k != "vars" and v not in (None, {})}
         shown = "".join(f", {name}={value!r}" for name, value in settings.items())
         return f"{type(self).__name__}([{names}]{shown})"
 
+    def check(self, joint: Joint) -> None:
+        """Refuse, by name, latent variables that cannot be drawn; called once for a model."""
+
     def init(self, joint: Joint, rng: np.random.Generator) -> dict[str, list]:
-        """Initial arrays of what is carried, by `state_names`; refuse what cannot be drawn."""
+        """Initial arrays of what is carried, by `state_names`."""
         return {}
 
     @abstractmethod

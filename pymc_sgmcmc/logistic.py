@@ -1,11 +1,11 @@
 """Bernoulli terms whose log odds are affine in z: what a flip changes, without a transcendental.
 
-With s = sigmoid(a) and c = sigmoid(-a), a flip that adds d to the log odds a changes the term by
+With v = tanh(a/2) and tau = tanh(d/2), a flip that adds d to the log odds a changes the term by
 
-    y d - (softplus(a + d) - softplus(a)) = (y - 1/2) d - log(s exp(d/2) + c exp(-d/2)),
+    y d - (softplus(a + d) - softplus(a)) = (y - 1/2) d - log cosh(d/2) - log(1 + v tau)
 
-takes s to s exp(d/2) / t and c to c exp(-d/2) / t, with t the argument of the logarithm. So
-products of t over a few elements need one logarithm, and exp(d/2) is known before the sweep.
+and takes v to (v + tau) / (1 + v tau), as tanh adds. What depends on d alone is known before
+the sweep, and the logarithm is taken of products of several elements.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from pytensor.scalar.math import Softplus
 from pytensor.tensor.variable import TensorVariable
 
 FACTORS = 8
-"""Elements a product: in float32 it stays finite while the mean of abs(d) is below 20 in it."""
+"""Elements a product."""
 
 
 def _scalar_op(var: Variable):
@@ -55,29 +55,39 @@ def match_bernoulli(logp: TensorVariable) -> tuple[TensorVariable, TensorVariabl
     return y, a
 
 
-def fold(values: TensorVariable, width: int, fill: float) -> TensorVariable:
-    """Rearrange (m, width) for products over the first axis: (FACTORS, m, width / FACTORS).
+def fold(values: TensorVariable) -> TensorVariable:
+    """Rearrange (m, elements) for products over the first axis: (FACTORS, m, elements / FACTORS).
 
-    ``fill`` pads the last axis.
+    Zeros pad it.
     """
+    width = values.type.shape[1]
+    width = values.shape[1] if width is None else width
     n_blocks = -(-width // FACTORS)
     missing = n_blocks * FACTORS - width
-    if missing:
-        padding = pt.full((values.shape[0], missing), np.asarray(fill, dtype=values.dtype))
+    if not isinstance(missing, int) or missing:
+        padding = pt.zeros((values.shape[0], missing), dtype=values.dtype)
         values = pt.concatenate([values, padding], axis=1)
     return values.reshape((values.shape[0], FACTORS, n_blocks)).dimshuffle(1, 0, 2)
 
 
-def flip(
-    s: TensorVariable, c: TensorVariable, up: TensorVariable, down: TensorVariable
-) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
-    """Return log t summed over each row's elements, and s and c after the flip.
+def log_cosh_half(d: TensorVariable) -> TensorVariable:
+    """log cosh(d/2)."""
+    return pt.softplus(d) - d / 2 - np.log(2).astype(d.dtype)
 
-    ``up`` is exp(d/2), ``down`` exp(-d/2), all folded.
-    """
-    # written out factor by factor, so that no array of all t is made before the products
-    product = s[0] * up[0] + c[0] * down[0]
-    for k in range(1, FACTORS):
-        product = product * (s[k] * up[k] + c[k] * down[k])
-    t = s * up + c * down
-    return pt.log(product).sum(axis=-1), s * up / t, c * down / t
+
+def tanh_half(d: TensorVariable) -> TensorVariable:
+    """tanh(d/2), kept off +-1 so that 1 + v tau is never zero."""
+    limit = 1 - 2 * np.finfo(d.dtype).eps
+    return pt.clip(pt.tanh(d / 2), -limit, limit).astype(d.dtype)
+
+
+def log_products(v: TensorVariable, tau: TensorVariable) -> TensorVariable:
+    """log(1 + v tau) summed over each row's elements; both folded."""
+    products = pt.prod(1 + v * tau, axis=0, dtype=v.dtype, acc_dtype=v.dtype)
+    smallest = np.finfo(v.dtype).tiny
+    return pt.log(pt.maximum(products, smallest)).sum(axis=-1, acc_dtype=v.dtype)
+
+
+def flipped(v: TensorVariable, tau: TensorVariable) -> TensorVariable:
+    """Return v after a flip; where tau is 0 it stays."""
+    return (v + tau) / (1 + v * tau)

@@ -311,6 +311,24 @@ def local_shape(model: pm.Model, rv: Variable, row_axis: RowAxis) -> tuple[int, 
     return tuple(n for n in lengths[1:] if n is not None)
 
 
+def finite_support(rv: Variable) -> np.ndarray | None:
+    """Return the values that a discrete variable can take, where they are few and known."""
+    name = type(rv.owner.op).__name__
+    parameters = rv.owner.inputs[2:]
+    if name == "BernoulliRV":
+        return np.array([0, 1])
+    if name == "CategoricalRV":
+        p = parameters[0]
+        n = p.type.shape[-1] if p.type.shape[-1] is not None else int(evaluate(p.shape[-1])[0])
+        return np.arange(n)
+    bounds = [p.data for p in parameters if isinstance(p, Constant) and p.data.size == 1]
+    if name == "DiscreteUniformRV" and len(bounds) == 2:
+        return np.arange(int(bounds[0].item()), int(bounds[1].item()) + 1)
+    if name in ("BinomialRV", "BetaBinomialRV") and isinstance(parameters[0], Constant):
+        return np.arange(int(np.max(parameters[0].data)) + 1)
+    return None
+
+
 class BatchModel(NamedTuple):
     """The part of a model that is cut into batches."""
 
@@ -322,7 +340,7 @@ class BatchModel(NamedTuple):
     """The observed variables and potentials that do not run along the rows."""
     latents: dict[Variable, Variable]
     """Each latent variable, anew for a batch: a function of what `batched_terms` was given."""
-    observed: list[TensorVariable]
+    observed: dict[str, TensorVariable]
     """Values of each observed variable along the rows, rows along the first axis."""
 
 
@@ -424,8 +442,13 @@ def batched_terms(
         for var in [*model.observed_RVs, *model.potentials]
         if var not in row_axis.axes and var not in potentials
     ]
+    names = [rv.name for rv in row_axis.axes]
     return BatchModel(
-        terms, cuts, rest, dict(zip(batch_rvs, replaced[k : k + m], strict=True)), replaced[k + m :]
+        terms,
+        cuts,
+        rest,
+        latents=dict(zip(batch_rvs, replaced[k : k + m], strict=True)),
+        observed=dict(zip(names, replaced[k + m :], strict=True)),
     )
 
 
