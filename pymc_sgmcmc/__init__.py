@@ -2,8 +2,11 @@
 
 from importlib.metadata import version
 
+from pymc_sgmcmc.completion import complete
+from pymc_sgmcmc.evaluation import log_marginal_likelihood
 from pymc_sgmcmc.gibbs import Gibbs
 from pymc_sgmcmc.groups import Groups
+from pymc_sgmcmc.importance import NeuralImportance
 from pymc_sgmcmc.latents import Latents
 from pymc_sgmcmc.msgnht import MSGNHT_E, MSGNHT_S
 from pymc_sgmcmc.psgld import PSGLD
@@ -35,9 +38,12 @@ __all__ = [
     "Groups",
     "KeptDraws",
     "Latents",
+    "NeuralImportance",
     "PolynomialDecay",
     "StreamedData",
     "ZarrStore",
+    "complete",
+    "log_marginal_likelihood",
     "sample",
     "shuffle_on_disk",
 ]
