@@ -30,7 +30,9 @@ SECONDS_PER_BLOCK = 0.1
 BYTES_PER_BLOCK = 2**23
 """... or sooner, where draws are large."""
 SECONDS_PER_TURN = 0.5
-"""Chains in one process take turns of at least this long."""
+"""Chains in one process take turns of at least this long,"""
+TURNS_PER_CHANGE = 20
+"""... and of this multiple of what changing costs: a shuffle of all row numbers."""
 TILE = 64
 """Points that `Run.record` turns into recorded variables in one call."""
 
@@ -383,8 +385,7 @@ def sequential(run: Run) -> Generator[Event]:
                 events = recorded(runner, run)
                 begun[chain] = runner, events
             changed = time.perf_counter()
-            # Changing costs a shuffle of all row numbers: keep it below a twentieth.
-            turn = max(SECONDS_PER_TURN, 20 * (changed - began))
+            turn = max(SECONDS_PER_TURN, TURNS_PER_CHANGE * (changed - began))
             for event in events:
                 yield event
                 if in_turns and waiting and time.perf_counter() - changed > turn:

@@ -304,6 +304,7 @@ def sample_from_init(
     if store is None:
         memory = Memory(run)
     else:
+        to_plain(step.sampling_state, "of the step")  # refuse now what could not be stored later
         example = convert(Memory.example(run), seconds=0.0)
         for message in store.begin(run, example):
             _log.warning(message)

@@ -11,11 +11,14 @@ import time
 import numpy as np
 import pymc as pm
 import zarr.storage._local as zarr_files
+from pytensor.compile.mode import Mode
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import chains, plain, store
 
 DRAWS, TUNE, CHAINS = 12, 4, 2
+MODE = Mode("py", "fast_compile")
+"""Compiles at once, and a forked process can go on with it."""
 
 
 def small_model():
@@ -30,7 +33,7 @@ def small_model():
 def small_step(model, **options):
     options = {"step_size": 0.005, "batch_size": 20, "thin": 3} | options
     with model:
-        return sgm.MSGNHT_S(compile_kwargs={"mode": "CVM"}, **options)
+        return sgm.MSGNHT_S(compile_kwargs={"mode": MODE}, **options)
 
 
 def small_run(model, step, **options):
