@@ -93,8 +93,8 @@ class Run:
     """As it was given, as plain values."""
     chains_together: int = 1
     """Chains of one runner."""
-    fresh: Any = field(default=None, repr=False)
-    """The step's state before its first chain in this process."""
+    fresh: Any = None
+    """The step's state before its first chain."""
     _recorded: Any = field(default=None, repr=False)
     _record: Any = field(default=None, repr=False)
 
@@ -160,7 +160,7 @@ class Run:
         }
 
     def __getstate__(self):
-        return self.__dict__ | {"fresh": None, "_recorded": None, "_record": None}
+        return self.__dict__ | {"_recorded": None, "_record": None}
 
 
 class Runner(Protocol):
@@ -191,8 +191,6 @@ class ChainRunner:
         self.point = run.starts[chain]
         self.n_draws = 0
         step = run.step
-        if run.fresh is None:
-            run.fresh = step.sampling_state
         step.sampling_state = run.fresh  # nothing is left of another chain
         step.setup_chain(random_generator_from_state(run.rngs[chain]), run.tune, run.draws)
         step.tune = run.tune > 0

@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -274,6 +274,7 @@ def sample_from_init(
         each_draw=callback is not None,
         seed=seed,
         store=store,
+        fresh=step.sampling_state,
     )
     _choose_recorded(run, var_names, idata_kwargs.get("include_transformed", False))
     if include_data is None:
@@ -304,7 +305,6 @@ def sample_from_init(
     if store is None:
         memory = Memory(run)
     else:
-        to_plain(step.sampling_state, "of the step")  # refuse now what could not be stored later
         example = convert(Memory.example(run), seconds=0.0)
         for message in store.begin(run, example):
             _log.warning(message)
@@ -317,7 +317,8 @@ def sample_from_init(
         if memory is not None:
             return convert(memory, seconds=seconds)
         assert store is not None
-        store.add_seconds(seconds)
+        with suppress(OSError):  # a full disk can be read
+            store.add_seconds(seconds)
         return store.to_datatree()
 
     stops: list[Stopped] = []
@@ -392,7 +393,7 @@ def _salvage(error: Exception, result: Callable[[], DataTree]) -> None:
     """Attach the draws made so far to an exception."""
     try:
         error.idata = result()  # type: ignore[attr-defined]
-    except (SamplingError, AttributeError):
+    except Exception:  # there are none, or what broke the run breaks this too: the first counts
         return
     error.add_note("The draws made until then are in this exception's attribute `idata`.")
 

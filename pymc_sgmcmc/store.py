@@ -21,11 +21,14 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from pymc.backends.base import BaseTrace
+from pymc.exceptions import SamplingError
+from pymc.step_methods.compound import flatten_steps
+from pymc.step_methods.state import DataClassState
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.chains import Block, Run
 from pymc_sgmcmc.identity import differences, identity, versions
-from pymc_sgmcmc.plain import load, save
+from pymc_sgmcmc.plain import from_plain, load, save, to_plain
 from pymc_sgmcmc.recorder import StoredDraws
 
 try:
@@ -190,6 +193,12 @@ class ZarrStore(BaseTrace):
         ValueError
             If another run lies there, naming what differs.
         """
+        for step in flatten_steps(run.step):
+            if type(step)._state_class is DataClassState:
+                raise ValueError(
+                    f"{type(step).__name__} saves no state: a run with it could not be resumed. "
+                    "Leave out trace=, or take another step."
+                )
         if not self.exists or self.overwrite:
             self.create(run, tree, identity(run))
             return []
@@ -210,6 +219,8 @@ class ZarrStore(BaseTrace):
                 f"{self.path} holds another run and cannot be resumed by this one:\n- "
                 + "\n- ".join(different)
             )
+        # Steps that were used before keep some of what they learned: begin as the run began.
+        run.fresh = from_plain(record["fresh"], run.fresh)
         with self._clear_errors("cannot be written"):
             self._lengthen(record, run.draws)
         changed = [
@@ -238,6 +249,7 @@ class ZarrStore(BaseTrace):
             "format": FORMAT,
             "identity": identity,
             "seed": run.seed,
+            "fresh": to_plain(run.fresh, "of the step"),
             "versions": versions(),
             "draws": run.draws,
             "tune": run.tune,
@@ -334,12 +346,12 @@ class ZarrStore(BaseTrace):
 
         Raises
         ------
-        ValueError
+        pymc.exceptions.SamplingError
             If no chain has got beyond tuning.
         """
         lengths = np.array(self.n_draws)
         if not lengths.any():
-            raise ValueError(f"No chain in {self.path} has got beyond tuning.")
+            raise SamplingError(f"No chain in {self.path} has got beyond tuning.")
         longest = np.sort(lengths)[::-1]
         length = int(longest[np.argmax(longest * np.arange(1, len(longest) + 1))])
         chains = np.flatnonzero(lengths >= length)

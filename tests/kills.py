@@ -5,8 +5,10 @@ benchmarks/kills.py.
 """
 
 import os
+import shutil
 import signal
 import time
+from dataclasses import replace
 
 import numpy as np
 import pymc as pm
@@ -142,3 +144,48 @@ class DieAt:
         zarr_files._put = dying_put
         store.save = dying_save
         store.os.replace = dying_replace
+
+
+def prepared(model, step, path):
+    """A run as `sgm.sample` hands it to a store, to be begun or resumed again and again."""
+    caught = []
+
+    class Spy(sgm.ZarrStore):
+        def begin(self, run, tree):
+            caught.append((run, tree))
+            return super().begin(run, tree)
+
+    small_run(model, step, trace=Spy(path), draws=6, tune=2, chains=1)
+    shutil.rmtree(path)
+    [(run, tree)] = caught
+    run = replace(run, store=sgm.ZarrStore(path))
+
+    def go():
+        run.store.begin(run, tree)
+        for _ in chains.sequential(run):
+            pass
+        return run.store.to_datatree()
+
+    return go
+
+
+def dying(go, path, k):
+    """Run, all but the k-th moment of writing; return the number of moments."""
+    write_much()
+    death = DieAt(k)
+    death.install()
+    go()
+    path.with_name("moments").write_text(str(death.count))
+
+
+def moments_of(go, path):
+    """Count the moments of writing of a whole run."""
+    shutil.rmtree(path, ignore_errors=True)
+    assert ended(in_child(lambda: dying(go, path, None))) == 0
+    return int(path.with_name("moments").read_text())
+
+
+def die_at(go, path, k):
+    """Run from the start to the k-th moment of writing."""
+    shutil.rmtree(path, ignore_errors=True)
+    assert ended(in_child(lambda: dying(go, path, k))) == 9
