@@ -49,8 +49,8 @@ class Block:
     """Recorded variables, shapes (chains, draws, ...); empty for draws that are not kept."""
     stats: list[dict[str, np.ndarray]]
     """Statistics of each step, shapes (chains, draws, ...)."""
-    points: list[PointType] | None = None
-    """Value variables of each draw of a single chain, where a callback wants them."""
+    points: list[list[PointType]] | None = None
+    """Value variables of each chain's draws, where a callback wants them."""
 
 
 @dataclass
@@ -306,7 +306,7 @@ class _Waiting:
                 {name: _column(name, dtype, k, stats)[None] for name, dtype in dtypes.items()}
                 for k, dtypes in enumerate(run.step.stats_dtypes)
             ],
-            list(points) if run.each_draw else None,
+            [list(points)] if run.each_draw else None,
         )
 
 

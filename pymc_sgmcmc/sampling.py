@@ -42,12 +42,15 @@ from pymc_sgmcmc.progress import Progress
 from pymc_sgmcmc.result import MOST_DATA_BYTES, Memory, check_convergence, data_bytes, to_datatree
 from pymc_sgmcmc.step import SGMCMCStep
 from pymc_sgmcmc.store import ZarrStore
+from pymc_sgmcmc.vectorized import check_step, vectorized
 
 _log = logging.getLogger("pymc.sgmcmc")
 
 CHAINS = 4
 """Chains by default: enough for R-hat, and the same on every machine."""
-METHODS = ("sequential", "parallel")
+MOST_ELEMENTS_ON_CPU = 200_000
+"""Of all chains: with more, one chain already keeps a CPU busy."""
+METHODS = ("sequential", "parallel", "vectorized")
 
 
 def sample(
@@ -74,7 +77,7 @@ def sample(
     blas_cores: int | Literal["auto"] | None = "auto",
     model: Model | None = None,
     compile_kwargs: dict[str, Any] | None = None,
-    chain_method: Literal["sequential", "parallel"] | None = None,
+    chain_method: Literal["sequential", "parallel", "vectorized"] | None = None,
     resume: bool = False,
     include_data: bool | None = None,
 ) -> DataTree:
@@ -139,9 +142,10 @@ def sample(
         Default: the model on the context stack.
     compile_kwargs : dict, optional
         For steps that PyMC chooses; a step that exists has its own.
-    chain_method : {"sequential", "parallel"}, optional
-        One chain after another in this process, or side by side in processes. The default suits
-        backend and cores; a message says which it is.
+    chain_method : {"sequential", "parallel", "vectorized"}, optional
+        One chain after another in this process, side by side in processes, or all chains in one
+        compiled call (a step for all variables, compiled for JAX or numba). The default suits
+        backend, device and cores; a message says which it is.
     resume : bool, default False
         Go on with the run that ``trace`` holds, exactly as if it had never stopped. With more
         ``draws`` than before a finished run is made longer.
@@ -374,12 +378,12 @@ def _collect(
 def _draws(block: Block, run: Run) -> Iterator[tuple[int, Draw]]:
     """A block's draws as PyMC's callbacks know them."""
     assert block.points is not None
-    chain = block.chains.start
-    for i, point in enumerate(block.points):
-        number = block.first + i
-        stats = [{name: values[0, i] for name, values in s.items()} for s in block.stats]
-        last = number + 1 == run.total
-        yield chain, Draw(chain, last, number, number < run.tune, stats, point)
+    for k, chain in enumerate(block.chains):
+        for i, point in enumerate(block.points[k]):
+            number = block.first + i
+            stats = [{name: values[k, i] for name, values in s.items()} for s in block.stats]
+            last = number + 1 == run.total
+            yield chain, Draw(chain, last, number, number < run.tune, stats, point)
 
 
 def _log_warnings(block: Block) -> None:
@@ -589,6 +593,21 @@ def _values(model: Model, chosen: list, left_out: list, transformed: bool) -> li
     return kept
 
 
+def _default_method(run: Run, cores: int, uses_jax: bool) -> str:
+    """Choose what is fastest, compilation included; docs/scaling.md has the measurements."""
+    if run.n_chains == 1:
+        return "sequential"
+    if not uses_jax:
+        return "parallel" if cores > 1 else "sequential"
+    try:
+        check_step(run.step)
+    except ValueError:
+        return "sequential"
+    n_elements = run.n_chains * sum(np.size(value) for value in run.starts[0].values())
+    small = n_elements <= MOST_ELEMENTS_ON_CPU
+    return "vectorized" if small or run.step._backend.has_accelerator else "sequential"
+
+
 def _engine(
     run: Run, method: str | None, cores: int, mp_ctx: Any, blas_cores: Any
 ) -> tuple[Generator[Event], str]:
@@ -596,8 +615,11 @@ def _engine(
     steps = flatten_steps(run.step)
     uses_jax = any(s._backend.is_jax for s in steps if isinstance(s, SGMCMCStep))
     if method is None:
-        side_by_side = cores > 1 and run.n_chains > 1 and not uses_jax
-        method = "parallel" if side_by_side else "sequential"
+        method = _default_method(run, cores, uses_jax)
+    if method == "vectorized":
+        check_step(run.step)
+        _log.info(f"chain_method='vectorized': {run.n_chains} chains in one compiled call")
+        return vectorized(run), method
     if method == "parallel":
         context = context_for(mp_ctx, uses_jax)
         workers = max(1, cores)
