@@ -1,6 +1,7 @@
 """All chains in one compiled JAX call, on one device or spread over several."""
 
-from functools import partial
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -74,29 +75,16 @@ class DeviceChains:
         # Each device has as many chains as any other: XLA's arrays cannot be cut otherwise.
         count = max(k for k in range(1, len(devices) + 1) if n_chains % k == 0)
         self.devices = devices[:count]
-        mesh = Mesh(np.array(self.devices), (CHAINS,))
-        chains, pieces, everywhere = P(CHAINS), P(None, CHAINS), P()
-        # Also on one device: what comes out goes in again, and must not be compiled for twice.
-        sharded = NamedSharding(mesh, chains), NamedSharding(mesh, pieces)
-        advance = partial(_advance, loop.function.vm.jit_fn)
+        mesh, self._advance = _compiled(loop.function.vm.jit_fn, tuple(self.devices))
         if count > 1:
-            # Chains never communicate: XLA is told, and need not find out.
-            advance = jax.shard_map(
-                advance,
-                mesh=mesh,
-                in_specs=(chains, everywhere, everywhere, everywhere, pieces, everywhere),
-                out_specs=(chains, pieces),
-                check_vma=False,
-            )
-            constants = jax.device_put(constants, NamedSharding(mesh, everywhere))
-        self._advance = jax.jit(advance, out_shardings=sharded)
+            constants = jax.device_put(constants, NamedSharding(mesh, P()))
         self._constants = constants
-        self._rows_go = sharded[1]
+        self._rows_go = NamedSharding(mesh, P(None, CHAINS))
         rng = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *rngs)
         none, zero = np.full(n_chains, -1, "int32"), np.zeros(n_chains, pytensor.config.floatX)
         self.carry = jax.device_put(
             Carry(theta, state, rng, none, none, [zero] * n_diagnostics),
-            sharded[0],
+            NamedSharding(mesh, P(CHAINS)),
         )
 
     @staticmethod
@@ -139,6 +127,27 @@ class DeviceChains:
             self._constants,
         )
         return pieces
+
+
+@lru_cache(maxsize=16)
+def _compiled(function: Callable, devices: tuple) -> tuple[Mesh, Callable]:
+    """Return the devices' mesh and `_advance` for it: the same for each run with a loop."""
+    mesh = Mesh(np.array(devices), (CHAINS,))
+    advance = partial(_advance, function)
+    chains, pieces, everywhere = P(CHAINS), P(None, CHAINS), P()
+    if len(devices) > 1:
+        # Chains never communicate: XLA is told, and need not find out.
+        advance = jax.shard_map(
+            advance,
+            mesh=mesh,
+            in_specs=(chains, everywhere, everywhere, everywhere, pieces, everywhere),
+            out_specs=(chains, pieces),
+            check_vma=False,
+        )
+    # Said for one device too: what comes out goes in again, and must not be compiled for twice.
+    return mesh, jax.jit(
+        advance, out_shardings=(NamedSharding(mesh, chains), NamedSharding(mesh, pieces))
+    )
 
 
 def _advance(function, carry, n, done, h, rows, constants):

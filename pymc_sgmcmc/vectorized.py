@@ -6,8 +6,9 @@ compiled function, mapped over a leading chain axis.
 
 import time
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytensor
 from pymc.blocking import PointType
 from pymc.util import random_generator_from_state
 
-from pymc_sgmcmc.chains import Block, Run, recorded
+from pymc_sgmcmc.chains import Block, Event, Run, recorded
 from pymc_sgmcmc.plain import from_plain, to_plain
 from pymc_sgmcmc.schedules import step_sizes
 from pymc_sgmcmc.step import FIRST_CALL, SGMCMCState, SGMCMCStep
@@ -103,6 +104,7 @@ class Together:
         first._load_data()
         first._begin(self.points[0])  # compiles, where this process has not
         self.steps = [first, *(first.beside(rng, tune, draws) for rng in rngs[1:])]
+        self.most_draws_a_call = BYTES_PER_CALL
         self._room = self._draws_a_call = self._updates_a_call = 1
         self._shapes_run: set[tuple[int, int]] = set()
         self._last_ready = 0.0
@@ -140,8 +142,9 @@ class Together:
         self._chains = self._stack()
         self._probe()
         planned, under_way = (self.n_done, 0), None
-        with ThreadPoolExecutor(1) as helper:
-            call = self._plan(*planned, helper)
+        with ThreadPoolExecutor(1) as helper, ThreadPoolExecutor() as threads:
+            self._draw_rows = partial(helper.submit, self._rows, threads=threads)
+            call = self._plan(*planned)
             while call is not None or under_way is not None:
                 now = None
                 if call is not None:
@@ -149,7 +152,7 @@ class Together:
                     h = np.pad(call.h, ((0, call.room - call.n), (0, 0)), mode="edge")
                     pieces = self._chains.advance(call.n, call.done, h, rows)
                     now = call, pieces, self._chains.carry, batch_states, time.perf_counter()
-                    call = self._plan(*self._after(call), helper)
+                    call = self._plan(*self._after(call))
                 if under_way is not None:
                     drawn = self._read(*under_way, is_new=now is not None and self._is_new(now[0]))
                     if drawn is not None:
@@ -210,7 +213,7 @@ class Together:
         n_bytes = sum(np.asarray(p).nbytes for p in self.points[0].values())
         n_bytes += sum(4 * rows.batch_size * step.thin for rows in step.source.rows)
         most = max(1, BYTES_PER_CALL // (n_bytes * len(self.steps)))
-        room = min(_power_of_two(most), 2 * _power_of_two(self._draws_a_call))
+        room = min(self.most_draws_a_call, _power_of_two(most), 2 * _power_of_two(self._draws_a_call))
         self._room = min(room, 2 * _power_of_two(self.total - self.n_done))
         self._draws_a_call = min(self._draws_a_call, self._room)
 
@@ -234,7 +237,7 @@ class Together:
         else:
             self._draws_a_call = min(self._room, max(1, int(affordable / step.thin)))
 
-    def _plan(self, first: int, done: int, helper: ThreadPoolExecutor) -> Call | None:
+    def _plan(self, first: int, done: int) -> Call | None:
         """The next call; its row numbers are drawn while the device computes."""
         step = self.steps[0]
         if first == self.total:
@@ -248,7 +251,7 @@ class Together:
             step.schedule, first * step.thin + done, n * n_updates, step._updates_per_epoch
         )
         h = h.astype(pytensor.config.floatX).reshape(n, n_updates)
-        rows = helper.submit(self._rows, n, room, n_updates)
+        rows = self._draw_rows(n, room, n_updates)
         return Call(first, done, n, room, n_updates, h, rows)
 
     def _after(self, call: Call) -> tuple[int, int]:
@@ -256,16 +259,19 @@ class Together:
         done = call.done + call.n_updates
         return (call.first + call.n, 0) if done == self.steps[0].thin else (call.first, done)
 
-    def _rows(self, n: int, room: int, n_updates: int):
+    def _rows(self, n: int, room: int, n_updates: int, threads: Executor):
         """Row numbers of each stream, shape (room, chains, updates, batch size)."""
         all_rows = []
         for k, stream in enumerate(self.steps[0].source.rows):
             dtype = np.int32 if stream.n_rows < 2**31 else np.int64
             shape = (room, len(self.steps), n_updates, stream.batch_size)
             rows = np.zeros(shape, dtype=dtype)
-            for c, chain in enumerate(self.steps):
-                taken = chain._batches[k].take(n * n_updates)
-                rows[:n, c] = taken.reshape(n, *shape[2:])
+
+            def fill(c, k=k, rows=rows):
+                taken = self.steps[c]._batches[k].take(n * n_updates)
+                rows[:n, c] = taken.reshape(n, *rows.shape[2:])
+
+            list(threads.map(fill, range(len(self.steps))))
             all_rows.append(rows)
         return all_rows, [chain.batch_states for chain in self.steps]
 
@@ -344,18 +350,20 @@ class VectorizedRunner:
         self.chains = range(run.n_chains)
         rngs = [random_generator_from_state(state) for state in run.rngs]
         self._together = Together(run.step, run.starts, rngs, run.tune, run.draws)
+        if run.each_draw:
+            self._together.most_draws_a_call = 1
         self._drawn: Drawn | None = None
+        self._restored: dict[str, Any] = {}
 
     def blocks(self) -> Iterator[Block]:
         for drawn in self._together.run():
             self._drawn = drawn
-            if self.run.each_draw:
-                yield from self._one_by_one(drawn)
-            else:
-                yield self._block(drawn, 0, drawn.n)
+            yield self._block(drawn)
 
     def state(self) -> dict[str, Any]:
         """Of each chain, what a runner of that chain alone would say."""
+        if self._drawn is None:
+            return self._restored
         together = self._together
         points, states = together.saved(self._drawn)
         return {
@@ -366,6 +374,7 @@ class VectorizedRunner:
         }
 
     def restore(self, n_draws: int, state: dict[str, Any]) -> None:
+        self._restored = state
         names = list(self.run.starts[0])
         like = self.run.step.sampling_state
         self._together.restore(
@@ -374,35 +383,31 @@ class VectorizedRunner:
             [from_plain(one["step"], like) for one in state["chains"]],
         )
 
-    def _block(self, drawn: Drawn, first: int, end: int) -> Block:
-        run, names = self.run, [v.name for v in self.run.step.vars]
-        kept = run.keep_warmup or drawn.first >= run.tune
+    def _block(self, drawn: Drawn) -> Block:
+        run = self.run
         values, points = {}, None
-        if kept or run.each_draw:
-            theta = [t[first:end].swapaxes(0, 1) for t in self._together.fetch(drawn.theta)]
-            shape = theta[0].shape[:2]
-            flat = {
-                name: np.ascontiguousarray(t).reshape(-1, *t.shape[2:])
-                for name, t in zip(names, theta, strict=True)
+        if run.each_draw or run.keep_warmup or drawn.first >= run.tune:
+            theta = {
+                var.name: np.ascontiguousarray(draws[: drawn.n].swapaxes(0, 1))
+                for var, draws in zip(
+                    run.step.vars, self._together.fetch(drawn.theta), strict=True
+                )
             }
-            if kept:
-                values = {name: v.reshape(*shape, *v.shape[1:]) for name, v in run.record(flat).items()}
+            shape = len(self.chains), drawn.n
+            flat = {name: t.reshape(-1, *t.shape[2:]) for name, t in theta.items()}
+            values = {name: v.reshape(*shape, *v.shape[1:]) for name, v in run.record(flat).items()}
             if run.each_draw:
+                names = list(run.starts[0])
                 points = [
-                    [{name: t[c, i] for name, t in zip(names, theta, strict=True)} for i in range(shape[1])]
+                    [{name: theta[name][c, i] for name in names} for i in range(drawn.n)]
                     for c in self.chains
                 ]
-        stats = {name: column[:, first:end] for name, column in drawn.stats.items()}
-        return Block(self.chains, drawn.first + first, end - first, values, [stats], points)
-
-    def _one_by_one(self, drawn: Drawn) -> Iterator[Block]:
-        for i in range(drawn.n):
-            yield self._block(drawn, i, i + 1)
+        return Block(self.chains, drawn.first, drawn.n, values, [drawn.stats], points)
 
 
-def vectorized(run: Run) -> Generator[Block]:
+def vectorized(run: Run) -> Generator[Event]:
     """Engine: all chains in one compiled call, in this process."""
-    yield from recorded(VectorizedRunner(run), run.store)
+    yield from recorded(VectorizedRunner(run), run)
 
 
 def check_step(step: Any) -> None:
