@@ -31,29 +31,21 @@ RESULTS = Path(__file__).parent / "results" / "kills.txt"
 
 def killed_at_random(model, step, folder):
     rng = np.random.default_rng(0)
+    chains.SECONDS_PER_BLOCK = 0.01
     lines = []
     for method, least in (("sequential", KILLS // 2), ("parallel", KILLS - KILLS // 2)):
+        path = folder / f"{method}.zarr"
+        go = kills.prepared(model, step, path, method, draws=400)
+        began = time.perf_counter()
+        expected = go()
+        seconds = time.perf_counter() - began
         n_kills, n_runs, n_same = 0, 0, 0
         while n_kills < least:
-            path = folder / f"{method}.zarr"
-            shutil.rmtree(path, ignore_errors=True)
-            options = {"draws": 300, "random_seed": n_runs}
-
-            def run(path=path, options=options, method=method):
-                chains.SECONDS_PER_BLOCK = 0.01
-                store = sgm.ZarrStore(path, seconds=0.0)
-                kills.small_run(
-                    model, step, trace=store, resume=True, chain_method=method, cores=2, **options
-                )
-
-            while True:
-                pid = kills.in_child(run)
-                if not kills.kill_after(pid, rng.uniform(0.05, 4.0)):
-                    break
+            shutil.rmtree(path)
+            while kills.kill_after(kills.in_child(go), rng.uniform(0, seconds)):
                 n_kills += 1
             n_runs += 1
-            found = sgm.ZarrStore(path).to_datatree()
-            n_same += kills.same(found, kills.small_run(model, step, **options))
+            n_same += kills.same(sgm.ZarrStore(path).to_datatree(), expected)
         lines.append(
             f"{method}: {n_kills} processes killed at random moments, {n_runs} runs finished, "
             f"{n_same} of them identical to the undisturbed run"
@@ -65,7 +57,7 @@ def killed_at_random(model, step, folder):
 
 def killed_at_every_moment(model, step, folder):
     path = folder / "every.zarr"
-    go = kills.prepared(model, step, path)
+    go = kills.prepared(model, step, path, draws=6, tune=2, chains=1)
     expected = go()
     n = kills.moments_of(go, path)
     n_same = 0

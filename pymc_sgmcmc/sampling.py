@@ -182,7 +182,7 @@ def sample(
     >>> idata.posterior["mu"].shape
     (2, 50)
     """
-    model = modelcontext(model)
+    model = _without_latents(modelcontext(model), step)
     draws, tune, chains = _checked_numbers(draws, tune, chains)
     _check_names(model, var_names, "var_names")
     for one in [initvals] if isinstance(initvals, dict) else initvals or []:
@@ -520,6 +520,17 @@ def _starts(
     return [function(seed) for function, seed in zip(functions, seeds, strict=True)]
 
 
+def _without_latents(model: Model, step: Any) -> Model:
+    """Return the model that is sampled: that of a step that integrates out latent variables."""
+    steps = step if isinstance(step, list | tuple) else [step]
+    for one in steps:
+        if isinstance(one, SGMCMCStep) and one.latents is not None:
+            rest = {rv.name for rv in one.model.free_RVs}
+            if rest < {rv.name for rv in model.free_RVs}:
+                return one.model
+    return model
+
+
 def _whole_step(model: Model, step: Any, start: PointType, compile_kwargs: Any) -> Any:
     """Return one step for all variables; PyMC chooses steps for those that have none."""
     if isinstance(step, type):
@@ -618,6 +629,7 @@ def _engine(
         method = _default_method(run, cores, uses_jax)
     if method == "vectorized":
         check_step(run.step)
+        run.chains_together = run.n_chains
         _log.info(f"chain_method='vectorized': {run.n_chains} chains in one compiled call")
         return vectorized(run), method
     if method == "parallel":

@@ -16,7 +16,7 @@ import zarr.storage._local as zarr_files
 from pytensor.compile.mode import Mode
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import chains, plain, store
+from pymc_sgmcmc import chains, plain, processes, store
 
 DRAWS, TUNE, CHAINS = 12, 4, 2
 MODE = Mode("py", "fast_compile")
@@ -146,7 +146,7 @@ class DieAt:
         store.os.replace = dying_replace
 
 
-def prepared(model, step, path):
+def prepared(model, step, path, method="sequential", **options):
     """A run as `sgm.sample` hands it to a store, to be begun or resumed again and again."""
     caught = []
 
@@ -155,14 +155,18 @@ def prepared(model, step, path):
             caught.append((run, tree))
             return super().begin(run, tree)
 
-    small_run(model, step, trace=Spy(path), draws=6, tune=2, chains=1)
+    small_run(model, step, trace=Spy(path), **options)
     shutil.rmtree(path)
     [(run, tree)] = caught
-    run = replace(run, store=sgm.ZarrStore(path))
+    run = replace(run, store=sgm.ZarrStore(path, seconds=0.0))
 
     def go():
         run.store.begin(run, tree)
-        for _ in chains.sequential(run):
+        if method == "sequential":
+            engine = chains.sequential(run)
+        else:
+            engine = processes.parallel(run, 2, processes.context_for("fork", False), 1)
+        for _ in engine:
             pass
         return run.store.to_datatree()
 

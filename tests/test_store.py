@@ -4,6 +4,7 @@ import os
 import resource
 import shutil
 import signal
+import time
 import warnings
 from contextlib import suppress
 
@@ -293,7 +294,7 @@ def test_an_error_in_a_draw_leaves_the_store_whole(model, expected, path, small_
 
 def test_killed_at_any_moment_of_writing(model, step, path):
     """Before, in the middle of and after every 41st file that is written or renamed."""
-    go = prepared(model, step, path)
+    go = prepared(model, step, path, draws=6, tune=2, chains=1)
     expected = go()
     n = moments_of(go, path)
     assert n > 500
@@ -302,33 +303,25 @@ def test_killed_at_any_moment_of_writing(model, step, path):
         assert same(go(), expected), f"killed at moment {k} of {n}"
 
 
-def test_killed_at_random_moments(model, step, path):
-    """SIGKILL, again and again, until the run is through; benchmarks/kills.py does it 50 times."""
-    options = dict(draws=150, trace=sgm.ZarrStore(path, seconds=0.0))
-    expected = small_run(model, step, draws=150)
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize("method", ["sequential", "parallel"])
+def test_killed_at_random_moments(model, step, path, method):
+    """SIGKILL, again and again, then through; benchmarks/kills.py does it 50 times.
 
-    def run():
-        chains.SECONDS_PER_BLOCK = 0.01
-        small_run(model, step, resume=True, **options)
-
-    kills = 0
-    for _ in range(3):
-        kills += kill_after(in_child(run), rng.uniform(0.5, 2.0))
-    assert kills
-    assert same(small_run(model, step, resume=True, **options), expected)
-
-
-def test_killed_with_its_workers_alive(model, step, path):
-    """Workers whose parent is killed end by themselves, and leave the store to the next run."""
-    options = dict(draws=400, trace=sgm.ZarrStore(path, seconds=0.0))
-
-    def run():
-        small_run(model, step, resume=True, chain_method="parallel", cores=2, **options)
-
-    kill_after(in_child(run), 2.0)
-    resumed = small_run(model, step, resume=True, **options)
-    assert same(resumed, small_run(model, step, draws=400))
+    Workers whose parent is killed end by themselves, and leave the store to the next run.
+    """
+    go = prepared(model, step, path, method, draws=200)
+    chains.SECONDS_PER_BLOCK, before = 0.01, chains.SECONDS_PER_BLOCK
+    try:
+        began = time.perf_counter()
+        expected = go()
+        seconds = time.perf_counter() - began
+        shutil.rmtree(path)
+        rng = np.random.default_rng(0)
+        kills = sum(kill_after(in_child(go), rng.uniform(0, 0.4 * seconds)) for _ in range(4))
+        assert kills == 4
+        assert same(go(), expected)
+    finally:
+        chains.SECONDS_PER_BLOCK = before
 
 
 def test_two_processes_do_not_write_one_chain(model, step, path, monkeypatch):
