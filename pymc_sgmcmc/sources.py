@@ -370,7 +370,9 @@ class StreamedData:
     ...     y = pm.Data("y", data.head()["y"], dims="obs")
     ...     w = pm.Normal("w", dims="pixel")
     ...     likelihood = pm.Normal("likelihood", (X / 255) @ w, 1, observed=y, dims="obs")
-    ...     step = sgm.MSGNHT_S(step_size=1e-3, batch_size=100, data=data)
+    ...     step = sgm.MSGNHT_S(
+    ...         step_size=1e-3, batch_size=100, data=data, compile_kwargs={"mode": "JAX"}
+    ...     )
     """
 
     def __init__(
