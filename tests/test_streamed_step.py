@@ -309,6 +309,7 @@ class Silent:
         ({("X", "y"): Loader(X)}, ["100 parts|70 parts", "X, y"]),
         (Loader(X, keys=("X",)), ["'y' has a row for each datum"]),
         ({("X", "y"): [(X, Y[:9])]}, ["same number of rows", "9 for 'y'"]),
+        ({"X": X[:0], "y": Y[:0]}, [r"data\['X'\] has 0 rows"]),
         ({"X": np.ma.masked_equal(X, 0), "y": Y}, ["'X' have masked"]),
     ],
 )
