@@ -27,7 +27,8 @@ class Outcome:
     state: dict[str, list]
     rng: Any
     potential: Any
-    """Estimate of -log posterior at the final theta from the last batch, a scalar."""
+    """Estimate of -log posterior from the last batch, a scalar: at the final theta, or where the
+    last gradient was taken if the source is costly."""
     squared_gradient: Any
     """Squared norm of each variable's gradient at each update, shape (k, number of variables)."""
     gradient_norm: Any
@@ -65,7 +66,7 @@ class Loop:
         self.n_vars = len(source.vars)
         self.layout = {name: len(arrays) for name, arrays in state_like.items()}
         floatX = pytensor.config.floatX
-        h = pt.vector("h", dtype=floatX)
+        h = pt.tensor("h", shape=(None, *algorithm.step_size_shape), dtype=floatX)
         rows = [pt.tensor(shape=(None, r.batch_size), dtype="int64") for r in source.rows]
         theta = [
             pt.tensor(v.name, shape=shape, dtype=v.dtype)
@@ -95,8 +96,8 @@ class Loop:
                 own.update(evaluations[-1].state)
                 return evaluations[-1]
 
-            def noise():
-                return stream.normals_like(old_theta)
+            def noise(like=None):
+                return stream.normals_like(old_theta if like is None else like)
 
             sampler_state = {name: s for name, s in state.items() if name not in own}
             new_theta, new_state = algorithm.update(old_theta, sampler_state, gradient, h, noise)
@@ -106,10 +107,12 @@ class Loop:
                 n.astype(o.dtype)
                 for n, o in zip([*new_theta, *flat], [*old_theta, *old_state], strict=True)
             ]
-            squared = pt.stack([pt.sum(g * g) for g in evaluations[-1].total])
-            return [k + 1, *new, stream.rng, squared, *evaluations[-1].diagnostics]
+            last = evaluations[-1]
+            squared = pt.stack([pt.sum(g * g) for g in last.total])
+            potential = [last.potential] if source.is_costly else []
+            return [k + 1, *new, stream.rng, squared, *potential, *last.diagnostics]
 
-        n_own = len(source.statistics)
+        n_own = len(source.statistics) + source.is_costly
         outputs = scan(
             one_update,
             # JAX wants to know the number of steps: it is that of the only sequence. The rows are
@@ -129,11 +132,16 @@ class Loop:
         _, *moving, next_rng, squared = outputs[: len(outputs) - n_own]
         moving = [m[-1] for m in moving]
         final_state = self._named(moving[self.n_vars :])
-        own = {name: final_state[name] for name in source.state_names}
+        own_outputs = outputs[len(outputs) - n_own :]
         stream = Stream(next_rng)
-        last_batch = [r[-1] for r in rows]
-        potential = source.at(moving[: self.n_vars], last_batch, constants, own, stream).potential
-        own_diagnostics = [d.mean() for d in outputs[len(outputs) - n_own :]]
+        if source.is_costly:
+            potential = own_outputs.pop(0)[-1]
+        else:
+            own = {name: final_state[name] for name in source.state_names}
+            last_batch = [r[-1] for r in rows]
+            evaluation = source.at(moving[: self.n_vars], last_batch, constants, own, stream)
+            potential = evaluation.potential
+        own_diagnostics = [d.mean() for d in own_outputs]
         diagnostics = [*algorithm.diagnostics(final_state), *own_diagnostics]
         gradient_norm = pt.sqrt(squared.sum(axis=1)).mean()
         total = pt.add(*(m.sum() for m in moving[: self.n_vars]), *diagnostics, 0.0)

@@ -5,12 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 import pymc as pm
 import pytensor
+from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.minibatch import PYTHON, Array, RowAxis, Term, array_value
 
 MAX_ROWS = 20_000
 """Rows looked at: with more, a random subset of this size stands for all (bounded cost)."""
+MAX_LATENT_ROWS = 200
+"""The same where each row has latent variables."""
 
 
 def check_terms(
@@ -52,13 +55,66 @@ def check_terms(
                 else:
                     continue  # the start's own check will tell
             except (ValueError, IndexError, AssertionError, TypeError) as error:
-                reason = str(error).strip().partition("\n")[0] or repr(error)
-                raise ValueError(
-                    f"The term '{term.name}' cannot be evaluated on a batch of rows along "
-                    f"{row_axis} ({reason}). An array with a row for each datum must carry the "
-                    "dim: give it dims= in pm.Data, or leave batch_size=None."
-                ) from error
+                raise _cannot_be_cut(term, row_axis, error) from error
             _compare(term.name, of_batches, of_all, row_axis)
+
+
+def check_latent_terms(
+    model: pm.Model,
+    terms: Sequence[Term],
+    arrays: dict[Array, TensorVariable],
+    index: TensorVariable,
+    row_axis: RowAxis,
+    latents: dict[Variable, TensorVariable],
+) -> None:
+    """Refuse, by name, a term with latent variables whose batches do not add up.
+
+    As `check_terms`, for one random value of the latent variables of each row; at most
+    `MAX_LATENT_ROWS` rows, taken as one batch, stand for all.
+
+    Raises
+    ------
+    ValueError
+        Naming the term.
+    """
+    rng = np.random.default_rng(20240)
+    n_rows = min(row_axis.length, MAX_LATENT_ROWS)
+    subset = rng.choice(row_axis.length, size=n_rows, replace=False)
+    pieces = np.array_split(np.arange(n_rows), min(4, n_rows))
+    data = [array_value(array) for array in arrays]
+    values = model.value_vars
+    with pytensor.config.change_flags(cxx=""):
+        start = model.initial_point()
+        point = [_moved(start[v.name], rng) for v in values]
+        z = [_random_latents(v, n_rows, rng) for v in latents.values()]
+        for term in terms:
+            batch = _function([*values, index, *latents.values(), *arrays.values()], term.logp)
+            try:
+                of_batches = [
+                    float(batch(*point, subset[piece], *(v[piece] for v in z), *data))
+                    for piece in pieces
+                ]
+                of_all = float(batch(*point, subset, *z, *data))
+            except (ValueError, IndexError, AssertionError, TypeError) as error:
+                raise _cannot_be_cut(term, row_axis, error) from error
+            if np.isfinite(of_all):
+                _compare(term.name, of_batches, of_all, row_axis)
+
+
+def _random_latents(value: TensorVariable, n_rows: int, rng: np.random.Generator) -> np.ndarray:
+    shape = (n_rows, *value.type.shape[1:])
+    if np.issubdtype(value.dtype, np.floating):
+        return rng.uniform(0.2, 0.8, size=shape).astype(value.dtype)
+    return rng.integers(2, size=shape).astype(value.dtype)
+
+
+def _cannot_be_cut(term: Term, row_axis: RowAxis, error: Exception) -> ValueError:
+    reason = str(error).strip().partition("\n")[0] or repr(error)
+    return ValueError(
+        f"The term '{term.name}' cannot be evaluated on a batch of rows along {row_axis} "
+        f"({reason}). An array with a row for each datum must carry the dim: give it dims= in "
+        "pm.Data, or leave batch_size=None."
+    )
 
 
 def _compare(name: str, of_batches: Sequence[float], of_all: float, row_axis: RowAxis) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import field, fields
 from math import isfinite
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytensor
@@ -26,6 +26,8 @@ from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backend import backend_of
 from pymc_sgmcmc.batches import Batches
 from pymc_sgmcmc.gradients import check_batch_size, gradient_source
+from pymc_sgmcmc.latent_gradient import latent_gradient_source
+from pymc_sgmcmc.latents import Latents, without_latents
 from pymc_sgmcmc.loop import Loop, Outcome
 from pymc_sgmcmc.minibatch import array_value
 from pymc_sgmcmc.schedules import StepSize, as_schedule, step_sizes
@@ -43,6 +45,9 @@ batch_size : int, optional
     the model itself makes with `pm.Minibatch`.
 minibatch_dim : str, optional
     The dim to cut into batches; found by itself where only one can be meant.
+latents : Gibbs or another `Latents`, optional
+    How the latent variables of each row are integrated out of the gradient. It needs
+    ``batch_size``; `pm.sample` then needs ``model=step.model``, the model without them.
 thin : int, default 1
     Updates for each recorded draw, all in one compiled call.
 replacement : bool, default False
@@ -86,21 +91,33 @@ class SGMCMCState(StepMethodState):
     warned: bool
 
 
+class Group(NamedTuple):
+    """Variables that one sampler of a `Groups` step moves, made by the sampler's ``on``."""
+
+    sampler: "type[SGMCMCStep]"
+    vars: Any
+    step_size: StepSize
+    hyperparameters: dict[str, Any]
+
+
 class SGMCMCStep(BlockedStep):
     """Base of all samplers: binds an `Algorithm` to a model as a step of `pm.sample`.
 
     A subclass gives `name` and `algorithm_class`; the fields of the latter become keyword
-    arguments, and ``{{common}}`` in its docstring the parameters that all samplers share.
+    arguments, and ``{{common}}`` in its docstring the parameters that all samplers share
+    (``{{batches}}``: those that are about batches and draws).
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
+    step_size_names: tuple[str, ...] = ("step_size",)
+    """Names of the statistics that hold an update's step sizes."""
     default_blocked = True
     default_tune_steps = 500
     _state_class = SGMCMCState
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        cls.stats_dtypes_shapes = _statistics(cls.algorithm_class.statistics)
+        cls.stats_dtypes_shapes = _statistics(cls.algorithm_class.statistics, cls.step_size_names)
         own = [
             inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default)
             for f in fields(cls.algorithm_class)
@@ -110,7 +127,9 @@ class SGMCMCStep(BlockedStep):
         cls.__signature__ = inspect.Signature(shared[:2] + own + shared[2:])
         if cls.__doc__:
             common_doc = textwrap.indent(COMMON_PARAMETERS, "    ").lstrip()
+            batches_doc = common_doc[common_doc.index("batch_size :") :]
             cls.__doc__ = cls.__doc__.replace("{common}", common_doc)
+            cls.__doc__ = cls.__doc__.replace("{batches}", batches_doc)
 
     def __init__(
         self,
@@ -119,6 +138,7 @@ class SGMCMCStep(BlockedStep):
         step_size: StepSize,
         batch_size: int | None = None,
         minibatch_dim: str | None = None,
+        latents: Latents | None = None,
         thin: int = 1,
         replacement: bool = False,
         self_check: bool = True,
@@ -131,49 +151,79 @@ class SGMCMCStep(BlockedStep):
         **hyperparameters,
     ):
         self.schedule = as_schedule(step_size)
-        own = [f.name for f in fields(self.algorithm_class)]
-        for name in hyperparameters.keys() - set(own):
-            raise TypeError(
-                f"{type(self).__name__} has no argument '{name}'. Its own are: "
-                f"{', '.join(own) or 'none'}; see help({type(self).__name__}) for the shared ones."
-            )
-        self.algorithm = self.algorithm_class(**hyperparameters)
         if not isinstance(thin, int | np.integer) or thin < 1:
             raise ValueError(f"thin={thin!r} must be a whole number of updates, at least 1.")
         self.thin = int(thin)
         self.batch_size = batch_size
         self.replacement = replacement
-        self.model = model = modelcontext(model)
+        self.latents = latents
         self.blocked = blocked
         self.rng = get_random_generator(rng)
-        self.vars = _continuous(model, vars)
         self._compile_kwargs = dict(compile_kwargs or {})
-        self.source = gradient_source(
-            model,
-            self.vars,
-            batch_size=batch_size,
-            minibatch_dim=minibatch_dim,
-            self_check=self_check,
-            data=None if data is None else StreamedData.of(data),
-        )
+        model = modelcontext(model)
+        self.model = model if latents is None else without_latents(model, latents.vars)
+        self.vars = continuous(self.model, _counterparts(model, self.model, vars))
+        self.algorithm = self.bind(self.model, self.vars, hyperparameters)
+        options: dict[str, Any] = {
+            "batch_size": batch_size,
+            "minibatch_dim": minibatch_dim,
+            "self_check": self_check,
+        }
+        if latents is None:
+            streamed = None if data is None else StreamedData.of(data)
+            self.source = gradient_source(model, self.vars, data=streamed, **options)
+        elif data is None:
+            self.source = latent_gradient_source(model, self.model, self.vars, latents, **options)
+        else:
+            raise ValueError(
+                f"data= ({', '.join(data)}) and latents= together: latent variables need the data "
+                "in memory so far. Leave data=None, or marginalise the latent variables."
+            )
         self.statistics = (*self.algorithm.statistics, *self.source.statistics)
-        self.stats_dtypes_shapes = _statistics(self.statistics)
+        self.stats_dtypes_shapes = _statistics(self.statistics, self.step_size_names)
         self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
         self._process = os.getpid()
         self._loop: Loop | None = None
-        start = dict(model.initial_point() if initial_point is None else initial_point)
+        start = dict(self.model.initial_point() if initial_point is None else initial_point)
         self.setup_chain(self.rng, tune=0, draws=0)
         self._try_out(start)
+
+    @classmethod
+    def on(cls, vars, *, step_size: StepSize, **hyperparameters) -> Group:
+        """Name the variables that this sampler moves in a step of several samplers, `Groups`.
+
+        Parameters
+        ----------
+        vars : list of variables
+        step_size : float, schedule or callable
+            As for the class.
+        **hyperparameters
+            The sampler's own; what is about batches and draws goes to `Groups`.
+        """
+        return Group(cls, vars, step_size, hyperparameters)
+
+    @classmethod
+    def bind(cls, model: Model, vars: list, hyperparameters: dict[str, Any]) -> Algorithm:
+        """Make the algorithm for these value variables of a model."""
+        own = [f.name for f in fields(cls.algorithm_class)]
+        for name in hyperparameters.keys() - set(own):
+            raise TypeError(
+                f"{cls.__name__} has no argument '{name}'. Its own are: "
+                f"{', '.join(own) or 'none'}; see help({cls.__name__}) for the shared ones."
+            )
+        return cls.algorithm_class(**hyperparameters)
 
     def __repr__(self):
         step_size = getattr(self.schedule, "value", self.schedule)
         settings: dict[str, Any] = {"step_size": step_size}
         settings |= {f.name: getattr(self.algorithm, f.name) for f in fields(self.algorithm)}
         settings |= {"batch_size": self.batch_size, "thin": self.thin}
+        settings |= {} if self.latents is None else {"latents": self.latents}
         settings |= {"replacement": True} if self.replacement else {}
         shown = ", ".join(f"{name}={value!r}" for name, value in settings.items())
         names = ", ".join(v.name for v in self.vars)
-        return f"{type(self).__name__}({shown}) of [{names}]"
+        where = "" if self.latents is None else " in its own step.model, without the latents"
+        return f"{type(self).__name__}({shown}) of [{names}]{where}"
 
     @staticmethod
     def competence(var, has_grad):
@@ -185,6 +235,18 @@ class SGMCMCStep(BlockedStep):
     def setup_chain(self, rng: RandomGenerator, tune: int, draws: int) -> None:
         """Begin a chain: fresh momentum, batches and noise from ``rng``, the data as it is now."""
         super().setup_chain(rng, tune, draws)
+        self._load_data()
+        self._begin_streams(tune)
+
+    def beside(self, rng: RandomGenerator, tune: int, draws: int) -> "SGMCMCStep":
+        """Return a step at the start of another chain that shares the compiled loop and data."""
+        other = object.__new__(type(self))  # `copy` would go by way of the pickled state
+        other.__dict__.update(self.__dict__)
+        super(SGMCMCStep, other).setup_chain(rng, tune, draws)
+        other._begin_streams(tune)
+        return other
+
+    def _load_data(self) -> None:
         backend = backend_of(get_mode(self._compile_kwargs.get("mode")))
         if backend.is_jax and os.getpid() != self._process:
             raise RuntimeError(
@@ -196,8 +258,16 @@ class SGMCMCStep(BlockedStep):
         self.source.check_data()
         for rows in self.source.rows:
             check_batch_size(rows.batch_size, rows.n_rows)
+        floatX = pytensor.config.floatX
+        scales = [np.asarray(r.n_rows / r.batch_size, dtype=floatX) for r in self.source.rows]
+        data = [array_value(array) for array, _ in self.source.data]
+        self._constants = [backend.array(c) for c in [*scales, *data]]
+        first = self.source.rows[0] if self.source.rows else None
+        self._updates_per_epoch = first.n_rows / first.batch_size if first else 1.0
+
+    def _begin_streams(self, tune: int) -> None:
         noise_rng, self._init_rng, *batch_rngs = self.rng.spawn(2 + len(self.source.rows))
-        self._noise = backend.generator(noise_rng)
+        self._noise = self._backend.generator(noise_rng)
         self._batches: list[Batches | StreamedBatches] = [
             Batches(rows.n_rows, rows.batch_size, batch_rng, self.replacement)
             if rows.streamed is None
@@ -206,12 +276,6 @@ class SGMCMCStep(BlockedStep):
         ]
         streamed = [b.longest for b in self._batches if isinstance(b, StreamedBatches)]
         self._longest_call = min([self.thin, *streamed])
-        floatX = pytensor.config.floatX
-        scales = [np.asarray(r.n_rows / r.batch_size, dtype=floatX) for r in self.source.rows]
-        data = [array_value(array) for array, _ in self.source.data]
-        self._constants = [backend.array(c) for c in [*scales, *data]]
-        first = self.source.rows[0] if self.source.rows else None
-        self._updates_per_epoch = first.n_rows / first.batch_size if first else 1.0
         self._state: dict[str, list] | None = None
         self.n_updates = 0
         self.warned = False
@@ -294,7 +358,8 @@ class SGMCMCStep(BlockedStep):
         """Run ``thin`` updates from a point; one compiled call, or several of half a second."""
         self._begin(point)
         theta, others = self._split(point)
-        potential, gradient_norm, done = np.nan, 0.0, 0
+        potential, done = np.nan, 0
+        norms: list[np.ndarray] = []
         diagnostics: list[Any] = [np.nan] * len(self.statistics)
         failure: tuple[str, int] | None = None
         while done < self.thin and failure is None:
@@ -307,17 +372,19 @@ class SGMCMCStep(BlockedStep):
                 theta, self._state = outcome.theta, outcome.state
                 diagnostics = outcome.diagnostics
                 potential = float(outcome.potential)
-                gradient_norm += norm * n / self.thin
+                # Kept apart: their mean must not depend on how updates are split into calls.
+                squared = np.asarray(outcome.squared_gradient, dtype=np.float64)
+                norms.append(np.sqrt(squared.sum(axis=1)))
             else:
                 failure = self._first_nonfinite(outcome)
             self.n_updates += n
             done += n
         shown = dict(zip(self.statistics, map(float, diagnostics), strict=True))
         stats = {
-            "step_size": float(h[-1]),
+            **dict(zip(self.step_size_names, np.atleast_1d(h[-1]).tolist(), strict=True)),
             **shown,
             "potential": potential if failure is None else np.nan,
-            "gradient_norm": gradient_norm if failure is None else np.nan,
+            "gradient_norm": np.concatenate(norms).mean() if failure is None else np.nan,
             "nonfinite": failure is not None,
             "n_updates": self.n_updates,
             "warning": self._caution(shown) if failure is None else self._warn(*failure, h),
@@ -367,13 +434,19 @@ class SGMCMCStep(BlockedStep):
             return None
         self.warned = True
         update = self.n_updates - len(h) + at
+        h = self._step_sizes_of(name, h)
         message = (
             f"{type(self).__name__}: '{name}' became non-finite at update {update} with step size "
             f"{h[at]:.4g}. The chain holds its last finite point and goes on from there; such "
             "draws are marked in the statistic 'nonfinite'. Try a smaller step_size or a larger "
             "batch_size, or standardise the data."
         )
-        return SamplerWarning(WarningType.BAD_PARAMS, message, "error", step=update)
+        extra = {"variable": name, "update": update, "step_size": float(h[at])}
+        return SamplerWarning(WarningType.BAD_PARAMS, message, "error", step=update, extra=extra)
+
+    def _step_sizes_of(self, name: str, h: np.ndarray) -> np.ndarray:
+        """The step sizes with which a variable moved."""
+        return h
 
     # ---- saved state -----------------------------------------------------------------------
 
@@ -432,35 +505,34 @@ class SGMCMCStep(BlockedStep):
 
     # ---- progress bar ----------------------------------------------------------------------
 
-    @classmethod
-    def _shown(cls) -> dict[str, tuple[str, str]]:
+    def _shown(self) -> dict[str, tuple[str, str]]:
+        """Header and format of the statistics in the progress bar."""
         columns = {"step_size": ("Step size", ".3g")}
-        if "kinetic_temperature" in cls.algorithm_class.statistics:
+        if "kinetic_temperature" in self.statistics:
             columns["kinetic_temperature"] = ("Temperature", ".2f")
         return columns | {"gradient_norm": ("Gradient", ".3g")}
 
-    @classmethod
-    def _progressbar_config(cls, n_chains=1):
+    def _progressbar_config(self, n_chains=1):
         columns = [
             TextColumn(f"{{task.fields[{key}]:{spec}}}", table_column=Column(header, ratio=1))
-            for key, (header, spec) in cls._shown().items()
+            for key, (header, spec) in self._shown().items()
         ]
-        return columns, {key: [0.0] * n_chains for key in cls._shown()}
+        return columns, {key: [0.0] * n_chains for key in self._shown()}
 
-    @classmethod
-    def _make_progressbar_update_functions(cls):
+    def _make_progressbar_update_functions(self):
         def update(stats):
-            shown = {key: stats[key] for key in cls._shown()}
+            shown = {key: stats[key] for key in self._shown()}
             return shown | {"failing": stats["nonfinite"]}
 
         return (update,)
 
 
-def _statistics(names: Sequence[str]) -> dict[str, tuple[type, list | None]]:
+def _statistics(
+    names: Sequence[str], step_sizes: Sequence[str]
+) -> dict[str, tuple[type, list | None]]:
     """Types and shapes of a draw's statistics, the sampler's own ``names`` among them."""
     return {
-        "step_size": (np.float64, []),
-        **{name: (np.float64, []) for name in names},
+        **{name: (np.float64, []) for name in [*step_sizes, *names]},
         "potential": (np.float64, []),
         "gradient_norm": (np.float64, []),
         "nonfinite": (bool, []),
@@ -473,7 +545,24 @@ def _map(function, state: dict[str, list]) -> dict[str, list]:
     return {name: [function(a) for a in arrays] for name, arrays in state.items()}
 
 
-def _continuous(model: Model, vars) -> list:
+def _counterparts(model: Model, smaller: Model, vars) -> list | None:
+    """Variables of a model as those of the model without its latent variables."""
+    if vars is None:
+        return None
+    own = {value: smaller.rvs_to_values.get(rv) for rv, value in model.rvs_to_values.items()}
+    found = []
+    for var in vars if isinstance(vars, list | tuple) else [vars]:
+        value = own.get(model.rvs_to_values.get(var, var), var)
+        if value is None:
+            raise ValueError(
+                f"'{var.name}' is one of latents=: it is integrated out, not sampled. Take it out "
+                "of vars or out of latents."
+            )
+        found.append(value)
+    return found
+
+
+def continuous(model: Model, vars) -> list:
     """Value variables to sample, all of them continuous."""
     if vars is None:
         chosen = list(model.value_vars)
@@ -491,8 +580,9 @@ def _continuous(model: Model, vars) -> list:
     for var in chosen:
         if not np.issubdtype(np.dtype(var.dtype), np.floating):
             raise ValueError(
-                f"'{var.name}' is discrete ({var.dtype}) and has no gradient. Sum it out of the "
-                "model, or leave it to another step: name the continuous variables, as in "
+                f"'{var.name}' is discrete ({var.dtype}) and has no gradient. If it has a value "
+                f"for each row of the data, integrate it out: latents=sgm.Gibbs(['{var.name}']). "
+                "Else leave it to another step: name the continuous variables, as in "
                 "step=[Sampler([w, b], ...), pm.Metropolis([z])]."
             )
     return chosen
