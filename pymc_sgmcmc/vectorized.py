@@ -420,6 +420,11 @@ def check_step(step: Any) -> None:
             f"chain_method='vectorized' needs one step for all variables, and {step!r} leaves out "
             f"{names}. {remedy}."
         )
+    if step.source.streamed is not None:
+        raise ValueError(
+            "chain_method='vectorized' needs the data in memory, and this step streams "
+            f"{', '.join(step.source.streamed.names)}. {remedy}."
+        )
     if not step._backend.is_jax:
         raise ValueError(
             "chain_method='vectorized' needs a step compiled for JAX: pass "
