@@ -433,6 +433,11 @@ def check_step(step: Any) -> None:
             f"chain_method='vectorized' needs one step for all variables, and {step!r} leaves out "
             f"{names}. {remedy}."
         )
+    if step.source.streamed is not None:
+        raise ValueError(
+            "chain_method='vectorized' needs the data in memory, and this step streams "
+            f"{', '.join(step.source.streamed.names)}. {remedy}."
+        )
     if not isinstance(get_mode(step._compile_kwargs.get("mode")).linker, JITLinker):
         raise ValueError(
             "chain_method='vectorized' needs a step compiled for JAX or numba: pass "
