@@ -97,6 +97,9 @@ class NeuralImportance(Latents):
         self.weights = weights
         self.learning_rate = float(learning_rate)
 
+    def check(self, joint):
+        self._network(joint)
+
     def init(self, joint, rng):
         weights = self._network(joint).init(rng)
         arrays = [np.array(w, dtype=pytensor.config.floatX) for w in weights.values()]

@@ -177,7 +177,9 @@ def test_completion_is_the_conditional_probability():
         THETA, ["z", "top"], n_completions=3, random_seed=4, data={"data": flipped}, **settings
     )
     first = sgm.complete(THETA, ["z", "top"], n_completions=3, random_seed=4, **settings)
-    np.testing.assert_array_equal(again.probability.values[missing], first.probability.values[missing])
+    np.testing.assert_array_equal(
+        again.probability.values[missing], first.probability.values[missing]
+    )
 
 
 def test_autoregressive_data_cannot_be_completed():
@@ -192,6 +194,7 @@ def test_autoregressive_data_cannot_be_completed():
             {"s": np.ones((5, 5))},
             ["z"],
             missing={"data": [True, True, False, False, False]},
+            minibatch_dim="obs",
             model=model,
             n_completions=1,
             compile_kwargs=JAX,
