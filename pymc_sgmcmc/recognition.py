@@ -111,18 +111,17 @@ def _constrained(
     joint: Joint, variable: LocalVariable, u: TensorVariable
 ) -> tuple[TensorVariable, TensorVariable]:
     """Value of a variable for an unconstrained one, and the log Jacobian of each element."""
-    inputs = variable.batch_rv.owner.inputs
-    z, log_jacobian = (
-        variable.transform.backward(u, *inputs),
-        variable.transform.log_jac_det(u, *inputs),
-    )
+    transform, inputs = variable.transform, variable.batch_rv.owner.inputs
+    assert transform is not None
+    z, log_jacobian = transform.backward(u, *inputs), transform.log_jac_det(u, *inputs)
     others = {v.value: v.name for v in joint.variables}
     for value in others.keys() & set(ancestors([z, log_jacobian])):
         raise ValueError(
             f"The bounds of '{variable.name}' depend on the latent variable '{others[value]}': "
             "NeuralImportance cannot draw it. Use latents=sgm.Gibbs([...])."
         )
-    return tuple(joint.evaluate([z, log_jacobian]))
+    z, log_jacobian = joint.evaluate([z, log_jacobian])
+    return z, log_jacobian
 
 
 class Recognition(ABC):

@@ -330,7 +330,7 @@ def test_posterior_of_theta():
     rng = np.random.default_rng(8)
     n = 60
     y = rng.normal(1.5 * (rng.random(n) < 0.4), 1)
-    with pm.Model(coords={"obs": range(n)}) as model:
+    with pm.Model(coords={"obs": range(n)}):
         mu = pm.Normal("mu", 0, 2)
         z = pm.Bernoulli("z", 0.4, dims="obs")
         pm.Normal("y", mu * z, 1, observed=y, dims="obs")
