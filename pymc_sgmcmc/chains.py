@@ -30,7 +30,9 @@ SECONDS_PER_BLOCK = 0.1
 BYTES_PER_BLOCK = 2**23
 """... or sooner, where draws are large."""
 SECONDS_PER_TURN = 0.5
-"""Chains in one process take turns of at least this long."""
+"""Chains in one process take turns of at least this long,"""
+TURNS_PER_CHANGE = 20
+"""... and of this multiple of what changing costs: a shuffle of all row numbers."""
 TILE = 64
 """Points that `Run.record` turns into recorded variables in one call."""
 
@@ -91,8 +93,8 @@ class Run:
     """As it was given, as plain values."""
     chains_together: int = 1
     """Chains of one runner."""
-    fresh: Any = field(default=None, repr=False)
-    """The step's state before its first chain in this process."""
+    fresh: Any = None
+    """The step's state before its first chain."""
     _recorded: Any = field(default=None, repr=False)
     _record: Any = field(default=None, repr=False)
 
@@ -158,7 +160,7 @@ class Run:
         }
 
     def __getstate__(self):
-        return self.__dict__ | {"fresh": None, "_recorded": None, "_record": None}
+        return self.__dict__ | {"_recorded": None, "_record": None}
 
 
 class Runner(Protocol):
@@ -189,8 +191,6 @@ class ChainRunner:
         self.point = run.starts[chain]
         self.n_draws = 0
         step = run.step
-        if run.fresh is None:
-            run.fresh = step.sampling_state
         step.sampling_state = run.fresh  # nothing is left of another chain
         step.setup_chain(random_generator_from_state(run.rngs[chain]), run.tune, run.draws)
         step.tune = run.tune > 0
@@ -383,8 +383,7 @@ def sequential(run: Run) -> Generator[Event]:
                 events = recorded(runner, run)
                 begun[chain] = runner, events
             changed = time.perf_counter()
-            # Changing costs a shuffle of all row numbers: keep it below a twentieth.
-            turn = max(SECONDS_PER_TURN, 20 * (changed - began))
+            turn = max(SECONDS_PER_TURN, TURNS_PER_CHANGE * (changed - began))
             for event in events:
                 yield event
                 if in_turns and waiting and time.perf_counter() - changed > turn:

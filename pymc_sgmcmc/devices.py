@@ -1,7 +1,8 @@
 """All chains in one compiled JAX call, on one device or spread over several."""
 
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,39 +12,10 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pymc_sgmcmc.loop import Loop
+from pymc_sgmcmc.pieces import Carry, Piece
 
 CHAINS = "chains"
-"""Name of the mesh axis; the first axis of every array of a `Carry`."""
-
-
-class Carry(NamedTuple):
-    """What all chains take from one piece of a draw to the next: arrays with a leading chain axis.
-
-    The last three are about the draw in progress.
-    """
-
-    theta: list
-    state: list
-    """The algorithm's and the source's, flat, in the loop's order."""
-    rng: Any
-    variable: Any
-    """Number of the variable that became non-finite in this draw, or -1."""
-    update: Any
-    """Number of the update, within the draw, at which it did."""
-    diagnostics: list
-    """Of the last finite piece."""
-
-
-class Piece(NamedTuple):
-    """What is kept of each piece of a draw: arrays with leading axes (pieces, chains)."""
-
-    theta: list
-    potential: Any
-    gradient_norms: Any
-    """Of each update: their mean must not depend on how updates are split into calls."""
-    variable: Any
-    update: Any
-    diagnostics: list
+"""Name of the mesh axis: the first of every array of a `Carry`."""
 
 
 class DeviceChains:
@@ -74,29 +46,16 @@ class DeviceChains:
         # Each device has as many chains as any other: XLA's arrays cannot be cut otherwise.
         count = max(k for k in range(1, len(devices) + 1) if n_chains % k == 0)
         self.devices = devices[:count]
-        mesh = Mesh(np.array(self.devices), (CHAINS,))
-        chains, pieces, everywhere = P(CHAINS), P(None, CHAINS), P()
-        # Also on one device: what comes out goes in again, and must not be compiled for twice.
-        sharded = NamedSharding(mesh, chains), NamedSharding(mesh, pieces)
-        advance = partial(_advance, loop.function.vm.jit_fn)
+        mesh, self._advance = _compiled(loop.function.vm.jit_fn, tuple(self.devices))
         if count > 1:
-            # Chains never communicate: XLA is told, and need not find out.
-            advance = jax.shard_map(
-                advance,
-                mesh=mesh,
-                in_specs=(chains, everywhere, everywhere, everywhere, pieces, everywhere),
-                out_specs=(chains, pieces),
-                check_vma=False,
-            )
-            constants = jax.device_put(constants, NamedSharding(mesh, everywhere))
-        self._advance = jax.jit(advance, out_shardings=sharded)
+            constants = jax.device_put(constants, NamedSharding(mesh, P()))
         self._constants = constants
-        self._rows_go = sharded[1]
+        self._rows_go = NamedSharding(mesh, P(None, CHAINS))
         rng = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *rngs)
         none, zero = np.full(n_chains, -1, "int32"), np.zeros(n_chains, pytensor.config.floatX)
         self.carry = jax.device_put(
             Carry(theta, state, rng, none, none, [zero] * n_diagnostics),
-            sharded[0],
+            NamedSharding(mesh, P(CHAINS)),
         )
 
     @staticmethod
@@ -114,9 +73,7 @@ class DeviceChains:
         """How many times longer than one chain all may take: a guess, before it is measured."""
         return len(self.carry.variable) if self.devices[0].platform == "cpu" else 1
 
-    def advance(
-        self, n: int, done: int, h: np.ndarray, rows: list[np.ndarray]
-    ) -> Piece:
+    def advance(self, n: int, done: int, h: np.ndarray, rows: list[np.ndarray]) -> Piece:
         """Run pieces of draws and return what they leave, without waiting for it.
 
         Parameters
@@ -139,6 +96,27 @@ class DeviceChains:
             self._constants,
         )
         return pieces
+
+
+@lru_cache(maxsize=16)
+def _compiled(function: Callable, devices: tuple) -> tuple[Mesh, Callable]:
+    """Return the devices' mesh and `_advance` for it: the same for each run with a loop."""
+    mesh = Mesh(np.array(devices), (CHAINS,))
+    advance = partial(_advance, function)
+    chains, pieces, everywhere = P(CHAINS), P(None, CHAINS), P()
+    if len(devices) > 1:
+        # Chains never communicate: XLA is told, and need not find out.
+        advance = jax.shard_map(
+            advance,
+            mesh=mesh,
+            in_specs=(chains, everywhere, everywhere, everywhere, pieces, everywhere),
+            out_specs=(chains, pieces),
+            check_vma=False,
+        )
+    # Said for one device too: what comes out goes in again, and must not be compiled for twice.
+    return mesh, jax.jit(
+        advance, out_shardings=(NamedSharding(mesh, chains), NamedSharding(mesh, pieces))
+    )
 
 
 def _advance(function, carry, n, done, h, rows, constants):

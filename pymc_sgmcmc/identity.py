@@ -17,6 +17,7 @@ from pytensor.graph.op import HasInnerGraph
 
 from pymc_sgmcmc.chains import Run
 from pymc_sgmcmc.minibatch import array_value
+from pymc_sgmcmc.sources import ArraySource, StreamedData
 from pymc_sgmcmc.step import SGMCMCStep
 
 WHOLE_BYTES = 2**28
@@ -38,11 +39,17 @@ def identity(run: Run) -> dict[str, Any]:
         description of each step, and the run's own settings.
     """
     model = run.model
+    steps = flatten_steps(run.step)
     return {
         "model": _terms(model),
-        "data": {data.name: _array_digest(array_value(data)) for data in model.data_vars},
+        "likelihood": {
+            f"of {names(step)}": graph_digest([step.source.log_likelihood])
+            for step in steps
+            if isinstance(step, SGMCMCStep)
+        },
+        "data": _data(model, steps),
         "recorded": {v.name: graph_digest([v]) for v in run.vars},
-        "step": [_describe(step) for step in flatten_steps(run.step)],
+        "step": [_describe(step) for step in steps],
         "seed": _without_addresses(repr(run.seed if run.seed is not None else run.rngs)),
         "start": [_points_digest(start) for start in run.starts],
         "chains": run.n_chains,
@@ -96,7 +103,39 @@ def _describe(step: Any) -> str:
     """Class, settings and variables of a step, without memory addresses."""
     if isinstance(step, SGMCMCStep):
         return _without_addresses(f"{step!r}, {step._compile_kwargs}")
-    return f"{type(step).__name__} of [{', '.join(v.name for v in step.vars)}]"
+    return f"{type(step).__name__} of [{names(step)}]"
+
+
+def names(step: Any) -> str:
+    """Names of a step's variables."""
+    return ", ".join(v.name for v in step.vars)
+
+
+def _data(model: Model, steps: Sequence[Any]) -> dict[str, str]:
+    """Digest of each array and stream of rows."""
+    arrays = list(model.data_vars)
+    digests = {}
+    for step in steps:
+        if isinstance(step, SGMCMCStep):
+            arrays += [array for array, _ in step.source.data if array not in arrays]
+            for rows in step.source.rows:
+                if rows.streamed is not None:
+                    digests[f"stream {names(step)}"] = _stream_digest(rows.streamed)
+    for k, array in enumerate(arrays):
+        digests[array.name or f"array {k}"] = _array_digest(array_value(array))
+    return digests
+
+
+def _stream_digest(data: StreamedData) -> str:
+    """Digest of a stream's form and of some of its rows: it may be too long to read."""
+    digest = hashlib.blake2b(repr(data).encode(), digest_size=16)
+    digest.update("".join(map(_array_digest, data.head().values())).encode())
+    for source in data.sources:
+        if isinstance(source, ArraySource):
+            for row in np.linspace(0, data.n_rows - 1, PIECES // 16).astype(int):
+                [rows] = source.read(row, row + 1)
+                digest.update(_array_digest(rows).encode())
+    return digest.hexdigest()
 
 
 def _without_addresses(text: str) -> str:

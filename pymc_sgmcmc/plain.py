@@ -6,6 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ def to_plain(value: Any, where: str) -> Any:
         plain = {
             f.name: to_plain(getattr(value, f.name), f"{where}.{f.name}") for f in fields(value)
         }
+        return {CLASS: type(value).__name__, **plain}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named one
+        plain = {name: to_plain(getattr(value, name), f"{where}.{name}") for name in value._fields}
         return {CLASS: type(value).__name__, **plain}
     if isinstance(value, Mapping):
         for key in value:
@@ -127,7 +131,7 @@ def load(path: Path) -> Any:
         If the file is damaged.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as archive:
             entries = {name: archive[name] for name in archive.files}
         rest = json.loads(str(entries["rest"]))
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError) as error:

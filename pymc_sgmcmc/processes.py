@@ -136,7 +136,8 @@ class _Pool:
                 "does without processes."
             ) from None
         if isinstance(event, tuple):
-            error, trace = event
+            pickled, trace = event
+            error = cloudpickle.loads(pickled)
             message = f"Chain {chain} failed with {type(error).__name__}: {error}\n\n{trace}"
             raise ChainError(message) from error
         return event
@@ -169,7 +170,7 @@ def _load(connection: Any, path: str) -> Run:
         with open(path, "rb") as file:
             return cloudpickle.load(file)
     except Exception as error:
-        connection.send((error, traceback.format_exc()))
+        connection.send(_sendable(error))
         raise EOFError from error
 
 
@@ -184,7 +185,7 @@ def _run_chain(connection: Any, run: Run, chain: int) -> None:
     except (EOFError, OSError) as error:
         if connection.closed or _gone(connection):
             raise
-        connection.send((error, traceback.format_exc()))
+        connection.send(_sendable(error))
     except Exception as error:
         connection.send(_sendable(error))
 
@@ -197,11 +198,12 @@ def _gone(connection: Any) -> bool:
         return True
 
 
-def _sendable(error: Exception) -> tuple[Exception, str]:
+def _sendable(error: Exception) -> tuple[bytes, str]:
     """An exception and its traceback, or what is left of it if it cannot be pickled."""
     trace = traceback.format_exc()
     try:
-        cloudpickle.loads(cloudpickle.dumps(error))
+        pickled = cloudpickle.dumps(error)
+        cloudpickle.loads(pickled)
     except Exception:
-        error = RuntimeError(f"{type(error).__name__}: {error}")
-    return error, trace
+        pickled = cloudpickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    return pickled, trace

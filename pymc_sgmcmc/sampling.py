@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -182,7 +182,7 @@ def sample(
     >>> idata.posterior["mu"].shape
     (2, 50)
     """
-    model = modelcontext(model)
+    model = _without_latents(modelcontext(model), step)
     draws, tune, chains = _checked_numbers(draws, tune, chains)
     _check_names(model, var_names, "var_names")
     for one in [initvals] if isinstance(initvals, dict) else initvals or []:
@@ -278,6 +278,7 @@ def sample_from_init(
         each_draw=callback is not None,
         seed=seed,
         store=store,
+        fresh=step.sampling_state,
     )
     _choose_recorded(run, var_names, idata_kwargs.get("include_transformed", False))
     if include_data is None:
@@ -320,7 +321,8 @@ def sample_from_init(
         if memory is not None:
             return convert(memory, seconds=seconds)
         assert store is not None
-        store.add_seconds(seconds)
+        with suppress(OSError):  # a full disk can be read
+            store.add_seconds(seconds)
         return store.to_datatree()
 
     stops: list[Stopped] = []
@@ -395,7 +397,7 @@ def _salvage(error: Exception, result: Callable[[], DataTree]) -> None:
     """Attach the draws made so far to an exception."""
     try:
         error.idata = result()  # type: ignore[attr-defined]
-    except (SamplingError, AttributeError):
+    except Exception:  # there are none, or what broke the run breaks this too: the first counts
         return
     error.add_note("The draws made until then are in this exception's attribute `idata`.")
 
@@ -518,6 +520,17 @@ def _starts(
     return [function(seed) for function, seed in zip(functions, seeds, strict=True)]
 
 
+def _without_latents(model: Model, step: Any) -> Model:
+    """Return the model that is sampled: that of a step that integrates out latent variables."""
+    steps = step if isinstance(step, list | tuple) else [step]
+    for one in steps:
+        if isinstance(one, SGMCMCStep) and one.latents is not None:
+            rest = {rv.name for rv in one.model.free_RVs}
+            if rest < {rv.name for rv in model.free_RVs}:
+                return one.model
+    return model
+
+
 def _whole_step(model: Model, step: Any, start: PointType, compile_kwargs: Any) -> Any:
     """Return one step for all variables; PyMC chooses steps for those that have none."""
     if isinstance(step, type):
@@ -616,6 +629,7 @@ def _engine(
         method = _default_method(run, cores, uses_jax)
     if method == "vectorized":
         check_step(run.step)
+        run.chains_together = run.n_chains
         _log.info(f"chain_method='vectorized': {run.n_chains} chains in one compiled call")
         return vectorized(run), method
     if method == "parallel":

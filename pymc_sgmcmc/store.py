@@ -7,6 +7,7 @@ then renamed, draws before the checkpoint that counts them: whenever the process
 checkpoint counts is whole, and anything beyond is made again.
 """
 
+import copy
 import errno
 import os
 import shutil
@@ -19,11 +20,16 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from xarray import DataTree
+from pymc.backends.base import BaseTrace
+from pymc.exceptions import SamplingError
+from pymc.step_methods.compound import flatten_steps
+from pymc.step_methods.state import DataClassState
+from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.chains import Block, Run
 from pymc_sgmcmc.identity import differences, identity, versions
-from pymc_sgmcmc.plain import load, save
+from pymc_sgmcmc.plain import from_plain, load, save, to_plain
+from pymc_sgmcmc.recorder import StoredDraws
 
 try:
     import fcntl
@@ -50,11 +56,13 @@ GROUPS = ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats"
 LEFT_OUT = {"tune", "in_warmup", "warning"}
 
 
-class ZarrStore:
+class ZarrStore(BaseTrace):
     """Keeps draws on disk while they are made, so that nothing ends a run for good.
 
     Pass it as ``trace=`` to `sample`, which can go on with it (``resume=True``) after Ctrl-C, an
-    exception or ``kill -9``, exactly as if nothing had happened. Needs ``zarr``.
+    exception or ``kill -9``, exactly as if nothing had happened. Or to `pm.sample`, inside the
+    model's context: what was drawn can be read whatever happens, but PyMC cannot go on with it.
+    Needs ``zarr``.
 
     Parameters
     ----------
@@ -98,6 +106,7 @@ class ZarrStore:
     ):
         self.path = Path(path)
         self.overwrite = overwrite
+        self._recorder: StoredDraws | None = None
         if not seconds >= 0:
             raise ValueError(f"seconds={seconds!r} must be a number of seconds, at least 0.")
         self.seconds = float(seconds)
@@ -107,6 +116,15 @@ class ZarrStore:
 
     def __repr__(self):
         return f"ZarrStore({str(self.path)!r})"
+
+    def __len__(self):
+        return 0  # `pm.sample` refuses a trace with draws in it
+
+    def __copy__(self):
+        # `pm.sample` copies its trace argument for each chain: what it gets are recorders.
+        if self._recorder is None:
+            self._recorder = StoredDraws(store=self)
+        return copy.copy(self._recorder)
 
     @property
     def exists(self) -> bool:
@@ -175,10 +193,20 @@ class ZarrStore:
         ValueError
             If another run lies there, naming what differs.
         """
+        for step in flatten_steps(run.step):
+            if type(step)._state_class is DataClassState:
+                raise ValueError(
+                    f"{type(step).__name__} saves no state: a run with it could not be resumed. "
+                    "Leave out trace=, or take another step."
+                )
         if not self.exists or self.overwrite:
-            self._create(run, tree)
+            self.create(run, tree, identity(run))
             return []
         record = self.record
+        if "model" not in record["identity"]:
+            raise ValueError(
+                f"{self.path} was filled by pm.sample, which keeps no state to resume."
+            )
         different = differences(record["identity"], identity(run))
         if record["chains_together"] != run.chains_together:
             different.append("chain_method: chains were not run in the same way")
@@ -191,6 +219,8 @@ class ZarrStore:
                 f"{self.path} holds another run and cannot be resumed by this one:\n- "
                 + "\n- ".join(different)
             )
+        # Steps that were used before keep some of what they learned: begin as the run began.
+        run.fresh = from_plain(record["fresh"], run.fresh)
         with self._clear_errors("cannot be written"):
             self._lengthen(record, run.draws)
         changed = [
@@ -202,80 +232,79 @@ class ZarrStore:
             f"Resuming with other versions, so the last digits may differ: {'; '.join(changed)}."
         ] * bool(changed)
 
-    def _create(self, run: Run, tree: DataTree) -> None:
-        import zarr
-        from zarr.codecs import Crc32cCodec
-
+    def create(self, run: Run, tree: DataTree, identity: dict[str, Any]) -> None:
+        """Lay out a new run in place of any that lies there."""
         for dtypes in run.step.stats_dtypes:
             for name, dtype in dtypes.items():
                 if np.dtype(dtype) == object and name not in LEFT_OUT:
                     raise ValueError(f"The statistic '{name}' holds objects: it cannot be stored.")
+        draws = {n: t.to_dataset() for n, t in tree.children.items() if n in GROUPS}
+        others = {n: t.to_dataset() for n, t in tree.children.items() if n not in GROUPS}
+        lengths = {n: run.tune if n.startswith("warmup_") else run.draws for n in draws}
+        variables = [value for dataset in draws.values() for value in dataset.values()]
+        size = sum(value.dtype.itemsize * int(np.prod(value.shape[2:])) for value in variables)
+        chunk = BYTES_PER_CHUNK // max(1, size * run.chains_together)
+        chunk = int(min(max(chunk, 1), DRAWS_PER_CHUNK))
+        record = {
+            "format": FORMAT,
+            "identity": identity,
+            "seed": run.seed,
+            "fresh": to_plain(run.fresh, "of the step"),
+            "versions": versions(),
+            "draws": run.draws,
+            "tune": run.tune,
+            "chains": run.n_chains,
+            "chains_together": run.chains_together,
+            "chunk": chunk,
+            "dtype": str(self.dtype),
+            "seconds": 0.0,
+        }
         # Under another name until it is whole.
         folder = self.path.with_name(f".{self.path.name}.new")
         with self._clear_errors("cannot be written"):
-            shutil.rmtree(folder, ignore_errors=True)
-            arrays, empty = {}, {}
-            for name, node in tree.children.items():
-                dataset = node.to_dataset()
-                if "draw" in dataset.dims:
-                    length = run.tune if name.startswith("warmup_") else run.draws
-                    arrays[name] = (dataset.data_vars, length)
-                    dataset = dataset.drop_vars(list(dataset.data_vars))
-                    dataset = dataset.drop_vars(["chain", "draw"]).assign_coords(
-                        chain=np.arange(run.n_chains), draw=np.arange(length)
-                    )
-                empty[name] = dataset
+            old = self.path.with_name(f".{self.path.name}.old")
+            for left in (folder, old):  # of a process that died here
+                shutil.rmtree(left, ignore_errors=True)
+            for name, dataset in draws.items():
+                # Their coordinates only: the draws' own arrays follow.
+                others[name] = dataset.drop_vars([*dataset.data_vars, "chain", "draw"])
+                others[name] = others[name].assign_coords(
+                    chain=np.arange(run.n_chains), draw=np.arange(lengths[name])
+                )
             with warnings.catch_warnings():  # strings have no final place in zarr's format yet
                 warnings.filterwarnings("ignore", module="zarr")
-                DataTree.from_dict(empty).to_zarr(folder, consolidated=False)
-            size = sum(
-                value.dtype.itemsize * int(np.prod(value.shape[2:]))
-                for variables, _ in arrays.values()
-                for value in variables.values()
-            )
-            size = max(1, size * run.chains_together)
-            chunk = int(min(max(BYTES_PER_CHUNK // size, 1), DRAWS_PER_CHUNK))
-            root: Any = zarr.open_group(folder, mode="r+")
-            for name, (variables, length) in arrays.items():
-                group = root[name]
-                for variable, value in variables.items():
-                    real = value.dtype.kind == "f"
-                    dtype: Any = value.dtype
-                    if self.dtype is not None and real and name.endswith("posterior"):
-                        dtype = self.dtype
-                    group.create_array(
-                        str(variable),
-                        shape=(run.n_chains, length, *value.shape[2:]),
-                        chunks=(run.chains_together, chunk, *(max(n, 1) for n in value.shape[2:])),
-                        dtype=dtype,
-                        fill_value=np.nan if dtype.kind == "f" else 0,
-                        # Random digits do not compress; damage must be seen.
-                        compressors=[Crc32cCodec()],
-                        dimension_names=[str(d) for d in value.dims],
-                        attributes=dict(value.attrs),
-                    )
+                DataTree.from_dict(others).to_zarr(folder, consolidated=False)
+            for name, dataset in draws.items():
+                self._create_arrays(folder, name, dataset, lengths[name], run, chunk)
             _consolidate(folder)
             (folder / ".sampler").mkdir()
-            record = {
-                "format": FORMAT,
-                "identity": identity(run),
-                "seed": run.seed,
-                "versions": versions(),
-                "draws": run.draws,
-                "tune": run.tune,
-                "chains": run.n_chains,
-                "chains_together": run.chains_together,
-                "keep_warmup": run.keep_warmup,
-                "chunk": chunk,
-                "dtype": str(self.dtype),
-                "seconds": 0.0,
-            }
             save(folder / ".sampler" / "run.npz", record)
-            if self.exists:
-                shutil.rmtree(self.path)
-            elif self.path.exists():
-                self.path.rmdir()
+            if self.path.exists():
+                os.replace(self.path, old)
             os.replace(folder, self.path)
+            shutil.rmtree(old, ignore_errors=True)
+
+    def _create_arrays(
+        self, folder: Path, name: str, dataset: Dataset, length: int, run: Run, chunk: int
+    ) -> None:
+        import zarr
+        from zarr.codecs import Crc32cCodec
+
+        group: Any = zarr.open_group(folder, mode="r+")[name]
+        for variable, value in dataset.items():
+            dtype: Any = value.dtype
+            if self.dtype is not None and dtype.kind == "f" and name.endswith("posterior"):
+                dtype = self.dtype
+            group.create_array(
+                str(variable),
+                shape=(run.n_chains, length, *value.shape[2:]),
+                chunks=(run.chains_together, chunk, *(max(n, 1) for n in value.shape[2:])),
+                dtype=dtype,
+                fill_value=np.nan if dtype.kind == "f" else 0,
+                compressors=[Crc32cCodec()],  # random digits do not compress; damage must be seen
+                dimension_names=[str(d) for d in value.dims],
+                attributes=dict(value.attrs),
+            )
 
     def _lengthen(self, record: dict[str, Any], draws: int) -> None:
         """Make room for more draws; done again from the start if it is interrupted."""
@@ -317,12 +346,12 @@ class ZarrStore:
 
         Raises
         ------
-        ValueError
+        pymc.exceptions.SamplingError
             If no chain has got beyond tuning.
         """
         lengths = np.array(self.n_draws)
         if not lengths.any():
-            raise ValueError(f"No chain in {self.path} has got beyond tuning.")
+            raise SamplingError(f"No chain in {self.path} has got beyond tuning.")
         longest = np.sort(lengths)[::-1]
         length = int(longest[np.argmax(longest * np.arange(1, len(longest) + 1))])
         chains = np.flatnonzero(lengths >= length)

@@ -5,17 +5,22 @@ benchmarks/kills.py.
 """
 
 import os
+import shutil
 import signal
 import time
+from dataclasses import replace
 
 import numpy as np
 import pymc as pm
 import zarr.storage._local as zarr_files
+from pytensor.compile.mode import Mode
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import chains, plain, store
+from pymc_sgmcmc import chains, plain, processes, store
 
 DRAWS, TUNE, CHAINS = 12, 4, 2
+MODE = Mode("py", "fast_compile")
+"""Compiles at once, and a forked process can go on with it."""
 
 
 def small_model():
@@ -30,7 +35,7 @@ def small_model():
 def small_step(model, **options):
     options = {"step_size": 0.005, "batch_size": 20, "thin": 3} | options
     with model:
-        return sgm.MSGNHT_S(compile_kwargs={"mode": "CVM"}, **options)
+        return sgm.MSGNHT_S(compile_kwargs={"mode": MODE}, **options)
 
 
 def small_run(model, step, **options):
@@ -139,3 +144,52 @@ class DieAt:
         zarr_files._put = dying_put
         store.save = dying_save
         store.os.replace = dying_replace
+
+
+def prepared(model, step, path, method="sequential", **options):
+    """A run as `sgm.sample` hands it to a store, to be begun or resumed again and again."""
+    caught = []
+
+    class Spy(sgm.ZarrStore):
+        def begin(self, run, tree):
+            caught.append((run, tree))
+            return super().begin(run, tree)
+
+    small_run(model, step, trace=Spy(path), **options)
+    shutil.rmtree(path)
+    [(run, tree)] = caught
+    run = replace(run, store=sgm.ZarrStore(path, seconds=0.0))
+
+    def go():
+        run.store.begin(run, tree)
+        if method == "sequential":
+            engine = chains.sequential(run)
+        else:
+            engine = processes.parallel(run, 2, processes.context_for("fork", False), 1)
+        for _ in engine:
+            pass
+        return run.store.to_datatree()
+
+    return go
+
+
+def dying(go, path, k):
+    """Run, all but the k-th moment of writing; return the number of moments."""
+    write_much()
+    death = DieAt(k)
+    death.install()
+    go()
+    path.with_name("moments").write_text(str(death.count))
+
+
+def moments_of(go, path):
+    """Count the moments of writing of a whole run."""
+    shutil.rmtree(path, ignore_errors=True)
+    assert ended(in_child(lambda: dying(go, path, None))) == 0
+    return int(path.with_name("moments").read_text())
+
+
+def die_at(go, path, k):
+    """Run from the start to the k-th moment of writing."""
+    shutil.rmtree(path, ignore_errors=True)
+    assert ended(in_child(lambda: dying(go, path, k))) == 9

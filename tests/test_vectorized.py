@@ -8,6 +8,7 @@ import textwrap
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
 
 import pymc_sgmcmc as sgm
@@ -33,9 +34,9 @@ def regression():
 
 
 def make_step(sampler=sgm.MSGNHT_S, **settings):
-    settings = {"step_size": 2e-3, "batch_size": 10, "thin": 10} | settings
+    defaults = {"step_size": 2e-3, "batch_size": 10, "thin": 10, "compile_kwargs": {"mode": "JAX"}}
     with regression():
-        return sampler(compile_kwargs={"mode": "JAX"}, **settings)
+        return sampler(**(defaults | settings))
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +98,7 @@ def assert_same(step, draws, stats, chains):
         (sgm.MSGNHT_S, {}),
         (sgm.PSGLD, {"replacement": True, "step_size": sgm.PolynomialDecay(1e-3)}),
         (sgm.SGHMC_E, {"batch_size": None, "thin": 7}),
+        (sgm.SGLD, {"compile_kwargs": {"mode": "NUMBA"}}),
     ],
 )
 def test_each_chain_draws_what_it_draws_alone(sampler, settings):
@@ -181,25 +183,24 @@ def test_a_chain_that_fails_holds_and_leaves_the_others_alone():
 def test_many_like_warnings_are_one(step, monkeypatch):
     monkeypatch.setattr(type(step.algorithm), "caution", lambda *arguments: "beware")
     for n, told in [(vectorized.MOST_WARNINGS, vectorized.MOST_WARNINGS), (CHAINS, 1)]:
-        _, stats = Together, together(step, run=Together(step, starts(step, n), generators(n), 50, 5))[1]
+        _, stats = together(step, run=Together(step, starts(step, n), generators(n), 50, 5))
         warnings = [w for w in stats["warning"].flat if w is not None]
         assert len(warnings) == told
     assert warnings[0].message.endswith("beware (So in 5 of 5 chains.)")
 
 
-def test_device_memory_does_not_grow_with_draws(step):
-    run = Together(step, starts(step), generators(), 0, 600)
+def test_device_memory_does_not_grow_with_draws(step, monkeypatch):
+    monkeypatch.setattr(vectorized, "BYTES_PER_CALL", 4 * CHAINS * 10 * 10 * 4)  # 4 draws
+    run = Together(step, starts(step), generators(), 0, 400)
     held = []
-    for _ in run.run():
+    for drawn in run.run():
+        assert drawn.n <= 4
         held.append(sum(array.nbytes for array in jax.live_arrays()))
-    assert len(held) >= 4
-    # What is under way differs from block to block; draws that stayed would add up.
-    one_block = 600 / len(held) * CHAINS * 8 * 4
-    assert held[-2] <= held[1] + one_block
+    assert max(held[-20:]) <= max(held[10:30])
 
 
-@pytest.mark.parametrize("n_chains", [8, 12])
-def test_chains_over_several_devices(n_chains, tmp_path):
+def test_chains_over_several_devices(step, tmp_path):
+    numbers = {8: 8, 12: 6}  # chains: devices, with as many chains on each
     script = f"""
         import sys
         import jax, numpy as np
@@ -207,19 +208,19 @@ def test_chains_over_several_devices(n_chains, tmp_path):
         from test_vectorized import Together, generators, make_step, starts, together, TUNE, DRAWS
         assert len(jax.devices()) == 8
         step = make_step()
-        run = Together(step, starts(step, {n_chains}), generators({n_chains}), TUNE, DRAWS)
-        draws, stats = together(step, run=run)
-        devices = run._chains.carry.theta[0].sharding.device_set
-        np.savez({str(tmp_path / "draws.npz")!r}, n_devices=len(devices), **draws)
+        for n, n_devices in {numbers}.items():
+            run = Together(step, starts(step, n), generators(n), TUNE, DRAWS)
+            draws, _ = together(step, run=run)
+            assert len(run._chains.carry.theta[0].sharding.device_set) == n_devices
+            np.savez({str(tmp_path)!r} + f"/{{n}}.npz", **draws)
     """
     flags = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=flags, check=True)
-    saved = np.load(tmp_path / "draws.npz")
-    assert saved["n_devices"] == {8: 8, 12: 6}[n_chains]  # as many chains on each
-    step = make_step()
-    draws, _ = together(step, n_chains)
-    for name, values in draws.items():
-        np.testing.assert_allclose(saved[name], values, **ROUNDING)
+    for n in numbers:
+        saved = np.load(tmp_path / f"{n}.npz")
+        draws, _ = together(step, n)
+        for name, values in draws.items():
+            np.testing.assert_allclose(saved[name], values, **ROUNDING)
 
 
 def sample(step, **settings):
@@ -263,21 +264,37 @@ def test_interrupt_keeps_the_draws_of_all_chains(step):
     assert tree["posterior"].sizes["draw"] == 11
 
 
+def test_resumes_from_a_store_bit_for_bit(step, tmp_path):
+    settings = {"chain_method": "vectorized", "discard_tuned_samples": False}
+    undisturbed = sample(step, **settings)
+    store = tmp_path / "run.zarr"
+
+    def interrupt(trace, draw):
+        if draw.draw_idx == TUNE + 10:
+            raise KeyboardInterrupt
+
+    sample(step, trace=sgm.ZarrStore(store), callback=interrupt, **settings)
+    resumed = sample(step, trace=sgm.ZarrStore(store), resume=True, **settings)
+    for group in ("posterior", "warmup_posterior", "sample_stats"):
+        for name, values in undisturbed[group].data_vars.items():
+            np.testing.assert_array_equal(resumed[group][name], values, err_msg=name)
+
+
 def test_default_on_jax_is_said(step, caplog):
     with caplog.at_level(logging.INFO, logger="pymc.sgmcmc"):
         sample(step)
     assert "chain_method='vectorized': 3 chains in one compiled call" in caplog.text
 
 
-def test_a_step_that_leaves_variables_out_is_refused():
+def test_what_cannot_be_vectorized_is_refused():
     model = regression()
-    with model:
-        step = sgm.SGLD([model["w"]], step_size=1e-3, batch_size=10)
-        other = pm.Metropolis([model["sigma"]])
+    settings = {"step_size": 1e-3, "batch_size": 10, "model": model}
+    python = {"compile_kwargs": {"mode": pytensor.compile.mode.Mode("py", "fast_compile")}}
+    part = sgm.SGLD([model["w"]], **settings, **python)
+    rest = sgm.SGLD([model["sigma"]], **settings, **python)
     with pytest.raises(ValueError, match="needs one minibatch step for all variables"):
-        sample_both = sgm.sample(
-            DRAWS, chains=2, step=[step, other], model=model, chain_method="vectorized"
-        )
-        del sample_both
+        sgm.sample(DRAWS, chains=2, step=[part, rest], model=model, chain_method="vectorized")
     with pytest.raises(ValueError, match=r"leaves out 'sigma_log__'.*'parallel' or 'sequential'"):
-        vectorized.check_step(step)
+        vectorized.check_step(part)
+    with pytest.raises(ValueError, match="needs a step compiled for JAX or numba"):
+        vectorized.check_step(sgm.SGLD(**settings, **python))
