@@ -184,7 +184,7 @@ def numerical_gradient(function, point):
         for index in np.ndindex(value.shape):
             ends = []
             for h in (1e-4, -1e-4):
-                moved = value.copy()
+                moved = np.array(value)
                 moved[index] += h
                 ends.append(function(point | {name: moved}))
             out[name][index] = (ends[0] - ends[1]) / 2e-4
