@@ -195,7 +195,7 @@ def test_interrupt_finds_all_chains(model, step, monkeypatch):
             os.kill(os.getpid(), signal.SIGINT)
 
     part = sample(model, step, chains=3, draws=10**6, callback=ctrl_c)
-    assert part.posterior.sizes == {"chain": 3, "draw": 10, "feature": 2}
+    assert part.posterior.sizes == {"chain": 3, "draw": 11, "feature": 2}
     full = sample(model, step, chains=3)
     n = min(25, part.posterior.sizes["draw"])
     np.testing.assert_array_equal(part.posterior["w"][:, :n], full.posterior["w"][:, :n])
