@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,39 +12,10 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pymc_sgmcmc.loop import Loop
+from pymc_sgmcmc.pieces import Carry, Piece
 
 CHAINS = "chains"
-"""Name of the mesh axis; the first axis of every array of a `Carry`."""
-
-
-class Carry(NamedTuple):
-    """What all chains take from one piece of a draw to the next: arrays with a leading chain axis.
-
-    The last three are about the draw in progress.
-    """
-
-    theta: list
-    state: list
-    """The algorithm's and the source's, flat, in the loop's order."""
-    rng: Any
-    variable: Any
-    """Number of the variable that became non-finite in this draw, or -1."""
-    update: Any
-    """Number of the update, within the draw, at which it did."""
-    diagnostics: list
-    """Of the last finite piece."""
-
-
-class Piece(NamedTuple):
-    """What is kept of each piece of a draw: arrays with leading axes (pieces, chains)."""
-
-    theta: list
-    potential: Any
-    gradient_norms: Any
-    """Of each update: their mean must not depend on how updates are split into calls."""
-    variable: Any
-    update: Any
-    diagnostics: list
+"""Name of the mesh axis: the first of every array of a `Carry`."""
 
 
 class DeviceChains:
@@ -102,9 +73,7 @@ class DeviceChains:
         """How many times longer than one chain all may take: a guess, before it is measured."""
         return len(self.carry.variable) if self.devices[0].platform == "cpu" else 1
 
-    def advance(
-        self, n: int, done: int, h: np.ndarray, rows: list[np.ndarray]
-    ) -> Piece:
+    def advance(self, n: int, done: int, h: np.ndarray, rows: list[np.ndarray]) -> Piece:
         """Run pieces of draws and return what they leave, without waiting for it.
 
         Parameters

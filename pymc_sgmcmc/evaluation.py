@@ -121,8 +121,6 @@ def log_marginal_likelihood(
     n_samples = whole_number("n_samples", n_samples, 1)
     n_temperatures = whole_number("n_temperatures", n_temperatures, 1)
     local = LocalModel.of(model, latents, minibatch_dim)
-    if method == "ais" and not isinstance(local.latents, Gibbs):
-        raise ValueError("method='ais' needs latents=Gibbs([...]) or a list of variables.")
     thetas = Thetas.of(local, draws)
     data_values, n_rows = local.data(data)
     rng = get_random_generator(random_seed)
@@ -132,8 +130,10 @@ def log_marginal_likelihood(
     samples_per_call = math.ceil(n_samples / n_calls)
     if method == "importance":
         log_weights = _importance(local.latents)
-    else:
+    elif isinstance(local.latents, Gibbs):
         log_weights = _annealed(local.latents, n_temperatures, path)
+    else:
+        raise ValueError("method='ais' needs latents=Gibbs([...]) or a list of variables.")
     weigh = Compiled(local, log_weights, rows_per_call * samples_per_call, rng, compile_kwargs)
     weigh.put(data_values)
 
@@ -148,7 +148,7 @@ def log_marginal_likelihood(
             log_w = log_w[: n_rows - first, :n_samples].astype(np.float64)
             here = (*draw, slice(first, first + rows_per_call))
             log_p[here], mcse[here] = log_mean(log_w), log_mean_mcse(log_w)
-    settings = {"method": method, "n_samples": n_samples}
+    settings: dict[str, Any] = {"method": method, "n_samples": n_samples}
     settings |= {"n_temperatures": n_temperatures, "path": path} if method == "ais" else {}
     return _dataset(thetas, log_p, mcse, settings)
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pytensor.tensor as pt
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
@@ -16,7 +15,7 @@ LARGE = 2**13
 
 
 class Noise(NormalRV):
-    """Standard normals; `backend.py` sees to it that JAX draws them once, wherever they are used."""
+    """Standard normals; `backend.py` sees to it that JAX draws them only once."""
 
 
 class Stream:

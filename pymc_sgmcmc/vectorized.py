@@ -1,28 +1,28 @@
 """All chains of a run together: one compiled call advances every chain by many updates.
 
 Each chain has the batches, noise and start that it would have alone, and its update is the same
-compiled function, mapped over a leading chain axis.
+compiled function: mapped over a leading chain axis on JAX (`devices.py`), called by a thread for
+each chain on numba (`threads.py`).
 """
 
 import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor
 from pymc.blocking import PointType
 from pymc.util import random_generator_from_state
+from pytensor.compile.mode import get_mode
+from pytensor.link.basic import JITLinker
 
 from pymc_sgmcmc.chains import Block, Event, Run, recorded
 from pymc_sgmcmc.plain import from_plain, to_plain
 from pymc_sgmcmc.schedules import step_sizes
 from pymc_sgmcmc.step import FIRST_CALL, SGMCMCState, SGMCMCStep
-
-if TYPE_CHECKING:
-    from pymc_sgmcmc.devices import DeviceChains
+from pymc_sgmcmc.threads import ThreadChains
 
 SECONDS_PER_CALL = 0.2
 """A call is aimed at this: two may be under way, and Ctrl-C should be heard in half a second."""
@@ -103,12 +103,15 @@ class Together:
         first = step.beside(rngs[0], tune, draws)
         first._load_data()
         first._begin(self.points[0])  # compiles, where this process has not
+        self._loop: Any = first._loop
         self.steps = [first, *(first.beside(rng, tune, draws) for rng in rngs[1:])]
         self.most_draws_a_call = BYTES_PER_CALL
         self._room = self._draws_a_call = self._updates_a_call = 1
         self._shapes_run: set[tuple[int, int]] = set()
         self._last_ready = 0.0
         self._norms: list[np.ndarray] = []
+        self._helper: Executor
+        self._threads: Executor
 
     def restore(
         self, n_done: int, points: Sequence[PointType], states: Sequence[SGMCMCState]
@@ -127,7 +130,7 @@ class Together:
         for c, chain in enumerate(self.steps):
             theta = {v.name: t[c] for v, t in zip(step.vars, carry.theta, strict=True)}
             points.append({name: theta[name] for name in self.points[c]})
-            chain._state = step._loop._named([s[c] for s in carry.state])
+            chain._state = self._loop._named([s[c] for s in carry.state])
             chain._noise = self._chains.one_of(carry.rng, c)
             chain.n_updates = (drawn.first + drawn.n) * step.thin
             states.append(replace(chain.sampling_state, batch_states=drawn.batch_states[c]))
@@ -138,12 +141,12 @@ class Together:
         return self._chains.fetch(arrays)
 
     def run(self) -> Iterator[Drawn]:
-        """Advance all chains to the end; a call is under way while the last one's draws are read."""
+        """Advance all chains to the end; while a call runs, the draws of the last are read."""
         self._chains = self._stack()
         self._probe()
         planned, under_way = (self.n_done, 0), None
         with ThreadPoolExecutor(1) as helper, ThreadPoolExecutor() as threads:
-            self._draw_rows = partial(helper.submit, self._rows, threads=threads)
+            self._threads, self._helper = threads, helper
             call = self._plan(*planned)
             while call is not None or under_way is not None:
                 now = None
@@ -159,10 +162,8 @@ class Together:
                         yield drawn
                 under_way = now
 
-    def _stack(self) -> "DeviceChains":
-        """All chains' starts with a leading chain axis."""
-        from pymc_sgmcmc.devices import DeviceChains  # JAX is an extra
-
+    def _stack(self) -> Any:
+        """All chains' starts with a leading chain axis, where they will be advanced."""
         step = self.steps[0]
         theta, states = [], []
         for chain, point in zip(self.steps, self.points, strict=True):
@@ -177,9 +178,14 @@ class Together:
             if state is None:
                 rng = chain._init_rng
                 state = chain.algorithm.init(theta[-1], rng) | chain.source.init(rng)
-            states.append([np.asarray(a) for name in step._loop.layout for a in state[name]])
-        return DeviceChains(
-            step._loop,
+            states.append([np.asarray(a) for name in self._loop.layout for a in state[name]])
+        chains: Any = ThreadChains
+        if step._backend.is_jax:
+            from pymc_sgmcmc.devices import DeviceChains  # JAX is an extra
+
+            chains = DeviceChains
+        return chains(
+            self._loop,
             step._constants,
             [np.stack(values) for values in zip(*theta, strict=True)],
             [np.stack(values) for values in zip(*states, strict=True)],
@@ -213,8 +219,12 @@ class Together:
         n_bytes = sum(np.asarray(p).nbytes for p in self.points[0].values())
         n_bytes += sum(4 * rows.batch_size * step.thin for rows in step.source.rows)
         most = max(1, BYTES_PER_CALL // (n_bytes * len(self.steps)))
-        room = min(self.most_draws_a_call, _power_of_two(most), 2 * _power_of_two(self._draws_a_call))
-        self._room = min(room, 2 * _power_of_two(self.total - self.n_done))
+        self._room = min(
+            self.most_draws_a_call,
+            _power_of_two(most),
+            2 * _power_of_two(self._draws_a_call),
+            2 * _power_of_two(self.total - self.n_done),
+        )
         self._draws_a_call = min(self._draws_a_call, self._room)
 
     def _is_new(self, call: Call) -> bool:
@@ -232,7 +242,7 @@ class Together:
         if self._updates_a_call < step.thin:
             if not 1 / 2.5 < affordable / self._updates_a_call < 8:
                 self._choose(seconds)
-        elif seconds * step.thin > 1.5 * SECONDS_AT_MOST or affordable / step.thin > 16 * self._room:
+        elif step.thin > 4 * affordable or affordable > 16 * self._room * step.thin:
             self._choose(seconds)
         else:
             self._draws_a_call = min(self._room, max(1, int(affordable / step.thin)))
@@ -251,7 +261,7 @@ class Together:
             step.schedule, first * step.thin + done, n * n_updates, step._updates_per_epoch
         )
         h = h.astype(pytensor.config.floatX).reshape(n, n_updates)
-        rows = self._draw_rows(n, room, n_updates)
+        rows = self._helper.submit(self._rows, n, room, n_updates)
         return Call(first, done, n, room, n_updates, h, rows)
 
     def _after(self, call: Call) -> tuple[int, int]:
@@ -259,7 +269,7 @@ class Together:
         done = call.done + call.n_updates
         return (call.first + call.n, 0) if done == self.steps[0].thin else (call.first, done)
 
-    def _rows(self, n: int, room: int, n_updates: int, threads: Executor):
+    def _rows(self, n: int, room: int, n_updates: int):
         """Row numbers of each stream, shape (room, chains, updates, batch size)."""
         all_rows = []
         for k, stream in enumerate(self.steps[0].source.rows):
@@ -271,7 +281,7 @@ class Together:
                 taken = self.steps[c]._batches[k].take(n * n_updates)
                 rows[:n, c] = taken.reshape(n, *rows.shape[2:])
 
-            list(threads.map(fill, range(len(self.steps))))
+            list(self._threads.map(fill, range(len(self.steps))))
             all_rows.append(rows)
         return all_rows, [chain.batch_states for chain in self.steps]
 
@@ -389,9 +399,7 @@ class VectorizedRunner:
         if run.each_draw or run.keep_warmup or drawn.first >= run.tune:
             theta = {
                 var.name: np.ascontiguousarray(draws[: drawn.n].swapaxes(0, 1))
-                for var, draws in zip(
-                    run.step.vars, self._together.fetch(drawn.theta), strict=True
-                )
+                for var, draws in zip(run.step.vars, self._together.fetch(drawn.theta), strict=True)
             }
             shape = len(self.chains), drawn.n
             flat = {name: t.reshape(-1, *t.shape[2:]) for name, t in theta.items()}
@@ -425,10 +433,15 @@ def check_step(step: Any) -> None:
             f"chain_method='vectorized' needs one step for all variables, and {step!r} leaves out "
             f"{names}. {remedy}."
         )
-    if not step._backend.is_jax:
+    if step.source.streamed is not None:
         raise ValueError(
-            "chain_method='vectorized' needs a step compiled for JAX: pass "
-            f"compile_kwargs={{'mode': 'JAX'}} to {type(step).__name__}. Or: {remedy.lower()}."
+            "chain_method='vectorized' needs the data in memory, and this step streams "
+            f"{', '.join(step.source.streamed.names)}. {remedy}."
+        )
+    if not isinstance(get_mode(step._compile_kwargs.get("mode")).linker, JITLinker):
+        raise ValueError(
+            "chain_method='vectorized' needs a step compiled for JAX or numba: pass "
+            f"compile_kwargs={{'mode': 'JAX'}} to {type(step).__name__}. {remedy}."
         )
 
 

@@ -8,6 +8,7 @@ import textwrap
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
 
 import pymc_sgmcmc as sgm
@@ -33,9 +34,9 @@ def regression():
 
 
 def make_step(sampler=sgm.MSGNHT_S, **settings):
-    settings = {"step_size": 2e-3, "batch_size": 10, "thin": 10} | settings
+    defaults = {"step_size": 2e-3, "batch_size": 10, "thin": 10, "compile_kwargs": {"mode": "JAX"}}
     with regression():
-        return sampler(compile_kwargs={"mode": "JAX"}, **settings)
+        return sampler(**(defaults | settings))
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +98,7 @@ def assert_same(step, draws, stats, chains):
         (sgm.MSGNHT_S, {}),
         (sgm.PSGLD, {"replacement": True, "step_size": sgm.PolynomialDecay(1e-3)}),
         (sgm.SGHMC_E, {"batch_size": None, "thin": 7}),
+        (sgm.SGLD, {"compile_kwargs": {"mode": "NUMBA"}}),
     ],
 )
 def test_each_chain_draws_what_it_draws_alone(sampler, settings):
@@ -197,8 +199,8 @@ def test_device_memory_does_not_grow_with_draws(step, monkeypatch):
     assert max(held[-20:]) <= max(held[10:30])
 
 
-@pytest.mark.parametrize("n_chains", [8, 12])
-def test_chains_over_several_devices(n_chains, tmp_path):
+def test_chains_over_several_devices(step, tmp_path):
+    numbers = {8: 8, 12: 6}  # chains: devices, with as many chains on each
     script = f"""
         import sys
         import jax, numpy as np
@@ -206,19 +208,19 @@ def test_chains_over_several_devices(n_chains, tmp_path):
         from test_vectorized import Together, generators, make_step, starts, together, TUNE, DRAWS
         assert len(jax.devices()) == 8
         step = make_step()
-        run = Together(step, starts(step, {n_chains}), generators({n_chains}), TUNE, DRAWS)
-        draws, stats = together(step, run=run)
-        devices = run._chains.carry.theta[0].sharding.device_set
-        np.savez({str(tmp_path / "draws.npz")!r}, n_devices=len(devices), **draws)
+        for n, n_devices in {numbers}.items():
+            run = Together(step, starts(step, n), generators(n), TUNE, DRAWS)
+            draws, _ = together(step, run=run)
+            assert len(run._chains.carry.theta[0].sharding.device_set) == n_devices
+            np.savez({str(tmp_path)!r} + f"/{{n}}.npz", **draws)
     """
     flags = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=flags, check=True)
-    saved = np.load(tmp_path / "draws.npz")
-    assert saved["n_devices"] == {8: 8, 12: 6}[n_chains]  # as many chains on each
-    step = make_step()
-    draws, _ = together(step, n_chains)
-    for name, values in draws.items():
-        np.testing.assert_allclose(saved[name], values, **ROUNDING)
+    for n in numbers:
+        saved = np.load(tmp_path / f"{n}.npz")
+        draws, _ = together(step, n)
+        for name, values in draws.items():
+            np.testing.assert_allclose(saved[name], values, **ROUNDING)
 
 
 def sample(step, **settings):
@@ -262,18 +264,37 @@ def test_interrupt_keeps_the_draws_of_all_chains(step):
     assert tree["posterior"].sizes["draw"] == 11
 
 
+def test_resumes_from_a_store_bit_for_bit(step, tmp_path):
+    settings = {"chain_method": "vectorized", "discard_tuned_samples": False}
+    undisturbed = sample(step, **settings)
+    store = tmp_path / "run.zarr"
+
+    def interrupt(trace, draw):
+        if draw.draw_idx == TUNE + 10:
+            raise KeyboardInterrupt
+
+    sample(step, trace=sgm.ZarrStore(store), callback=interrupt, **settings)
+    resumed = sample(step, trace=sgm.ZarrStore(store), resume=True, **settings)
+    for group in ("posterior", "warmup_posterior", "sample_stats"):
+        for name, values in undisturbed[group].data_vars.items():
+            np.testing.assert_array_equal(resumed[group][name], values, err_msg=name)
+
+
 def test_default_on_jax_is_said(step, caplog):
     with caplog.at_level(logging.INFO, logger="pymc.sgmcmc"):
         sample(step)
     assert "chain_method='vectorized': 3 chains in one compiled call" in caplog.text
 
 
-def test_a_step_that_leaves_variables_out_is_refused():
+def test_what_cannot_be_vectorized_is_refused():
     model = regression()
-    with model:
-        step = sgm.SGLD([model["w"]], step_size=1e-3, batch_size=10)
-        other = pm.Metropolis([model["sigma"]])
+    settings = {"step_size": 1e-3, "batch_size": 10, "model": model}
+    python = {"compile_kwargs": {"mode": pytensor.compile.mode.Mode("py", "fast_compile")}}
+    part = sgm.SGLD([model["w"]], **settings, **python)
+    rest = sgm.SGLD([model["sigma"]], **settings, **python)
     with pytest.raises(ValueError, match="needs one minibatch step for all variables"):
-        sgm.sample(DRAWS, chains=2, step=[step, other], model=model, chain_method="vectorized")
+        sgm.sample(DRAWS, chains=2, step=[part, rest], model=model, chain_method="vectorized")
     with pytest.raises(ValueError, match=r"leaves out 'sigma_log__'.*'parallel' or 'sequential'"):
-        vectorized.check_step(step)
+        vectorized.check_step(part)
+    with pytest.raises(ValueError, match="needs a step compiled for JAX or numba"):
+        vectorized.check_step(sgm.SGLD(**settings, **python))
