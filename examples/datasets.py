@@ -9,12 +9,15 @@ import gzip
 import hashlib
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import scipy.io
 
 HERE = Path(__file__).resolve().parent
 LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 GITHUB = "https://raw.githubusercontent.com/"
+MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
 SHA256 = {
     "a9a/a9a.gz": "b301f3e87350539f3ebc751d07b4691a8c66f0bf38c1d179c86bbf5e2d9623b2",
@@ -31,6 +34,18 @@ SHA256 = {
     ),
     "text/nips/nips_test.ldac.gz": (
         "d251bb7631db3199e310d478f5112b88e1da2517170b83a4f4d5b7642674610b"
+    ),
+    "ocr_letters/letter.data.gz": (
+        "4ef9522ffeaa68cad889ad8d02ad3fca411fe6a656546c236a183866157b3b34"
+    ),
+    "caltech101_silhouettes/caltech101_silhouettes_28_split1.mat": (
+        "eb6735e8d84b1850fabc5590124aab1755e90c9fd28123585324398405e1e42a"
+    ),
+    "mnist/train-images-idx3-ubyte.gz": (
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
+    ),
+    "mnist/t10k-images-idx3-ubyte.gz": (
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
     ),
 }
 """Digests of the files as they are shipped."""
@@ -55,6 +70,12 @@ HOME = {
         "sixty_second_test_of_daily_kos/daily_kos/tokens/doc_word_count.tsv"
     ),
     "text/reuters/reuters.ldac": GITHUB + "wbuntine/topic-models/master/data/ch.ldac",
+    "ocr_letters/letter.data.gz": "https://ai.stanford.edu/~btaskar/ocr/letter.data.gz",
+    "caltech101_silhouettes/caltech101_silhouettes_28_split1.mat": (
+        "https://people.cs.umass.edu/~marlin/data/caltech101_silhouettes_28_split1.mat"
+    ),
+    "mnist/train-images-idx3-ubyte.gz": MNIST + "train-images-idx3-ubyte.gz",
+    "mnist/t10k-images-idx3-ubyte.gz": MNIST + "t10k-images-idx3-ubyte.gz",
 }
 """Public homes; a file that is not listed was made from another and must be in a folder."""
 
@@ -89,7 +110,8 @@ def find(name: str) -> Path:
             f"(pip install pooch) to download {HOME[name]}."
         ) from None
     try:
-        return Path(pooch.retrieve(HOME[name], known_hash=f"sha256:{UNPACKED_SHA256[name]}"))
+        digest = UNPACKED_SHA256.get(name, SHA256[name])
+        return Path(pooch.retrieve(HOME[name], known_hash=f"sha256:{digest}"))
     except Exception as error:
         raise FileNotFoundError(
             f"No data file at {looked}, and the download of {HOME[name]} failed: {error}. Set "
@@ -160,3 +182,49 @@ def load_documents(name: str) -> tuple[list[tuple[np.ndarray, np.ndarray]], int]
     if name == "reuters":
         return read_ldac(find("text/reuters/reuters.ldac")), 4258
     raise ValueError(f"No corpus '{name}': it must be 'kos', 'nips' or 'reuters'.")
+
+
+class Images(NamedTuple):
+    """Binary images as rows of 0 and 1 (uint8)."""
+
+    train: np.ndarray
+    valid: np.ndarray
+    test: np.ndarray
+    shape: tuple[int, int]
+    """Height and width of an image: rows are read line by line."""
+
+
+def load_ocr_letters() -> Images:
+    """Handwritten letters, 16 x 8: 32152, 10000 and 10000 of them at random.
+
+    The numbers are those of Larochelle's split, the split itself is another.
+    """
+    text = gzip.decompress(find("ocr_letters/letter.data.gz").read_bytes()).decode()
+    x = np.array([line.split("\t")[6:134] for line in text.splitlines()], dtype=np.uint8)
+    x = x[np.random.default_rng(0).permutation(len(x))]
+    return Images(x[:32152], x[32152:42152], x[42152:], (16, 8))
+
+
+def load_caltech_silhouettes() -> Images:
+    """Silhouettes of Caltech-101, 28 x 28, objects 1: 4100, 2264 and 2307 of them."""
+    path = find("caltech101_silhouettes/caltech101_silhouettes_28_split1.mat")
+    parts = scipy.io.loadmat(path)
+    # in the file the objects are 0 and images are stored column by column
+    pictures = [
+        1 - parts[f"{name}_data"].reshape(-1, 28, 28).transpose(0, 2, 1).reshape(-1, 784)
+        for name in ("train", "val", "test")
+    ]
+    return Images(*pictures, (28, 28))
+
+
+def load_mnist_binarised() -> Images:
+    """MNIST digits, 28 x 28, each pixel 1 with probability intensity / 255, drawn once."""
+    rng = np.random.default_rng(0)
+
+    def read(name: str) -> np.ndarray:
+        raw = gzip.decompress(find(f"mnist/{name}-images-idx3-ubyte.gz").read_bytes())
+        grey = np.frombuffer(raw, dtype=np.uint8, offset=16).reshape(-1, 784)
+        return (rng.random(grey.shape) < grey / 255).astype(np.uint8)
+
+    train = read("train")
+    return Images(train[:50_000], train[50_000:], read("t10k"), (28, 28))

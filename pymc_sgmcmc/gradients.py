@@ -27,8 +27,12 @@ from pymc_sgmcmc.minibatch import (
     batched_terms,
     find_row_axis,
 )
+from pymc_sgmcmc.placeholders import check_covered, filled, fitted_to, refuse_whole
+from pymc_sgmcmc.rewrites import tidy
 from pymc_sgmcmc.self_check import check_terms
+from pymc_sgmcmc.sources import StreamedData
 from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.substitute import substitute
 
 
 @dataclass(frozen=True)
@@ -42,10 +46,14 @@ class Rows:
     batch_size: int
     array: Array
     axis: int
+    streamed: StreamedData | None = None
+    """Where the rows come from, if the model's arrays are placeholders."""
 
     @property
     def n_rows(self) -> int:
         """N, as the data is now."""
+        if self.streamed is not None:
+            return self.streamed.n_rows
         return array_value(self.array).shape[self.axis]
 
 
@@ -97,10 +105,17 @@ class GradientSource:
     """Names of what is carried from one evaluation to the next: none for an exact likelihood."""
     statistics: ClassVar[tuple[str, ...]] = ()
     """Names of the scalars that an evaluation reports."""
+    is_costly: ClassVar[bool] = False
+    """Whether an evaluation for the potential alone would cost as much as a gradient."""
 
     def init(self, rng: np.random.Generator) -> dict[str, list]:
         """Initial arrays of what is carried, by `state_names`."""
         return {}
+
+    @property
+    def streamed(self) -> StreamedData | None:
+        """Data of which each compiled call gets only the rows that it needs."""
+        return next((rows.streamed for rows in self.rows), None)
 
     @property
     def constants(self) -> list[TensorVariable]:
@@ -126,18 +141,18 @@ class GradientSource:
         ``state`` is what the last evaluation left, ``stream`` gives random numbers.
         """
         replace = dict(zip(self.inputs, [*theta, *rows, *constants], strict=True))
-        potential, n_data, *gradients = clone_replace(
+        return self._evaluate(replace, state={}, diagnostics=[])
+
+    def _evaluate(self, replace: dict, state: State, diagnostics: Tensors) -> Evaluation:
+        potential, n_data, *gradients = substitute(
             [-(self.log_prior + self.log_likelihood), self.n_data, *self.prior, *self.likelihood],
             replace,
-            rebuild_strict=False,
         )
 
         def mean_curvature(direction: Sequence[TensorVariable]) -> Tensors:
             v = [var.type() for var in self.vars]
-            along = pt.add(*(pt.sum(g * vi) for g, vi in zip(self.likelihood, v, strict=True)), 0.0)
-            product = pt.grad(along, self.vars, disconnected_inputs="ignore")
-            product = clone_replace(
-                product, {**replace, **dict(zip(v, direction, strict=True))}, rebuild_strict=False
+            product = substitute(
+                self._curvature(v), {**replace, **dict(zip(v, direction, strict=True))}
             )
             return [h / n_data for h in product]
 
@@ -148,14 +163,22 @@ class GradientSource:
             gradients[k:],
             n_data,
             mean_curvature,
-            state={},
-            diagnostics=[],
+            state,
+            diagnostics,
         )
+
+    def _curvature(self, v: Tensors) -> Tensors:
+        """Hessian of the log likelihood times ``v``."""
+        along = pt.add(*(pt.sum(g * vi) for g, vi in zip(self.likelihood, v, strict=True)), 0.0)
+        return pt.grad(along, self.vars, disconnected_inputs="ignore")
 
     def check_data(self) -> None:
         """Refuse data that holds NaN or whose shape is not what the expressions were made for."""
+        streamed = self.streamed.names if self.streamed else ()
         for array, variable in self.data:
-            _refuse_nan(array)
+            if array.name in streamed:
+                continue  # a placeholder; what is read is checked when it is
+            refuse_nan(array)
             shape = array_value(array).shape
             if any(m not in (None, n) for m, n in zip(variable.type.shape, shape, strict=True)):
                 raise ValueError(
@@ -164,7 +187,8 @@ class GradientSource:
                 )
 
 
-def _refuse_nan(array: Array) -> None:
+def refuse_nan(array: Array) -> None:
+    """Refuse data that holds NaN, by name."""
     value = array_value(array)
     if np.issubdtype(value.dtype, np.floating):
         # pm.set_data masks what is NaN, and a masked sum would skip it
@@ -192,6 +216,7 @@ def gradient_source(
     batch_size: int | None = None,
     minibatch_dim: str | None = None,
     self_check: bool = True,
+    data: StreamedData | None = None,
 ) -> GradientSource:
     """Derive the stochastic gradient of a model with respect to some of its value variables.
 
@@ -205,6 +230,8 @@ def gradient_source(
         The dim to cut into batches, where more than one can be meant.
     self_check : bool, default True
         Compare the batches' likelihood with the model's own before use.
+    data : StreamedData, optional
+        The rows, where the model's containers are placeholders for them.
 
     Raises
     ------
@@ -212,7 +239,7 @@ def gradient_source(
         If the model cannot be cut into batches, naming the variable and the remedy.
     """
     variables = [*model.free_RVs, *model.observed_RVs, *model.potentials]
-    minibatches = any(_uses_minibatch(model, var) for var in variables)
+    minibatches = any(uses_minibatch(model, var) for var in variables)
     if batch_size is None and minibatch_dim is not None:
         raise ValueError(f"minibatch_dim='{minibatch_dim}' needs batch_size= too.")
     if batch_size is not None and minibatches:
@@ -220,16 +247,24 @@ def gradient_source(
             f"batch_size={batch_size!r} and pm.Minibatch in the model: use one of them "
             "(batch_size= leaves the model whole for predictions and is preferred)."
         )
+    if data is not None and batch_size is None:
+        raise ValueError("data= needs batch_size= too, and a model without pm.Minibatch.")
     if minibatches:
         parts = _written_with_minibatch(model)
     elif batch_size is not None:
-        parts = _cut_into_batches(model, batch_size, minibatch_dim, vars, self_check)
+        data = None if data is None else fitted_to(model, data)
+        with filled(model, data):
+            parts = _cut_into_batches(model, batch_size, minibatch_dim, self_check, data)
     else:
         parts = _whole(model)
-    return _differentiate(model, vars, *parts)
+    source = _differentiate(model, vars, *parts)
+    if data is not None:
+        refuse_whole(explicit_graph_inputs([source.log_prior]), data)
+    return source
 
 
-def _sum(terms: Sequence[Variable]) -> TensorVariable:
+def sum_of(terms: Sequence[Variable]) -> TensorVariable:
+    """Sum over all elements, in the model's float type."""
     total = pt.add(*(pt.sum(t) for t in terms), 0.0)
     return total.astype(pytensor.config.floatX)  # counts may have made it float64
 
@@ -246,25 +281,28 @@ def _whole(model: Model):
     """Everything at each update: exact gradients."""
     likelihood = model.logp(vars=model.observed_RVs, sum=False) if model.observed_RVs else []
     prior = model.logp(vars=[*model.free_RVs, *model.potentials])
-    return prior, _sum(likelihood), _n_rows(likelihood), [], {}
+    return prior, sum_of(likelihood), _n_rows(likelihood), [], {}
 
 
-def _cut_into_batches(model, batch_size, minibatch_dim, vars, self_check):
+def _cut_into_batches(model, batch_size, minibatch_dim, self_check, data):
     """Batches of an unchanged model."""
     row_axis = find_row_axis(model, minibatch_dim)
-    check_batch_size(batch_size, row_axis.length)
+    check_batch_size(batch_size, data.n_rows if data else row_axis.length)
     index = pt.lvector("rows")
-    terms, cuts, rest = batched_terms(model, row_axis, index)
+    dtypes = {name: f.dtype for name, f in data.formats.items()} if data else {}
+    terms, cuts, rest, *_ = batched_terms(model, row_axis, index, dtypes=dtypes)
+    if data is not None:
+        check_covered(cuts, data)
     arrays = {array: cut.whole for array, cut in cuts.items()}
     for array in arrays:
-        _refuse_nan(array)
+        refuse_nan(array)
     if self_check:
         check_terms(model, terms, arrays, index, row_axis)
     prior = model.logp(vars=[*model.free_RVs, *rest])
     scale = pt.scalar("N/n", dtype=pytensor.config.floatX)
-    likelihood = scale * _sum([term.logp for term in terms])
+    likelihood = scale * sum_of([term.logp for term in terms])
     [(array, cut), *_] = cuts.items()
-    rows = Rows(index, scale, int(batch_size), array, cut.axis)
+    rows = Rows(index, scale, int(batch_size), array, cut.axis, data)
     return prior, likelihood, scale * batch_size, [rows], arrays
 
 
@@ -273,7 +311,8 @@ def _minibatch_nodes(outputs: Sequence[Variable]) -> list[Apply]:
     return [node for node in nodes if isinstance(node.op, MinibatchOp)]
 
 
-def _uses_minibatch(model: Model, rv: Variable) -> bool:
+def uses_minibatch(model: Model, rv: Variable) -> bool:
+    """Whether a variable or its value is cut by `pm.Minibatch`."""
     return bool(_minibatch_nodes([rv, model.rvs_to_values.get(rv, rv)]))
 
 
@@ -281,12 +320,12 @@ def _written_with_minibatch(model: Model):
     """Own the indices of the model's pm.Minibatch draws; its total_size scales the terms."""
     for rv in model.observed_RVs:
         scaled = isinstance(rv.owner.op, MinibatchRandomVariable)
-        if not scaled and _uses_minibatch(model, rv):
+        if not scaled and uses_minibatch(model, rv):
             raise ValueError(
                 f"The observed variable '{rv.name}' uses pm.Minibatch without total_size=: its "
                 "likelihood would count the batch alone. Pass total_size=<number of rows>."
             )
-    likelihood = _sum(model.logp(vars=model.observed_RVs, sum=False))
+    likelihood = sum_of(model.logp(vars=model.observed_RVs, sum=False))
     prior = model.logp(vars=[*model.free_RVs, *model.potentials])
     streams: dict[Variable, Rows] = {}
     arrays: dict[Array, TensorVariable] = {}
@@ -317,24 +356,28 @@ def _stream(number: int, array: Variable, batch_size: int) -> Rows:
     return Rows(pt.lvector(f"rows_{number}"), scale, batch_size, array, 0)
 
 
-def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays):
-    """Make the data explicit inputs and take the gradients."""
-    for log_p in (log_prior, log_likelihood):
-        for var in ancestors([log_p]):
-            if isinstance(var, SharedVariable) and isinstance(var.type, RandomType):
-                raise ValueError(
-                    "The model's log probability contains a random draw without a value; "
-                    "only pm.Minibatch draws are supported there."
-                )
+def explicit_data(
+    expressions: Sequence[TensorVariable], arrays: dict[Array, TensorVariable]
+) -> tuple[list[TensorVariable], dict[Array, TensorVariable]]:
+    """Make the data explicit inputs of expressions; ``arrays`` are so already."""
+    for var in ancestors(expressions):
+        if isinstance(var, SharedVariable) and isinstance(var.type, RandomType):
+            raise ValueError(
+                "The model's log probability contains a random draw without a value; "
+                "only pm.Minibatch draws are supported there."
+            )
     data = dict(arrays)
-    for var in ancestors([log_prior, log_likelihood, n_data]):
+    for var in ancestors(expressions):
         if isinstance(var, SharedVariable) and var not in data:
             data[var] = pt.tensor(var.name, shape=var.type.shape, dtype=var.type.dtype)
-    log_prior, log_likelihood, n_data = clone_replace(
-        [log_prior, log_likelihood, n_data], data, rebuild_strict=False
-    )
-    used = set(explicit_graph_inputs([log_prior, log_likelihood, n_data]))
-    others = [v for v in model.value_vars if v not in vars and v in used]
+    return clone_replace(expressions, data, rebuild_strict=False), data
+
+
+def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays):
+    """Make the data explicit inputs and take the gradients."""
+    expressions, data = explicit_data([log_prior, log_likelihood, n_data], arrays)
+    used = set(explicit_graph_inputs(expressions))
+    log_prior, log_likelihood, n_data = expressions
     log_prior, log_likelihood = rewrite_pregrad(log_prior), rewrite_pregrad(log_likelihood)
     start = model.initial_point()
     source = GradientSource(
@@ -342,18 +385,19 @@ def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays)
         shapes=[np.shape(start[v.name]) for v in vars],
         rows=rows,
         data=[(array, v) for array, v in data.items() if v in used],
-        others=others,
+        others=[v for v in model.value_vars if v not in vars and v in used],
         log_prior=log_prior,
         log_likelihood=log_likelihood,
         n_data=n_data,
-        prior=[_gradient(log_prior, v) for v in vars],
-        likelihood=[_gradient(log_likelihood, v) for v in vars],
+        prior=[gradient_of(log_prior, v) for v in vars],
+        likelihood=tidy([gradient_of(log_likelihood, v) for v in vars]),
     )
     source.check_data()
     return source
 
 
-def _gradient(log_p: TensorVariable, var: TensorVariable) -> TensorVariable:
+def gradient_of(log_p: TensorVariable, var: TensorVariable) -> TensorVariable:
+    """Differentiate, or refuse by name."""
     try:
         return pt.grad(log_p, var, disconnected_inputs="ignore")
     except (NullTypeGradError, NotImplementedError, DisconnectedInputError) as error:

@@ -12,7 +12,11 @@ from pytensor.tensor.random.type import random_generator_type
 
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.gradients import GradientSource
+from pymc_sgmcmc.numba_linker import with_cheap_calls
 from pymc_sgmcmc.stream import Stream
+
+BEYOND_SENSE = 1e15
+"""A chain that has got so far from 0 (on the unconstrained scale) will not come back."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +27,14 @@ class Outcome:
     state: dict[str, list]
     rng: Any
     potential: Any
-    """Estimate of -log posterior at the final theta from the last batch, a scalar."""
+    """Estimate of -log posterior from the last batch, a scalar: at the final theta, or where the
+    last gradient was taken if the source is costly."""
     squared_gradient: Any
     """Squared norm of each variable's gradient at each update, shape (k, number of variables)."""
     gradient_norm: Any
     """Norm of the whole gradient, mean over the updates, a scalar."""
     checksum: Any
-    """A scalar that is finite if theta and the diagnostics are."""
+    """A scalar that is finite if theta and the diagnostics are, and below `BEYOND_SENSE`."""
     diagnostics: list
     """Scalars named by the algorithm's `statistics` and then by the source's."""
 
@@ -102,10 +107,12 @@ class Loop:
                 n.astype(o.dtype)
                 for n, o in zip([*new_theta, *flat], [*old_theta, *old_state], strict=True)
             ]
-            squared = pt.stack([pt.sum(g * g) for g in evaluations[-1].total])
-            return [k + 1, *new, stream.rng, squared, *evaluations[-1].diagnostics]
+            last = evaluations[-1]
+            squared = pt.stack([pt.sum(g * g) for g in last.total])
+            potential = [last.potential] if source.is_costly else []
+            return [k + 1, *new, stream.rng, squared, *potential, *last.diagnostics]
 
-        n_own = len(source.statistics)
+        n_own = len(source.statistics) + source.is_costly
         outputs = scan(
             one_update,
             # JAX wants to know the number of steps: it is that of the only sequence. The rows are
@@ -125,17 +132,24 @@ class Loop:
         _, *moving, next_rng, squared = outputs[: len(outputs) - n_own]
         moving = [m[-1] for m in moving]
         final_state = self._named(moving[self.n_vars :])
-        own = {name: final_state[name] for name in source.state_names}
+        own_outputs = outputs[len(outputs) - n_own :]
         stream = Stream(next_rng)
-        last_batch = [r[-1] for r in rows]
-        potential = source.at(moving[: self.n_vars], last_batch, constants, own, stream).potential
-        own_diagnostics = [d.mean() for d in outputs[len(outputs) - n_own :]]
+        if source.is_costly:
+            potential = own_outputs.pop(0)[-1]
+        else:
+            own = {name: final_state[name] for name in source.state_names}
+            last_batch = [r[-1] for r in rows]
+            evaluation = source.at(moving[: self.n_vars], last_batch, constants, own, stream)
+            potential = evaluation.potential
+        own_diagnostics = [d.mean() for d in own_outputs]
         diagnostics = [*algorithm.diagnostics(final_state), *own_diagnostics]
         gradient_norm = pt.sqrt(squared.sum(axis=1)).mean()
-        checksum = pt.add(*(m.sum() for m in moving[: self.n_vars]), *diagnostics, 0.0)
+        total = pt.add(*(m.sum() for m in moving[: self.n_vars]), *diagnostics, 0.0)
+        checksum = pt.switch(pt.abs(total) < BEYOND_SENSE, total, np.nan)
         # A parameter out of its range (a step too large) must not raise: the update is seen to be
         # non-finite, and the chain holds its last finite point.
-        self.mode = get_mode(compile_kwargs.get("mode")).including("local_remove_check_parameter")
+        mode = get_mode(compile_kwargs.get("mode")).including("local_remove_check_parameter")
+        self.mode = with_cheap_calls(mode)
         kwargs = {name: value for name, value in compile_kwargs.items() if name != "mode"}
         self.function = pytensor.function(
             # The generator is advanced in place: copying one costs as much as many updates.

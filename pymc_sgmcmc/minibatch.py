@@ -5,7 +5,7 @@ of rows baked in). Instead each observed variable is built anew from the batch's
 PyMC's own `change_dist_size`, and its log probability derived as PyMC derives any other.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import walk
+from pytensor.graph.traversal import ancestors, walk
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
@@ -57,6 +57,10 @@ class Term:
     """Elementwise, not scaled; depends on the value variables, ``rows`` and the data."""
     full: TensorVariable
     """The same for all rows, as the model itself has it."""
+    axis: int
+    """Axis of the rows in both."""
+    variable: Variable
+    """The model's own variable."""
 
 
 class CutArray(NamedTuple):
@@ -159,8 +163,12 @@ def _refuse_unsuitable(model: pm.Model) -> None:
             )
 
 
-def find_row_axis(model: pm.Model, minibatch_dim: str | None) -> RowAxis:
+def find_row_axis(
+    model: pm.Model, minibatch_dim: str | None, latents: Collection[Variable] = ()
+) -> RowAxis:
     """Find the dimension that the observed variables' rows lie along.
+
+    ``latents`` are the free variables that may have an element for each row.
 
     Raises
     ------
@@ -191,7 +199,7 @@ def find_row_axis(model: pm.Model, minibatch_dim: str | None) -> RowAxis:
             if key not in labels and len(matches) == 1:
                 labels[matches[0]] = key
     else:
-        key = _only_candidate(model, axes)
+        key = _only_candidate(model, axes, latents)
     found = {rv: labels.index(key) for rv, labels in axes.items() if key in labels}
     row_axis = RowAxis(*key, {rv: a for rv, a in found.items() if rv in model.observed_RVs})
     if not found:
@@ -209,26 +217,34 @@ def find_row_axis(model: pm.Model, minibatch_dim: str | None) -> RowAxis:
                 "give another minibatch_dim."
             )
     for rv in model.free_RVs:
-        if key[0] is not None and key[0] in _dims(model, rv):
+        if rv not in latents and key[0] is not None and key[0] in _dims(model, rv):
             raise ValueError(
                 f"The free variable '{rv.name}' has an element for each row of {row_axis}: it is "
-                "local to the data and cannot be sampled with minibatches of rows. Marginalise "
-                "it out of the model, or leave batch_size=None."
+                "local to the data and cannot be sampled with minibatches of rows. Integrate it "
+                f"out with latents=sgm.Gibbs(['{rv.name}']), or leave batch_size=None."
             )
     return row_axis
 
 
 def _only_candidate(
-    model: pm.Model, axes: dict[Variable, list[tuple[str | None, int]]]
+    model: pm.Model,
+    axes: dict[Variable, list[tuple[str | None, int]]],
+    latents: Collection[Variable],
 ) -> tuple[str | None, int]:
-    free_dims = {dim for rv in model.free_RVs for dim in _dims(model, rv) if dim is not None}
-    free_lengths = {n for rv in model.free_RVs for n in rv.type.shape if n is not None}
+    free = [rv for rv in model.free_RVs if rv not in latents]
+    free_dims = {dim for rv in free for dim in _dims(model, rv) if dim is not None}
+    free_lengths = {n for rv in free for n in rv.type.shape if n is not None}
     candidates: list[tuple[str | None, int]] = []
     for rv, labels in axes.items():
         for name, length in labels[: _batch_ndim(rv)]:
             taken = name in free_dims if name else rv.ndim > 1 and length in free_lengths
             if length > 1 and not taken and (name, length) not in candidates:
                 candidates.append((name, length))
+    if len(candidates) > 1:  # latent variables have the rows along their first axis
+        first = {(_dims(model, rv) or (None,))[0] for rv in latents}
+        lengths = {n for rv in latents for n in rv.type.shape[:1]}
+        local = [c for c in candidates if c[0] in first - {None} or c[1] in lengths - {None}]
+        candidates = local if len(local) == 1 else candidates
     if len(candidates) > 1:  # prefer what all observed variables have
         common = [c for c in candidates if all(c in labels for labels in axes.values())]
         candidates = common or candidates
@@ -273,9 +289,80 @@ def sliced_axis(model: pm.Model, array: Array, rows: RowAxis) -> int | None:
     return fitting[0] if fitting else None
 
 
+def local_shape(model: pm.Model, rv: Variable, row_axis: RowAxis) -> tuple[int, ...]:
+    """Shape of one row's value of a latent variable; refuse one that is not local to the rows."""
+    dims = _dims(model, rv)
+    lengths = [
+        known if known is not None else int(evaluate(model.dim_lengths[dim])[0]) if dim else None
+        for known, dim in zip(rv.type.shape, dims, strict=True)
+    ]
+    unknown = [axis for axis, n in enumerate(lengths) if n is None]
+    if unknown:
+        raise ValueError(
+            f"The latent variable '{rv.name}' has axes of unknown length {unknown}: give it dims=."
+        )
+    local = lengths[:1] == [row_axis.length] and dims[0] in (None, row_axis.name)
+    if not local or row_axis.name in dims[1:]:
+        raise ValueError(
+            f"The latent variable '{rv.name}' (shape {tuple(lengths)}, dims {dims}) is not local "
+            f"to the rows: its first axis must run along {row_axis}, and no other. Variables "
+            "shared by the rows are sampled, not integrated out."
+        )
+    if _batch_ndim(rv) < 1:
+        raise ValueError(
+            f"The latent variable '{rv.name}' is not independent along {row_axis}: one draw of "
+            "its distribution spans the rows."
+        )
+    return tuple(n for n in lengths[1:] if n is not None)
+
+
+def _is_random(var: Variable) -> bool:
+    """Whether a variable is not made of constants alone."""
+    return any(v.owner is None and not isinstance(v, Constant) for v in ancestors([var]))
+
+
+def finite_support(rv: Variable) -> np.ndarray | None:
+    """Return the values that a discrete variable can take, where they are few and known."""
+    name = type(rv.owner.op).__name__
+    parameters = rv.owner.inputs[2:]
+    if name == "BernoulliRV":
+        return np.array([0, 1])
+    if name == "CategoricalRV":
+        p = parameters[0]
+        n = p.type.shape[-1] if p.type.shape[-1] is not None else int(evaluate(p.shape[-1])[0])
+        return np.arange(n)
+    known = [p for p in parameters if not _is_random(p)]
+    bounds = [int(evaluate(p)[0].item()) for p in known if all(p.type.broadcastable)]
+    if name == "DiscreteUniformRV" and len(bounds) == 2:
+        return np.arange(bounds[0], bounds[1] + 1)
+    if name in ("BinomialRV", "BetaBinomialRV") and not _is_random(parameters[0]):
+        return np.arange(int(np.max(evaluate(parameters[0])[0])) + 1)
+    return None
+
+
+class BatchModel(NamedTuple):
+    """The part of a model that is cut into batches."""
+
+    terms: list[Term]
+    """One for each latent variable, observed variable and potential along the rows."""
+    cuts: dict[Array, CutArray]
+    """Each array that is cut, with what stands for it in the terms."""
+    rest: list[Variable]
+    """The observed variables and potentials that do not run along the rows."""
+    latents: dict[Variable, Variable]
+    """Each latent variable, anew for a batch: a function of what `batched_terms` was given."""
+    observed: dict[str, TensorVariable]
+    """Values of each observed variable along the rows, rows along the first axis."""
+
+
 def batched_terms(
-    model: pm.Model, row_axis: RowAxis, index: TensorVariable
-) -> tuple[list[Term], dict[Array, CutArray], list[Variable]]:
+    model: pm.Model,
+    row_axis: RowAxis,
+    index: TensorVariable,
+    latents: dict[Variable, TensorVariable] | None = None,
+    global_values: dict[Variable, Variable] | None = None,
+    dtypes: Mapping[str, np.dtype] | None = None,
+) -> BatchModel:
     """Build the terms of the model that are cut into batches.
 
     Parameters
@@ -284,18 +371,16 @@ def batched_terms(
     row_axis : RowAxis
     index : integer vector
         Row numbers of the batch.
-
-    Returns
-    -------
-    terms : list of Term
-        One for each observed variable and potential along the rows.
-    arrays : dict
-        Each array that is cut, with what stands for it in the terms.
-    rest : list
-        The observed variables and potentials that do not run along the rows.
+    latents : dict, optional
+        What stands for the batch's values of each latent variable, rows along the first axis.
+    global_values : dict, optional
+        What stands for the other free variables; default: the model's value variables.
+    dtypes : mapping, optional
+        Types in which the rows of some arrays come, by the arrays' names; default: their own.
     """
+    latents = latents or {}
     observed_values = {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
-    potentials = [p for p in model.potentials if _runs_along(model, p, row_axis)]
+    potentials = [p for p in model.potentials if _runs_along(model, p, row_axis, latents)]
     cuts: dict[Array, CutArray] = {}
     batch: dict[Variable, TensorVariable] = {}
 
@@ -303,13 +388,14 @@ def batched_terms(
         if axis is None or array in cuts or not isinstance(array, SharedVariable | Constant):
             return
         shape = [n if a != axis else None for a, n in enumerate(array_value(array).shape)]
-        whole = pt.tensor(array.name, shape=shape, dtype=array.type.dtype)
+        dtype = (dtypes or {}).get(array.name, array.type.dtype)
+        whole = pt.tensor(array.name, shape=shape, dtype=dtype)
         cuts[array] = CutArray(whole, axis)
-        batch[array] = whole[(slice(None),) * axis + (index,)]
+        batch[array] = whole[(slice(None),) * axis + (index,)].astype(array.type.dtype)
 
     for rv, axis in row_axis.axes.items():
         cut(_observed_array(model, rv), axis)
-    for var in [*row_axis.axes, *potentials]:
+    for var in [*latents, *row_axis.axes, *potentials]:
         for array in _arrays_of(model, var):
             if array not in cuts:
                 cut(array, sliced_axis(model, array, row_axis))
@@ -317,11 +403,15 @@ def batched_terms(
         raise ValueError(f"No array of the model has rows along {row_axis}: give dims= to pm.Data.")
 
     # Free variables are cut off first, so that data inside their priors stays whole.
-    free = {rv: rv.type(rv.name) for rv in model.free_RVs}
-    values = model.replace_rvs_by_values(list(free))
-    substitute = dict(zip(free.values(), values, strict=True))
+    free = {rv: rv.type(rv.name) for rv in model.free_RVs if rv not in latents}
+    if global_values is None:
+        values = model.replace_rvs_by_values(list(free))
+        global_values = dict(zip(free, values, strict=True))
+    substitute = {free[rv]: value for rv, value in global_values.items()}
 
     def for_batch(var: Variable, others: dict) -> Variable:
+        others = {**latents, **others}
+        others.pop(var, None)
         [out] = clone_replace([var], {**free, **others, **batch}, rebuild_strict=False)
         return out
 
@@ -329,38 +419,79 @@ def batched_terms(
         rv: for_batch(value, {}) if rv in row_axis.axes else value
         for rv, value in observed_values.items()
     }
-    terms = []
-    for rv in row_axis.axes:
-        value = batch_values[rv]
-        others = {o: v for o, v in batch_values.items() if o is not rv}
-        batch_rv = for_batch(rv, others)
-        size = tuple(value.shape[a] for a in range(_batch_ndim(rv)))
+    parts: list[tuple[Variable, TensorVariable, int]] = []
+    batch_rvs = {}
+    for rv, value in [*latents.items(), *((rv, batch_values[rv]) for rv in row_axis.axes)]:
+        batch_rv = for_batch(rv, batch_values)
+        if rv in latents:
+            size = (index.shape[0], *value.type.shape[1 : _batch_ndim(rv)])
+        else:
+            size = tuple(value.shape[a] for a in range(_batch_ndim(rv)))
         try:
-            logp = pm.logp(change_dist_size(batch_rv, size), value)
+            batch_rv = change_dist_size(batch_rv, size)
+            logp = pm.logp(batch_rv, value)
         except NotImplementedError as error:
             raise ValueError(
-                f"The observed variable '{rv.name}' cannot be cut into batches: {error} "
+                f"The variable '{rv.name}' cannot be cut into batches: {error} "
                 "Leave batch_size=None, or write the model with pm.Minibatch."
             ) from error
-        [full] = model.logp(vars=[rv], sum=False)
-        terms.append(Term(rv.name, logp, full))
+        parts.append((rv, logp, row_axis.axes.get(rv, 0)))
+        if rv in latents:
+            batch_rvs[rv] = batch_rv
     for potential in potentials:
-        [full] = model.replace_rvs_by_values([potential])
-        terms.append(Term(potential.name, for_batch(potential, batch_values), full))
-    logps = clone_replace([t.logp for t in terms], substitute, rebuild_strict=False)
-    terms = [Term(t.name, logp, t.full) for t, logp in zip(terms, logps, strict=True)]
+        axis = _row_axis_of_potential(model, potential, row_axis)
+        parts.append((potential, for_batch(potential, batch_values), axis))
+    observed = [pt.moveaxis(batch_values[rv], axis, 0) for rv, axis in row_axis.axes.items()]
+    replaced = clone_replace(
+        [*(logp for _, logp, _ in parts), *batch_rvs.values(), *observed],
+        substitute,
+        rebuild_strict=False,
+    )
+    k, m = len(parts), len(batch_rvs)
+    terms = [
+        Term(var.name, logp, _full_term(model, var), axis, var)
+        for (var, _, axis), logp in zip(parts, replaced[:k], strict=True)
+    ]
     rest = [
         var
         for var in [*model.observed_RVs, *model.potentials]
         if var not in row_axis.axes and var not in potentials
     ]
-    return terms, cuts, rest
+    names = [rv.name for rv in row_axis.axes]
+    return BatchModel(
+        terms,
+        cuts,
+        rest,
+        latents=dict(zip(batch_rvs, replaced[k : k + m], strict=True)),
+        observed=dict(zip(names, replaced[k + m :], strict=True)),
+    )
 
 
-def _runs_along(model: pm.Model, potential: Variable, row_axis: RowAxis) -> bool:
+def _full_term(model: pm.Model, var: Variable) -> TensorVariable:
+    if var in model.potentials:
+        [full] = model.replace_rvs_by_values([var])
+    else:
+        [full] = model.logp(vars=[var], sum=False, jacobian=False)
+    return full
+
+
+def _row_axis_of_potential(model: pm.Model, potential: Variable, row_axis: RowAxis) -> int:
+    if potential.name in model.named_vars_to_dims:
+        return _dims(model, potential).index(row_axis.name)
+    return _shape(potential).index(row_axis.length)
+
+
+def _runs_along(
+    model: pm.Model, potential: Variable, row_axis: RowAxis, latents: Collection[Variable]
+) -> bool:
     """Whether a potential has an element for each row (else it counts as part of the prior)."""
     if potential.name in model.named_vars_to_dims:
         return row_axis.name in _dims(model, potential)
+    if not set(latents).isdisjoint(ancestors([potential])):
+        raise ValueError(
+            f"The potential '{potential.name}' depends on a latent variable: say by dims= which "
+            f"of its axes runs along {row_axis}."
+        )
     if potential.ndim == 0 or all(
         sliced_axis(model, array, row_axis) is None for array in _arrays_of(model, potential)
     ):

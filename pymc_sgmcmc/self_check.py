@@ -1,16 +1,22 @@
 """Self-check: does the likelihood of batches add up to the likelihood of all rows?"""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import pymc as pm
 import pytensor
+from pytensor.tensor.random.type import random_generator_type
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.latents import Joint
 from pymc_sgmcmc.minibatch import PYTHON, Array, RowAxis, Term, array_value
+from pymc_sgmcmc.stream import Stream
 
 MAX_ROWS = 20_000
 """Rows looked at: with more, a random subset of this size stands for all (bounded cost)."""
+MAX_LATENT_ROWS = 200
+"""The same where each row has latent variables."""
 
 
 def check_terms(
@@ -35,7 +41,7 @@ def check_terms(
     n_rows = min(row_axis.length, MAX_ROWS)
     subset = rng.choice(row_axis.length, size=n_rows, replace=False)
     pieces = np.array_split(subset, min(4, n_rows))
-    data = [array_value(array) for array in arrays]
+    data = [np.asarray(array_value(a), dtype=whole.dtype) for a, whole in arrays.items()]
     values = model.value_vars
     with pytensor.config.change_flags(cxx=""):  # nothing is compiled: each graph runs a few times
         start = model.initial_point()
@@ -52,13 +58,61 @@ def check_terms(
                 else:
                     continue  # the start's own check will tell
             except (ValueError, IndexError, AssertionError, TypeError) as error:
-                reason = str(error).strip().partition("\n")[0] or repr(error)
-                raise ValueError(
-                    f"The term '{term.name}' cannot be evaluated on a batch of rows along "
-                    f"{row_axis} ({reason}). An array with a row for each datum must carry the "
-                    "dim: give it dims= in pm.Data, or leave batch_size=None."
-                ) from error
+                raise _cannot_be_cut(term.name, row_axis, error) from error
             _compare(term.name, of_batches, of_all, row_axis)
+
+
+def check_latent_terms(
+    model: pm.Model,
+    joint: Joint,
+    data: Sequence[tuple[Array, TensorVariable]],
+    row_axis: RowAxis,
+) -> None:
+    """Refuse, by name, a term with latent variables whose batches do not add up.
+
+    As `check_terms`, for one draw from the prior of the latent variables of each row; at most
+    `MAX_LATENT_ROWS` rows, taken as one batch, stand for all.
+
+    Raises
+    ------
+    ValueError
+        Naming the term.
+    """
+    rng = np.random.default_rng(20240)
+    n_rows = min(row_axis.length, MAX_LATENT_ROWS)
+    subset = rng.choice(row_axis.length, size=n_rows, replace=False)
+    pieces = np.array_split(np.arange(n_rows), min(4, n_rows))
+    arrays = [array_value(array) for array, _ in data]
+    inputs = [*model.value_vars, joint.rows, *(variable for _, variable in data)]
+    placeholders = [v.value for v in joint.variables]
+    with pytensor.config.change_flags(cxx=""):
+        start = model.initial_point()
+        point = [_moved(start[v.name], rng) for v in model.value_vars]
+        generator = random_generator_type()
+        prior = dataclasses.replace(joint, n_rows=n_rows).draw_prior(Stream(generator))
+        draw = pytensor.function([generator, *inputs], prior, mode=PYTHON, on_unused_input="ignore")
+        z = draw(rng, *point, subset, *arrays)
+        for term in joint.terms:
+            batch = _function([*placeholders, *inputs], term.logp)
+            try:
+                of_batches = [
+                    float(batch(*(v[piece] for v in z), *point, subset[piece], *arrays))
+                    for piece in pieces
+                ]
+                of_all = float(batch(*z, *point, subset, *arrays))
+            except (ValueError, IndexError, AssertionError, TypeError) as error:
+                raise _cannot_be_cut(term.name, row_axis, error) from error
+            if np.isfinite(of_all):
+                _compare(term.name, of_batches, of_all, row_axis)
+
+
+def _cannot_be_cut(name: str, row_axis: RowAxis, error: Exception) -> ValueError:
+    reason = str(error).strip().partition("\n")[0] or repr(error)
+    return ValueError(
+        f"The term '{name}' cannot be evaluated on a batch of rows along {row_axis} "
+        f"({reason}). An array with a row for each datum must carry the dim: give it dims= in "
+        "pm.Data, or leave batch_size=None."
+    )
 
 
 def _compare(name: str, of_batches: Sequence[float], of_all: float, row_axis: RowAxis) -> None:

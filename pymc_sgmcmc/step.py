@@ -26,9 +26,13 @@ from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backend import backend_of
 from pymc_sgmcmc.batches import Batches
 from pymc_sgmcmc.gradients import check_batch_size, gradient_source
+from pymc_sgmcmc.latent_gradient import latent_gradient_source
+from pymc_sgmcmc.latents import Latents, without_latents
 from pymc_sgmcmc.loop import Loop, Outcome
 from pymc_sgmcmc.minibatch import array_value
 from pymc_sgmcmc.schedules import StepSize, as_schedule, step_sizes
+from pymc_sgmcmc.sources import StreamedData
+from pymc_sgmcmc.streaming import StreamedBatches
 
 COMMON_PARAMETERS = """\
 vars : list of variables, optional
@@ -41,12 +45,19 @@ batch_size : int, optional
     the model itself makes with `pm.Minibatch`.
 minibatch_dim : str, optional
     The dim to cut into batches; found by itself where only one can be meant.
+latents : Gibbs or another `Latents`, optional
+    How the latent variables of each row are integrated out of the gradient. It needs
+    ``batch_size``; `pm.sample` then needs ``model=step.model``, the model without them.
 thin : int, default 1
     Updates for each recorded draw, all in one compiled call.
 replacement : bool, default False
     Draw rows independently instead of in shuffled epochs.
 self_check : bool, default True
     Check at construction that the likelihoods of disjoint batches add up to that of all rows.
+data : dict, iterable or StreamedData, optional
+    Data that stays on disk: a source of rows for each of the model's `pm.Data` containers with a
+    row for each datum, as in ``{"X": memmap, "y": memmap}``. The containers hold a few rows as
+    placeholders.
 model : pymc.Model, optional
     Default: the model on the context stack.
 rng : int or numpy.random.Generator, optional
@@ -127,9 +138,11 @@ class SGMCMCStep(BlockedStep):
         step_size: StepSize,
         batch_size: int | None = None,
         minibatch_dim: str | None = None,
+        latents: Latents | None = None,
         thin: int = 1,
         replacement: bool = False,
         self_check: bool = True,
+        data: Any = None,
         model: Model | None = None,
         rng: RandomGenerator = None,
         initial_point: PointType | None = None,
@@ -143,25 +156,36 @@ class SGMCMCStep(BlockedStep):
         self.thin = int(thin)
         self.batch_size = batch_size
         self.replacement = replacement
-        self.model = model = modelcontext(model)
+        self.latents = latents
         self.blocked = blocked
         self.rng = get_random_generator(rng)
-        self.vars = continuous(model, vars)
-        self.algorithm = self.bind(model, self.vars, hyperparameters)
         self._compile_kwargs = dict(compile_kwargs or {})
-        self.source = gradient_source(
-            model,
-            self.vars,
-            batch_size=batch_size,
-            minibatch_dim=minibatch_dim,
-            self_check=self_check,
-        )
+        model = modelcontext(model)
+        self.model = model if latents is None else without_latents(model, latents.vars)
+        self.vars = continuous(self.model, _counterparts(model, self.model, vars))
+        self.algorithm = self.bind(self.model, self.vars, hyperparameters)
+        options: dict[str, Any] = {
+            "batch_size": batch_size,
+            "minibatch_dim": minibatch_dim,
+            "self_check": self_check,
+        }
+        if latents is None:
+            streamed = None if data is None else StreamedData.of(data)
+            self.source = gradient_source(model, self.vars, data=streamed, **options)
+        elif data is None:
+            self.source = latent_gradient_source(model, self.model, self.vars, latents, **options)
+        else:
+            raise ValueError(
+                f"data= ({', '.join(StreamedData.of(data).names)}) and latents= together: latent "
+                "variables need the data in memory so far. Leave data=None, or marginalise the "
+                "latent variables."
+            )
         self.statistics = (*self.algorithm.statistics, *self.source.statistics)
         self.stats_dtypes_shapes = _statistics(self.statistics, self.step_size_names)
         self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
         self._process = os.getpid()
         self._loop: Loop | None = None
-        start = dict(model.initial_point() if initial_point is None else initial_point)
+        start = dict(self.model.initial_point() if initial_point is None else initial_point)
         self.setup_chain(self.rng, tune=0, draws=0)
         self._try_out(start)
 
@@ -195,10 +219,12 @@ class SGMCMCStep(BlockedStep):
         settings: dict[str, Any] = {"step_size": step_size}
         settings |= {f.name: getattr(self.algorithm, f.name) for f in fields(self.algorithm)}
         settings |= {"batch_size": self.batch_size, "thin": self.thin}
+        settings |= {} if self.latents is None else {"latents": self.latents}
         settings |= {"replacement": True} if self.replacement else {}
         shown = ", ".join(f"{name}={value!r}" for name, value in settings.items())
         names = ", ".join(v.name for v in self.vars)
-        return f"{type(self).__name__}({shown}) of [{names}]"
+        where = "" if self.latents is None else " in its own step.model, without the latents"
+        return f"{type(self).__name__}({shown}) of [{names}]{where}"
 
     @staticmethod
     def competence(var, has_grad):
@@ -210,6 +236,18 @@ class SGMCMCStep(BlockedStep):
     def setup_chain(self, rng: RandomGenerator, tune: int, draws: int) -> None:
         """Begin a chain: fresh momentum, batches and noise from ``rng``, the data as it is now."""
         super().setup_chain(rng, tune, draws)
+        self._load_data()
+        self._begin_streams(tune)
+
+    def beside(self, rng: RandomGenerator, tune: int, draws: int) -> "SGMCMCStep":
+        """Return a step at the start of another chain that shares the compiled loop and data."""
+        other = object.__new__(type(self))  # `copy` would go by way of the pickled state
+        other.__dict__.update(self.__dict__)
+        super(SGMCMCStep, other).setup_chain(rng, tune, draws)
+        other._begin_streams(tune)
+        return other
+
+    def _load_data(self) -> None:
         backend = backend_of(get_mode(self._compile_kwargs.get("mode")))
         if backend.is_jax and os.getpid() != self._process:
             raise RuntimeError(
@@ -221,41 +259,63 @@ class SGMCMCStep(BlockedStep):
         self.source.check_data()
         for rows in self.source.rows:
             check_batch_size(rows.batch_size, rows.n_rows)
-        noise_rng, self._init_rng, *batch_rngs = self.rng.spawn(2 + len(self.source.rows))
-        self._noise = backend.generator(noise_rng)
-        self._batches = [
-            Batches(rows.n_rows, rows.batch_size, batch_rng, self.replacement)
-            for rows, batch_rng in zip(self.source.rows, batch_rngs, strict=True)
-        ]
         floatX = pytensor.config.floatX
         scales = [np.asarray(r.n_rows / r.batch_size, dtype=floatX) for r in self.source.rows]
         data = [array_value(array) for array, _ in self.source.data]
         self._constants = [backend.array(c) for c in [*scales, *data]]
         first = self.source.rows[0] if self.source.rows else None
         self._updates_per_epoch = first.n_rows / first.batch_size if first else 1.0
+
+    def _begin_streams(self, tune: int) -> None:
+        noise_rng, self._init_rng, *batch_rngs = self.rng.spawn(2 + len(self.source.rows))
+        self._noise = self._backend.generator(noise_rng)
+        self._batches: list[Batches | StreamedBatches] = [
+            Batches(rows.n_rows, rows.batch_size, batch_rng, self.replacement)
+            if rows.streamed is None
+            else StreamedBatches(rows.streamed, rows.batch_size, batch_rng, self.replacement)
+            for rows, batch_rng in zip(self.source.rows, batch_rngs, strict=True)
+        ]
+        streamed = [b.longest for b in self._batches if isinstance(b, StreamedBatches)]
+        self._longest_call = min([self.thin, *streamed])
         self._state: dict[str, list] | None = None
         self.n_updates = 0
         self.warned = False
         self._burnt_in = max(tune, BURNT_IN) * self.thin
-        self._updates_per_call = min(self.thin, FIRST_CALL)
+        self._updates_per_call = min(self._longest_call, FIRST_CALL)
         self._lengths_run: set[int] = set()
 
     def _run(self, theta: list, others: list, n_updates: int) -> tuple[Outcome, np.ndarray]:
         """One compiled call."""
         array = self._backend.array
         h = step_sizes(self.schedule, self.n_updates, n_updates, self._updates_per_epoch)
-        rows = [batches.take(n_updates) for batches in self._batches]
+        rows, constants = self._batches_of_call(n_updates)
         assert self._loop is not None  # `_begin` has made it
         outcome = self._loop(
             array(h.astype(pytensor.config.floatX)),
-            [array(r) for r in rows],
+            rows,
             theta,
             self._state,
             self._noise,
-            [*self._constants, *others],
+            [*constants, *others],
         )
         self._noise = outcome.rng
         return outcome, h
+
+    def _batches_of_call(self, n_updates: int) -> tuple[list, list]:
+        """Row numbers and constants; of streamed data only the rows that the call needs."""
+        array = self._backend.array
+        rows, constants = [], list(self._constants)
+        for batches in self._batches:
+            if isinstance(batches, StreamedBatches):
+                block = batches.take(n_updates)
+                for k, (data, _) in enumerate(self.source.data, start=len(self.source.rows)):
+                    if data.name in block:
+                        constants[k] = array(block[data.name])
+                numbers = np.arange(n_updates * batches.batch_size).reshape(n_updates, -1)
+            else:
+                numbers = batches.take(n_updates)
+            rows.append(array(numbers))
+        return rows, constants
 
     def _begin(self, point: PointType) -> None:
         """Initial sampler state, and the compiled loop if this process has none yet."""
@@ -299,7 +359,8 @@ class SGMCMCStep(BlockedStep):
         """Run ``thin`` updates from a point; one compiled call, or several of half a second."""
         self._begin(point)
         theta, others = self._split(point)
-        potential, gradient_norm, done = np.nan, 0.0, 0
+        potential, done = np.nan, 0
+        norms: list[np.ndarray] = []
         diagnostics: list[Any] = [np.nan] * len(self.statistics)
         failure: tuple[str, int] | None = None
         while done < self.thin and failure is None:
@@ -312,7 +373,9 @@ class SGMCMCStep(BlockedStep):
                 theta, self._state = outcome.theta, outcome.state
                 diagnostics = outcome.diagnostics
                 potential = float(outcome.potential)
-                gradient_norm += norm * n / self.thin
+                # Kept apart: their mean must not depend on how updates are split into calls.
+                squared = np.asarray(outcome.squared_gradient, dtype=np.float64)
+                norms.append(np.sqrt(squared.sum(axis=1)))
             else:
                 failure = self._first_nonfinite(outcome)
             self.n_updates += n
@@ -322,7 +385,7 @@ class SGMCMCStep(BlockedStep):
             **dict(zip(self.step_size_names, np.atleast_1d(h[-1]).tolist(), strict=True)),
             **shown,
             "potential": potential if failure is None else np.nan,
-            "gradient_norm": gradient_norm if failure is None else np.nan,
+            "gradient_norm": np.concatenate(norms).mean() if failure is None else np.nan,
             "nonfinite": failure is not None,
             "n_updates": self.n_updates,
             "warning": self._caution(shown) if failure is None else self._warn(*failure, h),
@@ -335,11 +398,11 @@ class SGMCMCStep(BlockedStep):
         """Choose the next call's length from this one's, unless this was the first so long."""
         if n_updates not in self._lengths_run:
             self._lengths_run.add(n_updates)  # it may have compiled: JAX does for each length
-        elif seconds > SECONDS_PER_CALL or self._updates_per_call < self.thin:
+        elif seconds > SECONDS_PER_CALL or self._updates_per_call < self._longest_call:
             affordable = int(SECONDS_PER_CALL * n_updates / seconds)
             # A power of two, so that few lengths are ever compiled.
             affordable = 2 ** int(np.log2(max(affordable, 1)))
-            self._updates_per_call = min(self.thin, affordable)
+            self._updates_per_call = min(self._longest_call, affordable)
 
     def _first_nonfinite(self, outcome: Outcome) -> tuple[str, int]:
         """Variable and position in the call of the first non-finite value."""
@@ -352,7 +415,10 @@ class SGMCMCStep(BlockedStep):
         return self.vars[int(np.argmin(finite))].name, len(squared) - 1
 
     def _caution(self, diagnostics: dict[str, float]) -> SamplerWarning | None:
-        """Once a chain, after its burn-in: what the algorithm has to say of its state."""
+        """Once a chain: a bad order of streamed rows, and the algorithm's word after burn-in."""
+        for batches in self._batches:
+            if isinstance(batches, StreamedBatches) and (message := batches.complaint()):
+                return SamplerWarning(WarningType.BAD_PARAMS, message, "warning")
         if self.n_updates != self._burnt_in:
             return None
         n_elements = sum(int(np.prod(shape)) for shape in self.source.shapes)
@@ -376,7 +442,8 @@ class SGMCMCStep(BlockedStep):
             "draws are marked in the statistic 'nonfinite'. Try a smaller step_size or a larger "
             "batch_size, or standardise the data."
         )
-        return SamplerWarning(WarningType.BAD_PARAMS, message, "error", step=update)
+        extra = {"variable": name, "update": update, "step_size": float(h[at])}
+        return SamplerWarning(WarningType.BAD_PARAMS, message, "error", step=update, extra=extra)
 
     def _step_sizes_of(self, name: str, h: np.ndarray) -> np.ndarray:
         """The step sizes with which a variable moved."""
@@ -479,6 +546,23 @@ def _map(function, state: dict[str, list]) -> dict[str, list]:
     return {name: [function(a) for a in arrays] for name, arrays in state.items()}
 
 
+def _counterparts(model: Model, smaller: Model, vars) -> list | None:
+    """Variables of a model as those of the model without its latent variables."""
+    if vars is None:
+        return None
+    own = {value: smaller.rvs_to_values.get(rv) for rv, value in model.rvs_to_values.items()}
+    found = []
+    for var in vars if isinstance(vars, list | tuple) else [vars]:
+        value = own.get(model.rvs_to_values.get(var, var), var)
+        if value is None:
+            raise ValueError(
+                f"'{var.name}' is one of latents=: it is integrated out, not sampled. Take it out "
+                "of vars or out of latents."
+            )
+        found.append(value)
+    return found
+
+
 def continuous(model: Model, vars) -> list:
     """Value variables to sample, all of them continuous."""
     if vars is None:
@@ -497,8 +581,9 @@ def continuous(model: Model, vars) -> list:
     for var in chosen:
         if not np.issubdtype(np.dtype(var.dtype), np.floating):
             raise ValueError(
-                f"'{var.name}' is discrete ({var.dtype}) and has no gradient. Sum it out of the "
-                "model, or leave it to another step: name the continuous variables, as in "
+                f"'{var.name}' is discrete ({var.dtype}) and has no gradient. If it has a value "
+                f"for each row of the data, integrate it out: latents=sgm.Gibbs(['{var.name}']). "
+                "Else leave it to another step: name the continuous variables, as in "
                 "step=[Sampler([w, b], ...), pm.Metropolis([z])]."
             )
     return chosen

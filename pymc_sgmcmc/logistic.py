@@ -1,0 +1,93 @@
+"""Bernoulli terms whose log odds are affine in z: what a flip changes, without a transcendental.
+
+With v = tanh(a/2) and tau = tanh(d/2), a flip that adds d to the log odds a changes the term by
+
+    y d - (softplus(a + d) - softplus(a)) = (y - 1/2) d - log cosh(d/2) - log(1 + v tau)
+
+and takes v to (v + tau) / (1 + v tau), as tanh adds. What depends on d alone is known before
+the sweep, and the logarithm is taken of products of several elements.
+"""
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Constant, Variable
+from pytensor.scalar import basic as ps
+from pytensor.scalar.math import Softplus
+from pytensor.tensor.variable import TensorVariable
+
+FACTORS = 8
+"""Elements a product."""
+
+
+def _scalar_op(var: Variable):
+    return getattr(getattr(var.owner, "op", None), "scalar_op", None)
+
+
+def _inputs(var: Variable, scalar_op: type) -> list[Variable] | None:
+    return var.owner.inputs if isinstance(_scalar_op(var), scalar_op) else None
+
+
+def _softplus_of(var: Variable) -> Variable | None:
+    """Return a, where a variable is -softplus(a)."""
+    negated = _inputs(var, ps.Neg)
+    inner = negated and _inputs(negated[0], Softplus)
+    return inner[0] if inner else None
+
+
+def match_bernoulli(logp: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
+    """Return (y, a) where a log density is that of y ~ Bernoulli(sigmoid(a)), by element."""
+    while isinstance(_scalar_op(logp), ps.Cast):
+        [logp] = logp.owner.inputs
+    outside = _inputs(logp, ps.Switch)
+    if (
+        not outside
+        or not isinstance(outside[1], Constant)
+        or not np.all(np.isneginf(outside[1].data))
+    ):
+        return None
+    inside = _inputs(outside[2], ps.Switch)
+    if not inside:
+        return None
+    y, if_one, if_zero = inside
+    minus_a, a = _softplus_of(if_one), _softplus_of(if_zero)
+    if minus_a is None or a is None or _inputs(minus_a, ps.Neg) != [a]:
+        return None
+    return y, a
+
+
+def fold(values: TensorVariable) -> TensorVariable:
+    """Rearrange (m, elements) for products over the first axis: (FACTORS, m, elements / FACTORS).
+
+    Zeros pad it.
+    """
+    width = values.type.shape[1]
+    width = values.shape[1] if width is None else width
+    n_blocks = -(-width // FACTORS)
+    missing = n_blocks * FACTORS - width
+    if not isinstance(missing, int) or missing:
+        padding = pt.zeros((values.shape[0], missing), dtype=values.dtype)
+        values = pt.concatenate([values, padding], axis=1)
+    return values.reshape((values.shape[0], FACTORS, n_blocks)).dimshuffle(1, 0, 2)
+
+
+def log_cosh_half(d: TensorVariable) -> TensorVariable:
+    """log cosh(d/2)."""
+    return pt.softplus(d) - d / 2 - np.log(2).astype(d.dtype)
+
+
+def tanh_half(d: TensorVariable) -> TensorVariable:
+    """tanh(d/2), kept off +-1 so that 1 + v tau is never zero."""
+    limit = 1 - 2 * np.finfo(d.dtype).eps
+    return pt.clip(pt.tanh(d / 2), -limit, limit).astype(d.dtype)
+
+
+def log_products(v: TensorVariable, tau: TensorVariable) -> TensorVariable:
+    """log(1 + v tau) summed over each row's elements; both folded."""
+    products = pt.prod(1 + v * tau, axis=0, dtype=v.dtype, acc_dtype=v.dtype)
+    smallest = np.finfo(v.dtype).tiny
+    return pt.log(pt.maximum(products, smallest)).sum(axis=-1, acc_dtype=v.dtype)
+
+
+def flipped(v: TensorVariable, tau: TensorVariable) -> TensorVariable:
+    """Return v after a flip; where tau is 0 it stays."""
+    return (v + tau) / (1 + v * tau)

@@ -1,0 +1,25 @@
+"""Put expressions in the place of a graph's variables."""
+
+from collections.abc import Sequence
+
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import io_toposort
+
+
+def substitute(outputs: Sequence[Variable], replace: dict[Variable, Variable]) -> list:
+    """Rebuild the part of a graph that depends on some variables with others in their place.
+
+    Unlike `pytensor.graph.replace.clone_replace` it leaves the graphs of the replacements alone: a
+    long one is not copied at each use.
+    """
+    new = dict(replace)
+    for node in io_toposort(list(replace), list(outputs)):
+        if any(i in new for i in node.inputs):
+            inputs = [new.get(i, i) for i in node.inputs]
+            rebuilt = node.clone_with_new_inputs(inputs, strict=False)
+            new.update(
+                (old, out)
+                for old, out in zip(node.outputs, rebuilt.outputs, strict=True)
+                if old not in new
+            )
+    return [new.get(out, out) for out in outputs]
