@@ -33,6 +33,7 @@ from pymc_sgmcmc.latents import (
 )
 from pymc_sgmcmc.minibatch import batched_terms, find_row_axis, finite_support, local_shape
 from pymc_sgmcmc.self_check import check_latent_terms
+from pymc_sgmcmc.substitute import substitute
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class LatentGradientSource(GradientSource):
             ),
             u,
         )
+        [slopes] = substitute([slopes], {u: self.weights})  # linear in u: any value will do
         w = self.weights.reshape((copies, n_rows))
         slopes = slopes.reshape((copies, n_rows))
         deviations = (slopes - pt.sum(w * slopes, axis=0)) / (1 - pt.sum(w**2, axis=0))
