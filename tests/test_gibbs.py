@@ -221,7 +221,7 @@ def test_sigmoid_layers_take_the_fast_path():
 def test_affine_maps_move_by_their_columns(of_z):
     """Whatever the expression, maps moved by columns give the value at the moved z."""
     rng = np.random.default_rng(0)
-    z, W, x = pt.imatrix("z"), pt.matrix("W"), pt.vector("x")
+    z, W, x = pt.tensor("z", shape=(None, 3), dtype="int32"), pt.matrix("W"), pt.vector("x")
     expression = of_z(z, W, x)
     found = affine_dependence(expression, z, [x])
     basis = pt.constant(np.eye(3, dtype="int32"))
