@@ -20,6 +20,7 @@ from pymc.distributions.transforms import Transform
 from pymc.vartypes import discrete_types
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.basic import BernoulliRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
@@ -178,6 +179,8 @@ def _draw(variable: LocalVariable, rv: Variable, n_rows: int, stream: Stream) ->
         size = pt.constant(shape[: len(shape) - node.op.ndim_supp], dtype="int64")
         parameters = node.op.dist_params(node)
         stream.rng, draw = node.op.make_node(stream.rng, size, *parameters).outputs
+        if isinstance(node.op, BernoulliRV):  # on JAX its draws are bools, whatever its type says
+            draw = pt.switch(draw, np.asarray(1, draw.dtype), np.asarray(0, draw.dtype))
     elif variable.support is not None:
         uniforms = stream.draw(pt.random.uniform, size=shape)
         which = pt.floor(uniforms * len(variable.support)).astype("int64")

@@ -26,7 +26,17 @@ def python_blocks(path):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/adding_a_sampler.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "docs/quickstart.md",
+        "docs/streaming.md",
+        "docs/adding_a_sampler.md",
+        "docs/evaluation.md",
+        "docs/neural_importance.md",
+    ],
+)
 def test_pages_run(page, tmp_path, monkeypatch):
     """All blocks of a page, in order, in one namespace."""
     monkeypatch.chdir(tmp_path)

@@ -1,0 +1,256 @@
+"""Estimates of log p(x | theta) against exact enumeration and a known marginal."""
+
+import itertools
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+import xarray as xr
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+
+import pymc_sgmcmc as sgm
+
+JAX = {"mode": "JAX"}
+METHODS = {
+    "importance": {"method": "importance"},
+    "ais": {"method": "ais", "n_temperatures": 4},
+    "ais, parameters": {"method": "ais", "n_temperatures": 4, "path": "parameters"},
+}
+"""Few temperatures, so that weights vary: wrong ones are then seen."""
+
+
+def layers(x):
+    """A sigmoid belief network with two hidden layers, 3 and 2 units: 32 states of z."""
+    coords = {"obs": range(len(x)), "one": range(3), "two": range(2), "pixel": range(5)}
+    with pm.Model(coords=coords) as model:
+        data = pm.Data("data", x, dims=("obs", "pixel"))
+        w = pm.Normal("w", 0, 1, dims=("one", "pixel"))
+        c = pm.Normal("c", 0, 1, dims="pixel")
+        v = pm.Normal("v", 0, 1, dims=("two", "one"))
+        b = pm.Normal("b", 0, 1, dims="two")
+        top = pm.Bernoulli("top", logit_p=b, dims=("obs", "two"))
+        z = pm.Bernoulli("z", logit_p=top @ v, dims=("obs", "one"))
+        pm.Bernoulli("x", logit_p=z @ w + c, observed=data, dims=("obs", "pixel"))
+    return model
+
+
+rng = np.random.default_rng(11)
+THETA = {
+    "w": 1.5 * rng.normal(size=(3, 5)),
+    "c": rng.normal(size=5),
+    "v": 1.5 * rng.normal(size=(2, 3)),
+    "b": rng.normal(size=2),
+}
+X = np.array([[1, 0, 1, 1, 0], [0, 0, 1, 0, 1], [1, 1, 1, 1, 1]])
+SMALL = layers(X)
+
+
+def exact(theta, x):
+    """log p(x | theta) of each row."""
+
+    def log_bernoulli(value, logit):
+        return (value * logit - np.logaddexp(0, logit)).sum(-1)
+
+    terms = []
+    for top in itertools.product([0, 1], repeat=2):
+        for z in itertools.product([0, 1], repeat=3):
+            prior = log_bernoulli(np.array(top), theta["b"])
+            prior += log_bernoulli(np.array(z), top @ theta["v"])
+            terms.append(prior + log_bernoulli(x, z @ theta["w"] + theta["c"]))
+    return logsumexp(terms, axis=0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_weights_are_unbiased_and_their_error_is_known(method):
+    """One row many times: the mean of p-hat / p is 1, and log p-hat spreads as its mcse says."""
+    copies, n_samples = 300, 40
+    data = {"data": np.repeat(X[:1], copies, axis=0)}
+    result = sgm.log_marginal_likelihood(
+        THETA,
+        ["top", "z"],
+        data=data,
+        n_samples=n_samples,
+        model=SMALL,
+        random_seed=1,
+        compile_kwargs=JAX,
+        **METHODS[method],
+    )
+    truth = exact(THETA, X[0])
+    ratio = np.exp(result.log_p.values.ravel() - truth)
+    error = ratio.std() / np.sqrt(copies)
+    assert error < 0.03  # 12 000 weights: a wrong factor would be seen
+    assert abs(ratio.mean() - 1) < 4 * error
+    spread = result.log_p.values.std()
+    reported = np.sqrt((result.log_p_mcse.values**2).mean())
+    # the sd of 300 numbers is known to 1 / sqrt(600) = 4%; the delta method adds some
+    assert abs(spread / reported - 1) < 0.2
+    assert abs((result.mean_log_p - truth).item()) < 4 * result.mean_log_p_mcse.item() + spread**2
+    assert result.mean_log_p_mcse.item() == pytest.approx(reported / np.sqrt(copies))
+
+
+def test_draws_data_and_averages():
+    """Several draws of theta, new and old rows: what is averaged over what."""
+    draws = {name: np.stack([value, 0.8 * value])[None] for name, value in THETA.items()}
+    posterior = xr.Dataset(
+        {
+            name: (("chain", "draw", *(f"{name}_{a}" for a in range(value.ndim - 2))), value)
+            for name, value in draws.items()
+        },
+        coords={"chain": [3], "draw": [10, 20]},
+    )
+    idata = xr.DataTree.from_dict({"posterior": posterior})
+    settings = {
+        "model": SMALL,
+        "random_seed": 2,
+        "n_samples": 500,
+        "method": "importance",
+        "compile_kwargs": JAX,
+    }
+    new = np.random.default_rng(5).integers(2, size=(7, 5))
+    result = sgm.log_marginal_likelihood(idata, ["z", "top"], data={"data": new}, **settings)
+    truth = np.stack([exact(THETA, new), exact({k: 0.8 * v for k, v in THETA.items()}, new)])
+    assert dict(result.sizes) == {"chain": 1, "draw": 2, "row": 7}
+    assert result.draw.values.tolist() == [10, 20]
+    z = (result.log_p.values[0] - truth) / result.log_p_mcse.values[0]
+    assert np.abs(z).max() < 4.5  # one of 14 in 10 000
+    expected = {
+        "mean_log_p": truth.mean(axis=1)[None],
+        "log_predictive": logsumexp(truth, axis=0) - np.log(2),
+        "mean_log_predictive": (logsumexp(truth, axis=0) - np.log(2)).mean(),
+    }
+    for name, value in expected.items():
+        error = result[f"{name}_mcse"].values
+        assert np.all(np.abs(result[name].values - value) < 4.5 * error), name
+        assert np.all(error < 0.1)
+    # the model's own rows, and a point in place of draws; the latents in another order
+    result = sgm.log_marginal_likelihood(THETA, [SMALL["top"], "z"], **settings)
+    z = (result.log_p.values[0, 0] - exact(THETA, X)) / result.log_p_mcse.values[0, 0]
+    assert np.abs(z).max() < 4.5
+
+
+def test_recognition_network_as_proposal():
+    """Trained, it is the better proposal; the estimate is unbiased with any."""
+    x = np.random.default_rng(6).integers(2, size=(40, 5))
+    model = layers(x)
+    latents = sgm.NeuralImportance(["z", "top"], n_samples=20, learning_rate=0.02)
+    with model:
+        step = sgm.SGLD(
+            step_size=1e-20, batch_size=40, thin=1000, latents=latents, compile_kwargs=JAX
+        )
+    step.setup_chain(np.random.default_rng(1), tune=0, draws=1)
+    step.step(step.model.initial_point() | THETA)
+    settings = {
+        "model": model,
+        "method": "importance",
+        "n_samples": 500,
+        "random_seed": 3,
+        "compile_kwargs": JAX,
+    }
+    from_network = sgm.log_marginal_likelihood(THETA, latents.trained(step), **settings)
+    from_prior = sgm.log_marginal_likelihood(THETA, ["z", "top"], **settings)
+    truth = exact(THETA, x)
+    for result in (from_network, from_prior):
+        z = (result.log_p.values[0, 0] - truth) / result.log_p_mcse.values[0, 0]
+        assert np.abs(z).max() < 5
+        assert 0.7 < np.sqrt((z**2).mean()) < 1.4  # 1 +- 1 / sqrt(80), and skewed weights
+    assert from_network.mean_log_p_mcse < 0.6 * from_prior.mean_log_p_mcse
+
+
+def test_completion_is_the_conditional_probability():
+    """P(missing | known) by enumeration; what is known stays, what is hidden is not looked at."""
+    missing = np.array([[0, 0, 0, 1, 1], [1, 0, 0, 0, 1], [1, 1, 1, 1, 1]], dtype=bool)
+    settings = {"missing": {"data": missing}, "model": SMALL, "compile_kwargs": JAX}
+    result = sgm.complete(
+        THETA, ["z", "top"], n_completions=8000, burn_in=100, random_seed=4, **settings
+    )
+    patterns = np.array(list(itertools.product([0, 1], repeat=5)))
+    p = np.exp(exact(THETA, patterns))
+    for row in range(3):
+        possible = (patterns[:, ~missing[row]] == X[row, ~missing[row]]).all(axis=1)
+        expected = p[possible] @ patterns[possible] / p[possible].sum()
+        # 8000 sweeps of autocorrelation time up to about 5, of numbers with sd below 0.5
+        np.testing.assert_allclose(result.probability.values[row], expected, atol=0.04)
+    np.testing.assert_array_equal(result.completed, result.probability > 0.5)
+    flipped = np.where(missing, 1 - X, X)
+    again = sgm.complete(
+        THETA, ["z", "top"], n_completions=3, random_seed=4, data={"data": flipped}, **settings
+    )
+    first = sgm.complete(THETA, ["z", "top"], n_completions=3, random_seed=4, **settings)
+    np.testing.assert_array_equal(
+        again.probability.values[missing], first.probability.values[missing]
+    )
+
+
+def test_autoregressive_data_cannot_be_completed():
+    with pm.Model(coords={"obs": range(3), "pixel": range(5)}) as model:
+        data = pm.Data("data", X, dims=("obs", "pixel"))
+        s = pm.Normal("s", shape=(5, 5))
+        z = pm.Bernoulli("z", 0.5, dims="obs")
+        logit_p = data @ pt.tril(s, -1) + z[:, None]
+        pm.Bernoulli("x", logit_p=logit_p, observed=data, dims=("obs", "pixel"))
+    with pytest.raises(ValueError, match="'x': the probability of an element depends on other"):
+        sgm.complete(
+            {"s": np.ones((5, 5))},
+            ["z"],
+            missing={"data": [True, True, False, False, False]},
+            minibatch_dim="obs",
+            model=model,
+            n_completions=1,
+            compile_kwargs=JAX,
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"draws": {"w": 0}}, "draws: there is no 'c'"),
+        ({"draws": THETA | {"c": np.zeros(4)}}, r"draws: 'c' has the shape \(4,\), and \(5,\)"),
+        ({"data": {"pictures": X}}, "no rows called 'pictures', but 'data'"),
+        ({"data": {}}, "new rows of 'data' are needed"),
+        ({"data": {"data": X[:, :3]}}, r"'data' has the shape \(3, 3\), and \(3, 5\)"),
+        ({"data": {"data": X[:0]}}, "must be equal and positive"),
+        ({"method": "chib"}, "method='chib' must be"),
+        ({"path": "straight"}, "path='straight' must be"),
+        ({"n_samples": 0}, "n_samples=0 must be a whole number"),
+        ({"n_temperatures": 2.5}, "n_temperatures=2.5 must be"),
+        ({"latents": ["w"]}, "'w'"),
+        ({"latents": sgm.NeuralImportance(["z", "top"])}, "method='ais' needs"),
+        (
+            {"latents": sgm.NeuralImportance(["z", "top"]), "method": "importance"},
+            "has no weights",
+        ),
+    ],
+)
+def test_errors_name_what_is_wrong(arguments, message):
+    arguments = {"draws": THETA, "latents": ["z", "top"], "model": SMALL} | arguments
+    with pytest.raises(ValueError, match=message):
+        sgm.log_marginal_likelihood(**arguments)
+
+
+def test_continuous_latents():
+    """A factor model: z is Normal and so is x, with a known covariance."""
+    rng = np.random.default_rng(9)
+    w, sd = np.array([[1.0, -0.5, 0.3], [0.2, 0.8, 0.0]]), 0.6
+    covariance = w.T @ w + sd**2 * np.eye(3)
+    x = rng.multivariate_normal(np.zeros(3), covariance, size=30)
+    with pm.Model(coords={"obs": range(30), "factor": range(2), "feature": range(3)}) as model:
+        w_rv = pm.Normal("w", dims=("factor", "feature"))
+        sigma = pm.HalfNormal("sigma")
+        z = pm.Normal("z", dims=("obs", "factor"))
+        pm.Normal("x", z @ w_rv, sigma, observed=x, dims=("obs", "feature"))
+    result = sgm.log_marginal_likelihood(
+        {"w": w, "sigma": sd},
+        [z],
+        n_samples=30,
+        n_temperatures=30,
+        model=model,
+        random_seed=5,
+        compile_kwargs=JAX,
+    )
+    truth = multivariate_normal(np.zeros(3), covariance).logpdf(x)
+    z_score = (result.log_p.values[0, 0] - truth) / result.log_p_mcse.values[0, 0]
+    assert result.log_p_mcse.max() < 0.3
+    assert abs(z_score.mean()) < 0.8  # 4 / sqrt(30)
+    assert 0.6 < z_score.std() < 1.6
