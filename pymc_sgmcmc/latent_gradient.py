@@ -168,8 +168,6 @@ def latent_gradient_source(
     arrays = {array: cut.whole for array, cut in part.cuts.items()}
     for array in arrays:
         refuse_nan(array)
-    if self_check:
-        check_latent_terms(global_model, part.terms, arrays, index, row_axis, placeholders)
 
     kept = [v for v in part.rest if v in global_model.observed_RVs + global_model.potentials]
     prior = global_model.logp(vars=[*free, *kept])
@@ -215,6 +213,9 @@ def latent_gradient_source(
         n_rows=int(batch_size),
     )
     latents.check(joint)
+    used_data = [(array, v) for array, v in data.items() if v in used]
+    if self_check:
+        check_latent_terms(global_model, joint.with_support(latents.support), used_data, row_axis)
     scale = pt.scalar("N/n", dtype=floatX)
     weights = pt.vector("weights", dtype=floatX)
     likelihood = scale * pt.sum(weights * joint.of_rows)
@@ -225,7 +226,7 @@ def latent_gradient_source(
         vars=vars,
         shapes=[np.shape(start[v.name]) for v in vars],
         rows=[Rows(index, scale, int(batch_size), array, cut.axis)],
-        data=[(array, v) for array, v in data.items() if v in used],
+        data=used_data,
         others=others,
         log_prior=prior,
         log_likelihood=likelihood,

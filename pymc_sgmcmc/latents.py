@@ -15,6 +15,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.transforms import Transform
 from pymc.vartypes import discrete_types
 from pytensor.graph.basic import Variable
@@ -174,7 +175,7 @@ class Joint:
 def _draw(variable: LocalVariable, rv: Variable, n_rows: int, stream: Stream) -> TensorVariable:
     shape = (n_rows, *variable.shape)
     node = rv.owner
-    if isinstance(node.op, RandomVariable):
+    if isinstance(node.op, RandomVariable) and not isinstance(node.op, CustomDistRV):
         size = pt.constant(shape[: len(shape) - node.op.ndim_supp], dtype="int64")
         parameters = node.op.dist_params(node)
         stream.rng, draw = node.op.make_node(stream.rng, size, *parameters).outputs
@@ -228,7 +229,7 @@ class Latents(ABC):
         shown = "".join(f", {name}={value!r}" for name, value in settings.items())
         return f"{type(self).__name__}([{names}]{shown})"
 
-    def check(self, joint: Joint) -> None:
+    def check(self, joint: Joint) -> None:  # noqa: B027
         """Refuse, by name, latent variables that cannot be drawn; called once for a model."""
 
     def init(self, joint: Joint, rng: np.random.Generator) -> dict[str, list]:
