@@ -119,7 +119,8 @@ def log_marginal_likelihood(
         raise ValueError(f"method={method!r} must be 'ais' or 'importance'.")
     if path not in ("likelihood", "parameters"):
         raise ValueError(f"path={path!r} must be 'likelihood' or 'parameters'.")
-    n_samples = 16 if n_samples is None and method == "ais" else n_samples or 10_000
+    if n_samples is None:
+        n_samples = {"ais": 16, "importance": 10_000}[method]
     n_samples = whole_number("n_samples", n_samples, 1)
     n_temperatures = whole_number("n_temperatures", n_temperatures, 1)
     local = LocalModel.of(model, latents, minibatch_dim)
