@@ -26,7 +26,7 @@ test: install
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(PY) -m pytest
+	$(PY) -m pytest -n auto --dist worksteal
 
 lint: install
 	$(PY) -m ruff check --fix .

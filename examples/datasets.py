@@ -16,6 +16,7 @@ import scipy.io
 
 HERE = Path(__file__).resolve().parent
 LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
+GITHUB = "https://raw.githubusercontent.com/"
 MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
 SHA256 = {
@@ -23,6 +24,16 @@ SHA256 = {
     "a9a/a9a.t.gz": "af250ea3a89aab35a35782783488bcac86960ee38f05a3b1cdf896969a1f6152",
     "logistic_small/australian.libsvm": (
         "615e24252961b52e297f9b70942f166631ab412ad9060ba98bf41b1e027be607"
+    ),
+    "text/kos/doc_word_count.tsv.gz": (
+        "00e1422b6d6aa341f17c6e542955bb3083c3e37d0223ffaeed61031749b55455"
+    ),
+    "text/reuters/reuters.ldac": "4bfe5b21ed263334ddf7af56f7b38632f6ccae7d9441c8b56071167841e71b5e",
+    "text/nips/nips_train.ldac.gz": (
+        "a20ec6b60fbc256a551fff0045f1977e5301896625e06221fc3afa15d426f06d"
+    ),
+    "text/nips/nips_test.ldac.gz": (
+        "d251bb7631db3199e310d478f5112b88e1da2517170b83a4f4d5b7642674610b"
     ),
     "ocr_letters/letter.data.gz": (
         "4ef9522ffeaa68cad889ad8d02ad3fca411fe6a656546c236a183866157b3b34"
@@ -43,6 +54,10 @@ UNPACKED_SHA256 = {
     "a9a/a9a.gz": "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
     "a9a/a9a.t.gz": "7d8c09f1120d9ff231d85caba98956906033f3c4d53e2b15ab7ef83710de6a76",
     "logistic_small/australian.libsvm": SHA256["logistic_small/australian.libsvm"],
+    "text/kos/doc_word_count.tsv.gz": (
+        "3a9657e488f01a3fe133bcf045aa34717740ef96b0cdab29ecc34a288a61aeb1"
+    ),
+    "text/reuters/reuters.ldac": SHA256["text/reuters/reuters.ldac"],
 }
 """Digests of the text inside; the public home serves it without gzip."""
 
@@ -50,6 +65,11 @@ HOME = {
     "a9a/a9a.gz": LIBSVM + "a9a",
     "a9a/a9a.t.gz": LIBSVM + "a9a.t",
     "logistic_small/australian.libsvm": LIBSVM + "australian",
+    "text/kos/doc_word_count.tsv.gz": (
+        GITHUB + "suxi1314/test_powergraph/master/"
+        "sixty_second_test_of_daily_kos/daily_kos/tokens/doc_word_count.tsv"
+    ),
+    "text/reuters/reuters.ldac": GITHUB + "wbuntine/topic-models/master/data/ch.ldac",
     "ocr_letters/letter.data.gz": "https://ai.stanford.edu/~btaskar/ocr/letter.data.gz",
     "caltech101_silhouettes/caltech101_silhouettes_28_split1.mat": (
         "https://people.cs.umass.edu/~marlin/data/caltech101_silhouettes_28_split1.mat"
@@ -57,6 +77,7 @@ HOME = {
     "mnist/train-images-idx3-ubyte.gz": MNIST + "train-images-idx3-ubyte.gz",
     "mnist/t10k-images-idx3-ubyte.gz": MNIST + "t10k-images-idx3-ubyte.gz",
 }
+"""Public homes; a file that is not listed was made from another and must be in a folder."""
 
 
 def _folders() -> list[Path]:
@@ -75,6 +96,11 @@ def find(name: str) -> Path:
                 raise ValueError(f"{path} is damaged or another version: its sha256 is {digest}.")
             return path
     looked = ", ".join(str(folder / name) for folder in _folders())
+    if name not in HOME:
+        raise FileNotFoundError(
+            f"No data file at {looked}, and it has no public home in this form. Set "
+            f"PYMC_SGMCMC_DATA to a folder that holds '{name}'."
+        )
     try:
         import pooch
     except ImportError:
@@ -93,11 +119,15 @@ def find(name: str) -> Path:
         ) from error
 
 
+def read_text(path: Path) -> str:
+    """Text of a file, gzipped or not."""
+    raw = path.read_bytes()
+    return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
+
+
 def read_libsvm(path: Path, n_features: int) -> tuple[np.ndarray, np.ndarray]:
     """Dense features (rows, n_features) and 0/1 labels of a LIBSVM text file, gzipped or not."""
-    raw = path.read_bytes()
-    text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
-    lines = text.splitlines()
+    lines = read_text(path).splitlines()
     X = np.zeros((len(lines), n_features))
     y = np.zeros(len(lines), dtype=np.int64)
     for row, line in enumerate(lines):
@@ -123,6 +153,35 @@ def load_australian() -> tuple[np.ndarray, np.ndarray]:
     """Australian credit: X (690, 14) with columns of mean 0 and sd 1, y (690,) of 0 and 1."""
     X, y = read_libsvm(find("logistic_small/australian.libsvm"), 14)
     return (X - X.mean(axis=0)) / X.std(axis=0), y
+
+
+def read_ldac(path: Path) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Words (from 0) and counts of each document of an LDA-C text file, gzipped or not."""
+    documents = []
+    for line in read_text(path).splitlines():
+        entries = [entry.split(":") for entry in line.split()[1:]]
+        words, counts = np.array(entries, dtype=np.int64).T
+        documents.append((words, counts))
+    return documents
+
+
+def load_documents(name: str) -> tuple[list[tuple[np.ndarray, np.ndarray]], int]:
+    """Documents as bags of words (words from 0, counts), and the size of the vocabulary.
+
+    ``"kos"``: 3430 blog entries, 6906 words, 467714 tokens. ``"nips"``: 1500 papers, 7605
+    words, 1870706 tokens. ``"reuters"``: 395 news items, 4258 words, 84010 tokens.
+    """
+    if name == "kos":
+        text = read_text(find("text/kos/doc_word_count.tsv.gz"))
+        triples = np.array(text.split(), dtype=np.int64).reshape(-1, 3)
+        starts = np.flatnonzero(np.diff(triples[:, 0])) + 1
+        return [(t[:, 1], t[:, 2]) for t in np.split(triples, starts)], 6906
+    if name == "nips":
+        train = read_ldac(find("text/nips/nips_train.ldac.gz"))
+        return train + read_ldac(find("text/nips/nips_test.ldac.gz")), 7605
+    if name == "reuters":
+        return read_ldac(find("text/reuters/reuters.ldac")), 4258
+    raise ValueError(f"No corpus '{name}': it must be 'kos', 'nips' or 'reuters'.")
 
 
 class Images(NamedTuple):

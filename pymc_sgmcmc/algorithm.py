@@ -30,12 +30,20 @@ class Gradient(Protocol):
         ...
 
 
+class Noise(Protocol):
+    """Fresh N(0, I) draws at each call, shaped like theta or like other tensors."""
+
+    def __call__(self, like: Sequence[TensorVariable] | None = None) -> Tensors: ...
+
+
 @dataclass(frozen=True)
 class Algorithm(ABC):
     """A sampler: a frozen dataclass of hyperparameters that knows neither model nor data."""
 
     statistics: ClassVar[tuple[str, ...]] = ()
     """Names of the scalars that `diagnostics` gives, in order."""
+    step_size_shape: ClassVar[tuple[int, ...]] = ()
+    """Shape of the ``h`` of an update: a scalar, unless groups have a step size each."""
 
     @abstractmethod
     def init(self, theta: Sequence[np.ndarray], rng: np.random.Generator) -> dict[str, list]:
@@ -48,12 +56,12 @@ class Algorithm(ABC):
         state: State,
         gradient: Callable[[Tensors], Gradient],
         h: TensorVariable,
-        noise: Callable[[], Tensors],
+        noise: Noise,
     ) -> tuple[Tensors, State]:
         """One update: the next theta and state (same keys), as symbolic expressions.
 
         ``gradient(theta)`` evaluates the batch's gradient; ``h`` is the step size; ``noise()``
-        gives fresh N(0, I) draws shaped like theta.
+        gives fresh N(0, I) draws shaped like theta, ``noise(like)`` like those tensors.
         """
 
     def diagnostics(self, state: State) -> Tensors:

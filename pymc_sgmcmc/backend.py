@@ -3,10 +3,13 @@
 All that touches JAX or PyTensor's way of representing generators on it is in this file.
 """
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 from pytensor.compile.mode import Mode
+
+from pymc_sgmcmc.stream import Noise
 
 
 class Host:
@@ -38,6 +41,20 @@ class Jax:
 
     is_jax = True
 
+    @property
+    def has_accelerator(self) -> bool:
+        """Whether arrays live elsewhere than on the CPU."""
+        import jax
+
+        return jax.default_backend() != "cpu"
+
+    def __init__(self):
+        # PyTensor sets JAX's 64-bit mode when this is first imported. Arrays made before would be
+        # cut to 32 bits, and all would be compiled again for those made after.
+        import pytensor.link.jax.dispatch  # noqa: F401
+
+        _draw_noise_once()
+
     def array(self, value: np.ndarray) -> Any:
         """Put an array on the device."""
         import jax
@@ -62,6 +79,20 @@ class Jax:
         import jax
 
         return jax.tree.map(jax.numpy.asarray, state)
+
+
+@cache
+def _draw_noise_once() -> None:
+    """Keep XLA from transforming the same bits to normals again in each loop that uses them."""
+    import jax
+    from pytensor.link.jax.dispatch.random import jax_sample_fn
+
+    @jax_sample_fn.register(Noise)
+    def sample_noise(op, node):
+        def sample(key, size, dtype, zero, one):
+            return jax.lax.optimization_barrier(jax.random.normal(key, size, dtype))
+
+        return sample
 
 
 def backend_of(mode: Mode) -> Host | Jax:

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from pymc_sgmcmc.permutation import permutation
+
 
 @dataclass
 class Batches:
@@ -50,7 +52,7 @@ class Batches:
     def _new_epoch(self) -> None:
         # The generator's state at the epoch's start stands for the permutation when saving.
         self._epoch_rng = dict(self.rng.bit_generator.state)
-        self._epoch = self.rng.permutation(self.n_rows)
+        self._epoch = permutation(self.rng, self.n_rows)
         self._position = 0
 
     def take(self, n_batches: int) -> np.ndarray:

@@ -27,7 +27,10 @@ from pymc_sgmcmc.minibatch import (
     batched_terms,
     find_row_axis,
 )
+from pymc_sgmcmc.placeholders import check_covered, filled, fitted_to, refuse_whole
+from pymc_sgmcmc.rewrites import tidy
 from pymc_sgmcmc.self_check import check_terms
+from pymc_sgmcmc.sources import StreamedData
 from pymc_sgmcmc.stream import Stream
 from pymc_sgmcmc.substitute import substitute
 
@@ -43,10 +46,14 @@ class Rows:
     batch_size: int
     array: Array
     axis: int
+    streamed: StreamedData | None = None
+    """Where the rows come from, if the model's arrays are placeholders."""
 
     @property
     def n_rows(self) -> int:
         """N, as the data is now."""
+        if self.streamed is not None:
+            return self.streamed.n_rows
         return array_value(self.array).shape[self.axis]
 
 
@@ -106,6 +113,11 @@ class GradientSource:
         return {}
 
     @property
+    def streamed(self) -> StreamedData | None:
+        """Data of which each compiled call gets only the rows that it needs."""
+        return next((rows.streamed for rows in self.rows), None)
+
+    @property
     def constants(self) -> list[TensorVariable]:
         """Inputs that stay the same during a compiled call."""
         scales = [r.scale for r in self.rows]
@@ -162,7 +174,10 @@ class GradientSource:
 
     def check_data(self) -> None:
         """Refuse data that holds NaN or whose shape is not what the expressions were made for."""
+        streamed = self.streamed.names if self.streamed else ()
         for array, variable in self.data:
+            if array.name in streamed:
+                continue  # a placeholder; what is read is checked when it is
             refuse_nan(array)
             shape = array_value(array).shape
             if any(m not in (None, n) for m, n in zip(variable.type.shape, shape, strict=True)):
@@ -201,6 +216,7 @@ def gradient_source(
     batch_size: int | None = None,
     minibatch_dim: str | None = None,
     self_check: bool = True,
+    data: StreamedData | None = None,
 ) -> GradientSource:
     """Derive the stochastic gradient of a model with respect to some of its value variables.
 
@@ -214,6 +230,8 @@ def gradient_source(
         The dim to cut into batches, where more than one can be meant.
     self_check : bool, default True
         Compare the batches' likelihood with the model's own before use.
+    data : StreamedData, optional
+        The rows, where the model's containers are placeholders for them.
 
     Raises
     ------
@@ -229,13 +247,20 @@ def gradient_source(
             f"batch_size={batch_size!r} and pm.Minibatch in the model: use one of them "
             "(batch_size= leaves the model whole for predictions and is preferred)."
         )
+    if data is not None and batch_size is None:
+        raise ValueError("data= needs batch_size= too, and a model without pm.Minibatch.")
     if minibatches:
         parts = _written_with_minibatch(model)
     elif batch_size is not None:
-        parts = _cut_into_batches(model, batch_size, minibatch_dim, vars, self_check)
+        data = None if data is None else fitted_to(model, data)
+        with filled(model, data):
+            parts = _cut_into_batches(model, batch_size, minibatch_dim, self_check, data)
     else:
         parts = _whole(model)
-    return _differentiate(model, vars, *parts)
+    source = _differentiate(model, vars, *parts)
+    if data is not None:
+        refuse_whole(explicit_graph_inputs([source.log_prior]), data)
+    return source
 
 
 def sum_of(terms: Sequence[Variable]) -> TensorVariable:
@@ -259,12 +284,15 @@ def _whole(model: Model):
     return prior, sum_of(likelihood), _n_rows(likelihood), [], {}
 
 
-def _cut_into_batches(model, batch_size, minibatch_dim, vars, self_check):
+def _cut_into_batches(model, batch_size, minibatch_dim, self_check, data):
     """Batches of an unchanged model."""
     row_axis = find_row_axis(model, minibatch_dim)
-    check_batch_size(batch_size, row_axis.length)
+    check_batch_size(batch_size, data.n_rows if data else row_axis.length)
     index = pt.lvector("rows")
-    terms, cuts, rest, *_ = batched_terms(model, row_axis, index)
+    dtypes = {name: f.dtype for name, f in data.formats.items()} if data else {}
+    terms, cuts, rest, *_ = batched_terms(model, row_axis, index, dtypes=dtypes)
+    if data is not None:
+        check_covered(cuts, data)
     arrays = {array: cut.whole for array, cut in cuts.items()}
     for array in arrays:
         refuse_nan(array)
@@ -274,7 +302,7 @@ def _cut_into_batches(model, batch_size, minibatch_dim, vars, self_check):
     scale = pt.scalar("N/n", dtype=pytensor.config.floatX)
     likelihood = scale * sum_of([term.logp for term in terms])
     [(array, cut), *_] = cuts.items()
-    rows = Rows(index, scale, int(batch_size), array, cut.axis)
+    rows = Rows(index, scale, int(batch_size), array, cut.axis, data)
     return prior, likelihood, scale * batch_size, [rows], arrays
 
 
@@ -362,7 +390,7 @@ def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays)
         log_likelihood=log_likelihood,
         n_data=n_data,
         prior=[gradient_of(log_prior, v) for v in vars],
-        likelihood=[gradient_of(log_likelihood, v) for v in vars],
+        likelihood=tidy([gradient_of(log_likelihood, v) for v in vars]),
     )
     source.check_data()
     return source

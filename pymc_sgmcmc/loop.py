@@ -12,7 +12,11 @@ from pytensor.tensor.random.type import random_generator_type
 
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.gradients import GradientSource
+from pymc_sgmcmc.numba_linker import with_cheap_calls
 from pymc_sgmcmc.stream import Stream
+
+BEYOND_SENSE = 1e15
+"""A chain that has got so far from 0 (on the unconstrained scale) will not come back."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Outcome:
     gradient_norm: Any
     """Norm of the whole gradient, mean over the updates, a scalar."""
     checksum: Any
-    """A scalar that is finite if theta and the diagnostics are."""
+    """A scalar that is finite if theta and the diagnostics are, and below `BEYOND_SENSE`."""
     diagnostics: list
     """Scalars named by the algorithm's `statistics` and then by the source's."""
 
@@ -62,7 +66,7 @@ class Loop:
         self.n_vars = len(source.vars)
         self.layout = {name: len(arrays) for name, arrays in state_like.items()}
         floatX = pytensor.config.floatX
-        h = pt.vector("h", dtype=floatX)
+        h = pt.tensor("h", shape=(None, *algorithm.step_size_shape), dtype=floatX)
         rows = [pt.tensor(shape=(None, r.batch_size), dtype="int64") for r in source.rows]
         theta = [
             pt.tensor(v.name, shape=shape, dtype=v.dtype)
@@ -92,8 +96,8 @@ class Loop:
                 own.update(evaluations[-1].state)
                 return evaluations[-1]
 
-            def noise():
-                return stream.normals_like(old_theta)
+            def noise(like=None):
+                return stream.normals_like(old_theta if like is None else like)
 
             sampler_state = {name: s for name, s in state.items() if name not in own}
             new_theta, new_state = algorithm.update(old_theta, sampler_state, gradient, h, noise)
@@ -140,10 +144,12 @@ class Loop:
         own_diagnostics = [d.mean() for d in own_outputs]
         diagnostics = [*algorithm.diagnostics(final_state), *own_diagnostics]
         gradient_norm = pt.sqrt(squared.sum(axis=1)).mean()
-        checksum = pt.add(*(m.sum() for m in moving[: self.n_vars]), *diagnostics, 0.0)
+        total = pt.add(*(m.sum() for m in moving[: self.n_vars]), *diagnostics, 0.0)
+        checksum = pt.switch(pt.abs(total) < BEYOND_SENSE, total, np.nan)
         # A parameter out of its range (a step too large) must not raise: the update is seen to be
         # non-finite, and the chain holds its last finite point.
-        self.mode = get_mode(compile_kwargs.get("mode")).including("local_remove_check_parameter")
+        mode = get_mode(compile_kwargs.get("mode")).including("local_remove_check_parameter")
+        self.mode = with_cheap_calls(mode)
         kwargs = {name: value for name, value in compile_kwargs.items() if name != "mode"}
         self.function = pytensor.function(
             # The generator is advanced in place: copying one costs as much as many updates.

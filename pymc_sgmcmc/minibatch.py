@@ -5,7 +5,7 @@ of rows baked in). Instead each observed variable is built anew from the batch's
 PyMC's own `change_dist_size`, and its log probability derived as PyMC derives any other.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -265,7 +265,8 @@ def _only_candidate(
         raise ValueError(
             f"No observation dim found: no axis of the observed {names} can be cut into batches "
             "(each is part of one multivariate draw, has length 1, or belongs to a free variable "
-            "too). Give minibatch_dim=, or leave batch_size=None."
+            "too). Give minibatch_dim=, integrate out variables with a value for each row by "
+            "latents=, or leave batch_size=None."
         )
     options = ", ".join(f"'{name}'" if name else f"(length {n})" for name, n in candidates)
     raise ValueError(
@@ -361,6 +362,7 @@ def batched_terms(
     index: TensorVariable,
     latents: dict[Variable, TensorVariable] | None = None,
     global_values: dict[Variable, Variable] | None = None,
+    dtypes: Mapping[str, np.dtype] | None = None,
 ) -> BatchModel:
     """Build the terms of the model that are cut into batches.
 
@@ -374,6 +376,8 @@ def batched_terms(
         What stands for the batch's values of each latent variable, rows along the first axis.
     global_values : dict, optional
         What stands for the other free variables; default: the model's value variables.
+    dtypes : mapping, optional
+        Types in which the rows of some arrays come, by the arrays' names; default: their own.
     """
     latents = latents or {}
     observed_values = {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
@@ -385,9 +389,10 @@ def batched_terms(
         if axis is None or array in cuts or not isinstance(array, SharedVariable | Constant):
             return
         shape = [n if a != axis else None for a, n in enumerate(array_value(array).shape)]
-        whole = pt.tensor(array.name, shape=shape, dtype=array.type.dtype)
+        dtype = (dtypes or {}).get(array.name, array.type.dtype)
+        whole = pt.tensor(array.name, shape=shape, dtype=dtype)
         cuts[array] = CutArray(whole, axis)
-        batch[array] = whole[(slice(None),) * axis + (index,)]
+        batch[array] = whole[(slice(None),) * axis + (index,)].astype(array.type.dtype)
 
     for rv, axis in row_axis.axes.items():
         cut(_observed_array(model, rv), axis)

@@ -1,10 +1,19 @@
-"""A recorder that keeps the finished draws whatever ends the run."""
+"""Recorders for `pm.sample` that keep the finished draws whatever ends the run."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
 
 import pymc as pm
 from pymc.backends.base import MultiTrace
 from pymc.backends.ndarray import NDArray
 from pymc.util import drop_warning_stat
 from xarray import DataTree
+
+from pymc_sgmcmc.chains import Block, Run
+from pymc_sgmcmc.result import Memory, to_datatree
+
+SECONDS_PER_WRITE = 1.0
 
 
 class KeptDraws(NDArray):
@@ -86,3 +95,90 @@ class KeptDraws(NDArray):
         length = min(t.draw_idx - t.n_warmup for t in finished)
         cut = [t._slice(slice(t.n_warmup, t.n_warmup + length)) for t in finished]
         return drop_warning_stat(pm.to_inference_data(MultiTrace(cut), model=self.model, **kwargs))
+
+
+class StoredDraws(KeptDraws):
+    """One chain of a `pm.sample` whose draws go to a `ZarrStore` too."""
+
+    def __init__(self, name=None, model=None, vars=None, test_point=None, *, store=None, **kwargs):
+        super().__init__(name, model, vars, test_point, **kwargs)
+        self.store: Any = store
+        self._writer: Any = None
+        self.shared: dict[str, bool] = {}
+
+    def setup(self, draws, chain, sampler_vars=None) -> None:
+        """Begin a chain. Chain 0 comes first, and all of them before any draw."""
+        if chain == 0:
+            self.store.check(resume=False)
+            self.chains.clear()
+            self.shared["laid_out"] = False
+        super().setup(draws, chain, sampler_vars)
+        self._written = 0
+
+    def record(self, point, sampler_stats=None, *, in_warmup: bool) -> None:
+        """Record a draw."""
+        super().record(point, sampler_stats, in_warmup=in_warmup)
+        if in_warmup:
+            return
+        if self._writer is None:
+            self._begin()
+        elif time.perf_counter() - self._since > SECONDS_PER_WRITE:
+            self._write()
+
+    def _begin(self) -> None:
+        # Only now it is known how many draws are tuning.
+        run = Run(
+            model=self.model,
+            step=SimpleNamespace(stats_dtypes=self.sampler_vars),
+            tune=self.n_warmup,
+            draws=self.draws - self.n_warmup,
+            starts=[{}] * len(self.chains),
+            rngs=[],
+            vars=self.vars,
+            keep_warmup=False,
+            store=self.store,
+            _recorded=self,
+        )
+        if not self.shared["laid_out"]:
+            example = to_datatree(
+                Memory.example(run),
+                model=self.model,
+                tune=run.tune,
+                discard_warmup=True,
+                seconds=0.0,
+                include_data=True,
+                keep_warning_stat=False,
+                idata_kwargs={},
+                settings={},
+            )
+            self.store.create(run, example, {"sampler": "pm.sample"})
+            self.shared["laid_out"] = True
+        self._writer = self.store.writer(run, range(self.chain, self.chain + 1))
+        self._writer.__enter__()
+        self._since = time.perf_counter()
+
+    def _write(self) -> None:
+        """Send the draws since the last time to the store."""
+        assert self._stats is not None
+        first, end = self.n_warmup + self._written, self.draw_idx
+        where = slice(first, end)
+        values = {name: samples[where][None] for name, samples in self.samples.items()}
+        stats = [{k: v[where][None] for k, v in s.items()} for s in self._stats]
+        if end > first:
+            chains = range(self.chain, self.chain + 1)
+            self._writer.write(Block(chains, first, end - first, values, stats))
+        self._written = end - self.n_warmup
+        if self._writer.due():
+            self._writer.commit(None)
+        self._since = time.perf_counter()
+
+    def close(self) -> None:
+        """Send the last draws."""
+        if self._writer is not None:
+            try:
+                self._write()
+                self._writer.commit(None)
+            finally:
+                self._writer.__exit__(None, None, None)
+                self._writer = None
+        super().close()

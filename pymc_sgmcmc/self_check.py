@@ -41,7 +41,7 @@ def check_terms(
     n_rows = min(row_axis.length, MAX_ROWS)
     subset = rng.choice(row_axis.length, size=n_rows, replace=False)
     pieces = np.array_split(subset, min(4, n_rows))
-    data = [array_value(array) for array in arrays]
+    data = [np.asarray(array_value(a), dtype=whole.dtype) for a, whole in arrays.items()]
     values = model.value_vars
     with pytensor.config.change_flags(cxx=""):  # nothing is compiled: each graph runs a few times
         start = model.initial_point()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import field, fields
 from math import isfinite
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytensor
@@ -31,6 +31,8 @@ from pymc_sgmcmc.latents import Latents, without_latents
 from pymc_sgmcmc.loop import Loop, Outcome
 from pymc_sgmcmc.minibatch import array_value
 from pymc_sgmcmc.schedules import StepSize, as_schedule, step_sizes
+from pymc_sgmcmc.sources import StreamedData
+from pymc_sgmcmc.streaming import StreamedBatches
 
 COMMON_PARAMETERS = """\
 vars : list of variables, optional
@@ -52,6 +54,10 @@ replacement : bool, default False
     Draw rows independently instead of in shuffled epochs.
 self_check : bool, default True
     Check at construction that the likelihoods of disjoint batches add up to that of all rows.
+data : dict, iterable or StreamedData, optional
+    Data that stays on disk: a source of rows for each of the model's `pm.Data` containers with a
+    row for each datum, as in ``{"X": memmap, "y": memmap}``. The containers hold a few rows as
+    placeholders.
 model : pymc.Model, optional
     Default: the model on the context stack.
 rng : int or numpy.random.Generator, optional
@@ -85,21 +91,33 @@ class SGMCMCState(StepMethodState):
     warned: bool
 
 
+class Group(NamedTuple):
+    """Variables that one sampler of a `Groups` step moves, made by the sampler's ``on``."""
+
+    sampler: "type[SGMCMCStep]"
+    vars: Any
+    step_size: StepSize
+    hyperparameters: dict[str, Any]
+
+
 class SGMCMCStep(BlockedStep):
     """Base of all samplers: binds an `Algorithm` to a model as a step of `pm.sample`.
 
     A subclass gives `name` and `algorithm_class`; the fields of the latter become keyword
-    arguments, and ``{{common}}`` in its docstring the parameters that all samplers share.
+    arguments, and ``{{common}}`` in its docstring the parameters that all samplers share
+    (``{{batches}}``: those that are about batches and draws).
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
+    step_size_names: tuple[str, ...] = ("step_size",)
+    """Names of the statistics that hold an update's step sizes."""
     default_blocked = True
     default_tune_steps = 500
     _state_class = SGMCMCState
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        cls.stats_dtypes_shapes = _statistics(cls.algorithm_class.statistics)
+        cls.stats_dtypes_shapes = _statistics(cls.algorithm_class.statistics, cls.step_size_names)
         own = [
             inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default)
             for f in fields(cls.algorithm_class)
@@ -109,7 +127,9 @@ class SGMCMCStep(BlockedStep):
         cls.__signature__ = inspect.Signature(shared[:2] + own + shared[2:])
         if cls.__doc__:
             common_doc = textwrap.indent(COMMON_PARAMETERS, "    ").lstrip()
+            batches_doc = common_doc[common_doc.index("batch_size :") :]
             cls.__doc__ = cls.__doc__.replace("{common}", common_doc)
+            cls.__doc__ = cls.__doc__.replace("{batches}", batches_doc)
 
     def __init__(
         self,
@@ -122,6 +142,7 @@ class SGMCMCStep(BlockedStep):
         thin: int = 1,
         replacement: bool = False,
         self_check: bool = True,
+        data: Any = None,
         model: Model | None = None,
         rng: RandomGenerator = None,
         initial_point: PointType | None = None,
@@ -130,13 +151,6 @@ class SGMCMCStep(BlockedStep):
         **hyperparameters,
     ):
         self.schedule = as_schedule(step_size)
-        own = [f.name for f in fields(self.algorithm_class)]
-        for name in hyperparameters.keys() - set(own):
-            raise TypeError(
-                f"{type(self).__name__} has no argument '{name}'. Its own are: "
-                f"{', '.join(own) or 'none'}; see help({type(self).__name__}) for the shared ones."
-            )
-        self.algorithm = self.algorithm_class(**hyperparameters)
         if not isinstance(thin, int | np.integer) or thin < 1:
             raise ValueError(f"thin={thin!r} must be a whole number of updates, at least 1.")
         self.thin = int(thin)
@@ -146,28 +160,59 @@ class SGMCMCStep(BlockedStep):
         self.blocked = blocked
         self.rng = get_random_generator(rng)
         self._compile_kwargs = dict(compile_kwargs or {})
+        model = modelcontext(model)
+        self.model = model if latents is None else without_latents(model, latents.vars)
+        self.vars = continuous(self.model, _counterparts(model, self.model, vars))
+        self.algorithm = self.bind(self.model, self.vars, hyperparameters)
         options: dict[str, Any] = {
             "batch_size": batch_size,
             "minibatch_dim": minibatch_dim,
             "self_check": self_check,
         }
-        model = modelcontext(model)
         if latents is None:
-            self.model = model
-            self.vars = _continuous(model, vars)
-            self.source = gradient_source(model, self.vars, **options)
-        else:
-            self.model = without_latents(model, latents.vars)
-            self.vars = _continuous(self.model, _counterparts(model, self.model, vars))
+            streamed = None if data is None else StreamedData.of(data)
+            self.source = gradient_source(model, self.vars, data=streamed, **options)
+        elif data is None:
             self.source = latent_gradient_source(model, self.model, self.vars, latents, **options)
+        else:
+            raise ValueError(
+                f"data= ({', '.join(StreamedData.of(data).names)}) and latents= together: latent "
+                "variables need the data in memory so far. Leave data=None, or marginalise the "
+                "latent variables."
+            )
         self.statistics = (*self.algorithm.statistics, *self.source.statistics)
-        self.stats_dtypes_shapes = _statistics(self.statistics)
+        self.stats_dtypes_shapes = _statistics(self.statistics, self.step_size_names)
         self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
         self._process = os.getpid()
         self._loop: Loop | None = None
         start = dict(self.model.initial_point() if initial_point is None else initial_point)
         self.setup_chain(self.rng, tune=0, draws=0)
         self._try_out(start)
+
+    @classmethod
+    def on(cls, vars, *, step_size: StepSize, **hyperparameters) -> Group:
+        """Name the variables that this sampler moves in a step of several samplers, `Groups`.
+
+        Parameters
+        ----------
+        vars : list of variables
+        step_size : float, schedule or callable
+            As for the class.
+        **hyperparameters
+            The sampler's own; what is about batches and draws goes to `Groups`.
+        """
+        return Group(cls, vars, step_size, hyperparameters)
+
+    @classmethod
+    def bind(cls, model: Model, vars: list, hyperparameters: dict[str, Any]) -> Algorithm:
+        """Make the algorithm for these value variables of a model."""
+        own = [f.name for f in fields(cls.algorithm_class)]
+        for name in hyperparameters.keys() - set(own):
+            raise TypeError(
+                f"{cls.__name__} has no argument '{name}'. Its own are: "
+                f"{', '.join(own) or 'none'}; see help({cls.__name__}) for the shared ones."
+            )
+        return cls.algorithm_class(**hyperparameters)
 
     def __repr__(self):
         step_size = getattr(self.schedule, "value", self.schedule)
@@ -191,6 +236,18 @@ class SGMCMCStep(BlockedStep):
     def setup_chain(self, rng: RandomGenerator, tune: int, draws: int) -> None:
         """Begin a chain: fresh momentum, batches and noise from ``rng``, the data as it is now."""
         super().setup_chain(rng, tune, draws)
+        self._load_data()
+        self._begin_streams(tune)
+
+    def beside(self, rng: RandomGenerator, tune: int, draws: int) -> "SGMCMCStep":
+        """Return a step at the start of another chain that shares the compiled loop and data."""
+        other = object.__new__(type(self))  # `copy` would go by way of the pickled state
+        other.__dict__.update(self.__dict__)
+        super(SGMCMCStep, other).setup_chain(rng, tune, draws)
+        other._begin_streams(tune)
+        return other
+
+    def _load_data(self) -> None:
         backend = backend_of(get_mode(self._compile_kwargs.get("mode")))
         if backend.is_jax and os.getpid() != self._process:
             raise RuntimeError(
@@ -202,41 +259,63 @@ class SGMCMCStep(BlockedStep):
         self.source.check_data()
         for rows in self.source.rows:
             check_batch_size(rows.batch_size, rows.n_rows)
-        noise_rng, self._init_rng, *batch_rngs = self.rng.spawn(2 + len(self.source.rows))
-        self._noise = backend.generator(noise_rng)
-        self._batches = [
-            Batches(rows.n_rows, rows.batch_size, batch_rng, self.replacement)
-            for rows, batch_rng in zip(self.source.rows, batch_rngs, strict=True)
-        ]
         floatX = pytensor.config.floatX
         scales = [np.asarray(r.n_rows / r.batch_size, dtype=floatX) for r in self.source.rows]
         data = [array_value(array) for array, _ in self.source.data]
         self._constants = [backend.array(c) for c in [*scales, *data]]
         first = self.source.rows[0] if self.source.rows else None
         self._updates_per_epoch = first.n_rows / first.batch_size if first else 1.0
+
+    def _begin_streams(self, tune: int) -> None:
+        noise_rng, self._init_rng, *batch_rngs = self.rng.spawn(2 + len(self.source.rows))
+        self._noise = self._backend.generator(noise_rng)
+        self._batches: list[Batches | StreamedBatches] = [
+            Batches(rows.n_rows, rows.batch_size, batch_rng, self.replacement)
+            if rows.streamed is None
+            else StreamedBatches(rows.streamed, rows.batch_size, batch_rng, self.replacement)
+            for rows, batch_rng in zip(self.source.rows, batch_rngs, strict=True)
+        ]
+        streamed = [b.longest for b in self._batches if isinstance(b, StreamedBatches)]
+        self._longest_call = min([self.thin, *streamed])
         self._state: dict[str, list] | None = None
         self.n_updates = 0
         self.warned = False
         self._burnt_in = max(tune, BURNT_IN) * self.thin
-        self._updates_per_call = min(self.thin, FIRST_CALL)
+        self._updates_per_call = min(self._longest_call, FIRST_CALL)
         self._lengths_run: set[int] = set()
 
     def _run(self, theta: list, others: list, n_updates: int) -> tuple[Outcome, np.ndarray]:
         """One compiled call."""
         array = self._backend.array
         h = step_sizes(self.schedule, self.n_updates, n_updates, self._updates_per_epoch)
-        rows = [batches.take(n_updates) for batches in self._batches]
+        rows, constants = self._batches_of_call(n_updates)
         assert self._loop is not None  # `_begin` has made it
         outcome = self._loop(
             array(h.astype(pytensor.config.floatX)),
-            [array(r) for r in rows],
+            rows,
             theta,
             self._state,
             self._noise,
-            [*self._constants, *others],
+            [*constants, *others],
         )
         self._noise = outcome.rng
         return outcome, h
+
+    def _batches_of_call(self, n_updates: int) -> tuple[list, list]:
+        """Row numbers and constants; of streamed data only the rows that the call needs."""
+        array = self._backend.array
+        rows, constants = [], list(self._constants)
+        for batches in self._batches:
+            if isinstance(batches, StreamedBatches):
+                block = batches.take(n_updates)
+                for k, (data, _) in enumerate(self.source.data, start=len(self.source.rows)):
+                    if data.name in block:
+                        constants[k] = array(block[data.name])
+                numbers = np.arange(n_updates * batches.batch_size).reshape(n_updates, -1)
+            else:
+                numbers = batches.take(n_updates)
+            rows.append(array(numbers))
+        return rows, constants
 
     def _begin(self, point: PointType) -> None:
         """Initial sampler state, and the compiled loop if this process has none yet."""
@@ -280,7 +359,8 @@ class SGMCMCStep(BlockedStep):
         """Run ``thin`` updates from a point; one compiled call, or several of half a second."""
         self._begin(point)
         theta, others = self._split(point)
-        potential, gradient_norm, done = np.nan, 0.0, 0
+        potential, done = np.nan, 0
+        norms: list[np.ndarray] = []
         diagnostics: list[Any] = [np.nan] * len(self.statistics)
         failure: tuple[str, int] | None = None
         while done < self.thin and failure is None:
@@ -293,17 +373,19 @@ class SGMCMCStep(BlockedStep):
                 theta, self._state = outcome.theta, outcome.state
                 diagnostics = outcome.diagnostics
                 potential = float(outcome.potential)
-                gradient_norm += norm * n / self.thin
+                # Kept apart: their mean must not depend on how updates are split into calls.
+                squared = np.asarray(outcome.squared_gradient, dtype=np.float64)
+                norms.append(np.sqrt(squared.sum(axis=1)))
             else:
                 failure = self._first_nonfinite(outcome)
             self.n_updates += n
             done += n
         shown = dict(zip(self.statistics, map(float, diagnostics), strict=True))
         stats = {
-            "step_size": float(h[-1]),
+            **dict(zip(self.step_size_names, np.atleast_1d(h[-1]).tolist(), strict=True)),
             **shown,
             "potential": potential if failure is None else np.nan,
-            "gradient_norm": gradient_norm if failure is None else np.nan,
+            "gradient_norm": np.concatenate(norms).mean() if failure is None else np.nan,
             "nonfinite": failure is not None,
             "n_updates": self.n_updates,
             "warning": self._caution(shown) if failure is None else self._warn(*failure, h),
@@ -316,11 +398,11 @@ class SGMCMCStep(BlockedStep):
         """Choose the next call's length from this one's, unless this was the first so long."""
         if n_updates not in self._lengths_run:
             self._lengths_run.add(n_updates)  # it may have compiled: JAX does for each length
-        elif seconds > SECONDS_PER_CALL or self._updates_per_call < self.thin:
+        elif seconds > SECONDS_PER_CALL or self._updates_per_call < self._longest_call:
             affordable = int(SECONDS_PER_CALL * n_updates / seconds)
             # A power of two, so that few lengths are ever compiled.
             affordable = 2 ** int(np.log2(max(affordable, 1)))
-            self._updates_per_call = min(self.thin, affordable)
+            self._updates_per_call = min(self._longest_call, affordable)
 
     def _first_nonfinite(self, outcome: Outcome) -> tuple[str, int]:
         """Variable and position in the call of the first non-finite value."""
@@ -333,7 +415,10 @@ class SGMCMCStep(BlockedStep):
         return self.vars[int(np.argmin(finite))].name, len(squared) - 1
 
     def _caution(self, diagnostics: dict[str, float]) -> SamplerWarning | None:
-        """Once a chain, after its burn-in: what the algorithm has to say of its state."""
+        """Once a chain: a bad order of streamed rows, and the algorithm's word after burn-in."""
+        for batches in self._batches:
+            if isinstance(batches, StreamedBatches) and (message := batches.complaint()):
+                return SamplerWarning(WarningType.BAD_PARAMS, message, "warning")
         if self.n_updates != self._burnt_in:
             return None
         n_elements = sum(int(np.prod(shape)) for shape in self.source.shapes)
@@ -350,13 +435,19 @@ class SGMCMCStep(BlockedStep):
             return None
         self.warned = True
         update = self.n_updates - len(h) + at
+        h = self._step_sizes_of(name, h)
         message = (
             f"{type(self).__name__}: '{name}' became non-finite at update {update} with step size "
             f"{h[at]:.4g}. The chain holds its last finite point and goes on from there; such "
             "draws are marked in the statistic 'nonfinite'. Try a smaller step_size or a larger "
             "batch_size, or standardise the data."
         )
-        return SamplerWarning(WarningType.BAD_PARAMS, message, "error", step=update)
+        extra = {"variable": name, "update": update, "step_size": float(h[at])}
+        return SamplerWarning(WarningType.BAD_PARAMS, message, "error", step=update, extra=extra)
+
+    def _step_sizes_of(self, name: str, h: np.ndarray) -> np.ndarray:
+        """The step sizes with which a variable moved."""
+        return h
 
     # ---- saved state -----------------------------------------------------------------------
 
@@ -415,35 +506,34 @@ class SGMCMCStep(BlockedStep):
 
     # ---- progress bar ----------------------------------------------------------------------
 
-    @classmethod
-    def _shown(cls) -> dict[str, tuple[str, str]]:
+    def _shown(self) -> dict[str, tuple[str, str]]:
+        """Header and format of the statistics in the progress bar."""
         columns = {"step_size": ("Step size", ".3g")}
-        if "kinetic_temperature" in cls.algorithm_class.statistics:
+        if "kinetic_temperature" in self.statistics:
             columns["kinetic_temperature"] = ("Temperature", ".2f")
         return columns | {"gradient_norm": ("Gradient", ".3g")}
 
-    @classmethod
-    def _progressbar_config(cls, n_chains=1):
+    def _progressbar_config(self, n_chains=1):
         columns = [
             TextColumn(f"{{task.fields[{key}]:{spec}}}", table_column=Column(header, ratio=1))
-            for key, (header, spec) in cls._shown().items()
+            for key, (header, spec) in self._shown().items()
         ]
-        return columns, {key: [0.0] * n_chains for key in cls._shown()}
+        return columns, {key: [0.0] * n_chains for key in self._shown()}
 
-    @classmethod
-    def _make_progressbar_update_functions(cls):
+    def _make_progressbar_update_functions(self):
         def update(stats):
-            shown = {key: stats[key] for key in cls._shown()}
+            shown = {key: stats[key] for key in self._shown()}
             return shown | {"failing": stats["nonfinite"]}
 
         return (update,)
 
 
-def _statistics(names: Sequence[str]) -> dict[str, tuple[type, list | None]]:
+def _statistics(
+    names: Sequence[str], step_sizes: Sequence[str]
+) -> dict[str, tuple[type, list | None]]:
     """Types and shapes of a draw's statistics, the sampler's own ``names`` among them."""
     return {
-        "step_size": (np.float64, []),
-        **{name: (np.float64, []) for name in names},
+        **{name: (np.float64, []) for name in [*step_sizes, *names]},
         "potential": (np.float64, []),
         "gradient_norm": (np.float64, []),
         "nonfinite": (bool, []),
@@ -473,7 +563,7 @@ def _counterparts(model: Model, smaller: Model, vars) -> list | None:
     return found
 
 
-def _continuous(model: Model, vars) -> list:
+def continuous(model: Model, vars) -> list:
     """Value variables to sample, all of them continuous."""
     if vars is None:
         chosen = list(model.value_vars)

@@ -2,12 +2,20 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-import pytensor.tensor as pt
+from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
+
+LARGE = 2**13
+"""Elements of a variable whose noise is drawn by itself."""
+
+
+class Noise(NormalRV):
+    """Standard normals; `backend.py` sees to it that JAX draws them only once."""
 
 
 class Stream:
@@ -30,12 +38,16 @@ class Stream:
     def normals_like(self, theta: Sequence[TensorVariable]) -> Tensors:
         """Fresh N(0, I) draws shaped like theta, in its float types (a wider one costs double)."""
         draws: dict[int, TensorVariable] = {}
-        for dtype in dict.fromkeys(t.dtype for t in theta):
-            # One call for all variables: each call has a price of its own.
-            alike = [k for k, t in enumerate(theta) if t.dtype == dtype]
+        groups: dict[Any, list[int]] = {}
+        for k, t in enumerate(theta):
+            # One call for all small variables: each call has a price of its own. A large one's
+            # draws are used at once, while they are in the cache.
+            alone = k if math.prod(t.type.shape) > LARGE else None
+            groups.setdefault((t.dtype, alone), []).append(k)
+        for (dtype, _), alike in groups.items():
             sizes = [math.prod(theta[k].type.shape) for k in alike]
             zero, one = np.zeros((), dtype), np.ones((), dtype)
-            z = self.draw(pt.random.normal, zero, one, size=(sum(sizes),), dtype=dtype)
+            z = self.draw(Noise(), zero, one, size=(sum(sizes),), dtype=dtype)
             ends = np.cumsum(sizes)
             for k, size, end in zip(alike, sizes, ends, strict=True):
                 draws[k] = z[end - size : end].reshape(theta[k].type.shape)

@@ -29,8 +29,9 @@ class Sampler(NamedTuple):
     """One row: a sampler, and settings that suit targets of about unit scale."""
 
     step: type[SGMCMCStep]
-    kind: Literal["linear", "thermostat", "preconditioned"]
-    """linear: on a Gaussian every update is an affine map of (theta, p) and of Gaussian noise."""
+    kind: Literal["linear", "thermostat", "preconditioned", "simplex"]
+    """linear: on a Gaussian every update is an affine map of (theta, p) and of Gaussian noise.
+    simplex: for probability simplexes only, which are its targets."""
     step_size: float
     bias: float
     """Bound on the bias at this step size: relative for second moments, in sd for means."""
@@ -52,6 +53,8 @@ class Sampler(NamedTuple):
 # not 1, so that a wrong power of D shows
 D = {"diffusion": 1.5}
 F = {"friction": 1.5}
+# not the prior's own sum of 3, so that it shows if A mattered
+A = {"concentration": 5.0}
 # PSGLD without minibatch noise is exact (for small steps) with alpha = 0 and Gamma only.
 EXACT = {"alpha": 0.0, "lam": 5.0, "gamma": True}
 # With minibatch noise V must average over many updates, or G correlates with the gradient.
@@ -66,7 +69,10 @@ SAMPLERS = [
     Sampler(sgm.SGNHT, "thermostat", 0.03, 0.03, {"theta": 1}, D, D),
     Sampler(sgm.MSGNHT_E, "thermostat", 0.03, 0.03, {"theta": 1}, D, D),
     Sampler(sgm.MSGNHT_S, "thermostat", 0.03, 0.015, {"theta": 2}, D, D),
+    Sampler(sgm.SGRLD, "simplex", 0.002, 0.015, {"theta": 1}, A, A),
 ]
+SIMPLEX = [s for s in SAMPLERS if s.kind == "simplex"]
+UNCONSTRAINED = [s for s in SAMPLERS if s.kind != "simplex"]
 LINEAR = [s for s in SAMPLERS if s.kind == "linear"]
 THERMOSTATS = [s for s in SAMPLERS if s.kind == "thermostat"]
 
@@ -131,13 +137,13 @@ class OneUpdate:
             name: [pt.tensor(shape=np.shape(a), dtype="float64") for a in arrays]
             for name, arrays in state.items()
         }
-        h = pt.scalar("h", dtype="float64")
+        h = pt.tensor("h", shape=algorithm.step_size_shape, dtype="float64")
         self.n_gradients = self.n_noises = 0
         noises: list = []
 
-        def noise():
+        def noise(like=None):
             self.n_noises += 1
-            draws = [v.type() for v in variables]
+            draws = [v.type() for v in (variables if like is None else like)]
             noises.extend(draws)
             return draws
 
@@ -229,7 +235,7 @@ class Chain:
         scales = [array(np.asarray(r.n_rows / r.batch_size)) for r in self.source.rows]
         data = [array(array_value(a)) for a, _ in self.source.data]
         noise = self.backend.generator(rng.spawn(1)[0])
-        h = array(np.full(every, h))
+        h = array(np.full((every, *np.shape(h)), h))
         kept = []
         for k in range(burn_in + snapshots):
             rows = [array(b.take(every)) for b in batches]

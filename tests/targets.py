@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from scipy.special import softmax
 
 # ---- several one-dimensional potentials and a correlated Gaussian, side by side ------------
 
@@ -125,6 +126,45 @@ class NormalGamma:
             y = np.broadcast_to(self.y[:, None], (self.n_rows, replicas))
             pm.Normal("y", mu, gamma**-0.5, observed=y)
         return model
+
+
+# ---- probabilities of categories, with or without minibatches ------------------------------
+
+
+class DirichletCategorical:
+    """pi ~ Dirichlet(alpha), N rows of one category each: the posterior is Dirichlet(alpha + n)."""
+
+    alpha = np.array([1.0, 0.5, 1.5])
+    counts = np.array([30, 12, 3])
+
+    def __init__(self):
+        self.n_rows = int(self.counts.sum())
+        shape = self.alpha + self.counts
+        total = shape.sum()
+        self.mean = shape / total
+        spread = np.diag(self.mean) - np.outer(self.mean, self.mean)
+        self.covariance = spread / (total + 1)
+        self.sd = np.sqrt(np.diag(self.covariance))
+
+    def replicas(self, n: int) -> pm.Model:
+        """Many independent simplexes that have seen the same rows."""
+        with pm.Model() as model:
+            pi = pm.Dirichlet("pi", self.alpha, shape=(n, 3))
+            pm.Multinomial("n", self.n_rows, pi, observed=np.tile(self.counts, (n, 1)))
+        return model
+
+    def rows(self) -> pm.Model:
+        """One simplex and a row for each observation."""
+        with pm.Model(coords={"obs": range(self.n_rows)}) as model:
+            category = pm.Data("category", np.repeat(range(3), self.counts), dims="obs")
+            pm.Categorical("y", pm.Dirichlet("pi", self.alpha), observed=category, dims="obs")
+        return model
+
+    @staticmethod
+    def simplex(y: np.ndarray) -> np.ndarray:
+        """PyMC's y to pi."""
+        logits = np.concatenate([y, -y.sum(axis=-1, keepdims=True)], axis=-1)
+        return softmax(logits, axis=-1)
 
 
 @cache

@@ -31,6 +31,7 @@ def python_blocks(path):
     [
         "README.md",
         "docs/quickstart.md",
+        "docs/streaming.md",
         "docs/adding_a_sampler.md",
         "docs/evaluation.md",
         "docs/neural_importance.md",

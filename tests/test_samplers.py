@@ -13,7 +13,9 @@ from tests.samplers import (
     BACKENDS,
     LINEAR,
     SAMPLERS,
+    SIMPLEX,
     THERMOSTATS,
+    UNCONSTRAINED,
     Chain,
     assert_mean,
     blocks,
@@ -22,6 +24,7 @@ from tests.samplers import (
 from tests.targets import (
     COVARIANCE,
     POLYNOMIALS,
+    DirichletCategorical,
     NormalGamma,
     NormalMeans,
     Quadrature,
@@ -29,7 +32,8 @@ from tests.targets import (
     zoo,
 )
 
-every_sampler = pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda s: s.name)
+every_sampler = pytest.mark.parametrize("sampler", UNCONSTRAINED, ids=lambda s: s.name)
+every_simplex_sampler = pytest.mark.parametrize("sampler", SIMPLEX, ids=lambda s: s.name)
 every_backend = pytest.mark.parametrize("mode", BACKENDS)
 
 REPLICAS = 2000
@@ -138,7 +142,7 @@ def test_c_linker_draws_what_numba_draws(sampler):
         np.testing.assert_allclose(state[name][0], other_state[name][0], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS[2:], ids=lambda s: s.name)
+@pytest.mark.parametrize("sampler", UNCONSTRAINED[2:], ids=lambda s: s.name)
 def test_jax_computes_what_python_computes(sampler):
     """Without injected noise an update is deterministic and JAX must agree with Python."""
     name = "friction" if sampler.kind == "linear" else "diffusion"
@@ -169,6 +173,21 @@ def test_normal_gamma(sampler):
     ]:
         assert_mean(draws.mean(axis=0), mean, 2 * sampler.bias * np.sqrt(var))
         assert_mean(((draws - mean) ** 2).mean(axis=0), var, 2 * sampler.bias * var)
+
+
+@every_backend
+@every_simplex_sampler
+def test_moments_on_simplexes(sampler, mode):
+    """A Dirichlet prior and counts: the posterior is a Dirichlet."""
+    target = DirichletCategorical()
+    chain = Chain(target.replicas(REPLICAS), sampler.algorithm(), mode)
+    theta, _ = chain.run(sampler.step_size, seed=14, snapshots=40, every=50, burn_in=20)
+    pi = target.simplex(theta[0])
+    deviations = pi - target.mean
+    pairs = np.einsum("kri,krj->krij", deviations, deviations)
+    assert_mean(pi.mean(axis=0), target.mean, sampler.bias * target.sd)
+    bias = sampler.bias * np.outer(target.sd, target.sd)
+    assert_mean(pairs.mean(axis=0), target.covariance, bias)
 
 
 # ---- minibatch noise -----------------------------------------------------------------------
@@ -220,6 +239,27 @@ def test_minibatch_noise(sampler, mode):
         assert_mean(blocks(mean_xi), xi, 0.04 * xi)
     if sampler.kind != "thermostat":
         assert theta_var > 1.2 / target.precision, "too little noise to show anything"
+
+
+@every_simplex_sampler
+def test_minibatch_noise_on_simplexes(sampler):
+    """By batches of 5 of 45 rows, drawn with replacement: posterior and the noise's excess.
+
+    Near the posterior's mean an update is x - k x + N(0, 2 k v) with k = e N / (2 A), v the
+    posterior's variance, and the gradient's noise adds N(0, N / n k^2 v). So the variance is
+    v (1 + k (N / n + 1) / 2), to first order in k.
+    """
+    target = DirichletCategorical()
+    batch_size, A = 5, sampler.noisy_settings["concentration"]
+    algorithm = sampler.step.algorithm_class(**sampler.noisy_settings)
+    chain = Chain(target.rows(), algorithm, "JAX", batch_size=batch_size)
+    theta, _ = chain.run(sampler.step_size, seed=15, snapshots=4000, every=100, burn_in=50)
+    pi = target.simplex(theta[0])
+    k = sampler.step_size * target.n_rows / (2 * A)
+    excess = k * (target.n_rows / batch_size + 1) / 2
+    var = target.sd**2 * (1 + excess)
+    assert_mean(blocks(pi), target.mean, 0.05 * target.sd)
+    assert_mean(blocks((pi - target.mean) ** 2), var, 0.5 * excess * target.sd**2)
 
 
 # ---- order of the bias, where no exact answer is known -------------------------------------

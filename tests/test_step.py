@@ -307,6 +307,20 @@ def test_nonfinite_update_loses_nothing(regression, caplog):
         assert text in warnings[0]
 
 
+def test_chain_goes_on_after_it_left_all_sense(regression):
+    """One huge update: theta and thermostat are finite still, but would never come back."""
+    step = make_step(regression, step_size=lambda update: 1e12 if update == 10 else 1e-3, thin=1)
+    point, bad, xi = regression.initial_point(), [], []
+    step.setup_chain(np.random.default_rng(3), 0, 0)
+    for _ in range(30):
+        point, [stats] = step.step(point)
+        bad.append(stats["nonfinite"])
+        xi.append(stats["thermostat"])
+    assert np.flatnonzero(bad).tolist() == [10]
+    assert np.nanmax(np.abs(xi)) < 10
+    assert np.abs(point["w"]).max() < 10
+
+
 @pytest.mark.parametrize(
     ("options", "cautioned"),
     [({"step_size": 0.02}, True), ({"step_size": 0.02, "replacement": True}, False),

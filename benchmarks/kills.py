@@ -1,0 +1,88 @@
+"""Does a run survive ``kill -9``, bit for bit?
+
+    python benchmarks/kills.py          # about 10 minutes, writes benchmarks/results/kills.txt
+
+First, processes that sample are killed at random moments, one after another and with chains in
+processes, and resumed by the next process, until 50 have been killed; each finished run is compared
+with one that was never stopped. Then one small run is killed at every single moment of writing:
+before, in the middle of, and after each file that is written or renamed.
+"""
+
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytensor
+import zarr
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+import kills
+
+import pymc_sgmcmc as sgm
+from pymc_sgmcmc import chains
+
+KILLS = 50
+RESULTS = Path(__file__).parent / "results" / "kills.txt"
+
+
+def killed_at_random(model, step, folder):
+    rng = np.random.default_rng(0)
+    chains.SECONDS_PER_BLOCK = 0.01
+    lines = []
+    for method, least in (("sequential", KILLS // 2), ("parallel", KILLS - KILLS // 2)):
+        path = folder / f"{method}.zarr"
+        go = kills.prepared(model, step, path, method, draws=400)
+        began = time.perf_counter()
+        expected = go()
+        seconds = time.perf_counter() - began
+        n_kills, n_runs, n_same = 0, 0, 0
+        while n_kills < least:
+            shutil.rmtree(path)
+            while kills.kill_after(kills.in_child(go), rng.uniform(0, seconds)):
+                n_kills += 1
+            n_runs += 1
+            n_same += kills.same(sgm.ZarrStore(path).to_datatree(), expected)
+        lines.append(
+            f"{method}: {n_kills} processes killed at random moments, {n_runs} runs finished, "
+            f"{n_same} of them identical to the undisturbed run"
+        )
+        print(lines[-1], flush=True)
+        assert n_same == n_runs
+    return lines
+
+
+def killed_at_every_moment(model, step, folder):
+    path = folder / "every.zarr"
+    go = kills.prepared(model, step, path, draws=6, tune=2, chains=1)
+    expected = go()
+    n = kills.moments_of(go, path)
+    n_same = 0
+    for k in range(n):
+        kills.die_at(go, path, k)
+        n_same += kills.same(go(), expected)
+    line = f"every moment of writing of a small run: {n} killed, {n_same} resumed identically"
+    print(line, flush=True)
+    assert n_same == n
+    return [line]
+
+
+def main():
+    began = time.perf_counter()
+    with pytensor.config.change_flags(mode="FAST_COMPILE"), tempfile.TemporaryDirectory() as folder:
+        model = kills.small_model()
+        step = kills.small_step(model)
+        lines = killed_at_random(model, step, Path(folder))
+        lines += killed_at_every_moment(model, step, Path(folder))
+    head = (
+        f"{time.strftime('%Y-%m-%d')}, {platform.system()}, Python {platform.python_version()}, "
+        f"zarr {zarr.__version__}, {time.perf_counter() - began:.0f} seconds"
+    )
+    RESULTS.write_text("\n".join([head, *lines]) + "\n")
+
+
+if __name__ == "__main__":
+    main()

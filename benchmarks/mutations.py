@@ -1,0 +1,133 @@
+"""Break the code on purpose, one place at a time, and see that the tests fail.
+
+    python benchmarks/mutations.py              # an hour or so: each mutation runs its tests
+    python benchmarks/mutations.py noise batch  # those whose name holds one of the words
+
+Works on a copy of the repository in a temporary folder; writes benchmarks/results/mutations.txt.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+REPOSITORY = Path(__file__).parent.parent
+RESULTS = REPOSITORY / "benchmarks" / "results" / "mutations.txt"
+
+
+class Mutation(NamedTuple):
+    """One place to break."""
+
+    name: str
+    file: str
+    right: str
+    wrong: str
+    tests: str
+    """Arguments of pytest: the fewest tests that should notice."""
+
+
+SAMPLERS = "tests/test_samplers.py -k 'JAX or order or limit'"
+LETTERS = "tests/test_splitting.py"
+BOTH = f"{LETTERS} tests/test_samplers.py"
+FRESH = "tests/test_samplers.py -k fresh"
+BEGIN = "        self._begin(point)\n        theta, others = self._split(point)\n        potential"
+NOISE = "sd = pt.sqrt(2 * diffusion * dt)"
+
+MUTATIONS = [
+    Mutation("nothing", "splitting.py", NOISE, NOISE,
+             "tests/test_samplers.py tests/test_splitting.py tests/test_step.py"),
+    Mutation("noise: variance x 1.2", "splitting.py", NOISE,
+             "sd = pt.sqrt(2.4 * diffusion * dt)", SAMPLERS),
+    Mutation("noise: h for its square root", "splitting.py", NOISE,
+             "sd = pt.sqrt(2 * diffusion) * dt", SAMPLERS),
+    Mutation("noise: wrong power of D", "splitting.py", NOISE,
+             "sd = diffusion * pt.sqrt(2 * dt)", SAMPLERS),
+    Mutation("letters: a letter that occurs twice goes the whole way", "splitting.py",
+             "dt = h / word.count(letter)", "dt = h + 0 * word.count(letter)", SAMPLERS),
+    Mutation("letters: A and B swapped in S", "splitting.py", 'SYMMETRIC = "ABOBA"',
+             'SYMMETRIC = "ABOAB"', SAMPLERS),
+    Mutation("letters: E rubs after the force", "splitting.py", '"XbOT"', '"XObT"', LETTERS),
+    Mutation("letters: E moves theta with the old p", "splitting.py", '"XbOT"', '"bOTX"', LETTERS),
+    Mutation("letters: SGNHT's force at the new theta", "splitting.py", '"bOXT"', '"bXOT"',
+             LETTERS),
+    Mutation("thermostat: |p| for p * p", "splitting.py", "x + h * (q * q - 1)",
+             "x + h * (abs(q) - 1)", SAMPLERS),
+    Mutation("thermostat: SGNHT counts the first variable alone", "splitting.py",
+             "n = sum((q.size for q in p),", "n = sum((q.size for q in p[:1]),", LETTERS),
+    Mutation("SGLD: noise x 1.2", "sgld.py", "pt.sqrt(h) * z", "pt.sqrt(1.2 * h) * z", SAMPLERS),
+    Mutation("SGLD: e for e / 2", "sgld.py", "0.5 * h * gi", "h * gi", SAMPLERS),
+    Mutation("PSGLD: the noise lacks G", "psgld.py", "pt.sqrt(h * Gi) * z", "pt.sqrt(h) * z",
+             SAMPLERS),
+    Mutation("PSGLD: Gamma of the wrong sign", "psgld.py", "d - (1 - self.alpha)",
+             "d + (1 - self.alpha)", SAMPLERS),
+    Mutation("PSGLD: sum for mean in gbar", "gradients.py", "[lik / self.n_data for lik",
+             "[lik / 1 for lik", SAMPLERS),
+    Mutation("PSGLD: normals for signs in the Hessian's diagonal", "psgld.py",
+             "z = [pt.sign(zi) for zi in noise()]", "z = noise()", BOTH),
+    Mutation("gradient: N / n forgotten", "gradients.py", "likelihood = scale * _sum(",
+             "likelihood = 1.0 * _sum(", "tests/test_gradients.py"),
+    Mutation("streams: noise does not advance", "stream.py", "self.rng, draws =", "_, draws =",
+             FRESH),
+    Mutation("streams: one batch for a whole call", "loop.py", "take()[k]", "take()[0 * k]",
+             SAMPLERS + " tests/test_step.py"),
+    Mutation("streams: chains share batches", "step.py", "rows.batch_size, batch_rng, self",
+             "rows.batch_size, np.random.default_rng(0), self", FRESH),
+    Mutation("streams: chains share noise", "step.py", "backend.generator(noise_rng)",
+             "backend.generator(np.random.default_rng(0))", FRESH),
+    Mutation("streams: batches start over at each call", "batches.py",
+             "        if self.replacement:\n            return self.rng.integers",
+             "        self.__post_init__()\n        if self.replacement:\n"
+             "            return self.rng.integers", "tests/test_batches.py"),
+    Mutation("state: momentum drawn anew at each draw", "step.py", BEGIN,
+             "        self._state = None\n" + BEGIN, "tests/test_step.py"),
+    Mutation("state: n_updates not saved", "step.py",
+             "    n_updates: int\n    sampler_state", "    sampler_state", "tests/test_step.py"),
+]  # fmt: skip
+
+
+def run(mutation: Mutation, copy: Path) -> str:
+    """Name of the first test that failed, or what happened instead."""
+    file = copy / "pymc_sgmcmc" / mutation.file
+    text = file.read_text()
+    if text.count(mutation.right) != 1:
+        return f"NOT APPLIED: {mutation.right!r} occurs {text.count(mutation.right)} times"
+    file.write_text(text.replace(mutation.right, mutation.wrong))
+    try:
+        command = (
+            f"{sys.executable} -m pytest -x -q --no-header -p no:cacheprovider {mutation.tests}"
+        )
+        env = os.environ | {"PYTHONPATH": str(copy)}
+        result = subprocess.run(
+            command, shell=True, cwd=copy, env=env, capture_output=True, text=True, check=False
+        )
+    finally:
+        file.write_text(text)
+    failed = [line for line in result.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if failed and mutation.right != mutation.wrong:
+        return "red: " + failed[0].split(" ")[1].split("::")[-1]
+    if mutation.right == mutation.wrong:
+        return "green" if result.returncode == 0 else "RED WITHOUT A MUTATION"
+    return "NOT SEEN" if result.returncode == 0 else f"pytest exit {result.returncode}"
+
+
+def main():
+    words = sys.argv[1:]
+    chosen = [m for m in MUTATIONS if not words or any(word in m.name for word in words)]
+    lines = [f"python benchmarks/mutations.py {' '.join(words)}  ({time.strftime('%Y-%m-%d')})"]
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "copy"
+        ignore = shutil.ignore_patterns(".venv", ".git", "_build", ".*_cache")
+        shutil.copytree(REPOSITORY, copy, ignore=ignore)
+        for mutation in chosen:
+            lines.append(f"{mutation.name:<55} {run(mutation, copy)}")
+            print(lines[-1], flush=True)
+            if not words:
+                RESULTS.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,277 @@
+r"""Topics of a corpus by minibatch MCMC: semi-collapsed latent Dirichlet allocation.
+
+High-order paper, section 5.1, Table 1 and Figure 3 (and SGNHT paper, section 5.2). The topics are
+sampled; the documents' topic proportions are integrated out, the topics of the tokens of each batch
+by Gibbs sampling inside the update (`token_gibbs.py`). 80% of the documents train; of the rest
+one half of the words is predicted from the other half.
+
+    python examples/lda.py --corpus kos --batch-size 5     # one corpus and size of batches
+    python examples/lda.py --report                        # table and figure of all runs so far
+
+The paper's corpus, ICML abstracts, is not to be had: KOS, NIPS and Reuters stand in.
+"""
+
+import json
+import sys
+import time
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from common import RESULTS, Report, arguments, with_step_size
+from datasets import load_documents
+from token_gibbs import BatchGibbs, Corpus, DocumentLogLik, Perplexity
+
+import pymc_sgmcmc as sgm
+from pymc_sgmcmc.sgrld import unconstrained
+
+N_TOPICS, ALPHA, BETA = 30, 0.1, 0.1
+SWEEPS = {"burn_in": 5, "n_samples": 5}
+DIFFUSION = 0.75
+STEPS = [5e-4, 2.5e-3, 1e-2, 4e-2]
+"""Of the momentum samplers: those of the paper's Figure 3, and a larger one."""
+SGRLD_STEPS = [1e-3, 3e-3, 1e-2, 3e-2]
+METHODS = {
+    "MSGNHT_S": (sgm.MSGNHT_S, {"diffusion": DIFFUSION}, STEPS),
+    "MSGNHT_E": (sgm.MSGNHT_E, {"diffusion": DIFFUSION}, STEPS),
+    "SGHMC_S": (sgm.SGHMC_S, {"friction": DIFFUSION}, STEPS),
+    "SGHMC_E": (sgm.SGHMC_E, {"friction": DIFFUSION}, STEPS),
+    "SGNHT": (sgm.SGNHT, {"diffusion": DIFFUSION}, STEPS),
+    "SGRLD": (sgm.SGRLD, {}, SGRLD_STEPS),
+}
+PAPER = {
+    "MSGNHT_S": 939.67, "MSGNHT_E": 960.56, "SGHMC_S": 1004.73, "SGHMC_E": 1017.51,
+    "SGRLD": 1154.68, "Gibbs": 907.84,
+}  # fmt: skip
+FOLDER = RESULTS / "lda"
+
+
+def topic_model(corpus: Corpus, simplex: bool) -> pm.Model:
+    """LDA with the token's topics drawn inside the likelihood.
+
+    The topics are softmax(theta), theta ~ N(0.1, 1) (expanded-natural form), or with ``simplex``
+    pi ~ Dirichlet(0.1), which SGRLD samples in expanded-mean form.
+    """
+    coords = {
+        "topic": range(N_TOPICS),
+        "word": range(corpus.n_words),
+        "document": range(corpus.n_documents),
+    }
+    with pm.Model(coords=coords) as model:
+        if simplex:
+            pi = pm.Dirichlet("pi", np.full(corpus.n_words, BETA), dims=("topic", "word"))
+            log_pi = pt.log(pi)
+        else:
+            theta = pm.Normal("theta", 0.1, 1, dims=("topic", "word"))
+            log_pi = theta - pt.logsumexp(theta, axis=1, keepdims=True)
+        number = pm.Data("number", np.arange(corpus.n_documents), dims="document")
+        # not pm.Data: the tokens need not be in every result
+        tokens = [pytensor.shared(array) for array in (corpus.word, corpus.count, corpus.first)]
+        log_lik = DocumentLogLik(ALPHA, **SWEEPS)(number, log_pi, *tokens)
+        pm.Potential("tokens", log_lik, dims="document")
+    return model
+
+
+def topics(point: dict) -> np.ndarray:
+    """Topic probabilities, shape (topics, words), of a point of either form."""
+    [theta] = (np.asarray(value, dtype=float) for value in point.values())
+    if "pi_simplex__" in point:
+        theta = np.concatenate([theta, -theta.sum(axis=1, keepdims=True)], axis=1)
+    pi = np.exp(theta - theta.max(axis=1, keepdims=True))
+    return pi / pi.sum(axis=1, keepdims=True)
+
+
+def start_point(model: pm.Model, n_words: int, seed: int) -> dict:
+    """Give all samplers the same start: nearly uniform topics."""
+    theta = 0.5 * np.random.default_rng(seed).normal(size=(N_TOPICS, n_words))
+    [(name, old)] = model.initial_point().items()
+    if name == "pi_simplex__":
+        theta = unconstrained(pt.as_tensor(np.exp(theta))).eval()
+    return {name: theta.astype(old.dtype)}
+
+
+def learning_curve(step, start: dict, perplexity: Perplexity, seed: int, n_evaluations: int):
+    """Perplexity of the draw at each evaluation, and of the mean of the last half of them."""
+    perplexity.forget()
+    step.setup_chain(np.random.default_rng(seed), tune=0, draws=n_evaluations)
+    point, curve, mean = start, [], np.nan
+    for k in range(n_evaluations):
+        point, [stats] = step.step(point)
+        if stats["nonfinite"]:
+            return [*curve, *[np.nan] * (n_evaluations - k)], np.nan, np.nan
+        if k == n_evaluations // 2:
+            perplexity.forget()
+        single, mean = perplexity.add(topics(point))
+        curve.append(single)
+    return curve, mean, stats.get("kinetic_temperature", np.nan)
+
+
+def run(options) -> None:
+    """All samplers and batch Gibbs on one corpus; curves go to a file."""
+    whole = Corpus.of(*load_documents(options.corpus))
+    rng = np.random.default_rng(0)
+    order = rng.permutation(whole.n_documents)
+    n_test = whole.n_documents // 5
+    test, train = whole.documents(order[:n_test]), whole.documents(order[n_test:])
+    perplexity = Perplexity(test, rng, ALPHA)
+    every = options.updates // options.evaluations
+    rows = []
+    record = {
+        "command": " ".join(["python", "examples/lda.py", *sys.argv[1:]]),
+        "corpus": options.corpus,
+        "batch_size": options.batch_size,
+        "updates": every * options.evaluations,
+        "every": every,
+        "train": [train.n_documents, train.n_tokens],
+        "test": [test.n_documents, test.n_tokens],
+        "floatX": pytensor.config.floatX,
+        "rows": rows,
+    }
+
+    def add(**row) -> None:
+        rows.append(row)
+        shown = {k: v for k, v in row.items() if k != "curve"}
+        print(f"{row['curve'][-1]:9.1f}", json.dumps(shown), flush=True)
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        path = FOLDER / f"{options.corpus}_{options.batch_size}.json"
+        path.write_text(json.dumps(record, indent=1) + "\n")
+
+    for name, (sampler, settings, steps) in METHODS.items():
+        if options.methods and name not in options.methods.split(","):
+            continue
+        model = topic_model(train, simplex=sampler is sgm.SGRLD)
+        began = time.perf_counter()
+        with model:
+            step = sampler(
+                step_size=steps[0], batch_size=options.batch_size, thin=every, replacement=True,
+                compile_kwargs={"mode": "NUMBA"}, **settings,
+            )  # fmt: skip
+        print(f"{name}: compiled in {time.perf_counter() - began:.0f} s", flush=True)
+        for h in steps:
+            with_step_size(step, h)
+            for seed in range(options.seeds):
+                began = time.perf_counter()
+                start = start_point(model, train.n_words, seed)
+                curve, mean, temperature = learning_curve(
+                    step, start, perplexity, seed, options.evaluations
+                )
+                seconds = time.perf_counter() - began
+                add(
+                    method=name, step_size=h, seed=seed, perplexity=mean, curve=curve,
+                    temperature=temperature, seconds=round(seconds, 1),
+                )  # fmt: skip
+    for seed in range(options.seeds):
+        began = time.perf_counter()
+        gibbs = BatchGibbs(train, N_TOPICS, ALPHA, BETA, seed)
+        perplexity.forget()
+        curve = []
+        for k in range(options.evaluations):
+            for _ in range(options.sweeps // options.evaluations):
+                gibbs.sweep()
+            if k == options.evaluations // 2:
+                perplexity.forget()
+            single, mean = perplexity.add(gibbs.pi)
+            curve.append(single)
+        add(
+            method="Gibbs", step_size=None, seed=seed, perplexity=mean, curve=curve,
+            sweeps=options.sweeps, seconds=round(time.perf_counter() - began, 1),
+        )  # fmt: skip
+
+
+def best(rows: list[dict], method: str):
+    """Step size, mean over seeds and half the range of the lowest perplexity of a method."""
+    found = {}
+    for row in rows:
+        if row["method"] == method:
+            found.setdefault(row["step_size"], []).append(row["perplexity"])
+    scores = {h: np.mean(v) for h, v in found.items()}
+    h = min(scores, key=lambda h: np.nan_to_num(scores[h], nan=np.inf))
+    return h, scores[h], np.ptp(found[h]) / 2
+
+
+def mean_curve(rows, method, h) -> np.ndarray:
+    """Learning curve, mean over seeds."""
+    return np.mean([r["curve"] for r in rows if (r["method"], r["step_size"]) == (method, h)], 0)
+
+
+def report(options) -> None:
+    """Table 1 and Figure 3 of all runs."""
+    out = Report("lda", options.quick)
+    records = [json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))]
+    out.print("Held-out perplexity (mean prediction of the draws of the last half of a run; mean")
+    out.print("over seeds +- half their range), each method at the best of its step sizes.\n")
+    names = [f"{r['corpus']}, {r['batch_size']}" for r in records]
+    table = []
+    for method in ["MSGNHT_S", "MSGNHT_E", "SGHMC_S", "SGHMC_E", "SGNHT", "SGRLD", "Gibbs"]:
+        cells = []
+        for r in records:
+            h, value, spread = best(r["rows"], method)
+            cells.append(f"{value:.0f} +- {spread:.0f}" + (f" ({h:g})" if h else ""))
+        table.append([method, PAPER.get(method, ""), *cells])
+    out.table(["method", "ICML (paper), 5", *names], table)
+    for r in records:
+        out.print(f"\n{r['corpus']}, batches of {r['batch_size']}, {r['floatX']}: {r['command']}")
+        out.print(
+            f"{r['train'][0]} documents ({r['train'][1]} tokens) train, {r['test'][0]} test; "
+            f"{r['updates']} updates, {r['updates'] * r['batch_size'] / r['train'][0]:.1f} passes"
+        )
+        rows = [
+            [
+                row["method"], row["step_size"] or "", row["seed"], f"{row['perplexity']:.1f}",
+                f"{row['curve'][-1]:.1f}", f"{row.get('temperature', np.nan):.2f}",
+                f"{1e3 * row['seconds'] / r['updates']:.1f}" if row["step_size"] else "",
+            ]
+            for row in r["rows"]
+        ]  # fmt: skip
+        out.table(
+            ["method", "step size", "seed", "perplexity", "last draw", "temperature", "ms/update"],
+            rows,
+        )
+    figure, axes = plt.subplots(
+        len(records), len(STEPS), figsize=(11, 3 * len(records)), squeeze=False, sharey="row"
+    )
+    for line, r in zip(axes, records, strict=True):
+        seen = r["batch_size"] * r["every"] * np.arange(1, 1 + r["updates"] // r["every"])
+        gibbs = best(r["rows"], "Gibbs")[1]
+        h_best = best(r["rows"], "SGRLD")[0]
+        for axis, h in zip(line, STEPS, strict=True):
+            for method, style in {
+                "MSGNHT_S": "C0-", "MSGNHT_E": "C0--", "SGHMC_S": "C1-", "SGHMC_E": "C1--",
+                "SGNHT": "C2:",
+            }.items():  # fmt: skip
+                axis.plot(seen, mean_curve(r["rows"], method, h), style, label=method)
+            axis.plot(
+                seen, mean_curve(r["rows"], "SGRLD", h_best), "C3:", label=f"SGRLD ({h_best:g})"
+            )
+            axis.axhline(gibbs, color="0.6", label="batch Gibbs")
+            axis.set_title(f"{r['corpus']}, batches of {r['batch_size']}, h = {h:g}", fontsize=9)
+            axis.set_ylim(0.95 * gibbs, 1.6 * gibbs)
+            axis.set_xlabel("documents seen")
+        line[0].set_ylabel("perplexity of a draw")
+        line[-1].legend(fontsize=7)
+    figure.tight_layout()
+    out.save(figure)
+
+
+if __name__ == "__main__":
+    options = arguments(
+        __doc__,
+        corpus=("kos", "kos, nips or reuters"),
+        batch_size=(5, "documents a batch"),
+        updates=(3000, "updates a run"),
+        evaluations=(10, "perplexities a run"),
+        sweeps=(300, "sweeps of batch Gibbs"),
+        seeds=(2, "runs a setting"),
+        methods=("", "only these, with commas between them"),
+        report=(False, "write table and figure of the runs so far"),
+    )
+    if options.quick:
+        FOLDER = RESULTS / "quick" / "lda"
+        options.updates, options.evaluations, options.sweeps, options.seeds = 60, 3, 6, 1
+    pytensor.config.floatX = "float32"
+    if options.report:
+        report(options)
+    else:
+        run(options)

@@ -1,0 +1,330 @@
+r"""Groups: several samplers in one step, on one gradient of one batch.
+
+Each group of variables theta_j has a sampler of its own, with a step size h_j. An update asks every
+sampler where it wants the gradient, evaluates it ONCE at the point put together from their
+answers, for one batch (and one set of latent draws), and gives each sampler its part:
+
+    x      = (x_1, ..., x_m),  x_j: where sampler j asks, from theta_j and its own state
+    g      = g(x)
+    theta_j = sampler j's update with g_j and h_j
+
+With the same sampler and step size in every group this is that sampler's update of all
+variables. Samplers that ask at different times of their update (SGRLD at its start, MSGNHT_S after
+half a step) see each other's variables late by a fraction of a step: bias of order 1 in the
+step sizes, whatever the samplers' own orders.
+"""
+
+import inspect
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pymc.model import Model, modelcontext
+
+from pymc_sgmcmc.algorithm import Algorithm, Gradient, Noise, Tensors
+from pymc_sgmcmc.schedules import Schedule, as_schedule, step_sizes
+from pymc_sgmcmc.step import Group, SGMCMCStep, continuous
+
+
+@dataclass(frozen=True)
+class Member:
+    """One group's algorithm."""
+
+    name: str
+    """What its statistics and state begin with."""
+    algorithm: Algorithm
+    positions: tuple[int, ...]
+    """Its variables among all of the step's."""
+    n_elements: int
+
+    def named(self, own: dict[str, Any]) -> dict[str, Any]:
+        """Under the names that tell members apart."""
+        return {f"{self.name}_{name}": value for name, value in own.items()}
+
+    def own(self, named: dict[str, Any]) -> dict[str, Any]:
+        """What is this member's, under the names that its algorithm knows."""
+        start = len(self.name) + 1
+        mine = f"{self.name}_"
+        return {name[start:]: v for name, v in named.items() if name.startswith(mine)}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A group's part of the gradient."""
+
+    whole: Gradient
+    theta: Tensors
+    positions: tuple[int, ...]
+
+    def _mine(self, tensors: Tensors) -> Tensors:
+        return [tensors[i] for i in self.positions]
+
+    @property
+    def prior(self) -> Tensors:
+        """Gradient of the log prior."""
+        return self._mine(self.whole.prior)
+
+    @property
+    def likelihood(self) -> Tensors:
+        """Gradient of the scaled log likelihood."""
+        return self._mine(self.whole.likelihood)
+
+    @property
+    def total(self) -> Tensors:
+        """prior + likelihood."""
+        return self._mine(self.whole.total)
+
+    @property
+    def mean_likelihood(self) -> Tensors:
+        """likelihood / N."""
+        return self._mine(self.whole.mean_likelihood)
+
+    def mean_curvature(self, direction) -> Tensors:
+        """The group's block of the Hessian of the mean log likelihood times a direction."""
+        everywhere = [pt.zeros_like(t) for t in self.theta]
+        for i, d in zip(self.positions, direction, strict=True):
+            everywhere[i] = d
+        return self._mine(self.whole.mean_curvature(everywhere))
+
+
+class Unknown:
+    """Stands for a gradient while it is found out where samplers ask for it."""
+
+    def __init__(self, theta: Tensors):
+        self.prior = self.likelihood = self.total = self.mean_likelihood = [
+            pt.zeros_like(t) for t in theta
+        ]
+
+    def mean_curvature(self, direction) -> Tensors:
+        """Nothing is known of it."""
+        return self.total
+
+
+class Rehearsal:
+    """A group's update, run symbolically as often as it takes to find where it asks.
+
+    The gradients that are not yet `known` are stood for by `Unknown`; the noise is the same in
+    each run.
+    """
+
+    def __init__(self, member: Member, theta: Tensors, state, h, noise: Noise):
+        self.member = member
+        self.theta = [theta[i] for i in member.positions]
+        self.state = member.own(state)
+        self.h = h
+        self._noise = noise
+        self._draws: list[Tensors] = []
+        self.asked: list[Tensors] = []
+
+    def run(self, known: list[tuple[Gradient, Tensors]]):
+        """Next theta and state, right if all gradients are known; leaves where it `asked`."""
+        self.asked, n_drawn = [], 0
+
+        def gradient(theta):
+            self.asked.append(theta)
+            if len(self.asked) > len(known):
+                return Unknown(theta)
+            whole, at = known[len(self.asked) - 1]
+            return Part(whole, at, self.member.positions)
+
+        def noise(like=None):
+            nonlocal n_drawn
+            if n_drawn == len(self._draws):
+                self._draws.append(self._noise(self.theta if like is None else like))
+            n_drawn += 1
+            return self._draws[n_drawn - 1]
+
+        return self.member.algorithm.update(self.theta, self.state, gradient, self.h, noise)
+
+
+@dataclass(frozen=True)
+class Grouped(Algorithm):
+    """The update of several algorithms at once; ``h`` holds one step size for each."""
+
+    members: tuple[Member, ...] = ()
+
+    def __post_init__(self):
+        names = tuple(f"{m.name}_{s}" for m in self.members for s in m.algorithm.statistics)
+        object.__setattr__(self, "statistics", names)
+        object.__setattr__(self, "step_size_shape", (len(self.members),))
+
+    def init(self, theta, rng):
+        state: dict[str, list] = {}
+        for m in self.members:
+            state |= m.named(m.algorithm.init([theta[i] for i in m.positions], rng))
+        return state
+
+    def update(self, theta, state, gradient, h, noise):
+        groups = [Rehearsal(m, theta, state, h[k], noise) for k, m in enumerate(self.members)]
+        known: list[tuple[Gradient, Tensors]] = []
+        while True:
+            updates = [group.run(known) for group in groups]
+            counts = {g.member.name: len(g.asked) for g in groups}
+            if len(set(counts.values())) > 1:
+                raise ValueError(
+                    f"The samplers of a step must ask for equally many gradients: {counts}."
+                )
+            if len(known) == len(groups[0].asked):
+                break
+            at = list(theta)
+            for group in groups:
+                for i, t in zip(group.member.positions, group.asked[len(known)], strict=True):
+                    at[i] = t
+            known.append((gradient(at), at))
+        new_theta, new_state = list(theta), dict[str, Tensors]()
+        for member, (moved, states) in zip(self.members, updates, strict=True):
+            for i, t in zip(member.positions, moved, strict=True):
+                new_theta[i] = t
+            new_state |= member.named(states)
+        return new_theta, new_state
+
+    def diagnostics(self, state):
+        return [d for m in self.members for d in m.algorithm.diagnostics(m.own(state))]
+
+    def caution(self, diagnostics, n_elements, shuffled):
+        for m in self.members:
+            message = m.algorithm.caution(m.own(diagnostics), m.n_elements, shuffled)
+            if message:
+                return f"{m.name.upper()}: {message}"
+        return None
+
+
+@dataclass(frozen=True)
+class Together(Schedule):
+    """The groups' schedules side by side: step sizes of shape (updates, groups)."""
+
+    schedules: tuple[Schedule, ...]
+
+    def step_size(self, update, updates_per_epoch):
+        first = int(update.flat[0])
+        return np.stack(
+            [step_sizes(s, first, update.size, updates_per_epoch) for s in self.schedules], axis=-1
+        )
+
+
+class Groups(SGMCMCStep):
+    """Several samplers in one step: they share each batch, its gradient and its latent draws.
+
+    Each group's statistics carry its sampler's name, as in ``msgnht_s_kinetic_temperature``,
+    with a number where several groups have the same sampler (``msgnht_s_2_...``).
+
+    Parameters
+    ----------
+    groups : list of groups
+        Made by the samplers' ``on``: ``sgm.SGRLD.on([phi], step_size=1e-3)``, with the sampler's
+        own hyperparameters. No variable may be in two groups; those in none are left to other
+        steps of `pm.sample`.
+    {batches}
+
+    Raises
+    ------
+    ValueError
+        For a variable in two groups, or no group at all.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_sgmcmc as sgm
+    >>> with pm.Model():
+    ...     weights = pm.Dirichlet("weights", [1.0, 1.0])
+    ...     mu = pm.Normal("mu", [-1, 1], 1)
+    ...     y = pm.NormalMixture("y", weights, mu, 0.5, observed=np.linspace(-2, 2, 100))
+    ...     step = sgm.Groups(
+    ...         [
+    ...             sgm.SGRLD.on([weights], step_size=0.001),
+    ...             sgm.MSGNHT_S.on([mu], step_size=0.01, diffusion=2.0),
+    ...         ],
+    ...         batch_size=10, thin=20,
+    ...     )
+    ...     idata = pm.sample(
+    ...         200, tune=100, chains=2, cores=1, step=step, random_seed=1, progressbar=False,
+    ...         compute_convergence_checks=False,
+    ...     )
+    >>> [name for name in idata.sample_stats if name.startswith("sgrld")]
+    ['sgrld_step_size']
+    """
+
+    name = "groups"
+    algorithm_class = Grouped
+    algorithm: Grouped
+
+    def __init__(self, groups, *, model: Model | None = None, **options):
+        model = modelcontext(model)
+        self.groups = [groups] if isinstance(groups, Group) else list(groups)
+        for group in self.groups:
+            if not isinstance(group, Group):
+                raise TypeError(
+                    f"Groups takes groups such as MSGNHT_S.on([w], step_size=0.01), got {group!r}."
+                )
+        if not self.groups:
+            raise ValueError("Groups needs at least one group.")
+        for name in {"vars", "step_size"} & options.keys():
+            raise TypeError(f"Give '{name}' to each group: MSGNHT_S.on([w], step_size=0.01).")
+        vars = [continuous(model, group.vars) for group in self.groups]
+        self._check_disjoint(model, vars)
+        start = model.initial_point()
+        names = _names(self.groups)
+        members, first = [], 0
+        for group, own, name in zip(self.groups, vars, names, strict=True):
+            algorithm = group.sampler.bind(model, own, group.hyperparameters)
+            size = sum(int(np.size(start[v.name])) for v in own)
+            positions = tuple(range(first, first + len(own)))
+            members.append(Member(name, algorithm, positions, size))
+            first += len(own)
+        self.step_size_names = tuple(f"{name}_step_size" for name in names)
+        super().__init__(
+            [var for own in vars for var in own],
+            step_size=Together(tuple(as_schedule(group.step_size) for group in self.groups)),
+            members=tuple(members),
+            model=model,
+            **options,
+        )
+
+    @staticmethod
+    def _check_disjoint(model: Model, vars: list[list]) -> None:
+        for var, count in Counter(var for own in vars for var in own).items():
+            if count > 1:
+                raise ValueError(
+                    f"'{model.values_to_rvs[var].name}' is in {count} groups: name it in one."
+                )
+
+    def __repr__(self):
+        groups = []
+        for group, member in zip(self.groups, self.algorithm.members, strict=True):
+            settings = {"step_size": group.step_size} | group.hyperparameters
+            shown = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+            names = ", ".join(self.vars[i].name for i in member.positions)
+            groups.append(f"{group.sampler.__name__}({shown}) of [{names}]")
+        shown = f"batch_size={self.batch_size}, thin={self.thin}"
+        shown += ", replacement=True" if self.replacement else ""
+        return f"Groups([{', '.join(groups)}], {shown})"
+
+    def _step_sizes_of(self, name, h):
+        position = [v.name for v in self.vars].index(name)
+        [k] = [k for k, m in enumerate(self.algorithm.members) if position in m.positions]
+        return h[:, k]
+
+    def _shown(self):
+        columns = {
+            name: (f"{group.sampler.__name__} step", ".3g")
+            for name, group in zip(self.step_size_names, self.groups, strict=True)
+        }
+        return columns | {"gradient_norm": ("Gradient", ".3g")}
+
+
+# `groups` takes the place of `vars` and `step_size`
+_SHARED = list(inspect.signature(SGMCMCStep.__init__).parameters.values())[3:-1]
+_GROUPS = inspect.Parameter("groups", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+Groups.__signature__ = inspect.Signature([_GROUPS, *_SHARED])  # type: ignore[attr-defined]
+
+
+def _names(groups: list[Group]) -> list[str]:
+    """Samplers' names, numbered where several groups have the same."""
+    names = [group.sampler.name for group in groups]
+    seen: Counter = Counter()
+    numbered = []
+    for name in names:
+        seen[name] += 1
+        numbered.append(f"{name}_{seen[name]}" if names.count(name) > 1 else name)
+    return numbered

@@ -1,0 +1,40 @@
+"""Rewrites of gradient graphs that PyTensor does not make itself."""
+
+from collections.abc import Sequence
+
+import pytensor.tensor as pt
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.math import Dot
+from pytensor.tensor.variable import TensorVariable
+
+
+def _source_of(variable: TensorVariable, property: str) -> TensorVariable | None:
+    """Return what a DimShuffle of the kind named by one of its properties was made from."""
+    node = variable.owner
+    if node is not None and isinstance(node.op, DimShuffle) and getattr(node.op, property):
+        return node.inputs[0]
+    return None
+
+
+@node_rewriter([DimShuffle])
+def transposed_matrix_times_vector(fgraph, node):
+    """Turn A.T v into v A: XLA makes a slow loop of its own for the former."""
+    if not node.op.is_squeeze or node.op.drop != (1,):
+        return None
+    product = node.inputs[0].owner
+    if product is None or not isinstance(product.op, Dot):
+        return None
+    left, right = product.inputs
+    matrix = _source_of(left, "is_matrix_transpose")
+    vector = _source_of(right, "is_right_expand_dims")
+    if matrix is None or vector is None or vector.ndim != 1:
+        return None
+    return [pt.dot(vector, matrix)]
+
+
+def tidy(gradients: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Apply the rewrites of this module."""
+    rewriter = dfs_rewriter(transposed_matrix_times_vector)
+    return rewrite_graph(list(gradients), include=(), custom_rewrite=rewriter)

@@ -1,0 +1,671 @@
+"""Draws on disk, with all that is needed to go on.
+
+The store is a zarr group that xarray opens as the DataTree of the run. Beside its groups lies the
+folder ``.sampler``: what the run is, and for each chain a checkpoint that says how many of its
+draws count and holds the sampler's state after them. Every file is written under another name and
+then renamed, draws before the checkpoint that counts them: whenever the process dies, what the last
+checkpoint counts is whole, and anything beyond is made again.
+"""
+
+import copy
+import errno
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from pymc.backends.base import BaseTrace
+from pymc.exceptions import SamplingError
+from pymc.step_methods.compound import flatten_steps
+from pymc.step_methods.state import DataClassState
+from xarray import Dataset, DataTree
+
+from pymc_sgmcmc.chains import Block, Run
+from pymc_sgmcmc.identity import differences, identity, versions
+from pymc_sgmcmc.plain import from_plain, load, save, to_plain
+from pymc_sgmcmc.recorder import StoredDraws
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+FORMAT = 1
+BYTES_PER_CHUNK = 2**23
+"""Draws are in chunks of about this size, all variables of a chain together,"""
+DRAWS_PER_CHUNK = 256
+"""... or of so many draws, where they are small."""
+LOADED_BYTES = 100_000_000
+"""A result up to this size is read into memory; a larger one stays on disk until it is used."""
+SECONDS_FOR_LOCK = 15.0
+"""How long a chain waits for the process of an earlier run to end."""
+RENAMED = {
+    "model_logp": "lp",
+    "mean_tree_accept": "acceptance_rate",
+    "depth": "tree_depth",
+    "tree_size": "n_steps",
+}
+"""PyMC's names of statistics in a DataTree."""
+GROUPS = ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats")
+LEFT_OUT = {"tune", "in_warmup", "warning"}
+
+
+class ZarrStore(BaseTrace):
+    """Keeps draws on disk while they are made, so that nothing ends a run for good.
+
+    Pass it as ``trace=`` to `sample`, which can go on with it (``resume=True``) after Ctrl-C, an
+    exception or ``kill -9``, exactly as if nothing had happened. Or to `pm.sample`, inside the
+    model's context: what was drawn can be read whatever happens, but PyMC cannot go on with it.
+    Needs ``zarr``.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        A folder that does not exist yet, or that of an earlier run.
+    overwrite : bool, default False
+        Whether a run that lies there may be deleted for a new one.
+    seconds : float, default 10.0
+        Time between two checkpoints of a chain: what a crash costs at most.
+    dtype : str or numpy.dtype, optional
+        Store real variables in this type, for example ``"float32"`` for half the size. The sampler
+        computes in its own.
+
+    Notes
+    -----
+    ``xarray.open_datatree(path, engine="zarr")`` opens the store at any time; draws that are not
+    there yet are NaN (0 for whole numbers). `to_datatree` leaves them out.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_sgmcmc as sgm, tempfile
+    >>> path = tempfile.mkdtemp() + "/run.zarr"
+    >>> with pm.Model():
+    ...     mu = pm.Normal("mu", 0, 10)
+    ...     y = pm.Normal("y", mu, 1, observed=np.linspace(-1, 1, 100))
+    ...     step = sgm.MSGNHT_S(step_size=1e-2, batch_size=10, thin=10)
+    ...     run = dict(tune=50, chains=2, step=step, random_seed=1, quiet=True)
+    ...     idata = sgm.sample(50, trace=sgm.ZarrStore(path), **run)
+    ...     longer = sgm.sample(80, trace=path, resume=True, **run)
+    >>> np.array_equal(longer.posterior["mu"][:, :50], idata.posterior["mu"])
+    True
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        *,
+        overwrite: bool = False,
+        seconds: float = 10.0,
+        dtype: Any = None,
+    ):
+        self.path = Path(path)
+        self.overwrite = overwrite
+        self._recorder: StoredDraws | None = None
+        if not seconds >= 0:
+            raise ValueError(f"seconds={seconds!r} must be a number of seconds, at least 0.")
+        self.seconds = float(seconds)
+        self.dtype = None if dtype is None else np.dtype(dtype)
+        if self.dtype is not None and self.dtype.kind != "f":
+            raise ValueError(f"dtype={dtype!r} must be a real type, such as 'float32'.")
+
+    def __repr__(self):
+        return f"ZarrStore({str(self.path)!r})"
+
+    def __len__(self):
+        return 0  # `pm.sample` refuses a trace with draws in it
+
+    def __copy__(self):
+        # `pm.sample` copies its trace argument for each chain: what it gets are recorders.
+        if self._recorder is None:
+            self._recorder = StoredDraws(store=self)
+        return copy.copy(self._recorder)
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run lies there."""
+        return self._record_path.exists()
+
+    @property
+    def _sampler(self) -> Path:
+        return self.path / ".sampler"
+
+    @property
+    def _record_path(self) -> Path:
+        return self._sampler / "run.npz"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What the run is: its identity, its numbers of draws, how it is laid out."""
+        if not self.exists:
+            raise FileNotFoundError(f"There is no run in {self.path}.")
+        record = load(self._record_path)
+        if record["format"] != FORMAT:
+            raise ValueError(
+                f"{self.path} has the format {record['format']}; this version reads {FORMAT}."
+            )
+        return record
+
+    # ---- beginning -------------------------------------------------------------------------
+
+    def check(self, resume: bool) -> None:
+        """Refuse a path that cannot be used, before any work is done."""
+        if resume and self.overwrite:
+            raise ValueError("resume=True and ZarrStore(overwrite=True) contradict each other.")
+        if self.path.exists() and not self.exists and any(self.path.iterdir()):
+            raise FileExistsError(
+                f"{self.path} holds something that is no run of this package. Choose another path."
+            )
+        if self.exists and not resume and not self.overwrite:
+            record = self.record
+            raise FileExistsError(
+                f"{self.path} holds a run: {record['draws']} draws of {record['chains']} chains, "
+                f"of which {min(self.n_draws)} are there. resume=True goes on with it, "
+                "ZarrStore(path, overwrite=True) deletes it."
+            )
+        with self._clear_errors("cannot be written"):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            probe = (self.path if self.exists else self.path.parent) / ".probe"
+            probe.touch()
+            probe.unlink()
+
+    def begin(self, run: Run, tree: DataTree) -> list[str]:
+        """Lay out a new run, or check that this is the run that lies there.
+
+        Parameters
+        ----------
+        run : Run
+        tree : DataTree
+            The result as it will be, but of one chain and one draw.
+
+        Returns
+        -------
+        list of str
+            What the user should know.
+
+        Raises
+        ------
+        ValueError
+            If another run lies there, naming what differs.
+        """
+        for step in flatten_steps(run.step):
+            if type(step)._state_class is DataClassState:
+                raise ValueError(
+                    f"{type(step).__name__} saves no state: a run with it could not be resumed. "
+                    "Leave out trace=, or take another step."
+                )
+        if not self.exists or self.overwrite:
+            self.create(run, tree, identity(run))
+            return []
+        record = self.record
+        if "model" not in record["identity"]:
+            raise ValueError(
+                f"{self.path} was filled by pm.sample, which keeps no state to resume."
+            )
+        different = differences(record["identity"], identity(run))
+        if record["chains_together"] != run.chains_together:
+            different.append("chain_method: chains were not run in the same way")
+        if self.dtype is not None and str(self.dtype) != record["dtype"]:
+            different.append(f"dtype: was {record['dtype']}, is {self.dtype}")
+        if run.draws < record["draws"]:
+            different.append(f"draws: was {record['draws']}, is {run.draws}; more would do")
+        if different:
+            raise ValueError(
+                f"{self.path} holds another run and cannot be resumed by this one:\n- "
+                + "\n- ".join(different)
+            )
+        # Steps that were used before keep some of what they learned: begin as the run began.
+        run.fresh = from_plain(record["fresh"], run.fresh)
+        with self._clear_errors("cannot be written"):
+            self._lengthen(record, run.draws)
+        changed = [
+            f"{name} was {record['versions'].get(name)}, is {version}"
+            for name, version in versions().items()
+            if record["versions"].get(name, version) != version
+        ]
+        return [
+            f"Resuming with other versions, so the last digits may differ: {'; '.join(changed)}."
+        ] * bool(changed)
+
+    def create(self, run: Run, tree: DataTree, identity: dict[str, Any]) -> None:
+        """Lay out a new run in place of any that lies there."""
+        for dtypes in run.step.stats_dtypes:
+            for name, dtype in dtypes.items():
+                if np.dtype(dtype) == object and name not in LEFT_OUT:
+                    raise ValueError(f"The statistic '{name}' holds objects: it cannot be stored.")
+        draws = {n: t.to_dataset() for n, t in tree.children.items() if n in GROUPS}
+        others = {n: t.to_dataset() for n, t in tree.children.items() if n not in GROUPS}
+        lengths = {n: run.tune if n.startswith("warmup_") else run.draws for n in draws}
+        variables = [value for dataset in draws.values() for value in dataset.values()]
+        size = sum(value.dtype.itemsize * int(np.prod(value.shape[2:])) for value in variables)
+        chunk = BYTES_PER_CHUNK // max(1, size * run.chains_together)
+        chunk = int(min(max(chunk, 1), DRAWS_PER_CHUNK))
+        record = {
+            "format": FORMAT,
+            "identity": identity,
+            "seed": run.seed,
+            "fresh": to_plain(run.fresh, "of the step"),
+            "versions": versions(),
+            "draws": run.draws,
+            "tune": run.tune,
+            "chains": run.n_chains,
+            "chains_together": run.chains_together,
+            "chunk": chunk,
+            "dtype": str(self.dtype),
+            "seconds": 0.0,
+        }
+        # Under another name until it is whole.
+        folder = self.path.with_name(f".{self.path.name}.new")
+        with self._clear_errors("cannot be written"):
+            old = self.path.with_name(f".{self.path.name}.old")
+            for left in (folder, old):  # of a process that died here
+                shutil.rmtree(left, ignore_errors=True)
+            for name, dataset in draws.items():
+                # Their coordinates only: the draws' own arrays follow.
+                others[name] = dataset.drop_vars([*dataset.data_vars, "chain", "draw"])
+                others[name] = others[name].assign_coords(
+                    chain=np.arange(run.n_chains), draw=np.arange(lengths[name])
+                )
+            with warnings.catch_warnings():  # strings have no final place in zarr's format yet
+                warnings.filterwarnings("ignore", module="zarr")
+                DataTree.from_dict(others).to_zarr(folder, consolidated=False)
+            for name, dataset in draws.items():
+                self._create_arrays(folder, name, dataset, lengths[name], run, chunk)
+            _consolidate(folder)
+            (folder / ".sampler").mkdir()
+            save(folder / ".sampler" / "run.npz", record)
+            if self.path.exists():
+                os.replace(self.path, old)
+            os.replace(folder, self.path)
+            shutil.rmtree(old, ignore_errors=True)
+
+    def _create_arrays(
+        self, folder: Path, name: str, dataset: Dataset, length: int, run: Run, chunk: int
+    ) -> None:
+        import zarr
+        from zarr.codecs import Crc32cCodec
+
+        group: Any = zarr.open_group(folder, mode="r+")[name]
+        for variable, value in dataset.items():
+            dtype: Any = value.dtype
+            if self.dtype is not None and dtype.kind == "f" and name.endswith("posterior"):
+                dtype = self.dtype
+            group.create_array(
+                str(variable),
+                shape=(run.n_chains, length, *value.shape[2:]),
+                chunks=(run.chains_together, chunk, *(max(n, 1) for n in value.shape[2:])),
+                dtype=dtype,
+                fill_value=np.nan if dtype.kind == "f" else 0,
+                compressors=[Crc32cCodec()],  # random digits do not compress; damage must be seen
+                dimension_names=[str(d) for d in value.dims],
+                attributes=dict(value.attrs),
+            )
+
+    def _lengthen(self, record: dict[str, Any], draws: int) -> None:
+        """Make room for more draws; done again from the start if it is interrupted."""
+        import zarr
+
+        root: Any = zarr.open_group(self.path, mode="r+")
+        for name in ("posterior", "sample_stats"):
+            if name not in root:
+                continue
+            for array in root[name].array_values():
+                names = array.metadata.dimension_names
+                if "draw" in names and array.shape[names.index("draw")] != draws:
+                    shape = list(array.shape)
+                    shape[names.index("draw")] = draws
+                    array.resize(tuple(shape))
+            root[name]["draw"][:] = np.arange(draws)
+        _consolidate(self.path)
+        if draws != record["draws"]:
+            save(self._record_path, record | {"draws": draws})
+
+    # ---- reading ---------------------------------------------------------------------------
+
+    @property
+    def n_draws(self) -> list[int]:
+        """Draws that are there, for each chain, tuning left out."""
+        record = self.record
+        counts = []
+        for first in range(0, record["chains"], record["chains_together"]):
+            chains = range(first, min(first + record["chains_together"], record["chains"]))
+            checkpoint = self._checkpoint(chains)
+            done = 0 if checkpoint is None else checkpoint["n_draws"]
+            counts += [max(0, done - record["tune"])] * len(chains)
+        return counts
+
+    def to_datatree(self) -> DataTree:
+        """Return the draws that are there, as `sample` does.
+
+        Chains of different lengths are cut or left out so that the most draws are kept.
+
+        Raises
+        ------
+        pymc.exceptions.SamplingError
+            If no chain has got beyond tuning.
+        """
+        lengths = np.array(self.n_draws)
+        if not lengths.any():
+            raise SamplingError(f"No chain in {self.path} has got beyond tuning.")
+        longest = np.sort(lengths)[::-1]
+        length = int(longest[np.argmax(longest * np.arange(1, len(longest) + 1))])
+        chains = np.flatnonzero(lengths >= length)
+        tree = xr.open_datatree(self.path, engine="zarr")
+        groups = {}
+        for name, node in tree.children.items():
+            dataset = node.to_dataset()
+            if "draw" in dataset.dims:
+                dataset = dataset.isel(chain=chains)
+                if not name.startswith("warmup_"):
+                    dataset = dataset.isel(draw=slice(length))
+            groups[name] = dataset
+        tree = DataTree.from_dict(groups)
+        return tree.load() if tree.nbytes <= LOADED_BYTES else tree
+
+    def add_seconds(self, seconds: float) -> None:
+        """Count the time of a session."""
+        import zarr
+
+        record = self.record
+        seconds += record["seconds"]
+        root: Any = zarr.open_group(self.path, mode="r+")
+        for name in GROUPS:
+            if name in root:
+                root[name].attrs["sampling_time"] = seconds
+        _consolidate(self.path)
+        save(self._record_path, record | {"seconds": seconds})
+
+    def _slots(self, chains: range) -> list[Path]:
+        name = f"chains_{chains.start}_{chains.stop - 1}"
+        return [self._sampler / f"{name}.{slot}.npz" for slot in "ab"]
+
+    def _checkpoint(self, chains: range) -> dict[str, Any] | None:
+        """Return the latest checkpoint that is whole."""
+        found = []
+        for path in self._slots(chains):
+            with suppress(FileNotFoundError, ValueError):
+                found.append(load(path))
+        return max(found, key=lambda c: c["number"], default=None)
+
+    def writer(self, run: Run, chains: range) -> "Writer":
+        """Return the one writer of some chains, for a ``with`` block."""
+        return Writer(self, run, chains)
+
+    @contextmanager
+    def _clear_errors(self, what: str) -> Iterator[None]:
+        """Say what an error of the file system means."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, FileExistsError):
+                raise
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            advice = {
+                errno.ENOSPC: "Free some space",
+                errno.EDQUOT: "Free some space",
+                errno.EROFS: "Choose a path that can be written",
+                errno.EACCES: "Choose a path that can be written",
+            }.get(error.errno or 0, "See to it")
+            after = ""
+            if self.exists:
+                after = " Earlier draws can be read, and resume=True goes on with the run."
+            message = f"The store {self.path} {what}: {reason}. {advice}.{after}"
+            raise OSError(error.errno, message) from error
+
+
+class Writer:
+    """Writes the draws of some chains that advance together, and their checkpoints.
+
+    The draws of a chunk that is not full yet are kept, and the chunk is written anew with all of
+    them: no chunk is ever read to be changed.
+
+    Attributes
+    ----------
+    state : plain values or None
+        The sampler's state in the last checkpoint, None before the first.
+    n_draws : int
+        Draws, tuning included, after which that state was saved.
+    """
+
+    def __init__(self, store: ZarrStore, run: Run, chains: range):
+        self.store, self.run, self.chains = store, run, chains
+        self._record = store.record
+        self._lock = _Lock(store._sampler / f"chains_{chains.start}_{chains.stop - 1}.lock")
+        self._sources = _sources(run.step.stats_dtypes)
+
+    def __enter__(self) -> "Writer":
+        self._lock.acquire()
+        try:
+            self._arrays = self._open()
+            checkpoint = self.store._checkpoint(self.chains) or {}
+            self._number = checkpoint.get("number", 0)
+            self.state = checkpoint.get("state")
+            self.n_draws = self._done = checkpoint.get("n_state", 0)
+            self._verify(checkpoint.get("n_draws", 0))
+            self._chunk = self._read_chunk()
+            self._whole = True
+            self._committed = time.perf_counter()
+            self._cost = 0.0
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self._lock.release()
+
+    def _open(self) -> dict[str, dict[str, Any]]:
+        import zarr
+
+        root: Any = zarr.open_group(self.store.path, mode="r+")
+        return {
+            name: {
+                key: array.with_config({"write_empty_chunks": True})
+                for key, array in root[name].arrays()
+                if key != "draw" and "draw" in array.metadata.dimension_names
+            }
+            for name in GROUPS
+            if name in root
+        }
+
+    # ---- where a draw goes -----------------------------------------------------------------
+
+    def _place(self, number: int) -> tuple[str, int, int]:
+        """Return groups' prefix, position there, and the groups' length, of a draw by number."""
+        tune = self.run.tune
+        if number < tune:
+            return "warmup_", number, tune
+        return "", number - tune, self.run.draws
+
+    def _kept(self, prefix: str) -> bool:
+        return not prefix or self.run.keep_warmup
+
+    def _groups(self, prefix: str) -> dict[str, dict[str, Any]]:
+        return {g: a for g, a in self._arrays.items() if g.startswith("warmup_") == bool(prefix)}
+
+    # ---- writing ---------------------------------------------------------------------------
+
+    def write(self, block: Block) -> None:
+        """Keep a block; what fills a chunk goes to disk."""
+        self._whole = False  # until this returns: it may be interrupted anywhere
+        prefix, at, length = self._place(block.first)
+        if self._kept(prefix):
+            columns = self._columns(block, prefix)
+            size = self._record["chunk"]
+            done = 0
+            while done < block.n_draws:
+                position = at + done
+                n = min(block.n_draws - done, size - position % size)
+                for key, column in columns.items():
+                    self._chunk.setdefault(key, []).append(column[:, done : done + n])
+                done += n
+                if (position + n) % size == 0 or position + n == length:
+                    self._flush(prefix, position + n)
+                    self._chunk = {}
+        self._done = block.first + block.n_draws
+        self._whole = True
+
+    def _columns(self, block: Block, prefix: str) -> dict[tuple[str, str], np.ndarray]:
+        """A block's arrays by group and name, as PyMC would convert them."""
+        columns = {}
+        for group, arrays in self._groups(prefix).items():
+            for name in arrays:
+                if group.endswith("posterior"):
+                    column = block.values[name]
+                else:
+                    parts = [block.stats[k][stat] for k, stat in self._sources[name]]
+                    column = parts[0] if len(parts) == 1 else np.stack(parts, axis=-1)
+                columns[group, name] = column
+        return columns
+
+    def _flush(self, prefix: str, end: int) -> None:
+        """Write the draws of the present chunk, which ends at a position for now."""
+        size = self._record["chunk"]
+        first = (end - 1) // size * size
+        for (group, name), parts in self._chunk.items():
+            where = slice(self.chains.start, self.chains.stop), slice(first, end)
+            values = np.concatenate(parts, axis=1)
+            with self.store._clear_errors("cannot be written"):
+                self._arrays[group][name][where] = values
+            self._chunk[group, name] = [values]
+
+    def due(self) -> bool:
+        """Whether it is time for a checkpoint: they take at most a twentieth of the time."""
+        since = time.perf_counter() - self._committed
+        return since >= max(self.store.seconds, 20 * self._cost)
+
+    def commit(self, state: Any) -> None:
+        """Make all draws so far count.
+
+        Parameters
+        ----------
+        state : plain values or None
+            The sampler's state after them. None where it is not known: the draws can then be
+            read, and are made again from the last state that is.
+        """
+        if not self._whole:  # something was interrupted: the last checkpoint stands
+            return
+        began = time.perf_counter()
+        self._whole = False
+        if state is not None:
+            self.state, self.n_draws = state, self._done
+        if self._chunk:
+            prefix, at, _ = self._place(self._done - 1)
+            self._flush(prefix, at + 1)
+        self._number += 1
+        checkpoint = {
+            "number": self._number,
+            "n_draws": self._done,
+            "n_state": self.n_draws,
+            "state": self.state,
+        }
+        with self.store._clear_errors("cannot be written"):
+            save(self.store._slots(self.chains)[self._number % 2], checkpoint)
+        self._committed = time.perf_counter()
+        self._cost = self._committed - began
+        self._whole = True
+
+    # ---- going on --------------------------------------------------------------------------
+
+    def _read_chunk(self) -> dict[tuple[str, str], list[np.ndarray]]:
+        """Read the draws that count of a chunk that is not full yet."""
+        if self._done == 0:
+            return {}
+        prefix, at, length = self._place(self._done - 1)
+        end = at + 1
+        size = self._record["chunk"]
+        ended = prefix and end == length
+        if end % size == 0 or ended or not self._kept(prefix):
+            return {}
+        where = slice(self.chains.start, self.chains.stop), slice(end // size * size, end)
+        return {
+            (group, name): [array[where]]
+            for group, arrays in self._groups(prefix).items()
+            for name, array in arrays.items()
+        }
+
+    def _verify(self, n_draws: int) -> None:
+        """Refuse draws that count and are missing or damaged."""
+        size = self._record["chunk"]
+        tune = self.run.tune
+        for prefix, count in (("warmup_", min(n_draws, tune)), ("", max(0, n_draws - tune))):
+            if not self._kept(prefix):
+                continue
+            for group, arrays in self._groups(prefix).items():
+                for name, array in arrays.items():
+                    for first in range(0, count, size):
+                        self._verify_chunk(
+                            array, f"{group}/{name}", first, min(first + size, count)
+                        )
+
+    def _verify_chunk(self, array: Any, name: str, first: int, end: int) -> None:
+        grid = [
+            self.chains.start // self._record["chains_together"],
+            first // self._record["chunk"],
+        ]
+        key = "/".join(map(str, ["c", *grid, *[0] * (array.ndim - 2)]))
+        try:
+            if not (self.store.path / name / key).exists():
+                raise FileNotFoundError("the file is missing")
+            array[self.chains.start : self.chains.stop, first:end]
+        except Exception as error:
+            raise ValueError(
+                f"{self.store.path / name}: draws {first} to {end - 1} of chain "
+                f"{self.chains.start} are damaged ({error}). They were written as a whole once, so "
+                "the disk or another program changed them, and the run cannot go on."
+            ) from error
+
+
+def _consolidate(folder: Path) -> None:
+    """Gather all metadata in one file, so that opening the store lists no folders."""
+    import zarr
+
+    with warnings.catch_warnings():  # zarr warns that others may not know of it: they need not
+        warnings.filterwarnings("ignore", module="zarr")
+        zarr.consolidate_metadata(folder)
+
+
+def _sources(stats_dtypes: list[dict[str, Any]]) -> dict[str, list[tuple[int, str]]]:
+    """For each statistic of the result, the steps and names that it comes from."""
+    sources: dict[str, list[tuple[int, str]]] = {}
+    for k, dtypes in enumerate(stats_dtypes):
+        for name in dtypes:
+            if name not in LEFT_OUT:
+                sources.setdefault(RENAMED.get(name, name), []).append((k, name))
+    return sources
+
+
+class _Lock:
+    """Keeps two processes from writing the same chains; falls when its process ends."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._file: Any = None
+
+    def acquire(self) -> None:
+        if fcntl is None:
+            return
+        self._file = open(self.path, "a")  # noqa: SIM115  held until `release`
+        until = time.monotonic() + SECONDS_FOR_LOCK
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    self.release()
+                    raise RuntimeError(
+                        f"{self.path} is locked: another process is still writing these chains. "
+                        "Wait for it, or end it."
+                    ) from None
+                time.sleep(0.05)
+
+    def release(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,195 @@
+"""A small run in a process of its own that dies: at a random moment, or at a chosen write.
+
+The process is forked, so that it need not import or compile. Used by the tests of the store and by
+benchmarks/kills.py.
+"""
+
+import os
+import shutil
+import signal
+import time
+from dataclasses import replace
+
+import numpy as np
+import pymc as pm
+import zarr.storage._local as zarr_files
+from pytensor.compile.mode import Mode
+
+import pymc_sgmcmc as sgm
+from pymc_sgmcmc import chains, plain, processes, store
+
+DRAWS, TUNE, CHAINS = 12, 4, 2
+MODE = Mode("py", "fast_compile")
+"""Compiles at once, and a forked process can go on with it."""
+
+
+def small_model():
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    with pm.Model() as model:
+        w = pm.Normal("w", 0, 3, shape=2)
+        s = pm.HalfNormal("s", 2)
+        pm.Normal("y", pm.Data("X", X) @ w, s, observed=X @ [1.0, -0.5] + 0.1)
+    return model
+
+
+def small_step(model, **options):
+    options = {"step_size": 0.005, "batch_size": 20, "thin": 3} | options
+    with model:
+        return sgm.MSGNHT_S(compile_kwargs={"mode": MODE}, **options)
+
+
+def small_run(model, step, **options):
+    options = {
+        "draws": DRAWS,
+        "tune": TUNE,
+        "chains": CHAINS,
+        "random_seed": 1,
+        "chain_method": "sequential",
+        "discard_tuned_samples": False,
+        "compute_convergence_checks": False,
+        "quiet": True,
+    } | options
+    with model:
+        return sgm.sample(step=step, **options)
+
+
+def same(a, b):
+    """Whether two results agree to the last bit, in everything but times."""
+    if set(a.children) != set(b.children):
+        return False
+    for name in a.children:
+        one, other = a[name].to_dataset().load(), b[name].to_dataset().load()
+        if set(one.variables) != set(other.variables):
+            return False
+        for key in one.variables:
+            x, y = one[key], other[key]
+            if x.dims != y.dims or x.dtype != y.dtype or x.values.tobytes() != y.values.tobytes():
+                return False
+    return True
+
+
+def in_child(work):
+    """Fork a process that does some work and ends at once; return its number."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return pid
+
+
+def ended(pid):
+    """Wait for a process; return its exit status, minus the signal if it was killed."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def kill_after(pid, seconds):
+    """Kill a process after a while; whether it was still alive."""
+    time.sleep(seconds)
+    os.kill(pid, signal.SIGKILL)
+    return ended(pid) == -signal.SIGKILL
+
+
+def write_much():
+    """Hand on and commit every draw, in small chunks: as many moments of writing as can be."""
+    chains.SECONDS_PER_BLOCK = -1.0
+    store.DRAWS_PER_CHUNK = 5
+    store.Writer.due = lambda self: True
+
+
+class DieAt:
+    """Ends the process at the k-th moment of writing: before, in the middle of, or after a file."""
+
+    def __init__(self, k):
+        self.k = k
+        self.count = 0
+
+    def moment(self):
+        if self.count == self.k:
+            os._exit(9)
+        self.count += 1
+
+    def install(self):
+        put, save, replace = zarr_files._put, plain.save, os.replace
+
+        def dying_put(path, value, exclusive=False):
+            self.moment()
+            if self.count == self.k:  # half of the bytes, under the name that zarr gives it
+                path.parent.mkdir(parents=True, exist_ok=True)
+                whole = bytes(value.as_buffer_like())
+                path.with_suffix(".half.partial").write_bytes(whole[: len(whole) // 2])
+            self.moment()
+            done = put(path, value, exclusive)
+            self.moment()
+            return done
+
+        def dying_save(path, value):
+            self.moment()
+            if self.count == self.k:
+                save(path.with_suffix(".whole"), value)
+                whole = path.with_suffix(".whole").read_bytes()
+                path.with_suffix(".partial").write_bytes(whole[: len(whole) // 2])
+            self.moment()
+            save(path, value)
+            self.moment()
+
+        def dying_replace(*args):
+            self.moment()
+            replace(*args)
+            self.moment()
+
+        zarr_files._put = dying_put
+        store.save = dying_save
+        store.os.replace = dying_replace
+
+
+def prepared(model, step, path, method="sequential", **options):
+    """A run as `sgm.sample` hands it to a store, to be begun or resumed again and again."""
+    caught = []
+
+    class Spy(sgm.ZarrStore):
+        def begin(self, run, tree):
+            caught.append((run, tree))
+            return super().begin(run, tree)
+
+    small_run(model, step, trace=Spy(path), **options)
+    shutil.rmtree(path)
+    [(run, tree)] = caught
+    run = replace(run, store=sgm.ZarrStore(path, seconds=0.0))
+
+    def go():
+        run.store.begin(run, tree)
+        if method == "sequential":
+            engine = chains.sequential(run)
+        else:
+            engine = processes.parallel(run, 2, processes.context_for("fork", False), 1)
+        for _ in engine:
+            pass
+        return run.store.to_datatree()
+
+    return go
+
+
+def dying(go, path, k):
+    """Run, all but the k-th moment of writing; return the number of moments."""
+    write_much()
+    death = DieAt(k)
+    death.install()
+    go()
+    path.with_name("moments").write_text(str(death.count))
+
+
+def moments_of(go, path):
+    """Count the moments of writing of a whole run."""
+    shutil.rmtree(path, ignore_errors=True)
+    assert ended(in_child(lambda: dying(go, path, None))) == 0
+    return int(path.with_name("moments").read_text())
+
+
+def die_at(go, path, k):
+    """Run from the start to the k-th moment of writing."""
+    shutil.rmtree(path, ignore_errors=True)
+    assert ended(in_child(lambda: dying(go, path, k))) == 9

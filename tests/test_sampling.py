@@ -1,0 +1,512 @@
+"""sgm.sample: the same result as pm.sample, wherever chains run, and nothing lost when they end."""
+
+import inspect
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytensor
+import pytest
+import xarray as xr
+from kills import MODE, same, small_model, small_step
+
+import pymc_sgmcmc as sgm
+from pymc_sgmcmc import chains, progress, result
+from pymc_sgmcmc.sampling import sample_from_init
+
+RUN = dict(
+    draws=25,
+    tune=5,
+    random_seed=1,
+    chain_method="sequential",
+    compute_convergence_checks=False,
+    quiet=True,
+)
+METHODS = [{"chain_method": "sequential"}, {"chain_method": "parallel", "cores": 2}]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation():
+    """What PyMC compiles by itself, its recorder among it, is not numba's to compile."""
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(quick_compilation):
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    y = X @ [1.0, -0.5] + 0.1
+    with pm.Model(coords={"obs": np.arange(60), "feature": ["a", "b"]}) as model:
+        data = pm.Data("X", X, dims=("obs", "feature"))
+        w = pm.Normal("w", 0, 3, dims="feature")
+        s = pm.HalfNormal("s", 2)
+        pm.Deterministic("ratio", w[0] / s)
+        pm.Deterministic("fitted", data @ w, dims="obs")
+        pm.Normal("y", data @ w, s, observed=y, dims="obs")
+    return model
+
+
+@pytest.fixture(scope="module")
+def step(model):
+    return small_step(model)
+
+
+def sample(model, step, **options):
+    with model:
+        return sgm.sample(step=step, **(RUN | options))
+
+
+def test_arguments_are_those_of_pm_sample():
+    """Names, order and defaults; what is not there would have nothing to do."""
+    theirs = inspect.signature(pm.sample).parameters
+    ours = inspect.signature(sgm.sample).parameters
+    without = {
+        # choices of NUTS, deprecated arguments, and what a step that exists does not hear
+        "nuts_sampler", "jitter_max_retries", "n_init", "return_inferencedata",
+        "nuts_sampler_kwargs", "backend", "kwargs",
+    }  # fmt: skip
+    own = {"chain_method", "resume", "include_data"}
+    assert theirs.keys() - ours.keys() == without
+    assert ours.keys() - theirs.keys() == own
+    shared = [name for name in ours if name in theirs]
+    assert shared == [name for name in theirs if name in ours]
+    changed = {name for name in shared if ours[name].default != theirs[name].default}
+    assert changed == {"step", "init"}
+    assert [p.kind for p in ours.values()] == [
+        theirs[n].kind if n in theirs else inspect.Parameter.KEYWORD_ONLY for n in ours
+    ]
+    for name in ours:
+        assert f"    {name} : " in sgm.sample.__doc__
+
+
+def test_interface_of_external_samplers():
+    """What PyMC's proposed interface passes is what `sample_from_init` takes."""
+    proposed = {
+        "model", "draws", "tune", "chains", "cores", "initvals", "random_seed", "progressbar",
+        "discard_tuned_samples", "keep_warning_stat", "var_names", "idata_kwargs",
+        "compute_convergence_checks",
+    }  # fmt: skip
+    parameters = inspect.signature(sample_from_init).parameters
+    assert proposed <= parameters.keys()
+    needed = {n for n, p in parameters.items() if p.default is inspect.Parameter.empty}
+    assert needed <= proposed | {"step"}
+
+
+def test_result_is_that_of_pm_sample(model, step):
+    """From the same start: groups, names, dims, coordinates, types and all numbers."""
+    options = RUN | {"chains": 2, "discard_tuned_samples": False}
+    ours = sample(model, step, init="point", var_names=["w", "s", "ratio", "fitted"], **options)
+    del options["quiet"], options["chain_method"]
+    with model:
+        theirs = pm.sample(step=step, cores=1, progressbar=False, **options)
+    assert same(ours, theirs)
+    for name in theirs.children:
+        a, b = ours[name].to_dataset(), theirs[name].to_dataset()
+        xr.testing.assert_identical(a.drop_attrs(), b.drop_attrs())
+        timed = {"created_at", "sampling_time", "inference_library_settings"}
+        assert {k: v for k, v in a.attrs.items() if k not in timed} == {
+            k: v for k, v in b.attrs.items() if k not in timed
+        }
+    assert "MSGNHT_S" in ours.posterior.attrs["inference_library_settings"]
+    assert az.summary(ours, var_names=["w"]).shape[0] == 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_chain_is_the_same_beside_any_others(model, step, method):
+    alone = sample(model, step, chains=1)
+    beside = sample(model, step, chains=3, **method)
+    for name in ["w", "s"]:
+        np.testing.assert_array_equal(alone.posterior[name][0], beside.posterior[name][0])
+        assert not np.array_equal(beside.posterior[name][0], beside.posterior[name][1])
+    assert same(beside, sample(model, step, chains=3))
+
+
+def test_turns_change_nothing(model, step, monkeypatch):
+    expected = sample(model, step, chains=3)
+    monkeypatch.setattr(chains, "SECONDS_PER_BLOCK", -1.0)
+    monkeypatch.setattr(chains, "SECONDS_PER_TURN", -1.0)
+    monkeypatch.setattr(chains, "TURNS_PER_CHANGE", 0)
+    seen = []
+    got = sample(model, step, chains=3, callback=lambda trace, draw: seen.append(draw.chain))
+    assert seen[:6] == [0, 1, 2, 0, 1, 2]
+    assert same(expected, got)
+
+
+def test_with_steps_of_pymc(model):
+    """NUTS and Metropolis beside a minibatch step draw what they draw in pm.sample."""
+    with pm.Model():
+        a = pm.Normal("a")
+        b = pm.Normal("b")
+        k = pm.Poisson("k", 3)
+        pm.Normal("y", a + b + k, observed=np.arange(10.0))
+        steps = [
+            sgm.SGLD([a], step_size=0.01, compile_kwargs={"mode": MODE}),
+            pm.NUTS([b]),
+            pm.Metropolis([k]),
+        ]
+        options = RUN | {"chains": 2, "tune": 20}
+        del options["quiet"], options["chain_method"]
+        theirs = pm.sample(step=steps, cores=1, progressbar=False, **options)
+        options |= {"step": steps, "init": "point", "quiet": True}
+        ours = sgm.sample(**options, **METHODS[0])
+        parallel = sgm.sample(**options, **METHODS[1])
+    timed = ["process_time_diff", "perf_counter_diff", "perf_counter_start"]
+    for tree in (theirs, ours, parallel):
+        tree["sample_stats"] = xr.DataTree(tree["sample_stats"].to_dataset().drop_vars(timed))
+    assert same(ours, theirs)
+    assert same(ours, parallel)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_interrupted_by_a_callback(model, step, method):
+    """All chains that had begun are returned, cut to one length."""
+
+    def enough(trace, draw):
+        assert trace.draw_idx == draw.draw_idx + 1
+        np.testing.assert_array_equal(trace.get_values("w")[draw.draw_idx], draw.point["w"])
+        if draw.chain == 1 and draw.draw_idx == 20:
+            raise KeyboardInterrupt
+
+    full = sample(model, step, chains=2)
+    part = sample(model, step, chains=2, callback=enough, **method)
+    kept = part.posterior.chain.values.tolist()
+    assert kept in ([0], [0, 1], [1])
+    for chain in kept:
+        n = part.posterior.sizes["draw"]
+        assert n >= 16
+        np.testing.assert_array_equal(
+            part.posterior["w"].sel(chain=chain), full.posterior["w"].sel(chain=chain)[:n]
+        )
+
+
+def test_interrupt_finds_all_chains(model, step, monkeypatch):
+    """Ctrl-C, in one process: no chain has been left behind."""
+    monkeypatch.setattr(chains, "SECONDS_PER_TURN", 0.02)
+    monkeypatch.setattr(chains, "TURNS_PER_CHANGE", 1)
+
+    def ctrl_c(trace, draw):
+        if draw.chain == 2 and draw.draw_idx == 15:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    part = sample(model, step, chains=3, draws=10**6, callback=ctrl_c)
+    assert part.posterior.sizes["chain"] == 3
+    full = sample(model, step, chains=3)
+    n = min(25, part.posterior.sizes["draw"])
+    np.testing.assert_array_equal(part.posterior["w"][:, :n], full.posterior["w"][:, :n])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_error_in_a_callback_keeps_draws(model, step, method):
+    def unlucky(trace, draw):
+        if draw.chain == 1 and draw.draw_idx == 20:
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full") as caught:
+        sample(model, step, chains=2, callback=unlucky, **method)
+    full = sample(model, step, chains=2)
+    kept = caught.value.idata.posterior
+    assert "attribute `idata`" in caught.value.__notes__[0]
+    for chain in kept.chain.values:
+        n = kept.sizes["draw"]
+        np.testing.assert_array_equal(kept["w"].sel(chain=chain), full.posterior["w"][chain, :n])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_error_in_a_chain_keeps_draws(model, method):
+    """The draws that it had made before are there too."""
+
+    def breaks(update):
+        if update >= 3 * 20:
+            raise ZeroDivisionError("the schedule broke")
+        return 0.005
+
+    step = small_step(model, step_size=breaks)
+    with pytest.raises(Exception, match="the schedule broke") as caught:
+        sample(model, step, chains=1, **method)
+    assert caught.value.idata.posterior.sizes["draw"] == 15
+    if method["chain_method"] == "parallel":
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        assert "Chain 0 failed" in str(caught.value)
+        assert "in breaks" in str(caught.value)  # where it happened
+
+
+def test_a_killed_worker_is_told(model, step):
+    def kill(trace, draw):
+        if draw.chain == 0 and draw.draw_idx == 10:
+            [worker] = {
+                int(pid)
+                for pid in os.listdir("/proc")
+                if pid.isdigit() and parent_of(pid) == os.getpid()
+            }
+            os.kill(worker, signal.SIGKILL)
+
+    with pytest.raises(
+        Exception, match=r"process of chain 0 ended by itself \(exit code -9\)"
+    ) as e:
+        sample(model, step, chains=1, draws=10**5, callback=kill, chain_method="parallel", cores=1)
+    assert e.value.idata.posterior.sizes["draw"] >= 6
+
+
+def parent_of(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_nonfinite_update_stops_its_chain_only(model, method, caplog):
+    """The others finish; the message names variable, update, step size and remedy."""
+
+    def explode(update):
+        return 0.005 if update < 3 * 12 else 1e12
+
+    step = small_step(model, step_size=explode)
+    with caplog.at_level(logging.INFO, logger="pymc"):
+        part = sample(model, step, chains=2, quiet=False, progressbar=False, **method)
+    assert part.posterior.sizes["draw"] == 7  # 12 draws, 5 of them tuning
+    assert not part.sample_stats["nonfinite"].any()
+    told = [r.getMessage() for r in caplog.records if "stopped" in r.getMessage()]
+    assert len(told) == 2
+    for text in ("after 7 draws", "'w'", "update 3", "1e+12", "smaller step_size", "initvals"):
+        assert text in told[0]
+    with pytest.raises(pm.exceptions.SamplingError, match=r"beyond tuning.* 12 tuning draws.*'w'"):
+        sample(model, step, tune=20, chains=2, **method)
+
+
+def test_a_bad_start_stops_one_chain(model, step, caplog):
+    bad = {"w": [np.inf, 0.0]}
+    with caplog.at_level(logging.INFO, logger="pymc"):
+        part = sample(
+            model, step, chains=3, initvals=[None, bad, None], quiet=False, progressbar=False
+        )
+    assert part.posterior.chain.values.tolist() == [0, 2]
+    full = sample(model, step, chains=3)
+    np.testing.assert_array_equal(part.posterior["w"], full.posterior["w"][[0, 2]])
+    assert "Chains left out, for they are too short: [1]" in caplog.text
+
+
+def test_starts(model, step):
+    """Jittered per chain, but for variables that have an initial value."""
+    starts = []
+    sample(
+        model,
+        small_step(model, step_size=1e-12),
+        draws=1,
+        tune=0,
+        chains=3,
+        initvals=[{"w": [2.0, 3.0]}, None, {"s": 2.5}],
+        callback=lambda trace, draw: starts.append(draw.point),
+    )
+    plain = model.initial_point()
+    w = np.array([start["w"] for start in starts])
+    s = np.array([start["s_log__"] for start in starts])
+    np.testing.assert_allclose(w[0], [2.0, 3.0], atol=1e-9)
+    np.testing.assert_allclose(s[2], np.log(2.5), atol=1e-9)
+    for moved in (w[1], w[2], s[0] - plain["s_log__"], s[1] - plain["s_log__"]):
+        assert (np.abs(moved) < 1).all()
+        assert (np.abs(moved) > 1e-6).all()
+    assert not np.allclose(w[1], w[2])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"draws": 0}, "draws=0"),
+        ({"tune": -1}, "tune=-1"),
+        ({"chains": 1.5}, "chains=1.5"),
+        ({"random_seed": -1}, "random_seed=-1"),
+        ({"init": "advi"}, "init='advi'"),
+        ({"var_names": ["v"]}, "var_names: the model has no variable 'v'. It has: fitted, ratio"),
+        ({"var_names": "w"}, r"\['w'\]"),
+        ({"initvals": {"v": 1}}, "initvals: the model has no variable 'v'"),
+        ({"initvals": [{"w": [1, 1]}], "chains": 2}, "initvals has 1 entries.* 2 chains"),
+        ({"chain_method": "threads"}, "chain_method='threads' must be one of 'sequential'"),
+        ({"resume": True}, "resume=True needs"),
+        ({"trace": 3}, "trace=3 must be a path"),
+        ({"step": sgm.SGLD}, "step=SGLD is a class"),
+    ],
+)
+def test_bad_arguments(model, step, options, message):
+    with pytest.raises(ValueError, match=message):
+        sample(model, **({"step": step} | options))
+
+
+def test_fork_and_jax_are_refused(model):
+    with model:
+        step = sgm.SGLD(step_size=0.01, batch_size=20, compile_kwargs={"mode": "JAX"})
+    with pytest.raises(ValueError, match="do not survive a fork"):
+        sample(model, step, chain_method="parallel", mp_ctx="fork")
+
+
+def test_step_of_another_model(step):
+    with pytest.raises(ValueError, match=r"not a value variable|another model"):
+        sample(small_model(), step)
+
+
+def test_what_is_recorded(model, step, caplog):
+    """Not what has a number for each row, unless it is named."""
+    with caplog.at_level(logging.INFO, logger="pymc"):
+        tree = sample(model, step, chains=1, quiet=False, progressbar=False)
+    assert set(tree.posterior.data_vars) == {"w", "s", "ratio"}
+    assert "a number for each row: 'fitted'" in caplog.text
+    named = sample(model, step, chains=1, var_names=["fitted"])
+    assert named.posterior["fitted"].dims == ("chain", "draw", "obs")
+    transformed = sample(model, step, chains=1, idata_kwargs={"include_transformed": True})
+    assert "s_log__" in transformed.posterior
+    kept = sample(model, step, chains=1, keep_warning_stat=True)
+    assert "warning" in kept.sample_stats
+
+
+def test_rows_are_recognised_without_dims(caplog):
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    with pm.Model() as model:
+        w = pm.Normal("w", 0, 3, shape=2)
+        pm.Deterministic("fitted", pm.math.dot(pm.Data("X", X), w))
+        pm.Normal("y", model["fitted"], 1.0, observed=X @ [1.0, 2.0])
+    tree = sample(model, small_step(model), chains=1)
+    assert set(tree.posterior.data_vars) == {"w"}
+
+
+def test_large_data_is_left_out(model, step, caplog, monkeypatch):
+    assert {"observed_data", "constant_data"} <= set(sample(model, step, chains=1).children)
+    monkeypatch.setattr("pymc_sgmcmc.sampling.MOST_DATA_BYTES", 100)
+    with caplog.at_level(logging.INFO, logger="pymc"):
+        without = sample(model, step, chains=1, quiet=False, progressbar=False)
+    assert set(without.children) == {"posterior", "sample_stats"}
+    assert "include_data=True" in caplog.text
+    asked = sample(model, step, chains=1, include_data=True)
+    assert "observed_data" in asked.children
+
+
+def test_convergence_is_checked_on_a_part_of_large_models(model, monkeypatch, caplog):
+    rng = np.random.default_rng(0)
+    bad = rng.normal(size=(2, 200, 40))
+    bad[1, :, :] += 5
+    tree = xr.DataTree.from_dict({
+        "/posterior": xr.Dataset({"w": (("chain", "draw", "feature"), bad)})
+    })  # fmt: skip
+    for most, told in (
+        (10**6, None),
+        (2 * 200 * 10, "Convergence is checked on 10 of 40 elements"),
+    ):
+        caplog.clear()
+        monkeypatch.setattr(result, "MOST_CHECKED", most)
+        with caplog.at_level(logging.INFO, logger="pymc"):
+            result.check_convergence(tree, model)
+        assert "rhat statistic is larger" in caplog.text
+        assert ("Convergence is checked" in caplog.text) == (told is not None)
+        assert told is None or told in caplog.text
+
+
+def test_quiet(model, step, caplog, capfd):
+    with caplog.at_level(logging.INFO, logger="pymc"):
+        sample(model, step, chains=2, compute_convergence_checks=True)
+    assert not caplog.records
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("bar", [True, "combined", "split+stats"])
+def test_progress(model, step, method, bar, monkeypatch):
+    """Bars advance by whole blocks and are full in the end; many chains share one."""
+    shown = []
+    monkeypatch.setattr(progress, "MOST_BARS", 2)
+    monkeypatch.setattr(
+        progress.Progress,
+        "_create_backend",
+        lambda self, **kwargs: Recorder(shown),
+    )
+    sample(model, step, chains=3, quiet=False, progressbar=bar, **method)
+    bars = 3 if bar == "split+stats" else 1
+    assert {u["task_id"] for u in shown} == set(range(bars))
+    for number in range(bars):
+        own = [u for u in shown if u["task_id"] == number]
+        assert sum(u["advance"] for u in own) == 3 * 30 / bars
+        assert [u["is_last"] for u in own] == [False] * (len(own) - 1) + [True]
+        if bar == "split+stats":
+            assert own[-1]["stats"]["draw"] == 25
+            assert {"kinetic_temperature", "step_size", "gradient_norm"} < own[-1]["stats"].keys()
+
+
+class Recorder:
+    def __init__(self, shown):
+        self.shown = shown
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def update(self, **kwargs):
+        self.shown.append(kwargs)
+
+
+def test_many_points_are_recorded_at_once(model, step):
+    """What engines with many chains use gives the values of PyMC's recorder."""
+    runs = []
+    sample(model, step, chains=1, callback=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pymc_sgmcmc.sampling.sequential", lambda run: runs.append(run) or iter(()))
+        with pytest.raises(AttributeError):  # it is no generator, and has done all it should
+            sample(model, step, chains=1, var_names=["w", "s", "ratio", "fitted"])
+    [run] = runs
+    rng = np.random.default_rng(0)
+    for n in (1, 64, 130):
+        points = {"w": rng.normal(size=(n, 2)), "s_log__": rng.normal(size=n)}
+        made = run.record(points)
+        assert list(made) == run.recorded.varnames
+        for k in range(n):
+            values = run.recorded.fn(points["w"][k], np.asarray(points["s_log__"][k]))
+            for name, value in zip(made, values, strict=True):
+                np.testing.assert_allclose(made[name][k], value, rtol=1e-12)
+
+
+SCRIPT = """
+    import sys
+    sys.path.insert(0, {tests!r})
+    from kills import same, small_model, small_run
+    import pymc_sgmcmc as sgm
+
+    def main():
+        model = small_model()
+        with model:
+            step = sgm.MSGNHT_S(
+                step_size=0.005, batch_size=20, thin=3, compile_kwargs={{"mode": "JAX"}}
+            )
+        options = dict(chain_method="parallel", cores=2)
+
+        def stop(trace, draw):
+            if draw.draw_idx == 8:
+                raise KeyboardInterrupt
+
+        small_run(model, step, trace={path!r}, callback=stop, tune=0, **options)
+        assert 8 <= max(sgm.ZarrStore({path!r}).n_draws)
+        resumed = small_run(model, step, trace={path!r}, resume=True, tune=0)
+        assert same(small_run(model, step, tune=0), resumed)
+        print("all the same")
+
+    {call}
+"""
+
+
+def run_script(tmp_path, call):
+    script = tmp_path / "script.py"
+    tests = os.path.dirname(__file__)
+    text = textwrap.dedent(SCRIPT).format(tests=tests, path=str(tmp_path / "z"), call=call)
+    script.write_text(text)
+    return subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
+
+
+def test_jax_in_processes(tmp_path):
+    """By forkserver: the same draws, also after an interruption and resuming here."""
+    done = run_script(tmp_path, 'if __name__ == "__main__":\n    main()'.replace("\n", "\n    "))
+    assert "all the same" in done.stdout, done.stderr[-2000:]

@@ -1,0 +1,526 @@
+"""The store: the same result as without, whatever ended the run in between."""
+
+import os
+import resource
+import shutil
+import signal
+import time
+import warnings
+from contextlib import suppress
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytest
+import xarray as xr
+from kills import (
+    CHAINS,
+    DRAWS,
+    MODE,
+    TUNE,
+    die_at,
+    ended,
+    in_child,
+    kill_after,
+    moments_of,
+    prepared,
+    same,
+    small_model,
+    small_run,
+    small_step,
+)
+from pymc.exceptions import SamplingError
+
+import pymc_sgmcmc as sgm
+from pymc_sgmcmc import chains, store
+from pymc_sgmcmc.plain import from_plain, load, save, to_plain
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation():
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(quick_compilation):
+    return small_model()
+
+
+@pytest.fixture(scope="module")
+def step(model):
+    return small_step(model)
+
+
+@pytest.fixture(scope="module")
+def expected(model, step):
+    return small_run(model, step)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.zarr"
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Chunks of a few draws, and a block for each draw."""
+    monkeypatch.setattr(store, "DRAWS_PER_CHUNK", 5)
+    monkeypatch.setattr(chains, "SECONDS_PER_BLOCK", -1.0)
+
+
+def stop_at(number, chain=None, error=KeyboardInterrupt):
+    """A callback that ends the run after a draw."""
+
+    def callback(trace, draw):
+        if draw.draw_idx == number and chain in (None, draw.chain):
+            raise error
+
+    return callback
+
+
+# ---- what is stored ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["sequential", "parallel"])
+def test_a_store_holds_the_result(model, step, expected, path, method):
+    """As zarr it is opened by xarray, without a warning, as what was returned."""
+    returned = small_run(model, step, trace=path, chain_method=method, cores=2)
+    assert same(returned, expected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opened = xr.open_datatree(path, engine="zarr")
+        assert same(opened, expected)
+    assert opened.posterior.attrs["tuning_steps"] == TUNE
+    assert opened.posterior.attrs["sampling_time"] > 0
+    assert sgm.ZarrStore(path).n_draws == [DRAWS] * CHAINS
+    files = [os.path.join(d, f) for d, _, names in os.walk(path) for f in names]
+    assert not [f for f in files if f.endswith((".pickle", ".pkl"))]
+    for file in files:
+        if file.endswith(".npz"):
+            with np.load(file, allow_pickle=False) as archive:  # raises if it held objects
+                assert all(archive[name].dtype != object for name in archive.files)
+
+
+def test_without_tuning_and_other_options(model, step, path):
+    options = dict(discard_tuned_samples=True, var_names=["w"], idata_kwargs={}, include_data=False)
+    stored = small_run(model, step, trace=str(path), **options)
+    assert same(stored, small_run(model, step, **options))
+    assert set(stored.children) == {"posterior", "sample_stats"}
+
+
+def test_float32_storage(model, step, expected, path):
+    stored = small_run(model, step, trace=sgm.ZarrStore(path, dtype="float32"))
+    assert stored.posterior["w"].dtype == np.float32
+    assert stored.sample_stats["potential"].dtype == np.float64
+    np.testing.assert_array_equal(
+        stored.posterior["w"], expected.posterior["w"].values.astype("float32")
+    )
+
+
+def test_callback_gets_the_store(model, step, path):
+    seen = []
+    small_run(model, step, trace=path, callback=lambda trace, draw: seen.append((trace, draw)))
+    assert len(seen) == CHAINS * (DRAWS + TUNE)
+    assert all(isinstance(trace, sgm.ZarrStore) for trace, _ in seen)
+
+
+def test_large_results_stay_on_disk(model, step, path, monkeypatch):
+    monkeypatch.setattr(store, "LOADED_BYTES", 10)
+    tree = small_run(model, step, trace=path)
+    assert not tree.posterior["w"]._in_memory
+    assert float(tree.posterior["w"].sum()) != 0
+
+
+# ---- going on ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["sequential", "parallel"])
+@pytest.mark.parametrize("number", [0, TUNE - 1, TUNE, TUNE + 4, TUNE + 7])
+def test_resumed_is_as_never_stopped(model, step, expected, path, small_chunks, method, number):
+    """Stopped in tuning, at its end, at and between borders of chunks."""
+    options = dict(trace=path, chain_method=method, cores=2)
+    if number < TUNE:
+        with suppress(SamplingError):  # the other chain may have got beyond tuning
+            small_run(model, step, callback=stop_at(number, chain=0), **options)
+    else:
+        part = small_run(model, step, callback=stop_at(number, chain=0), **options)
+        n = part.posterior.sizes["draw"]
+        assert n > (0 if method == "parallel" else number - TUNE)
+        for chain in part.posterior.chain.values:
+            np.testing.assert_array_equal(
+                part.posterior["w"].sel(chain=chain), expected.posterior["w"][chain, :n]
+            )
+    assert same(small_run(model, step, resume=True, **options), expected)
+
+
+def test_stopped_again_and_again(model, step, expected, path, small_chunks):
+    for number in range(TUNE, TUNE + DRAWS, 2):
+        small_run(
+            model,
+            step,
+            trace=path,
+            resume=path.exists(),
+            callback=stop_at(number, chain=CHAINS - 1),
+        )
+    assert same(small_run(model, step, trace=path, resume=True), expected)
+
+
+def test_the_state_is_needed(model, step, expected, path, small_chunks, monkeypatch):
+    """A run that goes on with fresh momentum or batches is seen to differ."""
+    small_run(model, step, trace=path, callback=stop_at(TUNE + 5))
+    monkeypatch.setattr(
+        chains.ChainRunner, "restore", lambda self, n, state: setattr(self, "n_draws", n)
+    )
+    assert not same(small_run(model, step, trace=path, resume=True), expected)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "options"),
+    [(sgm.PSGLD, {"step_size": sgm.PolynomialDecay(1e-3, 10, 0.5)}),
+     (sgm.SGHMC_S, {"replacement": True})],
+)  # fmt: skip
+def test_other_samplers_on_jax(model, path, small_chunks, sampler, options):
+    options = {"step_size": 0.001, "batch_size": 20, "thin": 3} | options
+    with model:
+        step = sampler(compile_kwargs={"mode": "JAX"}, **options)
+    expected = small_run(model, step)
+    small_run(model, step, trace=path, callback=stop_at(TUNE + 6))
+    assert same(small_run(model, step, trace=path, resume=True), expected)
+
+
+def test_steps_of_pymc(path, small_chunks):
+    """NUTS, still tuning when it is stopped, Slice and Metropolis go on exactly too."""
+    with pm.Model() as model:
+        a, b, c = pm.Normal("a", shape=2), pm.Normal("b", shape=2), pm.Normal("c")
+        k = pm.Poisson("k", 3)
+        pm.Normal("y", a.sum() + b.sum() + c + k, observed=np.arange(10.0))
+    timed = ["process_time_diff", "perf_counter_diff", "perf_counter_start"]
+
+    def steps():
+        with model:
+            return [
+                sgm.SGLD([a], step_size=0.01, compile_kwargs={"mode": MODE}),
+                pm.NUTS([b]),
+                pm.Slice([c]),
+                pm.Metropolis([k], tune_interval=10),
+            ]
+
+    def run(steps, **options):
+        tree = small_run(model, steps, tune=30, **options)
+        for name in ("sample_stats", "warmup_sample_stats"):
+            tree[name] = xr.DataTree(tree[name].to_dataset().drop_vars(timed))
+        return tree
+
+    expected, used = run(steps()), steps()
+    for number in (15, 34):
+        stop = stop_at(number, error=ZeroDivisionError)
+        with pytest.raises(ZeroDivisionError):
+            run(used, trace=path, resume=path.exists(), callback=stop)
+    assert same(run(used, trace=path, resume=True), expected)
+
+
+def test_a_finished_run_is_made_longer(model, step, path, small_chunks):
+    long = small_run(model, step, draws=23)
+    small_run(model, step, trace=path, random_seed=1)
+    part = small_run(
+        model, step, trace=path, resume=True, draws=23, callback=stop_at(TUNE + DRAWS + 3)
+    )
+    assert 0 < part.posterior.sizes["draw"] < 23
+    assert same(small_run(model, step, trace=path, resume=True, draws=23), long)
+    assert same(xr.open_datatree(path, engine="zarr"), long)
+    with pytest.raises(ValueError, match=r"draws: was 23, is 12"):
+        small_run(model, step, trace=path, resume=True)
+
+
+def test_finished_runs_are_only_read(model, step, expected, path, monkeypatch):
+    small_run(model, step, trace=path)
+    monkeypatch.setattr(type(step), "step", None)
+    assert same(small_run(model, step, trace=path, resume=True), expected)
+
+
+def test_random_seeds_are_kept(model, step, path, small_chunks):
+    """Without a seed, or with a generator, the run goes on with its own."""
+    for seed in (None, np.random.default_rng(5)):
+        shutil.rmtree(path, ignore_errors=True)
+        part = small_run(model, step, trace=path, random_seed=seed, callback=stop_at(TUNE + 5))
+        whole = small_run(model, step, trace=path, random_seed=None, resume=True)
+        n = part.posterior.sizes["draw"]
+        np.testing.assert_array_equal(part.posterior["w"][0], whole.posterior["w"][0, :n])
+        again = small_run(model, step, random_seed=store.ZarrStore(path).record["seed"])
+        assert same(whole, again)
+
+
+def test_a_stopped_chain_stops_again(model, path, small_chunks):
+    """What a non-finite update ended is the same after resuming."""
+
+    def explode(update):
+        return 0.005 if update < 3 * (TUNE + 6) else 1e12
+
+    step = small_step(model, step_size=explode)
+    first = small_run(model, step, trace=path)
+    assert first.posterior.sizes["draw"] == 6
+    assert same(first, small_run(model, step))
+    assert same(first, small_run(model, step, trace=path, resume=True))
+
+
+class Broken(Exception):
+    pass
+
+
+def test_an_error_in_a_draw_leaves_the_store_whole(model, expected, path, small_chunks):
+    broken = [True]
+
+    def schedule(update):
+        if update == 3 * (TUNE + 6) + 1 and broken[0]:
+            raise Broken
+        return 0.005
+
+    step = small_step(model, step_size=schedule)
+    for method in ("sequential", "parallel"):
+        shutil.rmtree(path, ignore_errors=True)
+        broken[0] = True
+        with pytest.raises((Broken, SamplingError)) as caught:
+            small_run(model, step, trace=path, chain_method=method, cores=2)
+        assert Broken in (type(caught.value), type(caught.value.__cause__))
+        assert caught.value.idata.posterior.sizes["draw"] == 6
+        broken[0] = False
+        whole = small_run(model, step, trace=path, resume=True)
+        np.testing.assert_array_equal(whole.posterior["w"], expected.posterior["w"])
+
+
+# ---- kill -9 -------------------------------------------------------------------------------
+
+
+def test_killed_at_any_moment_of_writing(model, step, path):
+    """Before, in the middle of and after every 41st file that is written or renamed."""
+    go = prepared(model, step, path, draws=6, tune=2, chains=1)
+    expected = go()
+    n = moments_of(go, path)
+    assert n > 500
+    for k in range(0, n, 41):
+        die_at(go, path, k)
+        assert same(go(), expected), f"killed at moment {k} of {n}"
+
+
+@pytest.mark.parametrize("method", ["sequential", "parallel"])
+def test_killed_at_random_moments(model, step, path, method):
+    """SIGKILL, again and again, then through; benchmarks/kills.py does it 50 times.
+
+    Workers whose parent is killed end by themselves, and leave the store to the next run.
+    """
+    go = prepared(model, step, path, method, draws=200)
+    chains.SECONDS_PER_BLOCK, before = 0.01, chains.SECONDS_PER_BLOCK
+    try:
+        began = time.perf_counter()
+        expected = go()
+        seconds = time.perf_counter() - began
+        shutil.rmtree(path)
+        rng = np.random.default_rng(0)
+        kills = sum(kill_after(in_child(go), rng.uniform(0, 0.4 * seconds)) for _ in range(4))
+        assert kills == 4
+        assert same(go(), expected)
+    finally:
+        chains.SECONDS_PER_BLOCK = before
+
+
+def test_two_processes_do_not_write_one_chain(model, step, path, monkeypatch):
+    small_run(model, step, trace=path, callback=stop_at(TUNE + 2))
+    monkeypatch.setattr(store, "SECONDS_FOR_LOCK", 0.1)
+    lock = store._Lock(path / ".sampler" / "chains_0_0.lock")
+    lock.acquire()
+    with pytest.raises(RuntimeError, match="another process is still writing"):
+        small_run(model, step, trace=path, resume=True)
+    lock.release()
+    small_run(model, step, trace=path, resume=True)
+
+
+# ---- refusals ------------------------------------------------------------------------------
+
+
+def test_another_run_is_refused_by_name(model, step, path):
+    small_run(model, step, trace=path, callback=stop_at(TUNE + 2))
+
+    def refused(message, model=model, step=step, **options):
+        with pytest.raises(ValueError, match=message):
+            small_run(model, step, trace=path, resume=True, **options)
+
+    refused(r"seed: was '1', is '2'", random_seed=2)
+    refused(r"chains: was 2, is 3", chains=3)
+    refused(r"tune: was 4, is 5", tune=5)
+    refused(r"recorded: 's' is missing", var_names=["w"])
+    refused(r"start: other initial values", initvals={"w": [0.1, 0.2]})
+    refused(r"discard_tuned_samples: was False, is True", discard_tuned_samples=True)
+    refused(
+        r"step: was .*step_size=0.005.*, is .*step_size=0.006",
+        step=small_step(model, step_size=0.006),
+    )
+    with model:
+        sghmc = sgm.SGHMC_S(step_size=0.005, batch_size=20, thin=3, compile_kwargs={"mode": MODE})
+    refused(r"step: was .*MSGNHT_S.* is .*SGHMC_S", step=sghmc)
+    X = model["X"].get_value()
+    with model:
+        pm.set_data({"X": X + 1e-9})
+        refused(r"data: 'X' is another one")
+        pm.set_data({"X": X})
+    with pm.Model() as wider:
+        w = pm.Normal("w", 0, 4, shape=2)
+        s = pm.HalfNormal("s", 2)
+        pm.Normal("y", pm.Data("X", X) @ w, s, observed=X @ [1.0, -0.5] + 0.1)
+    refused(r"model: 'w' is another one", wider, small_step(wider))
+    with pytest.raises(ValueError, match=r"dtype: was None, is float32"):
+        small_run(model, step, trace=sgm.ZarrStore(path, dtype="float32"), resume=True)
+    small_run(model, step, trace=path, resume=True)
+
+
+def test_nothing_is_overwritten_unasked(model, step, expected, path):
+    small_run(model, step, trace=path, random_seed=9)
+    with pytest.raises(FileExistsError, match=r"12 draws of 2 chains.*overwrite=True"):
+        small_run(model, step, trace=path)
+    assert same(small_run(model, step, trace=sgm.ZarrStore(path, overwrite=True)), expected)
+    with pytest.raises(ValueError, match="contradict"):
+        small_run(model, step, trace=sgm.ZarrStore(path, overwrite=True), resume=True)
+    other = path.with_name("other")
+    other.mkdir()
+    (other / "thesis.tex").touch()
+    for overwrite in (False, True):
+        with pytest.raises(FileExistsError, match="no run of this package"):
+            small_run(model, step, trace=sgm.ZarrStore(other, overwrite=overwrite))
+    assert (other / "thesis.tex").exists()
+
+
+def test_bad_options(tmp_path):
+    with pytest.raises(ValueError, match="seconds=-1"):
+        sgm.ZarrStore(tmp_path, seconds=-1)
+    with pytest.raises(ValueError, match="dtype='int32' must be a real type"):
+        sgm.ZarrStore(tmp_path, dtype="int32")
+    with pytest.raises(FileNotFoundError, match="no run"):
+        sgm.ZarrStore(tmp_path / "none").to_datatree()
+
+
+def test_a_path_that_cannot_be_written(model, step):
+    with pytest.raises(OSError, match=r"store /proc/run.zarr cannot be written"):
+        small_run(model, step, trace="/proc/run.zarr")
+
+
+def test_a_full_disk(model, step, expected, path, small_chunks):
+    """What is there can be read, the message says so, and the run goes on when there is room."""
+
+    def fill():
+        # Files of this process cannot grow any more: a checkpoint does not fit.
+        store.Writer.due = lambda self: self._done >= TUNE + 7
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10**9, 10**9))
+
+        def limit(trace, draw):
+            if draw.draw_idx == TUNE + 8:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (500, 10**9))
+
+        with pytest.raises(
+            OSError, match=r"cannot be written.* Earlier draws can be read, and resume"
+        ):
+            small_run(model, step, trace=path, callback=limit)
+        os._exit(7)
+
+    assert ended(in_child(fill)) == 7
+    kept = sgm.ZarrStore(path).to_datatree().posterior
+    n = kept.sizes["draw"]
+    assert n >= 8
+    np.testing.assert_array_equal(kept["w"][0], expected.posterior["w"][0, :n])
+    assert same(small_run(model, step, trace=path, resume=True), expected)
+
+
+def test_damage_is_seen(model, step, expected, path, small_chunks):
+    small_run(model, step, trace=sgm.ZarrStore(path, seconds=0.0), callback=stop_at(TUNE + 9))
+    chunk = path / "posterior" / "w" / "c" / "0" / "0" / "0"
+    whole = chunk.read_bytes()
+
+    def refused():
+        with pytest.raises(ValueError, match=r"posterior/w: draws 0 to 4 of chain 0 are damaged"):
+            small_run(model, step, trace=path, resume=True)
+
+    chunk.write_bytes(whole[: len(whole) // 2])
+    refused()
+    chunk.write_bytes(whole[:3] + bytes([whole[3] ^ 1]) + whole[4:])
+    refused()
+    chunk.unlink()
+    refused()
+    chunk.write_bytes(whole)
+    # A damaged checkpoint: the one before it counts.
+    slots = sorted((path / ".sampler").glob("chains_0_0.*.npz"), key=lambda p: load(p)["number"])
+    slots[-1].write_bytes(slots[-1].read_bytes()[:-30])
+    assert same(small_run(model, step, trace=path, resume=True), expected)
+
+
+# ---- in pm.sample --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_in_pm_sample(model, step, path, cores):
+    options = dict(draws=DRAWS, tune=TUNE, chains=2, cores=cores, random_seed=1, step=step)
+    options |= dict(progressbar=False, compute_convergence_checks=False)
+    with model:
+        expected = pm.sample(**options)
+        stored = sgm.ZarrStore(path, seconds=0.0)
+        assert same(pm.sample(trace=stored, **options), expected)
+        assert same(stored.to_datatree(), expected)
+        with pytest.raises(FileExistsError, match="overwrite=True"):
+            pm.sample(trace=sgm.ZarrStore(path), **options)
+        again = sgm.ZarrStore(path, overwrite=True)
+        with pytest.raises(OSError, match="unlucky"):
+            pm.sample(trace=again, callback=stop_at(TUNE + 8, 1, OSError("unlucky")), **options)
+    kept = again.to_datatree().posterior
+    assert 1 in kept.chain
+    assert kept.sizes["draw"] == 9 or cores == 2
+    n = kept.sizes["draw"]
+    np.testing.assert_array_equal(kept["w"].sel(chain=1), expected.posterior["w"][1, :n])
+    with pytest.raises(ValueError, match=r"filled by pm.sample"):
+        small_run(model, step, trace=path, resume=True)
+
+
+# ---- plain values --------------------------------------------------------------------------
+
+
+def test_plain_values_come_back_exactly(tmp_path):
+    values = {
+        "arrays": [np.arange(3, dtype="int32"), np.zeros((2, 0)), np.array(0.1), np.array([True])],
+        "scalars": [np.float32(0.1), np.int64(2**60), np.bool_(True)],
+        "python": [0.1, -0.0, float("inf"), 2**127 + 1, True, None, "text"],
+        "tuple": (1, (2.5, "a")),
+        "dtype": np.dtype("float32"),
+        "nested": {"a": {"b": [{}]}},
+    }
+    save(tmp_path / "x.npz", to_plain(values, "x"))
+    back = from_plain(load(tmp_path / "x.npz"), values)
+
+    def check(a, b):
+        assert type(a) is type(b)
+        if isinstance(a, dict):
+            assert list(a) == list(b)
+            [check(a[k], b[k]) for k in a]
+        elif isinstance(a, list | tuple):
+            assert len(a) == len(b)
+            [check(x, y) for x, y in zip(a, b, strict=True)]
+        elif isinstance(a, np.ndarray | np.generic):
+            assert a.dtype == b.dtype
+            assert np.shape(a) == np.shape(b)
+            assert a.tobytes() == b.tobytes()
+        else:
+            assert repr(a) == repr(b)
+
+    check(values, back)
+
+
+def test_what_is_not_plain_is_named():
+    with pytest.raises(TypeError, match=r"state of the step\.a\[1\] is a set"):
+        to_plain({"a": [1, {2}]}, "of the step")
+    with pytest.raises(TypeError, match="key 1, which is not a string"):
+        to_plain({1: 2}, "of the step")
+
+
+def test_a_state_of_another_class_is_refused(step, model):
+    plain = to_plain(step.sampling_state, "step")
+    with model:
+        other = pm.Slice([model["w"]])
+    with pytest.raises(ValueError, match="is a SGMCMCState, that of this step a SliceState"):
+        from_plain(plain, other.sampling_state)

@@ -1,0 +1,300 @@
+"""All chains in one compiled call: the draws that each chain makes alone."""
+
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytest
+
+import pymc_sgmcmc as sgm
+from pymc_sgmcmc import vectorized
+from pymc_sgmcmc.vectorized import Together
+
+jax = pytest.importorskip("jax")
+
+ROUNDING = dict(rtol=1e-9, atol=1e-12)
+"""float64: XLA may add up a batch of chains in another order than one chain."""
+TUNE, DRAWS, CHAINS = 4, 30, 5
+
+
+def regression():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    with pm.Model(coords={"feature": ["a", "b", "c"]}) as model:
+        w = pm.Normal("w", 0, 3, dims="feature")
+        sigma = pm.HalfNormal("sigma", 1)
+        pm.Deterministic("length", (w**2).sum())
+        pm.Normal("y", X @ w, sigma, observed=X @ [1, 2, 3] + rng.normal(size=60))
+    return model
+
+
+def make_step(sampler=sgm.MSGNHT_S, **settings):
+    defaults = {"step_size": 2e-3, "batch_size": 10, "thin": 10, "compile_kwargs": {"mode": "JAX"}}
+    with regression():
+        return sampler(**(defaults | settings))
+
+
+@pytest.fixture(scope="module")
+def step():
+    return make_step()
+
+
+def generators(n=CHAINS):
+    return [np.random.default_rng([3, chain]) for chain in range(n)]
+
+
+def starts(step, n=CHAINS):
+    point = step.model.initial_point()
+    return [{name: v + 0.1 * chain for name, v in point.items()} for chain in range(n)]
+
+
+def alone(step, rng, point, n_draws):
+    """Draws and statistics of one chain by the ordinary step."""
+    step.setup_chain(rng, TUNE, DRAWS)
+    draws, stats = [], []
+    for _ in range(n_draws):
+        point, [one] = step.step(point)
+        draws.append(point)
+        stats.append(one)
+    return gathered(draws), gathered(stats)
+
+
+def gathered(dicts):
+    return {name: np.array([d[name] for d in dicts]) for name in dicts[0]}
+
+
+def together(step, n=CHAINS, run=None):
+    run = run or Together(step, starts(step, n), generators(n), TUNE, DRAWS)
+    blocks = list(run.run())
+    assert [b.first for b in blocks[1:]] == [b.first + b.n for b in blocks[:-1]]
+    draws = {
+        v.name: np.concatenate([np.asarray(b.theta[k])[: b.n] for b in blocks]).swapaxes(0, 1)
+        for k, v in enumerate(step.vars)
+    }
+    stats = {
+        name: np.concatenate([b.stats[name] for b in blocks], axis=1) for name in blocks[0].stats
+    }
+    return draws, stats
+
+
+def assert_same(step, draws, stats, chains):
+    for chain in chains:
+        own_draws, own_stats = alone(step, generators()[chain], starts(step)[chain], TUNE + DRAWS)
+        for name, values in own_draws.items():
+            np.testing.assert_allclose(draws[name][chain], values, **ROUNDING, err_msg=name)
+        for name, values in own_stats.items():
+            if name != "warning":
+                np.testing.assert_allclose(stats[name][chain], values, rtol=1e-8, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "settings"),
+    [
+        (sgm.MSGNHT_S, {}),
+        (sgm.PSGLD, {"replacement": True, "step_size": sgm.PolynomialDecay(1e-3)}),
+        (sgm.SGHMC_E, {"batch_size": None, "thin": 7}),
+        (sgm.SGLD, {"compile_kwargs": {"mode": "NUMBA"}}),
+    ],
+)
+def test_each_chain_draws_what_it_draws_alone(sampler, settings):
+    step = make_step(sampler, **settings)
+    draws, stats = together(step)
+    assert_same(step, draws, stats, range(CHAINS))
+    assert len({tuple(chain[-1]) for chain in draws["w"]}) == CHAINS
+
+
+def test_a_chain_does_not_depend_on_those_beside_it(step):
+    few, _ = together(step, 2)
+    many, _ = together(step, 7)
+    for name, values in few.items():
+        np.testing.assert_allclose(values, many[name][:2], **ROUNDING)
+
+
+def test_a_draw_in_several_calls_is_the_same(step, monkeypatch):
+    whole, whole_stats = together(step)
+    monkeypatch.setattr(vectorized, "SECONDS_AT_MOST", 0.0)
+    monkeypatch.setattr(vectorized, "SECONDS_PER_CALL", 1e-9)
+    monkeypatch.setattr(vectorized, "_power_of_two", lambda number: 4)
+    run = Together(step, starts(step), generators(), TUNE, DRAWS)
+    parts, parts_stats = together(step, run=run)
+    assert run._updates_a_call == 4  # calls of 4, 4 and 2 updates
+    for name, values in whole.items():
+        np.testing.assert_array_equal(parts[name], values)
+    for name, values in whole_stats.items():
+        np.testing.assert_array_equal(parts_stats[name], values)
+
+
+def test_goes_on_from_a_saved_state_together_or_alone(step):
+    draws, stats = together(step)
+    run = Together(step, starts(step), generators(), TUNE, DRAWS)
+    blocks = run.run()
+    drawn = next(blocks)
+    blocks.close()
+    points, states = run.saved(drawn)
+    n_done = drawn.first + drawn.n
+    assert n_done < TUNE + DRAWS
+    again = Together(step, starts(step), generators(), TUNE, DRAWS)
+    again.restore(n_done, points, states)
+    rest, _ = together(step, run=again)
+    for name, values in rest.items():
+        np.testing.assert_array_equal(values, draws[name][:, n_done:])
+    step.setup_chain(np.random.default_rng(99), TUNE, DRAWS)
+    step.sampling_state = states[2]
+    point = points[2]
+    for i in range(n_done, TUNE + DRAWS):
+        point, [one] = step.step(point)
+        assert one["n_updates"] == stats["n_updates"][2, i]
+    for name, values in point.items():
+        np.testing.assert_allclose(values, draws[name][2, -1], **ROUNDING)
+
+
+def test_a_chain_that_fails_holds_and_leaves_the_others_alone():
+    with pm.Model():
+        x = pm.Flat("x", shape=2)
+        pm.Potential("quartic", -(x**4).sum())
+        step = sgm.SGLD(step_size=0.01, thin=5, compile_kwargs={"mode": "JAX"})
+    start = [{"x": np.array([0.1 * c, 0.0])} for c in range(3)]
+    far = [*start[:1], {"x": np.array([0.0, 1e4])}, *start[2:]]  # beyond where the step is stable
+
+    def run(points):
+        return together(step, run=Together(step, points, generators(3), TUNE, DRAWS))
+
+    (good, _), (bad, stats) = run(start), run(far)
+    np.testing.assert_array_equal(bad["x"][[0, 2]], good["x"][[0, 2]])
+    np.testing.assert_array_equal(bad["x"][1], np.broadcast_to(far[1]["x"], bad["x"][1].shape))
+    assert stats["nonfinite"][1].all()
+    assert not stats["nonfinite"][[0, 2]].any()
+    assert np.isnan(stats["gradient_norm"][1]).all()
+    assert np.isfinite(stats["gradient_norm"][[0, 2]]).all()
+    [warning] = [w for w in stats["warning"].flat if w is not None]
+    assert warning is stats["warning"][1, 0]
+    # What the step itself says of it.
+    step.setup_chain(generators(3)[1], TUNE, DRAWS)
+    _, [own] = step.step(far[1])
+    assert warning.message == own["warning"].message
+    assert "'x' became non-finite at update" in warning.message
+
+
+def test_many_like_warnings_are_one(step, monkeypatch):
+    monkeypatch.setattr(type(step.algorithm), "caution", lambda *arguments: "beware")
+    for n, told in [(vectorized.MOST_WARNINGS, vectorized.MOST_WARNINGS), (CHAINS, 1)]:
+        _, stats = together(step, run=Together(step, starts(step, n), generators(n), 50, 5))
+        warnings = [w for w in stats["warning"].flat if w is not None]
+        assert len(warnings) == told
+    assert warnings[0].message.endswith("beware (So in 5 of 5 chains.)")
+
+
+def test_device_memory_does_not_grow_with_draws(step, monkeypatch):
+    monkeypatch.setattr(vectorized, "BYTES_PER_CALL", 4 * CHAINS * 10 * 10 * 4)  # 4 draws
+    run = Together(step, starts(step), generators(), 0, 400)
+    held = []
+    for drawn in run.run():
+        assert drawn.n <= 4
+        held.append(sum(array.nbytes for array in jax.live_arrays()))
+    assert max(held[-20:]) <= max(held[10:30])
+
+
+def test_chains_over_several_devices(step, tmp_path):
+    numbers = {8: 8, 12: 6}  # chains: devices, with as many chains on each
+    script = f"""
+        import sys
+        import jax, numpy as np
+        sys.path.insert(0, {os.path.dirname(__file__)!r})
+        from test_vectorized import Together, generators, make_step, starts, together, TUNE, DRAWS
+        assert len(jax.devices()) == 8
+        step = make_step()
+        for n, n_devices in {numbers}.items():
+            run = Together(step, starts(step, n), generators(n), TUNE, DRAWS)
+            draws, _ = together(step, run=run)
+            assert len(run._chains.carry.theta[0].sharding.device_set) == n_devices
+            np.savez({str(tmp_path)!r} + f"/{{n}}.npz", **draws)
+    """
+    flags = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=flags, check=True)
+    for n in numbers:
+        saved = np.load(tmp_path / f"{n}.npz")
+        draws, _ = together(step, n)
+        for name, values in draws.items():
+            np.testing.assert_allclose(saved[name], values, **ROUNDING)
+
+
+def sample(step, **settings):
+    settings = {"draws": DRAWS, "tune": TUNE, "chains": 3, "random_seed": 5} | settings
+    settings |= {"progressbar": False, "compute_convergence_checks": False}
+    return sgm.sample(step=step, model=step.model, **settings)
+
+
+def test_sample_gives_the_same_as_one_chain_after_another(step):
+    one_by_one = sample(step, chain_method="sequential", discard_tuned_samples=False)
+    at_once = sample(step, chain_method="vectorized", discard_tuned_samples=False)
+    assert at_once.children.keys() == one_by_one.children.keys()
+    for group in ("posterior", "warmup_posterior", "sample_stats"):
+        assert at_once[group].data_vars.keys() == one_by_one[group].data_vars.keys()
+        for name, values in one_by_one[group].data_vars.items():
+            other = at_once[group][name]
+            assert (other.dims, other.dtype) == (values.dims, values.dtype)
+            np.testing.assert_allclose(other, values, rtol=1e-8, err_msg=name)
+
+
+def test_callback_sees_every_draw_of_every_chain(step):
+    seen = []
+
+    def callback(trace, draw):
+        np.testing.assert_array_equal(trace.samples["w"][draw.draw_idx], draw.point["w"])
+        seen.append((draw.chain, draw.draw_idx, draw.tuning, draw.is_last))
+
+    sample(step, chain_method="vectorized", callback=callback)
+    total = TUNE + DRAWS
+    expected = [(c, i, i < TUNE, i == total - 1) for i in range(total) for c in range(3)]
+    assert seen == expected
+
+
+def test_interrupt_keeps_the_draws_of_all_chains(step):
+    def interrupt(trace, draw):
+        if draw.draw_idx == TUNE + 10:
+            raise KeyboardInterrupt
+
+    tree = sample(step, chain_method="vectorized", callback=interrupt)
+    assert tree["posterior"].sizes["chain"] == 3
+    assert tree["posterior"].sizes["draw"] == 11
+
+
+def test_resumes_from_a_store_bit_for_bit(step, tmp_path):
+    settings = {"chain_method": "vectorized", "discard_tuned_samples": False}
+    undisturbed = sample(step, **settings)
+    store = tmp_path / "run.zarr"
+
+    def interrupt(trace, draw):
+        if draw.draw_idx == TUNE + 10:
+            raise KeyboardInterrupt
+
+    sample(step, trace=sgm.ZarrStore(store), callback=interrupt, **settings)
+    resumed = sample(step, trace=sgm.ZarrStore(store), resume=True, **settings)
+    for group in ("posterior", "warmup_posterior", "sample_stats"):
+        for name, values in undisturbed[group].data_vars.items():
+            np.testing.assert_array_equal(resumed[group][name], values, err_msg=name)
+
+
+def test_default_on_jax_is_said(step, caplog):
+    with caplog.at_level(logging.INFO, logger="pymc.sgmcmc"):
+        sample(step)
+    assert "chain_method='vectorized': 3 chains in one compiled call" in caplog.text
+
+
+def test_what_cannot_be_vectorized_is_refused():
+    model = regression()
+    settings = {"step_size": 1e-3, "batch_size": 10, "model": model}
+    python = {"compile_kwargs": {"mode": pytensor.compile.mode.Mode("py", "fast_compile")}}
+    part = sgm.SGLD([model["w"]], **settings, **python)
+    rest = sgm.SGLD([model["sigma"]], **settings, **python)
+    with pytest.raises(ValueError, match="needs one minibatch step for all variables"):
+        sgm.sample(DRAWS, chains=2, step=[part, rest], model=model, chain_method="vectorized")
+    with pytest.raises(ValueError, match=r"leaves out 'sigma_log__'.*'parallel' or 'sequential'"):
+        vectorized.check_step(part)
+    with pytest.raises(ValueError, match="needs a step compiled for JAX or numba"):
+        vectorized.check_step(sgm.SGLD(**settings, **python))
