@@ -253,7 +253,7 @@ def report(options) -> None:
             f"{r['train'][0]} documents ({r['train'][1]} tokens) train; {r['test'][0]} test, "
             f"{r['test'][1]} of their tokens held out"
         )
-        updates, seconds, single, _ = np.array(r["curve"]).T
+        _, seconds, single, _ = np.array(r["curve"]).T
         axis.plot(seconds, single, label=r["name"])
         if "temperature" in r:
             weights, shapes = r["temperature"]

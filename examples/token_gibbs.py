@@ -63,7 +63,7 @@ class Corpus(NamedTuple):
         return Corpus.of([(self.word[s], self.count[s]) for s in spans], self.n_words)
 
     def halves(self, rng: np.random.Generator, share: float = 0.5) -> tuple["Corpus", "Corpus"]:
-        """Deal each document's tokens at random into two parts, a ``share`` of them and the rest."""
+        """Deal each document's tokens at random into two parts, a ``share`` and the rest."""
         sides: tuple[list, list] = ([], [])
         for d in range(self.n_documents):
             span = slice(self.first[d], self.first[d + 1])

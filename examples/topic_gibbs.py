@@ -15,6 +15,9 @@ and for a draw that is kept psi_k ~ Gamma(r_k + n_k, beta + h1_k). `TopicGibbs` 
 place of the general `Gibbs`: the gradient still comes from the PyMC model.
 """
 
+# ruff: noqa: NPY002
+# In compiled code np.random is numba's own generator, seeded anew at each call.
+
 import numpy as np
 import pytensor.tensor as pt
 from numba import njit
@@ -26,8 +29,7 @@ from pytensor.link.numba.dispatch.basic import (
 )
 from token_gibbs import draw_topic
 
-import pymc_sgmcmc as sgm
-from pymc_sgmcmc.latents import Draws, whole_number
+from pymc_sgmcmc.latents import Draws, Latents, whole_number
 
 SMALLEST = 1e-30
 """A gamma variable of small shape underflows, and has no logarithm then."""
@@ -290,7 +292,7 @@ def network(parameters, n_layers: int, concatenate=np.concatenate) -> tuple:
     return tuple(concatenate(empty + part) for part in ([parameters["r"]], biases, weights))
 
 
-class TopicGibbs(sgm.Latents):
+class TopicGibbs(Latents):
     """Draw the local variables of deep Poisson factor analysis.
 
     Of models with the latent variables psi, h1, h2, ..., the parameters topics, r, c1, c2, ...

@@ -13,7 +13,6 @@ import pytest
 from pytensor.tensor.random.type import random_generator_type
 from scipy.special import gammaln
 
-import pymc_sgmcmc as sgm
 from pymc_sgmcmc.latent_gradient import latent_gradient_source
 from pymc_sgmcmc.latents import without_latents
 from pymc_sgmcmc.minibatch import PYTHON
@@ -89,7 +88,9 @@ def posterior(x, p, function):
     weight, n = joint(x, p)
     weight = weight / weight.sum()
     values = function(n[:, None], UNITS[None, :, :2], UNITS[None])
-    return np.einsum("su,su...->...", weight, np.broadcast_to(values, (*weight.shape, values.shape[-1])))
+    return np.einsum(
+        "su,su...->...", weight, np.broadcast_to(values, (*weight.shape, values.shape[-1]))
+    )
 
 
 # ---- local draws ---------------------------------------------------------------------------
@@ -113,8 +114,8 @@ def assert_mean(values, exact):
     """Within 4.5 standard errors of independent draws, for every element."""
     error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
     assert np.all(np.abs(values.mean(axis=0) - exact) < 4.5 * error + 1e-12), (
-        (values.mean(axis=0) - exact) / error
-    )
+        values.mean(axis=0) - exact
+    ) / error
 
 
 @pytest.mark.parametrize("document", range(3))
