@@ -21,7 +21,6 @@ import time
 import matplotlib.pyplot as plt
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 from common import RESULTS, Report, arguments
 from datasets import load_20_newsgroups
@@ -175,30 +174,30 @@ def run_deep(options) -> None:
     perplexity = DeepPerplexity(test, np.random.default_rng(1), layers)
     model = deep_poisson_factor_analysis(counts_of(train), layers)
     began = time.perf_counter()
-    numba = {"mode": "NUMBA"}
-    step = make_step(model, layers, options, thin=options.thin, compile_kwargs=numba)
+    jax = {"mode": "JAX"}
+    step = make_step(model, layers, options, thin=options.thin, compile_kwargs=jax)
     print(f"compiled in {time.perf_counter() - began:.0f} s", flush=True)
     run = new_run(f"dpfa_{options.layers}", train, perplexity, batch_size=options.batch_size)
     point = start_point(step.model, options.seed)
     step.setup_chain(np.random.default_rng(options.seed), tune=0, draws=0)
-    draws = options.updates // options.thin
+    limit, half_way = 60 * options.minutes, False
     began = time.perf_counter()
-    for k in range(draws):
+    while time.perf_counter() - began < limit:
         point, [stats] = step.step(point)
         if stats["nonfinite"]:
             raise RuntimeError(stats["warning"].message)
         values = parameters(point)
-        if k == draws // 2:
+        seconds = time.perf_counter() - began
+        if not half_way and seconds > limit / 2:
+            half_way = True
             perplexity.forget()
         single, mean = perplexity.add(values)
-        seconds = time.perf_counter() - began
         run["curve"].append([stats["n_updates"], seconds, single, mean])
         run |= {
             "updates": stats["n_updates"],
             "perplexity": mean,
             "s": round(seconds),
-            "temperature": [stats["msgnht_s_kinetic_temperature"],
-                            stats["msgnht_s_2_kinetic_temperature"]],
+            "temperature": [v for n, v in stats.items() if n.endswith("kinetic_temperature")],
             "r": [values["r"].min(), values["r"].mean(), values["r"].max()],
             "words": top_words(values, load_20_newsgroups()[2]),
         }  # fmt: skip
@@ -275,8 +274,8 @@ def main() -> None:
     options = arguments(
         __doc__.splitlines()[0],
         layers=("128-64-32", "units of each layer, the lowest first"),
-        updates=(6000, "updates of a run"),
-        thin=(300, "updates between evaluations"),
+        minutes=(8.0, "of a run"),
+        thin=(100, "updates between evaluations"),
         batch_size=(100, "documents a batch"),
         samples=(2, "draws of the local variables for each gradient"),
         burn_in=(10, "sweeps before them"),
@@ -290,8 +289,7 @@ def main() -> None:
     )
     if options.quick:
         FOLDER = RESULTS / "quick" / "dpfa"
-        options.updates, options.thin, options.sweeps, options.test = 20, 10, 20, 50
-    pytensor.config.floatX = "float32"
+        options.minutes, options.thin, options.sweeps, options.test = 0.2, 10, 20, 50
     if options.report:
         report(options)
     elif options.lda:

@@ -18,15 +18,13 @@ place of the general `Gibbs`: the gradient still comes from the PyMC model.
 # ruff: noqa: NPY002
 # In compiled code np.random is numba's own generator, seeded anew at each call.
 
+import jax
 import numpy as np
 import pytensor.tensor as pt
 from numba import njit
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
-from pytensor.link.numba.dispatch.basic import (
-    default_hash_key_from_props,
-    register_funcify_and_cache_key,
-)
+from pytensor.link.jax.dispatch.basic import jax_funcify
 from token_gibbs import draw_topic
 
 from pymc_sgmcmc.latents import Draws, Latents, whole_number
@@ -270,18 +268,24 @@ class DocumentGibbs(Op):
             storage[0] = out
 
 
-@register_funcify_and_cache_key(DocumentGibbs)
-def numba_funcify_DocumentGibbs(op, node, **kwargs):
-    """Put the compiled function into numba's graphs."""
-    sizes, beta, burn_in, n_samples = op.settings
+@jax_funcify.register(DocumentGibbs)
+def jax_funcify_DocumentGibbs(op, node, **kwargs):
+    """Let JAX's graphs call it on the host."""
 
-    @njit
-    def call(seed, x, topics, r, biases, weights):
-        return sample_documents(
-            seed.item(), x, topics, r, biases, weights, sizes, beta, burn_in, n_samples
+    def sample(seed, *arrays):
+        return sample_documents(int(seed), *map(np.asarray, arrays), *op.settings)
+
+    def call(seed, counts, topics, *rest):
+        shape = (op.n_samples, counts.shape[0])
+        like = (
+            jax.ShapeDtypeStruct((*shape, op.sizes[0]), topics.dtype),
+            jax.ShapeDtypeStruct((*shape, sum(op.sizes)), np.int8),
+        )
+        return jax.pure_callback(
+            sample, like, seed, counts, topics, *rest, vmap_method="sequential"
         )
 
-    return call, default_hash_key_from_props(op, version=1)
+    return call
 
 
 def network(parameters, n_layers: int, concatenate=np.concatenate) -> tuple:
@@ -319,7 +323,7 @@ class TopicGibbs(Latents):
         names, values = list(joint.parameters), list(joint.parameters.values())
         parameters = dict(zip(names, joint.evaluate(values), strict=True))
         [counts] = joint.batch()
-        seed = stream.draw(pt.random.integers, 0, 2**32 - 1)
+        seed = stream.draw(pt.random.integers, 0, 2**31 - 1)
         psi, units = DocumentGibbs(self.sizes, self.beta, self.burn_in, self.n_samples)(
             seed,
             counts,
