@@ -177,9 +177,7 @@ def test_completion_is_the_conditional_probability():
         THETA, ["z", "top"], n_completions=3, random_seed=4, data={"data": flipped}, **settings
     )
     first = sgm.complete(THETA, ["z", "top"], n_completions=3, random_seed=4, **settings)
-    np.testing.assert_array_equal(
-        again.probability.values[missing], first.probability.values[missing]
-    )
+    np.testing.assert_array_equal(again.probability.values[missing], first.probability.values[missing])
 
 
 def test_autoregressive_data_cannot_be_completed():
