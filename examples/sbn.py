@@ -211,8 +211,8 @@ def add_to_table(run: dict, quick: bool) -> None:
     header = ["name", "updates", "images seen", "s", "AIS", "+-", "network", "paper"]
     report = Report("sbn", quick)
     report.lines = [
-        "Mean test log likelihood in nats. AIS: annealed importance sampling, with its error (se) as",
-        "an estimate for these images; network: importance sampling from the trained network.",
+        "Mean test log likelihood in nats. AIS: annealed importance sampling, with its error (se)",
+        "as an estimate for these images; network: importance sampling from the trained network.",
         "",
     ]
     report.table(header, [[str(runs[name][key]) for key in header] for name in sorted(runs)])

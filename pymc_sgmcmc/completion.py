@@ -187,9 +187,9 @@ def _probabilities(local, observed: str, at: int, axis: int, n_completions: int,
             z = list(args[: len(kept)])
             return pt.sigmoid(elements(1, z) - elements(0, z)).astype(floatX)
 
-        p = scan(
-            of_one_sweep, sequences=kept, non_sequences=inputs, return_updates=False
-        ).mean(axis=0)
+        p = scan(of_one_sweep, sequences=kept, non_sequences=inputs, return_updates=False).mean(
+            axis=0
+        )
         z = [k[-1] for k in kept]
         chosen = stream.draw(pt.random.uniform, size=hidden.shape) < 0.5
         mixed = elements(chosen, z)

@@ -15,7 +15,6 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import io_toposort
-from pytensor.scan.basic import scan
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.affine import AffineDependence, affine_dependence
@@ -30,6 +29,7 @@ from pymc_sgmcmc.logistic import (
     tanh_half,
 )
 from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.strict_scan import strict_scan
 from pymc_sgmcmc.substitute import substitute
 
 
@@ -89,8 +89,8 @@ def conditional(
 ) -> Conditional:
     """Collect the terms that depend on a latent variable.
 
-    ``logistic`` and ``separable`` tell whether such terms are to be set apart, ``affine`` whether to
-    look for affine maps.
+    ``logistic`` and ``separable`` tell whether such terms are set apart, ``affine`` whether affine
+    maps are looked for.
     """
     rows = [joint.rows, *(v.value for v in joint.variables)]
     n_units = int(np.prod(variable.shape, dtype=int))
@@ -131,7 +131,7 @@ def _along_rows(per_row: TensorVariable, like: TensorVariable) -> TensorVariable
     return per_row.reshape((-1, *[1] * (like.ndim - 1))) if like.ndim > 1 else per_row
 
 
-def moved(maps: Tensors, columns: Tensors, steps: TensorVariable) -> Tensors:
+def moved(maps: Sequence, columns: Sequence, steps: TensorVariable) -> Tensors:
     """Affine maps after a unit has changed by a step for each row."""
     return [
         a + (_along_rows(steps, a) * column).astype(a.dtype)
@@ -145,12 +145,20 @@ class Move(Protocol):
     Expressions are made of a joint's placeholders; `sweep` is given their values.
     """
 
-    copies: int
-    """How many times the batch is repeated in ``each_sweep``."""
-    once: list[Variable]
-    """What is the same for all sweeps of a batch."""
-    each_sweep: list[Variable]
-    """What a sweep begins with."""
+    @property
+    def copies(self) -> int:
+        """How many times the batch is repeated in ``each_sweep``."""
+        ...
+
+    @property
+    def once(self) -> list[Variable]:
+        """What is the same for all sweeps of a batch."""
+        ...
+
+    @property
+    def each_sweep(self) -> list[Variable]:
+        """What a sweep begins with."""
+        ...
 
     def sweep(
         self,
@@ -158,8 +166,12 @@ class Move(Protocol):
         once: list[Variable],
         each_sweep: list[Variable],
         stream: Stream,
+        climbing: TensorVariable,
     ) -> TensorVariable:
-        """Draw anew, starting from ``z``."""
+        """Draw anew, starting from ``z``.
+
+        While ``climbing``, a move that cannot draw from the full conditional may go uphill instead.
+        """
         ...
 
 
@@ -186,7 +198,7 @@ class Binary:
         logistic = [v for term in c.logistic for v in (term.y, term.a)]
         return [*(_at_value(self, value) for value in self.support), *c.maps, *c.fixed, *logistic]
 
-    def sweep(self, z, once, each_sweep, stream: Stream) -> TensorVariable:
+    def sweep(self, z, once, each_sweep, stream: Stream, climbing) -> TensorVariable:
         """Draw each unit given the others, one after the other."""
         c, n_rows, (low, high) = self.conditional, self.n_rows, self.support
         floatX = pytensor.config.floatX
@@ -240,16 +252,13 @@ class Binary:
             return new
 
         start = [density(maps, fixed), *maps] if k else []
-        drawn = scan(
+        drawn, *_ = strict_scan(
             unit,
             sequences=[is_high, uniforms, log_odds, loss, *columns, *taus],
             outputs_info=[None, *start, *vs],
             non_sequences=fixed,
             n_steps=c.n_units,
-            strict=True,
-            return_updates=False,
         )
-        drawn = drawn[0] if isinstance(drawn, list) else drawn
         return pt.switch(drawn.T, high, low).astype(z.dtype).reshape(z.shape)
 
 
@@ -289,7 +298,7 @@ class Enumerated:
         [table] = substitute([c.separable], {v.value: side_by_side})
         return [table, *c.maps, *c.fixed]
 
-    def sweep(self, z, once, each_sweep, stream: Stream) -> TensorVariable:
+    def sweep(self, z, once, each_sweep, stream: Stream, climbing) -> TensorVariable:
         """Draw each unit given the others, one after the other."""
         c, n_rows, n_values = self.conditional, self.n_rows, self.copies
         floatX = pytensor.config.floatX
@@ -311,14 +320,11 @@ class Enumerated:
             new = candidates[(uniform > cumulative[:-1]).sum(axis=0)]
             return [new, *moved(maps, columns, pt.concatenate([new - z] * n_values))]
 
-        drawn = scan(
+        drawn, *_ = strict_scan(
             unit,
             sequences=[z.reshape((n_rows, c.n_units)).T, uniforms, table, *once],
             outputs_info=[None, *maps],
             non_sequences=fixed,
             n_steps=c.n_units,
-            strict=True,
-            return_updates=False,
         )
-        drawn = drawn[0] if isinstance(drawn, list) else drawn
         return drawn.T.reshape(z.shape)

@@ -6,7 +6,10 @@ curvature f'' there, the proposal is
     N(u + f'(u) / k, 1 / k),    k = abs(f''(u)),
 
 accepted by Metropolis and Hastings' rule. A Gaussian conditional is drawn exactly: the proposal is
-the conditional itself and always accepted.
+the conditional itself and always accepted. Variables with a transform (positive ones, say) have
+tails on the unconstrained scale that fall off as exp(-s abs(u)), in which k vanishes: of their
+proposals half are N(u, s^2) with log s uniform. The first sweeps of a fresh chain climb instead:
+to u + f'(u) / k, at most `MAX_CLIMB` away, wherever f is larger.
 """
 
 from dataclasses import dataclass
@@ -15,14 +18,19 @@ from typing import ClassVar
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
-from pytensor.scan.basic import scan
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
 from pymc_sgmcmc.conditionals import Conditional, boundary, conditional, moved
 from pymc_sgmcmc.latents import Joint, LocalVariable
 from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.strict_scan import strict_scan
 from pymc_sgmcmc.substitute import substitute
+
+MAX_CLIMB = 3.0
+"""Largest move of a sweep that climbs, where there is a transform."""
+LOG_SCALES = (-3.0, 1.5)
+"""Range of log s, with s the standard deviation of a random-walk proposal."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,7 @@ class Continuous:
     log_jacobian: TensorVariable
     """For each row, a function of ``u``."""
     n_rows: int
+    transformed: bool
 
     copies: ClassVar[int] = 1
 
@@ -67,7 +76,8 @@ class Continuous:
             z = transform.backward(unfolded, *inputs)
             jacobian = transform.log_jac_det(unfolded, *inputs)
             log_jacobian = jacobian.sum(axis=tuple(range(1, jacobian.ndim)))
-        return cls(terms, u, z, start.reshape((n, -1)), log_jacobian, n)
+        start = start.reshape((n, -1))
+        return cls(terms, u, z, start, log_jacobian, n, transform is not None)
 
     @property
     def _fixed(self) -> list[Variable]:
@@ -101,7 +111,7 @@ class Continuous:
     def _of_unit(self, unit) -> TensorVariable:
         return (self.u * unit).sum(axis=1)
 
-    def sweep(self, z, once, each_sweep, stream: Stream) -> TensorVariable:
+    def sweep(self, z, once, each_sweep, stream: Stream, climbing) -> TensorVariable:
         """Move each unit given the others, one after the other."""
         c, n, dtype = self.terms, self.n_rows, self.u.dtype
         n_units = self.u.type.shape[1]
@@ -109,6 +119,11 @@ class Continuous:
         start, maps, fixed = each_sweep[0], each_sweep[1 : k + 1], each_sweep[k + 1 :]
         normals = stream.draw(pt.random.normal, size=(n_units, n), dtype=dtype)
         uniforms = stream.draw(pt.random.uniform, size=(n_units, n), dtype=dtype)
+        walk_precisions = pt.zeros((n_units, n), dtype=dtype)
+        if self.transformed:
+            log_scale = stream.draw(pt.random.uniform, *LOG_SCALES, size=(n_units, n), dtype=dtype)
+            walks = pt.lt(stream.draw(pt.random.uniform, size=(n_units, n), dtype=dtype), 0.5)
+            walk_precisions = pt.switch(walks, pt.exp(-2 * log_scale), 0).astype(dtype)
 
         t, unit = pt.tensor("t", shape=(n,), dtype=dtype), pt.vector("unit", dtype=dtype)
         columns = [column.type() for column in _slices(c.columns)]
@@ -116,23 +131,31 @@ class Continuous:
         slope = pt.grad(f.sum(), t, disconnected_inputs="ignore")
         curvature = pt.grad(slope.sum(), t, disconnected_inputs="ignore")
         precision = pt.maximum(pt.abs(curvature), np.finfo(dtype).tiny ** 0.5)
-        template = [f, t + slope / precision, precision]
+        limit = MAX_CLIMB if self.transformed else np.inf
+        climbed = t + pt.clip(slope / precision, -limit, limit)
+        walk = pt.tensor("walk", shape=(n,), dtype=dtype)
+        is_walk = walk > 0
+        mean = pt.switch(is_walk, t, t + slope / precision)
+        template = [f, mean, pt.switch(is_walk, walk, precision), climbed]
 
-        def one_unit(now_unit, normal, uniform, *args):
+        def one_unit(now_unit, normal, uniform, now_walk, *args):
             take = iter(args).__next__
             now_columns = [take() for _ in columns]
             now_u, now_maps = take(), [take() for _ in maps]
             now_fixed = [take() for _ in fixed]
-            replace = {self.u: now_u, unit: now_unit}
-            replace |= dict(zip([*c.maps, *columns], [*now_maps, *now_columns], strict=True))
+            climbing = take()
+            replace = {self.u: now_u, unit: now_unit, walk: now_walk}
+            if c.is_affine:
+                replace |= dict(zip([*c.maps, *columns], [*now_maps, *now_columns], strict=True))
             replace |= dict(zip(self._fixed, now_fixed, strict=True))
             old = substitute([self._of_unit(unit)], replace)[0]
-            f0, mean0, precision0 = substitute(template, replace | {t: old})
-            new = mean0 + normal / pt.sqrt(precision0)
-            f1, mean1, precision1 = substitute(template, replace | {t: new})
+            f0, mean0, precision0, uphill = substitute(template, replace | {t: old})
+            new = pt.switch(climbing, uphill, mean0 + normal / pt.sqrt(precision0))
+            f1, mean1, precision1, _ = substitute(template, replace | {t: new})
             there = 0.5 * pt.log(precision0) - 0.5 * normal**2
             back = 0.5 * pt.log(precision1) - 0.5 * precision1 * (old - mean1) ** 2
-            accepted = pt.log(uniform) < f1 - f0 + back - there
+            ratio = f1 - f0 + pt.switch(climbing, 0, back - there)
+            accepted = pt.switch(climbing, 0, pt.log(uniform)) < ratio
             new = pt.switch(accepted, new, old)
             u = now_u + (new - old)[:, None] * now_unit
             if not c.is_affine:
@@ -144,16 +167,13 @@ class Continuous:
         states = maps if c.is_affine else []
         if not c.is_affine:
             maps = []
-        out = scan(
+        u, *_ = strict_scan(
             one_unit,
-            sequences=[pt.eye(n_units, dtype=dtype), normals, uniforms, *once],
+            sequences=[pt.eye(n_units, dtype=dtype), normals, uniforms, walk_precisions, *once],
             outputs_info=[start, *states],
-            non_sequences=fixed,
+            non_sequences=[*fixed, climbing],
             n_steps=n_units,
-            strict=True,
-            return_updates=False,
         )
-        u = out[0] if isinstance(out, list) else out
         replace = dict(zip(self._fixed, fixed, strict=True)) | {self.u: u[-1]}
         return substitute([self.z], replace)[0]
 

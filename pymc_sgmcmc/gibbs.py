@@ -17,7 +17,6 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
-from pytensor.scan.basic import scan
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import State, Tensors
@@ -25,6 +24,7 @@ from pymc_sgmcmc.conditionals import Binary, Enumerated, Move, boundary, conditi
 from pymc_sgmcmc.continuous import Continuous
 from pymc_sgmcmc.latents import Draws, Joint, Latents, LocalVariable, whole_number
 from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.strict_scan import strict_scan
 from pymc_sgmcmc.substitute import substitute
 
 type Hook = Callable[[dict[str, TensorVariable], Stream], TensorVariable]
@@ -96,7 +96,7 @@ class Gibbs(Latents):
         self.conditional = _by_name("conditional", conditional, self.names)
 
     def check(self, joint: Joint) -> None:
-        for variable in joint.with_support(self.support).variables:
+        for variable in joint.variables:
             unknown = variable.is_discrete and variable.support is None
             if unknown and variable.name not in self.conditional:
                 raise ValueError(
@@ -106,9 +106,9 @@ class Gibbs(Latents):
                 )
 
     def draw(self, joint: Joint, state: State, stream: Stream) -> Draws:
-        joint = joint.with_support(self.support)
         start = joint.draw_prior(stream)
-        draws = self.sweeps(joint, start, self.burn_in + self.n_samples, stream)
+        n_climbs = (self.burn_in + 1) // 2
+        draws = self.sweeps(joint, start, self.burn_in + self.n_samples, stream, n_climbs)
         moves = [
             pt.neq(d, pt.concatenate([first[None], d[:-1]])).mean(dtype=pytensor.config.floatX)
             for d, first in zip(draws, start, strict=True)
@@ -117,9 +117,13 @@ class Gibbs(Latents):
         share = pt.add(*(m * w for m, w in zip(moves, sizes / sizes.sum(), strict=True)), 0.0)
         return Draws([d[self.burn_in :] for d in draws], None, {}, [share])
 
-    def sweeps(self, joint: Joint, start: Tensors, n_sweeps: int, stream: Stream) -> Tensors:
-        """Sweep so many times from a start; one entry a variable, shape (sweeps, rows, ...)."""
-        joint = joint.with_support(self.support)
+    def sweeps(
+        self, joint: Joint, start: Tensors, n_sweeps: int, stream: Stream, n_climbs: int = 0
+    ) -> Tensors:
+        """Sweep so many times from a start; one entry a variable, shape (sweeps, rows, ...).
+
+        In the first ``n_climbs`` sweeps continuous variables go uphill instead.
+        """
         placeholders = [v.value for v in joint.variables]
         moves = [self._move(joint, v) for v in joint.variables]
         # what does not depend on z is computed once, outside of the sweeps
@@ -129,7 +133,7 @@ class Gibbs(Latents):
         given = {k: joint.evaluate(outside, copies=k) for k in copies}
         once = [joint.evaluate(move.once) for move in moves]
 
-        def sweep(*args):
+        def sweep(climbing, *args):
             take = iter(args).__next__
             z = [take() for _ in joint.variables]
             inner = Stream(take())
@@ -140,20 +144,19 @@ class Gibbs(Latents):
                     zip([*outside, *placeholders], [*given[move.copies], *tiled], strict=True)
                 )
                 now = substitute(each_sweep[i], replace)
-                drawn = move.sweep(z[i], [take() for _ in once[i]], now, inner)
+                drawn = move.sweep(z[i], [take() for _ in once[i]], now, inner, climbing)
                 z[i] = pt.specify_shape(drawn, z[i].type.shape).astype(z[i].dtype)
             return [*z, inner.rng]
 
-        *draws, stream.rng = scan(
+        *draws, stream.rng = strict_scan(
             sweep,
+            sequences=[pt.constant(np.arange(n_sweeps) < n_climbs)],
             outputs_info=[*start, stream.rng],
             non_sequences=[
                 *(g for values in given.values() for g in values),
                 *(c for own in once for c in own),
             ],
             n_steps=n_sweeps,
-            strict=True,
-            return_updates=False,
         )
         return draws
 
@@ -187,7 +190,7 @@ class Given:
     def each_sweep(self) -> list[Variable]:
         return list(self.values.values())
 
-    def sweep(self, z, once, each_sweep, stream: Stream) -> TensorVariable:
+    def sweep(self, z, once, each_sweep, stream: Stream, climbing) -> TensorVariable:
         values = dict(zip(self.values, each_sweep, strict=True))
         return pt.as_tensor(self.function(values, stream))
 

@@ -97,6 +97,9 @@ class NeuralImportance(Latents):
         self.weights = weights
         self.learning_rate = float(learning_rate)
 
+    def check(self, joint):
+        self._network(joint)
+
     def init(self, joint, rng):
         weights = self._network(joint).init(rng)
         arrays = [np.array(w, dtype=pytensor.config.floatX) for w in weights.values()]
@@ -107,7 +110,7 @@ class NeuralImportance(Latents):
     def _network(self, joint: Joint) -> Recognition:
         if self.proposal is None:
             return Inverted(joint, self.weights)
-        return Custom(joint.variables, self.proposal, self.weights)
+        return Custom(joint.variables, self.proposal, self.weights or {})
 
     def draw(self, joint, state, stream):
         arrays, mean, square, [updates] = (state[name] for name in self.state_names)
@@ -165,7 +168,7 @@ class NeuralImportance(Latents):
         """Draw once for each row from the network as it is given: z and log q(z | x)."""
         if self.weights is None:
             raise ValueError("NeuralImportance has no weights yet: pass latents.trained(step).")
-        weights = {name: pt.as_tensor(w) for name, w in self._network(joint).init(None).items()}
+        weights = {name: pt.as_tensor(w) for name, w in self.weights.items()}
         z, log_q = self._network(joint).draw(joint, weights, 1, stream)
         values = [v[0].astype(var.dtype) for v, var in zip(z, joint.variables, strict=True)]
         return values, log_q[0]

@@ -15,10 +15,12 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.transforms import Transform
 from pymc.vartypes import discrete_types
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.basic import BernoulliRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
@@ -173,10 +175,12 @@ class Joint:
 def _draw(variable: LocalVariable, rv: Variable, n_rows: int, stream: Stream) -> TensorVariable:
     shape = (n_rows, *variable.shape)
     node = rv.owner
-    if isinstance(node.op, RandomVariable):
+    if isinstance(node.op, RandomVariable) and not isinstance(node.op, CustomDistRV):
         size = pt.constant(shape[: len(shape) - node.op.ndim_supp], dtype="int64")
         parameters = node.op.dist_params(node)
         stream.rng, draw = node.op.make_node(stream.rng, size, *parameters).outputs
+        if isinstance(node.op, BernoulliRV):  # on JAX its draws are bools, whatever its type says
+            draw = pt.switch(draw, np.asarray(1, draw.dtype), np.asarray(0, draw.dtype))
     elif variable.support is not None:
         uniforms = stream.draw(pt.random.uniform, size=shape)
         which = pt.floor(uniforms * len(variable.support)).astype("int64")
@@ -209,6 +213,8 @@ class Latents(ABC):
     """Names of what is carried from one batch to the next."""
     statistics: ClassVar[tuple[str, ...]] = ()
     """Names of the scalars that each evaluation reports."""
+    support: Mapping[str, Sequence[int]] = {}
+    """Values of discrete variables, by name, that their distributions do not tell."""
 
     def __init__(self, vars, n_samples: int):
         self.vars = list(vars) if isinstance(vars, list | tuple) else [vars]
@@ -225,7 +231,7 @@ class Latents(ABC):
         shown = "".join(f", {name}={value!r}" for name, value in settings.items())
         return f"{type(self).__name__}([{names}]{shown})"
 
-    def check(self, joint: Joint) -> None:
+    def check(self, joint: Joint) -> None:  # noqa: B027
         """Refuse, by name, latent variables that cannot be drawn; called once for a model."""
 
     def init(self, joint: Joint, rng: np.random.Generator) -> dict[str, list]:

@@ -240,6 +240,11 @@ def _only_candidate(
             taken = name in free_dims if name else rv.ndim > 1 and length in free_lengths
             if length > 1 and not taken and (name, length) not in candidates:
                 candidates.append((name, length))
+    if len(candidates) > 1:  # latent variables have the rows along their first axis
+        first = {(_dims(model, rv) or (None,))[0] for rv in latents}
+        lengths = {n for rv in latents for n in rv.type.shape[:1]}
+        local = [c for c in candidates if c[0] in first - {None} or c[1] in lengths - {None}]
+        candidates = local if len(local) == 1 else candidates
     if len(candidates) > 1:  # prefer what all observed variables have
         common = [c for c in candidates if all(c in labels for labels in axes.values())]
         candidates = common or candidates
@@ -260,7 +265,8 @@ def _only_candidate(
         raise ValueError(
             f"No observation dim found: no axis of the observed {names} can be cut into batches "
             "(each is part of one multivariate draw, has length 1, or belongs to a free variable "
-            "too). Give minibatch_dim=, or leave batch_size=None."
+            "too). Give minibatch_dim=, integrate out variables with a value for each row by "
+            "latents=, or leave batch_size=None."
         )
     options = ", ".join(f"'{name}'" if name else f"(length {n})" for name, n in candidates)
     raise ValueError(
@@ -311,6 +317,11 @@ def local_shape(model: pm.Model, rv: Variable, row_axis: RowAxis) -> tuple[int, 
     return tuple(n for n in lengths[1:] if n is not None)
 
 
+def _is_random(var: Variable) -> bool:
+    """Whether a variable is not made of constants alone."""
+    return any(v.owner is None and not isinstance(v, Constant) for v in ancestors([var]))
+
+
 def finite_support(rv: Variable) -> np.ndarray | None:
     """Return the values that a discrete variable can take, where they are few and known."""
     name = type(rv.owner.op).__name__
@@ -321,11 +332,12 @@ def finite_support(rv: Variable) -> np.ndarray | None:
         p = parameters[0]
         n = p.type.shape[-1] if p.type.shape[-1] is not None else int(evaluate(p.shape[-1])[0])
         return np.arange(n)
-    bounds = [p.data for p in parameters if isinstance(p, Constant) and p.data.size == 1]
+    known = [p for p in parameters if not _is_random(p)]
+    bounds = [int(evaluate(p)[0].item()) for p in known if all(p.type.broadcastable)]
     if name == "DiscreteUniformRV" and len(bounds) == 2:
-        return np.arange(int(bounds[0].item()), int(bounds[1].item()) + 1)
-    if name in ("BinomialRV", "BetaBinomialRV") and isinstance(parameters[0], Constant):
-        return np.arange(int(np.max(parameters[0].data)) + 1)
+        return np.arange(bounds[0], bounds[1] + 1)
+    if name in ("BinomialRV", "BetaBinomialRV") and not _is_random(parameters[0]):
+        return np.arange(int(np.max(evaluate(parameters[0])[0])) + 1)
     return None
 
 

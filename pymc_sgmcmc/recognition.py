@@ -13,6 +13,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.gradient import disconnected_grad
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
 from pytensor.tensor.variable import TensorVariable
 
@@ -80,30 +81,21 @@ def family_of(variable: LocalVariable) -> Bernoulli | Categorical | Normal:
     Raises
     ------
     ValueError
-        For discrete variables other than Bernoulli and Categorical ones.
+        For variables that none is made for.
     """
     op = variable.batch_rv.owner.op
     if isinstance(op, BernoulliRV):
         return Bernoulli()
-    if isinstance(op, CategoricalRV):
-        [p] = op.dist_params(variable.batch_rv.owner)
-        return Categorical(_static_length(variable, p))
-    if np.issubdtype(np.dtype(variable.dtype), np.floating):
+    if isinstance(op, CategoricalRV) and variable.support is not None:
+        return Categorical(len(variable.support))
+    transform = variable.transform
+    if not variable.is_discrete and (transform is None or transform.ndim_supp == 0):
         return Normal()
     raise ValueError(
-        f"NeuralImportance has no proposal for '{variable.name}': of the discrete variables it "
-        "draws Bernoulli and Categorical ones. Use latents=sgm.Gibbs([...])."
+        f"NeuralImportance has no proposal for '{variable.name}': it draws Bernoulli variables, "
+        "Categorical ones with a known number of categories, and continuous ones whose elements "
+        "are transformed one by one. Use latents=sgm.Gibbs([...])."
     )
-
-
-def _static_length(variable: LocalVariable, p: TensorVariable) -> int:
-    n = p.type.shape[-1]
-    if n is None:
-        raise ValueError(
-            f"The number of categories of '{variable.name}' is not known from its p: give p a "
-            "shape of numbers (shape= in place of dims=)."
-        )
-    return n
 
 
 def _width(name: str, value: TensorVariable) -> int:
@@ -115,10 +107,21 @@ def _width(name: str, value: TensorVariable) -> int:
     return math.prod(value.type.shape[1:])
 
 
-def observed_names(joint: Joint) -> list[str]:
-    """Names of the observed variables, in the order of `Joint.observed`."""
-    names = [term.name for term in joint.terms if term.name not in joint.names]
-    return names[: len(joint.observed)]  # potentials come after
+def _constrained(
+    joint: Joint, variable: LocalVariable, u: TensorVariable
+) -> tuple[TensorVariable, TensorVariable]:
+    """Value of a variable for an unconstrained one, and the log Jacobian of each element."""
+    transform, inputs = variable.transform, variable.batch_rv.owner.inputs
+    assert transform is not None
+    z, log_jacobian = transform.backward(u, *inputs), transform.log_jac_det(u, *inputs)
+    others = {v.value: v.name for v in joint.variables}
+    for value in others.keys() & set(ancestors([z, log_jacobian])):
+        raise ValueError(
+            f"The bounds of '{variable.name}' depend on the latent variable '{others[value]}': "
+            "NeuralImportance cannot draw it. Use latents=sgm.Gibbs([...])."
+        )
+    z, log_jacobian = joint.evaluate([z, log_jacobian])
+    return z, log_jacobian
 
 
 class Recognition(ABC):
@@ -151,15 +154,18 @@ class Recognition(ABC):
         log_q : tensor
             Shape (n_samples, rows); only the weights have a gradient.
         """
-        batch = zip(observed_names(joint), joint.batch(), strict=True)
-        x = {name: value[None] for name, value in batch}
+        x = {name: value[None] for name, value in zip(joint.observed, joint.batch(), strict=True)}
         z: Named = {}
         terms = []
         for v in self.order:
             parameters = self.parameters(v, x, z, weights)
             family, shape = self.families[v.name], (n_samples, joint.n_rows, *v.shape)
-            z[v.name] = disconnected_grad(family.draw(parameters, shape, stream))
-            log_q = family.log_q(parameters, z[v.name])
+            drawn = disconnected_grad(family.draw(parameters, shape, stream))
+            log_q = family.log_q(parameters, drawn)
+            if v.transform is not None:
+                drawn, log_jacobian = _constrained(joint, v, drawn)
+                log_q = log_q - log_jacobian
+            z[v.name] = drawn
             terms.append(log_q.sum(axis=tuple(range(2, log_q.ndim))))
         return [z[name] for name in joint.names], pt.add(*terms, 0.0)
 
@@ -201,13 +207,12 @@ class Inverted(Recognition):
             name = next(
                 name for name in waiting if not {t.name for t in touching[name]} & set(waiting)
             )
-            known = [*observed_names(joint), *order]
+            known = [*joint.observed, *order]
             blanket = {name for t in touching[name] for name in (t.name, *t.depends_on)}
             self.inputs[name] = [other for other in known if other in blanket]
             order.append(name)
         super().__init__([joint.variables[names.index(name)] for name in order])
-        observed = zip(observed_names(joint), joint.observed, strict=True)
-        self.widths = {name: _width(name, value) for name, value in observed}
+        self.widths = {name: _width(name, value) for name, value in joint.observed.items()}
         for v in self.order:
             one_hot = self.families[v.name]
             values = one_hot.outputs if isinstance(one_hot, Categorical) else 1
@@ -219,6 +224,9 @@ class Inverted(Recognition):
                 self.shapes[f"{v.name} from {name}"] = (self.widths[name], n_out)
             self.shapes[v.name] = (n_out,)
         self.names = list(self.shapes)
+        given = self.shapes if weights is None else {n: np.shape(w) for n, w in weights.items()}
+        if given != self.shapes:
+            raise ValueError(f"weights: the network needs the shapes {self.shapes}, not {given}.")
 
     def init(self, rng):
         if self.weights is not None:

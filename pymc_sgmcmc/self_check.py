@@ -1,14 +1,17 @@
 """Self-check: does the likelihood of batches add up to the likelihood of all rows?"""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import pymc as pm
 import pytensor
-from pytensor.graph.basic import Variable
+from pytensor.tensor.random.type import random_generator_type
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.latents import Joint
 from pymc_sgmcmc.minibatch import PYTHON, Array, RowAxis, Term, array_value
+from pymc_sgmcmc.stream import Stream
 
 MAX_ROWS = 20_000
 """Rows looked at: with more, a random subset of this size stands for all (bounded cost)."""
@@ -55,21 +58,19 @@ def check_terms(
                 else:
                     continue  # the start's own check will tell
             except (ValueError, IndexError, AssertionError, TypeError) as error:
-                raise _cannot_be_cut(term, row_axis, error) from error
+                raise _cannot_be_cut(term.name, row_axis, error) from error
             _compare(term.name, of_batches, of_all, row_axis)
 
 
 def check_latent_terms(
     model: pm.Model,
-    terms: Sequence[Term],
-    arrays: dict[Array, TensorVariable],
-    index: TensorVariable,
+    joint: Joint,
+    data: Sequence[tuple[Array, TensorVariable]],
     row_axis: RowAxis,
-    latents: dict[Variable, TensorVariable],
 ) -> None:
     """Refuse, by name, a term with latent variables whose batches do not add up.
 
-    As `check_terms`, for one random value of the latent variables of each row; at most
+    As `check_terms`, for one draw from the prior of the latent variables of each row; at most
     `MAX_LATENT_ROWS` rows, taken as one batch, stand for all.
 
     Raises
@@ -81,37 +82,34 @@ def check_latent_terms(
     n_rows = min(row_axis.length, MAX_LATENT_ROWS)
     subset = rng.choice(row_axis.length, size=n_rows, replace=False)
     pieces = np.array_split(np.arange(n_rows), min(4, n_rows))
-    data = [array_value(array) for array in arrays]
-    values = model.value_vars
+    arrays = [array_value(array) for array, _ in data]
+    inputs = [*model.value_vars, joint.rows, *(variable for _, variable in data)]
+    placeholders = [v.value for v in joint.variables]
     with pytensor.config.change_flags(cxx=""):
         start = model.initial_point()
-        point = [_moved(start[v.name], rng) for v in values]
-        z = [_random_latents(v, n_rows, rng) for v in latents.values()]
-        for term in terms:
-            batch = _function([*values, index, *latents.values(), *arrays.values()], term.logp)
+        point = [_moved(start[v.name], rng) for v in model.value_vars]
+        generator = random_generator_type()
+        prior = dataclasses.replace(joint, n_rows=n_rows).draw_prior(Stream(generator))
+        draw = pytensor.function([generator, *inputs], prior, mode=PYTHON, on_unused_input="ignore")
+        z = draw(rng, *point, subset, *arrays)
+        for term in joint.terms:
+            batch = _function([*placeholders, *inputs], term.logp)
             try:
                 of_batches = [
-                    float(batch(*point, subset[piece], *(v[piece] for v in z), *data))
+                    float(batch(*(v[piece] for v in z), *point, subset[piece], *arrays))
                     for piece in pieces
                 ]
-                of_all = float(batch(*point, subset, *z, *data))
+                of_all = float(batch(*z, *point, subset, *arrays))
             except (ValueError, IndexError, AssertionError, TypeError) as error:
-                raise _cannot_be_cut(term, row_axis, error) from error
+                raise _cannot_be_cut(term.name, row_axis, error) from error
             if np.isfinite(of_all):
                 _compare(term.name, of_batches, of_all, row_axis)
 
 
-def _random_latents(value: TensorVariable, n_rows: int, rng: np.random.Generator) -> np.ndarray:
-    shape = (n_rows, *value.type.shape[1:])
-    if np.issubdtype(value.dtype, np.floating):
-        return rng.uniform(0.2, 0.8, size=shape).astype(value.dtype)
-    return rng.integers(2, size=shape).astype(value.dtype)
-
-
-def _cannot_be_cut(term: Term, row_axis: RowAxis, error: Exception) -> ValueError:
+def _cannot_be_cut(name: str, row_axis: RowAxis, error: Exception) -> ValueError:
     reason = str(error).strip().partition("\n")[0] or repr(error)
     return ValueError(
-        f"The term '{term.name}' cannot be evaluated on a batch of rows along {row_axis} "
+        f"The term '{name}' cannot be evaluated on a batch of rows along {row_axis} "
         f"({reason}). An array with a row for each datum must carry the dim: give it dims= in "
         "pm.Data, or leave batch_size=None."
     )

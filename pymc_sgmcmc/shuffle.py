@@ -103,20 +103,18 @@ def shuffled_windows(
         for ranges, seed in zip(windows, seeds, strict=True):
             size = sum(end - begin for begin, end in ranges)
             pieces = (piece for begin, end in ranges for piece in passage.pieces(begin, end))
-            if start + size <= position:
-                if not data.by_row:  # an iterable's rows can only be passed over one by one
-                    for _ in pieces:
-                        pass
-                start += size
-                continue
-            rows = _shuffled(pieces, size, data, np.random.default_rng(seed), replacement)
-            window = Window(rows, epoch, epoch_state, start)
-            if window.n_rows == 0:  # all of it dropped by its loader
-                break
-            if order_check is not None:
-                order_check.see(window)
-            yield window
-            start += window.n_rows
+            if start + size > position:
+                rows = _shuffled(pieces, size, data, np.random.default_rng(seed), replacement)
+                window = Window(rows, epoch, epoch_state, start)
+                if window.n_rows == 0:  # all of it dropped by its loader
+                    break
+                if order_check is not None:
+                    order_check.see(window)
+                yield window
+            elif not data.by_row:  # an iterable's rows can only be passed over one by one
+                for _ in pieces:
+                    pass
+            start += size
         passage.finish()
         position = 0
 

@@ -370,7 +370,9 @@ class StreamedData:
     ...     y = pm.Data("y", data.head()["y"], dims="obs")
     ...     w = pm.Normal("w", dims="pixel")
     ...     likelihood = pm.Normal("likelihood", (X / 255) @ w, 1, observed=y, dims="obs")
-    ...     step = sgm.MSGNHT_S(step_size=1e-3, batch_size=100, data=data)
+    ...     step = sgm.MSGNHT_S(
+    ...         step_size=1e-3, batch_size=100, data=data, compile_kwargs={"mode": "JAX"}
+    ...     )
     """
 
     def __init__(
@@ -479,6 +481,8 @@ class StreamedData:
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{name} {n}" for name, n in lengths.items())
             raise ValueError(f"The sources in data= have different numbers of rows: {told}.")
+        if self.sources[0].n_rows < 1:
+            raise ValueError(f"{self.sources[0].label} has {self.sources[0].n_rows} rows.")
 
     def __repr__(self):
         formats = ", ".join(f"{n}: {f.dtype} {f.shape}" for n, f in self.formats.items())

@@ -176,8 +176,9 @@ class SGMCMCStep(BlockedStep):
             self.source = latent_gradient_source(model, self.model, self.vars, latents, **options)
         else:
             raise ValueError(
-                f"data= ({', '.join(data)}) and latents= together: latent variables need the data "
-                "in memory so far. Leave data=None, or marginalise the latent variables."
+                f"data= ({', '.join(StreamedData.of(data).names)}) and latents= together: latent "
+                "variables need the data in memory so far. Leave data=None, or marginalise the "
+                "latent variables."
             )
         self.statistics = (*self.algorithm.statistics, *self.source.statistics)
         self.stats_dtypes_shapes = _statistics(self.statistics, self.step_size_names)

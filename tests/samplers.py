@@ -235,7 +235,7 @@ class Chain:
         scales = [array(np.asarray(r.n_rows / r.batch_size)) for r in self.source.rows]
         data = [array(array_value(a)) for a, _ in self.source.data]
         noise = self.backend.generator(rng.spawn(1)[0])
-        h = array(np.full(every, h))
+        h = array(np.full((every, *np.shape(h)), h))
         kept = []
         for k in range(burn_in + snapshots):
             rows = [array(b.take(every)) for b in batches]

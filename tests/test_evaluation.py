@@ -8,6 +8,7 @@ import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
 
 import pymc_sgmcmc as sgm
 
@@ -177,7 +178,9 @@ def test_completion_is_the_conditional_probability():
         THETA, ["z", "top"], n_completions=3, random_seed=4, data={"data": flipped}, **settings
     )
     first = sgm.complete(THETA, ["z", "top"], n_completions=3, random_seed=4, **settings)
-    np.testing.assert_array_equal(again.probability.values[missing], first.probability.values[missing])
+    np.testing.assert_array_equal(
+        again.probability.values[missing], first.probability.values[missing]
+    )
 
 
 def test_autoregressive_data_cannot_be_completed():
@@ -192,6 +195,7 @@ def test_autoregressive_data_cannot_be_completed():
             {"s": np.ones((5, 5))},
             ["z"],
             missing={"data": [True, True, False, False, False]},
+            minibatch_dim="obs",
             model=model,
             n_completions=1,
             compile_kwargs=JAX,
@@ -223,3 +227,56 @@ def test_errors_name_what_is_wrong(arguments, message):
     arguments = {"draws": THETA, "latents": ["z", "top"], "model": SMALL} | arguments
     with pytest.raises(ValueError, match=message):
         sgm.log_marginal_likelihood(**arguments)
+
+
+def test_continuous_latents():
+    """A factor model: z is Normal and so is x, with a known covariance."""
+    rng = np.random.default_rng(9)
+    w, sd = np.array([[1.0, -0.5, 0.3], [0.2, 0.8, 0.0]]), 0.6
+    covariance = w.T @ w + sd**2 * np.eye(3)
+    x = rng.multivariate_normal(np.zeros(3), covariance, size=30)
+    with pm.Model(coords={"obs": range(30), "factor": range(2), "feature": range(3)}) as model:
+        w_rv = pm.Normal("w", dims=("factor", "feature"))
+        sigma = pm.HalfNormal("sigma")
+        z = pm.Normal("z", dims=("obs", "factor"))
+        pm.Normal("x", z @ w_rv, sigma, observed=x, dims=("obs", "feature"))
+    result = sgm.log_marginal_likelihood(
+        {"w": w, "sigma": sd},
+        [z],
+        n_samples=30,
+        n_temperatures=30,
+        model=model,
+        random_seed=5,
+        compile_kwargs=JAX,
+    )
+    truth = multivariate_normal(np.zeros(3), covariance).logpdf(x)
+    z_score = (result.log_p.values[0, 0] - truth) / result.log_p_mcse.values[0, 0]
+    assert result.log_p_mcse.max() < 0.3
+    assert abs(z_score.mean()) < 0.8  # 4 / sqrt(30)
+    assert 0.6 < z_score.std() < 1.6
+
+
+def test_path_of_parameters_needs_data_that_do_not_depend_on_z_at_zero():
+    with pm.Model(coords={"obs": range(3)}) as model:
+        w = pm.Normal("w")
+        z = pm.Bernoulli("z", 0.5, dims="obs")
+        pm.Normal("x", w + z, 1, observed=np.zeros(3), dims="obs")
+    with pytest.raises(ValueError, match="path='parameters': at theta = 0 the data depends on"):
+        sgm.log_marginal_likelihood(
+            {"w": 0.5}, [z], path="parameters", n_temperatures=2, model=model, compile_kwargs=JAX
+        )
+
+
+def test_prior_that_cannot_be_drawn_from():
+    def log_p(value, p):
+        return pt.switch(value, pt.log(p), pt.log1p(-p))
+
+    with pm.Model(coords={"obs": range(3)}) as model:
+        w = pm.Normal("w")
+        p = pt.as_tensor(0.3)
+        z = pm.CustomDist("z", p, logp=log_p, dtype="int64", dims="obs")
+        pm.Normal("x", w * z, 1, observed=np.zeros(3), dims="obs")
+    with pytest.raises(ValueError, match="The prior of the latent variable 'z' cannot be drawn"):
+        sgm.log_marginal_likelihood(
+            {"w": 0.5}, sgm.Gibbs([z], support={"z": [0, 1]}), model=model, compile_kwargs=JAX
+        )

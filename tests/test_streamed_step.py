@@ -201,7 +201,7 @@ SCRIPT = """
             w = pm.Normal("w", 0, 3, dims="feature")
             pm.Normal("likelihood", (X / 255.0) @ w, 1, observed=y, dims="obs")
             step = sgm.MSGNHT_S(step_size=0.005, batch_size=50, thin=5, data=data,
-                                compile_kwargs={"mode": "JAX"})
+                                compile_kwargs={"mode": "FAST_COMPILE"})
             run = dict(step=step, draws=20, tune=5, chains=2, random_seed=1,
                        progressbar=False, compute_convergence_checks=False)
             here = pm.sample(cores=1, **run).posterior["w"]
@@ -223,6 +223,27 @@ def test_worker_processes_open_the_files_themselves(on_disk, tmp_path):
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert "IDENTICAL" in result.stdout, result.stderr
+
+
+def test_sample_and_resume(on_disk, tmp_path):
+    """`sgm.sample` with and without an interruption: the same draws from the same rows."""
+    data = sgm.StreamedData(on_disk, window=500, chunk=20)
+    step = make_step(regression(data.head()), data, thin=5)
+    run = dict(step=step, model=step.model, draws=20, tune=5, chains=2, random_seed=1, **RUN)
+    whole = sgm.sample(**run).posterior["w"].values
+    assert not np.array_equal(whole[0], whole[1])
+
+    def interrupt(trace, draw):
+        if draw.chain == 1 and draw.draw_idx == 9:
+            raise OSError("power cut")
+
+    store = tmp_path / "run.zarr"
+    with pytest.raises(OSError, match="power cut"):
+        sgm.sample(**run, trace=store, callback=interrupt)
+    resumed = sgm.sample(**run, trace=store, resume=True)
+    np.testing.assert_array_equal(resumed.posterior["w"], whole)
+    with pytest.raises(ValueError, match=r"vectorized.*streams X, y.*'parallel'"):
+        sgm.sample(**run, chain_method="vectorized")
 
 
 def test_bad_order_is_logged_once_a_chain(rows, caplog):
@@ -309,6 +330,7 @@ class Silent:
         ({("X", "y"): Loader(X)}, ["100 parts|70 parts", "X, y"]),
         (Loader(X, keys=("X",)), ["'y' has a row for each datum"]),
         ({("X", "y"): [(X, Y[:9])]}, ["same number of rows", "9 for 'y'"]),
+        ({"X": X[:0], "y": Y[:0]}, [r"data\['X'\] has 0 rows"]),
         ({"X": np.ma.masked_equal(X, 0), "y": Y}, ["'X' have masked"]),
     ],
 )

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import signal
 import threading
 import time
 import tracemalloc
@@ -380,6 +381,18 @@ def test_memory_maps_are_opened_again_by_path(tmp_path, case):
         np.testing.assert_array_equal(opened.read(0, len(values))[0], values)
 
 
+def in_forked_child(read):
+    """The sum of what a child reads: a lock or thread that it misses would hang it."""
+    ours, its = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        os.write(its, str(read().sum()).encode())
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    return int(os.read(ours, 100))
+
+
 def test_zarr_and_hdf5(tmp_path):
     values = np.random.default_rng(0).integers(256, size=(1000, 5), dtype="uint8")
     stored = zarr.create_array(tmp_path / "x.zarr", data=values, chunks=(64, 5))
@@ -395,6 +408,7 @@ def test_zarr_and_hdf5(tmp_path):
             taken = stream(opened).take(200)["x"]
             expected = taken if expected is None else expected
             np.testing.assert_array_equal(taken, expected)
+        assert in_forked_child(lambda opened=data: stream(opened).take(200)["x"]) == expected.sum()
     in_memory = sgm.StreamedData({"x": values}, window=256, chunk=64)
     np.testing.assert_array_equal(stream(in_memory).take(200)["x"], expected)
 
