@@ -33,6 +33,7 @@ from pymc_sgmcmc.latents import (
 )
 from pymc_sgmcmc.minibatch import batched_terms, find_row_axis, finite_support, local_shape
 from pymc_sgmcmc.self_check import check_latent_terms
+from pymc_sgmcmc.substitute import substitute
 
 
 @dataclass(frozen=True)
@@ -81,24 +82,17 @@ class LatentGradientSource(GradientSource):
         """Mean Hessian of the joint plus the covariance of its gradients (Louis 1982)."""
         copies, n_rows = self.latents.n_samples, self.joint.n_rows
         if copies < 2:
-            raise ValueError("The curvature needs n_samples of at least 2 draws of the latents.")
-        u = self.weights.type()
+            raise ValueError(
+                f"n_samples={copies} in {self.latents!r}: gamma=True needs the spread of at least "
+                "2 draws."
+            )
         of_rows = self.joint.of_rows
         # directional derivative of each row's term: the gradient with respect to its weight u
-        slopes = pt.grad(
-            pt.add(
-                *(
-                    pt.sum(g * vi)
-                    for g, vi in zip(
-                        pt.grad(pt.sum(u * of_rows), self.vars, disconnected_inputs="ignore"),
-                        v,
-                        strict=True,
-                    )
-                ),
-                0.0,
-            ),
-            u,
-        )
+        u = self.weights.type()
+        gradients = pt.grad(pt.sum(u * of_rows), self.vars, disconnected_inputs="ignore")
+        along = pt.add(*(pt.sum(g * vi) for g, vi in zip(gradients, v, strict=True)), 0.0)
+        slopes = pt.grad(along, u)
+        [slopes] = substitute([slopes], {u: self.weights})  # linear in u: any value will do
         w = self.weights.reshape((copies, n_rows))
         slopes = slopes.reshape((copies, n_rows))
         deviations = (slopes - pt.sum(w * slopes, axis=0)) / (1 - pt.sum(w**2, axis=0))
@@ -212,10 +206,11 @@ def latent_gradient_source(
         rows=index,
         n_rows=int(batch_size),
     )
+    joint = joint.with_support(latents.support)
     latents.check(joint)
     used_data = [(array, v) for array, v in data.items() if v in used]
     if self_check:
-        check_latent_terms(global_model, joint.with_support(latents.support), used_data, row_axis)
+        check_latent_terms(global_model, joint, used_data, row_axis)
     scale = pt.scalar("N/n", dtype=floatX)
     weights = pt.vector("weights", dtype=floatX)
     likelihood = scale * pt.sum(weights * joint.of_rows)

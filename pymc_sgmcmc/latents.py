@@ -213,6 +213,8 @@ class Latents(ABC):
     """Names of what is carried from one batch to the next."""
     statistics: ClassVar[tuple[str, ...]] = ()
     """Names of the scalars that each evaluation reports."""
+    support: Mapping[str, Sequence[int]] = {}
+    """Values of discrete variables, by name, that their distributions do not tell."""
 
     def __init__(self, vars, n_samples: int):
         self.vars = list(vars) if isinstance(vars, list | tuple) else [vars]

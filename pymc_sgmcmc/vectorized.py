@@ -152,7 +152,8 @@ class Together:
                 now = None
                 if call is not None:
                     rows, batch_states = call.rows.result()
-                    h = np.pad(call.h, ((0, call.room - call.n), (0, 0)), mode="edge")
+                    spare = [(0, call.room - call.n), *[(0, 0)] * (call.h.ndim - 1)]
+                    h = np.pad(call.h, spare, mode="edge")
                     pieces = self._chains.advance(call.n, call.done, h, rows)
                     now = call, pieces, self._chains.carry, batch_states, time.perf_counter()
                     call = self._plan(*self._after(call))
@@ -260,7 +261,7 @@ class Together:
         h = step_sizes(
             step.schedule, first * step.thin + done, n * n_updates, step._updates_per_epoch
         )
-        h = h.astype(pytensor.config.floatX).reshape(n, n_updates)
+        h = h.astype(pytensor.config.floatX).reshape(n, n_updates, *h.shape[1:])
         rows = self._helper.submit(self._rows, n, room, n_updates)
         return Call(first, done, n, room, n_updates, h, rows)
 
@@ -316,8 +317,9 @@ class Together:
         nonfinite = small.variable[: call.n].T >= 0
         updates = (call.first + 1 + np.arange(call.n)) * step.thin
         like = np.ones_like(nonfinite, dtype=float)
+        last_h = call.h[:, -1].astype(float).reshape(call.n, -1).T
         stats = {
-            "step_size": call.h[:, -1].astype(float) * like,
+            **{name: h * like for name, h in zip(step.step_size_names, last_h, strict=True)},
             **shown,
             "potential": chains_first(small.potential),
             "gradient_norm": np.where(nonfinite, np.nan, norms),
