@@ -215,7 +215,7 @@ def test_autoregressive_data_cannot_be_completed():
         ({"path": "straight"}, "path='straight' must be"),
         ({"n_samples": 0}, "n_samples=0 must be a whole number"),
         ({"n_temperatures": 2.5}, "n_temperatures=2.5 must be"),
-        ({"latents": ["w"]}, "'w'"),
+        ({"latents": ["y"]}, "latents: 'y' is not a free variable"),
         ({"latents": sgm.NeuralImportance(["z", "top"])}, "method='ais' needs"),
         (
             {"latents": sgm.NeuralImportance(["z", "top"]), "method": "importance"},

@@ -4,6 +4,7 @@ import os
 import resource
 import shutil
 import signal
+import sys
 import time
 import warnings
 from contextlib import suppress
@@ -396,6 +397,12 @@ def test_bad_options(tmp_path):
         sgm.ZarrStore(tmp_path, dtype="int32")
     with pytest.raises(FileNotFoundError, match="no run"):
         sgm.ZarrStore(tmp_path / "none").to_datatree()
+
+
+def test_zarr_is_asked_for(model, step, path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    with pytest.raises(ImportError, match=r"pip install 'pymc-sgmcmc\[zarr\]'"):
+        small_run(model, step, trace=path)
 
 
 def test_a_path_that_cannot_be_written(model, step):
