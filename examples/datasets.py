@@ -36,6 +36,9 @@ SHA256 = {
     "text/nips/nips_test.ldac.gz": (
         "d251bb7631db3199e310d478f5112b88e1da2517170b83a4f4d5b7642674610b"
     ),
+    "text/nips/nips_vocab_7605.txt": (
+        "ff325a74f68ef1cc1767af1acc9d65e6770b6cc29842bdf7737a59bf0e1e9edc"
+    ),
     "text/20news/train.feat.gz": (
         "073a5890a6c851901634e9f9b1b936181628790a063d3c37acf94b011ad58329"
     ),
@@ -215,6 +218,13 @@ def load_documents(name: str) -> tuple[list[tuple[np.ndarray, np.ndarray]], int]
     if name == "reuters":
         return read_ldac(find("text/reuters/reuters.ldac")), 4258
     raise ValueError(f"No corpus '{name}': it must be 'kos', 'nips' or 'reuters'.")
+
+
+def load_vocabulary(name: str) -> list[str]:
+    """Words of a corpus in the order of their numbers; of ``"nips"``."""
+    if name != "nips":
+        raise ValueError(f"No vocabulary of '{name}': it must be 'nips'.")
+    return read_text(find("text/nips/nips_vocab_7605.txt")).split()
 
 
 class Images(NamedTuple):
