@@ -32,7 +32,10 @@ from pymc_sgmcmc.latents import (
     find_latents,
 )
 from pymc_sgmcmc.minibatch import batched_terms, find_row_axis, finite_support, local_shape
+from pymc_sgmcmc.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.self_check import check_latent_terms
+from pymc_sgmcmc.sources import StreamedData
+from pymc_sgmcmc.substitute import substitute
 
 
 @dataclass(frozen=True)
@@ -81,24 +84,17 @@ class LatentGradientSource(GradientSource):
         """Mean Hessian of the joint plus the covariance of its gradients (Louis 1982)."""
         copies, n_rows = self.latents.n_samples, self.joint.n_rows
         if copies < 2:
-            raise ValueError("The curvature needs n_samples of at least 2 draws of the latents.")
-        u = self.weights.type()
+            raise ValueError(
+                f"n_samples={copies} in {self.latents!r}: gamma=True needs the spread of at least "
+                "2 draws."
+            )
         of_rows = self.joint.of_rows
         # directional derivative of each row's term: the gradient with respect to its weight u
-        slopes = pt.grad(
-            pt.add(
-                *(
-                    pt.sum(g * vi)
-                    for g, vi in zip(
-                        pt.grad(pt.sum(u * of_rows), self.vars, disconnected_inputs="ignore"),
-                        v,
-                        strict=True,
-                    )
-                ),
-                0.0,
-            ),
-            u,
-        )
+        u = self.weights.type()
+        gradients = pt.grad(pt.sum(u * of_rows), self.vars, disconnected_inputs="ignore")
+        along = pt.add(*(pt.sum(g * vi) for g, vi in zip(gradients, v, strict=True)), 0.0)
+        slopes = pt.grad(along, u)
+        [slopes] = substitute([slopes], {u: self.weights})  # linear in u: any value will do
         w = self.weights.reshape((copies, n_rows))
         slopes = slopes.reshape((copies, n_rows))
         deviations = (slopes - pt.sum(w * slopes, axis=0)) / (1 - pt.sum(w**2, axis=0))
@@ -117,6 +113,7 @@ def latent_gradient_source(
     batch_size: int | None,
     minibatch_dim: str | None = None,
     self_check: bool = True,
+    data: StreamedData | None = None,
 ) -> LatentGradientSource:
     """Derive the stochastic gradient of a model with its local latent variables integrated out.
 
@@ -128,7 +125,7 @@ def latent_gradient_source(
     vars : list of value variables
         Of ``global_model``.
     latents : Latents
-    batch_size, minibatch_dim, self_check
+    batch_size, minibatch_dim, self_check, data
         As for `gradient_source`.
 
     Raises
@@ -149,8 +146,22 @@ def latent_gradient_source(
             f"latents= ({names}) needs batch_size=: the latent variables are drawn for the rows "
             "of a batch (the number of all rows is a valid batch_size)."
         )
-    row_axis = find_row_axis(model, minibatch_dim, latent_rvs)
-    check_batch_size(batch_size, row_axis.length)
+    data = None if data is None else fitted_to(model, data)
+    with filled(model, data):
+        row_axis = find_row_axis(model, minibatch_dim, latent_rvs)
+        check_batch_size(batch_size, data.n_rows if data else row_axis.length)
+        source = _cut_into_batches(
+            model, global_model, vars, latents, latent_rvs, batch_size, row_axis, self_check, data
+        )
+    if data is not None:
+        refuse_whole(explicit_graph_inputs([source.log_prior]), data)
+    return source
+
+
+def _cut_into_batches(
+    model, global_model, vars, latents, latent_rvs, batch_size, row_axis, self_check, streamed
+) -> LatentGradientSource:
+    names = ", ".join(f"'{rv.name}'" for rv in latent_rvs)
     placeholders = {
         rv: pt.tensor(rv.name, shape=(None, *local_shape(model, rv, row_axis)), dtype=rv.type.dtype)
         for rv in latent_rvs
@@ -158,7 +169,10 @@ def latent_gradient_source(
     free = global_model.free_RVs
     global_values = dict(zip(free, global_model.replace_rvs_by_values(free), strict=True))
     index = pt.lvector("rows")
-    part = batched_terms(model, row_axis, index, placeholders, global_values)
+    dtypes = {name: f.dtype for name, f in streamed.formats.items()} if streamed else {}
+    part = batched_terms(model, row_axis, index, placeholders, global_values, dtypes)
+    if streamed is not None:
+        check_covered(part.cuts, streamed)
     for var in part.rest:
         for rv in set(latent_rvs) & set(ancestors([var])):
             raise ValueError(
@@ -212,10 +226,11 @@ def latent_gradient_source(
         rows=index,
         n_rows=int(batch_size),
     )
+    joint = joint.with_support(latents.support)
     latents.check(joint)
     used_data = [(array, v) for array, v in data.items() if v in used]
     if self_check:
-        check_latent_terms(global_model, joint.with_support(latents.support), used_data, row_axis)
+        check_latent_terms(global_model, joint, used_data, row_axis)
     scale = pt.scalar("N/n", dtype=floatX)
     weights = pt.vector("weights", dtype=floatX)
     likelihood = scale * pt.sum(weights * joint.of_rows)
@@ -225,7 +240,7 @@ def latent_gradient_source(
     source = LatentGradientSource(
         vars=vars,
         shapes=[np.shape(start[v.name]) for v in vars],
-        rows=[Rows(index, scale, int(batch_size), array, cut.axis)],
+        rows=[Rows(index, scale, int(batch_size), array, cut.axis, streamed)],
         data=used_data,
         others=others,
         log_prior=prior,

@@ -265,7 +265,8 @@ def _only_candidate(
         raise ValueError(
             f"No observation dim found: no axis of the observed {names} can be cut into batches "
             "(each is part of one multivariate draw, has length 1, or belongs to a free variable "
-            "too). Give minibatch_dim=, or leave batch_size=None."
+            "too). Give minibatch_dim=, integrate out variables with a value for each row by "
+            "latents=, or leave batch_size=None."
         )
     options = ", ".join(f"'{name}'" if name else f"(length {n})" for name, n in candidates)
     raise ValueError(

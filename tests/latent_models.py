@@ -256,3 +256,18 @@ def exact_gradient(case: Case, theta: dict) -> dict[str, np.ndarray]:
     parts = [evaluate(c, w)[1:] for c, w in zip(configurations, posterior, strict=True)]
     total = [sum(part) for part in zip(*parts, strict=True)]
     return dict(zip([v.name for v in vars], total, strict=True))
+
+
+def many_kinds():
+    """Latent variables that move in every way there is."""
+    with pm.Model(coords=COORDS) as model:
+        W = pm.Normal("W", 0, 1, dims=("hidden", "pixel"))
+        centre = pm.Normal("centre", 0, 1, shape=3)
+        bits = pm.Bernoulli("bits", 0.4, dims=("obs", "hidden"))
+        kind = pm.Categorical("kind", [0.2, 0.3, 0.5], dims="obs")
+        factor = pm.Normal("factor", 0, 1, dims=("obs", "out"))
+        scale = pm.Gamma("scale", 3, 3, dims="obs")
+        pm.Bernoulli("x", logit_p=bits @ W, observed=BINARY, dims=("obs", "pixel"))
+        mu = centre[kind][:, None] + factor
+        pm.Normal("y", mu, scale[:, None], observed=REAL, dims=("obs", "out"))
+    return model

@@ -4,15 +4,19 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from latent_models import CASES, PYTHON, N, exact_gradient, random_theta
+from latent_models import CASES, PYTHON, N, exact_gradient, many_kinds, random_theta
 from pytensor.tensor.random.type import random_generator_type
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc import affine, conditionals
+from pymc_sgmcmc.affine import affine_dependence
 from pymc_sgmcmc.backend import backend_of
+from pymc_sgmcmc.conditionals import conditional
 from pymc_sgmcmc.latent_gradient import latent_gradient_source
 from pymc_sgmcmc.latents import without_latents
 from pymc_sgmcmc.minibatch import array_value
 from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.substitute import substitute
 
 CALLS = 16
 Z = 5.0
@@ -82,7 +86,7 @@ def test_gradient_is_that_of_the_marginalised_model(case):
     model = case.model()
     theta = random_theta(model, case.latents)
     # half the rows a batch: the mean over both halves must be the gradient over all rows
-    latents = sgm.Gibbs(case.latents, n_samples=10, burn_in=30, **case.settings)
+    latents = sgm.Gibbs(case.latents, n_samples=5, burn_in=20, **case.settings)
     source = source_of(model, latents, batch_size=N // 2)
     evaluate = Evaluator(source, lambda e: e.likelihood)
     halves = np.arange(N).reshape(2, -1)
@@ -97,3 +101,137 @@ def test_gradient_is_that_of_the_marginalised_model(case):
     errors = np.concatenate([np.ravel(np.std(v, axis=0)) for v in estimates.values()])
     scale = np.sqrt(np.mean(np.concatenate([np.ravel(g) for g in exact.values()]) ** 2))
     assert errors.max() < scale  # the comparison can tell
+
+
+def test_a_conditional_of_the_users_own_is_used():
+    """With exact draws no burn-in is needed: a single draw gives an unbiased gradient."""
+
+    def posterior(values, stream):
+        a, b, y = values["a"], values["b"], values["y"]
+        return stream.draw(pt.random.beta, a + y, b + 12 - y)
+
+    [case] = [case for case in CASES if case.name == "beta_binomial"]
+    model = case.model()
+    theta = random_theta(model, case.latents)
+    latents = sgm.Gibbs(["p"], n_samples=1, burn_in=0, conditional={model["p"]: posterior})
+    source = source_of(model, latents)
+    evaluate = Evaluator(source, lambda e: e.likelihood)
+    calls = [evaluate(theta, np.arange(N)) for _ in range(2 * CALLS)]
+    names = [v.name for v in source.vars]
+    estimates = dict(zip(names, zip(*calls, strict=True), strict=True))
+    assert_mean_is(estimates, exact_gradient(case, theta))
+
+
+def test_curvature_is_that_of_the_marginalised_model():
+    """Hessian of the joint plus covariance of its gradients, against finite differences."""
+    [case] = [case for case in CASES if case.name == "categorical_mixture"]
+    model = case.model()
+    theta = random_theta(model, case.latents)
+    source = source_of(model, sgm.Gibbs(["z"], n_samples=40, burn_in=5))
+    rng = np.random.default_rng(5)
+    v = {name: rng.normal(size=np.shape(value)) for name, value in theta.items()}
+    direction = [pt.constant(v[var.name]) for var in source.vars]
+    evaluate = Evaluator(source, lambda e: e.mean_curvature(direction))
+    calls = [evaluate(theta, np.arange(N)) for _ in range(CALLS)]
+    names = [var.name for var in source.vars]
+    ahead, behind = (
+        exact_gradient(case, {name: theta[name] + e * v[name] for name in theta})
+        for e in (1e-5, -1e-5)
+    )
+    exact = {name: (ahead[name] - behind[name]) / 2e-5 / N for name in names}
+    assert_mean_is(dict(zip(names, zip(*calls, strict=True), strict=True)), exact)
+
+
+@pytest.mark.parametrize("mode", ["JAX", "NUMBA"])
+def test_backends_agree(mode):
+    """Every kind of move, compiled, gives the gradient that Python gives."""
+    model = many_kinds()
+    names = ["bits", "kind", "factor", "scale"]
+    theta = random_theta(model, names)
+    latents = sgm.Gibbs(names, n_samples=5, burn_in=5)
+    source = source_of(model, latents, self_check=False)
+
+    def means(mode):
+        outputs = lambda e: [e.potential, *e.likelihood, *e.diagnostics]  # noqa: E731
+        evaluate = Evaluator(source, outputs, mode)
+        calls = [evaluate(theta, np.arange(N)) for _ in range(CALLS)]
+        return [np.stack(values) for values in zip(*calls, strict=True)]
+
+    for ours, pythons in zip(means(mode), means(PYTHON), strict=True):
+        error = np.sqrt((ours.var(axis=0, ddof=1) + pythons.var(axis=0, ddof=1)) / CALLS)
+        assert np.all(np.abs(ours.mean(axis=0) - pythons.mean(axis=0)) <= Z * error)
+
+
+# ---- fast paths --------------------------------------------------------------------------
+
+
+def draws_of(source, theta, seed=1):
+    rng = random_generator_type("rng")
+    stream = Stream(rng)
+    inputs = [v.type() for v in source.inputs]
+    joint = source.joint.at(dict(zip(source.inputs, inputs, strict=True)))
+    values = source.latents.draw(joint, {}, stream).values
+    function = pytensor.function([rng, *inputs], values, mode=PYTHON, on_unused_input="ignore")
+    data = [array_value(a) for a, _ in source.data]
+    point = [theta[v.name] for v in source.vars]
+    return function(np.random.default_rng(seed), *point, np.arange(N), np.array(1.0), *data)
+
+
+@pytest.mark.parametrize("name", ["sigmoid_belief_network", "two_layers"])
+def test_running_log_odds_draw_what_a_full_evaluation_draws(name, monkeypatch):
+    """With the same random numbers the flips are the same, unit for unit."""
+    [case] = [case for case in CASES if case.name == name]
+    model = case.model()
+    theta = random_theta(model, case.latents)
+    source = source_of(model, sgm.Gibbs(case.latents, n_samples=3, burn_in=2))
+    fast = draws_of(source, theta)
+    monkeypatch.setattr(conditionals, "match_bernoulli", lambda logp: None)
+    general = draws_of(source, theta)
+    monkeypatch.setattr(affine, "_is_affine", lambda *args: False)
+    full = draws_of(source, theta)
+    for a, b, c in zip(fast, general, full, strict=True):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, c)
+
+
+def test_sigmoid_layers_take_the_fast_path():
+    """Each layer: one Bernoulli term below it, the rest a table; no full evaluation."""
+    for name in ("sigmoid_belief_network", "two_layers"):
+        [case] = [case for case in CASES if case.name == name]
+        source = source_of(case.model(), sgm.Gibbs(case.latents))
+        for variable in source.joint.variables:
+            found = conditional(source.joint, variable, logistic=True)
+            assert len(found.logistic) == 1
+            assert not found.maps
+
+
+@pytest.mark.parametrize(
+    "of_z",
+    [
+        lambda z, W, x: z @ W,
+        lambda z, W, x: x[:, None] - 2 * pt.dot(z, W) / 3,
+        lambda z, W, x: (z[:, :, None] * W).sum(axis=1),
+        lambda z, W, x: z[:, 0] * W[0, 0] - z[:, 2] + x,
+        lambda z, W, x: pt.concatenate([z[:, :1], z], axis=1) @ W[[0, 0, 1, 2]],
+        lambda z, W, x: pt.exp(z @ W) * x[:, None] + z.sum(axis=1)[:, None],
+        lambda z, W, x: (z * x[:, None]) @ W,
+        lambda z, W, x: W[z[:, 0]] * z[:, 1:2],
+    ],
+)
+def test_affine_maps_move_by_their_columns(of_z):
+    """Whatever the expression, maps moved by columns give the value at the moved z."""
+    rng = np.random.default_rng(0)
+    z, W, x = pt.tensor("z", shape=(None, 3), dtype="int32"), pt.matrix("W"), pt.vector("x")
+    expression = of_z(z, W, x)
+    found = affine_dependence(expression, z, [x])
+    basis = pt.constant(np.eye(3, dtype="int32"))
+    moved_maps = [
+        (a + (column[1] * 2 if a.ndim == 1 else column[1][None] * 2)).astype(a.dtype)
+        for a, column in zip(found.frontier, found.columns(basis), strict=True)
+    ]
+    [moved] = substitute([expression], dict(zip(found.frontier, moved_maps, strict=True)))
+    z0 = rng.integers(1, size=(5, 3)).astype("int32")  # so that z + 2 is still an index of W
+    rest = rng.normal(size=(3, 4)), rng.normal(size=5)
+    at = pytensor.function([z, W, x], [expression, moved], mode=PYTHON, on_unused_input="ignore")
+    z1 = z0 + 2 * np.eye(3, dtype="int32")[1]
+    np.testing.assert_allclose(at(z0, *rest)[1], at(z1, *rest)[0])
