@@ -16,9 +16,11 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import xarray as xr
+from pymc.distributions.custom import CustomDistRV
 from pymc.model import Model, modelcontext
 from pymc.util import RandomGenerator, get_random_generator
 from pytensor.scan.basic import scan
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import logsumexp
 
@@ -117,7 +119,8 @@ def log_marginal_likelihood(
         raise ValueError(f"method={method!r} must be 'ais' or 'importance'.")
     if path not in ("likelihood", "parameters"):
         raise ValueError(f"path={path!r} must be 'likelihood' or 'parameters'.")
-    n_samples = 16 if n_samples is None and method == "ais" else n_samples or 10_000
+    if n_samples is None:
+        n_samples = {"ais": 16, "importance": 10_000}[method]
     n_samples = whole_number("n_samples", n_samples, 1)
     n_temperatures = whole_number("n_temperatures", n_temperatures, 1)
     local = LocalModel.of(model, latents, minibatch_dim)
@@ -144,7 +147,12 @@ def log_marginal_likelihood(
             piece = np.arange(first, first + rows_per_call) % n_rows
             index = np.repeat(piece, samples_per_call)
             calls = [weigh(thetas.at(draw), index) for _ in range(n_calls)]
-            log_w = np.concatenate([w.reshape(rows_per_call, -1) for [w] in calls], axis=1)
+            if not all(valid for _, valid in calls):
+                raise ValueError(
+                    "path='parameters': at theta = 0 the data depends on the latent variables, or "
+                    "has no density. Use path='likelihood'."
+                )
+            log_w = np.concatenate([w.reshape(rows_per_call, -1) for w, _ in calls], axis=1)
             log_w = log_w[: n_rows - first, :n_samples].astype(np.float64)
             here = (*draw, slice(first, first + rows_per_call))
             log_p[here], mcse[here] = log_mean(log_w), log_mean_mcse(log_w)
@@ -161,6 +169,19 @@ def _likelihood(joint: Joint) -> Joint:
     return dataclasses.replace(joint, terms=[t for t in joint.terms if t.name not in joint.names])
 
 
+def _from_prior(joint: Joint, stream: Stream) -> list[TensorVariable]:
+    """Draw the latent variables from their prior, which must be one that can be drawn from."""
+    for v in joint.variables:
+        op = v.batch_rv.owner.op
+        if not isinstance(op, RandomVariable) or isinstance(op, CustomDistRV):
+            raise ValueError(
+                f"The prior of the latent variable '{v.name}' cannot be drawn from inside a graph "
+                f"({op}): its log p(x | theta) needs method='importance' with a trained "
+                "NeuralImportance."
+            )
+    return joint.draw_prior(stream)
+
+
 def _importance(latents: Latents) -> LogWeights:
     """Log weights of draws from the proposal."""
 
@@ -168,8 +189,10 @@ def _importance(latents: Latents) -> LogWeights:
         joint = batch.joint()
         if isinstance(latents, NeuralImportance):
             z, log_q = latents.propose(joint, stream)
-            return [joint.log_density(z) - log_q]
-        return [_likelihood(joint).log_density(joint.draw_prior(stream))]
+            log_w = joint.log_density(z) - log_q
+        else:
+            log_w = _likelihood(joint).log_density(_from_prior(joint, stream))
+        return [log_w, pt.constant(True)]
 
     return log_weights
 
@@ -208,15 +231,16 @@ def _annealed(latents: Gibbs, n_temperatures: int, path: str) -> LogWeights:
             return [*(m[0] for m in moved), log_w + rise, stream.rng]
 
         start = density(batch, pt.constant(np.zeros((), floatX)))
-        z = [
-            value.astype(v.dtype)
-            for value, v in zip(start.draw_prior(stream), start.variables, strict=True)
-        ]
+        z = _from_prior(start, stream)
         n_latents = len(z)
-        # At theta = 0 the data does not depend on z: Z_0 is its probability given any z.
-        log_z0 = _likelihood(start).log_density(z)
-        if path == "likelihood":
-            log_z0 = pt.zeros_like(log_z0)
+        log_z0 = pt.zeros((batch.n_rows,), dtype=floatX)
+        valid = pt.constant(True)
+        if path == "parameters":
+            # Z_0 is the probability of the data given any z: another z must give the same
+            log_z0, other = (
+                _likelihood(start).log_density(z) for z in (z, _from_prior(start, stream))
+            )
+            valid = pt.all(pt.abs(log_z0 - other) <= 1e-4 * (1 + pt.abs(log_z0)))
         *_, log_w, rng = scan(
             one_temperature,
             sequences=[pt.constant(ends[1:]), pt.constant(ends[:-1])],
@@ -226,7 +250,7 @@ def _annealed(latents: Gibbs, n_temperatures: int, path: str) -> LogWeights:
             return_updates=False,
         )
         stream.rng = rng
-        return [log_w[-1]]
+        return [log_w[-1], valid]
 
     return log_weights
 

@@ -34,6 +34,13 @@ class ThreadChains:
         none, shown = np.full(len(rngs), -1), [np.zeros(len(rngs))] * n_diagnostics
         self.carry = Carry(theta, state, None, none, none, shown)
 
+    asynchronous = False
+
+    @staticmethod
+    def is_ready(piece: Piece) -> bool:
+        """Pieces are there when `advance` returns."""
+        return True
+
     @staticmethod
     def fetch(tree: Any) -> Any:
         """Arrays are on the host already."""

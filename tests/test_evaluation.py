@@ -215,7 +215,7 @@ def test_autoregressive_data_cannot_be_completed():
         ({"path": "straight"}, "path='straight' must be"),
         ({"n_samples": 0}, "n_samples=0 must be a whole number"),
         ({"n_temperatures": 2.5}, "n_temperatures=2.5 must be"),
-        ({"latents": ["w"]}, "'w'"),
+        ({"latents": ["y"]}, "latents: 'y' is not a free variable"),
         ({"latents": sgm.NeuralImportance(["z", "top"])}, "method='ais' needs"),
         (
             {"latents": sgm.NeuralImportance(["z", "top"]), "method": "importance"},
@@ -254,3 +254,29 @@ def test_continuous_latents():
     assert result.log_p_mcse.max() < 0.3
     assert abs(z_score.mean()) < 0.8  # 4 / sqrt(30)
     assert 0.6 < z_score.std() < 1.6
+
+
+def test_path_of_parameters_needs_data_that_do_not_depend_on_z_at_zero():
+    with pm.Model(coords={"obs": range(3)}) as model:
+        w = pm.Normal("w")
+        z = pm.Bernoulli("z", 0.5, dims="obs")
+        pm.Normal("x", w + z, 1, observed=np.zeros(3), dims="obs")
+    with pytest.raises(ValueError, match="path='parameters': at theta = 0 the data depends on"):
+        sgm.log_marginal_likelihood(
+            {"w": 0.5}, [z], path="parameters", n_temperatures=2, model=model, compile_kwargs=JAX
+        )
+
+
+def test_prior_that_cannot_be_drawn_from():
+    def log_p(value, p):
+        return pt.switch(value, pt.log(p), pt.log1p(-p))
+
+    with pm.Model(coords={"obs": range(3)}) as model:
+        w = pm.Normal("w")
+        p = pt.as_tensor(0.3)
+        z = pm.CustomDist("z", p, logp=log_p, dtype="int64", dims="obs")
+        pm.Normal("x", w * z, 1, observed=np.zeros(3), dims="obs")
+    with pytest.raises(ValueError, match="The prior of the latent variable 'z' cannot be drawn"):
+        sgm.log_marginal_likelihood(
+            {"w": 0.5}, sgm.Gibbs([z], support={"z": [0, 1]}), model=model, compile_kwargs=JAX
+        )

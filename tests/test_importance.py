@@ -279,13 +279,26 @@ def positive():
 
 
 def test_transformed_latent():
-    """The Jacobian is in the weights: without it the gradient is far off."""
-    model, theta, expected = positive()
-    weights = {"z from x": np.array([[0.2, 0.0]]), "z": np.array([0.0, -0.3])}
-    latents = sgm.NeuralImportance(["z"], 200, weights=weights, learning_rate=0)
+    """The Jacobian is in the weights: without it the gradient would be off by about one."""
+    model, theta, exact = positive()
+    # q: log z is N(0.2 x, 1)
+    weights = {"z from x": np.array([[0.2, 0.0]]), "z": np.array([0.0, 0.0])}
+    n_samples = 200
+    latents = sgm.NeuralImportance(["z"], n_samples, weights=weights, learning_rate=0)
     draws, _ = estimates(model, latents, theta, 3 * COPIES, n_calls=20)
-    # the bias at 200 draws is about a hundredth of that at 2
-    np.testing.assert_allclose(draws.mean() / COPIES, expected, atol=0.01)
+    # the bias to first order, -E_q[w^2 (g - E_p g)] / L with E_q[w] = 1, by quadrature over log z
+    u = np.linspace(-5, 4, 20_001)
+    bias = 0
+    for x in (0, 3, 1):
+        log_p = (2 + x) * u - (1.5 + np.exp(0.3)) * np.exp(u)
+        p = np.exp(log_p - logsumexp(log_p))
+        log_q = -0.5 * (u - 0.2 * x) ** 2
+        q = np.exp(log_q - logsumexp(log_q))
+        gradient = x - np.exp(u + 0.3)
+        bias -= (p**2 / q) @ (gradient - p @ gradient) / n_samples
+    error = draws.std() / COPIES / np.sqrt(20)
+    assert error < 0.003
+    assert abs(draws.mean() / COPIES - exact - bias) < 4 * error + 0.1 * abs(bias)
 
 
 # ---- the whole chain -----------------------------------------------------------------------
