@@ -7,7 +7,6 @@ from pymc_sgmcmc.evaluation import log_marginal_likelihood
 from pymc_sgmcmc.gibbs import Gibbs
 from pymc_sgmcmc.groups import Groups
 from pymc_sgmcmc.importance import NeuralImportance
-from pymc_sgmcmc.latents import Latents
 from pymc_sgmcmc.msgnht import MSGNHT_E, MSGNHT_S
 from pymc_sgmcmc.psgld import PSGLD
 from pymc_sgmcmc.recorder import KeptDraws
@@ -37,7 +36,6 @@ __all__ = [
     "Gibbs",
     "Groups",
     "KeptDraws",
-    "Latents",
     "NeuralImportance",
     "PolynomialDecay",
     "StreamedData",

@@ -131,7 +131,7 @@ def _along_rows(per_row: TensorVariable, like: TensorVariable) -> TensorVariable
     return per_row.reshape((-1, *[1] * (like.ndim - 1))) if like.ndim > 1 else per_row
 
 
-def moved(maps: Tensors, columns: Tensors, steps: TensorVariable) -> Tensors:
+def moved(maps: Sequence, columns: Sequence, steps: TensorVariable) -> Tensors:
     """Affine maps after a unit has changed by a step for each row."""
     return [
         a + (_along_rows(steps, a) * column).astype(a.dtype)
@@ -145,12 +145,20 @@ class Move(Protocol):
     Expressions are made of a joint's placeholders; `sweep` is given their values.
     """
 
-    copies: int
-    """How many times the batch is repeated in ``each_sweep``."""
-    once: list[Variable]
-    """What is the same for all sweeps of a batch."""
-    each_sweep: list[Variable]
-    """What a sweep begins with."""
+    @property
+    def copies(self) -> int:
+        """How many times the batch is repeated in ``each_sweep``."""
+        ...
+
+    @property
+    def once(self) -> list[Variable]:
+        """What is the same for all sweeps of a batch."""
+        ...
+
+    @property
+    def each_sweep(self) -> list[Variable]:
+        """What a sweep begins with."""
+        ...
 
     def sweep(
         self,

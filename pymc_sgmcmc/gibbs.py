@@ -96,7 +96,7 @@ class Gibbs(Latents):
         self.conditional = _by_name("conditional", conditional, self.names)
 
     def check(self, joint: Joint) -> None:
-        for variable in joint.with_support(self.support).variables:
+        for variable in joint.variables:
             unknown = variable.is_discrete and variable.support is None
             if unknown and variable.name not in self.conditional:
                 raise ValueError(
@@ -106,7 +106,6 @@ class Gibbs(Latents):
                 )
 
     def draw(self, joint: Joint, state: State, stream: Stream) -> Draws:
-        joint = joint.with_support(self.support)
         start = joint.draw_prior(stream)
         n_climbs = (self.burn_in + 1) // 2
         draws = self.sweeps(joint, start, self.burn_in + self.n_samples, stream, n_climbs)
@@ -125,7 +124,6 @@ class Gibbs(Latents):
 
         In the first ``n_climbs`` sweeps continuous variables go uphill instead.
         """
-        joint = joint.with_support(self.support)
         placeholders = [v.value for v in joint.variables]
         moves = [self._move(joint, v) for v in joint.variables]
         # what does not depend on z is computed once, outside of the sweeps

@@ -101,12 +101,18 @@ class GradientSource:
     prior: Tensors = field(repr=False)
     likelihood: Tensors = field(repr=False)
 
-    state_names: ClassVar[tuple[str, ...]] = ()
-    """Names of what is carried from one evaluation to the next: none for an exact likelihood."""
-    statistics: ClassVar[tuple[str, ...]] = ()
-    """Names of the scalars that an evaluation reports."""
     is_costly: ClassVar[bool] = False
     """Whether an evaluation for the potential alone would cost as much as a gradient."""
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Names of what is carried from one evaluation to the next: none if it is exact."""
+        return ()
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Names of the scalars that an evaluation reports."""
+        return ()
 
     def init(self, rng: np.random.Generator) -> dict[str, list]:
         """Initial arrays of what is carried, by `state_names`."""

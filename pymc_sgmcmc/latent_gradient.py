@@ -206,10 +206,11 @@ def latent_gradient_source(
         rows=index,
         n_rows=int(batch_size),
     )
+    joint = joint.with_support(latents.support)
     latents.check(joint)
     used_data = [(array, v) for array, v in data.items() if v in used]
     if self_check:
-        check_latent_terms(global_model, joint.with_support(latents.support), used_data, row_axis)
+        check_latent_terms(global_model, joint, used_data, row_axis)
     scale = pt.scalar("N/n", dtype=floatX)
     weights = pt.vector("weights", dtype=floatX)
     likelihood = scale * pt.sum(weights * joint.of_rows)
