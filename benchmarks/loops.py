@@ -37,8 +37,8 @@ def initial_weights(dtype):
     return {f"W{k}": (0.05 * rng.normal(size=shape)).astype(dtype) for k, shape in enumerate(pairs)}
 
 
-def ours(model, backend, dtype, settings):
-    """A callable that runs the updates of one draw, and the seconds until the first was done."""
+def our_step(model, backend, dtype, settings):
+    """A step that runs ``settings["updates"]`` updates a draw, and a point to start from."""
     import pymc as pm
     import pytensor
 
@@ -49,7 +49,6 @@ def ours(model, backend, dtype, settings):
 
     columns = settings["columns"]
     X, y = data(model, dtype, settings["n_rows"], columns)
-    began = time.perf_counter()
     start = {}
     with pm.Model() as pymc_model:
         features = pm.Data("X", X)
@@ -74,6 +73,13 @@ def ours(model, backend, dtype, settings):
             initial_point=point,
             compile_kwargs={"mode": backend},
         )
+    return step, point
+
+
+def ours(model, backend, dtype, settings):
+    """A callable that runs the updates of one draw, and the seconds until the first was done."""
+    began = time.perf_counter()
+    step, point = our_step(model, backend, dtype, settings)
     state = {"point": point}
 
     def run():
@@ -85,8 +91,11 @@ def ours(model, backend, dtype, settings):
     return run, time.perf_counter() - began
 
 
-def hand_or_blackjax(model, who, dtype, settings):
-    """The loop that a JAX user would write: gradient, noise and rows in one lax.scan."""
+def hand_or_blackjax(model, who, dtype, settings, chains=None):
+    """The loop that a JAX user would write: gradient, noise and rows in one lax.scan.
+
+    With ``chains``, as many at once: the loop under `jax.vmap`.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -161,10 +170,17 @@ def hand_or_blackjax(model, who, dtype, settings):
             rows = jax.random.randint(rows_key, (n,), 0, N)
             return sgnht.step(key, state, rows, h), None
 
-    @jax.jit
     def block(state, key):
         return jax.lax.scan(update, state, jax.random.split(key, settings["updates"]))[0]
 
+    if chains is not None:
+        one_block, one_state = block, state
+        state = tree(lambda leaf: jnp.broadcast_to(leaf, (chains, *leaf.shape)), one_state)
+
+        def block(state, key):
+            return jax.vmap(one_block)(state, jax.random.split(key, chains))
+
+    block = jax.jit(block)
     carry = {"state": state, "key": jax.random.key(2)}
 
     def run():

@@ -1,6 +1,7 @@
-"""What `pm.sample` costs beside the bare compiled loop: thin=50, one process, no bar."""
+"""What sampling costs beside the bare compiled loop: thin=50, one process, no bar."""
 
 import sys
+import tempfile
 import time
 from statistics import median
 
@@ -41,26 +42,38 @@ def main():
             theta, state = out.theta, out.state
         return time.perf_counter() - began
 
-    def whole():
+    def whole(sample, **options):
         with model:
-            idata = pm.sample(
+            idata = sample(
                 draws=DRAWS,
                 tune=0,
                 chains=1,
-                cores=1,
                 step=step,
                 progressbar=False,
                 compute_convergence_checks=False,
                 random_seed=1,
+                **options,
             )
         return float(idata.posterior.attrs["sampling_time"])
 
-    whole()
-    pairs = [(bare(), whole()) for _ in range(max(rounds, 3))]
-    per_draw = [1e6 / DRAWS * median(values) for values in zip(*pairs, strict=True)]
+    def stored():
+        with tempfile.TemporaryDirectory() as folder:
+            store = sgm.ZarrStore(f"{folder}/run.zarr", seconds=1.0)
+            return whole(sgm.sample, trace=store, chain_method="sequential")
+
+    contenders = {
+        "bare compiled loop": bare,
+        "pm.sample": lambda: whole(pm.sample, cores=1),
+        "sgm.sample": lambda: whole(sgm.sample, chain_method="sequential"),
+        "sgm.sample, stored": stored,
+    }
+    for run in contenders.values():
+        run()
+    times = [[run() for run in contenders.values()] for _ in range(max(rounds, 3))]
+    per_draw = [1e6 / DRAWS * median(values) for values in zip(*times, strict=True)]
     print(f"blr, float32, numba, thin={THIN}: us per draw of {THIN} updates")
-    print(f"  bare compiled loop  {per_draw[0]:>12.1f}")
-    print(f"  pm.sample           {per_draw[1]:>12.1f}{per_draw[1] / per_draw[0]:>9.2f}x")
+    for name, cost in zip(contenders, per_draw, strict=True):
+        print(f"  {name:<20}{cost:>12.1f}{cost / per_draw[0]:>9.2f}x")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What a shuffle window does to batches of rows that lie in an order, and to a posterior.
 
-    python benchmarks/shuffle_bias.py    # a few minutes; seeded, so the load does not matter
+    python benchmarks/shuffle_bias.py    # a quarter of an hour; seeded, so the load does not matter
 
 Writes benchmarks/results/shuffle_bias.txt.
 """

@@ -22,7 +22,7 @@ import pytensor
 import pytensor.tensor as pt
 from common import RESULTS, Report, arguments, with_step_size
 from datasets import load_documents
-from token_gibbs import BatchGibbs, Corpus, DocumentLogLik, Perplexity
+from token_gibbs import BatchGibbs, Corpus, DocumentLogLik, Perplexity, topic_counts
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.sgrld import unconstrained
@@ -186,14 +186,39 @@ def best(rows: list[dict], method: str):
     for row in rows:
         if row["method"] == method:
             found.setdefault(row["step_size"], []).append(row["perplexity"])
+    if not found:
+        return None, np.nan, np.nan
     scores = {h: np.mean(v) for h, v in found.items()}
     h = min(scores, key=lambda h: np.nan_to_num(scores[h], nan=np.inf))
     return h, scores[h], np.ptp(found[h]) / 2
 
 
-def mean_curve(rows, method, h) -> np.ndarray:
-    """Learning curve, mean over seeds."""
-    return np.mean([r["curve"] for r in rows if (r["method"], r["step_size"]) == (method, h)], 0)
+def plot_curve(axis, seen, rows, method, h, style, label) -> None:
+    """Learning curve, mean over seeds; it ends where a chain diverged."""
+    curves = [r["curve"] for r in rows if (r["method"], r["step_size"]) == (method, h)]
+    if curves:
+        axis.plot(seen, np.mean(curves, axis=0), style, label=label)
+
+
+def draws_per_second(corpus: Corpus, n_sweeps: int) -> tuple[float, float]:
+    """Token draws per CPU second of batch Gibbs, and of the gradient of 100 documents."""
+    rates = []
+    gibbs = BatchGibbs(corpus, N_TOPICS, ALPHA, BETA, seed=0)
+    documents = np.arange(100)
+    factor, log_pi = np.ones(100), np.log(gibbs.pi)
+    sweeps = 1 + sum(SWEEPS.values())
+    per_batch = sweeps * corpus.documents(documents).n_tokens
+    tokens = (corpus.word, corpus.count, corpus.first, ALPHA, *SWEEPS.values())
+    for function, n_draws in [
+        (gibbs.sweep, corpus.n_tokens),
+        (lambda: topic_counts(factor, documents, log_pi, *tokens), per_batch),
+    ]:
+        function()
+        began = time.process_time()
+        for _ in range(n_sweeps):
+            function()
+        rates.append(n_sweeps * n_draws / (time.process_time() - began))
+    return rates[0], rates[1]
 
 
 def report(options) -> None:
@@ -208,14 +233,22 @@ def report(options) -> None:
         cells = []
         for r in records:
             h, value, spread = best(r["rows"], method)
-            cells.append(f"{value:.0f} +- {spread:.0f}" + (f" ({h:g})" if h else ""))
+            n_seeds = 1 + max(row["seed"] for row in r["rows"])
+            shown = f"{value:.0f}" + (f" +- {spread:.0f}" if n_seeds > 1 else "")
+            cells.append("not run" if np.isnan(value) else shown + (f" ({h:g})" if h else ""))
         table.append([method, PAPER.get(method, ""), *cells])
     out.table(["method", "ICML (paper), 5", *names], table)
+    gibbs, gradient = draws_per_second(Corpus.of(*load_documents("kos")), n_sweeps=20)
+    out.print(
+        f"\nToken draws per CPU second on one core, K = {N_TOPICS}: {gibbs:.2g} in batch Gibbs, "
+        f"{gradient:.2g} in the gradient of 100 documents."
+    )
     for r in records:
         out.print(f"\n{r['corpus']}, batches of {r['batch_size']}, {r['floatX']}: {r['command']}")
         out.print(
             f"{r['train'][0]} documents ({r['train'][1]} tokens) train, {r['test'][0]} test; "
-            f"{r['updates']} updates, {r['updates'] * r['batch_size'] / r['train'][0]:.1f} passes"
+            f"{r['updates']} updates, {r['updates'] * r['batch_size'] / r['train'][0]:.1f} passes; "
+            f"batch Gibbs: {options.sweeps} sweeps"
         )
         rows = [
             [
@@ -236,18 +269,21 @@ def report(options) -> None:
         seen = r["batch_size"] * r["every"] * np.arange(1, 1 + r["updates"] // r["every"])
         gibbs = best(r["rows"], "Gibbs")[1]
         h_best = best(r["rows"], "SGRLD")[0]
+        lowest = np.nanmin([value for row in r["rows"] for value in row["curve"]])
+        limits = 0.95 * np.fmin(lowest, gibbs), 1.6 * lowest
         for axis, h in zip(line, STEPS, strict=True):
             for method, style in {
                 "MSGNHT_S": "C0-", "MSGNHT_E": "C0--", "SGHMC_S": "C1-", "SGHMC_E": "C1--",
                 "SGNHT": "C2:",
             }.items():  # fmt: skip
-                axis.plot(seen, mean_curve(r["rows"], method, h), style, label=method)
-            axis.plot(
-                seen, mean_curve(r["rows"], "SGRLD", h_best), "C3:", label=f"SGRLD ({h_best:g})"
-            )
-            axis.axhline(gibbs, color="0.6", label="batch Gibbs")
+                plot_curve(axis, seen, r["rows"], method, h, style, method)
+            if h_best is not None:
+                label = f"SGRLD ({h_best:g})"
+                plot_curve(axis, seen, r["rows"], "SGRLD", h_best, "C3:", label)
+            if np.isfinite(gibbs):
+                axis.axhline(gibbs, color="0.6", label="batch Gibbs")
             axis.set_title(f"{r['corpus']}, batches of {r['batch_size']}, h = {h:g}", fontsize=9)
-            axis.set_ylim(0.95 * gibbs, 1.6 * gibbs)
+            axis.set_ylim(*limits)
             axis.set_xlabel("documents seen")
         line[0].set_ylabel("perplexity of a draw")
         line[-1].legend(fontsize=7)

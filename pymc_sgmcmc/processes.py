@@ -20,7 +20,7 @@ import cloudpickle
 from pymc.exceptions import SamplingError
 from threadpoolctl import threadpool_limits
 
-from pymc_sgmcmc.chains import ChainRunner, Event, Run, recorded
+from pymc_sgmcmc.chains import ChainRunner, Event, Resumed, Run, recorded
 
 SECONDS_TO_END = 10.0
 """What a worker is given to save its state before it is terminated."""
@@ -80,6 +80,7 @@ def parallel(run: Run, workers: int, mp_ctx: Any, blas_threads: int | None) -> G
                 cloudpickle.dump(run, file)
         pool = _Pool(mp_ctx, workers, payload, forked, blas_threads)
         try:
+            yield Resumed(range(0), 0)  # of no chain: the processes have been forked
             yield from pool.run(run.n_chains)
         finally:
             pool.end()

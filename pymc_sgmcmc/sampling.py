@@ -1,9 +1,10 @@
 """`sample`: PyMC's `sample` for minibatch steps, with storage, resuming and other engines."""
 
+import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -128,7 +129,7 @@ def sample(
         Log R-hat and effective sample sizes that are bad. In large models they are computed for
         evenly spaced elements only, which a message says.
     keep_warning_stat : bool, default False
-        Keep the statistic "warning"; such a result cannot be saved.
+        Keep the statistic "warning"; such a result cannot be saved. A store has none.
     idata_kwargs : dict, optional
         For `pymc.to_inference_data`.
     callback : callable, optional
@@ -328,8 +329,11 @@ def sample_from_init(
     stops: list[Stopped] = []
     progress = Progress(step, chains, draws, tune, progressbar, progressbar_theme)
     try:
-        with closing(engine), progress:
-            _collect(engine, memory, progress, callback, run, stops)
+        with closing(engine):
+            # The bar has a thread, and no process should be forked beside one.
+            first = [event for event in [next(engine, None)] if event is not None]
+            with progress:
+                _collect(itertools.chain(first, engine), memory, progress, callback, run, stops)
     except KeyboardInterrupt:
         _log.warning("Interrupted: the draws made so far are returned.")
     except Exception as error:
@@ -348,7 +352,7 @@ def sample_from_init(
 
 
 def _collect(
-    engine: Generator[Event],
+    events: Iterable[Event],
     memory: Memory | None,
     progress: Progress,
     callback: Callable | None,
@@ -356,7 +360,7 @@ def _collect(
     stops: list[Stopped],
 ) -> None:
     """Keep what the engine makes, show it, and hand it to the callback."""
-    for event in engine:
+    for event in events:
         if isinstance(event, Stopped):
             stops.append(event)
             _log.error(event.message)
@@ -370,8 +374,8 @@ def _collect(
         progress.block(event)
         _log_warnings(event)
         if callback is not None:
-            for chain, draw in _draws(event, run):
-                trace = run.store if memory is None else memory.traces[chain]
+            for number, draw in _draws(event, run):
+                trace = run.store if memory is None else memory.traces[number]
                 callback(trace=trace, draw=draw)
 
 

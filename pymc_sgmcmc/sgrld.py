@@ -4,7 +4,7 @@ Expanded-mean form: a simplex pi of K elements is pi = theta / sum(theta), theta
 posterior of pi is kept, and the sum of theta gets the distribution Gamma(A, 1), independent of
 pi: for a Dirichlet(alpha) prior and A = sum(alpha) theta_k ~ Gamma(alpha_k, 1) a priori.
 
-Update (Patterson and Teh 2013, eq 9-10; e is the step size, N(0, s) has VARIANCE s, * works
+Update (Patterson and Teh 2013; e is the step size, N(0, s) has VARIANCE s, * works
 element by element):
 
     theta = | theta + e / 2 (alpha - theta + theta * g_lik(theta)) + N(0, e theta) |

@@ -155,6 +155,12 @@ class ZarrStore(BaseTrace):
 
     def check(self, resume: bool) -> None:
         """Refuse a path that cannot be used, before any work is done."""
+        try:
+            import zarr
+        except ImportError as error:
+            raise ImportError("A store needs zarr: pip install 'pymc-sgmcmc[zarr]'.") from error
+        if int(zarr.__version__.split(".")[0]) < 3:
+            raise ImportError(f"A store needs zarr 3.1 or later, and this is {zarr.__version__}.")
         if resume and self.overwrite:
             raise ValueError("resume=True and ZarrStore(overwrite=True) contradict each other.")
         if self.path.exists() and not self.exists and any(self.path.iterdir()):

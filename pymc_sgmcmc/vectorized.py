@@ -152,9 +152,13 @@ class Together:
                 now = None
                 if call is not None:
                     rows, batch_states = call.rows.result()
-                    h = np.pad(call.h, ((0, call.room - call.n), (0, 0)), mode="edge")
+                    # Any positive numbers fill the rest: it is not run.
+                    h = np.concatenate([call.h, np.repeat(call.h[-1:], call.room - call.n, axis=0)])
+                    began = time.perf_counter()
                     pieces = self._chains.advance(call.n, call.done, h, rows)
-                    now = call, pieces, self._chains.carry, batch_states, time.perf_counter()
+                    # JAX has compiled, where it had to, and computes from now on.
+                    began = time.perf_counter() if self._chains.asynchronous else began
+                    now = call, pieces, self._chains.carry, batch_states, began
                     call = self._plan(*self._after(call))
                 if under_way is not None:
                     drawn = self._read(*under_way, is_new=now is not None and self._is_new(now[0]))
@@ -234,11 +238,13 @@ class Together:
         self._shapes_run.add(shape)
         return is_new
 
-    def _pace(self, call: Call, seconds: float) -> None:
-        """Correct the calls' length by what a call took."""
+    def _pace(self, call: Call, seconds: float, exact: bool) -> None:
+        """Correct the calls' length by what a call took, or (not ``exact``) took at most."""
         step = self.steps[0]
         seconds /= call.n * call.n_updates
         affordable = SECONDS_PER_CALL / seconds
+        if not exact and affordable < self._updates_a_call * self._draws_a_call:
+            return  # whoever reads the draws was slow
         if self._updates_a_call < step.thin:
             if not 1 / 2.5 < affordable / self._updates_a_call < 8:
                 self._choose(seconds)
@@ -260,7 +266,7 @@ class Together:
         h = step_sizes(
             step.schedule, first * step.thin + done, n * n_updates, step._updates_per_epoch
         )
-        h = h.astype(pytensor.config.floatX).reshape(n, n_updates)
+        h = h.astype(pytensor.config.floatX).reshape(n, n_updates, *h.shape[1:])
         rows = self._helper.submit(self._rows, n, room, n_updates)
         return Call(first, done, n, room, n_updates, h, rows)
 
@@ -287,18 +293,17 @@ class Together:
 
     # ---- what a call gave ------------------------------------------------------------------
 
-    def _read(
-        self, call, pieces, carry, batch_states, dispatched: float, is_new: bool
-    ) -> Drawn | None:
+    def _read(self, call, pieces, carry, batch_states, began: float, is_new: bool) -> Drawn | None:
         """Wait for a call; None if it did not finish a draw.
 
         ``is_new`` tells that the call after it was compiled meanwhile, so that it cannot be timed.
         """
         step = self.steps[0]
+        waited = not self._chains.is_ready(pieces)
         small = self._chains.fetch(pieces._replace(theta=[]))
-        ready = time.perf_counter()
-        if not is_new:
-            self._pace(call, ready - max(dispatched, self._last_ready))
+        ready = self._chains.ready_at or time.perf_counter()
+        exact = not self._chains.asynchronous or (waited and not is_new)
+        self._pace(call, ready - max(began, self._last_ready), exact)
         self._last_ready = ready
         self._norms.append(np.asarray(small.gradient_norms[: call.n], dtype=float))
         if self._after(call)[1] != 0:
@@ -316,8 +321,9 @@ class Together:
         nonfinite = small.variable[: call.n].T >= 0
         updates = (call.first + 1 + np.arange(call.n)) * step.thin
         like = np.ones_like(nonfinite, dtype=float)
+        last_h = call.h[:, -1].astype(float).reshape(call.n, -1).T
         stats = {
-            "step_size": call.h[:, -1].astype(float) * like,
+            **{name: h * like for name, h in zip(step.step_size_names, last_h, strict=True)},
             **shown,
             "potential": chains_first(small.potential),
             "gradient_norm": np.where(nonfinite, np.nan, norms),
@@ -425,6 +431,12 @@ def check_step(step: Any) -> None:
         raise ValueError(
             f"chain_method='vectorized' needs one minibatch step for all variables, not {step!r}. "
             f"{remedy}."
+        )
+    streamed = [rows for rows in step.source.rows if rows.streamed is not None]
+    if streamed:
+        raise ValueError(
+            "chain_method='vectorized' needs the data in memory, and that of "
+            f"{step!r} is streamed. {remedy}."
         )
     others = [v for v in step.model.value_vars if v not in step.vars]
     if others:

@@ -8,7 +8,9 @@ import os
 import shutil
 import signal
 import time
+from contextlib import contextmanager
 from dataclasses import replace
+from io import BytesIO
 
 import numpy as np
 import pymc as pm
@@ -16,7 +18,7 @@ import zarr.storage._local as zarr_files
 from pytensor.compile.mode import Mode
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import chains, plain, processes, store
+from pymc_sgmcmc import chains, processes, store
 
 DRAWS, TUNE, CHAINS = 12, 4, 2
 MODE = Mode("py", "fast_compile")
@@ -107,43 +109,51 @@ class DieAt:
         self.k = k
         self.count = 0
 
-    def moment(self):
+    def moment(self, last_words=lambda: None):
         if self.count == self.k:
+            last_words()
             os._exit(9)
         self.count += 1
 
     def install(self):
-        put, save, replace = zarr_files._put, plain.save, os.replace
+        atomic_write, savez, replace = zarr_files._atomic_write, np.savez, os.replace
+        moment = self.moment
 
-        def dying_put(path, value, exclusive=False):
-            self.moment()
-            if self.count == self.k:  # half of the bytes, under the name that zarr gives it
-                path.parent.mkdir(parents=True, exist_ok=True)
-                whole = bytes(value.as_buffer_like())
-                path.with_suffix(".half.partial").write_bytes(whole[: len(whole) // 2])
-            self.moment()
-            done = put(path, value, exclusive)
-            self.moment()
-            return done
+        def write(file, whole):
+            """Into whichever file it was to be: nothing, half of it, all of it."""
+            moment()
+            moment(lambda: (file.write(whole[: len(whole) // 2]), file.flush()))
+            file.write(whole)
+            file.flush()
+            moment()
+            return len(whole)
 
-        def dying_save(path, value):
-            self.moment()
-            if self.count == self.k:
-                save(path.with_suffix(".whole"), value)
-                whole = path.with_suffix(".whole").read_bytes()
-                path.with_suffix(".partial").write_bytes(whole[: len(whole) // 2])
-            self.moment()
-            save(path, value)
-            self.moment()
+        class Dying:
+            def __init__(self, file):
+                self.file = file
+
+            def write(self, view):
+                return write(self.file, bytes(view))
+
+        @contextmanager
+        def dying_atomic_write(*args, **kwargs):
+            with atomic_write(*args, **kwargs) as file:
+                yield Dying(file)
+            moment()
+
+        def dying_savez(file, **arrays):
+            whole = BytesIO()
+            savez(whole, **arrays)
+            write(file, whole.getvalue())
 
         def dying_replace(*args):
-            self.moment()
+            moment()
             replace(*args)
-            self.moment()
+            moment()
 
-        zarr_files._put = dying_put
-        store.save = dying_save
-        store.os.replace = dying_replace
+        zarr_files._atomic_write = dying_atomic_write
+        np.savez = dying_savez
+        os.replace = dying_replace
 
 
 def prepared(model, step, path, method="sequential", **options):

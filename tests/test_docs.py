@@ -31,6 +31,7 @@ def python_blocks(path):
     [
         "README.md",
         "docs/quickstart.md",
+        "docs/simplexes.md",
         "docs/streaming.md",
         "docs/adding_a_sampler.md",
         "docs/evaluation.md",
@@ -89,10 +90,11 @@ def test_a_sampler_is_one_file(name, module, tmp_path):
     program = """
         import pymc as pm, pymc_sgmcmc as sgm
         with pm.Model() as model:
-            pm.Normal("x")
+            x, pi = pm.Normal("x"), pm.Dirichlet("pi", [1, 1])
             for sampler in (getattr(sgm, name) for name in sgm.__all__ if name[0] in "MPS"):
                 if sampler is not sgm.PolynomialDecay:
-                    sampler(step_size=0.1, compile_kwargs={"mode": "FAST_COMPILE"})
+                    var = pi if sampler is sgm.SGRLD else x
+                    sampler([var], step_size=0.1, compile_kwargs={"mode": "FAST_COMPILE"})
         print(sgm.__file__)
     """
     result = subprocess.run(

@@ -58,7 +58,7 @@ def test_simplex_gradient():
 
 
 def test_update_is_the_papers():
-    """Patterson and Teh's eq 10, written with counts, for two variables of different shapes."""
+    """Patterson and Teh's update, written with counts, for two variables of different shapes."""
     rng = np.random.default_rng(2)
     alpha = [np.array([[0.1, 2.0, 0.5], [0.1, 2.0, 0.5]]), np.array([0.3, 0.3, 0.4, 4.0])]
     counts = [np.array([[0.0, 5, 2], [7, 0, 1]]), np.array([0.0, 0, 3, 11])]

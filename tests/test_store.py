@@ -4,6 +4,7 @@ import os
 import resource
 import shutil
 import signal
+import sys
 import time
 import warnings
 from contextlib import suppress
@@ -293,12 +294,12 @@ def test_an_error_in_a_draw_leaves_the_store_whole(model, expected, path, small_
 
 
 def test_killed_at_any_moment_of_writing(model, step, path):
-    """Before, in the middle of and after every 41st file that is written or renamed."""
+    """Before, in the middle of and after every 101st file that is written or renamed."""
     go = prepared(model, step, path, draws=6, tune=2, chains=1)
     expected = go()
     n = moments_of(go, path)
     assert n > 500
-    for k in range(0, n, 41):
+    for k in range(0, n, 101):
         die_at(go, path, k)
         assert same(go(), expected), f"killed at moment {k} of {n}"
 
@@ -396,6 +397,12 @@ def test_bad_options(tmp_path):
         sgm.ZarrStore(tmp_path, dtype="int32")
     with pytest.raises(FileNotFoundError, match="no run"):
         sgm.ZarrStore(tmp_path / "none").to_datatree()
+
+
+def test_zarr_is_asked_for(model, step, path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    with pytest.raises(ImportError, match=r"pip install 'pymc-sgmcmc\[zarr\]'"):
+        small_run(model, step, trace=path)
 
 
 def test_a_path_that_cannot_be_written(model, step):

@@ -114,6 +114,23 @@ def test_bytes_travel_as_bytes(on_disk):
         np.testing.assert_allclose(x[0], y[0])
 
 
+def test_bytes_become_the_containers_floats_before_anything_is_computed(rows):
+    """The product of two bytes would wrap around."""
+    with pm.Model() as model:
+        X = pm.Data("X", np.zeros((2, 2)), dims=("obs", "feature"))
+        y = pm.Data("y", np.zeros(2), dims="obs")
+        w = pm.Normal("w", 0, 3)
+        product = X[:, 0] * X[:, 1]
+        pm.Normal("likelihood", product / 255**2 * w, 1, observed=y, dims="obs")
+    kept = []
+    for features in (rows["X"], rows["X"].astype(float)):
+        data = sgm.StreamedData({"X": features, "y": rows["y"]}, window=500, chunk=20)
+        step = make_step(model, data, mode="FAST_COMPILE")
+        step.setup_chain(np.random.default_rng(1), 0, 0)
+        kept.append(draws(step, 2)[0]["w"])
+    np.testing.assert_allclose(*kept)
+
+
 @pytest.mark.parametrize("kind", ["arrays", "iterable"])
 def test_posterior(rows, kind):
     """Against the exact posterior: of arrays sorted by the target, of iterables in random order.

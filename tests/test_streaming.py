@@ -453,6 +453,9 @@ def test_shuffle_on_disk(tmp_path, kind):
     # over places cut into ten: chi-square of the rows of the first tenth
     counts = np.bincount(np.flatnonzero(shuffled["row"] < n // 10) * 10 // n, minlength=10)
     assert np.sum((counts - counts.mean()) ** 2 / counts.mean()) < stats.chi2(9).isf(1e-6)
+    # inside a bucket too: the number of ascents has mean (n - 1) / 2 and variance (n + 1) / 12
+    ascents = np.count_nonzero(np.diff(shuffled["row"]) > 0)
+    assert abs(ascents - (n - 1) / 2) < 5 * np.sqrt((n + 1) / 12)
     assert abs(np.corrcoef(shuffled["row"], np.arange(n))[0, 1]) < 5 / np.sqrt(n)
     with pytest.raises(FileExistsError, match="another directory"):
         sgm.shuffle_on_disk(data, tmp_path / "b", seed=1)

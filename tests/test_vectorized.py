@@ -189,6 +189,20 @@ def test_many_like_warnings_are_one(step, monkeypatch):
     assert warnings[0].message.endswith("beware (So in 5 of 5 chains.)")
 
 
+def test_calls_are_shortened_by_what_they_took_not_by_a_slow_reader(step):
+    run = Together(step, starts(step), generators(), 0, 100)
+    list(run.run())
+    run._room = run._draws_a_call = 64
+    run._updates_a_call = step.thin
+    call = vectorized.Call(0, 0, 64, 64, step.thin, np.ones((64, step.thin)), None)
+    run._pace(call, 10.0, exact=False)
+    assert run._draws_a_call == 64
+    run._pace(call, 0.8, exact=True)
+    assert run._draws_a_call == 64 * vectorized.SECONDS_PER_CALL / 0.8
+    run._pace(call, 64 * 3.0, exact=True)  # a draw of three seconds is split
+    assert run._updates_a_call < step.thin
+
+
 def test_device_memory_does_not_grow_with_draws(step, monkeypatch):
     monkeypatch.setattr(vectorized, "BYTES_PER_CALL", 4 * CHAINS * 10 * 10 * 4)  # 4 draws
     run = Together(step, starts(step), generators(), 0, 400)

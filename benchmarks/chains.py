@@ -1,0 +1,141 @@
+"""Many chains at once: updates per second against the loop that a JAX user would write by hand.
+
+    python benchmarks/chains.py
+    python benchmarks/chains.py --peak-gbytes 4800 --peak-tflops 60     # an H200, float32
+
+Runs on whatever `jax.devices()` gives. "ours" is all that `chain_method="vectorized"` does but for
+storing draws: row numbers are drawn on the host and go to the device, statistics and every draw
+come back. The hand-written loop (`loops.py`, under `jax.vmap`) draws its rows on the device and
+gives nothing back. Both do mSGNHT-S with the same data, prior, batch size and step size. They take
+turns in one process, so that the ratio means something on a machine that others use too.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import time
+
+import numpy as np
+
+os.environ.setdefault("PYTENSOR_FLAGS", "floatX=float32")
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+import jax
+import loops
+
+from pymc_sgmcmc.vectorized import Together
+
+CHAINS = {"blr": [1, 8, 64, 1024], "mlp": [1, 4, 16]}
+
+
+def work(model: str, batch_size: int) -> tuple[float, float]:
+    """Floating-point operations and bytes of memory that an update of a chain cannot do without.
+
+    Products with the batch, once forwards and twice backwards (the data need no gradient); the
+    batch's rows and the state, read and written.
+    """
+    if model == "blr":
+        n_parameters = 124
+        flops = 4 * batch_size * 123
+        row = 123
+    else:
+        sizes = [a * b for a, b in itertools.pairwise(loops.LAYERS)]
+        n_parameters = sum(sizes) + sum(loops.LAYERS[1:])
+        flops = 2 * batch_size * (3 * sum(sizes) - sizes[0])
+        row = 784
+    return flops, 4 * (batch_size * row + 6 * n_parameters)
+
+
+class Ours:
+    """All chains by this package, call after call."""
+
+    def __init__(self, step, point, chains: int):
+        self.thin = step.thin
+        rngs = np.random.default_rng(0).spawn(chains)
+        self.together = Together(step, [point] * chains, rngs, 0, 10**9)
+        self.blocks = self.together.run()
+
+    def run(self, seconds: float) -> float:
+        """Seconds an update. At both ends one call is done and not yet read, so calls count."""
+        began = time.perf_counter()
+        n = 0
+        while time.perf_counter() - began < seconds or n == 0:
+            drawn = next(self.blocks)
+            self.together.fetch(drawn.theta)
+            assert not drawn.stats["nonfinite"].any()
+            n += drawn.n * self.thin
+        jax.block_until_ready(self.together._chains.carry)
+        return (time.perf_counter() - began) / n
+
+
+def by_hand(run, updates: int, seconds: float) -> float:
+    began = time.perf_counter()
+    n = 0
+    while time.perf_counter() - began < seconds or n == 0:
+        run()
+        n += updates
+    return (time.perf_counter() - began) / n
+
+
+def compare(model: str, chains: int, args) -> dict:
+    settings = dict(loops.MODELS[model])
+    if args.thin:
+        settings["updates"] = args.thin
+    step, point = loops.our_step(model, "JAX", "float32", settings)
+    ours = Ours(step, point, chains)
+    hand, _ = loops.hand_or_blackjax(model, "hand-jax", "float32", settings, chains)
+    for _ in range(3):  # until calls have their full length
+        ours.run(args.seconds / 2)
+    pairs = [
+        (ours.run(args.seconds), by_hand(hand, settings["updates"], args.seconds))
+        for _ in range(args.turns)
+    ]
+    mine, theirs = np.median(pairs, axis=0)
+    flops, n_bytes = (w * chains / mine for w in work(model, settings["batch_size"]))
+    result = {
+        "model": model,
+        "chains": chains,
+        "device": jax.devices()[0].device_kind,
+        "updates_per_second": chains / mine,
+        "by_hand": chains / theirs,
+        "ratio": float(np.median([b / a for a, b in pairs])),
+    }
+    if args.peak_gbytes:
+        result["memory"] = n_bytes / (args.peak_gbytes * 1e9)
+    if args.peak_tflops:
+        result["compute"] = flops / (args.peak_tflops * 1e12)
+    ours.blocks.close()
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=CHAINS, action="append")
+    parser.add_argument("--chains", type=int, action="append")
+    parser.add_argument("--thin", type=int, help="updates a draw")
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of a turn")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--peak-gbytes", type=float, help="memory bandwidth of the device, GB/s")
+    parser.add_argument("--peak-tflops", type=float, help="float32 speed of the device, TFLOP/s")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    print("updates per second over all chains; ratio: ours to the hand-written loop")
+    for model in args.model or CHAINS:
+        for chains in args.chains or CHAINS[model]:
+            result = compare(model, chains, args)
+            if args.json:
+                print(json.dumps(result), flush=True)
+                continue
+            shares = [
+                f"{name} {result[name]:.0%}" for name in ("memory", "compute") if name in result
+            ]
+            print(
+                f"{model}  {chains:5d} chains  {result['updates_per_second']:12,.0f} a second"
+                f"  ratio {result['ratio']:.2f}  {'  '.join(shares)}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
