@@ -17,6 +17,7 @@ import scipy.io
 HERE = Path(__file__).resolve().parent
 LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 GITHUB = "https://raw.githubusercontent.com/"
+PRODLDA = GITHUB + "sophieburkhardt/dirichlet-vae-topic-models/master/data/20news/"
 MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
 SHA256 = {
@@ -35,6 +36,13 @@ SHA256 = {
     "text/nips/nips_test.ldac.gz": (
         "d251bb7631db3199e310d478f5112b88e1da2517170b83a4f4d5b7642674610b"
     ),
+    "text/20news/train.feat.gz": (
+        "073a5890a6c851901634e9f9b1b936181628790a063d3c37acf94b011ad58329"
+    ),
+    "text/20news/test.feat.gz": (
+        "02855c6ba4b45190d8d654e4b74a0686de6c0a77ec065de37d709fe7693bf07c"
+    ),
+    "text/20news/vocab.new": "75594f361e317a8c8fafca9846e903143ff25bb57ac4207ff850ef4245eb94bb",
     "ocr_letters/letter.data.gz": (
         "4ef9522ffeaa68cad889ad8d02ad3fca411fe6a656546c236a183866157b3b34"
     ),
@@ -58,6 +66,8 @@ UNPACKED_SHA256 = {
         "3a9657e488f01a3fe133bcf045aa34717740ef96b0cdab29ecc34a288a61aeb1"
     ),
     "text/reuters/reuters.ldac": SHA256["text/reuters/reuters.ldac"],
+    "text/20news/train.feat.gz": "6c4b612d03bb54c68c923ae7b689398c4a7bd1046b0874332dfe0a0c42830143",
+    "text/20news/test.feat.gz": "5e5beaff3c66affeb08aeefb69e40e3e1c52360cdad2df03e7df2ecb6b79fad0",
 }
 """Digests of the text inside; the public home serves it without gzip."""
 
@@ -70,6 +80,9 @@ HOME = {
         "sixty_second_test_of_daily_kos/daily_kos/tokens/doc_word_count.tsv"
     ),
     "text/reuters/reuters.ldac": GITHUB + "wbuntine/topic-models/master/data/ch.ldac",
+    "text/20news/train.feat.gz": PRODLDA + "train.feat",
+    "text/20news/test.feat.gz": PRODLDA + "test.feat",
+    "text/20news/vocab.new": PRODLDA + "vocab.new",
     "ocr_letters/letter.data.gz": "https://ai.stanford.edu/~btaskar/ocr/letter.data.gz",
     "caltech101_silhouettes/caltech101_silhouettes_28_split1.mat": (
         "https://people.cs.umass.edu/~marlin/data/caltech101_silhouettes_28_split1.mat"
@@ -153,6 +166,26 @@ def load_australian() -> tuple[np.ndarray, np.ndarray]:
     """Australian credit: X (690, 14) with columns of mean 0 and sd 1, y (690,) of 0 and 1."""
     X, y = read_libsvm(find("logistic_small/australian.libsvm"), 14)
     return (X - X.mean(axis=0)) / X.std(axis=0), y
+
+
+def load_20_newsgroups() -> tuple[list, list, list[str]]:
+    """Bags of words (words from 0, counts) of the training and test documents, and the words.
+
+    20news-bydate as cleaned by Srivastava and Sutton (2017): 11258 and 7487 documents that are not
+    empty, 1994 words.
+    """
+    words = [line.split()[0] for line in read_text(find("text/20news/vocab.new")).splitlines()[1:]]
+    parts = []
+    for name in ("train", "test"):
+        lines = read_text(find(f"text/20news/{name}.feat.gz")).splitlines()
+        documents = [
+            np.array([entry.split(":") for entry in line.split()[1:]], dtype=np.int64).T
+            for line in lines
+            if ":" in line
+        ]
+        # numbered from 1, and the first is the mark of the end, which never occurs
+        parts.append([(word - 2, count) for word, count in documents])
+    return *parts, words
 
 
 def read_ldac(path: Path) -> list[tuple[np.ndarray, np.ndarray]]:

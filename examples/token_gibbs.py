@@ -62,13 +62,14 @@ class Corpus(NamedTuple):
         spans = [slice(self.first[d], self.first[d + 1]) for d in chosen]
         return Corpus.of([(self.word[s], self.count[s]) for s in spans], self.n_words)
 
-    def halves(self, rng: np.random.Generator) -> tuple["Corpus", "Corpus"]:
-        """Deal each document's tokens at random into two halves."""
+    def halves(self, rng: np.random.Generator, share: float = 0.5) -> tuple["Corpus", "Corpus"]:
+        """Deal each document's tokens at random into two parts, a ``share`` and the rest."""
         sides: tuple[list, list] = ([], [])
         for d in range(self.n_documents):
             span = slice(self.first[d], self.first[d + 1])
             tokens = rng.permutation(np.repeat(self.word[span], self.count[span]))
-            for side, part in zip(sides, np.array_split(tokens, 2), strict=True):
+            parts = np.split(tokens, [int(np.ceil(share * len(tokens)))])
+            for side, part in zip(sides, parts, strict=True):
                 side.append(np.unique(part, return_counts=True))
         first, second = (Corpus.of(side, self.n_words) for side in sides)
         return first, second
@@ -304,12 +305,14 @@ def completion(pi, word, count, first, word2, first2, alpha, burn_in, n_samples,
 class Perplexity:
     """Held-out perplexity by document completion, of the mean prediction of posterior draws.
 
-    The words of each test document are dealt into two halves; the topic proportions are fitted
-    to the first by Gibbs sampling, and the second is predicted.
+    The words of each test document are dealt into two halves (or a ``share`` and the rest); the
+    topic proportions are fitted to the first by Gibbs sampling, and the second is predicted.
     """
 
-    def __init__(self, test: Corpus, rng: np.random.Generator, alpha: float, sweeps=(20, 20)):
-        self.seen, self.unseen = test.halves(rng)
+    def __init__(
+        self, test: Corpus, rng: np.random.Generator, alpha: float, sweeps=(20, 20), share=0.5
+    ):
+        self.seen, self.unseen = test.halves(rng, share)
         self.alpha, self.sweeps = alpha, sweeps
         self.forget()
 

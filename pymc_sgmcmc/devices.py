@@ -59,7 +59,6 @@ class DeviceChains:
         )
 
     asynchronous = True
-    ready_at = None
 
     @staticmethod
     def is_ready(piece: Piece) -> bool:

@@ -32,7 +32,9 @@ from pymc_sgmcmc.latents import (
     find_latents,
 )
 from pymc_sgmcmc.minibatch import batched_terms, find_row_axis, finite_support, local_shape
+from pymc_sgmcmc.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.self_check import check_latent_terms
+from pymc_sgmcmc.sources import StreamedData
 from pymc_sgmcmc.substitute import substitute
 
 
@@ -111,6 +113,7 @@ def latent_gradient_source(
     batch_size: int | None,
     minibatch_dim: str | None = None,
     self_check: bool = True,
+    data: StreamedData | None = None,
 ) -> LatentGradientSource:
     """Derive the stochastic gradient of a model with its local latent variables integrated out.
 
@@ -122,7 +125,7 @@ def latent_gradient_source(
     vars : list of value variables
         Of ``global_model``.
     latents : Latents
-    batch_size, minibatch_dim, self_check
+    batch_size, minibatch_dim, self_check, data
         As for `gradient_source`.
 
     Raises
@@ -143,8 +146,22 @@ def latent_gradient_source(
             f"latents= ({names}) needs batch_size=: the latent variables are drawn for the rows "
             "of a batch (the number of all rows is a valid batch_size)."
         )
-    row_axis = find_row_axis(model, minibatch_dim, latent_rvs)
-    check_batch_size(batch_size, row_axis.length)
+    data = None if data is None else fitted_to(model, data)
+    with filled(model, data):
+        row_axis = find_row_axis(model, minibatch_dim, latent_rvs)
+        check_batch_size(batch_size, data.n_rows if data else row_axis.length)
+        source = _cut_into_batches(
+            model, global_model, vars, latents, latent_rvs, batch_size, row_axis, self_check, data
+        )
+    if data is not None:
+        refuse_whole(explicit_graph_inputs([source.log_prior]), data)
+    return source
+
+
+def _cut_into_batches(
+    model, global_model, vars, latents, latent_rvs, batch_size, row_axis, self_check, streamed
+) -> LatentGradientSource:
+    names = ", ".join(f"'{rv.name}'" for rv in latent_rvs)
     placeholders = {
         rv: pt.tensor(rv.name, shape=(None, *local_shape(model, rv, row_axis)), dtype=rv.type.dtype)
         for rv in latent_rvs
@@ -152,7 +169,10 @@ def latent_gradient_source(
     free = global_model.free_RVs
     global_values = dict(zip(free, global_model.replace_rvs_by_values(free), strict=True))
     index = pt.lvector("rows")
-    part = batched_terms(model, row_axis, index, placeholders, global_values)
+    dtypes = {name: f.dtype for name, f in streamed.formats.items()} if streamed else {}
+    part = batched_terms(model, row_axis, index, placeholders, global_values, dtypes)
+    if streamed is not None:
+        check_covered(part.cuts, streamed)
     for var in part.rest:
         for rv in set(latent_rvs) & set(ancestors([var])):
             raise ValueError(
@@ -220,7 +240,7 @@ def latent_gradient_source(
     source = LatentGradientSource(
         vars=vars,
         shapes=[np.shape(start[v.name]) for v in vars],
-        rows=[Rows(index, scale, int(batch_size), array, cut.axis)],
+        rows=[Rows(index, scale, int(batch_size), array, cut.axis, streamed)],
         data=used_data,
         others=others,
         log_prior=prior,

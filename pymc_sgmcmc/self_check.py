@@ -82,7 +82,7 @@ def check_latent_terms(
     n_rows = min(row_axis.length, MAX_LATENT_ROWS)
     subset = rng.choice(row_axis.length, size=n_rows, replace=False)
     pieces = np.array_split(np.arange(n_rows), min(4, n_rows))
-    arrays = [array_value(array) for array, _ in data]
+    arrays = [np.asarray(array_value(array), dtype=v.dtype) for array, v in data]
     inputs = [*model.value_vars, joint.rows, *(variable for _, variable in data)]
     placeholders = [v.value for v in joint.variables]
     with pytensor.config.change_flags(cxx=""):

@@ -169,17 +169,12 @@ class SGMCMCStep(BlockedStep):
             "minibatch_dim": minibatch_dim,
             "self_check": self_check,
         }
+        if data is not None:
+            options["data"] = StreamedData.of(data)
         if latents is None:
-            streamed = None if data is None else StreamedData.of(data)
-            self.source = gradient_source(model, self.vars, data=streamed, **options)
-        elif data is None:
-            self.source = latent_gradient_source(model, self.model, self.vars, latents, **options)
+            self.source = gradient_source(model, self.vars, **options)
         else:
-            raise ValueError(
-                f"data= ({', '.join(StreamedData.of(data).names)}) and latents= together: latent "
-                "variables need the data in memory so far. Leave data=None, or marginalise the "
-                "latent variables."
-            )
+            self.source = latent_gradient_source(model, self.model, self.vars, latents, **options)
         self.statistics = (*self.algorithm.statistics, *self.source.statistics)
         self.stats_dtypes_shapes = _statistics(self.statistics, self.step_size_names)
         self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]

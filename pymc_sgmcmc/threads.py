@@ -5,7 +5,6 @@ long to compile.
 """
 
 import os
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -34,7 +33,6 @@ class ThreadChains:
         self._n_threads = min(len(rngs), os.cpu_count() or 1)
         none, shown = np.full(len(rngs), -1), [np.zeros(len(rngs))] * n_diagnostics
         self.carry = Carry(theta, state, None, none, none, shown)
-        self.ready_at = 0.0
 
     asynchronous = False
 
@@ -71,7 +69,6 @@ class ThreadChains:
         ):
             carries, pieces = zip(*threads.map(run, range(len(self._rngs))), strict=True)
         self.carry = Carry(*_stack(carries, axis=0))
-        self.ready_at = time.perf_counter()
         return Piece(*_stack(pieces, axis=1))
 
     def _one_chain(self, c: int, n: int, done: int, h: np.ndarray, rows: list[np.ndarray]):

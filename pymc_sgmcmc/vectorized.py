@@ -157,8 +157,10 @@ class Together:
                     began = time.perf_counter()
                     pieces = self._chains.advance(call.n, call.done, h, rows)
                     # JAX has compiled, where it had to, and computes from now on.
-                    began = time.perf_counter() if self._chains.asynchronous else began
-                    now = call, pieces, self._chains.carry, batch_states, began
+                    dispatched = time.perf_counter()
+                    if not self._chains.asynchronous:
+                        self._pace(call, dispatched - began, exact=True)
+                    now = call, pieces, self._chains.carry, batch_states, dispatched
                     call = self._plan(*self._after(call))
                 if under_way is not None:
                     drawn = self._read(*under_way, is_new=now is not None and self._is_new(now[0]))
@@ -293,7 +295,9 @@ class Together:
 
     # ---- what a call gave ------------------------------------------------------------------
 
-    def _read(self, call, pieces, carry, batch_states, began: float, is_new: bool) -> Drawn | None:
+    def _read(
+        self, call, pieces, carry, batch_states, dispatched: float, is_new: bool
+    ) -> Drawn | None:
         """Wait for a call; None if it did not finish a draw.
 
         ``is_new`` tells that the call after it was compiled meanwhile, so that it cannot be timed.
@@ -301,9 +305,10 @@ class Together:
         step = self.steps[0]
         waited = not self._chains.is_ready(pieces)
         small = self._chains.fetch(pieces._replace(theta=[]))
-        ready = self._chains.ready_at or time.perf_counter()
-        exact = not self._chains.asynchronous or (waited and not is_new)
-        self._pace(call, ready - max(began, self._last_ready), exact)
+        ready = time.perf_counter()
+        if self._chains.asynchronous:
+            since = max(dispatched, self._last_ready)
+            self._pace(call, ready - since, exact=waited and not is_new)
         self._last_ready = ready
         self._norms.append(np.asarray(small.gradient_norms[: call.n], dtype=float))
         if self._after(call)[1] != 0:

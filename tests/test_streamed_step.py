@@ -51,6 +51,17 @@ def regression(rows):
     return model
 
 
+def mixture(rows):
+    """Two lines; which of them a row belongs to is a latent variable."""
+    with pm.Model() as model:
+        X = pm.Data("X", rows["X"], dims=("obs", "feature"))
+        y = pm.Data("y", rows["y"], dims="obs")
+        w = pm.Normal("w", 0, 3, dims="feature")
+        z = pm.Bernoulli("z", 0.3, dims="obs")
+        pm.Normal("likelihood", (X / 255.0 - 0.5) @ w + 2 * z, 1, observed=y, dims="obs")
+    return model
+
+
 def make_step(model, data=None, **options):
     options = {"step_size": 0.005, "batch_size": 30, "thin": 7} | options
     options["compile_kwargs"] = {"mode": options.pop("mode", "JAX")}
@@ -76,25 +87,38 @@ def draws(step, n=4, start=None, before_each=lambda: None):
 # ---- the same draws ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["JAX", "FAST_COMPILE"])
-def test_same_draws_as_resident_rows_in_the_same_order(rows, on_disk, mode):
-    """Row for row the same batches, N / n of all rows, bytes that are cast as the model casts."""
-    options = dict(window=500, chunk=20)
-    data = sgm.StreamedData(on_disk, **options)
-    streamed = make_step(regression(data.head()), data, mode=mode)
-    resident = make_step(regression(rows), mode=mode)
+def in_the_same_order(rows, on_disk, make_model, **options):
+    """Draws of a step on streamed rows, and of one on resident rows that gets the same batches."""
+    windows = dict(window=500, chunk=20)
+    data = sgm.StreamedData(on_disk, **windows)
+    streamed = make_step(make_model(data.head()), data, **options)
+    resident = make_step(make_model(rows), **options)
     for step in (streamed, resident):
         step.setup_chain(np.random.default_rng(1), 0, 0)
     numbers = StreamedBatches(
-        sgm.StreamedData({"row": np.arange(N)}, **options), 30, np.random.default_rng(0)
+        sgm.StreamedData({"row": np.arange(N)}, **windows), 30, np.random.default_rng(0)
     )
     numbers.state = streamed.batch_states[0]
     [batches] = resident._batches
     batches.take = lambda n: numbers.take(n)["row"].reshape(n, 30)
+    return draws(streamed, 8)[1], draws(resident, 8)[1]
+
+
+@pytest.mark.parametrize("mode", ["JAX", "FAST_COMPILE"])
+def test_same_draws_as_resident_rows_in_the_same_order(rows, on_disk, mode):
+    """Row for row the same batches, N / n of all rows, bytes that are cast as the model casts."""
     tolerance = dict(rtol=1e-12) if mode == "FAST_COMPILE" else dict(rtol=1e-9)
-    for a, b in zip(draws(streamed, 8)[1], draws(resident, 8)[1], strict=True):
+    for a, b in zip(*in_the_same_order(rows, on_disk, regression, mode=mode), strict=True):
         for x, y in zip(a, b, strict=True):
             np.testing.assert_allclose(x, y, **tolerance)
+
+
+def test_latent_variables_of_streamed_rows(rows, on_disk):
+    """The same draws of them too, and the gradient that they give."""
+    options = dict(latents=sgm.Gibbs(["z"], n_samples=3, burn_in=2), mode="FAST_COMPILE")
+    for a, b in zip(*in_the_same_order(rows, on_disk, mixture, **options), strict=True):
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-10)
 
 
 def test_bytes_travel_as_bytes(on_disk):
