@@ -59,7 +59,7 @@ class Gibbs(Latents):
 
     Notes
     -----
-    The statistic ``latent_moves`` is the mean share of units that change their value in a sweep:
+    The statistic ``latent_moves`` is the mean share of units that a sweep changes:
     for continuous variables the acceptance rate. Doubly stochastic paper, section 2.2 and A.1
     (Du, Zhu, Zhang 2017).
 
@@ -109,10 +109,11 @@ class Gibbs(Latents):
         start = joint.draw_prior(stream)
         n_climbs = (self.burn_in + 1) // 2
         draws = self.sweeps(joint, start, self.burn_in + self.n_samples, stream, n_climbs)
-        moves = [
-            pt.neq(d, pt.concatenate([first[None], d[:-1]])).mean(dtype=pytensor.config.floatX)
+        chains = [
+            pt.concatenate([first[None], d])[self.burn_in :]
             for d, first in zip(draws, start, strict=True)
         ]
+        moves = [pt.neq(c[1:], c[:-1]).mean(dtype=pytensor.config.floatX) for c in chains]
         sizes = np.array([np.prod(v.shape, dtype=int) for v in joint.variables])
         share = pt.add(*(m * w for m, w in zip(moves, sizes / sizes.sum(), strict=True)), 0.0)
         return Draws([d[self.burn_in :] for d in draws], None, {}, [share])
