@@ -73,7 +73,10 @@ class Gibbs(Latents):
     ...     centre = pm.Normal("centre", [-1, 1], 3)
     ...     z = pm.Bernoulli("z", 0.5, dims="obs")
     ...     y = pm.Normal("y", centre[z], 1, observed=y, dims="obs")
-    ...     step = sgm.MSGNHT_S(step_size=0.02, batch_size=20, latents=sgm.Gibbs([z]))
+    ...     step = sgm.MSGNHT_S(
+    ...         step_size=0.02, batch_size=20, latents=sgm.Gibbs([z]),
+    ...         compile_kwargs={"mode": "JAX"},
+    ...     )
     >>> step.latents
     Gibbs([z], n_samples=5, burn_in=5)
     >>> [v.name for v in step.vars]
