@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml
 	echo "Making .venv with $$python"; \
 	"$$python" -m venv .venv
 	$(PY) -m pip install --quiet --upgrade pip
-	$(PY) -m pip install --quiet --editable '.[jax,zarr,test,docs,dev]'
+	$(PY) -m pip install --quiet --editable '.[jax,zarr,dask,test,docs,dev]'
 	@touch $(STAMP)
 
 demo: install

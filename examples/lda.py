@@ -224,7 +224,8 @@ def draws_per_second(corpus: Corpus, n_sweeps: int) -> tuple[float, float]:
 def report(options) -> None:
     """Table 1 and Figure 3 of all runs."""
     out = Report("lda", options.quick)
-    records = [json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))]
+    records = [json.loads(path.read_text()) for path in FOLDER.glob("*.json")]
+    records.sort(key=lambda r: (r["corpus"], r["batch_size"]))
     out.print("Held-out perplexity (mean prediction of the draws of the last half of a run; mean")
     out.print("over seeds +- half their range), each method at the best of its step sizes.\n")
     names = [f"{r['corpus']}, {r['batch_size']}" for r in records]
@@ -270,7 +271,7 @@ def report(options) -> None:
         gibbs = best(r["rows"], "Gibbs")[1]
         h_best = best(r["rows"], "SGRLD")[0]
         lowest = np.nanmin([value for row in r["rows"] for value in row["curve"]])
-        limits = 0.95 * np.fmin(lowest, gibbs), 1.6 * lowest
+        limits = 0.95 * np.fmin(lowest, gibbs), 1.9 * lowest
         for axis, h in zip(line, STEPS, strict=True):
             for method, style in {
                 "MSGNHT_S": "C0-", "MSGNHT_E": "C0--", "SGHMC_S": "C1-", "SGHMC_E": "C1--",
@@ -278,16 +279,21 @@ def report(options) -> None:
             }.items():  # fmt: skip
                 plot_curve(axis, seen, r["rows"], method, h, style, method)
             if h_best is not None:
-                label = f"SGRLD ({h_best:g})"
+                label = "SGRLD at its best"
                 plot_curve(axis, seen, r["rows"], "SGRLD", h_best, "C3:", label)
             if np.isfinite(gibbs):
-                axis.axhline(gibbs, color="0.6", label="batch Gibbs")
+                axis.axhline(gibbs, color="0.6", label="batch Gibbs, mean prediction")
             axis.set_title(f"{r['corpus']}, batches of {r['batch_size']}, h = {h:g}", fontsize=9)
             axis.set_ylim(*limits)
             axis.set_xlabel("documents seen")
         line[0].set_ylabel("perplexity of a draw")
-        line[-1].legend(fontsize=7)
-    figure.tight_layout()
+    handles = {
+        label: handle
+        for axis in axes.flat
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles, loc="upper center", ncols=4, fontsize=8)
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.5 / (3 * len(records))))
     out.save(figure)
 
 

@@ -105,7 +105,7 @@ def conditional(
         bernoulli = match_bernoulli(found.expression) if logistic else None
         if separable and found.is_elementwise:
             separable_terms.append(found.expression)
-        elif bernoulli and found.frontier == [bernoulli[1]] and bernoulli[1].ndim == 2:
+        elif bernoulli and found.frontier == [bernoulli[1]] and _same_matrix(*bernoulli):
             [column] = found.columns(basis)
             logistic_terms.append(LogisticTerm(*bernoulli, column))
         else:
@@ -124,6 +124,10 @@ def conditional(
         boundary(maps, [of_rows]),
         affine,
     )
+
+
+def _same_matrix(y: TensorVariable, a: TensorVariable) -> bool:
+    return a.ndim == 2 and y.type.broadcastable == a.type.broadcastable
 
 
 def _along_rows(per_row: TensorVariable, like: TensorVariable) -> TensorVariable:

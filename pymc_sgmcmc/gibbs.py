@@ -59,7 +59,7 @@ class Gibbs(Latents):
 
     Notes
     -----
-    The statistic ``latent_moves`` is the mean share of units that change their value in a sweep:
+    The statistic ``latent_moves`` is the mean share of units that a sweep changes:
     for continuous variables the acceptance rate. Doubly stochastic paper, section 2.2 and A.1
     (Du, Zhu, Zhang 2017).
 
@@ -73,7 +73,10 @@ class Gibbs(Latents):
     ...     centre = pm.Normal("centre", [-1, 1], 3)
     ...     z = pm.Bernoulli("z", 0.5, dims="obs")
     ...     y = pm.Normal("y", centre[z], 1, observed=y, dims="obs")
-    ...     step = sgm.MSGNHT_S(step_size=0.02, batch_size=20, latents=sgm.Gibbs([z]))
+    ...     step = sgm.MSGNHT_S(
+    ...         step_size=0.02, batch_size=20, latents=sgm.Gibbs([z]),
+    ...         compile_kwargs={"mode": "JAX"},
+    ...     )
     >>> step.latents
     Gibbs([z], n_samples=5, burn_in=5)
     >>> [v.name for v in step.vars]
@@ -109,10 +112,11 @@ class Gibbs(Latents):
         start = joint.draw_prior(stream)
         n_climbs = (self.burn_in + 1) // 2
         draws = self.sweeps(joint, start, self.burn_in + self.n_samples, stream, n_climbs)
-        moves = [
-            pt.neq(d, pt.concatenate([first[None], d[:-1]])).mean(dtype=pytensor.config.floatX)
+        chains = [
+            pt.concatenate([first[None], d])[self.burn_in :]
             for d, first in zip(draws, start, strict=True)
         ]
+        moves = [pt.neq(c[1:], c[:-1]).mean(dtype=pytensor.config.floatX) for c in chains]
         sizes = np.array([np.prod(v.shape, dtype=int) for v in joint.variables])
         share = pt.add(*(m * w for m, w in zip(moves, sizes / sizes.sum(), strict=True)), 0.0)
         return Draws([d[self.burn_in :] for d in draws], None, {}, [share])

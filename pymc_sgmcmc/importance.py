@@ -69,7 +69,8 @@ class NeuralImportance(Latents):
     ...     x = np.random.default_rng(0).integers(2, size=(50, 3))
     ...     pm.Bernoulli("x", logit_p=z @ w, observed=x, dims=("obs", "pixel"))
     ...     step = sgm.MSGNHT_S(
-    ...         step_size=0.01, batch_size=10, latents=sgm.NeuralImportance([z], n_samples=5)
+    ...         step_size=0.01, batch_size=10, latents=sgm.NeuralImportance([z], n_samples=5),
+    ...         compile_kwargs={"mode": "JAX"},
     ...     )
     x
     """

@@ -10,7 +10,6 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -214,8 +213,8 @@ class Latents(ABC):
     """Names of what is carried from one batch to the next."""
     statistics: ClassVar[tuple[str, ...]] = ()
     """Names of the scalars that each evaluation reports."""
-    support: Mapping[str, Sequence[int]] = MappingProxyType({})
-    """Values of discrete variables by name, where they cannot be read from the model."""
+    support: Mapping[str, Sequence[int]] = {}
+    """Values of discrete variables, by name, that their distributions do not tell."""
 
     def __init__(self, vars, n_samples: int):
         self.vars = list(vars) if isinstance(vars, list | tuple) else [vars]

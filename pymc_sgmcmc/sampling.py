@@ -37,6 +37,7 @@ from rich.theme import Theme
 from xarray import DataTree
 
 from pymc_sgmcmc.chains import Block, Event, Resumed, Run, Stopped, sequential
+from pymc_sgmcmc.cluster import client_of, on_cluster
 from pymc_sgmcmc.plain import from_plain, to_plain
 from pymc_sgmcmc.processes import context_for, parallel
 from pymc_sgmcmc.progress import Progress
@@ -51,7 +52,7 @@ CHAINS = 4
 """Chains by default: enough for R-hat, and the same on every machine."""
 MOST_ELEMENTS_ON_CPU = 200_000
 """Of all chains: with more, one chain already keeps a CPU busy."""
-METHODS = ("sequential", "parallel", "vectorized")
+METHODS = ("sequential", "parallel", "vectorized", "dask")
 
 
 def sample(
@@ -78,7 +79,8 @@ def sample(
     blas_cores: int | Literal["auto"] | None = "auto",
     model: Model | None = None,
     compile_kwargs: dict[str, Any] | None = None,
-    chain_method: Literal["sequential", "parallel", "vectorized"] | None = None,
+    chain_method: Literal["sequential", "parallel", "vectorized", "dask"] | None = None,
+    client: Any = None,
     resume: bool = False,
     include_data: bool | None = None,
 ) -> DataTree:
@@ -143,10 +145,13 @@ def sample(
         Default: the model on the context stack.
     compile_kwargs : dict, optional
         For steps that PyMC chooses; a step that exists has its own.
-    chain_method : {"sequential", "parallel", "vectorized"}, optional
-        One chain after another in this process, side by side in processes, or all chains in one
-        compiled call (a step for all variables, compiled for JAX or numba). The default suits
-        backend, device and cores; a message says which it is.
+    chain_method : {"sequential", "parallel", "vectorized", "dask"}, optional
+        One chain after another in this process, side by side in processes, all chains in one
+        compiled call (a step for all variables, compiled for JAX or numba), or as tasks of a Dask
+        cluster. The default suits backend, device and cores; a message says which it is.
+    client : distributed.Client, optional
+        For ``chain_method="dask"``; default: the current client. With a ``trace`` in a folder that
+        all workers see, the chains of a lost worker go on from their checkpoints on another.
     resume : bool, default False
         Go on with the run that ``trace`` holds, exactly as if it had never stopped. With more
         ``draws`` than before a finished run is made longer.
@@ -228,6 +233,7 @@ def sample(
             mp_ctx=mp_ctx,
             blas_cores=blas_cores,
             chain_method=chain_method,
+            client=client,
             include_data=include_data,
             seed=seed,
         )
@@ -256,6 +262,7 @@ def sample_from_init(
     mp_ctx: Any = None,
     blas_cores: int | Literal["auto"] | None = "auto",
     chain_method: str | None = None,
+    client: Any = None,
     include_data: bool | None = None,
     seed: Any = None,
 ) -> DataTree:
@@ -290,7 +297,7 @@ def sample_from_init(
                 f"The data, {n_bytes / 1e6:.0f} MB, is left out of the result: include_data=True "
                 "copies it in."
             )
-    engine, method = _engine(run, chain_method, min(cores, chains), mp_ctx, blas_cores)
+    engine, method = _engine(run, chain_method, min(cores, chains), mp_ctx, blas_cores, client)
     settings = {
         "steps": [repr(s) for s in flatten_steps(step)],
         "chain_method": method,
@@ -624,7 +631,7 @@ def _default_method(run: Run, cores: int, uses_jax: bool) -> str:
 
 
 def _engine(
-    run: Run, method: str | None, cores: int, mp_ctx: Any, blas_cores: Any
+    run: Run, method: str | None, cores: int, mp_ctx: Any, blas_cores: Any, client: Any
 ) -> tuple[Generator[Event], str]:
     """Return the engine of a chain method, or the one that suits the backend."""
     steps = flatten_steps(run.step)
@@ -646,6 +653,11 @@ def _engine(
             f"({context.get_start_method()})"
         )
         return parallel(run, workers, context, threads), method
+    if method == "dask":
+        client = client_of(client)
+        n_workers = len(client.scheduler_info()["workers"])
+        _log.info(f"chain_method='dask': {run.n_chains} chains on {n_workers} workers")
+        return on_cluster(run, client), method
     if method == "sequential":
         _log.info(f"chain_method='sequential': {run.n_chains} chains, one after another")
         return sequential(run), method

@@ -1,10 +1,21 @@
 """The gradient over Gibbs draws converges to the gradient of the exactly marginalised model."""
 
 import numpy as np
+import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from latent_models import CASES, PYTHON, N, exact_gradient, many_kinds, random_theta
+from latent_models import (
+    BINARY,
+    CASES,
+    COORDS,
+    PYTHON,
+    N,
+    exact_gradient,
+    many_kinds,
+    random_theta,
+    sigmoid_belief_network,
+)
 from pytensor.tensor.random.type import random_generator_type
 
 import pymc_sgmcmc as sgm
@@ -142,11 +153,16 @@ def test_curvature_is_that_of_the_marginalised_model():
     assert_mean_is(dict(zip(names, zip(*calls, strict=True), strict=True)), exact)
 
 
-@pytest.mark.parametrize("mode", ["JAX", "NUMBA"])
-def test_backends_agree(mode):
+@pytest.mark.parametrize(
+    ("mode", "build", "names"),
+    [
+        ("JAX", many_kinds, ["bits", "kind", "factor", "scale"]),
+        ("NUMBA", sigmoid_belief_network, ["z"]),  # it takes minutes over the other one
+    ],
+)
+def test_backends_agree(mode, build, names):
     """Every kind of move, compiled, gives the gradient that Python gives."""
-    model = many_kinds()
-    names = ["bits", "kind", "factor", "scale"]
+    model = build()
     theta = random_theta(model, names)
     latents = sgm.Gibbs(names, n_samples=5, burn_in=5)
     source = source_of(model, latents, self_check=False)
@@ -203,6 +219,17 @@ def test_sigmoid_layers_take_the_fast_path():
             found = conditional(source.joint, variable, logistic=True)
             assert len(found.logistic) == 1
             assert not found.maps
+
+
+def test_one_logit_for_several_observed_values():
+    """The fast path is for one log odds an observed value; others are evaluated."""
+    with pm.Model(coords=COORDS) as model:
+        w = pm.Normal("w", 0, 1, dims="hidden")
+        z = pm.Bernoulli("z", 0.5, dims=("obs", "hidden"))
+        pm.Bernoulli("x", logit_p=(z @ w)[:, None], observed=BINARY, dims=("obs", "pixel"))
+    source = source_of(model, sgm.Gibbs(["z"]))
+    [variable] = source.joint.variables
+    assert not conditional(source.joint, variable, logistic=True).logistic
 
 
 @pytest.mark.parametrize(

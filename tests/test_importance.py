@@ -9,6 +9,7 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.tensor.random.type import random_generator_type
 from scipy.special import expit, log_softmax, logsumexp
+from scipy.stats import multivariate_normal
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.backend import Jax
@@ -174,11 +175,12 @@ def one_unit():
     theta = {"w": THETA["w"][:1], "c": THETA["c"], "b": THETA["b"][:1]}
     change = np.logaddexp(0, theta["w"] + theta["c"]) - np.logaddexp(0, theta["c"])
     weights = {"z from x": theta["w"].T, "z": theta["b"] - change.sum()}
-    gradient = 0
+    gradient, evidence = 0, []
     for x in PATTERNS:
         _, log_p, of_state = states_of_network(theta, x)
-        gradient = gradient + np.exp(log_p - logsumexp(log_p)) @ of_state
-    return model, theta, weights, gradient
+        evidence.append(logsumexp(log_p))
+        gradient = gradient + np.exp(log_p - evidence[-1]) @ of_state
+    return model, theta, weights, gradient, evidence
 
 
 def normal_mixture():
@@ -193,8 +195,10 @@ def normal_mixture():
         "z from x": mu[None] / 0.49,
         "z": np.log([0.2, 0.5, 0.3]) - 0.5 * mu**2 / 0.49,
     }
-    share = np.exp(log_softmax(x[:, None] @ weights["z from x"] + weights["z"], axis=1))
-    return model, {"mu": mu}, weights, (share * (x[:, None] - mu) / 0.49).sum(0)
+    density = np.log([0.2, 0.5, 0.3]) - 0.5 * ((x[:, None] - mu) / 0.7) ** 2
+    evidence = logsumexp(density, axis=1) - np.log(0.7 * np.sqrt(2 * np.pi))
+    share = np.exp(log_softmax(density, axis=1))
+    return model, {"mu": mu}, weights, (share * (x[:, None] - mu) / 0.49).sum(0), evidence
 
 
 def factor():
@@ -215,17 +219,22 @@ def factor():
     covariance = np.outer(w, w) + 0.25 * np.eye(2)
     inverse = np.linalg.inv(covariance)
     gradient = sum(inverse @ np.outer(row, row) @ inverse @ w - inverse @ w for row in x)
-    return model, {"w": w}, weights, gradient
+    evidence = multivariate_normal(np.zeros(2), covariance).logpdf(x)
+    return model, {"w": w}, weights, gradient, evidence
 
 
 @pytest.mark.parametrize("case", [one_unit, normal_mixture, factor])
 def test_exact_network(case):
-    """With q the posterior itself all weights are equal and the gradient is unbiased."""
-    model, theta, weights, expected = case()
+    """With q the posterior itself all weights are p(x | theta) and the gradient is unbiased."""
+    model, theta, weights, expected, evidence = case()
     latents = sgm.NeuralImportance(["z"], 3, weights=weights, learning_rate=0)
     draws, ess = estimates(model, latents, theta, 3 * COPIES)
     np.testing.assert_allclose(ess, 3, rtol=1e-9)
     assert_mean(draws / COPIES, expected)
+    result = sgm.log_marginal_likelihood(
+        theta, latents, method="importance", n_samples=1, model=model, compile_kwargs=JAX
+    )
+    np.testing.assert_allclose(result.log_p[0, 0, ::COPIES], evidence, rtol=1e-7)
 
 
 def train(model, latents, theta, batch_size, n_updates=3000):
@@ -244,7 +253,7 @@ def train(model, latents, theta, batch_size, n_updates=3000):
 @pytest.mark.parametrize("case", [one_unit, normal_mixture])
 def test_training_finds_the_posterior(case):
     """The inclusive KL divergence falls to zero where the network can represent p(z | x)."""
-    model, theta, weights, _ = case()
+    model, theta, weights, *_ = case()
     latents = sgm.NeuralImportance(["z"], 10, learning_rate=0.01)
     trained, stats = train(model, latents, theta, batch_size=100)
     x = PATTERNS if case is one_unit else np.array([[-0.5], [0.3], [1.0]])

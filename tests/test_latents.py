@@ -1,9 +1,9 @@
 """Latent variables in steps: what is integrated out, what is refused, what a run records."""
 
-import pickle
 import resource
 
 import arviz as az
+import cloudpickle
 import numpy as np
 import pymc as pm
 import pytensor
@@ -20,6 +20,7 @@ from pymc_sgmcmc.minibatch import array_value
 N = 60
 rng = np.random.default_rng(4)
 Y = np.where(rng.random(N) < 0.3, 1.5, -1.5) + rng.normal(size=N)
+UNCONSTRAINED = [s for s in SAMPLERS if s.kind != "simplex"]
 IN_PYTHON = {"mode": PYTHON}
 
 
@@ -79,7 +80,7 @@ def test_posterior_is_that_of_the_marginalised_model(sampler, settings):
     assert abs(draws.std() / sd - 1) < 4 / np.sqrt(2 * ess) + 0.03
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS, ids=[s.name for s in SAMPLERS])
+@pytest.mark.parametrize("sampler", UNCONSTRAINED, ids=[s.name for s in UNCONSTRAINED])
 def test_every_sampler_takes_latents(sampler):
     with mixture():
         step = sampler.step(
@@ -201,7 +202,7 @@ def test_same_seed_same_draws_and_saved_state_goes_on():
     np.testing.assert_array_equal(first.posterior["mu"], again.posterior["mu"])
     step.setup_chain(np.random.default_rng(2), 0, 0)
     point, _ = step.step(step.model.initial_point())
-    copy = pickle.loads(pickle.dumps(step))
+    copy = cloudpickle.loads(cloudpickle.dumps(step))
     np.testing.assert_array_equal(step.step(point)[0]["mu"], copy.step(point)[0]["mu"])
 
 

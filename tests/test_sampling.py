@@ -71,7 +71,7 @@ def test_arguments_are_those_of_pm_sample():
         "nuts_sampler", "jitter_max_retries", "n_init", "return_inferencedata",
         "nuts_sampler_kwargs", "backend", "kwargs",
     }  # fmt: skip
-    own = {"chain_method", "resume", "include_data"}
+    own = {"chain_method", "client", "resume", "include_data"}
     assert theirs.keys() - ours.keys() == without
     assert ours.keys() - theirs.keys() == own
     shared = [name for name in ours if name in theirs]

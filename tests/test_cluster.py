@@ -1,0 +1,79 @@
+"""Chains as tasks of a Dask cluster."""
+
+import os
+import signal
+import threading
+import time
+
+import distributed
+import pytest
+from kills import same, small_model, small_run, small_step
+
+import pymc_sgmcmc as sgm
+from pymc_sgmcmc.cluster import client_of
+
+LONG = {"draws": 1500, "tune": 4, "discard_tuned_samples": True}
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def model():
+    return small_model()
+
+
+@pytest.fixture(scope="module")
+def step(model):
+    return small_step(model)
+
+
+def test_chains_are_those_of_one_process(client, model, step):
+    expected = small_run(model, step)
+    assert same(small_run(model, step, chain_method="dask", client=client), expected)
+
+
+def test_chains_of_a_killed_worker_go_on_elsewhere(client, model, step, tmp_path):
+    """The result is that of the undisturbed run, and not all was done again."""
+    expected = small_run(model, step, trace=tmp_path / "undisturbed", **LONG)
+    store = sgm.ZarrStore(tmp_path / "disturbed", seconds=0.2)
+    found = {}
+
+    def kill_a_worker():
+        while "n_draws" not in found:
+            time.sleep(0.05)
+            if store.exists and min(store.n_draws) > 50:
+                found["n_draws"] = store.n_draws
+                os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_a_worker, daemon=True)
+    killer.start()
+    result = small_run(model, step, trace=store, chain_method="dask", client=client, **LONG)
+    killer.join(1)
+    assert max(found["n_draws"]) < LONG["draws"], "killed too late to show anything"
+    assert same(result, expected)
+
+
+def test_an_error_in_a_chain_comes_home(client, model):
+    broken = small_step(model, step_size=lambda update: 1 / (100 - update))
+    with pytest.raises(ZeroDivisionError):
+        small_run(model, broken, draws=60, chain_method="dask", client=client)
+
+
+def test_a_client_is_needed(model, step, monkeypatch):
+    def none_is_current():
+        raise ValueError("Client.current() called without an active client")
+
+    monkeypatch.setattr(distributed.Client, "current", none_is_current)
+    with pytest.raises(ValueError, match=r"needs a client: make one.*or pass client="):
+        small_run(model, step, chain_method="dask")
+    with pytest.raises(ValueError, match="has no workers"):
+        client_of(type("Client", (), {"scheduler_info": lambda self: {"workers": {}}})())
