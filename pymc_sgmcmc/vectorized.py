@@ -437,12 +437,6 @@ def check_step(step: Any) -> None:
             f"chain_method='vectorized' needs one minibatch step for all variables, not {step!r}. "
             f"{remedy}."
         )
-    streamed = [rows for rows in step.source.rows if rows.streamed is not None]
-    if streamed:
-        raise ValueError(
-            "chain_method='vectorized' needs the data in memory, and that of "
-            f"{step!r} is streamed. {remedy}."
-        )
     others = [v for v in step.model.value_vars if v not in step.vars]
     if others:
         names = ", ".join(f"'{v.name}'" for v in others)
