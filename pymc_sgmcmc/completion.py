@@ -75,11 +75,13 @@ def complete(
     ...     w = pm.Normal("w", dims=("unit", "pixel"))
     ...     z = pm.Bernoulli("z", 0.5, dims=("obs", "unit"))
     ...     x = pm.Data("x", [[1, 1, 0], [0, 0, 0]], dims=("obs", "pixel"))
-    ...     pm.Bernoulli("image", logit_p=w.sum() * (2 * z - 1), observed=x, dims=("obs", "pixel"))
+    ...     logit_p = w.sum() * (2 * z - 1)
+    ...     image = pm.Bernoulli("image", logit_p=logit_p, observed=x, dims=("obs", "pixel"))
     >>> result = sgm.complete(
     ...     {"w": [[2.0, 2.0, 2.0]]}, [z], missing={"x": [False, False, True]}, model=model
     ... )
-    >>> result.completed.values
+    >>> result.completed.values.tolist()
+    [[1, 1, 1], [0, 0, 0]]
     """
     model = modelcontext(model)
     n_completions = whole_number("n_completions", n_completions, 1)

@@ -143,7 +143,7 @@ class Joint:
     def log_density(self, values: Sequence[TensorVariable], copies: int = 1) -> TensorVariable:
         """log p(x, z | theta) of each row, shape (copies * n_rows,).
 
-        ``values`` has an entry of shape (copies * n_rows, *shape) for each latent variable, all
+        ``values`` has an entry of shape ``(copies * n_rows, *shape)`` for each latent variable, all
         rows of the first copy first.
         """
         [density] = self.evaluate([self.of_rows], values, copies)

@@ -1,7 +1,9 @@
 """Batches of streamed data: blocks of shuffled rows, read ahead by a thread."""
 
 import os
+import sys
 from collections.abc import Iterator
+from functools import cache
 from threading import Thread
 from typing import Any
 from weakref import WeakSet
@@ -20,8 +22,15 @@ def _wait_for_readers() -> None:
         thread.join()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_wait_for_readers)
+@cache
+def _wait_at_fork(beside_hdf5: bool) -> None:
+    """Have forks wait for readers, once more when h5py has come.
+
+    Hooks run in the reverse order of their registration, and h5py's own takes the lock that a
+    reader may be waiting for: ours must be the later one.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_wait_for_readers)
 
 
 class ReadAhead:
@@ -31,6 +40,7 @@ class ReadAhead:
         self._item: Window | None = None
         self._error: BaseException | None = None
         self._thread = Thread(target=self._fetch, args=(items,), daemon=True, name="read-ahead")
+        _wait_at_fork(beside_hdf5="h5py" in sys.modules)
         _reading.add(self._thread)
         self._thread.start()
 

@@ -155,8 +155,8 @@ def test_free_variable_for_each_row():
     model = observed(
         lambda mu: pm.Normal("y", pm.Normal("z", mu, 1, dims="obs"), observed=REAL, dims="obs")
     )
-    refused(model, "'z'", "dim 'obs'", "Marginalise", batch_size=5, minibatch_dim="obs")
-    refused(model, "'z'|'y'", "minibatch_dim=|Marginalise", batch_size=5)
+    refused(model, "'z'", "dim 'obs'", "Integrate it out", batch_size=5, minibatch_dim="obs")
+    refused(model, "'z'|'y'", "minibatch_dim=|Integrate it out", batch_size=5)
 
 
 def test_free_variable_for_each_row_without_dims():

@@ -16,7 +16,7 @@ REAL = np.random.default_rng(0).normal(size=N)
 def cut(model, minibatch_dim=None):
     """What is cut: the terms, axis of each data container, and what is left to the prior."""
     row_axis = find_row_axis(model, minibatch_dim)
-    terms, cuts, rest = batched_terms(model, row_axis, pt.lvector())
+    terms, cuts, rest, *_ = batched_terms(model, row_axis, pt.lvector())
     return (
         [term.name for term in terms],
         {array.name: cut.axis for array, cut in cuts.items() if array in model.data_vars},
@@ -142,7 +142,7 @@ def test_self_check_looks_at_a_bounded_number_of_rows(monkeypatch, dependent):
         mu = pm.Normal("w") * x
         pm.Normal("y", pt.cumsum(mu) if dependent else mu, 1, observed=x)
     row_axis, index = find_row_axis(model, None), pt.lvector()
-    terms, cuts, _ = batched_terms(model, row_axis, index)
+    terms, cuts, *_ = batched_terms(model, row_axis, index)
     arrays = {array: cut.whole for array, cut in cuts.items()}
     if dependent:
         with pytest.raises(ValueError, match="'y' is not conditionally independent"):

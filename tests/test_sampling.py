@@ -237,13 +237,15 @@ def test_an_error_in_a_chain_keeps_draws(model, method):
 
 
 def test_a_killed_worker_is_told(model, step):
+    def children():
+        pids = [int(pid) for pid in os.listdir("/proc") if pid.isdigit()]
+        return {pid for pid in pids if parent_of(pid) == os.getpid()}
+
+    others = children()  # of other tests in this process
+
     def kill(trace, draw):
         if draw.chain == 0 and draw.draw_idx == 10:
-            [worker] = {
-                int(pid)
-                for pid in os.listdir("/proc")
-                if pid.isdigit() and parent_of(pid) == os.getpid()
-            }
+            [worker] = children() - others
             os.kill(worker, signal.SIGKILL)
 
     with pytest.raises(

@@ -4,6 +4,8 @@ import json
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 import tracemalloc
@@ -459,3 +461,28 @@ def test_shuffle_on_disk(tmp_path, kind):
     assert abs(np.corrcoef(shuffled["row"], np.arange(n))[0, 1]) < 5 / np.sqrt(n)
     with pytest.raises(FileExistsError, match="another directory"):
         sgm.shuffle_on_disk(data, tmp_path / "b", seed=1)
+
+
+def test_fork_does_not_wait_for_a_reader_of_hdf5_for_ever(tmp_path):
+    """h5py locks all of HDF5 for a fork; in this process it may come before or after us."""
+    program = f"""
+import os, signal, time
+import numpy as np
+from pymc_sgmcmc.streaming import ReadAhead
+ReadAhead(iter([1])).result()  # before h5py is there
+import h5py
+with h5py.File({str(tmp_path / "x.h5")!r}, "w") as file:
+    file["x"] = np.arange(10)
+    def slow():
+        time.sleep(0.5)
+        yield file["x"][:]
+    signal.alarm(20)
+    reader = ReadAhead(slow())
+    if os.fork() == 0:
+        os._exit(0)
+    print(reader.result().sum())
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "45\n", done.stderr
