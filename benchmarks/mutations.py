@@ -32,7 +32,6 @@ class Mutation(NamedTuple):
 
 SAMPLERS = "tests/test_samplers.py -k 'JAX or order or limit'"
 LETTERS = "tests/test_splitting.py"
-BOTH = f"{LETTERS} tests/test_samplers.py"
 FRESH = "tests/test_samplers.py -k fresh"
 BEGIN = "        self._begin(point)\n        theta, others = self._split(point)\n        potential"
 NOISE = "sd = pt.sqrt(2 * diffusion * dt)"
@@ -66,8 +65,6 @@ MUTATIONS = [
              "d + (1 - self.alpha)", SAMPLERS),
     Mutation("PSGLD: sum for mean in gbar", "gradients.py", "[lik / self.n_data for lik",
              "[lik / 1 for lik", SAMPLERS),
-    Mutation("PSGLD: normals for signs in the Hessian's diagonal", "psgld.py",
-             "z = [pt.sign(zi) for zi in noise()]", "z = noise()", BOTH),
     Mutation("gradient: N / n forgotten", "gradients.py", "likelihood = scale * _sum(",
              "likelihood = 1.0 * _sum(", "tests/test_gradients.py"),
     Mutation("streams: noise does not advance", "stream.py", "self.rng, draws =", "_, draws =",
