@@ -3,13 +3,10 @@
 All that touches JAX or PyTensor's way of representing generators on it is in this file.
 """
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 from pytensor.compile.mode import Mode
-
-from pymc_sgmcmc.stream import Noise
 
 
 class Host:
@@ -53,7 +50,7 @@ class Jax:
         # cut to 32 bits, and all would be compiled again for those made after.
         import pytensor.link.jax.dispatch  # noqa: F401
 
-        _draw_noise_once()
+        import pymc_sgmcmc.normals_jax  # noqa: F401
 
     def array(self, value: np.ndarray) -> Any:
         """Put an array on the device."""
@@ -79,20 +76,6 @@ class Jax:
         import jax
 
         return jax.tree.map(jax.numpy.asarray, state)
-
-
-@cache
-def _draw_noise_once() -> None:
-    """Keep XLA from transforming the same bits to normals again in each loop that uses them."""
-    import jax
-    from pytensor.link.jax.dispatch.random import jax_sample_fn
-
-    @jax_sample_fn.register(Noise)
-    def sample_noise(op, node):
-        def sample(key, size, dtype, zero, one):
-            return jax.lax.optimization_barrier(jax.random.normal(key, size, dtype))
-
-        return sample
 
 
 def backend_of(mode: Mode) -> Host | Jax:

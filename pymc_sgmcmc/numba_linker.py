@@ -6,6 +6,8 @@ from pytensor.compile.mode import Mode
 from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.linker import NumbaLinker
 
+import pymc_sgmcmc.normals_numba  # noqa: F401 (tells PyTensor how numba draws them)
+
 
 class CheapCalls(NumbaLinker):
     """PyTensor's numba linker, but for the outermost function.

@@ -27,6 +27,8 @@ from typing import NamedTuple, Protocol
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.exponential import exp
+
 Tensors = list[TensorVariable]
 
 EULER = "XbOT"
@@ -113,7 +115,7 @@ def integrate(
         if letter in "TA":
             xi = thermostat(xi, p, dt)
         if letter == "B":
-            p = [pt.exp(-dt * x) * q for x, q in zip(friction, p, strict=True)]
+            p = [exp(-dt * x) * q for x, q in zip(friction, p, strict=True)]
         if letter == "b":
             p = [q - dt * x * q for x, q in zip(friction, p, strict=True)]
         if letter == "O":

@@ -5,17 +5,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
+from pymc_sgmcmc.normals import Normals
 
 LARGE = 2**13
 """Elements of a variable whose noise is drawn by itself."""
-
-
-class Noise(NormalRV):
-    """Standard normals; `backend.py` sees to it that JAX draws them only once."""
 
 
 class Stream:
@@ -46,8 +42,7 @@ class Stream:
             groups.setdefault((t.dtype, alone), []).append(k)
         for (dtype, _), alike in groups.items():
             sizes = [math.prod(theta[k].type.shape) for k in alike]
-            zero, one = np.zeros((), dtype), np.ones((), dtype)
-            z = self.draw(Noise(), zero, one, size=(sum(sizes),), dtype=dtype)
+            z = self.draw(Normals(), sum(sizes), dtype=dtype)
             ends = np.cumsum(sizes)
             for k, size, end in zip(alike, sizes, ends, strict=True):
                 draws[k] = z[end - size : end].reshape(theta[k].type.shape)

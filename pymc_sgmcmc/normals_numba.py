@@ -1,0 +1,117 @@
+"""`Normals` on numba: two from each pair of uniforms, in loops that LLVM vectorises."""
+
+import math
+
+import numpy as np
+from numba import int32, njit, uint32
+from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
+
+from pymc_sgmcmc.normals import COSINE, PARITY, ROTATIONS, SINE, Normals
+from pymc_sgmcmc.numba_math import FLOATS, inlined, polynomial_of
+
+R0, R1, R2, R3, R4, R5, R6, R7 = ROTATIONS
+
+
+@inlined
+def mix(x0, x1, rotation):
+    """One round of Threefry."""
+    x0 = uint32(x0 + x1)
+    turned = uint32(x1 << uint32(rotation)) | uint32(x1 >> uint32(32 - rotation))
+    return x0, uint32(turned ^ x0)
+
+
+@inlined
+def add_key(x0, x1, k0, k1, count):
+    """Threefry's injection of the key, after every four rounds."""
+    return uint32(x0 + k0), uint32(x1 + k1 + uint32(count))
+
+
+@inlined
+def threefry(k0, k1, x0, x1):
+    """Return two random words: Threefry-2x32 with 13 rounds."""
+    k2 = uint32(k0 ^ k1 ^ uint32(PARITY))
+    x0, x1 = add_key(x0, x1, k0, k1, 0)
+    x0, x1 = mix(x0, x1, R0)
+    x0, x1 = mix(x0, x1, R1)
+    x0, x1 = mix(x0, x1, R2)
+    x0, x1 = mix(x0, x1, R3)
+    x0, x1 = add_key(x0, x1, k1, k2, 1)
+    x0, x1 = mix(x0, x1, R4)
+    x0, x1 = mix(x0, x1, R5)
+    x0, x1 = mix(x0, x1, R6)
+    x0, x1 = mix(x0, x1, R7)
+    x0, x1 = add_key(x0, x1, k2, k0, 2)
+    x0, x1 = mix(x0, x1, R0)
+    x0, x1 = mix(x0, x1, R1)
+    x0, x1 = mix(x0, x1, R2)
+    x0, x1 = mix(x0, x1, R3)
+    x0, x1 = add_key(x0, x1, k0, k1, 3)
+    return mix(x0, x1, R4)
+
+
+def _kernel(dtype):
+    """Fill a vector of a float type with normals."""
+    double = dtype == "float64"
+    real, log = FLOATS[dtype].real, FLOATS[dtype].log
+    sine, cosine = polynomial_of(SINE[dtype], real), polynomial_of(COSINE[dtype], real)
+    half, one, minus_two, per_word = real(0.5), real(1), real(-2), real(2.0**-32)
+
+    if double:
+
+        @inlined
+        def uniforms(k0, k1, position):
+            a, b = threefry(k0, k1, uint32(0), position)
+            c, d = threefry(k0, k1, uint32(1), position)
+            u = real(real(a) + (real(b) + half) * per_word) * per_word
+            s = real(real(int32(c)) + real(d) * per_word) * real(2.0**-31)
+            return u, s, b ^ d
+
+    else:
+
+        @inlined
+        def uniforms(k0, k1, position):
+            a, b = threefry(k0, k1, uint32(0), position)
+            u = real(real(real(a) + half) * per_word)
+            s = real(real(int32(b)) * real(2.0**-31))
+            return u, s, a ^ b
+
+    @njit(fastmath={"contract"}, nogil=True, error_model="numpy")
+    def fill(out, k0, k1):
+        n = out.size
+        pairs = n // 2
+        first = out[: n - pairs]
+        second = out[n - pairs :]
+        for i in range(pairs):
+            u, s, other_bits = uniforms(k0, k1, uint32(i))
+            radius = real(math.sqrt(real(minus_two * log(u))))
+            q = real(s * s)
+            first[i] = real(radius * real(s * sine(q)))
+            # The cosine is positive here: its sign is a random bit of its own.
+            sign = one if other_bits & uint32(1) else real(-1)
+            second[i] = real(radius * sign * real(real(one - q) * cosine(q)))
+        if n > 2 * pairs:
+            u, s, _ = uniforms(k0, k1, uint32(pairs))
+            radius = real(math.sqrt(real(minus_two * log(u))))
+            first[pairs] = real(radius * real(s * sine(real(s * s))))
+
+    return fill
+
+
+fill_normals = {dtype: _kernel(dtype) for dtype in ("float32", "float64")}
+
+
+@numba_core_rv_funcify.register(Normals)
+def numba_core_normals(op, node):
+    """Draw a key from the generator and fill the vector."""
+    fill, dtype = fill_normals[op.dtype], np.dtype(op.dtype)
+
+    @njit
+    def random(rng, n, out=None):
+        if out is None:
+            out = np.empty(n, dtype)
+        key = rng.integers(-(2**63), 2**63 - 1)
+        fill(out, uint32(key), uint32(key >> 32))
+        return out
+
+    random.handles_out = True
+    return random, 1
