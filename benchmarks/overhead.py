@@ -1,5 +1,11 @@
-"""What sampling costs beside the bare compiled loop: thin=50, one process, no bar."""
+"""What sampling costs beside the bare compiled loop: thin=50, one process, no bar.
 
+    python benchmarks/overhead.py float32 3   # float type, rounds
+
+The bare loop draws its row numbers and calls the compiled function, nothing else.
+"""
+
+import logging
 import sys
 import tempfile
 import time
@@ -9,7 +15,8 @@ import numpy as np
 import pymc as pm
 import pytensor
 
-pytensor.config.floatX = "float32"
+FLOAT_TYPE = sys.argv[1] if len(sys.argv) > 1 else "float32"
+pytensor.config.floatX = FLOAT_TYPE
 
 from loops import data  # noqa: E402
 
@@ -19,26 +26,28 @@ DRAWS, THIN = 4000, 50
 
 
 def main():
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    X, y = data("blr", "float32", 32_561)
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    logging.getLogger("pymc").setLevel(logging.ERROR)
+    logging.getLogger("pymc_sgmcmc").setLevel(logging.ERROR)
+    X, y = data("blr", FLOAT_TYPE, 32_561)
     with pm.Model() as model:
-        w = pm.Normal("w", 0, np.float32(10**0.5), shape=123)
-        b = pm.Normal("b", 0, np.float32(10**0.5))
+        w = pm.Normal("w", 0, np.sqrt(10).astype(FLOAT_TYPE), shape=123)
+        b = pm.Normal("b", 0, np.sqrt(10).astype(FLOAT_TYPE))
         pm.Bernoulli("y", logit_p=pm.Data("X", X) @ w + b, observed=y)
         step = sgm.MSGNHT_S(step_size=1e-3, batch_size=50, thin=THIN, self_check=False)
     point = model.initial_point()
 
     def bare():
-        """Nothing but compiled calls: rows and step sizes made beforehand."""
+        """Row numbers and compiled calls."""
         step.setup_chain(np.random.default_rng(0), 0, 0)
         step._begin(point)
         theta, others = step._split(point)
-        h = np.full(THIN, 1e-3, dtype="float32")
-        rows = [[b.take(THIN) for b in step._batches] for _ in range(DRAWS)]
+        h = np.full(THIN, 1e-3, dtype=FLOAT_TYPE)
         state, noise = step._state, step._noise
         began = time.perf_counter()
-        for some in rows:
-            out = step._loop(h, some, theta, state, noise, [*step._constants, *others])
+        for _ in range(DRAWS):
+            rows = [b.take(THIN) for b in step._batches]
+            out = step._loop(h, rows, theta, state, noise, [*step._constants, *others])
             theta, state = out.theta, out.state
         return time.perf_counter() - began
 
@@ -71,7 +80,7 @@ def main():
         run()
     times = [[run() for run in contenders.values()] for _ in range(max(rounds, 3))]
     per_draw = [1e6 / DRAWS * median(values) for values in zip(*times, strict=True)]
-    print(f"blr, float32, numba, thin={THIN}: us per draw of {THIN} updates")
+    print(f"blr, {FLOAT_TYPE}, numba, thin={THIN}: us per draw of {THIN} updates")
     for name, cost in zip(contenders, per_draw, strict=True):
         print(f"  {name:<20}{cost:>12.1f}{cost / per_draw[0]:>9.2f}x")
 

@@ -80,10 +80,10 @@ def write_compilation(write, models):
             )
 
 
-def write_pymc_overhead(write, rounds):
+def write_pymc_overhead(write, dtype, rounds):
     """pm.sample against the bare compiled loop, thin=50, one process, no bar."""
     result = subprocess.run(
-        [sys.executable, str(HERE / "overhead.py"), str(rounds)],
+        [sys.executable, str(HERE / "overhead.py"), dtype, str(rounds)],
         capture_output=True,
         text=True,
         check=True,
@@ -117,7 +117,8 @@ def main():
     write(f"python benchmarks/speed.py --rounds {rounds}   ({time.strftime('%Y-%m-%d')})")
     write(f"{platform.machine()}, {os.cpu_count()} cores; " + ", ".join(packages()))
     write(f"median of {rounds} interleaved rounds (mlp: one), each the median of repeated calls")
-    write_pymc_overhead(write, rounds)
+    for dtype in ("float32", "float64"):
+        write_pymc_overhead(write, dtype, rounds)
     for dtype in ("float32", "float64"):
         write_contest(write, "blr", dtype, rounds)
     write_rows(write, 1)

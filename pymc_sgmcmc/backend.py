@@ -18,6 +18,10 @@ class Host:
         """Put an array where compiled calls find it without a copy."""
         return value
 
+    def as_numpy(self, array: Any) -> np.ndarray:
+        """Return a compiled call's output as an array that may be written to."""
+        return array
+
     def generator(self, rng: np.random.Generator) -> Any:
         """Turn a NumPy generator into what compiled calls advance."""
         return rng
@@ -57,6 +61,10 @@ class Jax:
         import jax
 
         return jax.numpy.asarray(value)
+
+    def as_numpy(self, array: Any) -> np.ndarray:
+        """Return a compiled call's output as an array that may be written to."""
+        return np.array(array)
 
     def generator(self, rng: np.random.Generator) -> Any:
         """Turn a NumPy generator into PyTensor's JAX representation of it."""

@@ -136,8 +136,8 @@ def _advance(function, carry, n, done, h, rows, constants):
         shown = [jnp.where(begins, jnp.nan, d) for d in carry.diagnostics]
         out = list(function(h, *rows, *carry.theta, *carry.state, carry.rng, *constants))
         theta, state = out[:n_theta], out[n_theta : n_theta + n_state]
-        rng, potential, squared, norm, checksum, *diagnostics = out[n_theta + n_state :]
-        finite = jnp.isfinite(norm) & jnp.isfinite(checksum)
+        rng, potential, squared, norms, checksum, *diagnostics = out[n_theta + n_state :]
+        finite = jnp.isfinite(norms).all() & jnp.isfinite(checksum)
         moved = finite & (variable < 0)
         fails = ~finite & (variable < 0)
         culprit, at = _first_nonfinite(squared, theta)
@@ -156,7 +156,7 @@ def _advance(function, carry, n, done, h, rows, constants):
         piece = Piece(
             theta=carry.theta,
             potential=jnp.where(moved, potential, jnp.nan),
-            gradient_norms=jnp.sqrt(squared.sum(axis=1)),
+            gradient_norms=norms,
             variable=carry.variable,
             update=carry.update,
             diagnostics=carry.diagnostics,

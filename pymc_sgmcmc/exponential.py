@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytensor.scalar as ps
-from numba import njit
-from pytensor.link.numba.dispatch.basic import register_funcify_and_cache_key
+from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
 from pytensor.tensor.elemwise import Elemwise
 
 from pymc_sgmcmc.numba_math import FLOATS
@@ -32,7 +31,7 @@ def numba_funcify_exponential(op, node, **kwargs):
     dtype = node.outputs[0].type.dtype
     vectorized = FLOATS[dtype].exp
 
-    @njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    @numba_njit
     def exponential(x):
         return vectorized(x)
 

@@ -1,7 +1,6 @@
 """One compiled call: many updates of any sampler, on any backend, in one PyTensor scan."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor
@@ -19,8 +18,7 @@ BEYOND_SENSE = 1e15
 """A chain that has got so far from 0 (on the unconstrained scale) will not come back."""
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a compiled call returns."""
 
     theta: list
@@ -31,8 +29,8 @@ class Outcome:
     last gradient was taken if the source is costly."""
     squared_gradient: Any
     """Squared norm of each variable's gradient at each update, shape (k, number of variables)."""
-    gradient_norm: Any
-    """Norm of the whole gradient, mean over the updates, a scalar."""
+    gradient_norms: Any
+    """Norm of the whole gradient at each update, shape (k,)."""
     checksum: Any
     """A scalar that is finite if theta and the diagnostics are, and below `BEYOND_SENSE`."""
     diagnostics: list
@@ -143,7 +141,7 @@ class Loop:
             potential = evaluation.potential
         own_diagnostics = [d.mean() for d in own_outputs]
         diagnostics = [*algorithm.diagnostics(final_state), *own_diagnostics]
-        gradient_norm = pt.sqrt(squared.sum(axis=1)).mean()
+        gradient_norms = pt.sqrt(squared.sum(axis=1))
         total = pt.add(*(m.sum() for m in moving[: self.n_vars]), *diagnostics, 0.0)
         checksum = pt.switch(pt.abs(total) < BEYOND_SENSE, total, np.nan)
         # A parameter out of its range (a step too large) must not raise: the update is seen to be
@@ -160,7 +158,7 @@ class Loop:
                 pytensor.Out(stream.rng, borrow=True),
                 potential,
                 squared,
-                gradient_norm,
+                gradient_norms,
                 checksum,
                 *diagnostics,
             ],
@@ -179,14 +177,14 @@ class Loop:
         out = self.function(h, *rows, *theta, *_flat(state), rng, *constants)
         end = self.n_vars + sum(self.layout.values())
         state = self._named(out[self.n_vars : end])
-        rng, potential, squared, gradient_norm, checksum, *diagnostics = out[end:]
+        rng, potential, squared, gradient_norms, checksum, *diagnostics = out[end:]
         return Outcome(
             theta=out[: self.n_vars],
             state=state,
             rng=rng,
             potential=potential,
             squared_gradient=squared,
-            gradient_norm=gradient_norm,
+            gradient_norms=gradient_norms,
             checksum=checksum,
             diagnostics=diagnostics,
         )

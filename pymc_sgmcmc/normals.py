@@ -20,10 +20,9 @@ J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw (2011), SC '11, doi 10.1145/2
 G. E. P. Box, M. E. Muller (1958), Annals of Mathematical Statistics 29, 610-611.
 """
 
-import numpy as np
-from pytensor.tensor.random.op import RandomVariable
+import math
 
-from pymc_sgmcmc.polynomials import coefficients
+from pytensor.tensor.random.op import RandomVariable
 
 ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 PARITY = 0x1BD11BDA
@@ -41,26 +40,23 @@ class Normals(RandomVariable):
         return (dist_params[0],)
 
     def rng_fn(self, rng, n, size):
-        """Draw as NumPy does: for the C linker and Python."""
-        return rng.standard_normal(int(n), dtype=self.dtype)
+        """Draw what numba draws: for the C linker and Python."""
+        from pymc_sgmcmc.normals_numba import draw_normals
+
+        return draw_normals[self.dtype](rng, int(n))
 
 
-def _sine(q):
-    """sin(pi/2 s) / s for q = s^2."""
-    return np.pi / 2 * np.sinc(np.sqrt(q) / 2)
+TERMS = {"float32": 7, "float64": 11}
+"""Of the power series below: what is left out is less than a rounding."""
 
 
-def _cosine(q):
-    """cos(pi/2 s) / (1 - s^2) for q = s^2; the sine of the angle left to pi/2."""
-    s = np.sqrt(q)
-    return np.pi / 2 * np.sinc((1 - s) / 2) / (1 + s)
+def sine_series(dtype: str) -> list[float]:
+    """sin(pi/2 s) / s in powers of s^2, lowest first."""
+    odd = range(1, 2 * TERMS[dtype], 2)
+    return [(-1) ** (k // 2) * (math.pi / 2) ** k / math.factorial(k) for k in odd]
 
 
-SINE = {
-    "float32": coefficients(_sine, 0, 1, 4),
-    "float64": coefficients(_sine, 0, 1, 8),
-}
-COSINE = {
-    "float32": coefficients(_cosine, 0, 1, 4),
-    "float64": coefficients(_cosine, 0, 1, 8),
-}
+def cosine_series(dtype: str) -> list[float]:
+    """cos(pi/2 s) in powers of s^2, lowest first."""
+    even = range(0, 2 * TERMS[dtype], 2)
+    return [(-1) ** (k // 2) * (math.pi / 2) ** k / math.factorial(k) for k in even]

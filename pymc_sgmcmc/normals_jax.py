@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from pytensor.link.jax.dispatch.random import jax_sample_fn
 
-from pymc_sgmcmc.normals import PARITY, ROTATIONS, ROUNDS, SINE, Normals
+from pymc_sgmcmc.normals import PARITY, ROTATIONS, ROUNDS, Normals, sine_series
 
 
 def threefry(key, x0, x1):
@@ -41,7 +41,7 @@ def normals(key, n: int, dtype: str):
         u = u + 0.5
     radius = jnp.sqrt(-2 * jnp.log(u * 2.0**-32))
     s = s * 2.0**-31
-    return radius * s * jnp.polyval(jnp.asarray(SINE[dtype][::-1], dtype), s * s)
+    return radius * s * jnp.polyval(jnp.asarray(sine_series(dtype)[::-1], dtype), s * s)
 
 
 @jax_sample_fn.register(Normals)

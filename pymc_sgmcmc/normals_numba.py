@@ -6,7 +6,7 @@ import numpy as np
 from numba import int32, njit, uint32
 from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 
-from pymc_sgmcmc.normals import COSINE, PARITY, ROTATIONS, SINE, Normals
+from pymc_sgmcmc.normals import PARITY, ROTATIONS, Normals, cosine_series, sine_series
 from pymc_sgmcmc.numba_math import FLOATS, inlined, polynomial_of
 
 R0, R1, R2, R3, R4, R5, R6, R7 = ROTATIONS
@@ -53,7 +53,7 @@ def _kernel(dtype):
     """Fill a vector of a float type with normals."""
     double = dtype == "float64"
     real, log = FLOATS[dtype].real, FLOATS[dtype].log
-    sine, cosine = polynomial_of(SINE[dtype], real), polynomial_of(COSINE[dtype], real)
+    sine, cosine = (polynomial_of(c(dtype), real) for c in (sine_series, cosine_series))
     half, one, minus_two, per_word = real(0.5), real(1), real(-2), real(2.0**-32)
 
     if double:
@@ -88,7 +88,7 @@ def _kernel(dtype):
             first[i] = real(radius * real(s * sine(q)))
             # The cosine is positive here: its sign is a random bit of its own.
             sign = one if other_bits & uint32(1) else real(-1)
-            second[i] = real(radius * sign * real(real(one - q) * cosine(q)))
+            second[i] = real(radius * sign * cosine(q))
         if n > 2 * pairs:
             u, s, _ = uniforms(k0, k1, uint32(pairs))
             radius = real(math.sqrt(real(minus_two * log(u))))
@@ -97,21 +97,26 @@ def _kernel(dtype):
     return fill
 
 
-fill_normals = {dtype: _kernel(dtype) for dtype in ("float32", "float64")}
+def _drawer(dtype):
+    """Draw a key from a generator and fill a vector."""
+    fill, dtype = _kernel(dtype), np.dtype(dtype)
 
-
-@numba_core_rv_funcify.register(Normals)
-def numba_core_normals(op, node):
-    """Draw a key from the generator and fill the vector."""
-    fill, dtype = fill_normals[op.dtype], np.dtype(op.dtype)
-
-    @njit
-    def random(rng, n, out=None):
+    @njit(nogil=True)
+    def draw(rng, n, out=None):
         if out is None:
             out = np.empty(n, dtype)
         key = rng.integers(-(2**63), 2**63 - 1)
         fill(out, uint32(key), uint32(key >> 32))
         return out
 
-    random.handles_out = True
-    return random, 1
+    draw.handles_out = True  # type: ignore[attr-defined]
+    return draw
+
+
+draw_normals = {dtype: _drawer(dtype) for dtype in ("float32", "float64")}
+
+
+@numba_core_rv_funcify.register(Normals)
+def numba_core_normals(op, node):
+    """Choose by the float type; 1 is the version of what numba caches."""
+    return draw_normals[op.dtype], 1

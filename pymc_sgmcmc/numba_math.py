@@ -1,17 +1,16 @@
 """Logarithm and exponential without calls or branches, so that LLVM vectorises loops over them.
 
 numba's own call the C library once an element: at half a million elements that is more than the
-matrix products of the network they belong to. A result is that of a number
-next to the argument, or of one a few units in the last place away.
+matrix products of the network they belong to. Results are exact but for a few roundings and one
+of the argument.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import int32, int64, njit, types, uint32, uint64
 from numba.extending import intrinsic
-
-from pymc_sgmcmc.polynomials import coefficients
 
 inlined = njit(inline="always")
 
@@ -43,17 +42,12 @@ def polynomial_of(series: list[float], real):
     return polynomial
 
 
-def _log_over_s(q):
-    """log(m) / s for s = (m - 1) / (m + 1), as a function of q = s^2."""
-    s = np.sqrt(q)
-    return np.where(q > 1e-8, 2 * np.arctanh(s) / np.where(q > 0, s, 1), 2 + 2 / 3 * q)
-
-
 class Float:
     """A float type, its words and what is known of it.
 
     Attributes
     ----------
+    real : numba type
     log, exp : jitted functions
         Of a positive normal number; of any number, with 0 and infinity for the results below the
         smallest normal number and above half the largest.
@@ -61,16 +55,17 @@ class Float:
 
     def __init__(self, dtype: str):
         double = dtype == "float64"
-        self.real = real = types.float64 if double else types.float32
-        word, signed = (uint64, int64) if double else (uint32, int32)
+        real: Any = types.float64 if double else types.float32
+        word: Any = uint64 if double else uint32
+        signed: Any = int64 if double else int32
         bits_of, real_of = _reinterpret(real, word), _reinterpret(word, real)
         information = np.finfo(dtype)
         n_mantissa, bias = information.nmant, 1 - information.minexp
         bits_of_root = word(np.sqrt(0.5, dtype=dtype).view(f"u{information.bits // 8}"))
         one, log_two, per_log_two = real(1), real(math.log(2)), real(1 / math.log(2))
 
-        log_series = coefficients(_log_over_s, 0, (3 - 8**0.5) ** 2, 6 if double else 2)
-        log_over_s = polynomial_of(log_series, real)
+        # log(m) = 2 atanh(s) = 2 s (1 + s^2 / 3 + s^4 / 5 + ...) for s = (m - 1) / (m + 1)
+        log_over_s = polynomial_of([2 / (2 * k + 1) for k in range(10 if double else 5)], real)
 
         @inlined
         def log(u):
@@ -81,8 +76,9 @@ class Float:
             return real(real(n) * log_two + s * log_over_s(real(s * s)))
 
         smallest, largest = real(math.log(information.tiny)), real(math.log(information.max))
-        exp_series = coefficients(np.exp, -math.log(2) / 2, math.log(2) / 2, 12 if double else 6)
-        exp_of_rest = polynomial_of(exp_series, real)
+        exp_of_rest = polynomial_of(
+            [1 / math.factorial(k) for k in range(14 if double else 8)], real
+        )
 
         @inlined
         def exp(x):
@@ -94,7 +90,7 @@ class Float:
             y = real(exp_of_rest(r) * two_to_n)
             return real(0) if x < smallest else (real(np.inf) if x > largest else y)
 
-        self.log, self.exp = log, exp
+        self.real, self.log, self.exp = real, log, exp
 
 
 FLOATS = {dtype: Float(dtype) for dtype in ("float32", "float64")}

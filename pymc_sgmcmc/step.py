@@ -6,7 +6,7 @@ import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import field, fields
-from math import isfinite
+from math import fsum, isfinite
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -346,7 +346,7 @@ class SGMCMCStep(BlockedStep):
 
     def _split(self, point: PointType) -> tuple[list, list]:
         def values(vars):
-            return [self._backend.array(np.array(point[v.name], dtype=v.dtype)) for v in vars]
+            return [self._backend.array(np.asarray(point[v.name], dtype=v.dtype)) for v in vars]
 
         return values(self.vars), values(self.source.others)
 
@@ -355,22 +355,22 @@ class SGMCMCStep(BlockedStep):
         self._begin(point)
         theta, others = self._split(point)
         potential, done = np.nan, 0
-        norms: list[np.ndarray] = []
+        as_numpy = self._backend.as_numpy
+        norms: list[float] = []
         diagnostics: list[Any] = [np.nan] * len(self.statistics)
         failure: tuple[str, int] | None = None
         while done < self.thin and failure is None:
             n = min(self.thin - done, self._updates_per_call)
             began = time.perf_counter()
             outcome, h = self._run(theta, others, n)
-            norm, checksum = float(outcome.gradient_norm), float(outcome.checksum)
+            some_norms = np.asarray(outcome.gradient_norms).tolist()
             self._pace(n, time.perf_counter() - began)
-            if isfinite(norm) and isfinite(checksum):
+            if isfinite(sum(some_norms)) and isfinite(outcome.checksum):
                 theta, self._state = outcome.theta, outcome.state
                 diagnostics = outcome.diagnostics
                 potential = float(outcome.potential)
                 # Kept apart: their mean must not depend on how updates are split into calls.
-                squared = np.asarray(outcome.squared_gradient, dtype=np.float64)
-                norms.append(np.sqrt(squared.sum(axis=1)))
+                norms += some_norms
             else:
                 failure = self._first_nonfinite(outcome)
             self.n_updates += n
@@ -380,14 +380,14 @@ class SGMCMCStep(BlockedStep):
             **dict(zip(self.step_size_names, np.atleast_1d(h[-1]).tolist(), strict=True)),
             **shown,
             "potential": potential if failure is None else np.nan,
-            "gradient_norm": np.concatenate(norms).mean() if failure is None else np.nan,
+            "gradient_norm": fsum(norms) / self.thin if failure is None else np.nan,
             "nonfinite": failure is not None,
             "n_updates": self.n_updates,
             "warning": self._caution(shown) if failure is None else self._warn(*failure, h),
         }
         self.n_updates += self.thin - done  # a failed draw takes its share of the schedule too
-        moved = {v.name: t for v, t in zip(self.vars, theta, strict=True)}
-        return {name: np.array(moved.get(name, value)) for name, value in point.items()}, [stats]
+        moved = {v.name: as_numpy(t) for v, t in zip(self.vars, theta, strict=True)}
+        return {name: moved.get(name, value) for name, value in point.items()}, [stats]
 
     def _pace(self, n_updates: int, seconds: float) -> None:
         """Choose the next call's length from this one's, unless this was the first so long."""

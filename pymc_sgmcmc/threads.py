@@ -84,8 +84,8 @@ class ThreadChains:
             out = self._function(
                 h[i], *(r[i] for r in rows), *theta, *state, self._rngs[c], *self._constants
             )
-            _, potential, squared, norm, checksum, *diagnostics = out[end:]
-            finite = bool(np.isfinite(norm) and np.isfinite(checksum))
+            _, potential, squared, norms, checksum, *diagnostics = out[end:]
+            finite = bool(np.isfinite(norms).all() and np.isfinite(checksum))
             moved = finite and variable < 0
             if moved:
                 theta, state = list(out[: len(theta)]), list(out[len(theta) : end])
@@ -97,7 +97,7 @@ class ThreadChains:
                 Piece(
                     theta,
                     float(potential) if moved else np.nan,
-                    np.sqrt(squared.sum(axis=1)),
+                    norms,
                     variable,
                     update,
                     shown,
