@@ -50,7 +50,7 @@ def threefry(k0, k1, x0, x1):
 
 
 def _kernel(dtype):
-    """Fill a vector of a float type with normals."""
+    """Fill two vectors of a float type with normals."""
     double = dtype == "float64"
     real, log = FLOATS[dtype].real, FLOATS[dtype].log
     sine, cosine = (polynomial_of(c(dtype), real) for c in (sine_series, cosine_series))
@@ -76,12 +76,8 @@ def _kernel(dtype):
             return u, s, a ^ b
 
     @njit(fastmath={"contract"}, nogil=True, error_model="numpy")
-    def fill(out, k0, k1):
-        n = out.size
-        pairs = n // 2
-        first = out[: n - pairs]
-        second = out[n - pairs :]
-        for i in range(pairs):
+    def fill(first, second, k0, k1):
+        for i in range(first.size):
             u, s, other_bits = uniforms(k0, k1, uint32(i))
             radius = real(math.sqrt(real(minus_two * log(u))))
             q = real(s * s)
@@ -89,10 +85,6 @@ def _kernel(dtype):
             # The cosine is positive here: its sign is a random bit of its own.
             sign = one if other_bits & uint32(1) else real(-1)
             second[i] = real(radius * sign * cosine(q))
-        if n > 2 * pairs:
-            u, s, _ = uniforms(k0, k1, uint32(pairs))
-            radius = real(math.sqrt(real(minus_two * log(u))))
-            first[pairs] = real(radius * real(s * sine(real(s * s))))
 
     return fill
 
@@ -106,7 +98,10 @@ def _drawer(dtype):
         if out is None:
             out = np.empty(n, dtype)
         key = rng.integers(-(2**63), 2**63 - 1)
-        fill(out, uint32(key), uint32(key >> 32))
+        pairs = n // 2
+        fill(out[:pairs], out[pairs : 2 * pairs], uint32(key), uint32(key >> 32))
+        if n > 2 * pairs:
+            out[n - 1] = rng.standard_normal()
         return out
 
     draw.handles_out = True  # type: ignore[attr-defined]
