@@ -32,6 +32,7 @@ class Mutation(NamedTuple):
 
 SAMPLERS = "tests/test_samplers.py -k 'JAX or order or limit'"
 LETTERS = "tests/test_splitting.py"
+NORMALS = "tests/test_normals.py -k 'CVM or JAX or random123'"  # numba's are cached on disk
 FRESH = "tests/test_samplers.py -k fresh"
 BEGIN = "        self._begin(point)\n        theta, others = self._split(point)\n        potential"
 NOISE = "sd = pt.sqrt(2 * diffusion * dt)"
@@ -65,14 +66,27 @@ MUTATIONS = [
              "d + (1 - self.alpha)", SAMPLERS),
     Mutation("PSGLD: sum for mean in gbar", "gradients.py", "[lik / self.n_data for lik",
              "[lik / 1 for lik", SAMPLERS),
-    Mutation("gradient: N / n forgotten", "gradients.py", "likelihood = scale * _sum(",
-             "likelihood = 1.0 * _sum(", "tests/test_gradients.py"),
+    Mutation("normals: variance x 1.2", "normals_numba.py", "real(-2), real(2.0**-32)",
+             "real(-2.4), real(2.0**-32)", NORMALS),
+    Mutation("normals: a pair's second is never negative", "normals_numba.py",
+             "sign = one if other_bits & uint32(1) else real(-1)", "sign = one", NORMALS),
+    Mutation("normals: both of a pair of the same sign", "normals_numba.py",
+             "sign = one if other_bits & uint32(1) else real(-1)",
+             "sign = one if s > real(0) else real(-1)", NORMALS),
+    Mutation("normals: JAX's key never changes", "normals_jax.py",
+             "lax.optimization_barrier(normals(key, n, dtype))",
+             "lax.optimization_barrier(normals(0 * key, n, dtype))", NORMALS),
+    Mutation("normals: a rotation of Threefry's is wrong", "normals.py", "(13, 15, 26, 6,",
+             "(13, 15, 27, 6,", NORMALS),
+    Mutation("gradient: N / n forgotten", "gradients.py", "likelihood = scale * sum_of(",
+             "likelihood = 1.0 * sum_of(", "tests/test_gradients.py"),
     Mutation("streams: noise does not advance", "stream.py", "self.rng, draws =", "_, draws =",
              FRESH),
     Mutation("streams: one batch for a whole call", "loop.py", "take()[k]", "take()[0 * k]",
              SAMPLERS + " tests/test_step.py"),
-    Mutation("streams: chains share batches", "step.py", "rows.batch_size, batch_rng, self",
-             "rows.batch_size, np.random.default_rng(0), self", FRESH),
+    Mutation("streams: chains share batches", "step.py",
+             "Batches(rows.n_rows, rows.batch_size, batch_rng",
+             "Batches(rows.n_rows, rows.batch_size, np.random.default_rng(0)", FRESH),
     Mutation("streams: chains share noise", "step.py", "backend.generator(noise_rng)",
              "backend.generator(np.random.default_rng(0))", FRESH),
     Mutation("streams: batches start over at each call", "batches.py",
@@ -95,7 +109,8 @@ def run(mutation: Mutation, copy: Path) -> str:
     file.write_text(text.replace(mutation.right, mutation.wrong))
     try:
         command = (
-            f"{sys.executable} -m pytest -x -q --no-header -p no:cacheprovider {mutation.tests}"
+            f"{sys.executable} -m pytest -x -q --no-header -n auto -p no:cacheprovider "
+            f"{mutation.tests}"
         )
         env = os.environ | {"PYTHONPATH": str(copy)}
         result = subprocess.run(

@@ -52,15 +52,14 @@ def write_contest(write, model, dtype, rounds):
 
 
 def write_rows(write, rounds):
-    write("\nblr of 20 columns, float32, numba: us per update against the number of rows")
+    write("\nblr of 20 columns, float32: us per update against the number of rows")
+    contenders = ("hand-jax", "pymc_sgmcmc-numba")
+    write(f"  {'rows':>12}" + "".join(f"{who:>20}" for who in contenders))
     for rows in (10_000, 100_000, 1_000_000, 10_000_000):
-        us = median(
-            measure("blr", "pymc_sgmcmc-numba", "float32", "--rows", rows, "--columns", 20)[
-                "us_per_update"
-            ]
-            for _ in range(rounds)
-        )
-        write(f"  {rows:>12,}{us:>12.2f}")
+        options = ("float32", "--rows", rows, "--columns", 20)
+        times = [[measure("blr", who, *options) for who in contenders] for _ in range(rounds)]
+        medians = [median(t["us_per_update"] for t in of) for of in zip(*times, strict=True)]
+        write(f"  {rows:>12,}" + "".join(f"{us:>20.2f}" for us in medians))
 
 
 def write_compilation(write, models):

@@ -1,5 +1,6 @@
 """The stochastic gradient of a PyMC model, as symbolic expressions of theta and a batch."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
@@ -202,6 +203,21 @@ def refuse_nan(array: Array) -> None:
         if n_missing:
             raise ValueError(
                 f"The data {array_name(array)} holds {n_missing} NaN values: drop or impute them."
+            )
+
+
+def warn_of_cut_integers(array: Array) -> None:
+    """Warn where integers look as if `pm.Data` had cut off their highest bits."""
+    value = array_value(array)
+    if value.dtype in ("int16", "int32") and value.size:
+        largest = np.iinfo(value.dtype).max
+        if max(value.max(), -int(value.min())) > 0.9 * largest:
+            warnings.warn(
+                f"The data {array_name(array)} has the type {value.dtype} and values from "
+                f"{value.min()} to {value.max()}. pm.Data gives integers that type under floatX="
+                f"'{pytensor.config.floatX}', and cuts without a word those beyond +-{largest}. If "
+                "yours go further, use the array itself in the model instead of pm.Data.",
+                stacklevel=4,
             )
 
 

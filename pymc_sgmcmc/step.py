@@ -25,7 +25,7 @@ from rich.table import Column
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backend import backend_of
 from pymc_sgmcmc.batches import Batches
-from pymc_sgmcmc.gradients import check_batch_size, gradient_source
+from pymc_sgmcmc.gradients import check_batch_size, gradient_source, warn_of_cut_integers
 from pymc_sgmcmc.latent_gradient import latent_gradient_source
 from pymc_sgmcmc.latents import Latents, without_latents
 from pymc_sgmcmc.loop import Loop, Outcome
@@ -175,6 +175,8 @@ class SGMCMCStep(BlockedStep):
             self.source = gradient_source(model, self.vars, **options)
         else:
             self.source = latent_gradient_source(model, self.model, self.vars, latents, **options)
+        for array, _ in self.source.data:
+            warn_of_cut_integers(array)
         self.statistics = (*self.algorithm.statistics, *self.source.statistics)
         self.stats_dtypes_shapes = _statistics(self.statistics, self.step_size_names)
         self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]

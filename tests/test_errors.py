@@ -2,6 +2,7 @@
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 from models import CLASS, COORDS, MODELS, REAL, N, X
@@ -255,6 +256,19 @@ def test_nan_that_comes_with_new_data():
     model.set_data("x", np.full((N, 3), np.nan))
     with pytest.raises(ValueError, match=r"'x' holds 69 NaN.*drop or impute"):
         source.check_data()
+
+
+def test_integers_that_pm_data_has_cut():
+    """PyMC stores 40000 as -25536 under float32: a group index that nobody would miss."""
+    groups = np.arange(N) + 40_000 - N // 2
+    with pytensor.config.change_flags(floatX="float32"), pm.Model() as model:
+        effect = pm.Normal("effect", shape=50_000)
+        pm.Normal("y", effect[pm.Data("group", groups)], 1, observed=REAL.astype("float32"))
+        assert model["group"].get_value().min() < 0
+        # Said before it is compiled, which these tests forbid.
+        said = pytest.warns(UserWarning, match=r"'group' has the type int16.*the array itself")
+        with said, pytest.raises(pytest.fail.Exception, match="compiled before"):
+            sgm.SGLD(step_size=0.1, batch_size=5)
 
 
 def test_masked_data():
