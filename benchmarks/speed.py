@@ -1,6 +1,6 @@
 """Speed against hand-written and rival loops: the same work, side by side, medians.
 
-    python benchmarks/speed.py            # about a quarter of an hour: let nothing else run
+    python benchmarks/speed.py            # about 20 minutes: let nothing else run
     python benchmarks/speed.py --quick    # one round, logistic regression only, nothing written
 
 Writes benchmarks/results/speed.txt. BlackJAX is left out where it is not installed.
@@ -115,7 +115,7 @@ def main():
 
     write(f"python benchmarks/speed.py --rounds {rounds}   ({time.strftime('%Y-%m-%d')})")
     write(f"{platform.machine()}, {os.cpu_count()} cores; " + ", ".join(packages()))
-    write(f"median of {rounds} interleaved rounds (mlp: one), each the median of repeated calls")
+    write(f"median of {rounds} interleaved rounds, each the median of repeated calls")
     for dtype in ("float32", "float64"):
         write_pymc_overhead(write, dtype, rounds)
     for dtype in ("float32", "float64"):
@@ -124,7 +124,7 @@ def main():
     write_compilation(write, ["blr"])
     if not args.quick:
         for dtype in ("float32", "float64"):
-            write_contest(write, "mlp", dtype, 1)
+            write_contest(write, "mlp", dtype, rounds)
 
 
 if __name__ == "__main__":
