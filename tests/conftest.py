@@ -1,6 +1,14 @@
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
+
+
+@pytest.fixture
+def no_compiler():
+    """For evaluation in Python: inner graphs would be compiled to C in spite of the mode."""
+    with pytensor.config.change_flags(cxx=""):
+        yield
 
 
 @pytest.fixture(scope="session")

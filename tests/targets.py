@@ -34,8 +34,8 @@ def zoo(replicas: int) -> pm.Model:
     a, b, c, d = np.array([[0.0] * 4] * 2 + list(POLYNOMIALS.values())).T
 
     def logp(value, t):
-        U = 0.5 * pt.sum((t @ precision) * t) + pt.sum(t * (a + t * (b + t * (c + t * d))))
-        return -U + 0 * value
+        correlated = 0.5 * pt.sum(precision * t[:, :, None] * t[:, None, :])
+        return -correlated - pt.sum(t * (a + t * (b + t * (c + t * d)))) + 0 * value
 
     with pm.Model() as model:
         theta = pm.Flat("theta", shape=(replicas, N_COLUMNS))

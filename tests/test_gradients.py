@@ -15,15 +15,10 @@ from pymc_sgmcmc.gradients import gradient_source
 from pymc_sgmcmc.minibatch import array_value
 from pymc_sgmcmc.stream import Stream
 
+pytestmark = pytest.mark.usefixtures("no_compiler")
+
 PYTHON = Mode(linker="py", optimizer="fast_compile")
 """Nothing is compiled: these graphs run a few times each."""
-
-
-@pytest.fixture(autouse=True)
-def _no_compiler():
-    """Inner graphs (of OpFromGraph, say) would be compiled to C in spite of the mode."""
-    with pytensor.config.change_flags(cxx=""):
-        yield
 
 
 def random_point(model, seed=1):
