@@ -22,7 +22,7 @@ from loops import data  # noqa: E402
 
 import pymc_sgmcmc as sgm  # noqa: E402
 
-DRAWS, THIN = 4000, 50
+DRAWS, THIN = 10_000, 50
 
 
 def main():

@@ -4,11 +4,18 @@ import pytensor
 import pytest
 
 
-@pytest.fixture
-def no_compiler():
-    """For evaluation in Python: inner graphs would be compiled to C in spite of the mode."""
-    with pytensor.config.change_flags(cxx=""):
+@pytest.fixture(autouse=True)
+def _no_c_compiler(request):
+    """Only tests of the C linker compile to C.
+
+    Inner graphs, of scans say, are compiled whatever the mode: seconds each, for few evaluations.
+    """
+    parameters = request.node.callspec.params.values() if hasattr(request.node, "callspec") else ()
+    if "CVM" in parameters or request.node.get_closest_marker("c_linker"):
         yield
+    else:
+        with pytensor.config.change_flags(cxx=""):
+            yield
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,7 @@ def zoo(replicas: int) -> pm.Model:
     a, b, c, d = np.array([[0.0] * 4] * 2 + list(POLYNOMIALS.values())).T
 
     def logp(value, t):
-        correlated = 0.5 * pt.sum(precision * t[:, :, None] * t[:, None, :])
+        correlated = 0.5 * pt.sum(precision * t[..., :, None] * t[..., None, :])
         return -correlated - pt.sum(t * (a + t * (b + t * (c + t * d)))) + 0 * value
 
     with pm.Model() as model:

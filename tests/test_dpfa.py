@@ -237,7 +237,6 @@ class Options:
     topic_step, step_size, batch_size, samples, burn_in = 0.5, 0.01, 20, 2, 5
 
 
-@pytest.mark.usefixtures("no_compiler")
 def test_one_step_moves_all_and_learns():
     """Documents of one of two vocabularies: held-out words are predicted as if it were known."""
     rng = np.random.default_rng(0)

@@ -284,4 +284,4 @@ def test_nonfinite_start(monkeypatch):
     model = observed(lambda mu: pm.Categorical("y", logit_p=pt.stack([mu, 0, 0]), observed=CLASS))
     start = {"mu": np.array(np.inf)}
     refused(model, "initial point", "'mu'", "inf", "initval=", error=SamplingError,
-            batch_size=5, initial_point=start)  # fmt: skip
+            batch_size=5, initial_point=start, compile_kwargs={"mode": "JAX"})  # fmt: skip

@@ -29,8 +29,6 @@ from pymc_sgmcmc.minibatch import array_value
 from pymc_sgmcmc.stream import Stream
 from pymc_sgmcmc.substitute import substitute
 
-pytestmark = pytest.mark.usefixtures("no_compiler")
-
 CALLS = 16
 Z = 5.0
 """Standard errors allowed, of the mean over `CALLS` evaluations with seeded, independent draws."""

@@ -15,8 +15,6 @@ from pymc_sgmcmc.gradients import gradient_source
 from pymc_sgmcmc.minibatch import array_value
 from pymc_sgmcmc.stream import Stream
 
-pytestmark = pytest.mark.usefixtures("no_compiler")
-
 PYTHON = Mode(linker="py", optimizer="fast_compile")
 """Nothing is compiled: these graphs run a few times each."""
 

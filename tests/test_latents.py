@@ -17,8 +17,6 @@ from pymc_sgmcmc.latent_gradient import latent_gradient_source
 from pymc_sgmcmc.latents import without_latents
 from pymc_sgmcmc.minibatch import array_value
 
-pytestmark = pytest.mark.usefixtures("no_compiler")
-
 N = 60
 rng = np.random.default_rng(4)
 Y = np.where(rng.random(N) < 0.3, 1.5, -1.5) + rng.normal(size=N)

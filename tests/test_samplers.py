@@ -127,6 +127,7 @@ def test_moments(sampler, mode):
         assert_mean(xi.mean(axis=0) if xi.ndim > 1 else xi, sampler.algorithm().diffusion, 0.04)
 
 
+@pytest.mark.c_linker
 @every_sampler
 def test_c_linker_draws_what_numba_draws(sampler):
     """Both take their noise from the same NumPy generator: the same numbers to rounding."""

@@ -231,7 +231,6 @@ def test_simplexes_of_any_batch_shape():
     np.testing.assert_allclose(posterior["grid"].sum("grid_dim_2"), 1)
 
 
-@pytest.mark.usefixtures("no_compiler")
 def test_float32():
     """Sparse corners do not underflow."""
     with pytensor.config.change_flags(floatX="float32"):
@@ -275,7 +274,6 @@ def test_logits_of_normals_are_the_expanded_natural_form():
     assert_mean(((draws - mean) ** 2).mean(axis=0), var, 0.01 * var)
 
 
-@pytest.mark.usefixtures("no_compiler")
 def test_restored_state_goes_on_identically():
     options = {"step_size": 0.01, "batch_size": 5, "thin": 5}
     with DirichletCategorical().rows():

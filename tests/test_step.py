@@ -20,6 +20,7 @@ from pymc_sgmcmc.loop import Loop
 from pymc_sgmcmc.minibatch import PYTHON
 
 RUN = dict(progressbar=False, compute_convergence_checks=False)
+JAX = {"mode": "JAX"}
 
 
 def make_step(model, sampler=sgm.MSGNHT_S, **options):
@@ -92,7 +93,7 @@ def test_state_is_plain(regression):
             return all(map(plain, value))
         return value is None or isinstance(value, np.ndarray | np.generic | int | float | str)
 
-    step = make_step(regression, compile_kwargs={"mode": "JAX"})
+    step = make_step(regression, compile_kwargs=JAX)
     step.step(regression.initial_point())
     state = step.sampling_state
     assert plain([state.sampler_state, state.batch_states, state.noise_state])
@@ -101,7 +102,8 @@ def test_state_is_plain(regression):
 
 def test_state_of_another_step_is_refused(regression):
     step = make_step(regression)
-    saved = make_step(regression, vars=[regression["w"]]).sampling_state
+    other = make_step(regression, vars=[regression["w"]], compile_kwargs={"mode": PYTHON})
+    saved = other.sampling_state
     with pytest.raises(ValueError, match="var_names"):
         step.sampling_state = saved
 
@@ -133,7 +135,7 @@ def test_point_contract(regression):
 )
 def test_statistics(regression, sampler, own):
     """Scalars, always there, none that is reserved for HMC."""
-    step = make_step(regression, sampler)
+    step = make_step(regression, sampler, compile_kwargs=JAX)
     common = {"step_size", "potential", "gradient_norm", "nonfinite", "n_updates", "warning"}
     assert set(step.stats_dtypes_shapes) == common | own
     _, [stats] = step.step(regression.initial_point())
@@ -146,10 +148,10 @@ def test_statistics(regression, sampler, own):
     assert (stats["step_size"] == 0.01).all()
 
 
-@pytest.mark.usefixtures("no_compiler")
 def test_potential_estimates_minus_log_posterior(regression):
     """With all data at each update it is exact, and so is the norm of the gradient."""
-    step = make_step(regression, sgm.SGLD, batch_size=None, thin=1, step_size=1e-4)
+    options = {"batch_size": None, "thin": 1, "step_size": 1e-4}
+    step = make_step(regression, sgm.SGLD, compile_kwargs={"mode": PYTHON}, **options)
     before = regression.initial_point()
     after, [stats] = step.step(before)
     np.testing.assert_allclose(stats["potential"], -regression.compile_logp(mode=PYTHON)(after))
@@ -218,7 +220,7 @@ def test_compound_with_other_steps(regression):
     with regression:
         steps = [
             sgm.MSGNHT_S([w], step_size=0.01, batch_size=20, thin=10),
-            sgm.SGLD([b], step_size=1e-4, batch_size=20, thin=10),
+            sgm.SGLD([b], step_size=1e-4, batch_size=20, thin=10, compile_kwargs=JAX),
             pm.Metropolis([sigma]),
         ]
     idata = sample(regression, steps, draws=300, tune=200)
@@ -275,7 +277,7 @@ def test_new_data_is_read_at_the_start_of_a_chain(regression_data):
         target = pm.Data("target", y)
         w = pm.Normal("w", 0, 3, shape=2)
         pm.Normal("y", features @ w, 1, observed=target)
-    step = make_step(model, step_size=0.02, thin=20)
+    step = make_step(model, step_size=0.02, thin=20, compile_kwargs=JAX)
     with model:
         pm.set_data({"X": X[:100], "target": -5 * X[:100, 0]})
     step.setup_chain(np.random.default_rng(0), 0, 0)
@@ -330,7 +332,7 @@ def test_chain_goes_on_after_it_left_all_sense(regression):
 )  # fmt: skip
 def test_shuffled_epochs_that_deceive_a_thermostat_are_told(regression, caplog, options, cautioned):
     """Noise that cancels over an epoch but is damped at each update makes posteriors narrow."""
-    step = make_step(regression, batch_size=2, **options)
+    step = make_step(regression, batch_size=2, compile_kwargs=JAX, **options)
     with caplog.at_level(logging.WARNING, logger="pymc"):
         sample(regression, step, tune=60, draws=10, initvals={"w": [1.0, -0.5], "b": 0.3})
     told = [r.getMessage() for r in caplog.records if "replacement=True" in r.getMessage()]
@@ -370,7 +372,7 @@ def test_data_is_pickled_once():
     with pm.Model() as model:
         w = pm.Normal("w", shape=5)
         pm.Normal("y", pm.Data("X", X) @ w, 1, observed=X.sum(axis=1))
-    step = make_step(model, self_check=False)
+    step = make_step(model, self_check=False, compile_kwargs={"mode": PYTHON})
     assert len(cloudpickle.dumps(step)) < 1.2 * (X.nbytes + X[:, 0].nbytes)
 
 
@@ -424,7 +426,7 @@ def test_jax_data_stays_on_the_device(regression):
     """Between calls nothing of the data is copied: the same device arrays are passed again."""
     import jax
 
-    step = make_step(regression, compile_kwargs={"mode": "JAX"})
+    step = make_step(regression, compile_kwargs=JAX)
     step.step(regression.initial_point())
     constants = list(step._constants)
     assert all(isinstance(c, jax.Array) for c in constants)
