@@ -4,18 +4,24 @@ import pytensor
 import pytest
 
 
-@pytest.fixture(autouse=True)
-def _no_c_compiler(request):
-    """Only tests of the C linker compile to C.
+@pytest.fixture(scope="session", autouse=True)
+def c_compiler():
+    """Nothing is compiled to C: inner graphs, of scans say, would be, whatever the mode."""
+    found = pytensor.config.cxx
+    with pytensor.config.change_flags(cxx=""):
+        yield found
 
-    Inner graphs, of scans say, are compiled whatever the mode: seconds each, for few evaluations.
-    """
+
+@pytest.fixture(autouse=True)
+def _c_linker(request, c_compiler):
+    """Except for the tests of the C linker."""
     parameters = request.node.callspec.params.values() if hasattr(request.node, "callspec") else ()
-    if "CVM" in parameters or request.node.get_closest_marker("c_linker"):
-        yield
-    else:
-        with pytensor.config.change_flags(cxx=""):
+    with_c = "CVM" in (p for p in parameters if isinstance(p, str))
+    if with_c or request.node.get_closest_marker("c_linker"):
+        with pytensor.config.change_flags(cxx=c_compiler):
             yield
+    else:
+        yield
 
 
 @pytest.fixture(scope="session")
