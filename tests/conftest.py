@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pymc as pm
 import pytensor
@@ -6,9 +8,14 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def c_compiler():
-    """Nothing is compiled to C: inner graphs, of scans say, would be, whatever the mode."""
+    """Nothing is compiled to C, here or in processes started from here.
+
+    Inner graphs, of scans say, would be, whatever the mode.
+    """
     found = pytensor.config.cxx
-    with pytensor.config.change_flags(cxx=""):
+    flags = os.environ.get("PYTENSOR_FLAGS", "")
+    with pytensor.config.change_flags(cxx=""), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTENSOR_FLAGS", f"{flags},cxx=".strip(","))
         yield found
 
 
