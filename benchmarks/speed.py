@@ -2,8 +2,10 @@
 
     python benchmarks/speed.py            # about 20 minutes: let nothing else run
     python benchmarks/speed.py --quick    # one round, logistic regression only, nothing written
+    python benchmarks/speed.py --posteriors PYTHON
 
-Writes benchmarks/results/speed.txt. BlackJAX is left out where it is not installed.
+Writes benchmarks/results/speed.txt. BlackJAX is left out where it is not installed; posteriors runs
+in an environment of its own that holds it and PyTorch: PYTHON is that environment's interpreter.
 """
 
 import argparse
@@ -27,8 +29,11 @@ if importlib.util.find_spec("blackjax") is None:
 
 
 def measure(model, who, dtype, *options, env=None):
-    """One contender in a process of its own."""
-    command = [sys.executable, str(HERE / "loops.py"), model, who, dtype, *map(str, options)]
+    """One contender in a process of its own; posteriors is named by its interpreter."""
+    if Path(who).is_file():
+        command = [who, "-W", "ignore", str(HERE / "loop_posteriors.py"), model, dtype]
+    else:
+        command = [sys.executable, str(HERE / "loops.py"), model, who, dtype, *map(str, options)]
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     if result.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{result.stderr[-2000:]}")
@@ -48,7 +53,8 @@ def write_contest(write, model, dtype, rounds):
     result = contest(model, dtype, rounds)
     write(f"\n{model}, {dtype}: us per update, and updates per second relative to hand-jax")
     for who, us in result.items():
-        write(f"  {who:<20}{us:>12.2f}{result['hand-jax'] / us:>9.2f}x")
+        name = "posteriors" if Path(who).is_file() else who
+        write(f"  {name:<20}{us:>12.2f}{result['hand-jax'] / us:>9.2f}x")
 
 
 def write_rows(write, rounds):
@@ -94,8 +100,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--posteriors", metavar="PYTHON", help="interpreter that has posteriors")
     args = parser.parse_args()
     rounds = 1 if args.quick else args.rounds
+    if args.posteriors:
+        CONTENDERS.append(args.posteriors)
     lines = []
 
     def write(line):
