@@ -33,6 +33,9 @@ class Mutation(NamedTuple):
 SAMPLERS = "tests/test_samplers.py -k 'JAX or order or limit'"
 LETTERS = "tests/test_splitting.py"
 NORMALS = "tests/test_normals.py -k 'CVM or JAX or random123'"  # numba's are cached on disk
+SIMPLEXES = "tests/test_samplers.py tests/test_sgrld.py -k simplex"
+GIBBS = "tests/test_gibbs.py tests/test_latents.py"
+IMPORTANCE = "tests/test_importance.py"
 FRESH = "tests/test_samplers.py -k fresh"
 BEGIN = "        self._begin(point)\n        theta, others = self._split(point)\n        potential"
 NOISE = "sd = pt.sqrt(2 * diffusion * dt)"
@@ -95,6 +98,32 @@ MUTATIONS = [
              "            return self.rng.integers", "tests/test_batches.py"),
     Mutation("state: momentum drawn anew at each draw", "step.py", BEGIN,
              "        self._state = None\n" + BEGIN, "tests/test_step.py"),
+    Mutation("SGRLD: noise x 1.2", "sgrld.py", "pt.sqrt(h * expanded)",
+             "pt.sqrt(1.2 * h * expanded)", SIMPLEXES),
+    Mutation("SGRLD: total of the prior for that of the draw", "sgrld.py",
+             "expanded = total[..., None] * p", "expanded = mean", SIMPLEXES),
+    Mutation("latents: N / n forgotten", "latent_gradient.py",
+             "likelihood = scale * pt.sum(weights", "likelihood = 1.0 * pt.sum(weights", GIBBS),
+    Mutation("Gibbs: burn-in draws taken too", "gibbs.py",
+             "Draws([d[self.burn_in :] for d in draws]",
+             "Draws([d[: self.n_samples] for d in draws]", GIBBS),
+    Mutation("Gibbs: a flip's loss of probability forgotten", "conditionals.py",
+             "gain = sign * log_odds - loss", "gain = sign * log_odds", GIBBS),
+    Mutation("Gibbs: the other units see the old value", "conditionals.py",
+             "moved(maps, columns, pt.concatenate([new - z] * n_values))",
+             "moved(maps, columns, pt.concatenate([0 * z] * n_values))", GIBBS),
+    Mutation("importance: weights without q", "importance.py", "softmax(log_p - log_q, axis=0)",
+             "softmax(log_p, axis=0)", IMPORTANCE),
+    Mutation("importance: Adam goes downhill", "importance.py", "w + rate * m", "w - rate * m",
+             IMPORTANCE),
+    Mutation("importance: no Jacobian", "recognition.py", "log_q = log_q - log_jacobian",
+             "log_q = log_q - 0 * log_jacobian", IMPORTANCE),
+    Mutation("products: a transposed matrix taken as it is", "matrix_vector.py",
+             "made_by.inputs[0], not from_left", "made_by.inputs[0], from_left",
+             "tests/test_matrix_vector.py"),
+    Mutation("streams of files: rows not shuffled", "shuffle.py",
+             "places = rng.permutation(size)", "places = np.arange(size)",
+             "tests/test_streaming.py"),
     Mutation("state: n_updates not saved", "step.py",
              "    n_updates: int\n    sampler_state", "    sampler_state", "tests/test_step.py"),
 ]  # fmt: skip

@@ -1,0 +1,84 @@
+"""The contender posteriors (PyTorch): its own SGNHT on the data and models of loops.py.
+
+    python benchmarks/loop_posteriors.py blr float32
+
+prints a JSON line. `speed.py --posteriors PYTHON` runs it among the others, with the interpreter of
+an environment that holds posteriors and torch. PyTorch has no compiled loop: a Python loop of
+updates is what its user would write.
+"""
+
+import argparse
+import json
+import time
+
+import numpy as np
+import posteriors
+import torch
+from loops import LAYERS, MODELS, data, initial_weights
+from torch.nn.functional import cross_entropy, relu, softplus
+
+
+def updates(model: str, dtype: str):
+    """A callable that runs the updates of one block, and their number."""
+    settings = MODELS[model]
+    N, n = settings["n_rows"], settings["batch_size"]
+    X, y = map(torch.as_tensor, data(model, dtype, N))
+    if model == "blr":
+        theta = {"w": torch.zeros(X.shape[1], dtype=X.dtype), "b": torch.zeros((), dtype=X.dtype)}
+        prior_variance = 10.0
+
+        def log_likelihood(theta, X, y):
+            logit = X @ theta["w"] + theta["b"]
+            return (y * logit - softplus(logit)).mean()
+    else:
+        y = y.long()
+        theta = {name: torch.as_tensor(W) for name, W in initial_weights(dtype).items()}
+        biases = (torch.zeros(size, dtype=X.dtype) for size in LAYERS[1:])
+        theta |= {f"b{k}": b for k, b in enumerate(biases)}
+        prior_variance = 1.0
+
+        def log_likelihood(theta, X, y):
+            a = X
+            for k in range(3):
+                a = a @ theta[f"W{k}"] + theta[f"b{k}"]
+                a = relu(a) if k < 2 else a
+            return -cross_entropy(a, y)
+
+    def log_posterior(theta, batch):  # divided by N, as posteriors wants it
+        prior = -0.5 / prior_variance * sum(t.square().sum() for t in theta.values())
+        return log_likelihood(theta, *batch) + prior / N, torch.tensor([])
+
+    sampler = posteriors.sgmcmc.sgnht.build(
+        log_posterior, lr=settings["step_size"] * N**0.5, alpha=1.0, temperature=1 / N
+    )
+    carry = {"state": sampler.init(theta)}
+
+    def run():
+        for _ in range(settings["updates"]):
+            rows = torch.randint(0, N, (n,))
+            carry["state"], _ = sampler.update(carry["state"], (X[rows], y[rows]), inplace=True)
+
+    return run, settings["updates"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", choices=MODELS)
+    parser.add_argument("dtype", choices=["float32", "float64"])
+    parser.add_argument("--seconds", type=float, default=4.0, help="how long to measure")
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    run, n_updates = updates(args.model, args.dtype)
+    run()
+    times = []
+    stop = time.perf_counter() + args.seconds
+    while time.perf_counter() < stop or len(times) < 5:
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    microseconds = float(np.median(times)) / n_updates * 1e6
+    print(json.dumps({"us_per_update": microseconds, "repeats": len(times)}))
+
+
+if __name__ == "__main__":
+    main()
