@@ -164,6 +164,9 @@ def _advance(function, carry, n, done, h, rows, constants):
         return carry, piece
 
     all_chains = jax.vmap(one_chain, in_axes=(0, None, 0))
+    if len(h) == 1:  # spares the copies of a loop: they cost a large network as much as an update
+        carry, piece = all_chains(carry, h[0], [r[0] for r in rows])
+        return carry, jax.tree.map(lambda one: one[None], piece)
     _, like = jax.eval_shape(all_chains, carry, h[0], [r[0] for r in rows])
     kept = jax.tree.map(lambda one: jnp.zeros((len(h), *one.shape), one.dtype), like)
 

@@ -25,9 +25,10 @@ from pymc_sgmcmc.step import FIRST_CALL, SGMCMCState, SGMCMCStep
 from pymc_sgmcmc.threads import ThreadChains
 
 SECONDS_PER_CALL = 0.2
-"""A call is aimed at this: two may be under way, and Ctrl-C should be heard in half a second."""
+"""A call of whole draws is aimed at this."""
 SECONDS_AT_MOST = 0.5
-"""A draw that takes no longer is one call."""
+"""A draw that takes no longer is one call; of a longer one, a call is aimed at this: each copies
+what it returns. Two calls may be under way, and Ctrl-C should be heard within a second."""
 BYTES_PER_CALL = 2**26
 """Draws and row numbers of a call take no more, unless one draw does."""
 MOST_WARNINGS = 4
@@ -217,7 +218,7 @@ class Together:
         """Choose the calls' length from the seconds that an update of all chains takes."""
         step = self.steps[0]
         if seconds * step.thin > SECONDS_AT_MOST:
-            self._updates_a_call = _power_of_two(SECONDS_PER_CALL / seconds)
+            self._updates_a_call = _power_of_two(SECONDS_AT_MOST / seconds)
             self._room = self._draws_a_call = 1
             return
         self._updates_a_call = step.thin
@@ -244,10 +245,11 @@ class Together:
         """Correct the calls' length by what a call took, or (not ``exact``) took at most."""
         step = self.steps[0]
         seconds /= call.n * call.n_updates
-        affordable = SECONDS_PER_CALL / seconds
+        is_part = self._updates_a_call < step.thin
+        affordable = (SECONDS_AT_MOST if is_part else SECONDS_PER_CALL) / seconds
         if not exact and affordable < self._updates_a_call * self._draws_a_call:
             return  # whoever reads the draws was slow
-        if self._updates_a_call < step.thin:
+        if is_part:
             if not 1 / 2.5 < affordable / self._updates_a_call < 8:
                 self._choose(seconds)
         elif step.thin > 4 * affordable or affordable > 16 * self._room * step.thin:
