@@ -5,6 +5,8 @@
 
 A million rows, batches of 100, float32, MSGNHT_S: momentum and thermostat of every parameter move
 at every update, so that the cost grows with their number; three arrays of that size are the state.
+The last line is the largest number on numba again, where the C library keeps the memory of arrays
+that are freed, instead of asking the kernel for new pages at every update (glibc; KEPT below).
 Writes benchmarks/results/parameters.txt.
 """
 
@@ -20,6 +22,7 @@ from statistics import median
 RESULTS = Path(__file__).parent / "results" / "parameters.txt"
 BACKENDS = ["NUMBA", "JAX"]
 NUMBERS = [10**k for k in range(2, 8)]
+KEPT = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**34)}
 
 
 def peak_memory() -> float:
@@ -74,13 +77,18 @@ def main():
         + "".join(f"{b + ' us':>12}{'ns each':>9}{'MB':>7}" for b in BACKENDS),
     ]
     print(*lines, sep="\n", flush=True)
-    for n in NUMBERS:
+    largest = NUMBERS[-1]
+    for n, backends, env in [*((n, BACKENDS, {}) for n in NUMBERS), (largest, ["NUMBA"], KEPT)]:
         line = f"{n:>12,}"
-        for backend in BACKENDS:
+        for backend in backends:
             command = [sys.executable, __file__, backend, str(n)]
-            result = subprocess.run(command, capture_output=True, text=True, check=True)
+            result = subprocess.run(
+                command, capture_output=True, text=True, check=True, env=os.environ | env
+            )
             m = json.loads(result.stdout.splitlines()[-1])
             line += f"{m['us']:>12.1f}{1e3 * m['us'] / n:>9.1f}{m['MB']:>7.0f}"
+        if env:
+            line += "   " + " ".join(f"{name}={value}" for name, value in env.items())
         lines.append(line)
         print(line, flush=True)
         RESULTS.write_text("\n".join(lines) + "\n")
