@@ -3,6 +3,7 @@
 All that touches JAX or PyTensor's way of representing generators on it is in this file.
 """
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,15 @@ class Jax:
         import pytensor.link.jax.dispatch  # noqa: F401
 
         import pymc_sgmcmc.normals_jax  # noqa: F401
+
+        # PyTensor asks JAX for 64 bits where floatX="float32" has turned them off: dozens of lines
+        # that nobody can act upon.
+        warnings.filterwarnings(
+            "ignore",
+            message="Explicitly requested dtype (float|int|uint)64",
+            category=UserWarning,
+            module=r"jax\._src|pytensor\.link\.jax",
+        )
 
     def array(self, value: np.ndarray) -> Any:
         """Put an array on the device."""

@@ -1,5 +1,7 @@
 """The documentation does not rot: its code runs, every public name is in it."""
 
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -47,6 +49,24 @@ def test_pages_run(page, tmp_path, monkeypatch):
     with mpl.rc_context({"backend": "agg", "figure.max_open_warning": 0}):
         exec(compile(program, page, "exec"), {"__name__": "page"})
         mpl.pyplot.close("all")
+
+
+def test_notebook_runs():
+    """With few draws, in a process of its own: it sets PyTensor's float type."""
+    notebook = json.loads((ROOT / "examples/a9a_in_a_notebook.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+    program = "\n".join(cells).replace("%matplotlib inline", "")
+    program, found = re.subn(r"500,(\s+)tune=1000", r"40,\1tune=40", program)
+    assert found == 1
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        cwd=ROOT / "examples",
+        env=os.environ | {"MPLBACKEND": "agg"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("name", sgm.__all__)
