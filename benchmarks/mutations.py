@@ -92,6 +92,9 @@ MUTATIONS = [
              "Batches(rows.n_rows, rows.batch_size, np.random.default_rng(0)", FRESH),
     Mutation("streams: chains share noise", "step.py", "backend.generator(noise_rng)",
              "backend.generator(np.random.default_rng(0))", FRESH),
+    Mutation("streams: chains of sgm.sample share a generator", "sampling.py",
+             "generators = generator.spawn(chains)", "generators = [generator] * chains",
+             "tests/test_sampling.py"),
     Mutation("streams: batches start over at each call", "batches.py",
              "        if self.replacement:\n            return self.rng.integers",
              "        self.__post_init__()\n        if self.replacement:\n"
