@@ -83,6 +83,20 @@ def test_restored_state_goes_on_identically(regression, mode, sampler, options):
             np.testing.assert_array_equal(x, z)
 
 
+@pytest.mark.parametrize("sampler", [sgm.MSGNHT_S, sgm.SGHMC_E, sgm.PSGLD])
+def test_thin_leaves_out_draws_and_changes_nothing_else(regression, sampler):
+    """Momentum, thermostat and so on are carried from draw to draw as from update to update."""
+
+    def draws(thin, n):
+        step = make_step(regression, sampler, thin=thin, compile_kwargs={"mode": PYTHON})
+        step.setup_chain(np.random.default_rng(5), tune=0, draws=n)
+        point = regression.initial_point()
+        points = [point := step.step(point)[0] for _ in range(n)]
+        return np.array([[*p["w"], p["b"]] for p in points])
+
+    np.testing.assert_array_equal(draws(2, 6)[2::3], draws(6, 2))
+
+
 def test_state_is_plain(regression):
     """Arrays, numbers, strings and containers of them: nothing that needs pickle to store."""
 

@@ -33,7 +33,7 @@ from kills import (
 from pymc.exceptions import SamplingError
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import chains, store
+from pymc_sgmcmc import chains, lock, store
 from pymc_sgmcmc.plain import from_plain, load, save, to_plain
 
 
@@ -330,12 +330,12 @@ def test_killed_at_random_moments(model, step, path, method):
 
 def test_two_processes_do_not_write_one_chain(model, step, path, monkeypatch):
     small_run(model, step, trace=path, callback=stop_at(TUNE + 2))
-    monkeypatch.setattr(store, "SECONDS_FOR_LOCK", 0.1)
-    lock = store._Lock(path / ".sampler" / "chains_0_0.lock")
-    lock.acquire()
+    monkeypatch.setattr(lock, "SECONDS_FOR_LOCK", 0.1)
+    held = lock.Lock(path / ".sampler" / "chains_0_0.lock")
+    held.acquire()
     with pytest.raises(RuntimeError, match="another process is still writing"):
         small_run(model, step, trace=path, resume=True)
-    lock.release()
+    held.release()
     small_run(model, step, trace=path, resume=True)
 
 
