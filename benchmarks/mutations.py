@@ -3,7 +3,8 @@
     python benchmarks/mutations.py              # an hour or so: each mutation runs its tests
     python benchmarks/mutations.py noise batch  # those whose name holds one of the words
 
-Works on a copy of the repository in a temporary folder; writes benchmarks/results/mutations.txt.
+Works on a copy of the repository in a temporary folder; writes benchmarks/results/mutations.txt, of
+which a run with words replaces their lines.
 """
 
 import os
@@ -104,7 +105,7 @@ MUTATIONS = [
     Mutation("SGRLD: noise x 1.2", "sgrld.py", "pt.sqrt(h * expanded)",
              "pt.sqrt(1.2 * h * expanded)", SIMPLEXES),
     Mutation("SGRLD: total of the prior for that of the draw", "sgrld.py",
-             "expanded = total[..., None] * p", "expanded = mean", SIMPLEXES),
+             "expanded = total[..., None] * p", "expanded = mean", "tests/test_sgrld.py"),
     Mutation("latents: N / n forgotten", "latent_gradient.py",
              "likelihood = scale * pt.sum(weights", "likelihood = 1.0 * pt.sum(weights", GIBBS),
     Mutation("Gibbs: burn-in draws taken too", "gibbs.py",
@@ -158,19 +159,31 @@ def run(mutation: Mutation, copy: Path) -> str:
     return "NOT SEEN" if result.returncode == 0 else f"pytest exit {result.returncode}"
 
 
+def write(found: dict[str, str]) -> None:
+    """Put results into the file, in the order above, beside those of other mutations."""
+    known = {}
+    if RESULTS.exists():
+        for line in RESULTS.read_text().splitlines()[1:]:
+            name, _, result = line.partition("  ")
+            known[name] = result.strip()
+    known |= found
+    lines = [f"{m.name:<60}  {known[m.name]}" for m in MUTATIONS if m.name in known]
+    head = f"python benchmarks/mutations.py   ({time.strftime('%Y-%m-%d')})"
+    RESULTS.write_text("\n".join([head, *lines]) + "\n")
+
+
 def main():
     words = sys.argv[1:]
     chosen = [m for m in MUTATIONS if not words or any(word in m.name for word in words)]
-    lines = [f"python benchmarks/mutations.py {' '.join(words)}  ({time.strftime('%Y-%m-%d')})"]
+    found = {}
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy"
         ignore = shutil.ignore_patterns(".venv", ".git", "_build", ".*_cache")
         shutil.copytree(REPOSITORY, copy, ignore=ignore)
         for mutation in chosen:
-            lines.append(f"{mutation.name:<55} {run(mutation, copy)}")
-            print(lines[-1], flush=True)
-            if not words:
-                RESULTS.write_text("\n".join(lines) + "\n")
+            found[mutation.name] = result = run(mutation, copy)
+            print(f"{mutation.name:<60}  {result}", flush=True)
+            write(found)
 
 
 if __name__ == "__main__":
