@@ -21,15 +21,11 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import State, Tensors
-from pymc_sgmcmc.minibatch import (
-    Array,
-    array_name,
-    array_value,
-    batched_terms,
-    find_row_axis,
-)
+from pymc_sgmcmc.arrays import Array, array_name, array_value
+from pymc_sgmcmc.minibatch import batched_terms
 from pymc_sgmcmc.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.rewrites import tidy
+from pymc_sgmcmc.row_axis import find_row_axis
 from pymc_sgmcmc.self_check import check_terms
 from pymc_sgmcmc.sources import StreamedData
 from pymc_sgmcmc.stream import Stream

@@ -15,8 +15,8 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.op import HasInnerGraph
 
+from pymc_sgmcmc.arrays import array_value
 from pymc_sgmcmc.chains import Run
-from pymc_sgmcmc.minibatch import array_value
 from pymc_sgmcmc.sources import ArraySource, StreamedData
 from pymc_sgmcmc.step import SGMCMCStep
 

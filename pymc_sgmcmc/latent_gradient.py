@@ -31,8 +31,9 @@ from pymc_sgmcmc.latents import (
     LocalVariable,
     find_latents,
 )
-from pymc_sgmcmc.minibatch import batched_terms, find_row_axis, finite_support, local_shape
+from pymc_sgmcmc.minibatch import batched_terms, finite_support
 from pymc_sgmcmc.placeholders import check_covered, filled, fitted_to, refuse_whole
+from pymc_sgmcmc.row_axis import find_row_axis, local_shape
 from pymc_sgmcmc.self_check import check_latent_terms
 from pymc_sgmcmc.sources import StreamedData
 from pymc_sgmcmc.substitute import substitute

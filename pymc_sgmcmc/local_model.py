@@ -18,11 +18,12 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.random.type import random_generator_type
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.arrays import Array, array_value, observed_array
 from pymc_sgmcmc.backend import backend_of
 from pymc_sgmcmc.gibbs import Gibbs
 from pymc_sgmcmc.latent_gradient import LatentGradientSource, latent_gradient_source
 from pymc_sgmcmc.latents import Joint, Latents, find_latents, without_latents
-from pymc_sgmcmc.minibatch import Array, _observed_array, array_value, find_row_axis, sliced_axis
+from pymc_sgmcmc.row_axis import find_row_axis, sliced_axis
 from pymc_sgmcmc.stream import Stream
 
 type Draws = xr.DataTree | xr.Dataset | Mapping[str, Any]
@@ -173,7 +174,7 @@ class LocalModel:
     def observed_with(self, array: Array) -> TensorVariable | None:
         """Observed variable whose data an array is."""
         for rv in self.model.observed_RVs:
-            if _observed_array(self.model, rv) is array:
+            if observed_array(self.model, rv) is array:
                 return rv
         return None
 

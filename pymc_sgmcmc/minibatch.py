@@ -5,47 +5,30 @@ of rows baked in). Instead each observed variable is built anew from the batch's
 PyMC's own `change_dist_size`, and its log probability derived as PyMC derives any other.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 from pymc.distributions.shape_utils import change_dist_size
-from pymc.variational.minibatch_rv import MinibatchRandomVariable
-from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import ancestors, walk
-from pytensor.tensor.elemwise import Elemwise
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-type Array = SharedVariable | Constant
-
-
-PYTHON = Mode(linker="py", optimizer="fast_compile")
-"""For graphs that run once or twice: no code is generated (with `pytensor.config.cxx` empty)."""
-
-
-def evaluate(*outputs: Variable) -> list[np.ndarray]:
-    """Evaluate expressions of data once, without compiling them."""
-    with pytensor.config.change_flags(cxx=""):
-        return pytensor.function([], list(outputs), mode=PYTHON, on_unused_input="ignore")()
-
-
-def array_value(array: Array | np.ndarray) -> np.ndarray:
-    """Return the array itself (no copy), as it is now."""
-    if isinstance(array, SharedVariable):
-        return array.get_value(borrow=True)
-    return array.data if isinstance(array, Constant) else array
-
-
-def array_name(array: Array) -> str:
-    """Return a name for messages, the shape standing in where there is none."""
-    return f"'{array.name}'" if array.name else f"the array of shape {array_value(array).shape}"
+from pymc_sgmcmc.arrays import (
+    Array,
+    array_value,
+    arrays_of,
+    dims_of,
+    evaluate,
+    observed_array,
+    shape_of,
+)
+from pymc_sgmcmc.row_axis import RowAxis, batch_ndim, sliced_axis
 
 
 @dataclass(frozen=True)
@@ -70,251 +53,6 @@ class CutArray(NamedTuple):
     """Stands for all its rows in the terms."""
     axis: int
     """Axis of the rows."""
-
-
-@dataclass(frozen=True)
-class RowAxis:
-    """The dimension along which the model's data is cut into batches."""
-
-    name: str | None
-    length: int
-    axes: dict[Variable, int]
-    """Axis of each observed variable that carries the dimension."""
-
-    def __str__(self):
-        return f"dim '{self.name}'" if self.name else f"the dim of length {self.length}"
-
-
-def leaf_arrays(outputs: Iterable[Variable], stop: Sequence[Variable]) -> list[Array]:
-    """Shared variables and array constants that outputs depend on, not through ``stop``."""
-    blocked = set(stop)
-
-    def parents(var: Variable):
-        return None if var in blocked or var.owner is None else reversed(var.owner.inputs)
-
-    return [
-        var
-        for var in walk(outputs, parents)
-        if isinstance(var, SharedVariable | Constant)
-        and isinstance(array_value(var), np.ndarray)
-        and array_value(var).ndim > 0
-    ]
-
-
-def _dims(model: pm.Model, var: Variable) -> tuple[str | None, ...]:
-    return tuple(model.named_vars_to_dims.get(var.name) or (None,) * var.ndim)
-
-
-def _arrays_of(model: pm.Model, rv: Variable) -> list[Array]:
-    others = [*model.free_RVs, *(o for o in model.observed_RVs if o is not rv)]
-    value = model.rvs_to_values.get(rv)
-    return leaf_arrays([rv] if value is None else [rv, value], stop=others)
-
-
-def _batch_ndim(var: Variable) -> int:
-    """Leading axes along which the elements of a variable are separate draws."""
-    return var.ndim - getattr(var.owner.op, "ndim_supp", 0)
-
-
-def _observed_array(model: pm.Model, rv: Variable) -> Variable:
-    """Return what was passed as observed=, without PyMC's cast to the variable's type."""
-    value = model.rvs_to_values[rv]
-    while value.owner is not None and isinstance(value.owner.op, Elemwise):
-        [value] = value.owner.inputs
-    return value
-
-
-def _shape(var: Variable) -> tuple[int, ...]:
-    if isinstance(var, SharedVariable | Constant):
-        return array_value(var).shape
-    if None not in var.type.shape:
-        return var.type.shape
-    return tuple(int(n) for n in evaluate(var.shape)[0])
-
-
-def _named_axes(model: pm.Model, rv: Variable) -> list[tuple[str | None, int]]:
-    """(name or None, length) of each axis; an unnamed axis takes a data container's dim name."""
-    shape = _shape(_observed_array(model, rv))
-    names = list(_dims(model, rv))
-    by_length: dict[int, set[str]] = {}
-    for array in _arrays_of(model, rv):
-        for dim, length in zip(_dims(model, array), array_value(array).shape, strict=False):
-            if dim is not None:
-                by_length.setdefault(length, set()).add(dim)
-    for axis, (name, length) in enumerate(zip(names, shape, strict=True)):
-        if name is None and len(by_length.get(length, ())) == 1:
-            [names[axis]] = by_length[length]
-    return list(zip(names, shape, strict=True))
-
-
-def _refuse_unsuitable(model: pm.Model) -> None:
-    """Refuse observed variables that are split in two by PyMC, or scaled already."""
-    for rv in model.observed_RVs:
-        name = rv.name.removesuffix("_observed")
-        if f"{name}_unobserved" in model.named_vars:
-            raise ValueError(
-                f"The observed variable '{name}' has masked (missing) values: its rows cannot be "
-                "cut into batches. Drop those rows, or impute them in a variable of their own."
-            )
-        if isinstance(rv.owner.op, MinibatchRandomVariable):
-            raise ValueError(
-                f"The observed variable '{rv.name}' has total_size= and the step has batch_size=: "
-                "scale once. Remove total_size (and pm.Minibatch) from the model, or batch_size."
-            )
-
-
-def find_row_axis(
-    model: pm.Model, minibatch_dim: str | None, latents: Collection[Variable] = ()
-) -> RowAxis:
-    """Find the dimension that the observed variables' rows lie along.
-
-    ``latents`` are the free variables that may have an element for each row.
-
-    Raises
-    ------
-    ValueError
-        If no dimension or more than one can be meant, naming them and the remedy.
-    """
-    _refuse_unsuitable(model)
-    axes = {rv: _named_axes(model, rv) for rv in model.observed_RVs if rv.ndim > 0}
-    if not axes:  # a likelihood written as potentials, if they say which dim is theirs
-        named = [p for p in model.potentials if p.name in model.named_vars_to_dims]
-        axes = {p: list(zip(_dims(model, p), _shape(p), strict=True)) for p in named}
-    if not axes:
-        raise ValueError(
-            "No observation dim found: the model has no observed variable, and no potential with "
-            "dims=, with an axis to cut into batches. Leave batch_size=None to use the whole "
-            "model at each update."
-        )
-    if minibatch_dim is not None:
-        if minibatch_dim not in model.dim_lengths:
-            known = ", ".join(f"'{dim}'" for dim in model.dim_lengths) or "none"
-            raise ValueError(
-                f"minibatch_dim='{minibatch_dim}' is not a dim of the model (dims: {known})."
-            )
-        [length] = evaluate(model.dim_lengths[minibatch_dim])
-        key: tuple[str | None, int] = (minibatch_dim, int(length))
-        for labels in axes.values():  # an unnamed axis of that length is taken to be the dim
-            matches = [a for a, (name, n) in enumerate(labels) if name is None and n == key[1]]
-            if key not in labels and len(matches) == 1:
-                labels[matches[0]] = key
-    else:
-        key = _only_candidate(model, axes, latents)
-    found = {rv: labels.index(key) for rv, labels in axes.items() if key in labels}
-    row_axis = RowAxis(*key, {rv: a for rv, a in found.items() if rv in model.observed_RVs})
-    if not found:
-        names = ", ".join(f"'{rv.name}'" for rv in axes)
-        raise ValueError(
-            f"No observation dim found: none of the observed {names} has {row_axis}. Give another "
-            "minibatch_dim=, or dims= to the observed variable."
-        )
-    for rv, axis in row_axis.axes.items():
-        if axis >= _batch_ndim(rv):
-            raise ValueError(
-                f"The observed variable '{rv.name}' is not conditionally independent along "
-                f"{row_axis}: one draw of its distribution spans it (a multivariate normal, a "
-                "Gaussian process or a time series over the rows?). Leave batch_size=None, or "
-                "give another minibatch_dim."
-            )
-    for rv in model.free_RVs:
-        if rv not in latents and key[0] is not None and key[0] in _dims(model, rv):
-            raise ValueError(
-                f"The free variable '{rv.name}' has an element for each row of {row_axis}: it is "
-                "local to the data and cannot be sampled with minibatches of rows. Integrate it "
-                f"out with latents=sgm.Gibbs(['{rv.name}']), or leave batch_size=None."
-            )
-    return row_axis
-
-
-def _only_candidate(
-    model: pm.Model,
-    axes: dict[Variable, list[tuple[str | None, int]]],
-    latents: Collection[Variable],
-) -> tuple[str | None, int]:
-    free = [rv for rv in model.free_RVs if rv not in latents]
-    free_dims = {dim for rv in free for dim in _dims(model, rv) if dim is not None}
-    free_lengths = {n for rv in free for n in rv.type.shape if n is not None}
-    candidates: list[tuple[str | None, int]] = []
-    for rv, labels in axes.items():
-        for name, length in labels[: _batch_ndim(rv)]:
-            taken = name in free_dims if name else rv.ndim > 1 and length in free_lengths
-            if length > 1 and not taken and (name, length) not in candidates:
-                candidates.append((name, length))
-    if len(candidates) > 1:  # latent variables have the rows along their first axis
-        first = {(_dims(model, rv) or (None,))[0] for rv in latents}
-        lengths = {n for rv in latents for n in rv.type.shape[:1]}
-        local = [c for c in candidates if c[0] in first - {None} or c[1] in lengths - {None}]
-        candidates = local if len(local) == 1 else candidates
-    if len(candidates) > 1:  # prefer what all observed variables have
-        common = [c for c in candidates if all(c in labels for labels in axes.values())]
-        candidates = common or candidates
-    if len(candidates) > 1:  # prefer what the data on the other side of the model has too
-        lengths = {
-            n
-            for rv in axes
-            for array in _arrays_of(model, rv)
-            if array is not model.rvs_to_values[rv]
-            for n in array_value(array).shape
-        }
-        shared = [c for c in candidates if c[1] in lengths]
-        candidates = shared if len(shared) == 1 else candidates
-    if len(candidates) == 1:
-        return candidates[0]
-    names = ", ".join(f"'{rv.name}'" for rv in axes)
-    if not candidates:
-        raise ValueError(
-            f"No observation dim found: no axis of the observed {names} can be cut into batches "
-            "(each is part of one multivariate draw, has length 1, or belongs to a free variable "
-            "too). Give minibatch_dim=, integrate out variables with a value for each row by "
-            "latents=, or leave batch_size=None."
-        )
-    options = ", ".join(f"'{name}'" if name else f"(length {n})" for name, n in candidates)
-    raise ValueError(
-        f"Several dims of the observed {names} could be cut into batches: {options}. Say which "
-        "with minibatch_dim= (and give dims= to the observed variables and pm.Data)."
-    )
-
-
-def sliced_axis(model: pm.Model, array: Array, rows: RowAxis) -> int | None:
-    """Axis of an array that runs along the rows, or None if it has none."""
-    dims, shape = _dims(model, array), array_value(array).shape
-    if rows.name is not None and rows.name in dims:
-        return dims.index(rows.name)
-    fitting = [a for a, n in enumerate(shape) if dims[a] is None and n == rows.length]
-    if len(fitting) > 1:
-        raise ValueError(
-            f"{array_name(array)} has several axes of length {rows.length}: it is not clear "
-            f"which of them runs along {rows}. Wrap it in pm.Data with dims= and pass "
-            "minibatch_dim=."
-        )
-    return fitting[0] if fitting else None
-
-
-def local_shape(model: pm.Model, rv: Variable, row_axis: RowAxis) -> tuple[int, ...]:
-    """Shape of one row's value of a latent variable; refuse one that is not local to the rows."""
-    dims = _dims(model, rv)
-    lengths = [
-        known if known is not None else int(evaluate(model.dim_lengths[dim])[0]) if dim else None
-        for known, dim in zip(rv.type.shape, dims, strict=True)
-    ]
-    unknown = [axis for axis, n in enumerate(lengths) if n is None]
-    if unknown:
-        raise ValueError(
-            f"The latent variable '{rv.name}' has axes of unknown length {unknown}: give it dims=."
-        )
-    local = lengths[:1] == [row_axis.length] and dims[0] in (None, row_axis.name)
-    if not local or row_axis.name in dims[1:]:
-        raise ValueError(
-            f"The latent variable '{rv.name}' (shape {tuple(lengths)}, dims {dims}) is not local "
-            f"to the rows: its first axis must run along {row_axis}, and no other. Variables "
-            "shared by the rows are sampled, not integrated out."
-        )
-    if _batch_ndim(rv) < 1:
-        raise ValueError(
-            f"The latent variable '{rv.name}' is not independent along {row_axis}: one draw of "
-            "its distribution spans the rows."
-        )
-    return tuple(n for n in lengths[1:] if n is not None)
 
 
 def _is_random(var: Variable) -> bool:
@@ -395,9 +133,9 @@ def batched_terms(
         batch[array] = whole[(slice(None),) * axis + (index,)].astype(array.type.dtype)
 
     for rv, axis in row_axis.axes.items():
-        cut(_observed_array(model, rv), axis)
+        cut(observed_array(model, rv), axis)
     for var in [*latents, *row_axis.axes, *potentials]:
-        for array in _arrays_of(model, var):
+        for array in arrays_of(model, var):
             if array not in cuts:
                 cut(array, sliced_axis(model, array, row_axis))
     if not cuts:
@@ -425,9 +163,9 @@ def batched_terms(
     for rv, value in [*latents.items(), *((rv, batch_values[rv]) for rv in row_axis.axes)]:
         batch_rv = for_batch(rv, batch_values)
         if rv in latents:
-            size = (index.shape[0], *value.type.shape[1 : _batch_ndim(rv)])
+            size = (index.shape[0], *value.type.shape[1 : batch_ndim(rv)])
         else:
-            size = tuple(value.shape[a] for a in range(_batch_ndim(rv)))
+            size = tuple(value.shape[a] for a in range(batch_ndim(rv)))
         try:
             batch_rv = change_dist_size(batch_rv, size)
             logp = pm.logp(batch_rv, value)
@@ -478,8 +216,8 @@ def _full_term(model: pm.Model, var: Variable) -> TensorVariable:
 
 def _row_axis_of_potential(model: pm.Model, potential: Variable, row_axis: RowAxis) -> int:
     if potential.name in model.named_vars_to_dims:
-        return _dims(model, potential).index(row_axis.name)
-    return _shape(potential).index(row_axis.length)
+        return dims_of(model, potential).index(row_axis.name)
+    return shape_of(potential).index(row_axis.length)
 
 
 def _runs_along(
@@ -487,14 +225,14 @@ def _runs_along(
 ) -> bool:
     """Whether a potential has an element for each row (else it counts as part of the prior)."""
     if potential.name in model.named_vars_to_dims:
-        return row_axis.name in _dims(model, potential)
+        return row_axis.name in dims_of(model, potential)
     if not set(latents).isdisjoint(ancestors([potential])):
         raise ValueError(
             f"The potential '{potential.name}' depends on a latent variable: say by dims= which "
             f"of its axes runs along {row_axis}."
         )
     if potential.ndim == 0 or all(
-        sliced_axis(model, array, row_axis) is None for array in _arrays_of(model, potential)
+        sliced_axis(model, array, row_axis) is None for array in arrays_of(model, potential)
     ):
         return False
-    return row_axis.length in _shape(potential)
+    return row_axis.length in shape_of(potential)

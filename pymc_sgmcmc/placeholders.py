@@ -8,7 +8,8 @@ import pymc as pm
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
-from pymc_sgmcmc.minibatch import Array, CutArray, array_name, array_value
+from pymc_sgmcmc.arrays import Array, array_name, array_value
+from pymc_sgmcmc.minibatch import CutArray
 from pymc_sgmcmc.sources import StreamedData
 
 

@@ -15,8 +15,8 @@ from pymc.stats.convergence import log_warnings, run_convergence_checks
 from pymc.util import drop_warning_stat
 from xarray import Dataset, DataTree
 
+from pymc_sgmcmc.arrays import array_value
 from pymc_sgmcmc.chains import Block, Run
-from pymc_sgmcmc.minibatch import array_value
 
 _log = logging.getLogger("pymc.sgmcmc")
 

@@ -9,8 +9,10 @@ import pytensor
 from pytensor.tensor.random.type import random_generator_type
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.arrays import PYTHON, Array, array_value
 from pymc_sgmcmc.latents import Joint
-from pymc_sgmcmc.minibatch import PYTHON, Array, RowAxis, Term, array_value
+from pymc_sgmcmc.minibatch import Term
+from pymc_sgmcmc.row_axis import RowAxis
 from pymc_sgmcmc.stream import Stream
 
 MAX_ROWS = 20_000

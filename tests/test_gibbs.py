@@ -21,11 +21,11 @@ from pytensor.tensor.random.type import random_generator_type
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import affine, conditionals
 from pymc_sgmcmc.affine import affine_dependence
+from pymc_sgmcmc.arrays import array_value
 from pymc_sgmcmc.backend import backend_of
 from pymc_sgmcmc.conditionals import conditional
 from pymc_sgmcmc.latent_gradient import latent_gradient_source
 from pymc_sgmcmc.latents import without_latents
-from pymc_sgmcmc.minibatch import array_value
 from pymc_sgmcmc.stream import Stream
 from pymc_sgmcmc.substitute import substitute
 

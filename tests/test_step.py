@@ -16,8 +16,8 @@ from pymc.step_methods.compound import Competence
 from pymc.step_methods.state import equal_dataclass_values
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.arrays import PYTHON
 from pymc_sgmcmc.loop import Loop
-from pymc_sgmcmc.minibatch import PYTHON
 
 RUN = dict(progressbar=False, compute_convergence_checks=False)
 JAX = {"mode": "JAX"}

@@ -1,0 +1,80 @@
+"""The arrays of a model: data containers and constants, and what follows from them alone."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pymc as pm
+import pytensor
+from pytensor.compile.mode import Mode
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.traversal import walk
+from pytensor.tensor.elemwise import Elemwise
+
+type Array = SharedVariable | Constant
+
+PYTHON = Mode(linker="py", optimizer="fast_compile")
+"""For graphs that run once or twice: no code is generated (with `pytensor.config.cxx` empty)."""
+
+
+def evaluate(*outputs: Variable) -> list[np.ndarray]:
+    """Evaluate expressions of data once, without compiling them."""
+    with pytensor.config.change_flags(cxx=""):
+        return pytensor.function([], list(outputs), mode=PYTHON, on_unused_input="ignore")()
+
+
+def array_value(array: Array | np.ndarray) -> np.ndarray:
+    """Return the array itself (no copy), as it is now."""
+    if isinstance(array, SharedVariable):
+        return array.get_value(borrow=True)
+    return array.data if isinstance(array, Constant) else array
+
+
+def array_name(array: Array) -> str:
+    """Return a name for messages, the shape standing in where there is none."""
+    return f"'{array.name}'" if array.name else f"the array of shape {array_value(array).shape}"
+
+
+def leaf_arrays(outputs: Iterable[Variable], stop: Sequence[Variable]) -> list[Array]:
+    """Shared variables and array constants that outputs depend on, not through ``stop``."""
+    blocked = set(stop)
+
+    def parents(var: Variable):
+        return None if var in blocked or var.owner is None else reversed(var.owner.inputs)
+
+    return [
+        var
+        for var in walk(outputs, parents)
+        if isinstance(var, SharedVariable | Constant)
+        and isinstance(array_value(var), np.ndarray)
+        and array_value(var).ndim > 0
+    ]
+
+
+def dims_of(model: pm.Model, var: Variable) -> tuple[str | None, ...]:
+    """Dim names of a variable's axes, None where they have none."""
+    return tuple(model.named_vars_to_dims.get(var.name) or (None,) * var.ndim)
+
+
+def arrays_of(model: pm.Model, rv: Variable) -> list[Array]:
+    """Arrays that an observed variable depends on, its own values among them."""
+    others = [*model.free_RVs, *(o for o in model.observed_RVs if o is not rv)]
+    value = model.rvs_to_values.get(rv)
+    return leaf_arrays([rv] if value is None else [rv, value], stop=others)
+
+
+def observed_array(model: pm.Model, rv: Variable) -> Variable:
+    """Return what was passed as observed=, without PyMC's cast to the variable's type."""
+    value = model.rvs_to_values[rv]
+    while value.owner is not None and isinstance(value.owner.op, Elemwise):
+        [value] = value.owner.inputs
+    return value
+
+
+def shape_of(var: Variable) -> tuple[int, ...]:
+    """Shape of an expression of data."""
+    if isinstance(var, SharedVariable | Constant):
+        return array_value(var).shape
+    if None not in var.type.shape:
+        return var.type.shape
+    return tuple(int(n) for n in evaluate(var.shape)[0])
