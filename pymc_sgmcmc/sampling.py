@@ -2,9 +2,8 @@
 
 import itertools
 import logging
-import os
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pytensor
 from pymc.exceptions import SamplingError
-from pymc.initial_point import PointType, StartDict, make_initial_point_fns_per_chain
+from pymc.initial_point import PointType, StartDict
 from pymc.model import Model, modelcontext
 from pymc.progress_bar import ProgressBarOptions
 from pymc.sampling.mcmc import (
@@ -36,23 +35,20 @@ from pymc.util import (
 from rich.theme import Theme
 from xarray import DataTree
 
-from pymc_sgmcmc.chains import Block, Event, Resumed, Run, Stopped, sequential
-from pymc_sgmcmc.cluster import client_of, on_cluster
+from pymc_sgmcmc.chains import Block, Event, Resumed, Run, Stopped
+from pymc_sgmcmc.engines import engine_of, n_cores
 from pymc_sgmcmc.plain import from_plain, to_plain
-from pymc_sgmcmc.processes import context_for, parallel
 from pymc_sgmcmc.progress import Progress
+from pymc_sgmcmc.recorded import choose_recorded
 from pymc_sgmcmc.result import MOST_DATA_BYTES, Memory, check_convergence, data_bytes, to_datatree
+from pymc_sgmcmc.starts import starts_of
 from pymc_sgmcmc.step import SGMCMCStep
 from pymc_sgmcmc.store import ZarrStore
-from pymc_sgmcmc.vectorized import check_step, vectorized
 
 _log = logging.getLogger("pymc.sgmcmc")
 
 CHAINS = 4
 """Chains by default: enough for R-hat, and the same on every machine."""
-MOST_ELEMENTS_ON_CPU = 200_000
-"""Of all chains: with more, one chain already keeps a CPU busy."""
-METHODS = ("sequential", "parallel", "vectorized", "dask")
 
 
 def sample(
@@ -209,7 +205,7 @@ def sample(
     with _quiet_logging(quiet):
         seed, generator = _seeded(random_seed)
         generators = generator.spawn(chains)
-        starts = _starts(model, initvals, init, generators)
+        starts = starts_of(model, initvals, init, generators)
         step = _whole_step(model, step, starts[0], compile_kwargs)
         return sample_from_init(
             model=model,
@@ -273,7 +269,7 @@ def sample_from_init(
     """
     idata_kwargs = dict(idata_kwargs or {})
     store = _as_store(trace, resume)
-    cores = min(4, _n_cores()) if cores is None else cores
+    cores = min(4, n_cores()) if cores is None else cores
     run = Run(
         model=model,
         step=step,
@@ -288,7 +284,7 @@ def sample_from_init(
         store=store,
         fresh=step.sampling_state,
     )
-    _choose_recorded(run, var_names, idata_kwargs.get("include_transformed", False))
+    choose_recorded(run, var_names, idata_kwargs.get("include_transformed", False))
     if include_data is None:
         n_bytes = data_bytes(model)
         include_data = n_bytes <= MOST_DATA_BYTES
@@ -297,7 +293,7 @@ def sample_from_init(
                 f"The data, {n_bytes / 1e6:.0f} MB, is left out of the result: include_data=True "
                 "copies it in."
             )
-    engine, method = _engine(run, chain_method, min(cores, chains), mp_ctx, blas_cores, client)
+    engine, method = engine_of(run, chain_method, min(cores, chains), mp_ctx, blas_cores, client)
     settings = {
         "steps": [repr(s) for s in flatten_steps(step)],
         "chain_method": method,
@@ -425,12 +421,6 @@ def _summary(run: Run, tree: DataTree) -> str:
     return text
 
 
-def _n_cores() -> int:
-    """Cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 # ---- before the run ------------------------------------------------------------------------
 
 
@@ -490,47 +480,6 @@ def _check_names(model: Model, names: Any, argument: str) -> None:
             )
 
 
-def _starts(
-    model: Model,
-    initvals: StartDict | Sequence[StartDict | None] | None,
-    init: str,
-    generators: Sequence[np.random.Generator],
-) -> list[PointType]:
-    """Return where each chain starts: PyMC's initial point, moved a little where nothing is said.
-
-    The jitter is that of PyMC's NUTS, uniform in [-1, 1] on the unconstrained scale, for
-    variables that have no initial value of their own.
-    """
-    one = initvals if isinstance(initvals, dict) else None
-    each = [one] * len(generators) if isinstance(initvals, dict | None) else list(initvals)
-
-    def jittered(given: StartDict | None) -> set:
-        named = {getattr(name, "name", name) for name in given or {}}
-        return {
-            rv
-            for rv in model.free_RVs
-            if init == "jitter"
-            and np.issubdtype(np.dtype(rv.dtype), np.floating)
-            and model.rvs_to_initial_values.get(rv) is None
-            and not named & {rv.name, model.rvs_to_values[rv].name}
-        }
-
-    # In the order and with the seeds of `pm.sample`: the same seed gives the same chains there.
-    seeds = [int(rng.integers(2**30)) for rng in generators]
-    if isinstance(initvals, dict | None):
-        functions = make_initial_point_fns_per_chain(
-            model=model, overrides=one, jitter_rvs=jittered(one), chains=len(generators)
-        )
-    else:
-        functions = [
-            make_initial_point_fns_per_chain(
-                model=model, overrides=given, jitter_rvs=jittered(given), chains=1
-            )[0]
-            for given in each
-        ]
-    return [function(seed) for function, seed in zip(functions, seeds, strict=True)]
-
-
 def _without_latents(model: Model, step: Any) -> Model:
     """Return the model that is sampled: that of a step that integrates out latent variables."""
     steps = step if isinstance(step, list | tuple) else [step]
@@ -570,95 +519,3 @@ def _whole_step(model: Model, step: Any, start: PointType, compile_kwargs: Any) 
         if isinstance(one, SGMCMCStep) and one.model is not model:
             raise ValueError(f"{one!r} was made for another model.")
     return step
-
-
-def _choose_recorded(run: Run, var_names: Sequence[str] | None, transformed: bool) -> None:
-    """Choose what to record: by default all but what has one number a row."""
-    model = run.model
-    rows = {}
-    for step in flatten_steps(run.step):
-        for stream in step.source.rows if isinstance(step, SGMCMCStep) else []:
-            dims = model.named_vars_to_dims.get(stream.array.name or "")
-            rows[stream.n_rows] = dims[stream.axis] if dims else None
-    if var_names is not None:
-        chosen = [v for v in model.unobserved_RVs if v.name in set(var_names)]
-        run.vars = model.replace_rvs_by_values(chosen)
-        return
-    chosen = list(model.unobserved_RVs)
-    left_out = [
-        v
-        for v in model.deterministics
-        if set(model.named_vars_to_dims.get(v.name, ())) & {d for d in rows.values() if d}
-    ]
-    run.vars = _values(model, chosen, left_out, transformed)
-    shapes = run.recorded.var_shapes
-    more = [
-        v
-        for v in model.deterministics
-        if v not in left_out
-        and v.name not in model.named_vars_to_dims
-        and set(shapes[v.name]) & set(rows)
-    ]
-    if more:
-        left_out += more
-        run.vars = _values(model, chosen, left_out, transformed)
-        run._recorded = None
-    if left_out:
-        names = ", ".join(f"'{v.name}'" for v in left_out)
-        _log.info(f"Not recorded, for it has a number for each row: {names}. Name it in var_names.")
-
-
-def _values(model: Model, chosen: list, left_out: list, transformed: bool) -> list:
-    kept = model.replace_rvs_by_values([v for v in chosen if v not in left_out])
-    if transformed:
-        kept += [v for v in model.value_vars if v.name not in {k.name for k in kept}]
-    return kept
-
-
-def _default_method(run: Run, cores: int, uses_jax: bool) -> str:
-    """Choose what is fastest, compilation included; docs/scaling.md has the measurements."""
-    if run.n_chains == 1:
-        return "sequential"
-    if not uses_jax:
-        return "parallel" if cores > 1 else "sequential"
-    try:
-        check_step(run.step)
-    except ValueError:
-        return "sequential"
-    n_elements = run.n_chains * sum(np.size(value) for value in run.starts[0].values())
-    small = n_elements <= MOST_ELEMENTS_ON_CPU
-    return "vectorized" if small or run.step._backend.has_accelerator else "sequential"
-
-
-def _engine(
-    run: Run, method: str | None, cores: int, mp_ctx: Any, blas_cores: Any, client: Any
-) -> tuple[Generator[Event], str]:
-    """Return the engine of a chain method, or the one that suits the backend."""
-    steps = flatten_steps(run.step)
-    uses_jax = any(s._backend.is_jax for s in steps if isinstance(s, SGMCMCStep))
-    if method is None:
-        method = _default_method(run, cores, uses_jax)
-    if method == "vectorized":
-        check_step(run.step)
-        run.chains_together = run.n_chains
-        _log.info(f"chain_method='vectorized': {run.n_chains} chains in one compiled call")
-        return vectorized(run), method
-    if method == "parallel":
-        context = context_for(mp_ctx, uses_jax)
-        workers = max(1, cores)
-        threads = cores if blas_cores == "auto" else blas_cores
-        threads = None if threads is None else max(1, threads // workers)
-        _log.info(
-            f"chain_method='parallel': {run.n_chains} chains in {workers} processes "
-            f"({context.get_start_method()})"
-        )
-        return parallel(run, workers, context, threads), method
-    if method == "dask":
-        client = client_of(client)
-        n_workers = len(client.scheduler_info()["workers"])
-        _log.info(f"chain_method='dask': {run.n_chains} chains on {n_workers} workers")
-        return on_cluster(run, client), method
-    if method == "sequential":
-        _log.info(f"chain_method='sequential': {run.n_chains} chains, one after another")
-        return sequential(run), method
-    raise ValueError(f"chain_method={method!r} must be one of {', '.join(map(repr, METHODS))}.")

@@ -457,7 +457,7 @@ def test_many_points_are_recorded_at_once(model, step):
     runs = []
     sample(model, step, chains=1, callback=None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pymc_sgmcmc.sampling.sequential", lambda run: runs.append(run) or iter(()))
+        patch.setattr("pymc_sgmcmc.engines.sequential", lambda run: runs.append(run) or iter(()))
         with pytest.raises(AttributeError):  # it is no generator, and has done all it should
             sample(model, step, chains=1, var_names=["w", "s", "ratio", "fitted"])
     [run] = runs
