@@ -106,6 +106,16 @@ def mixed_binomial():
     return model
 
 
+def counted_factors():
+    """Three units of three values, each of which explains away the others."""
+    with pm.Model(coords=COORDS) as model:
+        p = pm.Beta("p", 2, 2)
+        W = pm.Normal("W", 1, 0.5, shape=(3, 3))
+        z = pm.Binomial("z", 2, p, dims=("obs", "out"))
+        pm.Normal("y", z @ W, 0.8, observed=REAL, dims=("obs", "out"))
+    return model
+
+
 def linear_factor():
     with pm.Model(coords=COORDS) as model:
         W = pm.Normal("W", 0, 1, dims=("top", "out"))
@@ -198,6 +208,7 @@ CASES = [
         {"support": {"on": BITS}},
     ),
     Case(mixed_binomial, ["z"], {"z": [0, 1, 2, 3]}, {}),
+    Case(counted_factors, ["z"], {"z": [0, 1, 2]}, {}),
     Case(linear_factor, ["f"], linear_factor_marginal, {}),
     Case(gamma_poisson, ["rate"], gamma_poisson_marginal, {}),
     Case(beta_binomial, ["p"], beta_binomial_marginal, {}),
