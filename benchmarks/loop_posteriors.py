@@ -9,12 +9,10 @@ updates is what its user would write.
 
 import argparse
 import json
-import time
 
-import numpy as np
 import posteriors
 import torch
-from loops import LAYERS, MODELS, data, initial_weights
+from loops import LAYERS, MODELS, data, initial_weights, microseconds_an_update
 from torch.nn.functional import cross_entropy, relu, softplus
 
 
@@ -70,14 +68,8 @@ def main():
     torch.manual_seed(0)
     run, n_updates = updates(args.model, args.dtype)
     run()
-    times = []
-    stop = time.perf_counter() + args.seconds
-    while time.perf_counter() < stop or len(times) < 5:
-        began = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - began)
-    microseconds = float(np.median(times)) / n_updates * 1e6
-    print(json.dumps({"us_per_update": microseconds, "repeats": len(times)}))
+    us, repeats = microseconds_an_update(run, n_updates, args.seconds)
+    print(json.dumps({"us_per_update": us, "repeats": repeats}))
 
 
 if __name__ == "__main__":

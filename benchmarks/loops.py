@@ -191,6 +191,17 @@ def hand_or_blackjax(model, who, dtype, settings, chains=None):
     return run, time.perf_counter() - began
 
 
+def microseconds_an_update(run, updates: int, seconds: float) -> tuple[float, int]:
+    """Median over repeated calls of so many updates each, and the number of calls."""
+    times = []
+    stop = time.perf_counter() + seconds
+    while time.perf_counter() < stop or len(times) < 5:
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    return float(np.median(times)) / updates * 1e6, len(times)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", choices=MODELS)
@@ -208,14 +219,8 @@ def main():
         run, first = ours(args.model, backend, args.dtype, settings)
     else:
         run, first = hand_or_blackjax(args.model, args.who, args.dtype, settings)
-    times = []
-    stop = time.perf_counter() + args.seconds
-    while time.perf_counter() < stop or len(times) < 5:
-        began = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - began)
-    microseconds = float(np.median(times)) / settings["updates"] * 1e6
-    print(json.dumps({"us_per_update": microseconds, "first_call_s": first, "repeats": len(times)}))
+    us, repeats = microseconds_an_update(run, settings["updates"], args.seconds)
+    print(json.dumps({"us_per_update": us, "first_call_s": first, "repeats": repeats}))
 
 
 if __name__ == "__main__":
