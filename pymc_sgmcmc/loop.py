@@ -1,5 +1,6 @@
 """One compiled call: many updates of any sampler, on any backend, in one PyTensor scan."""
 
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,6 +64,8 @@ class Loop:
     ):
         self.n_vars = len(source.vars)
         self.layout = {name: len(arrays) for name, arrays in state_like.items()}
+        ends = dict(zip(self.layout, accumulate(self.layout.values()), strict=True))
+        self._parts = {name: slice(end - self.layout[name], end) for name, end in ends.items()}
         floatX = pytensor.config.floatX
         h = pt.tensor("h", shape=(None, *algorithm.step_size_shape), dtype=floatX)
         rows = [pt.tensor(shape=(None, r.batch_size), dtype="int64") for r in source.rows]
@@ -85,7 +88,7 @@ class Loop:
             stream = Stream(take())
             batch = [take()[k] for _ in rows]
             constants = [take() for _ in source.constants]
-            state = self._named(old_state)
+            state = self.named(old_state)
             own = {name: state[name] for name in source.state_names}
             evaluations = []
 
@@ -129,7 +132,7 @@ class Loop:
         )
         _, *moving, next_rng, squared = outputs[: len(outputs) - n_own]
         moving = [m[-1] for m in moving]
-        final_state = self._named(moving[self.n_vars :])
+        final_state = self.named(moving[self.n_vars :])
         own_outputs = outputs[len(outputs) - n_own :]
         stream = Stream(next_rng)
         if source.is_costly:
@@ -168,27 +171,16 @@ class Loop:
         )
         self.function.trust_input = True
 
-    def _named(self, flat: list) -> dict[str, list]:
-        flat = list(flat)
-        return {name: [flat.pop(0) for _ in range(count)] for name, count in self.layout.items()}
+    def named(self, flat: list) -> dict[str, list]:
+        """Arrays of a state in one list, by name."""
+        return {name: flat[part] for name, part in self._parts.items()}
 
     def __call__(self, h, rows, theta, state, rng, constants) -> Outcome:
         """Run ``len(h)`` updates."""
-        out = self.function(h, *rows, *theta, *_flat(state), rng, *constants)
-        end = self.n_vars + sum(self.layout.values())
-        state = self._named(out[self.n_vars : end])
-        rng, potential, squared, gradient_norms, checksum, *diagnostics = out[end:]
-        return Outcome(
-            theta=out[: self.n_vars],
-            state=state,
-            rng=rng,
-            potential=potential,
-            squared_gradient=squared,
-            gradient_norms=gradient_norms,
-            checksum=checksum,
-            diagnostics=diagnostics,
-        )
-
-
-def _flat(state: dict[str, list]) -> list:
-    return [array for arrays in state.values() for array in arrays]
+        flat = [array for arrays in state.values() for array in arrays]
+        out = self.function(h, *rows, *theta, *flat, rng, *constants)
+        end = self.n_vars + len(flat)
+        rng, potential, squared, norms, checksum, *diagnostics = out[end:]
+        state = self.named(out[self.n_vars : end])
+        theta = out[: self.n_vars]
+        return Outcome(theta, state, rng, potential, squared, norms, checksum, diagnostics)

@@ -30,7 +30,7 @@ from pymc_sgmcmc.gradients import check_batch_size, gradient_source, warn_of_cut
 from pymc_sgmcmc.latent_gradient import latent_gradient_source
 from pymc_sgmcmc.latents import Latents, without_latents
 from pymc_sgmcmc.loop import Loop, Outcome
-from pymc_sgmcmc.schedules import StepSize, as_schedule, step_sizes
+from pymc_sgmcmc.schedules import Constant, StepSize, as_schedule, step_sizes
 from pymc_sgmcmc.sources import StreamedData
 from pymc_sgmcmc.streaming import StreamedBatches
 
@@ -175,6 +175,9 @@ class SGMCMCStep(BlockedStep):
             self.source = gradient_source(model, self.vars, **options)
         else:
             self.source = latent_gradient_source(model, self.model, self.vars, latents, **options)
+        self._moved, self._held = (
+            [(v.name, np.dtype(v.dtype)) for v in vars] for vars in (self.vars, self.source.others)
+        )
         for array, _ in self.source.data:
             warn_of_cut_integers(array)
         self.statistics = (*self.algorithm.statistics, *self.source.statistics)
@@ -276,6 +279,7 @@ class SGMCMCStep(BlockedStep):
         self._longest_call = min([self.thin, *streamed])
         self._state: dict[str, list] | None = None
         self.n_updates = 0
+        self._last_step_sizes: tuple[np.ndarray, Any] = np.empty(0), None
         self.warned = False
         self._burnt_in = max(tune, BURNT_IN) * self.thin
         self._updates_per_call = min(self._longest_call, FIRST_CALL)
@@ -283,12 +287,11 @@ class SGMCMCStep(BlockedStep):
 
     def _run(self, theta: list, others: list, n_updates: int) -> tuple[Outcome, np.ndarray]:
         """One compiled call."""
-        array = self._backend.array
-        h = step_sizes(self.schedule, self.n_updates, n_updates, self._updates_per_epoch)
+        h, typed_h = self._step_sizes_of_call(n_updates)
         rows, constants = self._batches_of_call(n_updates)
         assert self._loop is not None  # `_begin` has made it
         outcome = self._loop(
-            array(h.astype(pytensor.config.floatX)),
+            typed_h,
             rows,
             theta,
             self._state,
@@ -297,6 +300,14 @@ class SGMCMCStep(BlockedStep):
         )
         self._noise = outcome.rng
         return outcome, h
+
+    def _step_sizes_of_call(self, n_updates: int) -> tuple[np.ndarray, Any]:
+        """Step sizes as they are and as the loop takes them."""
+        if isinstance(self.schedule, Constant) and len(self._last_step_sizes[0]) == n_updates:
+            return self._last_step_sizes
+        h = step_sizes(self.schedule, self.n_updates, n_updates, self._updates_per_epoch)
+        self._last_step_sizes = h, self._backend.array(h.astype(pytensor.config.floatX))
+        return self._last_step_sizes
 
     def _batches_of_call(self, n_updates: int) -> tuple[list, list]:
         """Row numbers and constants; of streamed data only the rows that the call needs."""
@@ -347,17 +358,16 @@ class SGMCMCStep(BlockedStep):
             )
 
     def _split(self, point: PointType) -> tuple[list, list]:
-        def values(vars):
-            return [self._backend.array(np.asarray(point[v.name], dtype=v.dtype)) for v in vars]
-
-        return values(self.vars), values(self.source.others)
+        array, asarray = self._backend.array, np.asarray
+        theta = [array(asarray(point[name], dtype)) for name, dtype in self._moved]
+        others = [array(asarray(point[name], dtype)) for name, dtype in self._held]
+        return theta, others
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Run ``thin`` updates from a point; one compiled call, or several of half a second."""
         self._begin(point)
         theta, others = self._split(point)
         potential, done = np.nan, 0
-        as_numpy = self._backend.as_numpy
         norms: list[float] = []
         diagnostics: list[Any] = [np.nan] * len(self.statistics)
         failure: tuple[str, int] | None = None
@@ -379,7 +389,7 @@ class SGMCMCStep(BlockedStep):
             done += n
         shown = dict(zip(self.statistics, map(float, diagnostics), strict=True))
         stats = {
-            **dict(zip(self.step_size_names, np.atleast_1d(h[-1]).tolist(), strict=True)),
+            **dict(zip(self.step_size_names, h[-1:].ravel().tolist(), strict=True)),
             **shown,
             "potential": potential if failure is None else np.nan,
             "gradient_norm": fsum(norms) / self.thin if failure is None else np.nan,
@@ -388,8 +398,9 @@ class SGMCMCStep(BlockedStep):
             "warning": self._caution(shown) if failure is None else self._warn(*failure, h),
         }
         self.n_updates += self.thin - done  # a failed draw takes its share of the schedule too
-        moved = {v.name: as_numpy(t) for v, t in zip(self.vars, theta, strict=True)}
-        return {name: moved.get(name, value) for name, value in point.items()}, [stats]
+        as_numpy = self._backend.as_numpy
+        moved = {name: as_numpy(t) for (name, _), t in zip(self._moved, theta, strict=True)}
+        return {**point, **moved}, [stats]
 
     def _pace(self, n_updates: int, seconds: float) -> None:
         """Choose the next call's length from this one's, unless this was the first so long."""
@@ -488,7 +499,15 @@ class SGMCMCStep(BlockedStep):
     def __getstate__(self):
         # Compiled code, arrays on a device and copies of the data stay behind: `setup_chain`
         # (or, in the middle of a chain, __setstate__) makes them again in the other process.
-        left_out = ("_loop", "_constants", "_backend", "_noise", "_state", "_batches")
+        left_out = (
+            "_loop",
+            "_constants",
+            "_backend",
+            "_noise",
+            "_state",
+            "_batches",
+            "_last_step_sizes",
+        )
         kept = {k: v for k, v in self.__dict__.items() if k not in left_out}
         return kept | {"saved_sampling_state": self.sampling_state}
 

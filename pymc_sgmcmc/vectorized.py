@@ -131,7 +131,7 @@ class Together:
         for c, chain in enumerate(self.steps):
             theta = {v.name: t[c] for v, t in zip(step.vars, carry.theta, strict=True)}
             points.append({name: theta[name] for name in self.points[c]})
-            chain._state = self._loop._named([s[c] for s in carry.state])
+            chain._state = self._loop.named([s[c] for s in carry.state])
             chain._noise = self._chains.one_of(carry.rng, c)
             chain.n_updates = (drawn.first + drawn.n) * step.thin
             states.append(replace(chain.sampling_state, batch_states=drawn.batch_states[c]))
