@@ -80,7 +80,14 @@ class DeviceChains:
         """How many times longer than one chain all may take: a guess, before it is measured."""
         return len(self.carry.variable) if self.devices[0].platform == "cpu" else 1
 
-    def advance(self, n: int, done: int, h: np.ndarray, rows: list[np.ndarray]) -> Piece:
+    def advance(
+        self,
+        n: int,
+        done: int,
+        h: np.ndarray,
+        rows: list[np.ndarray],
+        blocks: dict[int, np.ndarray],
+    ) -> Piece:
         """Run pieces of draws and return what they leave, without waiting for it.
 
         Parameters
@@ -93,13 +100,15 @@ class DeviceChains:
             Step sizes of the ``k`` updates of each piece.
         rows : list of arrays, shape (D, chains, k, batch size)
             Row numbers of each stream.
+        blocks : dict of arrays, shape (D, chains, k * batch size, ...)
+            Streamed rows, by the place among the constants that they take.
         """
         self.carry, pieces = self._advance(
             self.carry,
             np.int32(n),
             np.int32(done),
             h,
-            [jax.device_put(r, self._rows_go) for r in rows],
+            jax.device_put((rows, blocks), self._rows_go),
             self._constants,
         )
         return pieces
@@ -126,15 +135,17 @@ def _compiled(function: Callable, devices: tuple) -> tuple[Mesh, Callable]:
     )
 
 
-def _advance(function, carry, n, done, h, rows, constants):
+def _advance(function, carry, n, done, h, feed, constants):
     """``n`` pieces of all chains, in one compiled loop."""
     n_theta, n_state = len(carry.theta), len(carry.state)
 
-    def one_chain(carry, h, rows):
+    def one_chain(carry, h, feed):
+        rows, blocks = feed
+        data = [blocks.get(place, constant) for place, constant in enumerate(constants)]
         begins = done == 0
         variable = jnp.where(begins, -1, carry.variable)
         shown = [jnp.where(begins, jnp.nan, d) for d in carry.diagnostics]
-        out = list(function(h, *rows, *carry.theta, *carry.state, carry.rng, *constants))
+        out = list(function(h, *rows, *carry.theta, *carry.state, carry.rng, *data))
         theta, state = out[:n_theta], out[n_theta : n_theta + n_state]
         rng, potential, squared, norms, checksum, *diagnostics = out[n_theta + n_state :]
         finite = jnp.isfinite(norms).all() & jnp.isfinite(checksum)
@@ -165,17 +176,21 @@ def _advance(function, carry, n, done, h, rows, constants):
 
     all_chains = jax.vmap(one_chain, in_axes=(0, None, 0))
     if len(h) == 1:  # spares the copies of a loop: they cost a large network as much as an update
-        carry, piece = all_chains(carry, h[0], [r[0] for r in rows])
+        carry, piece = all_chains(carry, h[0], _piece(feed, 0))
         return carry, jax.tree.map(lambda one: one[None], piece)
-    _, like = jax.eval_shape(all_chains, carry, h[0], [r[0] for r in rows])
+    _, like = jax.eval_shape(all_chains, carry, h[0], _piece(feed, 0))
     kept = jax.tree.map(lambda one: jnp.zeros((len(h), *one.shape), one.dtype), like)
 
     def body(i, both):
         carry, kept = both
-        carry, piece = all_chains(carry, h[i], [r[i] for r in rows])
+        carry, piece = all_chains(carry, h[i], _piece(feed, i))
         return carry, jax.tree.map(lambda all, one: all.at[i].set(one), kept, piece)
 
     return jax.lax.fori_loop(0, n, body, (carry, kept))
+
+
+def _piece(feed, i):
+    return jax.tree.map(lambda all: all[i], feed)
 
 
 def _first_nonfinite(squared_gradient, theta):

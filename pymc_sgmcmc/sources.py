@@ -401,7 +401,7 @@ class StreamedData:
             name: Format(rows.dtype.newbyteorder("="), rows.shape[1:])
             for name, rows in first.items()
         }
-        row_bytes = max(1, sum(format.row_bytes for format in self.formats.values()))
+        row_bytes = self.row_bytes
         self.window = min(window or _default_window(row_bytes), self.n_rows)
         stored = max((s.chunk for s in self.sources if isinstance(s, ArraySource)), default=1)
         small = max(1, min(CHUNK_BYTES // row_bytes, self.window // CHUNKS_A_WINDOW))
@@ -421,6 +421,11 @@ class StreamedData:
     def names(self) -> tuple[str, ...]:
         """Names of the containers."""
         return tuple(name for source in self.sources for name in source.names)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of all containers together."""
+        return max(1, sum(format.row_bytes for format in self.formats.values()))
 
     def head(self, n_rows: int = 2) -> dict[str, np.ndarray]:
         """First rows of each container: placeholders for `pm.Data` while the model is built.

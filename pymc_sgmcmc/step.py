@@ -263,6 +263,8 @@ class SGMCMCStep(BlockedStep):
         scales = [np.asarray(r.n_rows / r.batch_size, dtype=floatX) for r in self.source.rows]
         data = [array_value(array) for array, _ in self.source.data]
         self._constants = [backend.array(c) for c in [*scales, *data]]
+        names = [array.name for array, _ in self.source.data]
+        self._places = {name: k for k, name in enumerate(names, start=len(scales))}
         first = self.source.rows[0] if self.source.rows else None
         self._updates_per_epoch = first.n_rows / first.batch_size if first else 1.0
 
@@ -314,10 +316,8 @@ class SGMCMCStep(BlockedStep):
         rows, constants = [], list(self._constants)
         for batches in self._batches:
             if isinstance(batches, StreamedBatches):
-                block = batches.take(n_updates)
-                for k, (data, _) in enumerate(self.source.data, start=len(self.source.rows)):
-                    if data.name in block:
-                        constants[k] = block[data.name]
+                for name, block in batches.take(n_updates).items():
+                    constants[self._places[name]] = block
                 numbers = np.arange(n_updates * batches.batch_size).reshape(n_updates, -1)
             else:
                 numbers = batches.take(n_updates)
@@ -423,11 +423,17 @@ class SGMCMCStep(BlockedStep):
         finite = [np.isfinite(np.asarray(value)).all() for value in outcome.theta]
         return self.vars[int(np.argmin(finite))].name, len(squared) - 1
 
-    def _caution(self, diagnostics: dict[str, float]) -> SamplerWarning | None:
-        """Once a chain: a bad order of streamed rows, and the algorithm's word after burn-in."""
+    def _complaint(self) -> SamplerWarning | None:
+        """What is wrong with the order of streamed rows: told once a chain."""
         for batches in self._batches:
             if isinstance(batches, StreamedBatches) and (message := batches.complaint()):
                 return SamplerWarning(WarningType.BAD_PARAMS, message, "warning")
+        return None
+
+    def _caution(self, diagnostics: dict[str, float]) -> SamplerWarning | None:
+        """Once a chain: a bad order of streamed rows, and the algorithm's word after burn-in."""
+        if (warning := self._complaint()) is not None:
+            return warning
         if self.n_updates != self._burnt_in:
             return None
         n_elements = sum(int(np.prod(shape)) for shape in self.source.shapes)

@@ -56,11 +56,19 @@ class ThreadChains:
         """How many times longer than one chain all may take."""
         return len(self._rngs) / self._n_threads
 
-    def advance(self, n: int, done: int, h: np.ndarray, rows: Sequence[np.ndarray]) -> Piece:
+    def advance(
+        self,
+        n: int,
+        done: int,
+        h: np.ndarray,
+        rows: list[np.ndarray],
+        blocks: dict[int, np.ndarray],
+    ) -> Piece:
         """Run pieces of draws, as `DeviceChains.advance`."""
 
         def run(c: int):
-            return self._one_chain(c, n, done, h, [r[:n, c].astype(np.int64) for r in rows])
+            own = [r[:n, c].astype(np.int64) for r in rows]
+            return self._one_chain(c, n, done, h, own, {k: b[:, c] for k, b in blocks.items()})
 
         # Threads of BLAS would be in the way of those of the chains.
         with (
@@ -71,19 +79,19 @@ class ThreadChains:
         self.carry = Carry(*_stack(carries, axis=0))
         return Piece(*_stack(pieces, axis=1))
 
-    def _one_chain(self, c: int, n: int, done: int, h: np.ndarray, rows: list[np.ndarray]):
+    def _one_chain(self, c: int, n: int, done: int, h: np.ndarray, rows: list, blocks: dict):
         old = self.carry
         theta, state = [np.array(t[c]) for t in old.theta], [np.array(s[c]) for s in old.state]
         shown = [d[c] for d in old.diagnostics]
         variable, update = int(old.variable[c]), int(old.update[c])
         end = len(theta) + len(state)
-        pieces = []
+        pieces, data = [], list(self._constants)
         for i in range(n):
             if done == 0:
                 variable, shown = -1, [np.nan] * len(shown)
-            out = self._function(
-                h[i], *(r[i] for r in rows), *theta, *state, self._rngs[c], *self._constants
-            )
+            for place, block in blocks.items():
+                data[place] = block[i]
+            out = self._function(h[i], *(r[i] for r in rows), *theta, *state, self._rngs[c], *data)
             _, potential, squared, norms, checksum, *diagnostics = out[end:]
             finite = bool(np.isfinite(norms).all() and np.isfinite(checksum))
             moved = finite and variable < 0

@@ -19,6 +19,7 @@ from pytensor.compile.mode import get_mode
 from pytensor.link.basic import JITLinker
 
 from pymc_sgmcmc.chains import Block, Event, Run, recorded
+from pymc_sgmcmc.feed import bytes_per_update, feed, most_updates
 from pymc_sgmcmc.plain import from_plain, to_plain
 from pymc_sgmcmc.schedules import step_sizes
 from pymc_sgmcmc.step import FIRST_CALL, SGMCMCState, SGMCMCStep
@@ -49,8 +50,8 @@ class Call(NamedTuple):
     """Of each draw, in this call."""
     h: np.ndarray
     """Step sizes, shape (n, n_updates)."""
-    rows: Future
-    """Row numbers, and the state of each chain's batches after them."""
+    feed: Future
+    """Batches of all chains, a `Feed`."""
 
 
 @dataclass
@@ -152,16 +153,16 @@ class Together:
             while call is not None or under_way is not None:
                 now = None
                 if call is not None:
-                    rows, batch_states = call.rows.result()
+                    fed = call.feed.result()
                     # Any positive numbers fill the rest: it is not run.
                     h = np.concatenate([call.h, np.repeat(call.h[-1:], call.room - call.n, axis=0)])
                     began = time.perf_counter()
-                    pieces = self._chains.advance(call.n, call.done, h, rows)
+                    pieces = self._chains.advance(call.n, call.done, h, fed.rows, fed.blocks)
                     # JAX has compiled, where it had to, and computes from now on.
                     dispatched = time.perf_counter()
                     if not self._chains.asynchronous:
                         self._pace(call, dispatched - began, exact=True)
-                    now = call, pieces, self._chains.carry, batch_states, dispatched
+                    now = call, pieces, self._chains.carry, fed.states, dispatched
                     call = self._plan(*self._after(call))
                 if under_way is not None:
                     drawn = self._read(*under_way, is_new=now is not None and self._is_new(now[0]))
@@ -217,14 +218,15 @@ class Together:
     def _choose(self, seconds: float) -> None:
         """Choose the calls' length from the seconds that an update of all chains takes."""
         step = self.steps[0]
-        if seconds * step.thin > SECONDS_AT_MOST:
-            self._updates_a_call = _power_of_two(SECONDS_AT_MOST / seconds)
+        most = most_updates(step, len(self.steps), BYTES_PER_CALL)
+        if seconds * step.thin > SECONDS_AT_MOST or most < step.thin:
+            self._updates_a_call = _power_of_two(min(SECONDS_AT_MOST / seconds, most))
             self._room = self._draws_a_call = 1
             return
         self._updates_a_call = step.thin
         self._draws_a_call = max(1, int(SECONDS_PER_CALL / (seconds * step.thin)))
         n_bytes = sum(np.asarray(p).nbytes for p in self.points[0].values())
-        n_bytes += sum(4 * rows.batch_size * step.thin for rows in step.source.rows)
+        n_bytes += step.thin * bytes_per_update(step)
         most = max(1, BYTES_PER_CALL // (n_bytes * len(self.steps)))
         self._room = min(
             self.most_draws_a_call,
@@ -258,7 +260,7 @@ class Together:
             self._draws_a_call = min(self._room, max(1, int(affordable / step.thin)))
 
     def _plan(self, first: int, done: int) -> Call | None:
-        """The next call; its row numbers are drawn while the device computes."""
+        """The next call; its batches are taken while the device computes."""
         step = self.steps[0]
         if first == self.total:
             return None
@@ -271,29 +273,13 @@ class Together:
             step.schedule, first * step.thin + done, n * n_updates, step._updates_per_epoch
         )
         h = h.astype(pytensor.config.floatX).reshape(n, n_updates, *h.shape[1:])
-        rows = self._helper.submit(self._rows, n, room, n_updates)
-        return Call(first, done, n, room, n_updates, h, rows)
+        fed = self._helper.submit(feed, self.steps, self._threads, n, room, n_updates)
+        return Call(first, done, n, room, n_updates, h, fed)
 
     def _after(self, call: Call) -> tuple[int, int]:
         """Where the call after this one begins."""
         done = call.done + call.n_updates
         return (call.first + call.n, 0) if done == self.steps[0].thin else (call.first, done)
-
-    def _rows(self, n: int, room: int, n_updates: int):
-        """Row numbers of each stream, shape (room, chains, updates, batch size)."""
-        all_rows = []
-        for k, stream in enumerate(self.steps[0].source.rows):
-            dtype = np.int32 if stream.n_rows < 2**31 else np.int64
-            shape = (room, len(self.steps), n_updates, stream.batch_size)
-            rows = np.zeros(shape, dtype=dtype)
-
-            def fill(c, k=k, rows=rows):
-                taken = self.steps[c]._batches[k].take(n * n_updates)
-                rows[:n, c] = taken.reshape(n, *rows.shape[2:])
-
-            list(self._threads.map(fill, range(len(self.steps))))
-            all_rows.append(rows)
-        return all_rows, [chain.batch_states for chain in self.steps]
 
     # ---- what a call gave ------------------------------------------------------------------
 
@@ -351,6 +337,10 @@ class Together:
                 last = {name: float(values[c, i]) for name, values in shown.items()}
                 warnings[c, i] = self.steps[c]._caution(last)
             _shorten(warnings[:, i])
+        complaints = np.array([chain._complaint() for chain in self.steps], dtype=object)
+        _shorten(complaints)
+        for c in np.flatnonzero(complaints):
+            warnings[c, 0] = complaints[c]
         failures = np.full(len(self.steps), None, dtype=object)
         for c in np.flatnonzero(nonfinite.any(axis=1)):
             chain, i = self.steps[c], int(np.argmax(nonfinite[c]))
@@ -445,11 +435,6 @@ def check_step(step: Any) -> None:
         raise ValueError(
             f"chain_method='vectorized' needs one step for all variables, and {step!r} leaves out "
             f"{names}. {remedy}."
-        )
-    if step.source.streamed is not None:
-        raise ValueError(
-            "chain_method='vectorized' needs the data in memory, and this step streams "
-            f"{', '.join(step.source.streamed.names)}. {remedy}."
         )
     if not isinstance(get_mode(step._compile_kwargs.get("mode")).linker, JITLinker):
         raise ValueError(

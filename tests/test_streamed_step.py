@@ -17,7 +17,9 @@ from test_streaming import Loader
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import step as step_module
+from pymc_sgmcmc import vectorized
 from pymc_sgmcmc.streaming import StreamedBatches
+from pymc_sgmcmc.vectorized import Together
 
 N = 3000
 RUN = dict(progressbar=False, compute_convergence_checks=False)
@@ -266,11 +268,13 @@ def test_worker_processes_open_the_files_themselves(on_disk, tmp_path):
     assert "IDENTICAL" in result.stdout, result.stderr
 
 
-def test_sample_and_resume(on_disk, tmp_path):
+@pytest.mark.parametrize("method", ["sequential", "vectorized"])
+def test_sample_and_resume(on_disk, tmp_path, method):
     """`sgm.sample` with and without an interruption: the same draws from the same rows."""
     data = sgm.StreamedData(on_disk, window=500, chunk=20)
     step = make_step(regression(data.head()), data, thin=5)
     run = dict(step=step, model=step.model, draws=20, tune=5, chains=2, random_seed=1, **RUN)
+    run["chain_method"] = method
     whole = sgm.sample(**run).posterior["w"].values
     assert not np.array_equal(whole[0], whole[1])
 
@@ -283,16 +287,56 @@ def test_sample_and_resume(on_disk, tmp_path):
         sgm.sample(**run, trace=store, callback=interrupt)
     resumed = sgm.sample(**run, trace=store, resume=True)
     np.testing.assert_array_equal(resumed.posterior["w"], whole)
-    with pytest.raises(ValueError, match=r"vectorized.*streams X, y.*'parallel'"):
-        sgm.sample(**run, chain_method="vectorized")
 
 
-def test_bad_order_is_logged_once_a_chain(rows, caplog):
+@pytest.mark.parametrize(
+    ("mode", "make_model", "options"),
+    [
+        ("JAX", regression, {}),
+        ("NUMBA", regression, {"replacement": True}),
+        ("JAX", mixture, {"latents": sgm.Gibbs(["z"], n_samples=3, burn_in=2)}),
+    ],
+)
+@pytest.mark.parametrize("n_bytes", [2**26, 2400], ids=["whole draws", "parts of a draw"])
+def test_chains_together_read_what_each_reads_alone(
+    on_disk, monkeypatch, mode, make_model, options, n_bytes
+):
+    """Their own windows, in calls of several draws and of a part of one; draws end in no window.
+
+    Alike to rounding: XLA may add up several chains in another order. A chain that got another's
+    rows, or rows out of turn, would differ in the first digits.
+    """
+    monkeypatch.setattr(vectorized, "BYTES_PER_CALL", n_bytes)
+    data = sgm.StreamedData(on_disk, window=500, chunk=20)
+    step = make_step(make_model(data.head()), data, mode=mode, **options)
+    run = dict(step=step, model=step.model, draws=80, tune=6, chains=3, random_seed=1, **RUN)
+    alone = sgm.sample(**run, chain_method="sequential")
+    lengths = []
+    together = Together.run
+
+    def watched(self):
+        yield from together(self)
+        lengths.append((self._room, self._updates_a_call))
+
+    monkeypatch.setattr(Together, "run", watched)
+    at_once = sgm.sample(**run, chain_method="vectorized")
+    [(room, n_updates)] = lengths
+    # 2400 bytes of 3 chains are 2 updates of 30 rows of 10 bytes and their 4-byte numbers
+    assert (room > 1, n_updates) == ((True, 7) if n_bytes == 2**26 else (False, 1))
+    np.testing.assert_allclose(at_once.posterior["w"], alone.posterior["w"], rtol=1e-8)
+    for name in ("potential", "gradient_norm"):
+        a, b = at_once.sample_stats[name], alone.sample_stats[name]
+        np.testing.assert_allclose(a, b, rtol=1e-8)
+
+
+@pytest.mark.parametrize("method", ["sequential", "vectorized"])
+def test_bad_order_is_logged_once_a_chain(rows, caplog, method):
     loader = Loader(rows["X"], rows["y"], keys=("X", "y"))
     data = sgm.StreamedData(loader, window=500)
-    step = make_step(regression(data.head()), data, mode="FAST_COMPILE")
+    step = make_step(regression(data.head()), data)
+    run = dict(draws=15, tune=5, chains=2, random_seed=3, chain_method=method) | RUN
     with caplog.at_level(logging.WARNING, logger="pymc"):
-        sample(step.model, step)
+        sgm.sample(step=step, model=step.model, **run)
     told = [r.getMessage() for r in caplog.records if "shuffle windows" in r.getMessage()]
     assert len(told) == 2
     assert "data['y']" in told[0]
