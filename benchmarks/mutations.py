@@ -128,6 +128,9 @@ MUTATIONS = [
     Mutation("streams of files: rows not shuffled", "shuffle.py",
              "places = rng.permutation(size)", "places = np.arange(size)",
              "tests/test_streaming.py"),
+    Mutation("streams of files: chains together share rows", "feed.py",
+             "in steps[c]._batches[k].take(", "in steps[0]._batches[k].take(",
+             "tests/test_streamed_step.py"),
     Mutation("state: n_updates not saved", "step.py",
              "    n_updates: int\n    sampler_state", "    sampler_state", "tests/test_step.py"),
 ]  # fmt: skip
