@@ -8,12 +8,9 @@ checkpoint counts is whole, and anything beyond is made again.
 """
 
 import copy
-import errno
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +23,8 @@ from pymc.step_methods.state import DataClassState
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.chains import Run
+from pymc_sgmcmc.checkpoints import Checkpoints
+from pymc_sgmcmc.file_errors import clear_errors
 from pymc_sgmcmc.identity import differences, identity, versions
 from pymc_sgmcmc.plain import from_plain, load, save, to_plain
 from pymc_sgmcmc.recorder import StoredDraws
@@ -158,7 +157,7 @@ class ZarrStore(BaseTrace):
                 f"of which {min(self.n_draws)} are there. resume=True goes on with it, "
                 "ZarrStore(path, overwrite=True) deletes it."
             )
-        with self._clear_errors("cannot be written"):
+        with clear_errors(self.path, self.exists):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             probe = (self.path if self.exists else self.path.parent) / ".probe"
             probe.touch()
@@ -211,7 +210,7 @@ class ZarrStore(BaseTrace):
             )
         # Steps that were used before keep some of what they learned: begin as the run began.
         run.fresh = from_plain(record["fresh"], run.fresh)
-        with self._clear_errors("cannot be written"):
+        with clear_errors(self.path, self.exists):
             self._lengthen(record, run.draws)
         changed = [
             f"{name} was {record['versions'].get(name)}, is {version}"
@@ -251,7 +250,7 @@ class ZarrStore(BaseTrace):
         }
         # Under another name until it is whole.
         folder = self.path.with_name(f".{self.path.name}.new")
-        with self._clear_errors("cannot be written"):
+        with clear_errors(self.path, self.exists):
             old = self.path.with_name(f".{self.path.name}.old")
             for left in (folder, old):  # of a process that died here
                 shutil.rmtree(left, ignore_errors=True)
@@ -324,7 +323,7 @@ class ZarrStore(BaseTrace):
         counts = []
         for first in range(0, record["chains"], record["chains_together"]):
             chains = range(first, min(first + record["chains_together"], record["chains"]))
-            checkpoint = self._checkpoint(chains)
+            checkpoint = self.checkpoints(chains).latest()
             done = 0 if checkpoint is None else checkpoint["n_draws"]
             counts += [max(0, done - record["tune"])] * len(chains)
         return counts
@@ -370,42 +369,13 @@ class ZarrStore(BaseTrace):
         _consolidate(self.path)
         save(self._record_path, record | {"seconds": seconds})
 
-    def _slots(self, chains: range) -> list[Path]:
-        name = f"chains_{chains.start}_{chains.stop - 1}"
-        return [self._sampler / f"{name}.{slot}.npz" for slot in "ab"]
-
-    def _checkpoint(self, chains: range) -> dict[str, Any] | None:
-        """Return the latest checkpoint that is whole."""
-        found = []
-        for path in self._slots(chains):
-            with suppress(FileNotFoundError, ValueError):
-                found.append(load(path))
-        return max(found, key=lambda c: c["number"], default=None)
+    def checkpoints(self, chains: range) -> Checkpoints:
+        """Return the checkpoints of chains that advance together."""
+        return Checkpoints(self._sampler, chains)
 
     def writer(self, run: Run, chains: range) -> Writer:
         """Return the one writer of some chains, for a ``with`` block."""
         return Writer(self, run, chains)
-
-    @contextmanager
-    def _clear_errors(self, what: str) -> Iterator[None]:
-        """Say what an error of the file system means."""
-        try:
-            yield
-        except OSError as error:
-            if isinstance(error, FileExistsError):
-                raise
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            advice = {
-                errno.ENOSPC: "Free some space",
-                errno.EDQUOT: "Free some space",
-                errno.EROFS: "Choose a path that can be written",
-                errno.EACCES: "Choose a path that can be written",
-            }.get(error.errno or 0, "See to it")
-            after = ""
-            if self.exists:
-                after = " Earlier draws can be read, and resume=True goes on with the run."
-            message = f"The store {self.path} {what}: {reason}. {advice}.{after}"
-            raise OSError(error.errno, message) from error
 
 
 def _consolidate(folder: Path) -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pymc_sgmcmc.chains import Block, Run
+from pymc_sgmcmc.file_errors import clear_errors
 from pymc_sgmcmc.lock import Lock
-from pymc_sgmcmc.plain import save
 
 if TYPE_CHECKING:
     from pymc_sgmcmc.store import ZarrStore
@@ -40,14 +40,15 @@ class Writer:
     def __init__(self, store: "ZarrStore", run: Run, chains: range):
         self.store, self.run, self.chains = store, run, chains
         self._record = store.record
-        self._lock = Lock(store._sampler / f"chains_{chains.start}_{chains.stop - 1}.lock")
+        self._checkpoints = store.checkpoints(chains)
+        self._lock = Lock(self._checkpoints.lock_path)
         self._sources = _sources(run.step.stats_dtypes)
 
     def __enter__(self) -> "Writer":
         self._lock.acquire()
         try:
             self._arrays = self._open()
-            checkpoint = self.store._checkpoint(self.chains) or {}
+            checkpoint = self._checkpoints.latest() or {}
             self._number = checkpoint.get("number", 0)
             self.state = checkpoint.get("state")
             self.n_draws = self._done = checkpoint.get("n_state", 0)
@@ -135,7 +136,7 @@ class Writer:
         for (group, name), parts in self._chunk.items():
             where = slice(self.chains.start, self.chains.stop), slice(first, end)
             values = np.concatenate(parts, axis=1)
-            with self.store._clear_errors("cannot be written"):
+            with clear_errors(self.store.path, holds_draws=True):
                 self._arrays[group][name][where] = values
             self._chunk[group, name] = [values]
 
@@ -169,8 +170,8 @@ class Writer:
             "n_state": self.n_draws,
             "state": self.state,
         }
-        with self.store._clear_errors("cannot be written"):
-            save(self.store._slots(self.chains)[self._number % 2], checkpoint)
+        with clear_errors(self.store.path, holds_draws=True):
+            self._checkpoints.save(checkpoint)
         self._committed = time.perf_counter()
         self._cost = self._committed - began
         self._whole = True

@@ -1,0 +1,39 @@
+"""What an error of the file system means to whoever samples."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ADVICE = {
+    errno.ENOSPC: "Free some space",
+    errno.EDQUOT: "Free some space",
+    errno.EROFS: "Choose a path that can be written",
+    errno.EACCES: "Choose a path that can be written",
+}
+
+
+@contextmanager
+def clear_errors(path: Path, holds_draws: bool) -> Iterator[None]:
+    """Name the store that cannot be written, the reason and the remedy.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The store.
+    holds_draws : bool
+        Whether a run lies there.
+    """
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        advice = ADVICE.get(error.errno or 0, "See to it")
+        after = ""
+        if holds_draws:
+            after = " Earlier draws can be read, and resume=True goes on with the run."
+        message = f"The store {path} cannot be written: {reason}. {advice}.{after}"
+        raise OSError(error.errno, message) from error
