@@ -25,7 +25,8 @@ from pymc.model import Model, modelcontext
 
 from pymc_sgmcmc.algorithm import Algorithm, Gradient, Noise, Tensors
 from pymc_sgmcmc.schedules import Schedule, as_schedule, step_sizes
-from pymc_sgmcmc.step import Group, SGMCMCStep, continuous
+from pymc_sgmcmc.step import Group, SGMCMCStep
+from pymc_sgmcmc.variables import continuous
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
 """PyMC's step: seeds, points, statistics and saved state. It knows no equation."""
 
-import inspect
 import os
-import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import field, fields
@@ -17,7 +15,7 @@ from pymc.model import Model, modelcontext
 from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
-from pymc.util import RandomGenerator, get_random_generator, get_value_vars_from_user_vars
+from pymc.util import RandomGenerator, get_random_generator
 from pytensor.compile.mode import get_mode
 from rich.progress import TextColumn
 from rich.table import Column
@@ -32,43 +30,9 @@ from pymc_sgmcmc.latents import Latents, without_latents
 from pymc_sgmcmc.loop import Loop, Outcome
 from pymc_sgmcmc.schedules import Constant, StepSize, as_schedule, step_sizes
 from pymc_sgmcmc.sources import StreamedData
+from pymc_sgmcmc.step_signature import describe
 from pymc_sgmcmc.streaming import StreamedBatches
-
-COMMON_PARAMETERS = """\
-vars : list of variables, optional
-    Random or value variables to sample; default: all of the model's.
-step_size : float, schedule or callable
-    Step size of an update: a positive number, `PolynomialDecay`, `BlockDecay`, `Cyclical`, or any
-    callable of the update number (from 0, tuning included).
-batch_size : int, optional
-    Rows a batch, for an ordinary model. Default: all data at each update, or the batches that
-    the model itself makes with `pm.Minibatch`.
-minibatch_dim : str, optional
-    The dim to cut into batches; found by itself where only one can be meant.
-latents : Gibbs or another `Latents`, optional
-    How the latent variables of each row are integrated out of the gradient. It needs
-    ``batch_size``; `pm.sample` then needs ``model=step.model``, the model without them.
-thin : int, default 1
-    Updates for each recorded draw, all in one compiled call.
-replacement : bool, default False
-    Draw rows independently instead of in shuffled epochs.
-self_check : bool, default True
-    Check at construction that the likelihoods of disjoint batches add up to that of all rows.
-data : dict, iterable or StreamedData, optional
-    Data that stays on disk: a source of rows for each of the model's `pm.Data` containers with a
-    row for each datum, as in ``{"X": memmap, "y": memmap}``. The containers hold a few rows as
-    placeholders.
-model : pymc.Model, optional
-    Default: the model on the context stack.
-rng : int or numpy.random.Generator, optional
-    `pm.sample` replaces it by each chain's own.
-initial_point : dict, optional
-    Point at which the compiled updates are tried out; default: the model's.
-compile_kwargs : dict, optional
-    For `pytensor.function`: ``{"mode": "JAX"}``, ``{"mode": "NUMBA"}``, ... The `backend=` and
-    `compile_kwargs=` of `pm.sample` do not reach a step that exists already.
-blocked : bool, default True
-    One step for all variables; False: one for each."""
+from pymc_sgmcmc.variables import continuous, counterparts
 
 FIRST_CALL = 100
 """Updates in the first compiled call, after which their speed is known."""
@@ -118,18 +82,7 @@ class SGMCMCStep(BlockedStep):
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         cls.stats_dtypes_shapes = _statistics(cls.algorithm_class.statistics, cls.step_size_names)
-        own = [
-            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default)
-            for f in fields(cls.algorithm_class)
-        ]
-        common = inspect.signature(SGMCMCStep.__init__).parameters
-        shared = [p for p in common.values() if p.name not in ("self", "hyperparameters")]
-        cls.__signature__ = inspect.Signature(shared[:2] + own + shared[2:])
-        if cls.__doc__:
-            common_doc = textwrap.indent(COMMON_PARAMETERS, "    ").lstrip()
-            batches_doc = common_doc[common_doc.index("batch_size :") :]
-            cls.__doc__ = cls.__doc__.replace("{common}", common_doc)
-            cls.__doc__ = cls.__doc__.replace("{batches}", batches_doc)
+        describe(cls, SGMCMCStep.__init__)
 
     def __init__(
         self,
@@ -162,7 +115,7 @@ class SGMCMCStep(BlockedStep):
         self._compile_kwargs = dict(compile_kwargs or {})
         model = modelcontext(model)
         self.model = model if latents is None else without_latents(model, latents.vars)
-        self.vars = continuous(self.model, _counterparts(model, self.model, vars))
+        self.vars = continuous(self.model, counterparts(model, self.model, vars))
         self.algorithm = self.bind(self.model, self.vars, hyperparameters)
         options: dict[str, Any] = {
             "batch_size": batch_size,
@@ -567,46 +520,3 @@ def _statistics(
 
 def _map(function, state: dict[str, list]) -> dict[str, list]:
     return {name: [function(a) for a in arrays] for name, arrays in state.items()}
-
-
-def _counterparts(model: Model, smaller: Model, vars) -> list | None:
-    """Variables of a model as those of the model without its latent variables."""
-    if vars is None:
-        return None
-    own = {value: smaller.rvs_to_values.get(rv) for rv, value in model.rvs_to_values.items()}
-    found = []
-    for var in vars if isinstance(vars, list | tuple) else [vars]:
-        value = own.get(model.rvs_to_values.get(var, var), var)
-        if value is None:
-            raise ValueError(
-                f"'{var.name}' is one of latents=: it is integrated out, not sampled. Take it out "
-                "of vars or out of latents."
-            )
-        found.append(value)
-    return found
-
-
-def continuous(model: Model, vars) -> list:
-    """Value variables to sample, all of them continuous."""
-    if vars is None:
-        chosen = list(model.value_vars)
-    else:
-        vars = list(vars) if isinstance(vars, list | tuple) else [vars]
-        known = {*model.free_RVs, *model.value_vars}
-        for var in vars:
-            if var not in known:
-                names = ", ".join(f"'{rv.name}'" for rv in model.free_RVs)
-                raise ValueError(
-                    f"{getattr(var, 'name', None) or var!r} is not a free variable of the model. "
-                    f"It has: {names}."
-                )
-        chosen = get_value_vars_from_user_vars(vars, model)
-    for var in chosen:
-        if not np.issubdtype(np.dtype(var.dtype), np.floating):
-            raise ValueError(
-                f"'{var.name}' is discrete ({var.dtype}) and has no gradient. If it has a value "
-                f"for each row of the data, integrate it out: latents=sgm.Gibbs(['{var.name}']). "
-                "Else leave it to another step: name the continuous variables, as in "
-                "step=[Sampler([w, b], ...), pm.Metropolis([z])]."
-            )
-    return chosen

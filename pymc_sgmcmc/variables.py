@@ -1,0 +1,48 @@
+"""Which variables a step moves."""
+
+import numpy as np
+from pymc.model import Model
+from pymc.util import get_value_vars_from_user_vars
+
+
+def counterparts(model: Model, smaller: Model, vars) -> list | None:
+    """Variables of a model as those of the model without its latent variables."""
+    if vars is None:
+        return None
+    own = {value: smaller.rvs_to_values.get(rv) for rv, value in model.rvs_to_values.items()}
+    found = []
+    for var in vars if isinstance(vars, list | tuple) else [vars]:
+        value = own.get(model.rvs_to_values.get(var, var), var)
+        if value is None:
+            raise ValueError(
+                f"'{var.name}' is one of latents=: it is integrated out, not sampled. Take it out "
+                "of vars or out of latents."
+            )
+        found.append(value)
+    return found
+
+
+def continuous(model: Model, vars) -> list:
+    """Value variables to sample, all of them continuous."""
+    if vars is None:
+        chosen = list(model.value_vars)
+    else:
+        vars = list(vars) if isinstance(vars, list | tuple) else [vars]
+        known = {*model.free_RVs, *model.value_vars}
+        for var in vars:
+            if var not in known:
+                names = ", ".join(f"'{rv.name}'" for rv in model.free_RVs)
+                raise ValueError(
+                    f"{getattr(var, 'name', None) or var!r} is not a free variable of the model. "
+                    f"It has: {names}."
+                )
+        chosen = get_value_vars_from_user_vars(vars, model)
+    for var in chosen:
+        if not np.issubdtype(np.dtype(var.dtype), np.floating):
+            raise ValueError(
+                f"'{var.name}' is discrete ({var.dtype}) and has no gradient. If it has a value "
+                f"for each row of the data, integrate it out: latents=sgm.Gibbs(['{var.name}']). "
+                "Else leave it to another step: name the continuous variables, as in "
+                "step=[Sampler([w, b], ...), pm.Metropolis([z])]."
+            )
+    return chosen
