@@ -1,15 +1,12 @@
 r"""A continuous latent variable's move within a Gibbs sweep.
 
-On the unconstrained scale u, with the logarithm f of the full conditional of one unit, slope f' and
-curvature f'' there, the proposal is
-
-    N(u + f'(u) / k, 1 / k),    k = abs(f''(u)),
-
-accepted by Metropolis and Hastings' rule. A Gaussian conditional is drawn exactly: the proposal is
-the conditional itself and always accepted. Variables with a transform (positive ones, say) have
-tails on the unconstrained scale that fall off as exp(-s abs(u)), in which k vanishes: of their
-proposals half are N(u, s^2) with log s uniform. The first sweeps of a fresh chain climb instead:
-to u + f'(u) / k, at most `MAX_CLIMB` away, wherever f is larger.
+On the unconstrained scale u, with the logarithm f of the full conditional of one unit: a draw from
+the member of a family that matches slope and curvature of f (see `pymc_sgmcmc.proposals`),
+accepted by Metropolis and Hastings' rule. A full conditional of the family itself is drawn exactly:
+normal; Gamma of a positive variable; Beta of one in the unit interval. Variables with a
+transform have tails on the unconstrained scale in which the curvature vanishes, so they move once
+more, to N(u, s^2) with log s uniform. The first sweeps of a fresh chain climb instead: to
+u + f'(u) / abs(f''(u)), at most `MAX_CLIMB` away, wherever f is larger.
 """
 
 from dataclasses import dataclass
@@ -23,6 +20,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.algorithm import Tensors
 from pymc_sgmcmc.conditionals import Conditional, boundary, conditional, moved
 from pymc_sgmcmc.latents import Joint, LocalVariable
+from pymc_sgmcmc.proposals import Normal, Proposal, proposal_for
 from pymc_sgmcmc.stream import Stream
 from pymc_sgmcmc.strict_scan import strict_scan
 from pymc_sgmcmc.substitute import substitute
@@ -47,6 +45,7 @@ class Continuous:
     log_jacobian: TensorVariable
     """For each row, a function of ``u``."""
     n_rows: int
+    proposal: Proposal
     transformed: bool
 
     copies: ClassVar[int] = 1
@@ -77,7 +76,8 @@ class Continuous:
             jacobian = transform.log_jac_det(unfolded, *inputs)
             log_jacobian = jacobian.sum(axis=tuple(range(1, jacobian.ndim)))
         start = start.reshape((n, -1))
-        return cls(terms, u, z, start, log_jacobian, n, transform is not None)
+        own = proposal_for(transform)
+        return cls(terms, u, z, start, log_jacobian, n, own, transform is not None)
 
     @property
     def _fixed(self) -> list[Variable]:
@@ -117,63 +117,72 @@ class Continuous:
         n_units = self.u.type.shape[1]
         k = len(c.maps)
         start, maps, fixed = each_sweep[0], each_sweep[1 : k + 1], each_sweep[k + 1 :]
+        proposal = self.proposal
         normals = stream.draw(pt.random.normal, size=(n_units, n), dtype=dtype)
         uniforms = stream.draw(pt.random.uniform, size=(n_units, n), dtype=dtype)
-        walk_precisions = pt.zeros((n_units, n), dtype=dtype)
+        walks = []
         if self.transformed:
             log_scale = stream.draw(pt.random.uniform, *LOG_SCALES, size=(n_units, n), dtype=dtype)
-            walks = pt.lt(stream.draw(pt.random.uniform, size=(n_units, n), dtype=dtype), 0.5)
-            walk_precisions = pt.switch(walks, pt.exp(-2 * log_scale), 0).astype(dtype)
+            steps = stream.draw(pt.random.normal, size=(n_units, n), dtype=dtype)
+            walk_uniforms = stream.draw(pt.random.uniform, size=(n_units, n), dtype=dtype)
+            walks = [pt.exp(log_scale) * steps, walk_uniforms]
 
         t, unit = pt.tensor("t", shape=(n,), dtype=dtype), pt.vector("unit", dtype=dtype)
         columns = [column.type() for column in _slices(c.columns)]
         f = self._density(t, unit, c.maps, columns)
         slope = pt.grad(f.sum(), t, disconnected_inputs="ignore")
         curvature = pt.grad(slope.sum(), t, disconnected_inputs="ignore")
-        precision = pt.maximum(pt.abs(curvature), np.finfo(dtype).tiny ** 0.5)
         limit = MAX_CLIMB if self.transformed else np.inf
-        climbed = t + pt.clip(slope / precision, -limit, limit)
-        walk = pt.tensor("walk", shape=(n,), dtype=dtype)
-        is_walk = walk > 0
-        mean = pt.switch(is_walk, t, t + slope / precision)
-        template = [f, mean, pt.switch(is_walk, walk, precision), climbed]
+        steepest = Normal().matched(t, slope, curvature)[0] - t
+        template = [f, t + pt.clip(steepest, -limit, limit)]
+        template += proposal.matched(t, slope, curvature)
 
-        def one_unit(now_unit, normal, uniform, now_walk, *args):
+        def one_unit(now_unit, normal, uniform, *args):
             take = iter(args).__next__
+            now_walks = [take() for _ in walks]
             now_columns = [take() for _ in columns]
             now_u, now_maps = take(), [take() for _ in maps]
+            inner = Stream(take() if proposal.draws_within else None)
             now_fixed = [take() for _ in fixed]
             climbing = take()
-            replace = {self.u: now_u, unit: now_unit, walk: now_walk}
+            replace = {self.u: now_u, unit: now_unit}
             if c.is_affine:
                 replace |= dict(zip([*c.maps, *columns], [*now_maps, *now_columns], strict=True))
             replace |= dict(zip(self._fixed, now_fixed, strict=True))
             old = substitute([self._of_unit(unit)], replace)[0]
-            f0, mean0, precision0, uphill = substitute(template, replace | {t: old})
-            new = pt.switch(climbing, uphill, mean0 + normal / pt.sqrt(precision0))
-            f1, mean1, precision1, _ = substitute(template, replace | {t: new})
-            there = 0.5 * pt.log(precision0) - 0.5 * normal**2
-            back = 0.5 * pt.log(precision1) - 0.5 * precision1 * (old - mean1) ** 2
-            ratio = f1 - f0 + pt.switch(climbing, 0, back - there)
+            f0, uphill, *there = substitute(template, replace | {t: old})
+            new = pt.switch(climbing, uphill, proposal.draw(there, normal, inner)).astype(dtype)
+            f1, _, *back = substitute(template, replace | {t: new})
+            correction = proposal.log_density(back, old) - proposal.log_density(there, new)
+            ratio = f1 - f0 + pt.switch(climbing, 0, correction)
             accepted = pt.switch(climbing, 0, pt.log(uniform)) < ratio
             new = pt.switch(accepted, new, old)
+            if now_walks:
+                step, walk_uniform = now_walks
+                [f2] = substitute([f], replace | {t: new + step})
+                goes = (pt.log(walk_uniform) < f2 - pt.switch(accepted, f1, f0)) & ~climbing
+                new = pt.switch(goes, new + step, new)
             u = now_u + (new - old)[:, None] * now_unit
+            drawn = [inner.rng] if proposal.draws_within else []
             if not c.is_affine:
-                return [u]
+                return [u, *drawn]
             z0, z1 = (substitute([self.z], replace | {self.u: v})[0] for v in (now_u, u))
             steps = ((z1 - z0).reshape(now_u.shape) * now_unit).sum(axis=1)
-            return [u, *moved(now_maps, now_columns, steps)]
+            return [u, *moved(now_maps, now_columns, steps), *drawn]
 
         states = maps if c.is_affine else []
         if not c.is_affine:
             maps = []
-        u, *_ = strict_scan(
+        rng = [stream.rng] if proposal.draws_within else []
+        u, *others = strict_scan(
             one_unit,
-            sequences=[pt.eye(n_units, dtype=dtype), normals, uniforms, walk_precisions, *once],
-            outputs_info=[start, *states],
+            sequences=[pt.eye(n_units, dtype=dtype), normals, uniforms, *walks, *once],
+            outputs_info=[start, *states, *rng],
             non_sequences=[*fixed, climbing],
             n_steps=n_units,
         )
+        if proposal.draws_within:
+            stream.rng = others[-1]
         replace = dict(zip(self._fixed, fixed, strict=True)) | {self.u: u[-1]}
         return substitute([self.z], replace)[0]
 

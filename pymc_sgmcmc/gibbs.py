@@ -23,6 +23,7 @@ from pymc_sgmcmc.algorithm import State, Tensors
 from pymc_sgmcmc.conditionals import Binary, Enumerated, Move, boundary, conditional
 from pymc_sgmcmc.continuous import Continuous
 from pymc_sgmcmc.latents import Draws, Joint, Latents, LocalVariable, whole_number
+from pymc_sgmcmc.simplex_move import Simplexes
 from pymc_sgmcmc.stream import Stream
 from pymc_sgmcmc.strict_scan import strict_scan
 from pymc_sgmcmc.substitute import substitute
@@ -35,8 +36,9 @@ class Gibbs(Latents):
 
     Discrete variables with few values (Bernoulli, Categorical, DiscreteUniform and Binomial with
     constant parameters) are drawn from their full conditionals by enumeration. Continuous ones move
-    by a Metropolis step whose proposal matches value, slope and curvature of the full conditional's
-    logarithm on the unconstrained scale: where that is Gaussian, it is the full conditional itself.
+    by a Metropolis step whose proposal matches slope and curvature of the full conditional's
+    logarithm. Where that is normal, Gamma (of a positive variable), Beta (in the unit interval) or
+    Dirichlet (on a simplex), the proposal is the full conditional itself.
 
     Parameters
     ----------
@@ -59,7 +61,7 @@ class Gibbs(Latents):
 
     Notes
     -----
-    The statistic ``latent_moves`` is the mean share of units that a sweep changes:
+    The statistic ``latent_moves`` is the mean share of units that a sweep changes.
     for continuous variables the acceptance rate. Doubly stochastic paper, section 2.2 and A.1
     (Du, Zhu, Zhang 2017).
 
@@ -129,26 +131,26 @@ class Gibbs(Latents):
         In the first ``n_climbs`` sweeps continuous variables go uphill instead.
         """
         placeholders = [v.value for v in joint.variables]
-        moves = [self._move(joint, v) for v in joint.variables]
+        moves = [(i, m) for i, v in enumerate(joint.variables) for m in self._moves(joint, v)]
         # what does not depend on z is computed once, outside of the sweeps
-        each_sweep = [move.each_sweep for move in moves]
+        each_sweep = [move.each_sweep for _, move in moves]
         outside = boundary(placeholders, [e for own in each_sweep for e in own])
-        copies = list(dict.fromkeys(move.copies for move in moves))
+        copies = list(dict.fromkeys(move.copies for _, move in moves))
         given = {k: joint.evaluate(outside, copies=k) for k in copies}
-        once = [joint.evaluate(move.once) for move in moves]
+        once = [joint.evaluate(move.once) for _, move in moves]
 
         def sweep(climbing, *args):
             take = iter(args).__next__
             z = [take() for _ in joint.variables]
             inner = Stream(take())
             given = {k: [take() for _ in outside] for k in copies}
-            for i, move in enumerate(moves):
+            for (i, move), own_each, own_once in zip(moves, each_sweep, once, strict=True):
                 tiled = [pt.concatenate([v] * move.copies) if move.copies > 1 else v for v in z]
                 replace = dict(
                     zip([*outside, *placeholders], [*given[move.copies], *tiled], strict=True)
                 )
-                now = substitute(each_sweep[i], replace)
-                drawn = move.sweep(z[i], [take() for _ in once[i]], now, inner, climbing)
+                now = substitute(own_each, replace)
+                drawn = move.sweep(z[i], [take() for _ in own_once], now, inner, climbing)
                 z[i] = pt.specify_shape(drawn, z[i].type.shape).astype(z[i].dtype)
             return [*z, inner.rng]
 
@@ -164,16 +166,20 @@ class Gibbs(Latents):
         )
         return draws
 
-    def _move(self, joint: Joint, variable: LocalVariable) -> Move:
+    def _moves(self, joint: Joint, variable: LocalVariable) -> list[Move]:
+        """How a sweep draws a variable: one move after the other."""
         if variable.name in self.conditional:
-            return Given(joint, self.conditional[variable.name])
+            return [Given(joint, self.conditional[variable.name])]
         if not variable.is_discrete:
-            return Continuous.of(joint, variable)
+            by_unit = Continuous.of(joint, variable)
+            return (
+                [Simplexes.of(joint, variable), by_unit] if Simplexes.fits(variable) else [by_unit]
+            )
         assert variable.support is not None  # `check` has seen to it
         binary = len(variable.support) == 2
         kind = Binary if binary else Enumerated
         terms = conditional(joint, variable, logistic=binary)
-        return kind(terms, variable.support, joint.n_rows)
+        return [kind(terms, variable.support, joint.n_rows)]
 
 
 class Given:

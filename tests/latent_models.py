@@ -31,7 +31,8 @@ BINARY = repeated(rng.integers(2, size=(5, 6)))
 REAL = repeated(rng.normal(size=(5, 3)) * 1.5)
 COUNT = repeated(rng.poisson(4.0, size=5))
 N = len(BINARY)
-COORDS = {"obs": range(N), "pixel": range(6), "hidden": range(4), "top": range(2), "out": range(3)}
+COORDS = {"obs": range(N), "pixel": range(6), "hidden": range(4), "top": range(2)}
+COORDS |= {"out": range(3), "one": range(1)}
 
 
 def categorical_mixture():
@@ -151,6 +152,22 @@ def gamma_poisson_marginal():
     return model
 
 
+def gamma_precision():
+    """Student's t as a normal distribution of unknown precision."""
+    with pm.Model(coords=COORDS) as model:
+        nu, sigma = pm.HalfNormal("nu", 5), pm.HalfNormal("sigma", 1)
+        precision = pm.Gamma("precision", alpha=nu / 2, beta=nu / 2 * sigma**2, dims="obs")
+        pm.Normal("y", 0.3, tau=precision[:, None], observed=REAL[:, :1], dims=("obs", "one"))
+    return model
+
+
+def gamma_precision_marginal():
+    with pm.Model(coords=COORDS) as model:
+        nu, sigma = pm.HalfNormal("nu", 5), pm.HalfNormal("sigma", 1)
+        pm.StudentT("y", nu, mu=0.3, sigma=sigma, observed=REAL[:, :1], dims=("obs", "one"))
+    return model
+
+
 def beta_binomial():
     with pm.Model(coords=COORDS) as model:
         a, b = pm.HalfNormal("a", 3), pm.HalfNormal("b", 3)
@@ -211,6 +228,7 @@ CASES = [
     Case(counted_factors, ["z"], {"z": [0, 1, 2]}, {}),
     Case(linear_factor, ["f"], linear_factor_marginal, {}),
     Case(gamma_poisson, ["rate"], gamma_poisson_marginal, {}),
+    Case(gamma_precision, ["precision"], gamma_precision_marginal, {}),
     Case(beta_binomial, ["p"], beta_binomial_marginal, {}),
     Case(dirichlet_multinomial, ["p"], dirichlet_multinomial_marginal, {}),
 ]

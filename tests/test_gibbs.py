@@ -29,6 +29,7 @@ from pymc_sgmcmc.latents import without_latents
 from pymc_sgmcmc.stream import Stream
 from pymc_sgmcmc.substitute import substitute
 
+CONJUGATE = ["gamma_poisson", "gamma_precision", "beta_binomial", "dirichlet_multinomial"]
 CALLS = 16
 Z = 5.0
 """Standard errors allowed, of the mean over `CALLS` evaluations with seeded, independent draws."""
@@ -106,6 +107,21 @@ def test_gradient_is_that_of_the_marginalised_model(case):
     errors = np.concatenate([np.ravel(np.std(v, axis=0)) for v in estimates.values()])
     scale = np.sqrt(np.mean(np.concatenate([np.ravel(g) for g in exact.values()]) ** 2))
     assert errors.max() < scale  # the comparison can tell
+
+
+@pytest.mark.parametrize("name", CONJUGATE)
+def test_conjugate_conditionals_are_drawn_exactly(name):
+    """No burn-in, and one draw that owes nothing to its start: an unbiased gradient."""
+    [case] = [case for case in CASES if case.name == name]
+    model = case.model()
+    theta = random_theta(model, case.latents)
+    source = source_of(model, sgm.Gibbs(case.latents, n_samples=1, burn_in=0))
+    evaluate = Evaluator(source, lambda e: [*e.likelihood, *e.diagnostics])
+    calls = [evaluate(theta, np.arange(N)) for _ in range(2 * CALLS)]
+    *gradients, moves = zip(*calls, strict=True)
+    names = [v.name for v in source.vars]
+    assert_mean_is(dict(zip(names, gradients, strict=True)), exact_gradient(case, theta))
+    assert np.all(np.array(moves) == 1)  # each draw is accepted
 
 
 def test_a_conditional_of_the_users_own_is_used():
