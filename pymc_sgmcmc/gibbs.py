@@ -61,9 +61,8 @@ class Gibbs(Latents):
 
     Notes
     -----
-    The statistic ``latent_moves`` is the mean share of units that a sweep changes.
-    for continuous variables the acceptance rate. Doubly stochastic paper, section 2.2 and A.1
-    (Du, Zhu, Zhang 2017).
+    The statistic ``latent_moves`` is the mean share of units that a sweep changes. Doubly
+    stochastic paper, section 2.2 and A.1 (Du, Zhu, Zhang 2017).
 
     Examples
     --------
