@@ -249,7 +249,11 @@ def main():
     model = belief_network(images.train, args.sizes, args.autoregressive)
     z = [f"z{k + 1}" for k in range(len(args.sizes))]
     neural = args.latents == "neural"
-    latents = sgm.NeuralImportance(z, 5) if neural else sgm.Gibbs(z, n_samples=5, burn_in=5)
+    latents = (
+        sgm.NeuralImportance(z, 5, autoregressive=args.autoregressive)
+        if neural
+        else sgm.Gibbs(z, n_samples=5, burn_in=5)
+    )
     step, idata, seconds = train(model, latents, images.train, args)
     took = seconds[-1]
     report.print(

@@ -50,6 +50,9 @@ class NeuralImportance(Latents):
     weights : dict of arrays, optional
         Initial weights of the network, by name. Needed with ``proposal``; for the default network
         those that `trained` gives.
+    autoregressive : bool, default False
+        Let each unit of a Bernoulli variable depend on those drawn before it, in the default
+        network: a better proposal where units explain each other away, drawn unit by unit.
     learning_rate : float, default 0.001
         Of Adam. 0 keeps the network as it is.
 
@@ -85,6 +88,7 @@ class NeuralImportance(Latents):
         *,
         proposal: Proposal | None = None,
         weights: Mapping[str, np.ndarray] | None = None,
+        autoregressive: bool = False,
         learning_rate: float = 1e-3,
     ):
         super().__init__(vars, n_samples)
@@ -94,8 +98,11 @@ class NeuralImportance(Latents):
             raise ValueError(f"learning_rate={learning_rate!r} must be a finite number >= 0.")
         if proposal is not None and weights is None:
             raise ValueError("proposal= needs weights=, a dict of its initial arrays.")
+        if proposal is not None and autoregressive:
+            raise ValueError("autoregressive=True is for the default network: leave out proposal=.")
         self.proposal = proposal
         self.weights = weights
+        self.autoregressive = autoregressive
         self.learning_rate = float(learning_rate)
 
     def check(self, joint):
@@ -110,7 +117,7 @@ class NeuralImportance(Latents):
 
     def _network(self, joint: Joint) -> Recognition:
         if self.proposal is None:
-            return Inverted(joint, self.weights)
+            return Inverted(joint, self.weights, self.autoregressive)
         return Custom(joint.variables, self.proposal, self.weights or {})
 
     def draw(self, joint, state, stream):
@@ -161,6 +168,7 @@ class NeuralImportance(Latents):
             [v.name for v in step.source.joint.variables],
             self.n_samples,
             proposal=self.proposal,
+            autoregressive=self.autoregressive,
             weights=dict(zip(names, step.sampler_state["network"], strict=True)),
             learning_rate=self.learning_rate,
         )

@@ -20,6 +20,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.algorithm import Tensors
 from pymc_sgmcmc.latents import Joint, LocalVariable
 from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.strict_scan import strict_scan
 
 type Named = dict[str, TensorVariable]
 type Proposal = Callable[[str, Named, Named, Named], Any]
@@ -38,6 +39,40 @@ class Bernoulli:
     def log_q(self, logit, z):
         """Log probability of each element."""
         return z * logit - pt.softplus(logit)
+
+
+class AutoregressiveBernoulli:
+    """Parameters: logits, shaped like z, and the links S of the flat units: sum_i<j S_ji z_i."""
+
+    outputs = 1
+
+    def draw(self, parameters, shape, stream):
+        """Draw unit after unit; those drawn move the log odds of those after them."""
+        logits, links = parameters
+        n_units = math.prod(shape[2:])
+        of_units = logits.reshape((*_lead(logits), n_units)).dimshuffle(2, 0, 1)
+        of_units = pt.broadcast_to(of_units, (n_units, *shape[:2]))
+        uniforms = stream.draw(pt.random.uniform, size=of_units.type.shape, dtype=logits.dtype)
+
+        def unit(j, uniform, link, now):
+            z = (uniform < pt.sigmoid(now[j])).astype(now.dtype)
+            return [z, now + link[:, None, None] * z]
+
+        z, _ = strict_scan(
+            unit,
+            sequences=[pt.arange(n_units), uniforms, pt.tril(links, -1).T],
+            outputs_info=[None, of_units],
+            non_sequences=[],
+            n_steps=n_units,
+        )
+        return z.dimshuffle(1, 2, 0).reshape(shape)
+
+    def log_q(self, parameters, z):
+        """Log probability of each element, given those before it."""
+        logits, links = parameters
+        n_units = links.type.shape[0]
+        within = z.reshape((-1, n_units)) @ pt.tril(links, -1).T
+        return Bernoulli().log_q(logits + within.reshape(z.shape), z)
 
 
 class Categorical:
@@ -75,8 +110,13 @@ class Normal:
         return -0.5 * ((z - mean) / pt.exp(log_sd)) ** 2 - log_sd - 0.5 * math.log(2 * math.pi)
 
 
-def family_of(variable: LocalVariable) -> Bernoulli | Categorical | Normal:
+type Family = Bernoulli | AutoregressiveBernoulli | Categorical | Normal
+
+
+def family_of(variable: LocalVariable, autoregressive: bool = False) -> Family:
     """Family of q for a latent variable.
+
+    ``autoregressive`` lets the units of a Bernoulli one depend on each other.
 
     Raises
     ------
@@ -85,7 +125,8 @@ def family_of(variable: LocalVariable) -> Bernoulli | Categorical | Normal:
     """
     op = variable.batch_rv.owner.op
     if isinstance(op, BernoulliRV):
-        return Bernoulli()
+        several = math.prod(variable.shape) > 1
+        return AutoregressiveBernoulli() if autoregressive and several else Bernoulli()
     if isinstance(op, CategoricalRV) and variable.support is not None:
         return Categorical(len(variable.support))
     transform = variable.transform
@@ -127,9 +168,9 @@ def _constrained(
 class Recognition(ABC):
     """A recognition network for the latent variables of a model."""
 
-    def __init__(self, order: Sequence[LocalVariable]):
+    def __init__(self, order: Sequence[LocalVariable], autoregressive: bool = False):
         self.order = list(order)
-        self.families = {v.name: family_of(v) for v in self.order}
+        self.families = {v.name: family_of(v, autoregressive) for v in self.order}
 
     names: list[str]
     """Of the weights."""
@@ -190,10 +231,16 @@ class Inverted(Recognition):
 
     The variables are drawn in the reverse of the model's order. Each depends on those of its
     Markov blanket that are known by then: the observed or drawn variables that depend on it in the
-    model, and their other parents already drawn.
+    model, and their other parents already drawn. With ``autoregressive``, each unit of a Bernoulli
+    variable depends on those before it too.
     """
 
-    def __init__(self, joint: Joint, weights: Mapping[str, np.ndarray] | None = None):
+    def __init__(
+        self,
+        joint: Joint,
+        weights: Mapping[str, np.ndarray] | None = None,
+        autoregressive: bool = False,
+    ):
         self.weights = weights
         self.inputs: dict[str, list[str]] = {}
         names = joint.names
@@ -211,7 +258,7 @@ class Inverted(Recognition):
             blanket = {name for t in touching[name] for name in (t.name, *t.depends_on)}
             self.inputs[name] = [other for other in known if other in blanket]
             order.append(name)
-        super().__init__([joint.variables[names.index(name)] for name in order])
+        super().__init__([joint.variables[names.index(name)] for name in order], autoregressive)
         self.widths = {name: _width(name, value) for name, value in joint.observed.items()}
         for v in self.order:
             one_hot = self.families[v.name]
@@ -223,6 +270,8 @@ class Inverted(Recognition):
             for name in self.inputs[v.name]:
                 self.shapes[f"{v.name} from {name}"] = (self.widths[name], n_out)
             self.shapes[v.name] = (n_out,)
+            if isinstance(self.families[v.name], AutoregressiveBernoulli):
+                self.shapes[_within(v)] = (n_out, n_out)
         self.names = list(self.shapes)
         given = self.shapes if weights is None else {n: np.shape(w) for n, w in weights.items()}
         if given != self.shapes:
@@ -233,7 +282,7 @@ class Inverted(Recognition):
             return {name: np.asarray(self.weights[name]) for name in self.names}
         weights = {}
         for name, shape in self.shapes.items():
-            sd = math.sqrt(2 / sum(shape)) if len(shape) == 2 else 0  # Glorot and Bengio 2010
+            sd = math.sqrt(2 / sum(shape)) if " from " in name else 0  # Glorot and Bengio 2010
             weights[name] = sd * rng.normal(size=shape)
         return weights
 
@@ -252,7 +301,15 @@ class Inverted(Recognition):
             both = total.reshape((*_lead(total), 2, *variable.shape))
             return both[:, :, 0], both[:, :, 1]
         shape = variable.shape + ((family.outputs,) if isinstance(family, Categorical) else ())
-        return total.reshape((*_lead(total), *shape))
+        logits = total.reshape((*_lead(total), *shape))
+        if isinstance(family, AutoregressiveBernoulli):
+            return logits, weights[_within(variable)]
+        return logits
+
+
+def _within(variable: LocalVariable) -> str:
+    """Name of the links between a variable's units."""
+    return f"{variable.name} within"
 
 
 def _lead(value: TensorVariable) -> list:

@@ -223,11 +223,30 @@ def factor():
     return model, {"w": w}, weights, gradient, evidence
 
 
-@pytest.mark.parametrize("case", [one_unit, normal_mixture, factor])
+def explaining_away():
+    """Two units that the data make dependent: p(z | x) of one x, unit after unit."""
+    model = belief_network(np.repeat(PATTERNS[:1], 3 * COPIES, axis=0))
+    _, log_p, gradient = states_of_network(THETA, PATTERNS[0])
+    p = np.exp(log_softmax(log_p)).reshape(2, 2)  # p[z_0, z_1]
+    log_odds = np.log(p[:, 1] / p[:, 0])  # of unit 1, given unit 0
+    weights = {
+        "z from x": np.zeros((4, 2)),
+        "z": np.array([np.log(p[1].sum() / p[0].sum()), log_odds[0]]),
+        # nothing on and above the diagonal counts
+        "z within": np.array([[5.0, -7.0], [log_odds[1] - log_odds[0], 3.0]]),
+    }
+    assert abs(weights["z within"][1, 0]) > 0.2
+    return model, THETA, weights, 3 * p.ravel() @ gradient, np.full(3, logsumexp(log_p))
+
+
+@pytest.mark.parametrize("case", [one_unit, normal_mixture, factor, explaining_away])
 def test_exact_network(case):
     """With q the posterior itself all weights are p(x | theta) and the gradient is unbiased."""
     model, theta, weights, expected, evidence = case()
-    latents = sgm.NeuralImportance(["z"], 3, weights=weights, learning_rate=0)
+    units_see_each_other = case is explaining_away
+    latents = sgm.NeuralImportance(
+        ["z"], 3, weights=weights, autoregressive=units_see_each_other, learning_rate=0
+    )
     draws, ess = estimates(model, latents, theta, 3 * COPIES)
     np.testing.assert_allclose(ess, 3, rtol=1e-9)
     assert_mean(draws / COPIES, expected)
@@ -273,6 +292,20 @@ def test_training_finds_the_posterior(case):
     assert divergence(untrained) > 0.02
     assert divergence(trained.weights) < 0.002
     assert stats["importance_ess"] > 9.9
+
+
+def test_units_that_see_each_other_find_a_dependent_posterior():
+    """Where a product over units cannot: all weights become alike."""
+    model, *_ = explaining_away()
+    # either unit explains the pixels, and both together explain them badly
+    w = np.array([[3.0, -3, 3, 3], [3.0, -3, 3, 3]])
+    theta = {"w": w, "c": -w[0] / 2, "b": np.zeros(2)}
+    ess = {}
+    for autoregressive in (False, True):
+        latents = sgm.NeuralImportance(["z"], 10, autoregressive=autoregressive, learning_rate=0.01)
+        ess[autoregressive] = train(model, latents, theta, batch_size=100)[1]["importance_ess"]
+    # of 3000 updates the first few hundred, that find the way, count
+    assert ess[False] < 9.7 < 9.9 < ess[True], ess
 
 
 def positive():
@@ -438,6 +471,8 @@ def test_errors_name_what_is_wrong():
         sgm.NeuralImportance(["z"], learning_rate=-1)
     with pytest.raises(ValueError, match="proposal= needs weights="):
         sgm.NeuralImportance(["z"], proposal=fixed_proposal)
+    with pytest.raises(ValueError, match="autoregressive=True is for the default network"):
+        sgm.NeuralImportance(["z"], proposal=fixed_proposal, weights={}, autoregressive=True)
     with pytest.raises(ValueError, match=r"the network needs the shapes {'z from x': \(4, 2\)"):
         small_step(weights={"z": np.zeros(2)})
     with pm.Model(coords={"obs": range(3)}) as model:
