@@ -108,6 +108,32 @@ def test_each_chain_draws_what_it_draws_alone(sampler, settings):
     assert len({tuple(chain[-1]) for chain in draws["w"]}) == CHAINS
 
 
+def mixture_step():
+    """Two samplers on one gradient, one of them on a simplex, and latent variables."""
+    rng = np.random.default_rng(1)
+    with pm.Model(coords={"obs": range(60)}):
+        weights = pm.Dirichlet("weights", [2.0, 2.0])
+        centre = pm.Normal("centre", [-1, 1], 2)
+        z = pm.Categorical("z", weights, dims="obs")
+        pm.Normal("y", centre[z], 1, observed=rng.normal(2 * rng.integers(2, size=60)), dims="obs")
+        return sgm.Groups(
+            [
+                sgm.SGRLD.on([weights], step_size=1e-3),
+                sgm.MSGNHT_S.on([centre], step_size=2e-3),
+            ],
+            batch_size=10,
+            thin=7,
+            latents=sgm.NeuralImportance(["z"], 3),
+            compile_kwargs={"mode": "JAX"},
+        )
+
+
+def test_groups_simplexes_and_latents_beside_each_other():
+    step = mixture_step()
+    draws, stats = together(step, 3)
+    assert_same(step, draws, stats, range(3))
+
+
 def test_a_chain_does_not_depend_on_those_beside_it(step):
     few, _ = together(step, 2)
     many, _ = together(step, 7)
