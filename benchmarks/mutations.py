@@ -138,7 +138,7 @@ MUTATIONS = [
              "f2 - pt.switch(accepted, f1, f0))", "0.7 * (f2 - pt.switch(accepted, f1, f0)))",
              "tests/test_gibbs.py"),
     Mutation("streams of files: chains together share rows", "feed.py",
-             "in steps[c]._batches[k].take(", "in steps[0]._batches[k].take(",
+             "self.steps[c]._batches[k].take(n * n", "self.steps[0]._batches[k].take(n * n",
              "tests/test_streamed_step.py"),
     Mutation("state: n_updates not saved", "step.py",
              "    n_updates: int\n    sampler_state", "    sampler_state", "tests/test_step.py"),

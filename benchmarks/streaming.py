@@ -29,6 +29,7 @@ import numpy as np
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "streaming.txt"
 LAYERS = [784, 400, 400, 10]
+CHAINS = 4
 WINDOWS = 4
 """Shuffle windows that each run reads at least."""
 CASES = {
@@ -140,6 +141,34 @@ def timed(directory, name, case, backend, seconds):
     return result
 
 
+def together(directory, name, case, backend, seconds):
+    """Microseconds an update of `CHAINS` vectorized chains, all of them counted."""
+    import pymc_sgmcmc as sgm
+
+    rows = open_rows(directory)
+    data = sgm.StreamedData(rows)
+    resident = {k: np.array(a[: case["resident"]]) for k, a in rows.items()}
+    steps = {
+        "streamed": make_step(name, case, backend, data.head(), data),
+        "resident": make_step(name, case, backend, resident),
+    }
+    drop_from_page_cache(directory)
+    draws = max(20, 4 * int(seconds))
+    times = {who: [] for who in steps}
+    for _ in range(4):  # the first compiles
+        for who, (step, start) in steps.items():
+            tree = sgm.sample(
+                draws, tune=0, chains=CHAINS, step=step, model=step.model, initvals=start,
+                chain_method="vectorized", random_seed=1, quiet=True,
+                compute_convergence_checks=False,
+            )  # fmt: skip
+            assert not tree.sample_stats["nonfinite"].any()
+            times[who].append(float(tree.posterior.attrs["sampling_time"]))
+    updates = draws * case["thin"] * CHAINS
+    result = {who: float(np.median(t[1:])) / updates * 1e6 for who, t in times.items()}
+    return result | {"rows_read": updates * case["batch"]}
+
+
 def memory_kb(kind):
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(kind):
@@ -205,7 +234,7 @@ def main():
     args = parser.parse_args()
     if args.do:
         what, directory, name, backend, seconds = args.do
-        measure = {"timed": timed, "memory": memory}[what]
+        measure = {"timed": timed, "together": together, "memory": memory}[what]
         case = case_of(name, args.quick)
         print(json.dumps(measure(Path(directory), name, case, backend, float(seconds))))
         return
@@ -244,6 +273,13 @@ def main():
                     f"  {backend:<6} streamed {r['streamed']:9.1f}   resident {r['resident']:9.1f}"
                     f"   updates per second {r['resident'] / r['streamed']:.2f}x "
                     f"(over the whole run {r['total_ratio']:.2f}x; {r['rows_read']:,} rows read)"
+                )
+            if name != "mlp":
+                r = in_a_process("together", directory, name, "JAX", seconds, args.quick)
+                write(
+                    f"  JAX, {CHAINS} chains in one call: streamed {r['streamed']:.1f}   resident "
+                    f"{r['resident']:.1f}   updates per second "
+                    f"{r['resident'] / r['streamed']:.2f}x ({r['rows_read']:,} rows a run)"
                 )
             if name == "mlp":
                 drop_from_page_cache(Path(directory))

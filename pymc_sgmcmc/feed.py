@@ -1,5 +1,6 @@
 """What the chains of one compiled call are fed with: row numbers, or streamed rows themselves."""
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import Any, NamedTuple
@@ -8,6 +9,12 @@ import numpy as np
 
 from pymc_sgmcmc.step import SGMCMCStep
 from pymc_sgmcmc.streaming import StreamedBatches
+
+IN_USE = 3
+"""Feeds that may be in use at a time: one is filled while two calls are under way."""
+ALIGNMENT = 64
+"""Bytes. Arrays that begin at such addresses JAX reads where they are, if it runs on the CPU;
+others it copies into fresh memory, which takes as long as many updates."""
 
 
 class Feed(NamedTuple):
@@ -22,38 +29,85 @@ class Feed(NamedTuple):
     """State of each chain's streams after these batches."""
 
 
-def feed(steps: Sequence[SGMCMCStep], threads: Executor, n: int, room: int, n_updates: int) -> Feed:
-    """Take the batches of ``n`` pieces of ``n_updates`` from each chain's streams.
+class Feeder:
+    """Takes batches from the streams of all chains, for one call after the other.
 
-    What is above ``n`` of the ``room`` in the arrays is never looked at.
+    Arrays are filled again after `IN_USE` feeds.
+
+    Parameters
+    ----------
+    steps : sequence of SGMCMCStep
+        One for each chain.
     """
-    first = steps[0]
-    rows: list[np.ndarray] = []
-    blocks: dict[int, np.ndarray] = {}
-    for k, stream in enumerate(first.source.rows):
-        shape = (room, len(steps), n_updates, stream.batch_size)
-        if stream.streamed is None:
-            numbers = np.zeros(shape, np.int32 if stream.n_rows < 2**31 else np.int64)
 
-            def fill(c, k=k, numbers=numbers):
-                taken = steps[c]._batches[k].take(n * n_updates)
-                numbers[:n, c] = taken.reshape(n, *numbers.shape[2:])
-        else:
+    def __init__(self, steps: Sequence[SGMCMCStep]):
+        self.steps = steps
+        self._turn = 0
+        self._arrays: dict[Any, np.ndarray] = {}
+
+    def feed(self, threads: Executor, n: int, room: int, n_updates: int) -> Feed:
+        """Take the batches of ``n`` pieces of ``n_updates`` from each chain's streams.
+
+        What is above ``n`` of the ``room`` in the arrays is never looked at.
+        """
+        first = self.steps[0]
+        self._turn = (self._turn + 1) % IN_USE
+        rows: list[np.ndarray] = []
+        blocks: dict[int, np.ndarray] = {}
+        for k, stream in enumerate(first.source.rows):
+            shape = (room, len(self.steps), n_updates, stream.batch_size)
+            if stream.streamed is None:
+                dtype = np.int32 if stream.n_rows < 2**31 else np.int64
+                rows.append(self._array((self._turn, k), shape, dtype))
+                self._fill_rows(threads, k, rows[k], n)
+                continue
             size = n_updates * stream.batch_size
-            numbers = np.broadcast_to(np.arange(size, dtype=np.int32).reshape(shape[2:]), shape)
             own = {
-                name: np.empty((*shape[:2], size, *f.shape), f.dtype)
+                name: self._array((self._turn, k, name), (*shape[:2], size, *f.shape), f.dtype)
                 for name, f in stream.streamed.formats.items()
             }
+            self._fill_blocks(threads, k, own, n, n_updates)
+            rows.append(self._numbers_in_block(k, shape))
             blocks |= {first._places[name]: block for name, block in own.items()}
+        return Feed(rows, blocks, [chain.batch_states for chain in self.steps])
 
-            def fill(c, k=k, own=own):
-                for name, taken in steps[c]._batches[k].take(n * n_updates).items():
-                    own[name][:n, c] = taken.reshape(n, -1, *taken.shape[1:])
+    def _array(self, key: tuple, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        array = self._arrays.get(key)
+        if array is None or array.shape != shape:
+            self._arrays[key] = array = _aligned(shape, np.dtype(dtype))
+        return array
 
-        list(threads.map(fill, range(len(steps))))
-        rows.append(numbers)
-    return Feed(rows, blocks, [chain.batch_states for chain in steps])
+    def _numbers_in_block(self, k: int, shape: tuple[int, ...]) -> np.ndarray:
+        """Row numbers of streamed rows: always the same."""
+        known = self._arrays.get((k,))
+        numbers = self._array((k,), shape, np.int32)
+        if numbers is not known:
+            numbers[:] = np.arange(math.prod(shape[2:])).reshape(shape[2:])
+        return numbers
+
+    def _fill_rows(self, threads: Executor, k: int, rows: np.ndarray, n: int) -> None:
+        def fill(c: int) -> None:
+            taken: Any = self.steps[c]._batches[k].take(n * rows.shape[2])
+            rows[:n, c] = taken.reshape(n, *rows.shape[2:])
+
+        list(threads.map(fill, range(len(self.steps))))
+
+    def _fill_blocks(
+        self, threads: Executor, k: int, blocks: dict[str, np.ndarray], n: int, n_updates: int
+    ) -> None:
+        def fill(c: int) -> None:
+            rows: Any = self.steps[c]._batches[k].take(n * n_updates)
+            for name, taken in rows.items():
+                blocks[name][:n, c] = taken.reshape(n, -1, *taken.shape[1:])
+
+        list(threads.map(fill, range(len(self.steps))))
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    n_bytes = math.prod(shape) * dtype.itemsize
+    raw = np.empty(n_bytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + n_bytes].view(dtype).reshape(shape)
 
 
 def bytes_per_update(step: SGMCMCStep) -> int:

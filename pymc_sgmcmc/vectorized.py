@@ -19,7 +19,7 @@ from pytensor.compile.mode import get_mode
 from pytensor.link.basic import JITLinker
 
 from pymc_sgmcmc.chains import Block, Event, Run, recorded
-from pymc_sgmcmc.feed import bytes_per_update, feed, most_updates
+from pymc_sgmcmc.feed import Feeder, bytes_per_update, most_updates
 from pymc_sgmcmc.plain import from_plain, to_plain
 from pymc_sgmcmc.schedules import step_sizes
 from pymc_sgmcmc.step import FIRST_CALL, SGMCMCState, SGMCMCStep
@@ -107,6 +107,7 @@ class Together:
         first._begin(self.points[0])  # compiles, where this process has not
         self._loop: Any = first._loop
         self.steps = [first, *(first.beside(rng, tune, draws) for rng in rngs[1:])]
+        self._feeder = Feeder(self.steps)
         self.most_draws_a_call = BYTES_PER_CALL
         self._room = self._draws_a_call = self._updates_a_call = 1
         self._shapes_run: set[tuple[int, int]] = set()
@@ -273,7 +274,7 @@ class Together:
             step.schedule, first * step.thin + done, n * n_updates, step._updates_per_epoch
         )
         h = h.astype(pytensor.config.floatX).reshape(n, n_updates, *h.shape[1:])
-        fed = self._helper.submit(feed, self.steps, self._threads, n, room, n_updates)
+        fed = self._helper.submit(self._feeder.feed, self._threads, n, room, n_updates)
         return Call(first, done, n, room, n_updates, h, fed)
 
     def _after(self, call: Call) -> tuple[int, int]:
