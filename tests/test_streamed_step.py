@@ -67,9 +67,8 @@ def mixture(rows):
 def make_step(model, data=None, **options):
     options = {"step_size": 0.005, "batch_size": 30, "thin": 7} | options
     options["compile_kwargs"] = {"mode": options.pop("mode", "JAX")}
-    sampler = options.pop("sampler", sgm.MSGNHT_S)
     with model:
-        return sampler(data=data, **options)
+        return sgm.MSGNHT_S(data=data, **options)
 
 
 def sample(model, step, **options):
@@ -295,10 +294,9 @@ def test_sample_and_resume(on_disk, tmp_path, method):
     [
         ("JAX", regression, {}, 2**26),
         ("JAX", regression, {}, 2400),
-        ("NUMBA", regression, {"sampler": sgm.SGLD, "replacement": True}, 2**26),
         ("JAX", mixture, {"latents": sgm.Gibbs(["z"], n_samples=3, burn_in=2)}, 2400),
     ],
-    ids=["whole draws", "parts of a draw", "threads", "latents"],
+    ids=["whole draws", "parts of a draw", "latents"],
 )
 def test_chains_together_read_what_each_reads_alone(
     on_disk, monkeypatch, mode, make_model, options, n_bytes

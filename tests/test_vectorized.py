@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
@@ -13,6 +14,7 @@ import pytest
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import vectorized
+from pymc_sgmcmc.threads import ThreadChains
 from pymc_sgmcmc.vectorized import Together
 
 jax = pytest.importorskip("jax")
@@ -132,6 +134,25 @@ def test_groups_simplexes_and_latents_beside_each_other():
     step = mixture_step()
     draws, stats = together(step, 3)
     assert_same(step, draws, stats, range(3))
+
+
+def test_threads_hand_each_chain_its_own_rows():
+    """Streamed rows take their place among the constants, piece by piece."""
+    seen = {}
+
+    def update(h, rows, theta, rng, scale, data):
+        seen.setdefault(float(theta[0]), []).append(data[rows].tolist())
+        return [theta, rng, 0.0, np.zeros((1, 1)), np.zeros(1), 0.0]
+
+    loop = SimpleNamespace(function=SimpleNamespace(vm=SimpleNamespace(jit_fn=update)))
+    constants = [np.asarray(1.0), np.zeros(2)]
+    rngs = [np.random.default_rng(c) for c in range(3)]
+    chains = ThreadChains(loop, constants, [np.arange(3.0)[:, None]], [], rngs, 0)
+    rows = np.broadcast_to(np.array([1, 0]), (4, 3, 1, 2))
+    block = np.arange(24.0).reshape(4, 3, 2)
+    chains.advance(2, 0, np.ones((4, 1)), [rows], {1: block})
+    expected = {float(c): [[[b, a]] for a, b in block[:2, c].tolist()] for c in range(3)}
+    assert seen == expected
 
 
 def test_a_chain_does_not_depend_on_those_beside_it(step):
