@@ -107,8 +107,8 @@ def open_rows(directory):
     return {name: np.load(directory / f"{name}.npy", mmap_mode="r") for name in ("X", "y")}
 
 
-def timed(directory, name, case, backend, seconds):
-    """Microseconds an update of both, taking turns."""
+def both_steps(directory, name, case, backend):
+    """The streamed data, and steps on it and on a subset in memory."""
     import pymc_sgmcmc as sgm
 
     rows = open_rows(directory)
@@ -118,6 +118,12 @@ def timed(directory, name, case, backend, seconds):
         "streamed": make_step(name, case, backend, data.head(), data),
         "resident": make_step(name, case, backend, resident),
     }
+    return data, steps
+
+
+def timed(directory, name, case, backend, seconds):
+    """Microseconds an update of both, taking turns."""
+    data, steps = both_steps(directory, name, case, backend)
     points = {who: start for who, (_, start) in steps.items()}
     times = {who: [] for who in steps}
     drop_from_page_cache(directory)
@@ -145,13 +151,7 @@ def together(directory, name, case, backend, seconds):
     """Microseconds an update of `CHAINS` vectorized chains, all of them counted."""
     import pymc_sgmcmc as sgm
 
-    rows = open_rows(directory)
-    data = sgm.StreamedData(rows)
-    resident = {k: np.array(a[: case["resident"]]) for k, a in rows.items()}
-    steps = {
-        "streamed": make_step(name, case, backend, data.head(), data),
-        "resident": make_step(name, case, backend, resident),
-    }
+    _, steps = both_steps(directory, name, case, backend)
     drop_from_page_cache(directory)
     draws = max(20, 4 * int(seconds))
     times = {who: [] for who in steps}

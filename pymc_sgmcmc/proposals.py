@@ -9,6 +9,7 @@ the curvature c of the log density there,
 - that of u = logit z with z ~ Beta(a, b) has a + b = -c / (z (1 - z)), a = s + (a + b) z.
 """
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 import numpy as np
@@ -62,7 +63,7 @@ class Normal:
         return 0.5 * pt.log(precision) - constant - 0.5 * precision * (u - mean) ** 2
 
 
-class OfTwoShapes:
+class OfTwoShapes(ABC):
     """Base of the families below: a `Normal` where no member of the family matches."""
 
     draws_within = True
@@ -85,14 +86,17 @@ class OfTwoShapes:
         own = self._log_density(a, b, u)
         return pt.switch(matches, own, self._fallback.log_density(of_normal, u))
 
+    @abstractmethod
     def _shapes(self, u, slope, curvature) -> tuple[TensorVariable, TensorVariable]:
-        raise NotImplementedError
+        """Parameters that match, of a member of the family if they are positive."""
 
+    @abstractmethod
     def _draw(self, a, b, stream) -> TensorVariable:
-        raise NotImplementedError
+        """Draw from the member."""
 
+    @abstractmethod
     def _log_density(self, a, b, u) -> TensorVariable:
-        raise NotImplementedError
+        """Log of the member's density."""
 
 
 def log_gamma_draws(a: TensorVariable, stream: Stream) -> TensorVariable:
