@@ -140,6 +140,8 @@ MUTATIONS = [
     Mutation("streams of files: chains together share rows", "feed.py",
              "self.steps[c]._batches[k].take(n * n", "self.steps[0]._batches[k].take(n * n",
              "tests/test_streamed_step.py"),
+    Mutation("streams: a call's batches overwritten while it runs", "feed.py",
+             "IN_USE = 3", "IN_USE = 1", "tests/test_vectorized.py"),
     Mutation("state: n_updates not saved", "step.py",
              "    n_updates: int\n    sampler_state", "    sampler_state", "tests/test_step.py"),
 ]  # fmt: skip
