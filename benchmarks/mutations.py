@@ -37,6 +37,7 @@ NORMALS = "tests/test_normals.py -k 'CVM or JAX or random123'"  # numba's are ca
 SIMPLEXES = "tests/test_samplers.py tests/test_sgrld.py -k simplex"
 GIBBS = "tests/test_gibbs.py tests/test_latents.py"
 IMPORTANCE = "tests/test_importance.py"
+COMPLETION = "tests/test_evaluation.py -k completion"
 FRESH = "tests/test_samplers.py -k fresh"
 BEGIN = "        self._begin(point)\n        theta, others = self._split(point)\n        potential"
 NOISE = "sd = pt.sqrt(2 * diffusion * dt)"
@@ -142,6 +143,11 @@ MUTATIONS = [
              "tests/test_streamed_step.py"),
     Mutation("streams: a call's batches overwritten while it runs", "feed.py",
              "IN_USE = 3", "IN_USE = 1", "tests/test_vectorized.py"),
+    Mutation("completion: elements that depend on each other drawn at once", "completion.py",
+             "{i: ever[among[ever, i]] for i in ever}", "{i: () for i in ever}", COMPLETION),
+    Mutation("completion: what is missing is looked at", "completion.py",
+             "known = pt.switch(missing, np.zeros((), floatX), np.ones((), floatX))",
+             "known = pt.ones_like(missing, dtype=floatX)", COMPLETION),
     Mutation("state: n_updates not saved", "step.py",
              "    n_updates: int\n    sampler_state", "    sampler_state", "tests/test_step.py"),
 ]  # fmt: skip

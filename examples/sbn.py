@@ -154,16 +154,27 @@ def evaluate(model, latents, draws, x, args, n_samples: int, n_temperatures: int
     )
 
 
-def samples(model, last, n: int, seed: int) -> np.ndarray:
-    """Pixel probabilities of n images drawn from the model."""
-    pm.set_data({"images": np.zeros((n, model["images"].eval().shape[1]), np.uint8)}, model=model,
-                coords={"row": np.arange(n)})  # fmt: skip
-    drawn = pm.sample_posterior_predictive(
-        last, model=model, var_names=["z1", "x"], random_seed=seed, progressbar=False
-    )
-    z = drawn.posterior_predictive["z1"].values[0, 0]
-    theta = last.posterior
-    return expit(z @ theta["w1"].values[0, 0] + theta["c1"].values[0, 0])
+def draw_units(rng, log_odds: np.ndarray, links: np.ndarray | None):
+    """Draw a layer, and its probabilities: each unit given those before it, if there are links."""
+    if links is None:
+        p = expit(log_odds)
+        return rng.random(p.shape) < p, p
+    drawn, p = np.zeros((2, *log_odds.shape))
+    for k in range(log_odds.shape[1]):
+        p[:, k] = expit(log_odds[:, k] + drawn[:, :k] @ links[:k, k])
+        drawn[:, k] = rng.random(len(p)) < p[:, k]
+    return drawn, p
+
+
+def samples(theta, n_layers: int, n: int, seed: int) -> np.ndarray:
+    """Pixel probabilities of n images drawn from the model, layer by layer."""
+    rng = np.random.default_rng(seed)
+    theta = {name: draws.values[0, 0] for name, draws in theta.items()}
+    log_odds = np.tile(theta["b"], (n, 1))
+    for k in range(n_layers, 0, -1):
+        z, _ = draw_units(rng, log_odds, theta.get(f"u{k}"))
+        log_odds = z @ theta[f"w{k}"] + theta[f"c{k}"]
+    return draw_units(rng, log_odds, theta.get("s"))[1]
 
 
 def montage(ax, images: np.ndarray, shape: tuple[int, int], columns: int, title: str) -> None:
@@ -181,15 +192,11 @@ def figure(images: Images, drawn, theta, completion, hidden, curve, title: str):
     fig, axes = plt.subplots(2, 3, figsize=(12, 7.5), constrained_layout=True)
     fig.suptitle(title, fontsize=10)
     montage(axes[0, 0], images.train[:48].astype(float), images.shape, 8, "training images")
-    if drawn is not None:
-        montage(axes[0, 1], drawn, images.shape, 8, "samples: probabilities of pixels")
-        test = images.test[: len(completion)].astype(float)
-        hollow = np.where(hidden, 0.5, test)
-        stacked = np.stack([test, hollow, completion], axis=1).reshape(-1, test.shape[1])
-        montage(axes[1, 0], stacked, images.shape, 12, "test image, lower half hidden, completed")
-    else:
-        axes[0, 1].axis("off")
-        axes[1, 0].axis("off")
+    montage(axes[0, 1], drawn, images.shape, 8, "samples: probabilities of pixels")
+    test = images.test[: len(completion)].astype(float)
+    hollow = np.where(hidden, 0.5, test)
+    stacked = np.stack([test, hollow, completion], axis=1).reshape(-1, test.shape[1])
+    montage(axes[1, 0], stacked, images.shape, 12, "test image, lower half hidden, completed")
     w = theta["w1"].values[0, 0]
     largest = np.argsort(-np.abs(w).sum(axis=1))[:48]
     features = w[largest] / np.abs(w[largest]).max(axis=1, keepdims=True)
@@ -304,21 +311,19 @@ def main():
         )
         run["network"] = f"{from_network.mean_log_p.item():.1f}"
     report.print("\n" + json.dumps(run, indent=1))
-    drawn = completion = hidden = None
-    if not args.autoregressive:
-        hidden = np.zeros(images.shape, dtype=bool)
-        hidden[images.shape[0] // 2 :] = True
-        hidden = hidden.ravel()
-        completion = sgm.complete(
-            last,
-            z,
-            missing={"images": hidden},
-            data={"images": images.test[:16]},
-            model=model,
-            random_seed=args.seed,
-            compile_kwargs=JAX,
-        ).completed.values
-        drawn = samples(model, last, 48, args.seed)
+    hidden = np.zeros(images.shape, dtype=bool)
+    hidden[images.shape[0] // 2 :] = True
+    hidden = hidden.ravel()
+    completion = sgm.complete(
+        last,
+        z,
+        missing={"images": hidden},
+        data={"images": images.test[:16]},
+        model=model,
+        random_seed=args.seed,
+        compile_kwargs=JAX,
+    ).completed.values
+    drawn = samples(last.posterior, len(args.sizes), 48, args.seed)
     curve = (seconds[shown], seen, mean, error)
     report.save(figure(images, drawn, last.posterior, completion, hidden, curve, name))
     add_to_table(run, args.quick)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,15 @@ import pytensor.tensor as pt
 import xarray as xr
 from pymc.model import Model, modelcontext
 from pymc.util import RandomGenerator, get_random_generator
-from pytensor.scan.basic import scan
 from pytensor.tensor.random.basic import BernoulliRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.elements import Elements, dependence
+from pymc_sgmcmc.gibbs import Gibbs
 from pymc_sgmcmc.latents import Latents, whole_number
 from pymc_sgmcmc.local_model import Batch, Compiled, Draws, LocalModel, Thetas
 from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.strict_scan import strict_scan
 
 ROWS_PER_CALL = 512
 
@@ -37,7 +40,9 @@ def complete(
     """Predict missing binary data from the rest of its row.
 
     For each draw of theta the latent variables are sampled given the known elements alone (Gibbs);
-    each sweep then gives a completion of the row.
+    each sweep then gives a completion of the row. Where missing elements depend on one another, as
+    in an autoregressive model, they are drawn one after the other: a row of P of them costs P
+    evaluations of the likelihood a sweep, and one if they are independent.
 
     Parameters
     ----------
@@ -60,8 +65,8 @@ def complete(
     Raises
     ------
     ValueError
-        If the data is not that of a Bernoulli variable whose elements are independent given the
-        latent variables, or an argument has the wrong shape, naming it.
+        If the data is not that of a Bernoulli variable, if known elements depend on missing ones
+        other than through the latent variables, or if an argument has the wrong shape, naming it.
 
     Notes
     -----
@@ -87,6 +92,9 @@ def complete(
     n_completions = whole_number("n_completions", n_completions, 1)
     burn_in = whole_number("burn_in", burn_in, 0)
     local = LocalModel.of(model, latents, minibatch_dim)
+    gibbs = local.latents
+    if not isinstance(gibbs, Gibbs):
+        raise ValueError("complete needs latents=Gibbs([...]) or a list of variables.")
     if len(missing) != 1:
         raise ValueError(f"missing: give one array, not {len(missing)}.")
     [(name, mask)] = missing.items()
@@ -101,13 +109,17 @@ def complete(
         raise ValueError(
             f"missing: '{name}' has the shape {mask.shape}, and the data {known_data.shape}."
         ) from None
+    rng = get_random_generator(random_seed)
+    elements = Elements(local, at, observed)
+    depends = dependence(elements, values, thetas.at((0, 0)), rng, compile_kwargs)
+    groups = _order(depends, elements.matrix(mask), observed, name)
     hidden = pt.tensor("missing", shape=(None,) * mask.ndim, dtype="bool")
     rows_per_call = min(n_rows, ROWS_PER_CALL)
     sampler = Compiled(
         local,
-        _probabilities(local, observed, at, axis, n_completions, burn_in),
+        _probabilities(elements, gibbs, groups, n_completions, burn_in),
         rows_per_call,
-        get_random_generator(random_seed),
+        rng,
         compile_kwargs,
         extra=[hidden],
     )
@@ -116,13 +128,7 @@ def complete(
     for draw in np.ndindex(thetas.shape):
         for first in range(0, n_rows, rows_per_call):
             index = np.arange(first, first + rows_per_call) % n_rows
-            p, discrepancy = sampler(thetas.at(draw), index)
-            if discrepancy > 1e-3:
-                raise ValueError(
-                    f"'{observed}': the probability of an element depends on other elements of "
-                    f"'{name}' (an autoregressive model?). Only elements that are independent "
-                    "given the latent variables can be completed."
-                )
+            [p] = sampler(thetas.at(draw), index)
             total[first : first + rows_per_call] += p[: n_rows - first]
     mean = np.moveaxis(total / np.prod(thetas.shape), 0, axis)
     probability = np.where(mask, mean, known_data)
@@ -151,55 +157,86 @@ def _binary_data(local: LocalModel, name: str) -> tuple[int, int, str]:
     raise ValueError(f"missing: the model has no rows called '{name}', but {known}.")
 
 
-def _probabilities(local, observed: str, at: int, axis: int, n_completions: int, burn_in: int):
-    """P(x = 1) of each element, averaged over sweeps, and how far elements are from independent."""
+def _order(depends: np.ndarray, missing: np.ndarray, observed: str, name: str) -> np.ndarray:
+    """An order to draw missing elements in: a row of flags for each group drawn together."""
+    among, on_others = depends[:, :-1], depends[:, -1]
+    if np.any(missing & on_others) or np.any((missing @ among) & ~missing):
+        raise ValueError(
+            f"'{observed}': something known depends on missing elements of '{name}' (an "
+            "autoregressive model?). Only elements on which nothing known depends, given the "
+            "latent variables, can be completed: in an autoregressive model the last ones."
+        )
+    ever = np.flatnonzero(missing.any(axis=0))
+    sorter = TopologicalSorter({i: ever[among[ever, i]] for i in ever})
+    try:
+        sorter.prepare()
+    except CycleError:
+        raise ValueError(
+            f"'{observed}': missing elements of '{name}' depend on each other both ways: there is "
+            "no order to draw them in."
+        ) from None
+    groups = []
+    while sorter.is_active():
+        ready = sorter.get_ready()
+        groups.append(np.isin(np.arange(missing.shape[1]), ready))
+        sorter.done(*ready)
+    return np.array(groups, dtype=bool).reshape(-1, missing.shape[1])
+
+
+def _probabilities(
+    elements: Elements, gibbs: Gibbs, groups: np.ndarray, n_completions: int, burn_in: int
+):
+    """P(x = 1) of each element given the known ones, averaged over sweeps."""
     floatX = pytensor.config.floatX
     sweeps = burn_in + n_completions
-    [position] = [k for k, t in enumerate(local.source.joint.terms) if t.name == observed]
 
-    def expression(batch: Batch, stream: Stream, hidden):
-        data_at = len(batch.theta) + 2 + at  # after the row numbers and N / n
-        x = batch.inputs[data_at]
-        hidden_rows = pt.moveaxis(hidden, axis, 0)[batch.inputs[len(batch.theta)]]
-
-        def elements(value, z):
-            """Log probability of each element with ``value`` in the place of what is missing."""
-            filled = pt.switch(hidden, value, x).astype(x.dtype)
-            inputs = [*batch.inputs[:data_at], filled, *batch.inputs[data_at + 1 :]]
-            joint = batch.of(inputs).joint()
-            return joint.evaluate([joint.terms[position].logp], z)[0]
-
-        def known_only():
-            joint = batch.joint()
-            terms = list(joint.terms)
-            known = pt.switch(hidden_rows, np.zeros((), floatX), np.ones((), floatX))
-            terms[position] = dataclasses.replace(
-                terms[position], logp=terms[position].logp * known
-            )
-            return dataclasses.replace(joint, terms=terms)
-
-        joint = known_only()
-        start = joint.draw_prior(stream)
+    def expression(batch: Batch, stream: Stream, missing):
+        own = elements.own_rows(batch)
+        x = elements.of_batch(batch)
+        missing = elements.matrix(missing)[batch.rest[0]]
+        joint = own.joint()
+        terms = list(joint.terms)
+        term = terms[elements.position]
+        known = pt.switch(missing, np.zeros((), floatX), np.ones((), floatX))
+        terms[elements.position] = dataclasses.replace(
+            term, logp=term.logp * known.reshape(term.logp.shape)
+        )
+        known_only = dataclasses.replace(joint, terms=terms)
+        start = known_only.draw_prior(stream)
         start = [v.astype(var.dtype) for v, var in zip(start, joint.variables, strict=True)]
-        path = local.latents.sweeps(joint, start, sweeps, stream)
-        kept = [p[burn_in:] for p in path]
-        inputs = [*batch.inputs, hidden]
+        path = gibbs.sweeps(known_only, start, sweeps, stream)
+        n_latents = len(path)
 
-        def of_one_sweep(*args):
-            z = list(args[: len(kept)])
-            return pt.sigmoid(elements(1, z) - elements(0, z)).astype(floatX)
+        def draw_group(group, x, p, rng, missing, *args):
+            """Draw the missing elements of a group, given those drawn before."""
+            z, inputs = list(args[:n_latents]), args[n_latents:]
+            now = pt.and_(missing, group)
+            ones = pt.switch(now, np.ones((), x.dtype), x)
+            log_p, _ = elements.log_density(own.of(inputs), ones, z)
+            p = pt.switch(now, pt.exp(log_p), p).astype(floatX)
+            stream = Stream(rng)
+            uniforms = stream.draw(pt.random.uniform, size=(own.n_rows, groups.shape[1]))
+            return [pt.switch(now, uniforms < p, x).astype(x.dtype), p, stream.rng]
 
-        p = scan(of_one_sweep, sequences=kept, non_sequences=inputs, return_updates=False).mean(
-            axis=0
+        def complete_rows(*args):
+            """One completion, given the latent variables of one sweep."""
+            z, (rng, x, missing, *inputs) = args[:n_latents], args[n_latents:]
+            *_, p, rng = strict_scan(
+                draw_group,
+                sequences=[pt.constant(groups)],
+                outputs_info=[x, x.astype(floatX), rng],
+                non_sequences=[missing, *z, *inputs],
+                n_steps=len(groups),
+            )
+            return [p[-1], rng]
+
+        p, stream.rng = strict_scan(
+            complete_rows,
+            sequences=[p[burn_in:] for p in path],
+            outputs_info=[None, stream.rng],
+            non_sequences=[x, missing, *own.inputs],
+            n_steps=n_completions,
         )
-        z = [k[-1] for k in kept]
-        chosen = stream.draw(pt.random.uniform, size=hidden.shape) < 0.5
-        mixed = elements(chosen, z)
-        apart = pt.switch(
-            pt.moveaxis(chosen, axis, 0)[batch.inputs[len(batch.theta)]],
-            elements(1, z),
-            elements(0, z),
-        )
-        return [p, pt.max(pt.abs(mixed - apart))]
+        return [p.mean(axis=0)]
 
     return expression
