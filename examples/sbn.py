@@ -8,7 +8,9 @@ puts its line into the table results/sbn.txt:
 The paper's settings (section 4.1) are the defaults: batches of 100, momentum decay 0.05, Student-t
 priors with nu 2.2 and scale 0.09, 5 draws of the latent variables after 5 of burn-in for Gibbs, 5
 weighed ones for the neural proposal with Adam at 0.001. Its learning rate of the mean gradient is
-0.1, 0.02 or 0.01. Weights begin small and random, biases of the pixels at their log odds.
+0.1, 0.02 or 0.01. Weights begin small and random, biases of the pixels at their log odds. Where the
+recognition network cannot follow, or pixel links take over at once, hidden units fall out of use:
+--recognition-rate and --scale help.
 
 Test log likelihoods: annealed importance sampling with K = 1000 on the first test rows, and for
 the neural proposal importance sampling from the trained network too. Both are low by half their
@@ -93,11 +95,13 @@ def belief_network(x: np.ndarray, layers: list[int], autoregressive: bool = Fals
     return model
 
 
-def start(model: pm.Model, x: np.ndarray, seed: int) -> dict[str, np.ndarray]:
-    """Small random weights, and the pixels' own log odds as their biases."""
+def start(model: pm.Model, x: np.ndarray, scale: float, seed: int) -> dict[str, np.ndarray]:
+    """Random weights between layers, smaller ones within, and the pixels' log odds as biases."""
     rng = np.random.default_rng(seed)
     point = {
-        name: (0.1 * rng.normal(size=value.shape)).astype(value.dtype)
+        name: ((scale if name.startswith("w") else 0.1) * rng.normal(size=value.shape)).astype(
+            value.dtype
+        )
         for name, value in model.initial_point().items()
     }
     mean = (x.sum(axis=0) + 0.5) / (len(x) + 1)
@@ -130,7 +134,7 @@ def train(model: pm.Model, latents, x: np.ndarray, args):
         tune=0,
         chains=1,
         cores=1,
-        initvals=start(step.model, x, args.seed),
+        initvals=start(step.model, x, args.scale, args.seed),
         random_seed=args.seed,
         progressbar=False,
         compute_convergence_checks=False,
@@ -239,6 +243,8 @@ def main():
         autoregressive=(False, "links within layers"),
         updates=(20_000, "updates of theta"),
         learning_rate=(0.02, "of the mean gradient"),
+        recognition_rate=(0.001, "learning rate of the recognition network"),
+        scale=(0.1, "sd of the initial weights between layers"),
         momentum_decay=(0.05, "fraction of the momentum lost in an update"),
         temperatures=(1000, "steps of the annealing"),
         test_rows=(500, "test images for the annealing"),
@@ -257,7 +263,9 @@ def main():
     z = [f"z{k + 1}" for k in range(len(args.sizes))]
     neural = args.latents == "neural"
     latents = (
-        sgm.NeuralImportance(z, 5, autoregressive=args.autoregressive)
+        sgm.NeuralImportance(
+            z, 5, learning_rate=args.recognition_rate, autoregressive=args.autoregressive
+        )
         if neural
         else sgm.Gibbs(z, n_samples=5, burn_in=5)
     )
