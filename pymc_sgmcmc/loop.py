@@ -16,7 +16,8 @@ from pymc_sgmcmc.numba_linker import with_cheap_calls
 from pymc_sgmcmc.stream import Stream
 
 BEYOND_SENSE = 1e15
-"""A chain that has got so far from 0 (on the unconstrained scale) will not come back."""
+"""A chain that has got so far from 0 (on the unconstrained scale) will not come back; for gradients
+its square."""
 
 
 class Outcome(NamedTuple):
@@ -33,7 +34,7 @@ class Outcome(NamedTuple):
     gradient_norms: Any
     """Norm of the whole gradient at each update, shape (k,)."""
     checksum: Any
-    """A scalar that is finite if theta and the diagnostics are, and below `BEYOND_SENSE`."""
+    """A scalar that is finite if theta, gradients and diagnostics are, and below `BEYOND_SENSE`."""
     diagnostics: list
     """Scalars named by the algorithm's `statistics` and then by the source's."""
 
@@ -146,7 +147,8 @@ class Loop:
         diagnostics = [*algorithm.diagnostics(final_state), *own_diagnostics]
         gradient_norms = pt.sqrt(squared.sum(axis=1))
         total = pt.add(*(m.sum() for m in moving[: self.n_vars]), *diagnostics, 0.0)
-        checksum = pt.switch(pt.abs(total) < BEYOND_SENSE, total, np.nan)
+        good = pt.and_(pt.abs(total) < BEYOND_SENSE, gradient_norms.sum() < BEYOND_SENSE**2)
+        checksum = pt.switch(good, total, np.nan)
         # A parameter out of its range (a step too large) must not raise: the update is seen to be
         # non-finite, and the chain holds its last finite point.
         mode = get_mode(compile_kwargs.get("mode")).including("local_remove_check_parameter")

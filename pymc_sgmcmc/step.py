@@ -327,14 +327,14 @@ class SGMCMCStep(BlockedStep):
             n = min(self.thin - done, self._updates_per_call)
             began = time.perf_counter()
             outcome, h = self._run(theta, others, n)
-            some_norms = np.asarray(outcome.gradient_norms).tolist()
+            finite = isfinite(np.asarray(outcome.checksum))  # waits for JAX
             self._pace(n, time.perf_counter() - began)
-            if isfinite(sum(some_norms)) and isfinite(np.asarray(outcome.checksum)):
+            if finite:
                 theta, self._state = outcome.theta, outcome.state
                 diagnostics = outcome.diagnostics
                 potential = float(np.asarray(outcome.potential))
                 # Kept apart: their mean must not depend on how updates are split into calls.
-                norms += some_norms
+                norms += np.asarray(outcome.gradient_norms).tolist()
             else:
                 failure = self._first_nonfinite(outcome)
             self.n_updates += n

@@ -93,7 +93,7 @@ class ThreadChains:
                 data[place] = block[i]
             out = self._function(h[i], *(r[i] for r in rows), *theta, *state, self._rngs[c], *data)
             _, potential, squared, norms, checksum, *diagnostics = out[end:]
-            finite = bool(np.isfinite(norms).all() and np.isfinite(checksum))
+            finite = bool(np.isfinite(checksum))
             moved = finite and variable < 0
             if moved:
                 theta, state = list(out[: len(theta)]), list(out[len(theta) : end])
