@@ -208,6 +208,7 @@ def figure(images: Images, drawn, theta, completion, hidden, curve, title: str):
     for ax, x, label in ((axes[1, 1], curve[0], "seconds"), (axes[1, 2], curve[1], "images seen")):
         ax.errorbar(x, curve[2], yerr=2 * curve[3], fmt=".-")
         ax.set(xlabel=label, ylabel="mean log p(x | theta), validation")
+        ax.ticklabel_format(axis="x", scilimits=(-3, 4))
         ax.grid(alpha=0.3)
     return fig
 
