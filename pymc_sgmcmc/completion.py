@@ -124,14 +124,14 @@ def complete(
         extra=[hidden],
     )
     sampler.put([*values, mask])
-    total = np.zeros(np.moveaxis(known_data, axis, 0).shape)
+    total = np.zeros(elements.matrix(mask).shape)
     for draw in np.ndindex(thetas.shape):
         for first in range(0, n_rows, rows_per_call):
             index = np.arange(first, first + rows_per_call) % n_rows
             [p] = sampler(thetas.at(draw), index)
             total[first : first + rows_per_call] += p[: n_rows - first]
-    mean = np.moveaxis(total / np.prod(thetas.shape), 0, axis)
-    probability = np.where(mask, mean, known_data)
+    mean = (total / np.prod(thetas.shape)).reshape(np.moveaxis(known_data, axis, 0).shape)
+    probability = np.where(mask, np.moveaxis(mean, 0, axis), known_data)
     dims = list(model.named_vars_to_dims.get(observed) or [f"dim_{a}" for a in range(mask.ndim)])
     dims[axis] = "row"
     return xr.Dataset(

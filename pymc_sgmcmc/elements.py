@@ -40,8 +40,8 @@ class Elements:
 
     def matrix(self, array):
         """Return an array shaped like the data as such a matrix."""
-        moved = array.swapaxes(0, self.axis) if self.axis else array
-        return moved.reshape((array.shape[self.axis], -1))
+        others = [a for a in range(array.ndim) if a != self.axis]
+        return array.transpose([self.axis, *others]).reshape((array.shape[self.axis], -1))
 
     def of_batch(self, batch: Batch) -> TensorVariable:
         """Return the batch's rows of the data."""
@@ -62,8 +62,8 @@ class Elements:
     ) -> tuple[TensorVariable, TensorVariable]:
         """Log probability of each element of x, shaped like it, and of all else, one a row."""
         rows, scale, *data = own.rest
-        shape = [data[self.at].shape[a] for a in range(data[self.at].ndim) if a != self.axis]
-        data[self.at] = pt.moveaxis(x.reshape((own.n_rows, *shape)), 0, self.axis)
+        like = pt.moveaxis(data[self.at], self.axis, 0)
+        data[self.at] = pt.moveaxis(x.reshape(like.shape), 0, self.axis)
         joint = own.of([*own.theta, rows, scale, *data]).joint()
         term = joint.terms[self.position]
         rest = dataclasses.replace(joint, terms=[t for t in joint.terms if t is not term])
