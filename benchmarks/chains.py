@@ -24,7 +24,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 import jax
 import loops
 
-from pymc_sgmcmc.vectorized import Together
+from pymc_sgmcmc.run.vectorized import Together
 
 CHAINS = {"blr": [1, 8, 64, 1024], "mlp": [1, 4, 16]}
 

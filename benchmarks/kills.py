@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import kills
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import chains
+from pymc_sgmcmc.run import chains
 
 KILLS = 50
 RESULTS = Path(__file__).parent / "results" / "kills.txt"

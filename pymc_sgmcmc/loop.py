@@ -11,8 +11,8 @@ from pytensor.scan.basic import scan
 from pytensor.tensor.random.type import random_generator_type
 
 from pymc_sgmcmc.algorithm import Algorithm
-from pymc_sgmcmc.gradients import GradientSource
-from pymc_sgmcmc.numba_linker import with_cheap_calls
+from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
+from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.stream import Stream
 
 BEYOND_SENSE = 1e15

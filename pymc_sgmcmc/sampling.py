@@ -35,15 +35,21 @@ from pymc.util import (
 from rich.theme import Theme
 from xarray import DataTree
 
-from pymc_sgmcmc.chains import Block, Event, Resumed, Run, Stopped
-from pymc_sgmcmc.engines import engine_of, n_cores
-from pymc_sgmcmc.plain import from_plain, to_plain
-from pymc_sgmcmc.progress import Progress
-from pymc_sgmcmc.recorded import choose_recorded
-from pymc_sgmcmc.result import MOST_DATA_BYTES, Memory, check_convergence, data_bytes, to_datatree
-from pymc_sgmcmc.starts import starts_of
+from pymc_sgmcmc.run.chains import Block, Event, Resumed, Run, Stopped
+from pymc_sgmcmc.run.engines import engine_of, n_cores
+from pymc_sgmcmc.run.progress import Progress
+from pymc_sgmcmc.run.recorded import choose_recorded
+from pymc_sgmcmc.run.result import (
+    MOST_DATA_BYTES,
+    Memory,
+    check_convergence,
+    data_bytes,
+    to_datatree,
+)
+from pymc_sgmcmc.run.starts import starts_of
 from pymc_sgmcmc.step import SGMCMCStep
-from pymc_sgmcmc.store import ZarrStore
+from pymc_sgmcmc.storage.plain import from_plain, to_plain
+from pymc_sgmcmc.storage.store import ZarrStore
 
 _log = logging.getLogger("pymc.sgmcmc")
 

@@ -34,7 +34,7 @@ from pymc.model import Model
 from pytensor.graph.traversal import ancestors
 
 from pymc_sgmcmc.algorithm import Algorithm
-from pymc_sgmcmc.arrays import evaluate
+from pymc_sgmcmc.gradients.arrays import evaluate
 from pymc_sgmcmc.step import SGMCMCStep
 
 

@@ -27,7 +27,7 @@ from typing import NamedTuple, Protocol
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.exponential import exp
+from pymc_sgmcmc.backends.exponential import exp
 
 Tensors = list[TensorVariable]
 

@@ -21,17 +21,17 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_sgmcmc.algorithm import Algorithm
-from pymc_sgmcmc.arrays import array_value
-from pymc_sgmcmc.backend import backend_of
-from pymc_sgmcmc.batches import Batches
-from pymc_sgmcmc.gradients import check_batch_size, gradient_source, warn_of_cut_integers
-from pymc_sgmcmc.latent_gradient import latent_gradient_source
-from pymc_sgmcmc.latents import Latents, without_latents
+from pymc_sgmcmc.backends.backend import backend_of
+from pymc_sgmcmc.gradients.arrays import array_value
+from pymc_sgmcmc.gradients.batches import Batches
+from pymc_sgmcmc.gradients.source import check_batch_size, gradient_source, warn_of_cut_integers
+from pymc_sgmcmc.latents.gradient import latent_gradient_source
+from pymc_sgmcmc.latents.joint import Latents, without_latents
 from pymc_sgmcmc.loop import Loop, Outcome
 from pymc_sgmcmc.schedules import Constant, StepSize, as_schedule, step_sizes
-from pymc_sgmcmc.sources import StreamedData
 from pymc_sgmcmc.step_signature import describe
-from pymc_sgmcmc.streaming import StreamedBatches
+from pymc_sgmcmc.streaming.batches import StreamedBatches
+from pymc_sgmcmc.streaming.sources import StreamedData
 from pymc_sgmcmc.variables import continuous, counterparts
 
 FIRST_CALL = 100

@@ -8,7 +8,7 @@ import numpy as np
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
-from pymc_sgmcmc.normals import Normals
+from pymc_sgmcmc.backends.normals import Normals
 
 LARGE = 2**13
 """Elements of a variable whose noise is drawn by itself."""

@@ -18,7 +18,8 @@ import zarr.storage._local as zarr_files
 from pytensor.compile.mode import Mode
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import chains, processes, store
+from pymc_sgmcmc.run import chains, processes
+from pymc_sgmcmc.storage import store
 
 DRAWS, TUNE, CHAINS = 12, 4, 2
 MODE = Mode("py", "fast_compile")

@@ -15,7 +15,7 @@ import pytensor.tensor as pt
 from pytensor.compile.mode import Mode
 from scipy.special import logsumexp
 
-from pymc_sgmcmc.latents import without_latents
+from pymc_sgmcmc.latents.joint import without_latents
 
 PYTHON = Mode(linker="py", optimizer="fast_compile")
 COPIES = 40

@@ -10,7 +10,7 @@ import pytest
 from kills import same, small_model, small_run, small_step
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.cluster import client_of
+from pymc_sgmcmc.run.cluster import client_of
 
 LONG = {"draws": 1500, "tune": 4, "discard_tuned_samples": True}
 

@@ -13,9 +13,9 @@ import pytest
 from pytensor.tensor.random.type import random_generator_type
 from scipy.special import gammaln
 
-from pymc_sgmcmc.arrays import PYTHON
-from pymc_sgmcmc.latent_gradient import latent_gradient_source
-from pymc_sgmcmc.latents import without_latents
+from pymc_sgmcmc.gradients.arrays import PYTHON
+from pymc_sgmcmc.latents.gradient import latent_gradient_source
+from pymc_sgmcmc.latents.joint import without_latents
 from pymc_sgmcmc.stream import Stream
 
 sys.path.append(str(Path(__file__).parent.parent / "examples"))

@@ -12,7 +12,7 @@ from pytensor.graph.op import Op
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import step as step_module
-from pymc_sgmcmc.gradients import gradient_source
+from pymc_sgmcmc.gradients.source import gradient_source
 
 
 @pytest.fixture

@@ -19,15 +19,15 @@ from latent_models import (
 from pytensor.tensor.random.type import random_generator_type
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import affine, conditionals
-from pymc_sgmcmc.affine import affine_dependence
-from pymc_sgmcmc.arrays import array_value
-from pymc_sgmcmc.backend import backend_of
-from pymc_sgmcmc.conditionals import conditional
-from pymc_sgmcmc.latent_gradient import latent_gradient_source
-from pymc_sgmcmc.latents import without_latents
+from pymc_sgmcmc.backends.backend import backend_of
+from pymc_sgmcmc.gradients.arrays import array_value
+from pymc_sgmcmc.gradients.substitute import substitute
+from pymc_sgmcmc.latents import affine, conditionals
+from pymc_sgmcmc.latents.affine import affine_dependence
+from pymc_sgmcmc.latents.conditionals import conditional
+from pymc_sgmcmc.latents.gradient import latent_gradient_source
+from pymc_sgmcmc.latents.joint import without_latents
 from pymc_sgmcmc.stream import Stream
-from pymc_sgmcmc.substitute import substitute
 
 CONJUGATE = ["gamma_poisson", "gamma_precision", "beta_binomial", "dirichlet_multinomial"]
 CALLS = 16

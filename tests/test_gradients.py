@@ -10,9 +10,9 @@ import pytest
 from models import MODELS, OPTIONS, N
 from pytensor.compile.mode import Mode
 
-from pymc_sgmcmc.arrays import array_value
-from pymc_sgmcmc.batches import Batches
-from pymc_sgmcmc.gradients import gradient_source
+from pymc_sgmcmc.gradients.arrays import array_value
+from pymc_sgmcmc.gradients.batches import Batches
+from pymc_sgmcmc.gradients.source import gradient_source
 from pymc_sgmcmc.stream import Stream
 
 PYTHON = Mode(linker="py", optimizer="fast_compile")

@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import step as step_module
-from pymc_sgmcmc.arrays import PYTHON
+from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.groups import Grouped, Member
 from pymc_sgmcmc.msgnht import MultivariateThermostatSymmetric
 from tests.samplers import UNCONSTRAINED, Chain, OneUpdate, assert_mean, stationary_covariance

@@ -12,10 +12,10 @@ from scipy.special import expit, log_softmax, logsumexp
 from scipy.stats import multivariate_normal
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.arrays import array_value
-from pymc_sgmcmc.backend import Jax
-from pymc_sgmcmc.latent_gradient import latent_gradient_source
-from pymc_sgmcmc.latents import without_latents
+from pymc_sgmcmc.backends.backend import Jax
+from pymc_sgmcmc.gradients.arrays import array_value
+from pymc_sgmcmc.latents.gradient import latent_gradient_source
+from pymc_sgmcmc.latents.joint import without_latents
 from pymc_sgmcmc.stream import Stream
 
 JAX = {"mode": "JAX"}

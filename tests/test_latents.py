@@ -13,9 +13,9 @@ from samplers import SAMPLERS
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import step as step_module
-from pymc_sgmcmc.arrays import array_value
-from pymc_sgmcmc.latent_gradient import latent_gradient_source
-from pymc_sgmcmc.latents import without_latents
+from pymc_sgmcmc.gradients.arrays import array_value
+from pymc_sgmcmc.latents.gradient import latent_gradient_source
+from pymc_sgmcmc.latents.joint import without_latents
 
 N = 60
 rng = np.random.default_rng(4)

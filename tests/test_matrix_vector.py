@@ -6,9 +6,9 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.scan.op import Scan
 
+from pymc_sgmcmc.backends.matrix_vector import MatrixVector
+from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.loop import Loop
-from pymc_sgmcmc.matrix_vector import MatrixVector
-from pymc_sgmcmc.numba_linker import with_cheap_calls
 from tests.samplers import SAMPLERS, Chain
 
 NUMBA = with_cheap_calls(pytensor.compile.get_mode("NUMBA"))

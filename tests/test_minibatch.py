@@ -6,10 +6,10 @@ import pytensor.tensor as pt
 import pytest
 from models import MODELS, N
 
-from pymc_sgmcmc import self_check
-from pymc_sgmcmc.gradients import gradient_source
-from pymc_sgmcmc.minibatch import batched_terms
-from pymc_sgmcmc.row_axis import find_row_axis
+from pymc_sgmcmc.gradients import self_check
+from pymc_sgmcmc.gradients.minibatch import batched_terms
+from pymc_sgmcmc.gradients.row_axis import find_row_axis
+from pymc_sgmcmc.gradients.source import gradient_source
 
 REAL = np.random.default_rng(0).normal(size=N)
 

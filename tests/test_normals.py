@@ -8,8 +8,8 @@ from pytensor.tensor.random.type import random_generator_type
 from samplers import BACKENDS
 from scipy import stats
 
-from pymc_sgmcmc.backend import backend_of
-from pymc_sgmcmc.exponential import exp
+from pymc_sgmcmc.backends.backend import backend_of
+from pymc_sgmcmc.backends.exponential import exp
 from pymc_sgmcmc.stream import Stream
 
 every_backend = pytest.mark.parametrize("mode", BACKENDS)
@@ -46,7 +46,7 @@ def test_bits_are_those_of_random123(key, counter, words):
     from jax.numpy import uint32 as jax_uint32
     from numba import uint32
 
-    from pymc_sgmcmc import normals_jax, normals_numba
+    from pymc_sgmcmc.backends import normals_jax, normals_numba
 
     numba_words = normals_numba.threefry(*map(uint32, key), *map(uint32, counter))
     assert tuple(map(int, numba_words)) == words
@@ -111,7 +111,7 @@ def test_any_number(n):
 def test_mapped_over_chains_each_draws_what_it_would_alone(dtype):
     jax = pytest.importorskip("jax")
     drawer("JAX", dtype, 2)  # PyTensor sets JAX's 64-bit mode
-    from pymc_sgmcmc.normals_jax import normals
+    from pymc_sgmcmc.backends.normals_jax import normals
 
     keys = np.uint32([[1, 2], [3, 4], [2, 1]])
     together = jax.vmap(lambda key: normals(key, 1001, dtype))(keys)

@@ -17,7 +17,7 @@ import xarray as xr
 from kills import MODE, same, small_model, small_step
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import chains, progress, result
+from pymc_sgmcmc.run import chains, progress, result
 from pymc_sgmcmc.sampling import sample_from_init
 
 RUN = dict(
@@ -457,7 +457,9 @@ def test_many_points_are_recorded_at_once(model, step):
     runs = []
     sample(model, step, chains=1, callback=None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pymc_sgmcmc.engines.sequential", lambda run: runs.append(run) or iter(()))
+        patch.setattr(
+            "pymc_sgmcmc.run.engines.sequential", lambda run: runs.append(run) or iter(())
+        )
         with pytest.raises(AttributeError):  # it is no generator, and has done all it should
             sample(model, step, chains=1, var_names=["w", "s", "ratio", "fitted"])
     [run] = runs

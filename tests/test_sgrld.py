@@ -14,7 +14,7 @@ from scipy.stats import gamma, norm
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import sgrld
 from pymc_sgmcmc import step as step_module
-from pymc_sgmcmc.arrays import PYTHON
+from pymc_sgmcmc.gradients.arrays import PYTHON
 from tests.samplers import Chain, OneUpdate, assert_mean
 from tests.targets import DirichletCategorical
 

@@ -16,7 +16,7 @@ from pymc.step_methods.compound import Competence
 from pymc.step_methods.state import equal_dataclass_values
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.arrays import PYTHON
+from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.loop import Loop
 
 RUN = dict(progressbar=False, compute_convergence_checks=False)

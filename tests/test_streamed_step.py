@@ -17,9 +17,9 @@ from test_streaming import Loader
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import step as step_module
-from pymc_sgmcmc import vectorized
-from pymc_sgmcmc.streaming import StreamedBatches
-from pymc_sgmcmc.vectorized import Together
+from pymc_sgmcmc.run import vectorized
+from pymc_sgmcmc.run.vectorized import Together
+from pymc_sgmcmc.streaming.batches import StreamedBatches
 
 N = 3000
 RUN = dict(progressbar=False, compute_convergence_checks=False)

@@ -11,8 +11,8 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.arrays import PYTHON
-from pymc_sgmcmc.gradients import gradient_source
+from pymc_sgmcmc.gradients.arrays import PYTHON
+from pymc_sgmcmc.gradients.source import gradient_source
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ALPHA = 0.3

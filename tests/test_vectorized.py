@@ -13,9 +13,9 @@ import pytensor
 import pytest
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import vectorized
-from pymc_sgmcmc.threads import ThreadChains
-from pymc_sgmcmc.vectorized import Together
+from pymc_sgmcmc.run import vectorized
+from pymc_sgmcmc.run.threads import ThreadChains
+from pymc_sgmcmc.run.vectorized import Together
 
 jax = pytest.importorskip("jax")
 

@@ -1,0 +1,1 @@
+"""What differs between numba, JAX and the C linker, and what is compiled better than usual."""

@@ -1,0 +1,101 @@
+"""What differs between PyTensor's backends: where arrays live and what a generator is.
+
+All that touches JAX or PyTensor's way of representing generators on it is in this file.
+"""
+
+import warnings
+from typing import Any
+
+import numpy as np
+from pytensor.compile.mode import Mode
+
+
+class Host:
+    """numba, the C linker, Python: arrays are NumPy's, generators too."""
+
+    is_jax = False
+
+    def array(self, value: np.ndarray) -> Any:
+        """Put an array where compiled calls find it without a copy."""
+        return value
+
+    def as_numpy(self, array: Any) -> np.ndarray:
+        """Return a compiled call's output as an array that may be written to."""
+        return array
+
+    def generator(self, rng: np.random.Generator) -> Any:
+        """Turn a NumPy generator into what compiled calls advance."""
+        return rng
+
+    def generator_state(self, rng: Any) -> dict[str, Any]:
+        """Plain values from which `restore_generator` goes on."""
+        return rng.bit_generator.state
+
+    def restore_generator(self, state: dict[str, Any]) -> Any:
+        """Return a generator in a saved state."""
+        rng = np.random.Generator(getattr(np.random, state["bit_generator"])())
+        rng.bit_generator.state = state
+        return rng
+
+
+class Jax:
+    """JAX: arrays stay on the device, a generator is a dict that holds a JAX key."""
+
+    is_jax = True
+
+    @property
+    def has_accelerator(self) -> bool:
+        """Whether arrays live elsewhere than on the CPU."""
+        import jax
+
+        return jax.default_backend() != "cpu"
+
+    def __init__(self):
+        # PyTensor sets JAX's 64-bit mode when this is first imported. Arrays made before would be
+        # cut to 32 bits, and all would be compiled again for those made after.
+        import pytensor.link.jax.dispatch  # noqa: F401
+
+        import pymc_sgmcmc.backends.normals_jax  # noqa: F401
+
+        # PyTensor asks JAX for 64 bits where floatX="float32" has turned them off: dozens of lines
+        # that nobody can act upon.
+        warnings.filterwarnings(
+            "ignore",
+            message="Explicitly requested dtype (float|int|uint)64",
+            category=UserWarning,
+            module=r"jax\._src|pytensor\.link\.jax",
+        )
+
+    def array(self, value: np.ndarray) -> Any:
+        """Put an array on the device."""
+        import jax
+
+        return jax.numpy.asarray(value)
+
+    def as_numpy(self, array: Any) -> np.ndarray:
+        """Return a compiled call's output as an array that may be written to."""
+        return np.array(array)
+
+    def generator(self, rng: np.random.Generator) -> Any:
+        """Turn a NumPy generator into PyTensor's JAX representation of it."""
+        # PyTensor refuses a generator as a checked argument on JAX, but takes this unchecked.
+        from pytensor.link.jax.dispatch.basic import jax_typify
+
+        return self.restore_generator(jax_typify(rng))
+
+    def generator_state(self, rng: Any) -> dict[str, Any]:
+        """Plain values from which `restore_generator` goes on."""
+        import jax
+
+        return jax.tree.map(np.asarray, rng)
+
+    def restore_generator(self, state: dict[str, Any]) -> Any:
+        """Return a generator in a saved state."""
+        import jax
+
+        return jax.tree.map(jax.numpy.asarray, state)
+
+
+def backend_of(mode: Mode) -> Host | Jax:
+    """Return the backend that a compilation mode runs on."""
+    return Jax() if type(mode.linker).__name__ == "JAXLinker" else Host()

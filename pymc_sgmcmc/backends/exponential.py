@@ -1,0 +1,42 @@
+"""The exponential of arrays as large as a model's parameters."""
+
+import numpy as np
+import pytensor.scalar as ps
+from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
+from pytensor.tensor.elemwise import Elemwise
+
+from pymc_sgmcmc.backends.numba_math import FLOATS
+
+
+class Exponential(ps.UnaryScalarOp):
+    """The exponential; on numba the one that is vectorised (`numba_math`).
+
+    PyTensor's own would also be rewritten: e (e p + g) to e^2 p + e g, two exponentials for one.
+    """
+
+    nfunc_spec = ("exp", 1, 1)  # on JAX it is jax.numpy.exp
+
+    def impl(self, x):
+        """Compute it in Python."""
+        return np.exp(x)
+
+    def c_code(self, node, name, inputs, outputs, sub):
+        """Compute it in C."""
+        return f"{outputs[0]} = exp({inputs[0]});"
+
+
+@register_funcify_and_cache_key(Exponential)
+def numba_funcify_exponential(op, node, **kwargs):
+    """Choose by the float type."""
+    dtype = node.outputs[0].type.dtype
+    vectorized = FLOATS[dtype].exp
+
+    @numba_njit
+    def exponential(x):
+        return vectorized(x)
+
+    return exponential, f"pymc_sgmcmc.Exponential_1_{dtype}"
+
+
+exp = Elemwise(Exponential(ps.upgrade_to_float, name="exp"))
+"""exp(x), element by element; for graphs that no gradient is taken of."""

@@ -1,0 +1,238 @@
+"""Minibatches of an unchanged model: which arrays hold rows, and each term for a batch of rows.
+
+The likelihood of a batch is not cut out of the full likelihood's graph (that graph has the number
+of rows baked in). Instead each observed variable is built anew from the batch's rows, resized by
+PyMC's own `change_dist_size`, and its log probability derived as PyMC derives any other.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.shape_utils import change_dist_size
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.gradients.arrays import (
+    Array,
+    array_value,
+    arrays_of,
+    dims_of,
+    evaluate,
+    observed_array,
+    shape_of,
+)
+from pymc_sgmcmc.gradients.row_axis import RowAxis, batch_ndim, sliced_axis
+
+
+@dataclass(frozen=True)
+class Term:
+    """One observed variable or potential: its log probability for each row of a batch."""
+
+    name: str
+    logp: TensorVariable
+    """Elementwise, not scaled; depends on the value variables, ``rows`` and the data."""
+    full: TensorVariable
+    """The same for all rows, as the model itself has it."""
+    axis: int
+    """Axis of the rows in both."""
+    variable: Variable
+    """The model's own variable."""
+
+
+class CutArray(NamedTuple):
+    """An array that is cut into batches."""
+
+    whole: TensorVariable
+    """Stands for all its rows in the terms."""
+    axis: int
+    """Axis of the rows."""
+
+
+def _is_random(var: Variable) -> bool:
+    """Whether a variable is not made of constants alone."""
+    return any(v.owner is None and not isinstance(v, Constant) for v in ancestors([var]))
+
+
+def finite_support(rv: Variable) -> np.ndarray | None:
+    """Return the values that a discrete variable can take, where they are few and known."""
+    name = type(rv.owner.op).__name__
+    parameters = rv.owner.inputs[2:]
+    if name == "BernoulliRV":
+        return np.array([0, 1])
+    if name == "CategoricalRV":
+        p = parameters[0]
+        n = p.type.shape[-1] if p.type.shape[-1] is not None else int(evaluate(p.shape[-1])[0])
+        return np.arange(n)
+    known = [p for p in parameters if not _is_random(p)]
+    bounds = [int(evaluate(p)[0].item()) for p in known if all(p.type.broadcastable)]
+    if name == "DiscreteUniformRV" and len(bounds) == 2:
+        return np.arange(bounds[0], bounds[1] + 1)
+    if name in ("BinomialRV", "BetaBinomialRV") and not _is_random(parameters[0]):
+        return np.arange(int(np.max(evaluate(parameters[0])[0])) + 1)
+    return None
+
+
+class BatchModel(NamedTuple):
+    """The part of a model that is cut into batches."""
+
+    terms: list[Term]
+    """One for each latent variable, observed variable and potential along the rows."""
+    cuts: dict[Array, CutArray]
+    """Each array that is cut, with what stands for it in the terms."""
+    rest: list[Variable]
+    """The observed variables and potentials that do not run along the rows."""
+    latents: dict[Variable, Variable]
+    """Each latent variable, anew for a batch: a function of what `batched_terms` was given."""
+    observed: dict[str, TensorVariable]
+    """Values of each observed variable along the rows, rows along the first axis."""
+
+
+def batched_terms(
+    model: pm.Model,
+    row_axis: RowAxis,
+    index: TensorVariable,
+    latents: dict[Variable, TensorVariable] | None = None,
+    global_values: dict[Variable, Variable] | None = None,
+    dtypes: Mapping[str, np.dtype] | None = None,
+) -> BatchModel:
+    """Build the terms of the model that are cut into batches.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    row_axis : RowAxis
+    index : integer vector
+        Row numbers of the batch.
+    latents : dict, optional
+        What stands for the batch's values of each latent variable, rows along the first axis.
+    global_values : dict, optional
+        What stands for the other free variables; default: the model's value variables.
+    dtypes : mapping, optional
+        Types in which the rows of some arrays come, by the arrays' names; default: their own.
+    """
+    latents = latents or {}
+    observed_values = {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
+    potentials = [p for p in model.potentials if _runs_along(model, p, row_axis, latents)]
+    cuts: dict[Array, CutArray] = {}
+    batch: dict[Variable, TensorVariable] = {}
+
+    def cut(array: Variable, axis: int | None) -> None:
+        if axis is None or array in cuts or not isinstance(array, SharedVariable | Constant):
+            return
+        shape = [n if a != axis else None for a, n in enumerate(array_value(array).shape)]
+        dtype = (dtypes or {}).get(array.name, array.type.dtype)
+        whole = pt.tensor(array.name, shape=shape, dtype=dtype)
+        cuts[array] = CutArray(whole, axis)
+        batch[array] = whole[(slice(None),) * axis + (index,)].astype(array.type.dtype)
+
+    for rv, axis in row_axis.axes.items():
+        cut(observed_array(model, rv), axis)
+    for var in [*latents, *row_axis.axes, *potentials]:
+        for array in arrays_of(model, var):
+            if array not in cuts:
+                cut(array, sliced_axis(model, array, row_axis))
+    if not cuts:
+        raise ValueError(f"No array of the model has rows along {row_axis}: give dims= to pm.Data.")
+
+    # Free variables are cut off first, so that data inside their priors stays whole.
+    free = {rv: rv.type(rv.name) for rv in model.free_RVs if rv not in latents}
+    if global_values is None:
+        values = model.replace_rvs_by_values(list(free))
+        global_values = dict(zip(free, values, strict=True))
+    substitute = {free[rv]: value for rv, value in global_values.items()}
+
+    def for_batch(var: Variable, others: dict) -> Variable:
+        others = {**latents, **others}
+        others.pop(var, None)
+        [out] = clone_replace([var], {**free, **others, **batch}, rebuild_strict=False)
+        return out
+
+    batch_values = {
+        rv: for_batch(value, {}) if rv in row_axis.axes else value
+        for rv, value in observed_values.items()
+    }
+    parts: list[tuple[Variable, TensorVariable, int]] = []
+    batch_rvs = {}
+    for rv, value in [*latents.items(), *((rv, batch_values[rv]) for rv in row_axis.axes)]:
+        batch_rv = for_batch(rv, batch_values)
+        if rv in latents:
+            size = (index.shape[0], *value.type.shape[1 : batch_ndim(rv)])
+        else:
+            size = tuple(value.shape[a] for a in range(batch_ndim(rv)))
+        try:
+            batch_rv = change_dist_size(batch_rv, size)
+            logp = pm.logp(batch_rv, value)
+        except NotImplementedError as error:
+            raise ValueError(
+                f"The variable '{rv.name}' cannot be cut into batches: {error} "
+                "Leave batch_size=None, or write the model with pm.Minibatch."
+            ) from error
+        parts.append((rv, logp, row_axis.axes.get(rv, 0)))
+        if rv in latents:
+            batch_rvs[rv] = batch_rv
+    for potential in potentials:
+        axis = _row_axis_of_potential(model, potential, row_axis)
+        parts.append((potential, for_batch(potential, batch_values), axis))
+    observed = [pt.moveaxis(batch_values[rv], axis, 0) for rv, axis in row_axis.axes.items()]
+    replaced = clone_replace(
+        [*(logp for _, logp, _ in parts), *batch_rvs.values(), *observed],
+        substitute,
+        rebuild_strict=False,
+    )
+    k, m = len(parts), len(batch_rvs)
+    terms = [
+        Term(var.name, logp, _full_term(model, var), axis, var)
+        for (var, _, axis), logp in zip(parts, replaced[:k], strict=True)
+    ]
+    rest = [
+        var
+        for var in [*model.observed_RVs, *model.potentials]
+        if var not in row_axis.axes and var not in potentials
+    ]
+    names = [rv.name for rv in row_axis.axes]
+    return BatchModel(
+        terms,
+        cuts,
+        rest,
+        latents=dict(zip(batch_rvs, replaced[k : k + m], strict=True)),
+        observed=dict(zip(names, replaced[k + m :], strict=True)),
+    )
+
+
+def _full_term(model: pm.Model, var: Variable) -> TensorVariable:
+    if var in model.potentials:
+        [full] = model.replace_rvs_by_values([var])
+    else:
+        [full] = model.logp(vars=[var], sum=False, jacobian=False)
+    return full
+
+
+def _row_axis_of_potential(model: pm.Model, potential: Variable, row_axis: RowAxis) -> int:
+    if potential.name in model.named_vars_to_dims:
+        return dims_of(model, potential).index(row_axis.name)
+    return shape_of(potential).index(row_axis.length)
+
+
+def _runs_along(
+    model: pm.Model, potential: Variable, row_axis: RowAxis, latents: Collection[Variable]
+) -> bool:
+    """Whether a potential has an element for each row (else it counts as part of the prior)."""
+    if potential.name in model.named_vars_to_dims:
+        return row_axis.name in dims_of(model, potential)
+    if not set(latents).isdisjoint(ancestors([potential])):
+        raise ValueError(
+            f"The potential '{potential.name}' depends on a latent variable: say by dims= which "
+            f"of its axes runs along {row_axis}."
+        )
+    if potential.ndim == 0 or all(
+        sliced_axis(model, array, row_axis) is None for array in arrays_of(model, potential)
+    ):
+        return False
+    return row_axis.length in shape_of(potential)

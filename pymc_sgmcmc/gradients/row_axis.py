@@ -1,0 +1,222 @@
+"""The dimension along which a model's data is cut into batches: found, or refused by name."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import pymc as pm
+from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pytensor.graph.basic import Variable
+
+from pymc_sgmcmc.gradients.arrays import (
+    Array,
+    array_name,
+    array_value,
+    arrays_of,
+    dims_of,
+    evaluate,
+    observed_array,
+    shape_of,
+)
+
+
+@dataclass(frozen=True)
+class RowAxis:
+    """The dimension along which the model's data is cut into batches."""
+
+    name: str | None
+    length: int
+    axes: dict[Variable, int]
+    """Axis of each observed variable that carries the dimension."""
+
+    def __str__(self):
+        return f"dim '{self.name}'" if self.name else f"the dim of length {self.length}"
+
+
+def batch_ndim(var: Variable) -> int:
+    """Leading axes along which the elements of a variable are separate draws."""
+    return var.ndim - getattr(var.owner.op, "ndim_supp", 0)
+
+
+def _named_axes(model: pm.Model, rv: Variable) -> list[tuple[str | None, int]]:
+    """(name or None, length) of each axis; an unnamed axis takes a data container's dim name."""
+    shape = shape_of(observed_array(model, rv))
+    names = list(dims_of(model, rv))
+    by_length: dict[int, set[str]] = {}
+    for array in arrays_of(model, rv):
+        for dim, length in zip(dims_of(model, array), array_value(array).shape, strict=False):
+            if dim is not None:
+                by_length.setdefault(length, set()).add(dim)
+    for axis, (name, length) in enumerate(zip(names, shape, strict=True)):
+        if name is None and len(by_length.get(length, ())) == 1:
+            [names[axis]] = by_length[length]
+    return list(zip(names, shape, strict=True))
+
+
+def _refuse_unsuitable(model: pm.Model) -> None:
+    """Refuse observed variables that are split in two by PyMC, or scaled already."""
+    for rv in model.observed_RVs:
+        name = rv.name.removesuffix("_observed")
+        if f"{name}_unobserved" in model.named_vars:
+            raise ValueError(
+                f"The observed variable '{name}' has masked (missing) values: its rows cannot be "
+                "cut into batches. Drop those rows, or impute them in a variable of their own."
+            )
+        if isinstance(rv.owner.op, MinibatchRandomVariable):
+            raise ValueError(
+                f"The observed variable '{rv.name}' has total_size= and the step has batch_size=: "
+                "scale once. Remove total_size (and pm.Minibatch) from the model, or batch_size."
+            )
+
+
+def find_row_axis(
+    model: pm.Model, minibatch_dim: str | None, latents: Collection[Variable] = ()
+) -> RowAxis:
+    """Find the dimension that the observed variables' rows lie along.
+
+    ``latents`` are the free variables that may have an element for each row.
+
+    Raises
+    ------
+    ValueError
+        If no dimension or more than one can be meant, naming them and the remedy.
+    """
+    _refuse_unsuitable(model)
+    axes = {rv: _named_axes(model, rv) for rv in model.observed_RVs if rv.ndim > 0}
+    if not axes:  # a likelihood written as potentials, if they say which dim is theirs
+        named = [p for p in model.potentials if p.name in model.named_vars_to_dims]
+        axes = {p: list(zip(dims_of(model, p), shape_of(p), strict=True)) for p in named}
+    if not axes:
+        raise ValueError(
+            "No observation dim found: the model has no observed variable, and no potential with "
+            "dims=, with an axis to cut into batches. Leave batch_size=None to use the whole "
+            "model at each update."
+        )
+    if minibatch_dim is not None:
+        if minibatch_dim not in model.dim_lengths:
+            known = ", ".join(f"'{dim}'" for dim in model.dim_lengths) or "none"
+            raise ValueError(
+                f"minibatch_dim='{minibatch_dim}' is not a dim of the model (dims: {known})."
+            )
+        [length] = evaluate(model.dim_lengths[minibatch_dim])
+        key: tuple[str | None, int] = (minibatch_dim, int(length))
+        for labels in axes.values():  # an unnamed axis of that length is taken to be the dim
+            matches = [a for a, (name, n) in enumerate(labels) if name is None and n == key[1]]
+            if key not in labels and len(matches) == 1:
+                labels[matches[0]] = key
+    else:
+        key = _only_candidate(model, axes, latents)
+    found = {rv: labels.index(key) for rv, labels in axes.items() if key in labels}
+    row_axis = RowAxis(*key, {rv: a for rv, a in found.items() if rv in model.observed_RVs})
+    if not found:
+        names = ", ".join(f"'{rv.name}'" for rv in axes)
+        raise ValueError(
+            f"No observation dim found: none of the observed {names} has {row_axis}. Give another "
+            "minibatch_dim=, or dims= to the observed variable."
+        )
+    for rv, axis in row_axis.axes.items():
+        if axis >= batch_ndim(rv):
+            raise ValueError(
+                f"The observed variable '{rv.name}' is not conditionally independent along "
+                f"{row_axis}: one draw of its distribution spans it (a multivariate normal, a "
+                "Gaussian process or a time series over the rows?). Leave batch_size=None, or "
+                "give another minibatch_dim."
+            )
+    for rv in model.free_RVs:
+        if rv not in latents and key[0] is not None and key[0] in dims_of(model, rv):
+            raise ValueError(
+                f"The free variable '{rv.name}' has an element for each row of {row_axis}: it is "
+                "local to the data and cannot be sampled with minibatches of rows. Integrate it "
+                f"out with latents=sgm.Gibbs(['{rv.name}']), or leave batch_size=None."
+            )
+    return row_axis
+
+
+def _only_candidate(
+    model: pm.Model,
+    axes: dict[Variable, list[tuple[str | None, int]]],
+    latents: Collection[Variable],
+) -> tuple[str | None, int]:
+    free = [rv for rv in model.free_RVs if rv not in latents]
+    free_dims = {dim for rv in free for dim in dims_of(model, rv) if dim is not None}
+    free_lengths = {n for rv in free for n in rv.type.shape if n is not None}
+    candidates: list[tuple[str | None, int]] = []
+    for rv, labels in axes.items():
+        for name, length in labels[: batch_ndim(rv)]:
+            taken = name in free_dims if name else rv.ndim > 1 and length in free_lengths
+            if length > 1 and not taken and (name, length) not in candidates:
+                candidates.append((name, length))
+    if len(candidates) > 1:  # latent variables have the rows along their first axis
+        first = {(dims_of(model, rv) or (None,))[0] for rv in latents}
+        lengths = {n for rv in latents for n in rv.type.shape[:1]}
+        local = [c for c in candidates if c[0] in first - {None} or c[1] in lengths - {None}]
+        candidates = local if len(local) == 1 else candidates
+    if len(candidates) > 1:  # prefer what all observed variables have
+        common = [c for c in candidates if all(c in labels for labels in axes.values())]
+        candidates = common or candidates
+    if len(candidates) > 1:  # prefer what the data on the other side of the model has too
+        lengths = {
+            n
+            for rv in axes
+            for array in arrays_of(model, rv)
+            if array is not model.rvs_to_values[rv]
+            for n in array_value(array).shape
+        }
+        shared = [c for c in candidates if c[1] in lengths]
+        candidates = shared if len(shared) == 1 else candidates
+    if len(candidates) == 1:
+        return candidates[0]
+    names = ", ".join(f"'{rv.name}'" for rv in axes)
+    if not candidates:
+        raise ValueError(
+            f"No observation dim found: no axis of the observed {names} can be cut into batches "
+            "(each is part of one multivariate draw, has length 1, or belongs to a free variable "
+            "too). Give minibatch_dim=, integrate out variables with a value for each row by "
+            "latents=, or leave batch_size=None."
+        )
+    options = ", ".join(f"'{name}'" if name else f"(length {n})" for name, n in candidates)
+    raise ValueError(
+        f"Several dims of the observed {names} could be cut into batches: {options}. Say which "
+        "with minibatch_dim= (and give dims= to the observed variables and pm.Data)."
+    )
+
+
+def sliced_axis(model: pm.Model, array: Array, rows: RowAxis) -> int | None:
+    """Axis of an array that runs along the rows, or None if it has none."""
+    dims, shape = dims_of(model, array), array_value(array).shape
+    if rows.name is not None and rows.name in dims:
+        return dims.index(rows.name)
+    fitting = [a for a, n in enumerate(shape) if dims[a] is None and n == rows.length]
+    if len(fitting) > 1:
+        raise ValueError(
+            f"{array_name(array)} has several axes of length {rows.length}: it is not clear "
+            f"which of them runs along {rows}. Wrap it in pm.Data with dims= and pass "
+            "minibatch_dim=."
+        )
+    return fitting[0] if fitting else None
+
+
+def local_shape(model: pm.Model, rv: Variable, row_axis: RowAxis) -> tuple[int, ...]:
+    """Shape of one row's value of a latent variable; refuse one that is not local to the rows."""
+    dims = dims_of(model, rv)
+    lengths = [
+        known if known is not None else int(evaluate(model.dim_lengths[dim])[0]) if dim else None
+        for known, dim in zip(rv.type.shape, dims, strict=True)
+    ]
+    unknown = [axis for axis, n in enumerate(lengths) if n is None]
+    if unknown:
+        raise ValueError(
+            f"The latent variable '{rv.name}' has axes of unknown length {unknown}: give it dims=."
+        )
+    local = lengths[:1] == [row_axis.length] and dims[0] in (None, row_axis.name)
+    if not local or row_axis.name in dims[1:]:
+        raise ValueError(
+            f"The latent variable '{rv.name}' (shape {tuple(lengths)}, dims {dims}) is not local "
+            f"to the rows: its first axis must run along {row_axis}, and no other. Variables "
+            "shared by the rows are sampled, not integrated out."
+        )
+    if batch_ndim(rv) < 1:
+        raise ValueError(
+            f"The latent variable '{rv.name}' is not independent along {row_axis}: one draw of "
+            "its distribution spans the rows."
+        )
+    return tuple(n for n in lengths[1:] if n is not None)

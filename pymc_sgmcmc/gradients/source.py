@@ -1,0 +1,425 @@
+"""The stochastic gradient of a PyMC model, as symbolic expressions of theta and a batch."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.data import MinibatchOp
+from pymc.model.core import Model
+from pymc.pytensorf import rewrite_pregrad
+from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.gradient import DisconnectedInputError, NullTypeGradError
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors, explicit_graph_inputs
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.algorithm import State, Tensors
+from pymc_sgmcmc.gradients.arrays import Array, array_name, array_value
+from pymc_sgmcmc.gradients.minibatch import batched_terms
+from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
+from pymc_sgmcmc.gradients.rewrites import tidy
+from pymc_sgmcmc.gradients.row_axis import find_row_axis
+from pymc_sgmcmc.gradients.self_check import check_terms
+from pymc_sgmcmc.gradients.substitute import substitute
+from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.streaming.sources import StreamedData
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One stream of row numbers: batches of ``batch_size`` of an array's rows."""
+
+    index: TensorVariable
+    """Row numbers of a batch, int64, shape (n,)."""
+    scale: TensorVariable
+    """N / n, a scalar of the model's float type."""
+    batch_size: int
+    array: Array
+    axis: int
+    streamed: StreamedData | None = None
+    """Where the rows come from, if the model's arrays are placeholders."""
+
+    @property
+    def n_rows(self) -> int:
+        """N, as the data is now."""
+        if self.streamed is not None:
+            return self.streamed.n_rows
+        return array_value(self.array).shape[self.axis]
+
+
+class Evaluation(NamedTuple):
+    """A batch's gradient of the log posterior at one theta; lists have one entry a variable."""
+
+    potential: TensorVariable
+    """Estimate of -log posterior (up to the evidence), a scalar."""
+    prior: Tensors
+    likelihood: Tensors
+    n_data: TensorVariable
+    mean_curvature: Callable[[Sequence[TensorVariable]], Tensors]
+    state: State
+    """What the source carries to the next evaluation."""
+    diagnostics: Tensors
+    """Scalars named by the source's `statistics`."""
+
+    @property
+    def total(self) -> Tensors:
+        """Prior plus likelihood."""
+        return [p + lik for p, lik in zip(self.prior, self.likelihood, strict=True)]
+
+    @property
+    def mean_likelihood(self) -> Tensors:
+        """likelihood / N."""
+        return [lik / self.n_data for lik in self.likelihood]
+
+
+@dataclass(frozen=True)
+class GradientSource:
+    """A model's log prior and scaled log likelihood for a batch, with their gradients.
+
+    ``inputs`` are, in order: the value variables to sample, the row numbers of each stream, and
+    the constants of a run: each stream's N / n, the data, the other value variables.
+    """
+
+    vars: list[TensorVariable]
+    shapes: list[tuple[int, ...]]
+    rows: list[Rows]
+    data: list[tuple[Array, TensorVariable]]
+    others: list[TensorVariable]
+    log_prior: TensorVariable
+    log_likelihood: TensorVariable
+    n_data: TensorVariable
+    prior: Tensors = field(repr=False)
+    likelihood: Tensors = field(repr=False)
+
+    is_costly: ClassVar[bool] = False
+    """Whether an evaluation for the potential alone would cost as much as a gradient."""
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Names of what is carried from one evaluation to the next: none if it is exact."""
+        return ()
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Names of the scalars that an evaluation reports."""
+        return ()
+
+    def init(self, rng: np.random.Generator) -> dict[str, list]:
+        """Initial arrays of what is carried, by `state_names`."""
+        return {}
+
+    @property
+    def streamed(self) -> StreamedData | None:
+        """Data of which each compiled call gets only the rows that it needs."""
+        return next((rows.streamed for rows in self.rows), None)
+
+    @property
+    def constants(self) -> list[TensorVariable]:
+        """Inputs that stay the same during a compiled call."""
+        scales = [r.scale for r in self.rows]
+        return [*scales, *(variable for _, variable in self.data), *self.others]
+
+    @property
+    def inputs(self) -> list[TensorVariable]:
+        """Everything that the expressions depend on."""
+        return [*self.vars, *(r.index for r in self.rows), *self.constants]
+
+    def at(
+        self,
+        theta: Sequence[TensorVariable],
+        rows: Sequence[TensorVariable],
+        constants: Sequence[TensorVariable],
+        state: State,
+        stream: Stream,
+    ) -> Evaluation:
+        """Evaluate the gradient at ``theta`` for a batch of ``rows``.
+
+        ``state`` is what the last evaluation left, ``stream`` gives random numbers.
+        """
+        replace = dict(zip(self.inputs, [*theta, *rows, *constants], strict=True))
+        return self._evaluate(replace, state={}, diagnostics=[])
+
+    def _evaluate(self, replace: dict, state: State, diagnostics: Tensors) -> Evaluation:
+        potential, n_data, *gradients = substitute(
+            [-(self.log_prior + self.log_likelihood), self.n_data, *self.prior, *self.likelihood],
+            replace,
+        )
+
+        def mean_curvature(direction: Sequence[TensorVariable]) -> Tensors:
+            v = [var.type() for var in self.vars]
+            product = substitute(
+                self._curvature(v), {**replace, **dict(zip(v, direction, strict=True))}
+            )
+            return [h / n_data for h in product]
+
+        k = len(self.vars)
+        return Evaluation(
+            potential,
+            gradients[:k],
+            gradients[k:],
+            n_data,
+            mean_curvature,
+            state,
+            diagnostics,
+        )
+
+    def _curvature(self, v: Tensors) -> Tensors:
+        """Hessian of the log likelihood times ``v``."""
+        along = pt.add(*(pt.sum(g * vi) for g, vi in zip(self.likelihood, v, strict=True)), 0.0)
+        return pt.grad(along, self.vars, disconnected_inputs="ignore")
+
+    def check_data(self) -> None:
+        """Refuse data that holds NaN or whose shape is not what the expressions were made for."""
+        streamed = self.streamed.names if self.streamed else ()
+        for array, variable in self.data:
+            if array.name in streamed:
+                continue  # a placeholder; what is read is checked when it is
+            refuse_nan(array)
+            shape = array_value(array).shape
+            if any(m not in (None, n) for m, n in zip(variable.type.shape, shape, strict=True)):
+                raise ValueError(
+                    f"The data {array_name(array)} has the shape {shape}, where the step was made "
+                    f"for {variable.type.shape} (None: any number of rows). Make a new step."
+                )
+
+
+def refuse_nan(array: Array) -> None:
+    """Refuse data that holds NaN, by name."""
+    value = array_value(array)
+    if np.issubdtype(value.dtype, np.floating):
+        # pm.set_data masks what is NaN, and a masked sum would skip it
+        n_missing = int(np.isnan(np.ma.filled(value, np.nan)).sum())
+        if n_missing:
+            raise ValueError(
+                f"The data {array_name(array)} holds {n_missing} NaN values: drop or impute them."
+            )
+
+
+def warn_of_cut_integers(array: Array) -> None:
+    """Warn where integers look as if `pm.Data` had cut off their highest bits."""
+    value = array_value(array)
+    if value.dtype in ("int16", "int32") and value.size:
+        largest = np.iinfo(value.dtype).max
+        if max(value.max(), -int(value.min())) > 0.9 * largest:
+            warnings.warn(
+                f"The data {array_name(array)} has the type {value.dtype} and values from "
+                f"{value.min()} to {value.max()}. pm.Data gives integers that type under floatX="
+                f"'{pytensor.config.floatX}', and cuts without a word those beyond +-{largest}. If "
+                "yours go further, use the array itself in the model instead of pm.Data.",
+                stacklevel=4,
+            )
+
+
+def check_batch_size(batch_size: int, n_rows: int) -> None:
+    """Refuse a batch size that is no whole number between 1 and the number of rows."""
+    whole = isinstance(batch_size, int | np.integer) and not isinstance(batch_size, bool)
+    if not whole or not 1 <= batch_size <= n_rows:
+        raise ValueError(
+            f"batch_size={batch_size!r} must be a whole number between 1 and the number of rows, "
+            f"{n_rows}."
+        )
+
+
+def gradient_source(
+    model: Model,
+    vars: list[TensorVariable],
+    *,
+    batch_size: int | None = None,
+    minibatch_dim: str | None = None,
+    self_check: bool = True,
+    data: StreamedData | None = None,
+) -> GradientSource:
+    """Derive the stochastic gradient of a model with respect to some of its value variables.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    vars : list of value variables
+    batch_size : int, optional
+        Rows a batch; None for the whole data or for a model written with `pm.Minibatch`.
+    minibatch_dim : str, optional
+        The dim to cut into batches, where more than one can be meant.
+    self_check : bool, default True
+        Compare the batches' likelihood with the model's own before use.
+    data : StreamedData, optional
+        The rows, where the model's containers are placeholders for them.
+
+    Raises
+    ------
+    ValueError
+        If the model cannot be cut into batches, naming the variable and the remedy.
+    """
+    variables = [*model.free_RVs, *model.observed_RVs, *model.potentials]
+    minibatches = any(uses_minibatch(model, var) for var in variables)
+    if batch_size is None and minibatch_dim is not None:
+        raise ValueError(f"minibatch_dim='{minibatch_dim}' needs batch_size= too.")
+    if batch_size is not None and minibatches:
+        raise ValueError(
+            f"batch_size={batch_size!r} and pm.Minibatch in the model: use one of them "
+            "(batch_size= leaves the model whole for predictions and is preferred)."
+        )
+    if data is not None and batch_size is None:
+        raise ValueError("data= needs batch_size= too, and a model without pm.Minibatch.")
+    if minibatches:
+        parts = _written_with_minibatch(model)
+    elif batch_size is not None:
+        data = None if data is None else fitted_to(model, data)
+        with filled(model, data):
+            parts = _cut_into_batches(model, batch_size, minibatch_dim, self_check, data)
+    else:
+        parts = _whole(model)
+    source = _differentiate(model, vars, *parts)
+    if data is not None:
+        refuse_whole(explicit_graph_inputs([source.log_prior]), data)
+    return source
+
+
+def sum_of(terms: Sequence[Variable]) -> TensorVariable:
+    """Sum over all elements, in the model's float type."""
+    total = pt.add(*(pt.sum(t) for t in terms), 0.0)
+    return total.astype(pytensor.config.floatX)  # counts may have made it float64
+
+
+def _n_rows(terms: Sequence[Variable]) -> TensorVariable:
+    sizes = [t.shape[0] for t in terms if t.ndim > 0] or [pt.constant(1)]
+    n = sizes[0]
+    for size in sizes[1:]:
+        n = pt.maximum(n, size)
+    return n.astype(pytensor.config.floatX)
+
+
+def _whole(model: Model):
+    """Everything at each update: exact gradients."""
+    likelihood = model.logp(vars=model.observed_RVs, sum=False) if model.observed_RVs else []
+    prior = model.logp(vars=[*model.free_RVs, *model.potentials])
+    return prior, sum_of(likelihood), _n_rows(likelihood), [], {}
+
+
+def _cut_into_batches(model, batch_size, minibatch_dim, self_check, data):
+    """Batches of an unchanged model."""
+    row_axis = find_row_axis(model, minibatch_dim)
+    check_batch_size(batch_size, data.n_rows if data else row_axis.length)
+    index = pt.lvector("rows")
+    dtypes = {name: f.dtype for name, f in data.formats.items()} if data else {}
+    terms, cuts, rest, *_ = batched_terms(model, row_axis, index, dtypes=dtypes)
+    if data is not None:
+        check_covered(cuts, data)
+    arrays = {array: cut.whole for array, cut in cuts.items()}
+    for array in arrays:
+        refuse_nan(array)
+    if self_check:
+        check_terms(model, terms, arrays, index, row_axis)
+    prior = model.logp(vars=[*model.free_RVs, *rest])
+    scale = pt.scalar("N/n", dtype=pytensor.config.floatX)
+    likelihood = scale * sum_of([term.logp for term in terms])
+    [(array, cut), *_] = cuts.items()
+    rows = Rows(index, scale, int(batch_size), array, cut.axis, data)
+    return prior, likelihood, scale * batch_size, [rows], arrays
+
+
+def _minibatch_nodes(outputs: Sequence[Variable]) -> list[Apply]:
+    nodes = {v.owner: None for v in ancestors(outputs) if v.owner is not None}
+    return [node for node in nodes if isinstance(node.op, MinibatchOp)]
+
+
+def uses_minibatch(model: Model, rv: Variable) -> bool:
+    """Whether a variable or its value is cut by `pm.Minibatch`."""
+    return bool(_minibatch_nodes([rv, model.rvs_to_values.get(rv, rv)]))
+
+
+def _written_with_minibatch(model: Model):
+    """Own the indices of the model's pm.Minibatch draws; its total_size scales the terms."""
+    for rv in model.observed_RVs:
+        scaled = isinstance(rv.owner.op, MinibatchRandomVariable)
+        if not scaled and uses_minibatch(model, rv):
+            raise ValueError(
+                f"The observed variable '{rv.name}' uses pm.Minibatch without total_size=: its "
+                "likelihood would count the batch alone. Pass total_size=<number of rows>."
+            )
+    likelihood = sum_of(model.logp(vars=model.observed_RVs, sum=False))
+    prior = model.logp(vars=[*model.free_RVs, *model.potentials])
+    streams: dict[Variable, Rows] = {}
+    arrays: dict[Array, TensorVariable] = {}
+    batch: dict[Variable, TensorVariable] = {}
+    for node in _minibatch_nodes([likelihood, prior]):
+        *tensors, rng = node.inputs
+        parts = node.outputs[:-1]
+        if rng not in streams:  # PyMC may have cloned the node: what is drawn alike shares it
+            streams[rng] = _stream(len(streams), tensors[0], parts[0].type.shape[0])
+        for tensor, part in zip(tensors, parts, strict=True):
+            if isinstance(tensor, Constant):  # data as an input is not copied into the graph
+                arrays.setdefault(tensor, tensor.type(tensor.name))
+            batch[part] = arrays.get(tensor, tensor)[streams[rng].index]
+    # the static number of rows goes, so that pm.set_data may change it
+    prior, likelihood = clone_replace([prior, likelihood], batch, rebuild_strict=False)
+    rows = list(streams.values())
+    return prior, likelihood, rows[0].scale * rows[0].batch_size, rows, arrays
+
+
+def _stream(number: int, array: Variable, batch_size: int) -> Rows:
+    if not isinstance(array, SharedVariable | Constant):
+        raise ValueError(
+            f"pm.Minibatch of the expression {array}: pass it a plain array or pm.Data, and "
+            "compute with the batch."
+        )
+    check_batch_size(batch_size, array_value(array).shape[0])
+    scale = pt.scalar(f"N/n_{number}", dtype=pytensor.config.floatX)
+    return Rows(pt.lvector(f"rows_{number}"), scale, batch_size, array, 0)
+
+
+def explicit_data(
+    expressions: Sequence[TensorVariable], arrays: dict[Array, TensorVariable]
+) -> tuple[list[TensorVariable], dict[Array, TensorVariable]]:
+    """Make the data explicit inputs of expressions; ``arrays`` are so already."""
+    for var in ancestors(expressions):
+        if isinstance(var, SharedVariable) and isinstance(var.type, RandomType):
+            raise ValueError(
+                "The model's log probability contains a random draw without a value; "
+                "only pm.Minibatch draws are supported there."
+            )
+    data = dict(arrays)
+    for var in ancestors(expressions):
+        if isinstance(var, SharedVariable) and var not in data:
+            data[var] = pt.tensor(var.name, shape=var.type.shape, dtype=var.type.dtype)
+    return clone_replace(expressions, data, rebuild_strict=False), data
+
+
+def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays):
+    """Make the data explicit inputs and take the gradients."""
+    expressions, data = explicit_data([log_prior, log_likelihood, n_data], arrays)
+    used = set(explicit_graph_inputs(expressions))
+    log_prior, log_likelihood, n_data = expressions
+    log_prior, log_likelihood = rewrite_pregrad(log_prior), rewrite_pregrad(log_likelihood)
+    start = model.initial_point()
+    source = GradientSource(
+        vars=vars,
+        shapes=[np.shape(start[v.name]) for v in vars],
+        rows=rows,
+        data=[(array, v) for array, v in data.items() if v in used],
+        others=[v for v in model.value_vars if v not in vars and v in used],
+        log_prior=log_prior,
+        log_likelihood=log_likelihood,
+        n_data=n_data,
+        prior=[gradient_of(log_prior, v) for v in vars],
+        likelihood=tidy([gradient_of(log_likelihood, v) for v in vars]),
+    )
+    source.check_data()
+    return source
+
+
+def gradient_of(log_p: TensorVariable, var: TensorVariable) -> TensorVariable:
+    """Differentiate, or refuse by name."""
+    try:
+        return pt.grad(log_p, var, disconnected_inputs="ignore")
+    except (NullTypeGradError, NotImplementedError, DisconnectedInputError) as error:
+        raise ValueError(
+            f"The log probability has no gradient with respect to '{var.name}': {error} "
+            "Sample it with another step, or write its term with differentiable operations."
+        ) from error

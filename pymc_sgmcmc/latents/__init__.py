@@ -1,0 +1,1 @@
+"""Latent variables local to the rows: drawn, weighed, integrated out, and predicted from."""

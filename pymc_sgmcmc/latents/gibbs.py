@@ -1,0 +1,211 @@
+r"""Gibbs sampling of local latent variables: the full conditionals come from the model.
+
+For each row of a batch, independently, burn-in sweeps and then one sweep for each draw go through
+the units (elements) of the latent variables, drawing
+
+    z_j ~ p(z_j | z_-j, x, theta),
+
+proportional to the joint density (doubly stochastic paper, eq 15 for sigmoid belief networks). The
+draws give the gradient of eq 5. Chains start anew for each batch, from the prior: z of the rows
+seen last is of no use to others, and storing it for all rows is what minibatches are to avoid.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.algorithm import State, Tensors
+from pymc_sgmcmc.gradients.substitute import substitute
+from pymc_sgmcmc.latents.conditionals import Binary, Enumerated, Move, boundary, conditional
+from pymc_sgmcmc.latents.continuous import Continuous
+from pymc_sgmcmc.latents.joint import Draws, Joint, Latents, LocalVariable, whole_number
+from pymc_sgmcmc.latents.simplex_move import Simplexes
+from pymc_sgmcmc.latents.strict_scan import strict_scan
+from pymc_sgmcmc.stream import Stream
+
+type Hook = Callable[[dict[str, TensorVariable], Stream], TensorVariable]
+
+
+class Gibbs(Latents):
+    """Integrate out local latent variables by Gibbs sampling.
+
+    Discrete variables with few values (Bernoulli, Categorical, DiscreteUniform and Binomial with
+    constant parameters) are drawn from their full conditionals by enumeration. Continuous ones move
+    by a Metropolis step whose proposal matches slope and curvature of the full conditional's
+    logarithm. Where that is normal, Gamma (of a positive variable), Beta (in the unit interval) or
+    Dirichlet (on a simplex), the proposal is the full conditional itself.
+
+    Parameters
+    ----------
+    vars : list of random variables or names
+        Free variables of the model whose first axis is the observation dim, in the order in which
+        a sweep draws them.
+    n_samples : int, default 5
+        Draws for each row and gradient, from consecutive sweeps.
+    burn_in : int, default 5
+        Sweeps before the first draw. Each gradient starts its chains anew, at draws from the prior;
+        what they have not forgotten by then biases the gradient.
+    support : dict, optional
+        Values that a discrete variable can take (variable or name: sequence), for distributions
+        from which they cannot be read, such as `pm.CustomDist`.
+    conditional : dict, optional
+        Functions that draw a variable in place of the derived conditional (variable or name:
+        function). A function takes a dict of the current values by name (latent variables, observed
+        variables, parameters; rows along the first axis where they have any) and a `Stream`, and
+        returns a draw of all of the variable's units, shape (rows, ...), as PyTensor expressions.
+
+    Notes
+    -----
+    The statistic ``latent_moves`` is the mean share of units that a sweep changes. Doubly
+    stochastic paper, section 2.2 and A.1 (Du, Zhu, Zhang 2017).
+
+    Examples
+    --------
+    A mixture of two normal distributions, by the component of each datum:
+
+    >>> import numpy as np, pymc as pm, pymc_sgmcmc as sgm
+    >>> y = np.concatenate([np.linspace(-3, -1, 50), np.linspace(2, 4, 50)])
+    >>> with pm.Model(coords={"obs": range(100)}):
+    ...     centre = pm.Normal("centre", [-1, 1], 3)
+    ...     z = pm.Bernoulli("z", 0.5, dims="obs")
+    ...     y = pm.Normal("y", centre[z], 1, observed=y, dims="obs")
+    ...     step = sgm.MSGNHT_S(
+    ...         step_size=0.02, batch_size=20, latents=sgm.Gibbs([z]),
+    ...         compile_kwargs={"mode": "JAX"},
+    ...     )
+    >>> step.latents
+    Gibbs([z], n_samples=5, burn_in=5)
+    >>> [v.name for v in step.vars]
+    ['centre']
+    """
+
+    statistics = ("latent_moves",)
+
+    def __init__(
+        self,
+        vars,
+        n_samples: int = 5,
+        burn_in: int = 5,
+        support: Mapping[Any, Sequence[int]] | None = None,
+        conditional: Mapping[Any, Hook] | None = None,
+    ):
+        super().__init__(vars, n_samples)
+        self.burn_in = whole_number("burn_in", burn_in, 0)
+        self.support = _by_name("support", support, self.names)
+        self.conditional = _by_name("conditional", conditional, self.names)
+
+    def check(self, joint: Joint) -> None:
+        for variable in joint.variables:
+            unknown = variable.is_discrete and variable.support is None
+            if unknown and variable.name not in self.conditional:
+                raise ValueError(
+                    f"The values that the latent variable '{variable.name}' can take cannot be "
+                    f"read from its distribution. Pass support={{'{variable.name}': [0, 1, ...]}} "
+                    f"or conditional={{'{variable.name}': function}} to Gibbs."
+                )
+
+    def draw(self, joint: Joint, state: State, stream: Stream) -> Draws:
+        start = joint.draw_prior(stream)
+        n_climbs = (self.burn_in + 1) // 2
+        draws = self.sweeps(joint, start, self.burn_in + self.n_samples, stream, n_climbs)
+        chains = [
+            pt.concatenate([first[None], d])[self.burn_in :]
+            for d, first in zip(draws, start, strict=True)
+        ]
+        moves = [pt.neq(c[1:], c[:-1]).mean(dtype=pytensor.config.floatX) for c in chains]
+        sizes = np.array([np.prod(v.shape, dtype=int) for v in joint.variables])
+        share = pt.add(*(m * w for m, w in zip(moves, sizes / sizes.sum(), strict=True)), 0.0)
+        return Draws([d[self.burn_in :] for d in draws], None, {}, [share])
+
+    def sweeps(
+        self, joint: Joint, start: Tensors, n_sweeps: int, stream: Stream, n_climbs: int = 0
+    ) -> Tensors:
+        """Sweep so many times from a start; one entry a variable, shape (sweeps, rows, ...).
+
+        In the first ``n_climbs`` sweeps continuous variables go uphill instead.
+        """
+        placeholders = [v.value for v in joint.variables]
+        moves = [(i, m) for i, v in enumerate(joint.variables) for m in self._moves(joint, v)]
+        # what does not depend on z is computed once, outside of the sweeps
+        each_sweep = [move.each_sweep for _, move in moves]
+        outside = boundary(placeholders, [e for own in each_sweep for e in own])
+        copies = list(dict.fromkeys(move.copies for _, move in moves))
+        given = {k: joint.evaluate(outside, copies=k) for k in copies}
+        once = [joint.evaluate(move.once) for _, move in moves]
+
+        def sweep(climbing, *args):
+            take = iter(args).__next__
+            z = [take() for _ in joint.variables]
+            inner = Stream(take())
+            given = {k: [take() for _ in outside] for k in copies}
+            for (i, move), own_each, own_once in zip(moves, each_sweep, once, strict=True):
+                tiled = [pt.concatenate([v] * move.copies) if move.copies > 1 else v for v in z]
+                replace = dict(
+                    zip([*outside, *placeholders], [*given[move.copies], *tiled], strict=True)
+                )
+                now = substitute(own_each, replace)
+                drawn = move.sweep(z[i], [take() for _ in own_once], now, inner, climbing)
+                z[i] = pt.specify_shape(drawn, z[i].type.shape).astype(z[i].dtype)
+            return [*z, inner.rng]
+
+        *draws, stream.rng = strict_scan(
+            sweep,
+            sequences=[pt.constant(np.arange(n_sweeps) < n_climbs)],
+            outputs_info=[*start, stream.rng],
+            non_sequences=[
+                *(g for values in given.values() for g in values),
+                *(c for own in once for c in own),
+            ],
+            n_steps=n_sweeps,
+        )
+        return draws
+
+    def _moves(self, joint: Joint, variable: LocalVariable) -> list[Move]:
+        """How a sweep draws a variable: one move after the other."""
+        if variable.name in self.conditional:
+            return [Given(joint, self.conditional[variable.name])]
+        if not variable.is_discrete:
+            by_unit = Continuous.of(joint, variable)
+            return (
+                [Simplexes.of(joint, variable), by_unit] if Simplexes.fits(variable) else [by_unit]
+            )
+        assert variable.support is not None  # `check` has seen to it
+        binary = len(variable.support) == 2
+        kind = Binary if binary else Enumerated
+        terms = conditional(joint, variable, logistic=binary)
+        return [kind(terms, variable.support, joint.n_rows)]
+
+
+class Given:
+    """Draws by a function that the user gives."""
+
+    copies = 1
+    once: list[Variable] = []
+
+    def __init__(self, joint: Joint, function: Hook):
+        self.function = function
+        self.values = {
+            **{v.name: v.value for v in joint.variables},
+            **joint.observed,
+            **joint.parameters,
+        }
+
+    @property
+    def each_sweep(self) -> list[Variable]:
+        return list(self.values.values())
+
+    def sweep(self, z, once, each_sweep, stream: Stream, climbing) -> TensorVariable:
+        values = dict(zip(self.values, each_sweep, strict=True))
+        return pt.as_tensor(self.function(values, stream))
+
+
+def _by_name(what: str, given: Mapping[Any, Any] | None, names: list[str]) -> dict[str, Any]:
+    by_name = {getattr(var, "name", var): value for var, value in (given or {}).items()}
+    for name in by_name.keys() - set(names):
+        raise ValueError(f"{what}= names '{name}', which is not one of the latents: {names}.")
+    return by_name

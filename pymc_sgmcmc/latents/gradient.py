@@ -1,0 +1,271 @@
+"""The gradient of a model whose local latent variables are integrated out by Monte Carlo."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.model.core import Model
+from pymc.pytensorf import intX, rewrite_pregrad
+from pymc.vartypes import discrete_types
+from pytensor.gradient import disconnected_grad
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors, explicit_graph_inputs
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.gradients.minibatch import batched_terms, finite_support
+from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
+from pymc_sgmcmc.gradients.row_axis import find_row_axis, local_shape
+from pymc_sgmcmc.gradients.self_check import check_latent_terms
+from pymc_sgmcmc.gradients.source import (
+    GradientSource,
+    Rows,
+    check_batch_size,
+    explicit_data,
+    gradient_of,
+    refuse_nan,
+    uses_minibatch,
+)
+from pymc_sgmcmc.gradients.substitute import substitute
+from pymc_sgmcmc.latents.joint import (
+    Joint,
+    Latents,
+    LocalTerm,
+    LocalVariable,
+    find_latents,
+)
+from pymc_sgmcmc.streaming.sources import StreamedData
+
+
+@dataclass(frozen=True)
+class LatentGradientSource(GradientSource):
+    """Local latent variables integrated out: the mean gradient over draws of them for the batch.
+
+    The likelihood is N / n times the weighted sum over rows and draws of log p(x, z | theta), with
+    the draws and weights as inputs.
+    """
+
+    latents: Latents = field(kw_only=True)
+    joint: Joint = field(kw_only=True)
+    weights: TensorVariable = field(kw_only=True)
+    """Of each draw and row, shape (samples * n,)."""
+
+    is_costly = True
+
+    @property
+    def state_names(self):
+        return self.latents.state_names
+
+    @property
+    def statistics(self):
+        return self.latents.statistics
+
+    def init(self, rng):
+        return self.latents.init(self.joint, rng)
+
+    def at(self, theta, rows, constants, state, stream):
+        replace = dict(zip(self.inputs, [*theta, *rows, *constants], strict=True))
+        draws = self.latents.draw(self.joint.at(replace), state, stream)
+        copies = self.latents.n_samples
+        n = copies * self.joint.n_rows
+        if draws.weights is None:
+            weights = pt.full((n,), np.asarray(1 / copies, dtype=self.weights.dtype))
+        else:
+            weights = draws.weights.reshape((n,)).astype(self.weights.dtype)
+        replace[self.weights] = disconnected_grad(weights)
+        replace[self.joint.rows] = pt.tile(replace[self.joint.rows], copies)
+        for variable, values in zip(self.joint.variables, draws.values, strict=True):
+            flat = values.reshape((n, *variable.shape)).astype(variable.dtype)
+            replace[variable.value] = disconnected_grad(flat)
+        return self._evaluate(replace, draws.state, draws.diagnostics)
+
+    def _curvature(self, v):
+        """Mean Hessian of the joint plus the covariance of its gradients (Louis 1982)."""
+        copies, n_rows = self.latents.n_samples, self.joint.n_rows
+        if copies < 2:
+            raise ValueError(
+                f"n_samples={copies} in {self.latents!r}: gamma=True needs the spread of at least "
+                "2 draws."
+            )
+        of_rows = self.joint.of_rows
+        # directional derivative of each row's term: the gradient with respect to its weight u
+        u = self.weights.type()
+        gradients = pt.grad(pt.sum(u * of_rows), self.vars, disconnected_inputs="ignore")
+        along = pt.add(*(pt.sum(g * vi) for g, vi in zip(gradients, v, strict=True)), 0.0)
+        slopes = pt.grad(along, u)
+        [slopes] = substitute([slopes], {u: self.weights})  # linear in u: any value will do
+        w = self.weights.reshape((copies, n_rows))
+        slopes = slopes.reshape((copies, n_rows))
+        deviations = (slopes - pt.sum(w * slopes, axis=0)) / (1 - pt.sum(w**2, axis=0))
+        covariance = pt.sum(disconnected_grad((w * deviations).ravel()) * of_rows)
+        [scale] = [r.scale for r in self.rows]
+        products = pt.grad(scale * covariance, self.vars, disconnected_inputs="ignore")
+        return [h + c for h, c in zip(super()._curvature(v), products, strict=True)]
+
+
+def latent_gradient_source(
+    model: Model,
+    global_model: Model,
+    vars: list[TensorVariable],
+    latents: Latents,
+    *,
+    batch_size: int | None,
+    minibatch_dim: str | None = None,
+    self_check: bool = True,
+    data: StreamedData | None = None,
+) -> LatentGradientSource:
+    """Derive the stochastic gradient of a model with its local latent variables integrated out.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    global_model : pymc.Model
+        `without_latents` of the model.
+    vars : list of value variables
+        Of ``global_model``.
+    latents : Latents
+    batch_size, minibatch_dim, self_check, data
+        As for `gradient_source`.
+
+    Raises
+    ------
+    ValueError
+        If a latent variable is not local to the rows, or the model cannot be cut into batches,
+        naming the variable and the remedy.
+    """
+    latent_rvs = find_latents(model, latents.vars)
+    names = ", ".join(f"'{rv.name}'" for rv in latent_rvs)
+    if any(uses_minibatch(model, var) for var in [*model.observed_RVs, *model.potentials]):
+        raise ValueError(
+            f"latents= ({names}) and pm.Minibatch in the model: write the model with its whole "
+            "data, latent variables with the observation dim, and pass batch_size=."
+        )
+    if batch_size is None:
+        raise ValueError(
+            f"latents= ({names}) needs batch_size=: the latent variables are drawn for the rows "
+            "of a batch (the number of all rows is a valid batch_size)."
+        )
+    data = None if data is None else fitted_to(model, data)
+    with filled(model, data):
+        row_axis = find_row_axis(model, minibatch_dim, latent_rvs)
+        check_batch_size(batch_size, data.n_rows if data else row_axis.length)
+        source = _cut_into_batches(
+            model, global_model, vars, latents, latent_rvs, batch_size, row_axis, self_check, data
+        )
+    if data is not None:
+        refuse_whole(explicit_graph_inputs([source.log_prior]), data)
+    return source
+
+
+def _cut_into_batches(
+    model, global_model, vars, latents, latent_rvs, batch_size, row_axis, self_check, streamed
+) -> LatentGradientSource:
+    names = ", ".join(f"'{rv.name}'" for rv in latent_rvs)
+    placeholders = {
+        rv: pt.tensor(rv.name, shape=(None, *local_shape(model, rv, row_axis)), dtype=rv.type.dtype)
+        for rv in latent_rvs
+    }
+    free = global_model.free_RVs
+    global_values = dict(zip(free, global_model.replace_rvs_by_values(free), strict=True))
+    index = pt.lvector("rows")
+    dtypes = {name: f.dtype for name, f in streamed.formats.items()} if streamed else {}
+    part = batched_terms(model, row_axis, index, placeholders, global_values, dtypes)
+    if streamed is not None:
+        check_covered(part.cuts, streamed)
+    for var in part.rest:
+        for rv in set(latent_rvs) & set(ancestors([var])):
+            raise ValueError(
+                f"'{rv.name}' is not local to the rows: it enters '{var.name}', which has no axis "
+                f"along {row_axis}."
+            )
+    arrays = {array: cut.whole for array, cut in part.cuts.items()}
+    for array in arrays:
+        refuse_nan(array)
+
+    kept = [v for v in part.rest if v in global_model.observed_RVs + global_model.potentials]
+    prior = global_model.logp(vars=[*free, *kept])
+    logps = [pt.moveaxis(term.logp, term.axis, 0) for term in part.terms]
+    expressions, data = explicit_data([prior, *logps, *part.observed.values()], arrays)
+    used = set(explicit_graph_inputs(expressions))
+    k = len(logps)
+    prior, logps, observed = expressions[0], expressions[1 : k + 1], expressions[k + 1 :]
+    batch_rvs = clone_replace(list(part.latents.values()), data, rebuild_strict=False)
+    others = [v for v in global_model.value_vars if v not in vars and v in used]
+    for var in others:
+        if var in ancestors(logps):
+            raise ValueError(
+                f"'{var.name}' enters the terms whose latent variables ({names}) are integrated "
+                "out: only this step can sample it. Leave vars=None, or add it to vars."
+            )
+    floatX = pytensor.config.floatX
+    terms = [
+        LocalTerm(
+            term.name,
+            _simplified(logp).astype(floatX),
+            frozenset(rv.name for rv, value in placeholders.items() if value in ancestors([logp])),
+        )
+        for term, logp in zip(part.terms, logps, strict=True)
+    ]
+    joint = Joint(
+        variables=[
+            LocalVariable(
+                rv.name,
+                tuple(value.type.shape[1:]),
+                value.type.dtype,
+                value,
+                batch_rv,
+                model.rvs_to_transforms[rv],
+                finite_support(rv) if rv.type.dtype in discrete_types else None,
+            )
+            for (rv, value), batch_rv in zip(placeholders.items(), batch_rvs, strict=True)
+        ],
+        terms=terms,
+        observed=dict(zip(part.observed, observed, strict=True)),
+        parameters={rv.name: value for rv, value in global_values.items()},
+        rows=index,
+        n_rows=int(batch_size),
+    )
+    joint = joint.with_support(latents.support)
+    latents.check(joint)
+    used_data = [(array, v) for array, v in data.items() if v in used]
+    if self_check:
+        check_latent_terms(global_model, joint, used_data, row_axis)
+    scale = pt.scalar("N/n", dtype=floatX)
+    weights = pt.vector("weights", dtype=floatX)
+    likelihood = scale * pt.sum(weights * joint.of_rows)
+    prior = rewrite_pregrad(prior.astype(floatX))
+    start = global_model.initial_point()
+    [(array, cut), *_] = part.cuts.items()
+    source = LatentGradientSource(
+        vars=vars,
+        shapes=[np.shape(start[v.name]) for v in vars],
+        rows=[Rows(index, scale, int(batch_size), array, cut.axis, streamed)],
+        data=used_data,
+        others=others,
+        log_prior=prior,
+        log_likelihood=likelihood,
+        n_data=scale * batch_size,
+        prior=[gradient_of(prior, v) for v in vars],
+        likelihood=[gradient_of(likelihood, v) for v in vars],
+        latents=latents,
+        joint=joint,
+        weights=weights,
+    )
+    source.check_data()
+    return source
+
+
+def _value_dtype(rv: Variable) -> str:
+    """PyMC's type for data of this kind: with long integers a float32 model goes on in float64."""
+    if rv.type.dtype in discrete_types:
+        return str(intX(np.zeros(())).dtype)
+    return rv.type.dtype
+
+
+def _simplified(logp: TensorVariable) -> TensorVariable:
+    """Cheap and stable to evaluate and differentiate; without the checks of parameters."""
+    return rewrite_graph(
+        logp, include=("canonicalize", "stabilize", "local_remove_check_parameter")
+    )

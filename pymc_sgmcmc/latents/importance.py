@@ -1,0 +1,183 @@
+r"""NeuralImportance: latent variables weighed after draws from a recognition network.
+
+For each row x of a batch, L draws z_s come from a network q(z | x; phi) and get the weights
+
+    w_s = p(x, z_s | theta) / q(z_s | x; phi),    W_s = w_s / (w_1 + ... + w_L),
+
+with which grad log p(x | theta) is about sum_s W_s grad log p(x, z_s | theta) (doubly stochastic
+paper, eq 6; the bias falls as 1 / L). The same draws move the network up the gradient of
+E_{p(z | x, theta)} log q(z | x; phi), by sum_s W_s grad_phi log q(z_s | x; phi) averaged over the
+batch (eq 8-10): the inclusive Kullback-Leibler divergence falls, and q covers the posterior of z.
+The network's weights and Adam's moments (Kingma and Ba 2015) are carried from batch to batch.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.gradient import disconnected_grad
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.algorithm import Tensors
+from pymc_sgmcmc.latents.joint import Draws, Joint, Latents
+from pymc_sgmcmc.latents.recognition import Custom, Inverted, Proposal, Recognition
+from pymc_sgmcmc.stream import Stream
+
+FIRST_DECAY, SECOND_DECAY, SMALL = 0.9, 0.999, 1e-8
+"""Adam's constants, as its authors have them."""
+
+
+class NeuralImportance(Latents):
+    """Integrate latent variables out by importance sampling from a trained recognition network.
+
+    Parameters
+    ----------
+    vars : list of random variables or names
+        Bernoulli, Categorical or continuous latent variables. With ``proposal``, they are drawn
+        in this order.
+    n_samples : int, default 5
+        L, draws for each row; at least 2.
+    proposal : callable, optional
+        ``proposal(name, x, z, weights)`` gives the parameters of q for the latent variable of
+        that name: logits for a Bernoulli one; logits with a last axis of the categories for a
+        Categorical one; mean and log standard deviation (a pair), on the unconstrained scale, for
+        a continuous one. ``x`` holds the batch's observed values and ``z`` the latent variables
+        drawn before, by name: tensors with leading axes (draws or 1, rows). ``weights`` is the
+        network's. Default: the model's layers inverted. Each variable, those nearest to the data
+        first, gets an affine function of what it touches in the model: of the observed variables
+        that depend on it and of the latent variables already drawn.
+    weights : dict of arrays, optional
+        Initial weights of the network, by name. Needed with ``proposal``; for the default network
+        those that `trained` gives.
+    autoregressive : bool, default False
+        Let each unit of a Bernoulli variable depend on those drawn before it, in the default
+        network: a better proposal where units explain each other away, drawn unit by unit.
+    learning_rate : float, default 0.001
+        Of Adam. 0 keeps the network as it is.
+
+    Notes
+    -----
+    Doubly stochastic paper, section 2.2 and Algorithm 1. The statistic ``importance_ess`` is the
+    effective sample size 1 / sum_s W_s^2 of a row's weights, averaged over rows and updates: from
+    1 (one draw counts) to L.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_sgmcmc as sgm
+    >>> coords = {"obs": range(50), "unit": range(2), "pixel": range(3)}
+    >>> with pm.Model(coords=coords):
+    ...     w = pm.Normal("w", dims=("unit", "pixel"))
+    ...     z = pm.Bernoulli("z", 0.5, dims=("obs", "unit"))
+    ...     x = np.random.default_rng(0).integers(2, size=(50, 3))
+    ...     pm.Bernoulli("x", logit_p=z @ w, observed=x, dims=("obs", "pixel"))
+    ...     step = sgm.MSGNHT_S(
+    ...         step_size=0.01, batch_size=10, latents=sgm.NeuralImportance([z], n_samples=5),
+    ...         compile_kwargs={"mode": "JAX"},
+    ...     )
+    x
+    """
+
+    state_names = ("network", "network_mean", "network_square", "network_updates")
+    statistics = ("importance_ess",)
+
+    def __init__(
+        self,
+        vars,
+        n_samples: int = 5,
+        *,
+        proposal: Proposal | None = None,
+        weights: Mapping[str, np.ndarray] | None = None,
+        autoregressive: bool = False,
+        learning_rate: float = 1e-3,
+    ):
+        super().__init__(vars, n_samples)
+        if self.n_samples < 2:
+            raise ValueError("n_samples=1 gives every draw the weight 1: take at least 2.")
+        if not (np.isfinite(learning_rate) and learning_rate >= 0):
+            raise ValueError(f"learning_rate={learning_rate!r} must be a finite number >= 0.")
+        if proposal is not None and weights is None:
+            raise ValueError("proposal= needs weights=, a dict of its initial arrays.")
+        if proposal is not None and autoregressive:
+            raise ValueError("autoregressive=True is for the default network: leave out proposal=.")
+        self.proposal = proposal
+        self.weights = weights
+        self.autoregressive = autoregressive
+        self.learning_rate = float(learning_rate)
+
+    def check(self, joint):
+        self._network(joint)
+
+    def init(self, joint, rng):
+        weights = self._network(joint).init(rng)
+        arrays = [np.array(w, dtype=pytensor.config.floatX) for w in weights.values()]
+        zeros = [np.zeros_like(a) for a in arrays]
+        updates = np.zeros((), dtype=pytensor.config.floatX)
+        return dict(zip(self.state_names, [arrays, zeros, zeros, [updates]], strict=True))
+
+    def _network(self, joint: Joint) -> Recognition:
+        if self.proposal is None:
+            return Inverted(joint, self.weights, self.autoregressive)
+        return Custom(joint.variables, self.proposal, self.weights or {})
+
+    def draw(self, joint, state, stream):
+        arrays, mean, square, [updates] = (state[name] for name in self.state_names)
+        network = self._network(joint)
+        weights = dict(zip(network.names, arrays, strict=True))
+        z, log_q = network.draw(joint, weights, self.n_samples, stream)
+        flat = [
+            value.reshape((self.n_samples * joint.n_rows, *v.shape)).astype(v.dtype)
+            for value, v in zip(z, joint.variables, strict=True)
+        ]
+        log_p = joint.log_density(flat, self.n_samples).reshape((self.n_samples, joint.n_rows))
+        w = disconnected_grad(pt.special.softmax(log_p - log_q, axis=0))
+        ess = pt.mean(1 / pt.sum(w**2, axis=0))
+        # eq 9 and 10 as a mean over the batch: Adam does not feel the scale
+        objective = pt.sum(w * log_q) / joint.n_rows
+        gradient = pt.grad(objective, arrays, disconnected_inputs="ignore")
+        moved = self._adam(arrays, gradient, mean, square, updates)
+        return Draws(z, w, dict(zip(self.state_names, moved, strict=True)), [ess])
+
+    def _adam(self, weights, gradient, mean, square, updates):
+        """One step of Adam uphill."""
+        t = updates + 1
+        a, b = FIRST_DECAY, SECOND_DECAY
+        mean = [a * m + (1 - a) * g for m, g in zip(mean, gradient, strict=True)]
+        square = [b * v + (1 - b) * g**2 for v, g in zip(square, gradient, strict=True)]
+        rate = self.learning_rate * pt.sqrt(1 - b**t) / (1 - a**t)
+        weights = [
+            w + rate * m / (pt.sqrt(v) + SMALL)
+            for w, m, v in zip(weights, mean, square, strict=True)
+        ]
+        return weights, mean, square, [t]
+
+    def trained(self, step) -> "NeuralImportance":
+        """Return the same with the network that a step has trained.
+
+        Its weights are those after the step's last draw in this process: `pm.sample` with
+        ``cores=1`` leaves there the last chain's.
+
+        Parameters
+        ----------
+        step : a step with ``latents=`` this object
+        """
+        if step.latents is not self or step.sampler_state is None:
+            raise ValueError("The step has not drawn with these latents yet (in this process).")
+        names = self._network(step.source.joint).names
+        return NeuralImportance(
+            [v.name for v in step.source.joint.variables],
+            self.n_samples,
+            proposal=self.proposal,
+            autoregressive=self.autoregressive,
+            weights=dict(zip(names, step.sampler_state["network"], strict=True)),
+            learning_rate=self.learning_rate,
+        )
+
+    def propose(self, joint: Joint, stream: Stream) -> tuple[Tensors, TensorVariable]:
+        """Draw once for each row from the network as it is given: z and log q(z | x)."""
+        if self.weights is None:
+            raise ValueError("NeuralImportance has no weights yet: pass latents.trained(step).")
+        weights = {name: pt.as_tensor(w) for name, w in self.weights.items()}
+        z, log_q = self._network(joint).draw(joint, weights, 1, stream)
+        values = [v[0].astype(var.dtype) for v, var in zip(z, joint.variables, strict=True)]
+        return values, log_q[0]

@@ -1,0 +1,316 @@
+"""Latent variables local to the rows, integrated out of the gradient by Monte Carlo.
+
+    grad log p(x | theta) = E_{p(z | x, theta)} grad log p(x, z | theta)
+
+(doubly stochastic paper, eq 3), so draws of z for the rows of a batch give the gradient of the
+log posterior of theta alone. A `Latents` makes the draws; it does not know the sampler.
+"""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.custom import CustomDistRV
+from pymc.distributions.transforms import Transform
+from pymc.vartypes import discrete_types
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.basic import BernoulliRV
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.algorithm import State, Tensors
+from pymc_sgmcmc.gradients.substitute import substitute
+from pymc_sgmcmc.stream import Stream
+
+
+@dataclass(frozen=True)
+class LocalVariable:
+    """A latent variable: one value for each row."""
+
+    name: str
+    shape: tuple[int, ...]
+    """Of one row's value."""
+    dtype: str
+    value: TensorVariable
+    """Stands for the values of a batch's rows, shape (rows, *shape)."""
+    batch_rv: Variable
+    """The random variable for a batch's rows, a function of the parents' values."""
+    transform: Transform | None
+    """To the unconstrained scale; of continuous variables."""
+    support: np.ndarray | None
+    """The values it can take, where they are few and known."""
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether its values are whole numbers."""
+        return self.dtype in discrete_types
+
+
+@dataclass(frozen=True)
+class LocalTerm:
+    """A term of log p(x, z | theta): the prior of one latent variable, or one observed variable."""
+
+    name: str
+    logp: TensorVariable
+    """Elementwise; the rows are along the first axis."""
+    depends_on: frozenset[str]
+    """Names of the latent variables in it."""
+
+    @property
+    def of_rows(self) -> TensorVariable:
+        """Log probability of each row."""
+        return self.logp.sum(axis=tuple(range(1, self.logp.ndim)))
+
+
+class Draws(NamedTuple):
+    """Draws of the latent variables for a batch."""
+
+    values: Tensors
+    """One entry a latent variable, shape (samples, rows, *shape)."""
+    weights: TensorVariable | None
+    """Shape (samples, rows), summing to 1 over the samples; None: 1 / samples each."""
+    state: State
+    """What is carried to the next batch, by `Latents.state_names`."""
+    diagnostics: Tensors
+    """Scalars, one for each of `Latents.statistics`."""
+
+
+@dataclass(frozen=True)
+class Joint:
+    """log p(x, z | theta) for the rows of a batch, at one theta.
+
+    The expressions in its fields are made of placeholders; ``replace`` says what stands for them.
+    """
+
+    variables: list[LocalVariable]
+    terms: list[LocalTerm]
+    observed: dict[str, TensorVariable]
+    """Values of each observed variable, rows along the first axis."""
+    parameters: dict[str, TensorVariable]
+    """Values of the model's other free variables, on their own (constrained) scale."""
+    rows: TensorVariable
+    """Row numbers of the batch."""
+    n_rows: int
+    """Rows in a batch."""
+    replace: dict[Variable, Variable] = field(default_factory=dict, repr=False)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the latent variables."""
+        return [v.name for v in self.variables]
+
+    @property
+    def of_rows(self) -> TensorVariable:
+        """log p(x, z | theta) of each row, made of placeholders."""
+        return pt.add(*(term.of_rows for term in self.terms), 0.0)
+
+    def at(self, replace: dict[Variable, Variable]) -> "Joint":
+        """Put a theta and a batch in the place of placeholders."""
+        return dataclasses.replace(self, replace=self.replace | replace)
+
+    def with_support(self, support: Mapping[str, Sequence[int]]) -> "Joint":
+        """Say which values discrete variables can take, by name."""
+        variables = [
+            dataclasses.replace(v, support=np.asarray(support[v.name])) if v.name in support else v
+            for v in self.variables
+        ]
+        return dataclasses.replace(self, variables=variables)
+
+    def evaluate(
+        self,
+        expressions: Sequence[Variable],
+        values: Sequence[Variable] = (),
+        copies: int = 1,
+    ) -> list:
+        """Put theta, batch and values of the latent variables into expressions of placeholders.
+
+        With ``copies`` the batch is repeated: ``values`` have copies * n_rows rows.
+        """
+        replace = dict(self.replace)
+        if copies > 1:
+            rows = replace.get(self.rows, self.rows)
+            replace[self.rows] = pt.tile(rows, copies)
+        if values:
+            replace |= dict(zip([v.value for v in self.variables], values, strict=True))
+        return substitute(expressions, replace)
+
+    def log_density(self, values: Sequence[TensorVariable], copies: int = 1) -> TensorVariable:
+        """log p(x, z | theta) of each row, shape (copies * n_rows,).
+
+        ``values`` has an entry of shape ``(copies * n_rows, *shape)`` for each latent variable, all
+        rows of the first copy first.
+        """
+        [density] = self.evaluate([self.of_rows], values, copies)
+        return density
+
+    def batch(self) -> Tensors:
+        """Return the batch's values of each observed variable, shape (n_rows, ...)."""
+        return self.evaluate(list(self.observed.values()))
+
+    def draw_prior(self, stream: Stream) -> Tensors:
+        """Draw the latent variables from their prior, each given those it depends on.
+
+        A variable whose distribution cannot be drawn from inside a graph (`pm.CustomDist`, say) is
+        drawn uniformly from its support, or on the unconstrained scale from N(0, 1).
+        """
+        drawn: dict[Variable, Variable] = {}
+        waiting = list(self.variables)
+        while waiting:
+            unknown = {v.value for v in waiting}
+            variable = next(v for v in waiting if not unknown & set(ancestors([v.batch_rv])))
+            waiting.remove(variable)
+            replace = self.replace | drawn
+            [rv] = substitute([variable.batch_rv], replace)
+            draw = _draw(variable, rv, self.n_rows, stream)
+            drawn[variable.value] = draw.astype(variable.dtype)
+        return [drawn[v.value] for v in self.variables]
+
+
+def _draw(variable: LocalVariable, rv: Variable, n_rows: int, stream: Stream) -> TensorVariable:
+    shape = (n_rows, *variable.shape)
+    node = rv.owner
+    if isinstance(node.op, RandomVariable) and not isinstance(node.op, CustomDistRV):
+        size = pt.constant(shape[: len(shape) - node.op.ndim_supp], dtype="int64")
+        parameters = node.op.dist_params(node)
+        stream.rng, draw = node.op.make_node(stream.rng, size, *parameters).outputs
+        if isinstance(node.op, BernoulliRV):  # on JAX its draws are bools, whatever its type says
+            draw = pt.switch(draw, np.asarray(1, draw.dtype), np.asarray(0, draw.dtype))
+    elif variable.support is not None:
+        uniforms = stream.draw(pt.random.uniform, size=shape)
+        which = pt.floor(uniforms * len(variable.support)).astype("int64")
+        draw = pt.constant(variable.support)[which]
+    elif variable.is_discrete:
+        raise ValueError(
+            f"The latent variable '{variable.name}' has a distribution that cannot be drawn from "
+            f"and no known support: pass support={{'{variable.name}': [...]}}."
+        )
+    else:
+        draw = stream.draw(pt.random.normal, size=shape)
+        if variable.transform is not None:
+            draw = variable.transform.backward(draw, *node.inputs)
+    return pt.specify_shape(draw, shape)
+
+
+class Latents(ABC):
+    """A way to draw the latent variables of a batch.
+
+    Parameters
+    ----------
+    vars : list of random variables or names
+        The model's free variables that are local to the rows: their first axis is the
+        observation dim.
+    n_samples : int
+        Draws of them for each row and evaluation of the gradient.
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ()
+    """Names of what is carried from one batch to the next."""
+    statistics: ClassVar[tuple[str, ...]] = ()
+    """Names of the scalars that each evaluation reports."""
+    support: Mapping[str, Sequence[int]] = {}
+    """Values of discrete variables, by name, that their distributions do not tell."""
+
+    def __init__(self, vars, n_samples: int):
+        self.vars = list(vars) if isinstance(vars, list | tuple) else [vars]
+        self.n_samples = whole_number("n_samples", n_samples, 1)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the latent variables."""
+        return [str(getattr(var, "name", var)) for var in self.vars]
+
+    def __repr__(self):
+        names = ", ".join(self.names)
+        settings = {k: v for k, v in self.__dict__.items() if k != "vars" and v not in (None, {})}
+        shown = "".join(f", {name}={value!r}" for name, value in settings.items())
+        return f"{type(self).__name__}([{names}]{shown})"
+
+    def check(self, joint: Joint) -> None:  # noqa: B027
+        """Refuse, by name, latent variables that cannot be drawn; called once for a model."""
+
+    def init(self, joint: Joint, rng: np.random.Generator) -> dict[str, list]:
+        """Initial arrays of what is carried, by `state_names`."""
+        return {}
+
+    @abstractmethod
+    def draw(self, joint: Joint, state: State, stream: Stream) -> Draws:
+        """Draw for a batch; ``joint`` is at the current theta and rows."""
+
+
+def whole_number(name: str, value, least: int) -> int:
+    """Refuse what is not a whole number of at least ``least``, by name."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < least:
+        raise ValueError(f"{name}={value!r} must be a whole number, at least {least}.")
+    return int(value)
+
+
+def find_latents(model: pm.Model, vars: Sequence) -> list[Variable]:
+    """Return the model's random variables that are meant by variables or names."""
+    by_name = {rv.name: rv for rv in model.free_RVs}
+    values = {model.rvs_to_values[rv]: rv for rv in model.free_RVs}
+    found = []
+    for var in vars:
+        rv = by_name.get(var) if isinstance(var, str) else values.get(var, var)
+        if rv is None or rv not in values.values():
+            names = ", ".join(f"'{name}'" for name in by_name)
+            shown = var if isinstance(var, str) else getattr(var, "name", None) or repr(var)
+            raise ValueError(
+                f"latents: '{shown}' is not a free variable of the model. It has: {names}."
+            )
+        if rv not in found:
+            found.append(rv)
+    if not found:
+        raise ValueError("latents: the list of variables is empty; leave latents=None.")
+    return found
+
+
+def without_latents(model: pm.Model, vars: Sequence) -> pm.Model:
+    """Make the model of the global parameters alone, for `pm.sample`.
+
+    It has the same random variables and data, but neither the latent variables nor whatever
+    depends on them (observed variables, potentials, deterministics): nothing in it has a value
+    for each row and latent variable. Its value variables are its own.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    vars : list of random variables or names
+        The latent variables.
+    """
+    latents = set(find_latents(model, vars))
+    for rv in model.free_RVs:
+        blamed = latents & set(ancestors([rv])) - {rv}
+        if rv not in latents and blamed:
+            name = sorted(v.name for v in blamed)[0]
+            raise ValueError(
+                f"The free variable '{rv.name}' depends on the latent variable '{name}': it is "
+                "local to the rows too. Name it in latents= as well."
+            )
+
+    def is_global(var: Variable) -> bool:
+        return not latents & set(ancestors([var]))
+
+    smaller = pm.Model(check_bounds=model.check_bounds, model=None)
+    smaller._coords, smaller._dim_lengths = model._coords, model._dim_lengths
+    for kind in ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"):
+        getattr(smaller, kind).extend(v for v in getattr(model, kind) if is_global(v))
+    for rv in [*smaller.free_RVs, *smaller.observed_RVs]:
+        value = model.rvs_to_values[rv]
+        value = value.clone() if rv in smaller.free_RVs else value
+        smaller.rvs_to_values[rv], smaller.values_to_rvs[value] = value, rv
+        smaller.rvs_to_transforms[rv] = model.rvs_to_transforms[rv]
+    for rv in smaller.free_RVs:
+        smaller.rvs_to_initial_values[rv] = model.rvs_to_initial_values[rv]
+    for name, var in model.named_vars.items():
+        if is_global(var):
+            smaller.named_vars[name] = var
+            if name in model.named_vars_to_dims:
+                smaller.named_vars_to_dims[name] = model.named_vars_to_dims[name]
+    return smaller

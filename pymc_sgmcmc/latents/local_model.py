@@ -1,0 +1,229 @@
+"""A model with local latent variables, to be evaluated at draws of theta on any rows."""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import xarray as xr
+from pymc.model import Model
+from pymc.model.transform.conditioning import remove_value_transforms
+from pytensor.compile.mode import get_mode
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.tensor.random.type import random_generator_type
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.backends.backend import backend_of
+from pymc_sgmcmc.gradients.arrays import Array, array_value, observed_array
+from pymc_sgmcmc.gradients.row_axis import find_row_axis, sliced_axis
+from pymc_sgmcmc.latents.gibbs import Gibbs
+from pymc_sgmcmc.latents.gradient import LatentGradientSource, latent_gradient_source
+from pymc_sgmcmc.latents.joint import Joint, Latents, find_latents, without_latents
+from pymc_sgmcmc.stream import Stream
+
+type Draws = xr.DataTree | xr.Dataset | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Symbolic rows of the data at one theta."""
+
+    source: LatentGradientSource
+    n_rows: int
+    theta: list[TensorVariable]
+    rest: list[TensorVariable]
+    """Row numbers, N / n, data: as in `GradientSource.inputs`."""
+
+    @property
+    def inputs(self) -> list[TensorVariable]:
+        """Everything it depends on."""
+        return [*self.theta, *self.rest]
+
+    def of(self, inputs: Sequence[TensorVariable]) -> "Batch":
+        """Return the same with other inputs."""
+        k = len(self.theta)
+        return dataclasses.replace(self, theta=list(inputs[:k]), rest=list(inputs[k:]))
+
+    def joint(self, theta: list[TensorVariable] | None = None) -> Joint:
+        """log p(x, z | theta) of the rows."""
+        joint = dataclasses.replace(self.source.joint, n_rows=self.n_rows)
+        values = [*(self.theta if theta is None else theta), *self.rest]
+        return joint.at(dict(zip(self.source.inputs, values, strict=True)))
+
+
+class Compiled:
+    """A compiled function of theta and row numbers, with random draws inside."""
+
+    def __init__(
+        self,
+        local: "LocalModel",
+        expression: Callable[..., list[TensorVariable]],
+        n_rows: int,
+        rng: np.random.Generator,
+        compile_kwargs: dict[str, Any] | None,
+        extra: Sequence[TensorVariable] = (),
+    ):
+        kwargs = dict(compile_kwargs or {})
+        # a parameter out of its range gives no density, not an exception
+        mode = get_mode(kwargs.pop("mode", None)).including("local_remove_check_parameter")
+        self.backend = backend_of(mode)
+        source = local.source
+        k = len(source.vars)
+        inputs = [v.type(v.name) for v in source.inputs]
+        inputs[:k] = [
+            pt.tensor(v.name, shape=shape, dtype=v.dtype)
+            for v, shape in zip(source.vars, source.shapes, strict=True)
+        ]
+        inputs[k] = pt.tensor("rows", shape=(n_rows,), dtype="int64")
+        generator = random_generator_type("rng")
+        stream = Stream(generator)
+        outputs = expression(Batch(source, n_rows, inputs[:k], inputs[k:]), stream, *extra)
+        self.function = pytensor.function(
+            [*inputs, *extra, pytensor.In(generator, mutable=True, borrow=True)],
+            [*outputs, pytensor.Out(stream.rng, borrow=True)],
+            mode=mode,
+            on_unused_input="ignore",
+            **kwargs,
+        )
+        self.function.trust_input = True
+        self.rng = self.backend.generator(rng)
+
+    def put(self, data: Sequence[np.ndarray]) -> None:
+        """Put the data (N / n, arrays, extra inputs) where the function finds it uncopied."""
+        self.data = [self.backend.array(value) for value in data]
+
+    def __call__(self, theta: Sequence[np.ndarray], rows: np.ndarray) -> list[np.ndarray]:
+        """Evaluate it."""
+        array = self.backend.array
+        *out, self.rng = self.function(*map(array, theta), array(rows), *self.data, self.rng)
+        return [np.asarray(o) for o in out]
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model's joint density of data and latent variables, its global variables as they are."""
+
+    model: Model
+    source: LatentGradientSource
+    latents: Latents
+    minibatch_dim: str | None
+
+    @classmethod
+    def of(cls, model: Model, latents, minibatch_dim: str | None) -> "LocalModel":
+        """Derive it from the model."""
+        latents = latents if isinstance(latents, Latents) else Gibbs(latents)
+        names = [rv.name for rv in find_latents(model, latents.vars)]
+        # theta on its own scale, that of the draws
+        plain = remove_value_transforms(model, [v for v in model.free_RVs if v.name not in names])
+        without = without_latents(plain, names)
+        latents = copy.copy(latents)
+        latents.vars = names
+        source = latent_gradient_source(
+            plain, without, without.value_vars, latents, batch_size=1, minibatch_dim=minibatch_dim
+        )
+        return cls(plain, source, latents, minibatch_dim)
+
+    def data(self, new: Mapping[str, np.ndarray] | None) -> tuple[list[np.ndarray], int]:
+        """Values for the source's N / n and data, new rows by name, and the number of rows."""
+        axes = self.axes
+        names = {array: self.name_of(array) for array in axes}
+        for name in new or {}:
+            if name not in names.values():
+                known = ", ".join(f"'{n}'" for n in names.values())
+                raise ValueError(f"data: the model has no rows called '{name}', but {known}.")
+        values, lengths = [], {}
+        for array, variable in self.source.data:
+            value = array_value(array)
+            if new is not None and array in axes:
+                value = self._fitting(names[array], new, value, axes[array])
+            if array in axes:
+                lengths[names[array]] = value.shape[axes[array]]
+            values.append(value.astype(variable.dtype, copy=False))
+        if len(set(lengths.values())) > 1 or 0 in lengths.values():
+            raise ValueError(f"data: the numbers of rows must be equal and positive: {lengths}.")
+        scale = np.asarray(1, dtype=pytensor.config.floatX)
+        return [scale, *values], next(iter(lengths.values()))
+
+    @staticmethod
+    def _fitting(name, new, own, axis) -> np.ndarray:
+        if name not in new:
+            raise ValueError(f"data: new rows of '{name}' are needed too.")
+        value = np.asarray(new[name])
+        if value.ndim != own.ndim or any(
+            n != m for a, (n, m) in enumerate(zip(value.shape, own.shape, strict=True)) if a != axis
+        ):
+            raise ValueError(
+                f"data: '{name}' has the shape {value.shape}, and {own.shape} in the model: only "
+                f"axis {axis}, the rows, may have another length."
+            )
+        return value
+
+    @cached_property
+    def axes(self) -> dict[Array, int]:
+        """Axis of the rows of each array that has rows."""
+        latents = find_latents(self.model, self.latents.vars)
+        row_axis = find_row_axis(self.model, self.minibatch_dim, latents)
+        axes = {array: sliced_axis(self.model, array, row_axis) for array, _ in self.source.data}
+        return {array: axis for array, axis in axes.items() if axis is not None}
+
+    def observed_with(self, array: Array) -> TensorVariable | None:
+        """Observed variable whose data an array is."""
+        for rv in self.model.observed_RVs:
+            if observed_array(self.model, rv) is array:
+                return rv
+        return None
+
+    def name_of(self, array: Array) -> str:
+        """Name of an array for the user: of its pm.Data, or of the observed variable."""
+        rv = None if isinstance(array, SharedVariable) else self.observed_with(array)
+        name = array.name if rv is None else rv.name
+        return name or f"(the array of shape {array_value(array).shape}: wrap it in pm.Data)"
+
+
+@dataclass(frozen=True)
+class Thetas:
+    """Posterior draws of the global variables."""
+
+    values: list[np.ndarray]
+    """One array a variable, with leading axes chain and draw."""
+    coords: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, local: LocalModel, draws: Draws) -> "Thetas":
+        """Take them from a DataTree, its posterior, or one point."""
+        if isinstance(draws, xr.DataTree):
+            draws = draws["posterior"].to_dataset()
+        names = [v.name for v in local.source.vars]
+        for name in names:
+            if name not in draws:
+                raise ValueError(
+                    f"draws: there is no '{name}'. All free variables but the latent ones are "
+                    f"needed: {', '.join(names)}."
+                )
+        if isinstance(draws, xr.Dataset):
+            arrays = [draws[name].transpose("chain", "draw", ...).to_numpy() for name in names]
+            coords = {dim: draws[dim].to_numpy() for dim in ("chain", "draw")}
+        else:
+            arrays = [np.asarray(draws[name])[None, None] for name in names]
+            coords = {"chain": np.arange(1), "draw": np.arange(1)}
+        for name, array, shape in zip(names, arrays, local.source.shapes, strict=True):
+            if array.shape[2:] != shape:
+                raise ValueError(
+                    f"draws: '{name}' has the shape {array.shape[2:]}, and {shape} in the model."
+                )
+        dtypes = [v.dtype for v in local.source.vars]
+        return cls([a.astype(d) for a, d in zip(arrays, dtypes, strict=True)], coords)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of chains and draws."""
+        return len(self.coords["chain"]), len(self.coords["draw"])
+
+    def at(self, draw: tuple[int, ...]) -> list[np.ndarray]:
+        """One value a variable."""
+        return [array[draw] for array in self.values]

@@ -1,0 +1,1 @@
+"""A run of `sample`: engines that advance chains, where they start, what comes out."""

@@ -1,0 +1,112 @@
+"""Engine: chains as tasks of a Dask cluster.
+
+The run (model, data, step) goes to the workers once. A worker compiles once and runs its chains one
+after another; with a store that all machines see it writes the draws itself, and only statistics
+travel. Dask gives the tasks of a worker that is lost to another, which goes on from the
+chain's last checkpoint.
+"""
+
+import threading
+import time
+import uuid
+from collections.abc import Generator
+from contextlib import closing
+from functools import lru_cache
+from typing import Any
+
+import cloudpickle
+
+from pymc_sgmcmc.run.chains import ChainRunner, Event, Resumed, Run, recorded
+
+SECONDS_TO_LISTEN = 0.1
+"""How often to ask for news."""
+MOST_NEWS = 256
+"""Blocks on their way: a caller that falls behind slows the workers, not the scheduler."""
+
+_one_at_a_time = threading.Lock()
+
+
+def client_of(client: Any) -> Any:
+    """Return the Dask client to use: the one given, or the one that is current."""
+    try:
+        import distributed
+    except ImportError as error:
+        raise ImportError(
+            "chain_method='dask' needs the package distributed: pip install 'pymc-sgmcmc[dask]'."
+        ) from error
+    if client is None:
+        try:
+            client = distributed.Client.current()
+        except ValueError:
+            raise ValueError(
+                "chain_method='dask' needs a client: make one, distributed.Client(address), before "
+                "or pass client=."
+            ) from None
+    if not client.scheduler_info()["workers"]:
+        raise ValueError(f"chain_method='dask': {client!r} has no workers. Start some first.")
+    return client
+
+
+def on_cluster(run: Run, client: Any) -> Generator[Event]:
+    """Engine: chains as tasks of a Dask cluster.
+
+    Parameters
+    ----------
+    run : Run
+    client : distributed.Client
+
+    Yields
+    ------
+    Block, Stopped or Resumed
+        As they come, chains mixed. Draws since the last checkpoint of a lost worker come twice.
+    """
+    import distributed
+
+    name = f"pymc_sgmcmc-{uuid.uuid4().hex}"
+    news = distributed.Queue(name, client=client, maxsize=MOST_NEWS)
+    enough = distributed.Event(name, client=client)
+    # One array of bytes: Dask would look into a Run, and pickle the data for each task.
+    payload = client.scatter(cloudpickle.dumps(run), broadcast=True, hash=False)
+    tasks = [
+        client.submit(_run_chain, payload, chain, name, key=f"{name}-{chain}", pure=False)
+        for chain in range(run.n_chains)
+    ]
+    yield Resumed(range(0), 0)  # of no chain: the tasks are on their way
+    try:
+        while True:
+            ended = all(task.done() for task in tasks)  # before the last look for news
+            for pickled in news.get(batch=True) if news.qsize() else ():
+                yield cloudpickle.loads(pickled)
+            for task in tasks:
+                if task.status in ("error", "lost", "cancelled"):
+                    task.result()  # raises
+            if ended:
+                return
+            time.sleep(SECONDS_TO_LISTEN)
+    finally:
+        enough.set()
+        distributed.wait(tasks)
+        news.close()
+        client.cancel([*tasks, payload])
+
+
+@lru_cache(maxsize=1)
+def _load(name: str, payload: bytes) -> Run:
+    """Load a run once a worker, where it compiles once for all its chains."""
+    return cloudpickle.loads(payload)
+
+
+def _run_chain(payload: bytes, chain: int, name: str) -> None:
+    """Run a chain to its end, or until the caller has enough, in a worker."""
+    import distributed
+
+    client = distributed.get_client()
+    news = distributed.Queue(name, client=client)
+    enough = distributed.Event(name, client=client)
+    with _one_at_a_time:  # chains of a worker share the step
+        run = _load(name, payload)
+        with closing(recorded(ChainRunner(run, chain), run)) as events:
+            for event in events:
+                news.put(cloudpickle.dumps(event))
+                if enough.is_set():
+                    return

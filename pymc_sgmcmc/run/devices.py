@@ -1,0 +1,203 @@
+"""All chains in one compiled JAX call, on one device or spread over several."""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytensor
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from pymc_sgmcmc.loop import Loop
+from pymc_sgmcmc.run.pieces import Carry, Piece
+
+CHAINS = "chains"
+"""Name of the mesh axis: the first of every array of a `Carry`."""
+
+
+class DeviceChains:
+    """A loop's chains on JAX's devices.
+
+    Data and state stay on the device. A call is dispatched and not waited for: what it returns are
+    `jax.Array`s that block when they are read.
+
+    Parameters
+    ----------
+    loop : Loop
+        Compiled for JAX.
+    constants : list of arrays
+        Data and scales, the same for all chains; one copy on each device.
+    theta, state : lists of arrays
+        With a leading chain axis, on the host.
+    rngs : list
+        Each chain's generator.
+    n_diagnostics : int
+        How many scalars the loop reports.
+    """
+
+    def __init__(
+        self, loop: Loop, constants: list, theta: list, state: list, rngs: list, n_diagnostics: int
+    ):
+        n_chains = len(rngs)
+        devices = jax.devices()
+        # Each device has as many chains as any other: XLA's arrays cannot be cut otherwise.
+        count = max(k for k in range(1, len(devices) + 1) if n_chains % k == 0)
+        self.devices = devices[:count]
+        mesh, self._advance = _compiled(loop.function.vm.jit_fn, tuple(self.devices))
+        if count > 1:
+            constants = jax.device_put(constants, NamedSharding(mesh, P()))
+        self._constants = constants
+        self._rows_go = NamedSharding(mesh, P(None, CHAINS))
+        rng = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *rngs)
+        none, zero = np.full(n_chains, -1, "int32"), np.zeros(n_chains, pytensor.config.floatX)
+        self.carry = jax.device_put(
+            Carry(theta, state, rng, none, none, [zero] * n_diagnostics),
+            NamedSharding(mesh, P(CHAINS)),
+        )
+
+    asynchronous = True
+
+    @staticmethod
+    def is_ready(piece: Piece) -> bool:
+        """Whether a piece can be read without waiting."""
+        return piece.potential.is_ready()
+
+    @staticmethod
+    def fetch(tree: Any) -> Any:
+        """Wait for arrays and bring them to the host."""
+        return jax.device_get(tree)
+
+    @staticmethod
+    def one_of(rng: Any, chain: int) -> Any:
+        """Return one chain's generator from a fetched carry."""
+        return jax.tree.map(lambda leaf: leaf[chain], rng)
+
+    @property
+    def slowdown(self) -> int:
+        """How many times longer than one chain all may take: a guess, before it is measured."""
+        return len(self.carry.variable) if self.devices[0].platform == "cpu" else 1
+
+    def advance(
+        self,
+        n: int,
+        done: int,
+        h: np.ndarray,
+        rows: list[np.ndarray],
+        blocks: dict[int, np.ndarray],
+    ) -> Piece:
+        """Run pieces of draws and return what they leave, without waiting for it.
+
+        Parameters
+        ----------
+        n : int
+            How many of the ``D`` pieces below to run: one compilation serves all numbers.
+        done : int
+            Updates of the draw that are done already; 0 where each piece begins a draw.
+        h : array, shape (D, k)
+            Step sizes of the ``k`` updates of each piece.
+        rows : list of arrays, shape (D, chains, k, batch size)
+            Row numbers of each stream.
+        blocks : dict of arrays, shape (D, chains, k * batch size, ...)
+            Streamed rows, by the place among the constants that they take.
+        """
+        self.carry, pieces = self._advance(
+            self.carry,
+            np.int32(n),
+            np.int32(done),
+            h,
+            jax.device_put((rows, blocks), self._rows_go),
+            self._constants,
+        )
+        return pieces
+
+
+@lru_cache(maxsize=16)
+def _compiled(function: Callable, devices: tuple) -> tuple[Mesh, Callable]:
+    """Return the devices' mesh and `_advance` for it: the same for each run with a loop."""
+    mesh = Mesh(np.array(devices), (CHAINS,))
+    advance = partial(_advance, function)
+    chains, pieces, everywhere = P(CHAINS), P(None, CHAINS), P()
+    if len(devices) > 1:
+        # Chains never communicate: XLA is told, and need not find out.
+        advance = jax.shard_map(
+            advance,
+            mesh=mesh,
+            in_specs=(chains, everywhere, everywhere, everywhere, pieces, everywhere),
+            out_specs=(chains, pieces),
+            check_vma=False,
+        )
+    # Said for one device too: what comes out goes in again, and must not be compiled for twice.
+    return mesh, jax.jit(
+        advance, out_shardings=(NamedSharding(mesh, chains), NamedSharding(mesh, pieces))
+    )
+
+
+def _advance(function, carry, n, done, h, feed, constants):
+    """``n`` pieces of all chains, in one compiled loop."""
+    n_theta, n_state = len(carry.theta), len(carry.state)
+
+    def one_chain(carry, h, feed):
+        rows, blocks = feed
+        data = [blocks.get(place, constant) for place, constant in enumerate(constants)]
+        begins = done == 0
+        variable = jnp.where(begins, -1, carry.variable)
+        shown = [jnp.where(begins, jnp.nan, d) for d in carry.diagnostics]
+        out = list(function(h, *rows, *carry.theta, *carry.state, carry.rng, *data))
+        theta, state = out[:n_theta], out[n_theta : n_theta + n_state]
+        rng, potential, squared, norms, checksum, *diagnostics = out[n_theta + n_state :]
+        finite = jnp.isfinite(checksum)
+        moved = finite & (variable < 0)
+        fails = ~finite & (variable < 0)
+        culprit, at = _first_nonfinite(squared, theta)
+
+        def keep(new, old):
+            return [jnp.where(moved, a, b).astype(b.dtype) for a, b in zip(new, old, strict=True)]
+
+        carry = Carry(
+            theta=keep(theta, carry.theta),
+            state=keep(state, carry.state),
+            rng=rng,
+            variable=jnp.where(fails, culprit, variable),
+            update=jnp.where(fails, done + at, carry.update),
+            diagnostics=keep(diagnostics, shown),
+        )
+        piece = Piece(
+            theta=carry.theta,
+            potential=jnp.where(moved, potential, jnp.nan),
+            gradient_norms=norms,
+            variable=carry.variable,
+            update=carry.update,
+            diagnostics=carry.diagnostics,
+        )
+        return carry, piece
+
+    all_chains = jax.vmap(one_chain, in_axes=(0, None, 0))
+    if len(h) == 1:  # spares the copies of a loop: they cost a large network as much as an update
+        carry, piece = all_chains(carry, h[0], _piece(feed, 0))
+        return carry, jax.tree.map(lambda one: one[None], piece)
+    _, like = jax.eval_shape(all_chains, carry, h[0], _piece(feed, 0))
+    kept = jax.tree.map(lambda one: jnp.zeros((len(h), *one.shape), one.dtype), like)
+
+    def body(i, both):
+        carry, kept = both
+        carry, piece = all_chains(carry, h[i], _piece(feed, i))
+        return carry, jax.tree.map(lambda all, one: all.at[i].set(one), kept, piece)
+
+    return jax.lax.fori_loop(0, n, body, (carry, kept))
+
+
+def _piece(feed, i):
+    return jax.tree.map(lambda all: all[i], feed)
+
+
+def _first_nonfinite(squared_gradient, theta):
+    """Variable and update of the first non-finite value, where there is one."""
+    bad = ~jnp.isfinite(squared_gradient)
+    seen = bad.any()
+    at = jnp.where(seen, jnp.argmax(bad.any(axis=1)), len(bad) - 1)
+    finite = jnp.stack([jnp.isfinite(t).all() for t in theta])
+    culprit = jnp.where(seen, jnp.argmax(bad[at]), jnp.argmin(finite))
+    return culprit.astype("int32"), at.astype("int32")

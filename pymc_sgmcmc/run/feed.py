@@ -1,0 +1,128 @@
+"""What the chains of one compiled call are fed with: row numbers, or streamed rows themselves."""
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pymc_sgmcmc.step import SGMCMCStep
+from pymc_sgmcmc.streaming.batches import StreamedBatches
+
+IN_USE = 3
+"""Feeds that may be in use at a time: one is filled while two calls are under way."""
+ALIGNMENT = 64
+"""Bytes. Arrays that begin at such addresses JAX reads where they are, if it runs on the CPU;
+others it copies into fresh memory, which takes as long as many updates."""
+
+
+class Feed(NamedTuple):
+    """Batches of a call: of all chains, for ``room`` pieces of draws."""
+
+    rows: list[np.ndarray]
+    """Row numbers of each stream, shape (room, chains, updates, batch size)."""
+    blocks: dict[int, np.ndarray]
+    """Streamed rows, shape (room, chains, updates * batch size, ...), by the place among the
+    loop's constants that they take. The row numbers are then those in the block."""
+    states: list[list[dict[str, Any]]]
+    """State of each chain's streams after these batches."""
+
+
+class Feeder:
+    """Takes batches from the streams of all chains, for one call after the other.
+
+    Arrays are filled again after `IN_USE` feeds.
+
+    Parameters
+    ----------
+    steps : sequence of SGMCMCStep
+        One for each chain.
+    """
+
+    def __init__(self, steps: Sequence[SGMCMCStep]):
+        self.steps = steps
+        self._turn = 0
+        self._arrays: dict[Any, np.ndarray] = {}
+
+    def feed(self, threads: Executor, n: int, room: int, n_updates: int) -> Feed:
+        """Take the batches of ``n`` pieces of ``n_updates`` from each chain's streams.
+
+        What is above ``n`` of the ``room`` in the arrays is never looked at.
+        """
+        first = self.steps[0]
+        self._turn = (self._turn + 1) % IN_USE
+        rows: list[np.ndarray] = []
+        blocks: dict[int, np.ndarray] = {}
+        for k, stream in enumerate(first.source.rows):
+            shape = (room, len(self.steps), n_updates, stream.batch_size)
+            if stream.streamed is None:
+                dtype = np.int32 if stream.n_rows < 2**31 else np.int64
+                rows.append(self._array((self._turn, k), shape, dtype))
+                self._fill_rows(threads, k, rows[k], n)
+                continue
+            size = n_updates * stream.batch_size
+            own = {
+                name: self._array((self._turn, k, name), (*shape[:2], size, *f.shape), f.dtype)
+                for name, f in stream.streamed.formats.items()
+            }
+            self._fill_blocks(threads, k, own, n, n_updates)
+            rows.append(self._numbers_in_block(k, shape))
+            blocks |= {first._places[name]: block for name, block in own.items()}
+        return Feed(rows, blocks, [chain.batch_states for chain in self.steps])
+
+    def _array(self, key: tuple, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        array = self._arrays.get(key)
+        if array is None or array.shape != shape:
+            self._arrays[key] = array = _aligned(shape, np.dtype(dtype))
+        return array
+
+    def _numbers_in_block(self, k: int, shape: tuple[int, ...]) -> np.ndarray:
+        """Row numbers of streamed rows: always the same."""
+        known = self._arrays.get((k,))
+        numbers = self._array((k,), shape, np.int32)
+        if numbers is not known:
+            numbers[:] = np.arange(math.prod(shape[2:])).reshape(shape[2:])
+        return numbers
+
+    def _fill_rows(self, threads: Executor, k: int, rows: np.ndarray, n: int) -> None:
+        def fill(c: int) -> None:
+            taken: Any = self.steps[c]._batches[k].take(n * rows.shape[2])
+            rows[:n, c] = taken.reshape(n, *rows.shape[2:])
+
+        list(threads.map(fill, range(len(self.steps))))
+
+    def _fill_blocks(
+        self, threads: Executor, k: int, blocks: dict[str, np.ndarray], n: int, n_updates: int
+    ) -> None:
+        def fill(c: int) -> None:
+            rows: Any = self.steps[c]._batches[k].take(n * n_updates)
+            for name, taken in rows.items():
+                blocks[name][:n, c] = taken.reshape(n, -1, *taken.shape[1:])
+
+        list(threads.map(fill, range(len(self.steps))))
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    n_bytes = math.prod(shape) * dtype.itemsize
+    raw = np.empty(n_bytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + n_bytes].view(dtype).reshape(shape)
+
+
+def bytes_per_update(step: SGMCMCStep) -> int:
+    """How much of a feed an update of one chain takes."""
+    n_bytes = 0
+    for stream in step.source.rows:
+        n_bytes += 4 * stream.batch_size
+        if stream.streamed is not None:
+            n_bytes += stream.batch_size * stream.streamed.row_bytes
+    return n_bytes
+
+
+def most_updates(step: SGMCMCStep, n_chains: int, n_bytes: int) -> int:
+    """Updates of a draw that one call may do: streamed rows must fit into ``n_bytes``."""
+    if not any(isinstance(batches, StreamedBatches) for batches in step._batches):
+        return step.thin
+    affordable = n_bytes // (n_chains * bytes_per_update(step))
+    return max(1, min(step._longest_call, affordable))

@@ -1,0 +1,210 @@
+"""Engine: chains in processes of their own.
+
+PyMC's own process per chain hands over one draw at a time (about 90 us each), compiles once a
+chain, and cannot begin in the middle. Here as many workers as cores run chain after chain, compile
+once, write to the store themselves and hand on blocks of draws; a worker whose parent is gone
+sees its pipe closed, and ends.
+"""
+
+import multiprocessing
+import os
+import signal
+import tempfile
+import traceback
+from collections.abc import Generator, Iterator
+from contextlib import closing, suppress
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import cloudpickle
+from pymc.exceptions import SamplingError
+from threadpoolctl import threadpool_limits
+
+from pymc_sgmcmc.run.chains import ChainRunner, Event, Resumed, Run, recorded
+
+SECONDS_TO_END = 10.0
+"""What a worker is given to save its state before it is terminated."""
+
+
+class ChainError(SamplingError):
+    """An exception in a worker process, which is its cause."""
+
+
+def context_for(mp_ctx: Any, uses_jax: bool) -> Any:
+    """Return the multiprocessing context: fork where that is the default and JAX is not used."""
+    if mp_ctx is None or isinstance(mp_ctx, str):
+        if mp_ctx is None and uses_jax:
+            # JAX's threads do not survive a fork.
+            methods = multiprocessing.get_all_start_methods()
+            mp_ctx = "forkserver" if "forkserver" in methods else "spawn"
+        mp_ctx = multiprocessing.get_context(mp_ctx)
+    if uses_jax and mp_ctx.get_start_method() == "fork":
+        raise ValueError(
+            "mp_ctx='fork' and a JAX step do not go together: JAX's threads do not survive a "
+            "fork, and the run would hang. Leave mp_ctx out, or pass 'forkserver' or 'spawn'."
+        )
+    return mp_ctx
+
+
+def parallel(run: Run, workers: int, mp_ctx: Any, blas_threads: int | None) -> Generator[Event]:
+    """Engine: chains side by side, in ``workers`` processes.
+
+    Parameters
+    ----------
+    run : Run
+    workers : int
+        Processes; at most one a chain is of use.
+    mp_ctx : multiprocessing context
+    blas_threads : int or None
+        Threads of BLAS in each worker; None leaves them as they are.
+
+    Yields
+    ------
+    Block, Stopped or Resumed
+        As they come, chains mixed.
+
+    Raises
+    ------
+    ChainError
+        When a chain raises, or a worker ends by itself.
+    """
+    forked = mp_ctx.get_start_method() == "fork"
+    with tempfile.TemporaryDirectory(prefix="pymc_sgmcmc_") as folder:
+        if forked:
+            run.recorded  # noqa: B018  compiled once, inherited by all
+            payload: Any = run
+        else:
+            # In a file: as an argument the data would be pickled once more for each worker.
+            payload = os.path.join(folder, "run.pickle")
+            with open(payload, "wb") as file:
+                cloudpickle.dump(run, file)
+        pool = _Pool(mp_ctx, workers, payload, forked, blas_threads)
+        try:
+            yield Resumed(range(0), 0)  # of no chain: the processes have been forked
+            yield from pool.run(run.n_chains)
+        finally:
+            pool.end()
+
+
+class _Pool:
+    """Worker processes, and which chain each has."""
+
+    def __init__(self, mp_ctx, workers: int, payload: Any, forked: bool, blas_threads: int | None):
+        self.chain_of: dict[Connection, int] = {}
+        self.process_of: dict[Connection, Any] = {}
+        for k in range(workers):
+            ours, theirs = mp_ctx.Pipe()
+            # A forked worker inherits our ends of the pipes: left open, nobody would see us gone.
+            inherited = [ours, *self.process_of] if forked else []
+            process = mp_ctx.Process(
+                target=_work,
+                args=(theirs, inherited, payload, blas_threads),
+                name=f"pymc_sgmcmc_{k}",
+                daemon=True,
+            )
+            process.start()
+            theirs.close()
+            self.process_of[ours] = process
+
+    def run(self, n_chains: int) -> Iterator[Event]:
+        waiting = list(range(n_chains))
+        idle = list(self.process_of)
+        while waiting or self.chain_of:
+            while waiting and idle:
+                connection, chain = idle.pop(0), waiting.pop(0)
+                self.chain_of[connection] = chain
+                with suppress(OSError):  # it is gone: `_receive` says so
+                    connection.send(chain)
+            for connection in wait(list(self.chain_of)):  # type: ignore[assignment]
+                event = self._receive(connection)
+                if event is None:
+                    del self.chain_of[connection]
+                    idle.append(connection)
+                else:
+                    yield event
+
+    def _receive(self, connection: Any) -> Event | None:
+        chain = self.chain_of[connection]
+        try:
+            event = connection.recv()
+        except (EOFError, OSError):
+            process = self.process_of[connection]
+            process.join(SECONDS_TO_END)
+            raise ChainError(
+                f"The process of chain {chain} ended by itself (exit code {process.exitcode}). "
+                "Was it killed, or out of memory? A script whose processes do not begin needs "
+                "its main part under `if __name__ == '__main__':`; chain_method='sequential' "
+                "does without processes."
+            ) from None
+        if isinstance(event, tuple):
+            pickled, trace = event
+            error = cloudpickle.loads(pickled)
+            message = f"Chain {chain} failed with {type(error).__name__}: {error}\n\n{trace}"
+            raise ChainError(message) from error
+        return event
+
+    def end(self) -> None:
+        """Have all workers save their states and end."""
+        for connection in self.process_of:
+            connection.close()
+        for process in self.process_of.values():
+            process.join(SECONDS_TO_END)
+            if process.is_alive():
+                process.terminate()
+                process.join()
+
+
+def _work(connection: Any, inherited: list, payload: Any, blas_threads: int | None) -> None:
+    """Run the chains that come through the pipe until it is closed."""
+    for other in inherited:
+        other.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    with suppress(EOFError, OSError), threadpool_limits(limits=blas_threads):
+        run = _load(connection, payload) if isinstance(payload, str) else payload
+        while True:
+            chain = connection.recv()
+            _run_chain(connection, run, chain)
+
+
+def _load(connection: Any, path: str) -> Run:
+    try:
+        with open(path, "rb") as file:
+            return cloudpickle.load(file)
+    except Exception as error:
+        connection.send(_sendable(error))
+        raise EOFError from error
+
+
+def _run_chain(connection: Any, run: Run, chain: int) -> None:
+    try:
+        with closing(recorded(ChainRunner(run, chain), run)) as events:
+            for event in events:
+                if connection.poll():  # nothing is sent to a busy worker: the pipe is closed
+                    raise EOFError
+                connection.send(event)
+        connection.send(None)
+    except (EOFError, OSError) as error:
+        if connection.closed or _gone(connection):
+            raise
+        connection.send(_sendable(error))
+    except Exception as error:
+        connection.send(_sendable(error))
+
+
+def _gone(connection: Any) -> bool:
+    """Whether the other end is closed."""
+    try:
+        return connection.poll()
+    except OSError:
+        return True
+
+
+def _sendable(error: Exception) -> tuple[bytes, str]:
+    """An exception and its traceback, or what is left of it if it cannot be pickled."""
+    trace = traceback.format_exc()
+    try:
+        pickled = cloudpickle.dumps(error)
+        cloudpickle.loads(pickled)
+    except Exception:
+        pickled = cloudpickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    return pickled, trace

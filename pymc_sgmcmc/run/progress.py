@@ -1,0 +1,69 @@
+"""PyMC's progress bars, fed with blocks of draws."""
+
+from typing import Any
+
+import numpy as np
+from pymc.progress_bar import MCMCProgressBarManager, default_progress_theme
+
+from pymc_sgmcmc.run.chains import Block, Resumed
+
+MOST_BARS = 16
+"""Beyond as many chains they share one bar."""
+
+
+class Progress(MCMCProgressBarManager):
+    """Bars of all chains: rate, step size, temperature; red for a chain that failed."""
+
+    def __init__(self, step, chains, draws, tune, progressbar: Any = True, theme: Any = None):
+        if progressbar is True and chains > MOST_BARS:
+            progressbar = "combined+stats"
+        theme = default_progress_theme if theme is None else theme
+        super().__init__(step, chains, draws, tune, progressbar, theme)
+        self._per_chain = draws + tune
+        self._done = np.zeros(chains, dtype=int)
+
+    def resumed(self, event: Resumed) -> None:
+        """Show how far chains had come before."""
+        self._done[event.chains.start : event.chains.stop] = event.n_draws
+        for chain in event.chains if self._show_progress else ():
+            self._backend.update(
+                task_id=0 if self.combined_progress else chain,
+                advance=event.n_draws,
+                failing=False,
+                stats={},
+                is_last=False,
+                total=self.total_draws,
+            )
+
+    def block(self, block: Block) -> None:
+        """Show a block's last draw."""
+        self._done[block.chains.start : block.chains.stop] = block.first + block.n_draws
+        if not self._show_progress:
+            return
+        for k, chain in enumerate(block.chains):
+            self._show(chain, block.n_draws, block, k)
+
+    def _show(self, chain: int, advance: int, block: Block, k: int) -> None:
+        last = [{name: values[k, -1] for name, values in s.items()} for s in block.stats]
+        failing, shown = self._extract_stats(last)
+        if self.combined_progress:
+            bar, count, total = 0, int(self._done.sum()), self.total_draws
+        else:
+            bar, count, total = chain, int(self._done[chain]), self._per_chain
+        shown["draw"] = count if count <= self._tune_total else count - self._tune_total
+        self._backend.update(
+            task_id=bar,
+            advance=advance,
+            failing=failing,
+            stats=shown,
+            is_last=count >= total,
+            total=total,
+        )
+
+    def failed(self, chain: int) -> None:
+        """Turn a chain's bar red."""
+        if self._show_progress:
+            bar = 0 if self.combined_progress else chain
+            self._backend.update(
+                task_id=bar, advance=0, failing=True, stats={}, is_last=False, total=None
+            )

@@ -1,0 +1,185 @@
+"""From recorded draws to the DataTree that `pm.sample` returns."""
+
+import json
+import logging
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from pymc.backends.arviz import DataTreeConverter
+from pymc.backends.base import MultiTrace, _choose_chains
+from pymc.backends.ndarray import NDArray
+from pymc.exceptions import SamplingError
+from pymc.model import Model
+from pymc.stats.convergence import log_warnings, run_convergence_checks
+from pymc.util import drop_warning_stat
+from xarray import Dataset, DataTree
+
+from pymc_sgmcmc.gradients.arrays import array_value
+from pymc_sgmcmc.run.chains import Block, Run
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+MOST_DATA_BYTES = 50_000_000
+"""Data beyond this is not copied into the result unless asked for."""
+MOST_CHECKED = 4_000_000
+"""Numbers (elements x chains x draws) that convergence checks look at: about a second's work."""
+
+
+class Memory:
+    """Keeps draws in PyMC's in-memory recorders, one a chain."""
+
+    def __init__(self, run: Run):
+        self.n_warmup = run.tune if run.wants_warmup else 0
+        self.skipped = run.tune - self.n_warmup
+        self.traces = []
+        like = run.recorded
+        for chain in range(run.n_chains):
+            trace = NDArray(
+                model=run.model,
+                vars=like.vars,
+                fn=like.fn,
+                var_shapes=like.var_shapes,
+                var_dtypes=like.var_dtypes,
+            )
+            trace.setup(self.n_warmup + run.draws, chain, run.step.stats_dtypes)
+            self.traces.append(trace)
+
+    @classmethod
+    def example(cls, run: Run) -> "Memory":
+        """A memory with one draw of one chain, of no meaning, to see what a result looks like."""
+        memory = cls(replace(run, starts=run.starts[:1], draws=1, tune=min(run.tune, 1)))
+        for trace in memory.traces:
+            trace.draw_idx = trace.draws
+        return memory
+
+    def write(self, block: Block) -> None:
+        """Keep a block."""
+        first = block.first - self.skipped
+        if first < 0:
+            return
+        end = first + block.n_draws
+        for k, chain in enumerate(block.chains):
+            trace = self.traces[chain]
+            for name, values in block.values.items():
+                trace.samples[name][first:end] = values[k]
+            for kept, new in zip(trace._stats, block.stats, strict=True):
+                for name, values in new.items():
+                    kept[name][first:end] = values[k]
+            trace.draw_idx = end  # last, so that an interrupted write leaves no gap
+
+
+class _DrawsOnly(DataTreeConverter):
+    """Leaves the data out."""
+
+    def observed_data_to_xarray(self):
+        return None
+
+    def constant_data_to_xarray(self):
+        return None
+
+
+def to_datatree(
+    memory: Memory,
+    *,
+    model: Model,
+    tune: int,
+    discard_warmup: bool,
+    seconds: float,
+    include_data: bool,
+    keep_warning_stat: bool,
+    idata_kwargs: dict[str, Any],
+    settings: dict[str, Any],
+) -> DataTree:
+    """Convert PyMC's in-memory recorders as `pm.sample` does.
+
+    Chains of different lengths are cut, or left out, so that the most draws are kept.
+
+    Parameters
+    ----------
+    memory : Memory
+    tune : int
+        Draws of tuning that were made, kept or not.
+    settings : dict
+        Stored as JSON in the attributes of ``sample_stats``.
+
+    Raises
+    ------
+    SamplingError
+        If no chain has a draw after tuning.
+    """
+    n_warmup = memory.n_warmup
+    try:
+        chosen, length = _choose_chains(memory.traces, n_warmup)
+    except ValueError:
+        raise SamplingError("No chain got beyond tuning: there are no draws to return.") from None
+    # PyMC chooses the longest first; here they stay in order, under their own numbers.
+    chosen = sorted(chosen, key=lambda trace: trace.chain)
+    multitrace = MultiTrace(chosen)[:length]
+    if discard_warmup:
+        multitrace = multitrace[n_warmup:]
+    multitrace.report._n_tune = tune
+    multitrace.report._n_draws = int(length) - n_warmup
+    multitrace.report._t_sampling = seconds
+    converter = DataTreeConverter if include_data else _DrawsOnly
+    kwargs = {"model": model, "save_warmup": not discard_warmup} | idata_kwargs
+    tree = converter(trace=multitrace, **kwargs).to_inference_data()
+    numbers = [trace.chain for trace in chosen]
+    for name in ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats"):
+        if name in tree.children:
+            group = tree[name].to_dataset().assign_coords(chain=numbers)
+            group.attrs["inference_library_settings"] = json.dumps(settings)
+            tree[name] = DataTree(group)
+    return tree if keep_warning_stat else drop_warning_stat(tree)
+
+
+def check_convergence(tree: DataTree, model: Model) -> None:
+    """Log PyMC's convergence warnings, from at most `MOST_CHECKED` numbers.
+
+    R-hat and effective sample size take about a millisecond an element. In a large model they
+    are computed for elements evenly spaced over each variable.
+    """
+    free = {rv.name for rv in model.free_RVs}
+    posterior = tree["posterior"].to_dataset()
+    posterior = posterior[[name for name in posterior.data_vars if name in free]]
+    if not posterior.data_vars:
+        return
+    n_draws = posterior.sizes["chain"] * posterior.sizes["draw"]
+    sizes = {name: values[0, 0].size for name, values in posterior.items()}
+    affordable = MOST_CHECKED // n_draws
+    if sum(sizes.values()) > affordable:
+        share = affordable / sum(sizes.values())
+        posterior = Dataset(
+            {
+                name: values.stack(element=values.dims[2:], create_index=False)
+                .isel(element=_evenly(sizes[name], share))
+                .rename(element=f"element of {name}")
+                for name, values in posterior.items()
+            }
+        )
+        checked = sum(values[0, 0].size for values in posterior.values())
+        _log.info(
+            f"Convergence is checked on {checked} of {sum(sizes.values())} elements: all would "
+            "take long."
+        )
+    groups = {"/posterior": posterior}
+    if "sample_stats" in tree.children:
+        groups["/sample_stats"] = tree["sample_stats"].to_dataset()
+    log_warnings(run_convergence_checks(DataTree.from_dict(groups), model))
+
+
+def _evenly(size: int, share: float) -> np.ndarray:
+    """Return numbers of evenly spaced elements, at least one."""
+    return np.unique(np.linspace(0, size - 1, max(1, int(size * share))).astype(int))
+
+
+def data_bytes(model: Model) -> int:
+    """Bytes of the model's data, which a result with data would copy."""
+    arrays = {*model.data_vars, *(model.rvs_to_values[rv] for rv in model.observed_RVs)}
+    total = 0
+    for array in arrays:
+        try:
+            total += array_value(array).nbytes
+        except (AttributeError, TypeError, ValueError, NotImplementedError):
+            continue
+    return total

@@ -1,0 +1,459 @@
+"""All chains of a run together: one compiled call advances every chain by many updates.
+
+Each chain has the batches, noise and start that it would have alone, and its update is the same
+compiled function: mapped over a leading chain axis on JAX (`devices.py`), called by a thread for
+each chain on numba (`threads.py`).
+"""
+
+import time
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor
+from pymc.blocking import PointType
+from pymc.util import random_generator_from_state
+from pytensor.compile.mode import get_mode
+from pytensor.link.basic import JITLinker
+
+from pymc_sgmcmc.run.chains import Block, Event, Run, recorded
+from pymc_sgmcmc.run.feed import Feeder, bytes_per_update, most_updates
+from pymc_sgmcmc.run.threads import ThreadChains
+from pymc_sgmcmc.schedules import step_sizes
+from pymc_sgmcmc.step import FIRST_CALL, SGMCMCState, SGMCMCStep
+from pymc_sgmcmc.storage.plain import from_plain, to_plain
+
+SECONDS_PER_CALL = 0.2
+"""A call of whole draws is aimed at this."""
+SECONDS_AT_MOST = 0.5
+"""A draw that takes no longer is one call; of a longer one, a call is aimed at this: each copies
+what it returns. Two calls may be under way, and Ctrl-C should be heard within a second."""
+BYTES_PER_CALL = 2**26
+"""Draws and row numbers of a call take no more, unless one draw does."""
+MOST_WARNINGS = 4
+"""Chains that are named one by one where the same befalls several at once."""
+
+
+class Call(NamedTuple):
+    """What one compiled call is to do: ``n`` whole draws, or a part of one."""
+
+    first: int
+    """Number of the first draw, tuning included."""
+    done: int
+    """Updates of that draw that earlier calls do."""
+    n: int
+    room: int
+    """How many the arrays are made for: a number that seldom changes, for each is compiled."""
+    n_updates: int
+    """Of each draw, in this call."""
+    h: np.ndarray
+    """Step sizes, shape (n, n_updates)."""
+    feed: Future
+    """Batches of all chains, a `Feed`."""
+
+
+@dataclass
+class Drawn:
+    """Consecutive draws of all chains, all of them from tuning or none."""
+
+    first: int
+    n: int
+    theta: list[Any]
+    """One array a variable with leading axes (room, chains), filled for the first ``n``."""
+    stats: dict[str, np.ndarray]
+    """Shapes (chains, n)."""
+    carry: Any
+    batch_states: list[list[dict[str, Any]]]
+    """Of each chain, after the last of these draws."""
+
+
+class Together:
+    """Chains of one step, advanced together.
+
+    Parameters
+    ----------
+    step : SGMCMCStep
+        Of all free variables of the model.
+    starts : list of dict
+        Where each chain starts.
+    rngs : list of numpy.random.Generator
+        What each chain's `setup_chain` would be given; they are advanced.
+    tune, draws : int
+        Draws of tuning and after it.
+
+    Raises
+    ------
+    ValueError
+        If the chains of this step cannot be advanced together.
+    """
+
+    def __init__(
+        self,
+        step: SGMCMCStep,
+        starts: Sequence[PointType],
+        rngs: Sequence[np.random.Generator],
+        tune: int,
+        draws: int,
+    ):
+        check_step(step)
+        self.tune = tune
+        self.total = tune + draws
+        self.n_done = 0
+        self.points = [dict(start) for start in starts]
+        first = step.beside(rngs[0], tune, draws)
+        first._load_data()
+        first._begin(self.points[0])  # compiles, where this process has not
+        self._loop: Any = first._loop
+        self.steps = [first, *(first.beside(rng, tune, draws) for rng in rngs[1:])]
+        self._feeder = Feeder(self.steps)
+        self.most_draws_a_call = BYTES_PER_CALL
+        self._room = self._draws_a_call = self._updates_a_call = 1
+        self._shapes_run: set[tuple[int, int]] = set()
+        self._last_ready = 0.0
+        self._norms: list[np.ndarray] = []
+        self._helper: Executor
+        self._threads: Executor
+
+    def restore(
+        self, n_done: int, points: Sequence[PointType], states: Sequence[SGMCMCState]
+    ) -> None:
+        """Go on after ``n_done`` draws, tuning included, from what `saved` gave."""
+        self.n_done = n_done
+        self.points = [dict(point) for point in points]
+        for step, state in zip(self.steps, states, strict=True):
+            step.sampling_state = state
+
+    def saved(self, drawn: Drawn) -> tuple[list[PointType], list[SGMCMCState]]:
+        """Points and states of the chains as they were after some draws."""
+        step = self.steps[0]
+        carry = self._chains.fetch(drawn.carry)
+        points, states = [], []
+        for c, chain in enumerate(self.steps):
+            theta = {v.name: t[c] for v, t in zip(step.vars, carry.theta, strict=True)}
+            points.append({name: theta[name] for name in self.points[c]})
+            chain._state = self._loop.named([s[c] for s in carry.state])
+            chain._noise = self._chains.one_of(carry.rng, c)
+            chain.n_updates = (drawn.first + drawn.n) * step.thin
+            states.append(replace(chain.sampling_state, batch_states=drawn.batch_states[c]))
+        return points, states
+
+    def fetch(self, arrays: list[Any]) -> list[np.ndarray]:
+        """Bring arrays to the host."""
+        return self._chains.fetch(arrays)
+
+    def run(self) -> Iterator[Drawn]:
+        """Advance all chains to the end; while a call runs, the draws of the last are read."""
+        self._chains = self._stack()
+        self._probe()
+        planned, under_way = (self.n_done, 0), None
+        with ThreadPoolExecutor(1) as helper, ThreadPoolExecutor() as threads:
+            self._threads, self._helper = threads, helper
+            call = self._plan(*planned)
+            while call is not None or under_way is not None:
+                now = None
+                if call is not None:
+                    fed = call.feed.result()
+                    # Any positive numbers fill the rest: it is not run.
+                    h = np.concatenate([call.h, np.repeat(call.h[-1:], call.room - call.n, axis=0)])
+                    began = time.perf_counter()
+                    pieces = self._chains.advance(call.n, call.done, h, fed.rows, fed.blocks)
+                    # JAX has compiled, where it had to, and computes from now on.
+                    dispatched = time.perf_counter()
+                    if not self._chains.asynchronous:
+                        self._pace(call, dispatched - began, exact=True)
+                    now = call, pieces, self._chains.carry, fed.states, dispatched
+                    call = self._plan(*self._after(call))
+                if under_way is not None:
+                    drawn = self._read(*under_way, is_new=now is not None and self._is_new(now[0]))
+                    if drawn is not None:
+                        yield drawn
+                under_way = now
+
+    def _stack(self) -> Any:
+        """All chains' starts with a leading chain axis, where they will be advanced."""
+        step = self.steps[0]
+        theta, states = [], []
+        for chain, point in zip(self.steps, self.points, strict=True):
+            theta.append([np.asarray(point[v.name], dtype=v.dtype) for v in step.vars])
+            for var, value, shape in zip(step.vars, theta[-1], step.source.shapes, strict=True):
+                if value.shape != shape:
+                    raise ValueError(
+                        f"A chain's start of '{var.name}' has the shape {value.shape}, the step's "
+                        f"is {shape}."
+                    )
+            state = chain._state
+            if state is None:
+                rng = chain._init_rng
+                state = chain.algorithm.init(theta[-1], rng) | chain.source.init(rng)
+            states.append([np.asarray(a) for name in self._loop.layout for a in state[name]])
+        chains: Any = ThreadChains
+        if step._backend.is_jax:
+            from pymc_sgmcmc.run.devices import DeviceChains  # JAX is an extra
+
+            chains = DeviceChains
+        return chains(
+            self._loop,
+            step._constants,
+            [np.stack(values) for values in zip(*theta, strict=True)],
+            [np.stack(values) for values in zip(*states, strict=True)],
+            [chain._noise for chain in self.steps],
+            len(step.statistics),
+        )
+
+    # ---- how much at once ------------------------------------------------------------------
+
+    def _probe(self) -> None:
+        """Guess a call's length from one chain's speed; `_pace` corrects it."""
+        step = self.steps[0].beside(np.random.default_rng(0), 0, 0)
+        step._begin(self.points[0])
+        theta, others = step._split(self.points[0])
+        n = min(step.thin, FIRST_CALL)
+        for _ in range(2):  # the first may compile
+            began = time.perf_counter()
+            float(step._run(theta, others, n)[0].checksum)
+            seconds = (time.perf_counter() - began) / n
+        self._choose(seconds * self._chains.slowdown)
+
+    def _choose(self, seconds: float) -> None:
+        """Choose the calls' length from the seconds that an update of all chains takes."""
+        step = self.steps[0]
+        most = most_updates(step, len(self.steps), BYTES_PER_CALL)
+        if seconds * step.thin > SECONDS_AT_MOST or most < step.thin:
+            self._updates_a_call = _power_of_two(min(SECONDS_AT_MOST / seconds, most))
+            self._room = self._draws_a_call = 1
+            return
+        self._updates_a_call = step.thin
+        self._draws_a_call = max(1, int(SECONDS_PER_CALL / (seconds * step.thin)))
+        n_bytes = sum(np.asarray(p).nbytes for p in self.points[0].values())
+        n_bytes += step.thin * bytes_per_update(step)
+        most = max(1, BYTES_PER_CALL // (n_bytes * len(self.steps)))
+        self._room = min(
+            self.most_draws_a_call,
+            _power_of_two(most),
+            2 * _power_of_two(self._draws_a_call),
+            2 * _power_of_two(self.total - self.n_done),
+        )
+        self._draws_a_call = min(self._draws_a_call, self._room)
+
+    def _is_new(self, call: Call) -> bool:
+        """Whether a call was the first of its shape, so that it may have been compiled."""
+        shape = call.room, call.n_updates
+        is_new = shape not in self._shapes_run
+        self._shapes_run.add(shape)
+        return is_new
+
+    def _pace(self, call: Call, seconds: float, exact: bool) -> None:
+        """Correct the calls' length by what a call took, or (not ``exact``) took at most."""
+        step = self.steps[0]
+        seconds /= call.n * call.n_updates
+        is_part = self._updates_a_call < step.thin
+        affordable = (SECONDS_AT_MOST if is_part else SECONDS_PER_CALL) / seconds
+        if not exact and affordable < self._updates_a_call * self._draws_a_call:
+            return  # whoever reads the draws was slow
+        if is_part:
+            if not 1 / 2.5 < affordable / self._updates_a_call < 8:
+                self._choose(seconds)
+        elif step.thin > 4 * affordable or affordable > 16 * self._room * step.thin:
+            self._choose(seconds)
+        else:
+            self._draws_a_call = min(self._room, max(1, int(affordable / step.thin)))
+
+    def _plan(self, first: int, done: int) -> Call | None:
+        """The next call; its batches are taken while the device computes."""
+        step = self.steps[0]
+        if first == self.total:
+            return None
+        phase_end = self.tune if first < self.tune else self.total
+        if done == 0 and self._updates_a_call == step.thin:
+            n, room, n_updates = min(self._draws_a_call, phase_end - first), self._room, step.thin
+        else:
+            n, room, n_updates = 1, 1, min(self._updates_a_call, step.thin - done)
+        h = step_sizes(
+            step.schedule, first * step.thin + done, n * n_updates, step._updates_per_epoch
+        )
+        h = h.astype(pytensor.config.floatX).reshape(n, n_updates, *h.shape[1:])
+        fed = self._helper.submit(self._feeder.feed, self._threads, n, room, n_updates)
+        return Call(first, done, n, room, n_updates, h, fed)
+
+    def _after(self, call: Call) -> tuple[int, int]:
+        """Where the call after this one begins."""
+        done = call.done + call.n_updates
+        return (call.first + call.n, 0) if done == self.steps[0].thin else (call.first, done)
+
+    # ---- what a call gave ------------------------------------------------------------------
+
+    def _read(
+        self, call, pieces, carry, batch_states, dispatched: float, is_new: bool
+    ) -> Drawn | None:
+        """Wait for a call; None if it did not finish a draw.
+
+        ``is_new`` tells that the call after it was compiled meanwhile, so that it cannot be timed.
+        """
+        step = self.steps[0]
+        waited = not self._chains.is_ready(pieces)
+        small = self._chains.fetch(pieces._replace(theta=[]))
+        ready = time.perf_counter()
+        if self._chains.asynchronous:
+            since = max(dispatched, self._last_ready)
+            self._pace(call, ready - since, exact=waited and not is_new)
+        self._last_ready = ready
+        self._norms.append(np.asarray(small.gradient_norms[: call.n], dtype=float))
+        if self._after(call)[1] != 0:
+            return None
+        norms = np.concatenate(self._norms, axis=2).mean(axis=2).T
+        self._norms = []
+
+        def chains_first(array):
+            return np.asarray(array[: call.n], dtype=float).T
+
+        shown = {
+            name: chains_first(d)
+            for name, d in zip(step.statistics, small.diagnostics, strict=True)
+        }
+        nonfinite = small.variable[: call.n].T >= 0
+        updates = (call.first + 1 + np.arange(call.n)) * step.thin
+        like = np.ones_like(nonfinite, dtype=float)
+        last_h = call.h[:, -1].astype(float).reshape(call.n, -1).T
+        stats = {
+            **{name: h * like for name, h in zip(step.step_size_names, last_h, strict=True)},
+            **shown,
+            "potential": chains_first(small.potential),
+            "gradient_norm": np.where(nonfinite, np.nan, norms),
+            "nonfinite": nonfinite,
+            "n_updates": np.broadcast_to(updates, nonfinite.shape),
+            "warning": self._warnings(call, small, shown, nonfinite),
+        }
+        return Drawn(call.first, call.n, pieces.theta, stats, carry, batch_states)
+
+    def _warnings(self, call, small, shown, nonfinite) -> np.ndarray:
+        """The steps' own warnings, each at its chain and draw."""
+        step = self.steps[0]
+        warnings = np.full(nonfinite.shape, None, dtype=object)
+        i = step._burnt_in // step.thin - 1 - call.first
+        if 0 <= i < call.n:
+            for c in np.flatnonzero(~nonfinite[:, i]):
+                self.steps[c].n_updates = step._burnt_in
+                last = {name: float(values[c, i]) for name, values in shown.items()}
+                warnings[c, i] = self.steps[c]._caution(last)
+            _shorten(warnings[:, i])
+        complaints = np.array([chain._complaint() for chain in self.steps], dtype=object)
+        _shorten(complaints)
+        for c in np.flatnonzero(complaints):
+            warnings[c, 0] = complaints[c]
+        failures = np.full(len(self.steps), None, dtype=object)
+        for c in np.flatnonzero(nonfinite.any(axis=1)):
+            chain, i = self.steps[c], int(np.argmax(nonfinite[c]))
+            first = (call.first + i) * step.thin
+            h = step_sizes(step.schedule, first, step.thin, step._updates_per_epoch)
+            chain.n_updates = first + step.thin
+            name = step.vars[small.variable[i, c]].name
+            failures[c] = chain._warn(name, int(small.update[i, c]), h)
+        _shorten(failures)
+        for c in np.flatnonzero(failures):
+            warnings[c, int(np.argmax(nonfinite[c]))] = failures[c]
+        return warnings
+
+
+class VectorizedRunner:
+    """All chains of a run, for `sample`."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.chains = range(run.n_chains)
+        rngs = [random_generator_from_state(state) for state in run.rngs]
+        self._together = Together(run.step, run.starts, rngs, run.tune, run.draws)
+        if run.each_draw:
+            self._together.most_draws_a_call = 1
+        self._drawn: Drawn | None = None
+        self._restored: dict[str, Any] = {}
+
+    def blocks(self) -> Iterator[Block]:
+        for drawn in self._together.run():
+            self._drawn = drawn
+            yield self._block(drawn)
+
+    def state(self) -> dict[str, Any]:
+        """Of each chain, what a runner of that chain alone would say."""
+        if self._drawn is None:
+            return self._restored
+        together = self._together
+        points, states = together.saved(self._drawn)
+        return {
+            "chains": [
+                {"point": point, "step": to_plain(state, "step")}
+                for point, state in zip(points, states, strict=True)
+            ]
+        }
+
+    def restore(self, n_draws: int, state: dict[str, Any]) -> None:
+        self._restored = state
+        names = list(self.run.starts[0])
+        like = self.run.step.sampling_state
+        self._together.restore(
+            n_draws,
+            [{name: one["point"][name] for name in names} for one in state["chains"]],
+            [from_plain(one["step"], like) for one in state["chains"]],
+        )
+
+    def _block(self, drawn: Drawn) -> Block:
+        run = self.run
+        values, points = {}, None
+        if run.each_draw or run.keep_warmup or drawn.first >= run.tune:
+            theta = {
+                var.name: np.ascontiguousarray(draws[: drawn.n].swapaxes(0, 1))
+                for var, draws in zip(run.step.vars, self._together.fetch(drawn.theta), strict=True)
+            }
+            shape = len(self.chains), drawn.n
+            flat = {name: t.reshape(-1, *t.shape[2:]) for name, t in theta.items()}
+            values = {name: v.reshape(*shape, *v.shape[1:]) for name, v in run.record(flat).items()}
+            if run.each_draw:
+                names = list(run.starts[0])
+                points = [
+                    [{name: theta[name][c, i] for name in names} for i in range(drawn.n)]
+                    for c in self.chains
+                ]
+        return Block(self.chains, drawn.first, drawn.n, values, [drawn.stats], points)
+
+
+def vectorized(run: Run) -> Generator[Event]:
+    """Engine: all chains in one compiled call, in this process."""
+    yield from recorded(VectorizedRunner(run), run)
+
+
+def check_step(step: Any) -> None:
+    """Refuse a step whose chains cannot be advanced together, naming the remedy."""
+    remedy = "Use chain_method='parallel' or 'sequential'"
+    if not isinstance(step, SGMCMCStep):
+        raise ValueError(
+            f"chain_method='vectorized' needs one minibatch step for all variables, not {step!r}. "
+            f"{remedy}."
+        )
+    others = [v for v in step.model.value_vars if v not in step.vars]
+    if others:
+        names = ", ".join(f"'{v.name}'" for v in others)
+        raise ValueError(
+            f"chain_method='vectorized' needs one step for all variables, and {step!r} leaves out "
+            f"{names}. {remedy}."
+        )
+    if not isinstance(get_mode(step._compile_kwargs.get("mode")).linker, JITLinker):
+        raise ValueError(
+            "chain_method='vectorized' needs a step compiled for JAX or numba: pass "
+            f"compile_kwargs={{'mode': 'JAX'}} to {type(step).__name__}. {remedy}."
+        )
+
+
+def _power_of_two(number: float) -> int:
+    """The largest power of two up to a number, at least 1."""
+    return 1 << max(0, int(number).bit_length() - 1)
+
+
+def _shorten(warnings: np.ndarray) -> None:
+    """Leave one for all where many chains have the same to say."""
+    told = np.flatnonzero(warnings)
+    if len(told) > MOST_WARNINGS:
+        first = warnings[told[0]]
+        message = f"{first.message} (So in {len(told)} of {len(warnings)} chains.)"
+        warnings[told] = None
+        warnings[told[0]] = replace(first, message=message)

@@ -1,0 +1,1 @@
+"""Draws and states on disk, so that nothing is lost and a run can go on."""

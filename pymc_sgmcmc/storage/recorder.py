@@ -1,0 +1,184 @@
+"""Recorders for `pm.sample` that keep the finished draws whatever ends the run."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pymc as pm
+from pymc.backends.base import MultiTrace
+from pymc.backends.ndarray import NDArray
+from pymc.util import drop_warning_stat
+from xarray import DataTree
+
+from pymc_sgmcmc.run.chains import Block, Run
+from pymc_sgmcmc.run.result import Memory, to_datatree
+
+SECONDS_PER_WRITE = 1.0
+
+
+class KeptDraws(NDArray):
+    """Recorder for ``pm.sample(trace=...)`` from which finished draws can be had after an error.
+
+    `pm.sample` loses every chain when anything in the run raises: another step, a callback, a
+    worker process. The draws recorded until then stay in this object.
+
+    Parameters
+    ----------
+    name, model, vars, test_point
+        As for PyMC's own in-memory recorder; inside a model context none is needed.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_sgmcmc as sgm
+    >>> def unlucky(trace, draw):
+    ...     if draw.draw_idx == 30:
+    ...         raise OSError("disk full")
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 10)
+    ...     y = pm.Normal("y", mu, 1, observed=np.linspace(-1, 1, 100))
+    ...     kept = sgm.KeptDraws()
+    ...     try:
+    ...         pm.sample(
+    ...             50, tune=10, chains=1, cores=1, trace=kept, callback=unlucky,
+    ...             step=sgm.SGLD(step_size=1e-3, batch_size=10), progressbar=False,
+    ...         )
+    ...     except OSError:
+    ...         idata = kept.to_inference_data()
+    >>> idata.posterior["mu"].shape
+    (1, 21)
+    """
+
+    def __init__(self, name=None, model=None, vars=None, test_point=None, **kwargs):
+        super().__init__(name, model, vars, test_point, **kwargs)
+        self.n_warmup = 0
+        # pm.sample records each chain in a shallow copy, so all of them share this list.
+        self.chains: list[KeptDraws] = []
+
+    def setup(self, draws, chain, sampler_vars=None) -> None:
+        """Begin a chain with arrays of its own."""
+        self.samples: dict = {}
+        self._stats = None
+        self.n_warmup = self.draw_idx = 0
+        self.chains.append(self)
+        super().setup(draws, chain, sampler_vars)
+
+    def record(self, point, sampler_stats=None, *, in_warmup: bool) -> None:
+        """Record a draw."""
+        super().record(point, sampler_stats, in_warmup=in_warmup)
+        self.n_warmup += in_warmup
+
+    def to_inference_data(self, **kwargs) -> DataTree:
+        """Finished draws of the last run, tuning left out.
+
+        Chains that did not get beyond tuning are left out; the others are cut to the length of
+        the shortest.
+
+        Parameters
+        ----------
+        **kwargs
+            For `pymc.to_inference_data`.
+
+        Returns
+        -------
+        DataTree
+            As `pm.sample` would have returned.
+
+        Raises
+        ------
+        ValueError
+            If no chain has a finished draw after tuning.
+        """
+        last_run = {trace.chain: trace for trace in self.chains}
+        finished = [t for t in last_run.values() if t.draw_idx > t.n_warmup]
+        if not finished:
+            raise ValueError("No chain got beyond tuning: there are no finished draws to keep.")
+        length = min(t.draw_idx - t.n_warmup for t in finished)
+        cut = [t._slice(slice(t.n_warmup, t.n_warmup + length)) for t in finished]
+        return drop_warning_stat(pm.to_inference_data(MultiTrace(cut), model=self.model, **kwargs))
+
+
+class StoredDraws(KeptDraws):
+    """One chain of a `pm.sample` whose draws go to a `ZarrStore` too."""
+
+    def __init__(self, name=None, model=None, vars=None, test_point=None, *, store=None, **kwargs):
+        super().__init__(name, model, vars, test_point, **kwargs)
+        self.store: Any = store
+        self._writer: Any = None
+        self.shared: dict[str, bool] = {}
+
+    def setup(self, draws, chain, sampler_vars=None) -> None:
+        """Begin a chain. Chain 0 comes first, and all of them before any draw."""
+        if chain == 0:
+            self.store.check(resume=False)
+            self.chains.clear()
+            self.shared["laid_out"] = False
+        super().setup(draws, chain, sampler_vars)
+        self._written = 0
+
+    def record(self, point, sampler_stats=None, *, in_warmup: bool) -> None:
+        """Record a draw."""
+        super().record(point, sampler_stats, in_warmup=in_warmup)
+        if in_warmup:
+            return
+        if self._writer is None:
+            self._begin()
+        elif time.perf_counter() - self._since > SECONDS_PER_WRITE:
+            self._write()
+
+    def _begin(self) -> None:
+        # Only now it is known how many draws are tuning.
+        run = Run(
+            model=self.model,
+            step=SimpleNamespace(stats_dtypes=self.sampler_vars),
+            tune=self.n_warmup,
+            draws=self.draws - self.n_warmup,
+            starts=[{}] * len(self.chains),
+            rngs=[],
+            vars=self.vars,
+            keep_warmup=False,
+            store=self.store,
+            _recorded=self,
+        )
+        if not self.shared["laid_out"]:
+            example = to_datatree(
+                Memory.example(run),
+                model=self.model,
+                tune=run.tune,
+                discard_warmup=True,
+                seconds=0.0,
+                include_data=True,
+                keep_warning_stat=False,
+                idata_kwargs={},
+                settings={},
+            )
+            self.store.create(run, example, {"sampler": "pm.sample"})
+            self.shared["laid_out"] = True
+        self._writer = self.store.writer(run, range(self.chain, self.chain + 1))
+        self._writer.__enter__()
+        self._since = time.perf_counter()
+
+    def _write(self) -> None:
+        """Send the draws since the last time to the store."""
+        assert self._stats is not None
+        first, end = self.n_warmup + self._written, self.draw_idx
+        where = slice(first, end)
+        values = {name: samples[where][None] for name, samples in self.samples.items()}
+        stats = [{k: v[where][None] for k, v in s.items()} for s in self._stats]
+        if end > first:
+            chains = range(self.chain, self.chain + 1)
+            self._writer.write(Block(chains, first, end - first, values, stats))
+        self._written = end - self.n_warmup
+        if self._writer.due():
+            self._writer.commit(None)
+        self._since = time.perf_counter()
+
+    def close(self) -> None:
+        """Send the last draws."""
+        if self._writer is not None:
+            try:
+                self._write()
+                self._writer.commit(None)
+            finally:
+                self._writer.__exit__(None, None, None)
+                self._writer = None
+        super().close()

@@ -1,0 +1,237 @@
+"""The writer of some chains of a store: draws in whole chunks, then a checkpoint to count them."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pymc_sgmcmc.run.chains import Block, Run
+from pymc_sgmcmc.storage.file_errors import clear_errors
+from pymc_sgmcmc.storage.lock import Lock
+
+if TYPE_CHECKING:
+    from pymc_sgmcmc.storage.store import ZarrStore
+
+RENAMED = {
+    "model_logp": "lp",
+    "mean_tree_accept": "acceptance_rate",
+    "depth": "tree_depth",
+    "tree_size": "n_steps",
+}
+"""PyMC's names of statistics in a DataTree."""
+GROUPS = ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats")
+LEFT_OUT = {"tune", "in_warmup", "warning"}
+
+
+class Writer:
+    """Writes the draws of some chains that advance together, and their checkpoints.
+
+    The draws of a chunk that is not full yet are kept, and the chunk is written anew with all of
+    them: no chunk is ever read to be changed.
+
+    Attributes
+    ----------
+    state : plain values or None
+        The sampler's state in the last checkpoint, None before the first.
+    n_draws : int
+        Draws, tuning included, after which that state was saved.
+    """
+
+    def __init__(self, store: "ZarrStore", run: Run, chains: range):
+        self.store, self.run, self.chains = store, run, chains
+        self._record = store.record
+        self._checkpoints = store.checkpoints(chains)
+        self._lock = Lock(self._checkpoints.lock_path)
+        self._sources = _sources(run.step.stats_dtypes)
+
+    def __enter__(self) -> "Writer":
+        self._lock.acquire()
+        try:
+            self._arrays = self._open()
+            checkpoint = self._checkpoints.latest() or {}
+            self._number = checkpoint.get("number", 0)
+            self.state = checkpoint.get("state")
+            self.n_draws = self._done = checkpoint.get("n_state", 0)
+            self._verify(checkpoint.get("n_draws", 0))
+            self._chunk = self._read_chunk()
+            self._whole = True
+            self._committed = time.perf_counter()
+            self._cost = 0.0
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self._lock.release()
+
+    def _open(self) -> dict[str, dict[str, Any]]:
+        import zarr
+
+        root: Any = zarr.open_group(self.store.path, mode="r+")
+        return {
+            name: {
+                key: array.with_config({"write_empty_chunks": True})
+                for key, array in root[name].arrays()
+                if key != "draw" and "draw" in array.metadata.dimension_names
+            }
+            for name in GROUPS
+            if name in root
+        }
+
+    # ---- where a draw goes -----------------------------------------------------------------
+
+    def _place(self, number: int) -> tuple[str, int, int]:
+        """Return groups' prefix, position there, and the groups' length, of a draw by number."""
+        tune = self.run.tune
+        if number < tune:
+            return "warmup_", number, tune
+        return "", number - tune, self.run.draws
+
+    def _kept(self, prefix: str) -> bool:
+        return not prefix or self.run.keep_warmup
+
+    def _groups(self, prefix: str) -> dict[str, dict[str, Any]]:
+        return {g: a for g, a in self._arrays.items() if g.startswith("warmup_") == bool(prefix)}
+
+    # ---- writing ---------------------------------------------------------------------------
+
+    def write(self, block: Block) -> None:
+        """Keep a block; what fills a chunk goes to disk."""
+        self._whole = False  # until this returns: it may be interrupted anywhere
+        prefix, at, length = self._place(block.first)
+        if self._kept(prefix):
+            columns = self._columns(block, prefix)
+            size = self._record["chunk"]
+            done = 0
+            while done < block.n_draws:
+                position = at + done
+                n = min(block.n_draws - done, size - position % size)
+                for key, column in columns.items():
+                    self._chunk.setdefault(key, []).append(column[:, done : done + n])
+                done += n
+                if (position + n) % size == 0 or position + n == length:
+                    self._flush(prefix, position + n)
+                    self._chunk = {}
+        self._done = block.first + block.n_draws
+        self._whole = True
+
+    def _columns(self, block: Block, prefix: str) -> dict[tuple[str, str], np.ndarray]:
+        """A block's arrays by group and name, as PyMC would convert them."""
+        columns = {}
+        for group, arrays in self._groups(prefix).items():
+            for name in arrays:
+                if group.endswith("posterior"):
+                    column = block.values[name]
+                else:
+                    parts = [block.stats[k][stat] for k, stat in self._sources[name]]
+                    column = parts[0] if len(parts) == 1 else np.stack(parts, axis=-1)
+                columns[group, name] = column
+        return columns
+
+    def _flush(self, prefix: str, end: int) -> None:
+        """Write the draws of the present chunk, which ends at a position for now."""
+        size = self._record["chunk"]
+        first = (end - 1) // size * size
+        for (group, name), parts in self._chunk.items():
+            where = slice(self.chains.start, self.chains.stop), slice(first, end)
+            values = np.concatenate(parts, axis=1)
+            with clear_errors(self.store.path, holds_draws=True):
+                self._arrays[group][name][where] = values
+            self._chunk[group, name] = [values]
+
+    def due(self) -> bool:
+        """Whether it is time for a checkpoint: they take at most a twentieth of the time."""
+        since = time.perf_counter() - self._committed
+        return since >= max(self.store.seconds, 20 * self._cost)
+
+    def commit(self, state: Any) -> None:
+        """Make all draws so far count.
+
+        Parameters
+        ----------
+        state : plain values or None
+            The sampler's state after them. None where it is not known: the draws can then be
+            read, and are made again from the last state that is.
+        """
+        if not self._whole:  # something was interrupted: the last checkpoint stands
+            return
+        began = time.perf_counter()
+        self._whole = False
+        if state is not None:
+            self.state, self.n_draws = state, self._done
+        if self._chunk:
+            prefix, at, _ = self._place(self._done - 1)
+            self._flush(prefix, at + 1)
+        self._number += 1
+        checkpoint = {
+            "number": self._number,
+            "n_draws": self._done,
+            "n_state": self.n_draws,
+            "state": self.state,
+        }
+        with clear_errors(self.store.path, holds_draws=True):
+            self._checkpoints.save(checkpoint)
+        self._committed = time.perf_counter()
+        self._cost = self._committed - began
+        self._whole = True
+
+    # ---- going on --------------------------------------------------------------------------
+
+    def _read_chunk(self) -> dict[tuple[str, str], list[np.ndarray]]:
+        """Read the draws that count of a chunk that is not full yet."""
+        if self._done == 0:
+            return {}
+        prefix, at, length = self._place(self._done - 1)
+        end = at + 1
+        size = self._record["chunk"]
+        ended = prefix and end == length
+        if end % size == 0 or ended or not self._kept(prefix):
+            return {}
+        where = slice(self.chains.start, self.chains.stop), slice(end // size * size, end)
+        return {
+            (group, name): [array[where]]
+            for group, arrays in self._groups(prefix).items()
+            for name, array in arrays.items()
+        }
+
+    def _verify(self, n_draws: int) -> None:
+        """Refuse draws that count and are missing or damaged."""
+        size = self._record["chunk"]
+        tune = self.run.tune
+        for prefix, count in (("warmup_", min(n_draws, tune)), ("", max(0, n_draws - tune))):
+            if not self._kept(prefix):
+                continue
+            for group, arrays in self._groups(prefix).items():
+                for name, array in arrays.items():
+                    for first in range(0, count, size):
+                        self._verify_chunk(
+                            array, f"{group}/{name}", first, min(first + size, count)
+                        )
+
+    def _verify_chunk(self, array: Any, name: str, first: int, end: int) -> None:
+        grid = [
+            self.chains.start // self._record["chains_together"],
+            first // self._record["chunk"],
+        ]
+        key = "/".join(map(str, ["c", *grid, *[0] * (array.ndim - 2)]))
+        try:
+            if not (self.store.path / name / key).exists():
+                raise FileNotFoundError("the file is missing")
+            array[self.chains.start : self.chains.stop, first:end]
+        except Exception as error:
+            raise ValueError(
+                f"{self.store.path / name}: draws {first} to {end - 1} of chain "
+                f"{self.chains.start} are damaged ({error}). They were written as a whole once, so "
+                "the disk or another program changed them, and the run cannot go on."
+            ) from error
+
+
+def _sources(stats_dtypes: list[dict[str, Any]]) -> dict[str, list[tuple[int, str]]]:
+    """For each statistic of the result, the steps and names that it comes from."""
+    sources: dict[str, list[tuple[int, str]]] = {}
+    for k, dtypes in enumerate(stats_dtypes):
+        for name in dtypes:
+            if name not in LEFT_OUT:
+                sources.setdefault(RENAMED.get(name, name), []).append((k, name))
+    return sources

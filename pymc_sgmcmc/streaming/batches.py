@@ -1,0 +1,172 @@
+"""Batches of streamed data: blocks of shuffled rows, read ahead by a thread."""
+
+import os
+import sys
+from collections.abc import Iterator
+from functools import cache
+from threading import Thread
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+
+from pymc_sgmcmc.streaming.shuffle import OrderCheck, Window, shuffled_windows
+from pymc_sgmcmc.streaming.sources import StreamedData
+
+_reading: WeakSet[Thread] = WeakSet()
+
+
+def _wait_for_readers() -> None:
+    # A lock that a reader holds during a fork (of HDF5, for one) stays locked in the child.
+    for thread in list(_reading):
+        thread.join()
+
+
+@cache
+def _wait_at_fork(beside_hdf5: bool) -> None:
+    """Have forks wait for readers, once more when h5py has come.
+
+    Hooks run in the reverse order of their registration, and h5py's own takes the lock that a
+    reader may be waiting for: ours must be the later one.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_wait_for_readers)
+
+
+class ReadAhead:
+    """The next item of an iterator, fetched by a thread of its own that ends with it."""
+
+    def __init__(self, items: Iterator[Window]):
+        self._item: Window | None = None
+        self._error: BaseException | None = None
+        self._thread = Thread(target=self._fetch, args=(items,), daemon=True, name="read-ahead")
+        _wait_at_fork(beside_hdf5="h5py" in sys.modules)
+        _reading.add(self._thread)
+        self._thread.start()
+
+    def _fetch(self, items: Iterator[Window]) -> None:
+        try:
+            self._item = next(items)
+        except BaseException as error:
+            self._error = error
+
+    def result(self) -> Window:
+        """Wait for it; what it raised is raised here."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        assert self._item is not None
+        return self._item
+
+
+class StreamedBatches:
+    """A chain's stream of batches of data that stays on disk.
+
+    Parameters
+    ----------
+    data : StreamedData
+        Fitted to the model's containers.
+    batch_size : int
+        n, rows in a batch; at most the window's.
+    rng : numpy.random.Generator
+        Its state is where the stream begins.
+    replacement : bool, default False
+        Draw rows with replacement from those of a window.
+
+    Raises
+    ------
+    ValueError
+        If a batch is larger than the window.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> data = StreamedData({"x": np.arange(6)}, window=4, chunk=1)
+    >>> batches = StreamedBatches(data, batch_size=2, rng=np.random.default_rng(0))
+    >>> np.sort(batches.take(3)["x"])
+    array([0, 1, 2, 3, 4, 5])
+    """
+
+    def __init__(
+        self,
+        data: StreamedData,
+        batch_size: int,
+        rng: np.random.Generator,
+        replacement: bool = False,
+    ):
+        if batch_size > data.window:
+            raise ValueError(
+                f"batch_size={batch_size} is larger than the shuffle window of {data.window} rows: "
+                "pass StreamedData(..., window=...) of many batches."
+            )
+        self.data, self.batch_size, self.replacement = data, batch_size, replacement
+        self.longest = data.window // batch_size
+        """Batches to take at once, so that a block is no larger than a window."""
+        self._bit_generator = type(rng.bit_generator)
+        self._complained = False
+        self._begin_at(dict(rng.bit_generator.state), 0)
+
+    def _begin_at(self, epoch_state: dict[str, Any], position: int) -> None:
+        """Go on from a position in the epoch that began in that state of the generator."""
+        rng = np.random.Generator(self._bit_generator())
+        rng.bit_generator.state = epoch_state
+        self._epoch, self._epoch_state, self._position = 0, epoch_state, position
+        self._order = OrderCheck()
+        self._windows = shuffled_windows(self.data, rng, position, self.replacement, self._order)
+        self._window: Window | None = None
+        self._ahead: ReadAhead | None = None
+
+    def take(self, n_batches: int) -> dict[str, np.ndarray]:
+        """Rows of the next batches, by container: batch after batch, (n_batches * n, ...).
+
+        They may be part of the window itself, so do not modify them.
+        """
+        wanted = n_batches * self.batch_size
+        parts: list[dict[str, np.ndarray]] = []
+        while wanted > 0:
+            window = self._window_of_next_row()
+            begin = self._position - window.start
+            count = min(wanted, window.n_rows - begin)
+            parts.append({name: a[begin : begin + count] for name, a in window.rows.items()})
+            self._position += count
+            wanted -= count
+        if len(parts) == 1:
+            return parts[0]
+        return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+
+    def _window_of_next_row(self) -> Window:
+        """The window that has the next row; the one after it is on its way."""
+        window = self._window
+        # A stream that is only tried out reads one window, and no thread is left behind.
+        go_on = window is not None
+        while window is None or self._position == window.start + window.n_rows:
+            try:
+                window = next(self._windows) if self._ahead is None else self._ahead.result()
+            except BaseException:
+                self._begin_at(self._epoch_state, self._position)  # one may try again
+                raise
+            self._window, self._ahead = window, None
+            if window.epoch != self._epoch:
+                self._epoch, self._epoch_state = window.epoch, window.epoch_state
+                self._position = 0
+        if go_on and self._ahead is None:
+            self._ahead = ReadAhead(self._windows)
+        return window
+
+    def complaint(self) -> str | None:
+        """What is wrong with the order of the rows read so far, if anything: told once."""
+        complaint = None if self._complained else self._order.complaint
+        self._complained |= complaint is not None
+        return complaint
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Plain values from which the stream goes on identically; what was read ahead is not used.
+
+        An iterable must yield the same rows in the same order again.
+        """
+        return {"rng": self._epoch_state, "position": self._position}
+
+    @state.setter
+    def state(self, state: dict[str, Any]) -> None:
+        self._begin_at(state["rng"], int(state["position"]))

@@ -1,0 +1,202 @@
+"""Shuffled epochs through a window: every row once an epoch, read in chunks of consecutive rows.
+
+A window of W rows is filled with W / C chunks of C consecutive rows and its rows are shuffled.
+Which chunks: the array's chunks are cut into W / C equal stretches (strata), and each window takes
+one of each, in random order and without replacement. This is cluster sampling with one cluster a
+stratum (Cochran, Sampling Techniques, 3rd ed., 1977): a quantity that changes slowly along the
+array has almost the same mean in all windows.
+
+With the design effect of a window (Kish, Survey Sampling, 1965),
+deff = W Var(window mean) / Var(row), which is 1 for uniform sampling, the mean of n rows of a
+window has the variance of n uniformly sampled rows times 1 + n (deff - 1) / W. For chunks in random
+order whose rows are alike with the correlation rho, deff = 1 + (C - 1) rho.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+from scipy.stats import chi2
+
+from pymc_sgmcmc.streaming.sources import Passage, Pieces, StreamedData, refuse_nan
+
+WINDOWS_COMPARED = 20
+"""Windows whose means are compared, from the first."""
+ROWS_COMPARED, COLUMNS_COMPARED = 2**14, 64
+"""Rows of a window and elements of a row that are looked at."""
+TOLERATED_DEFF = 10.0
+"""Design effect above which the order is said to be bad."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Shuffled rows. Never modified: what is cut from it need not be copied."""
+
+    rows: dict[str, np.ndarray]
+    epoch: int
+    """Number of the epoch, from 0 where the stream began."""
+    epoch_state: dict[str, Any]
+    """State of the stream's generator when the epoch began."""
+    start: int
+    """Rows of the epoch that came before."""
+
+    @property
+    def n_rows(self) -> int:
+        """Rows in the window."""
+        return len(next(iter(self.rows.values())))
+
+
+def chunk_order(n_chunks: int, per_window: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Chunk numbers of each window, ascending.
+
+    >>> [w.tolist() for w in chunk_order(9, 3, np.random.default_rng(1))]
+    [[0, 5, 7], [1, 3, 6], [2, 4, 8]]
+    """
+    n_windows = -(-n_chunks // per_window)
+    n_strata = -(-n_chunks // n_windows)
+    bounds = np.arange(n_strata + 1) * n_chunks // n_strata
+    table = bounds[:-1, None] + np.arange(n_windows)
+    table[table >= bounds[1:, None]] = -1  # strata may be one chunk short: an empty place
+    table = rng.permuted(table, axis=1)
+    return [column[column >= 0] for column in table.T]
+
+
+def window_ranges(data: StreamedData, rng: np.random.Generator) -> list[list[tuple[int, int]]]:
+    """Ranges of consecutive rows that fill each window of one epoch."""
+    n, window, chunk = data.n_rows, data.window, data.chunk
+    if not data.by_row:
+        return [[(k, min(k + window, n))] for k in range(0, n, window)]
+    order = chunk_order(-(-n // chunk), window // chunk, rng)
+    return [[(c * chunk, min((c + 1) * chunk, n)) for c in chunks.tolist()] for chunks in order]
+
+
+def shuffled_windows(
+    data: StreamedData,
+    rng: np.random.Generator,
+    position: int = 0,
+    replacement: bool = False,
+    order_check: "OrderCheck | None" = None,
+) -> Iterator[Window]:
+    """Windows without end, one epoch after the other.
+
+    Parameters
+    ----------
+    data : StreamedData
+        Fitted to the model's containers.
+    rng : numpy.random.Generator
+        As it is when the first epoch begins; owned by this stream.
+    position : int
+        Rows of the first epoch that were used already: windows that lie before are left out.
+    replacement : bool, default False
+        Draw a window's rows with replacement from those that fill it.
+    order_check : OrderCheck, optional
+        Is shown what is read.
+    """
+    for epoch in count():
+        epoch_state = dict(rng.bit_generator.state)
+        windows = window_ranges(data, rng)
+        seeds = rng.integers(2**63, size=len(windows))
+        passage = Passage(data.sources)
+        start = 0
+        for ranges, seed in zip(windows, seeds, strict=True):
+            size = sum(end - begin for begin, end in ranges)
+            pieces = (piece for begin, end in ranges for piece in passage.pieces(begin, end))
+            if start + size > position:
+                rows = _shuffled(pieces, size, data, np.random.default_rng(seed), replacement)
+                window = Window(rows, epoch, epoch_state, start)
+                if window.n_rows == 0:  # all of it dropped by its loader
+                    break
+                if order_check is not None:
+                    order_check.see(window)
+                yield window
+            elif not data.by_row:  # an iterable's rows can only be passed over one by one
+                for _ in pieces:
+                    pass
+            start += size
+        passage.finish()
+        position = 0
+
+
+def _shuffled(
+    pieces: Pieces, size: int, data: StreamedData, rng: np.random.Generator, replacement: bool
+) -> dict[str, np.ndarray]:
+    """Rows in random order: each is written to its place as it is read."""
+    window = {name: np.empty((size, *f.shape), f.dtype) for name, f in data.formats.items()}
+    places = rng.permutation(size)
+    filled = 0
+    for piece in pieces:
+        for name, rows in piece.items():
+            data.formats[name].check(name, rows)
+            window[name][places[filled : filled + len(rows)]] = rows
+        filled += len(rows)
+    if filled < size:  # the end of an iterable that drops its last rows
+        used = np.sort(places[:filled])
+        window = {name: rows[used] for name, rows in window.items()}
+    for name, rows in window.items():
+        refuse_nan(name, rows)
+    if replacement:
+        draws = rng.integers(filled, size=filled)
+        window = {name: np.take(rows, draws, axis=0) for name, rows in window.items()}
+    return window
+
+
+class OrderCheck:
+    """Do the first windows look like random samples of the same rows?
+
+    One-way analysis of variance of some elements of m rows of each window: the mean square between
+    windows over that within, F, is about 1 if windows are random samples; (F - 1) W / m + 1
+    estimates the design effect.
+    """
+
+    def __init__(self) -> None:
+        self.complaint: str | None = None
+        """What is wrong with the order, if it is far worse than chance can explain."""
+        self._n_rows: list[int] = []
+        self._moments: dict[str, list[np.ndarray]] = {}
+
+    def see(self, window: Window) -> None:
+        """Judge with one more window."""
+        if self.complaint is not None or len(self._n_rows) == WINDOWS_COMPARED:
+            return
+        self._n_rows.append(window.n_rows)
+        for name, rows in window.rows.items():
+            some = rows[:ROWS_COMPARED].reshape(min(len(rows), ROWS_COMPARED), -1)
+            at = np.linspace(0, some.shape[1] - 1, min(some.shape[1], COLUMNS_COMPARED))
+            values = some[:, at.astype(int)].astype(np.float64)
+            moments = np.stack([values.sum(axis=0), np.square(values).sum(axis=0)])
+            self._moments.setdefault(name, []).append(moments)
+        if len(self._n_rows) > 1:
+            self._judge()
+
+    def design_effects(self) -> dict[str, tuple[float, float]]:
+        """F and the design effect for each container: means over the elements that vary."""
+        effects = {}
+        n_rows = np.array(self._n_rows, dtype=float)[:, None]
+        sizes = np.minimum(n_rows, ROWS_COMPARED)
+        freedom = len(sizes) - 1
+        for name, moments in self._moments.items():
+            sums, squares = np.stack(moments, axis=1)
+            mean = sums.sum(axis=0) / sizes.sum()
+            between = np.sum(sizes * (sums / sizes - mean) ** 2, axis=0)
+            total = squares.sum(axis=0) - sizes.sum() * mean**2
+            varies = total > 1e-9 * squares.sum(axis=0)
+            if varies.any():
+                within = np.maximum(total - between, 1e-9 * total) / (sizes.sum() - len(sizes))
+                f = float(np.mean(between[varies] / freedom / within[varies]))
+                effects[name] = f, 1 + (f - 1) * float(n_rows.mean() / sizes.mean())
+        return effects
+
+    def _judge(self) -> None:
+        freedom = len(self._n_rows) - 1
+        by_chance = chi2.isf(1e-6, freedom) / freedom
+        for name, (f, effect) in self.design_effects().items():
+            if f > by_chance and effect > TOLERATED_DEFF:
+                self.complaint = (
+                    f"The first {freedom + 1} shuffle windows of data['{name}'] are no random "
+                    f"samples of the same rows: the variance of their means is {effect:.3g} times "
+                    "that of uniformly sampled rows. The data lies in an order (time, label, "
+                    "place), and draws may follow the windows. Shuffle it on disk once "
+                    "(shuffle_on_disk), or use smaller chunks or a larger window."
+                )
