@@ -35,7 +35,7 @@ def numba_funcify_exponential(op, node, **kwargs):
     def exponential(x):
         return vectorized(x)
 
-    return exponential, f"pymc_sgmcmc.Exponential_1_{dtype}"
+    return exponential, f"{__name__}.Exponential_1_{dtype}"
 
 
 exp = Elemwise(Exponential(ps.upgrade_to_float, name="exp"))

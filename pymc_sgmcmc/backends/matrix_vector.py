@@ -93,14 +93,14 @@ times_matrix = by_layout(sum_of_rows, sums_of_rows)
 
 @register_funcify_and_cache_key(MatrixVector)
 def numba_funcify_matrix_vector(op, node, **kwargs):
-    """Choose the product; 4 is the version of what numba caches."""
+    """Choose the product; what numba caches names this module, and 4 is its version."""
     product = times_matrix if op.from_left else times_vector
 
     @numba_njit
     def matrix_vector(matrix, vector):
         return product(matrix, vector)
 
-    return matrix_vector, f"pymc_sgmcmc.MatrixVector_4_{op.from_left}"
+    return matrix_vector, f"{__name__}.MatrixVector_4_{op.from_left}"
 
 
 @node_rewriter([Dot])

@@ -20,12 +20,14 @@ class CheapCalls(NumbaLinker):
     def jit_compile(self, fn_and_cache):
         """Compile, or take from PyTensor's cache on disk."""
         fn, cache_key = fn_and_cache
+        if cache_key is not None:  # what is cached names this module
+            cache_key = f"{cache_key}_{__name__}_fastmath{int(config.numba__fastmath)}"
         names = ", ".join(f"x{k}" for k in range(len(self.fgraph.inputs)))
         call = compile_numba_function_src(
             f"def cheap_call({names}):\n    return fn({names})",
             "cheap_call",
             {"fn": fn, "__name__": __name__},  # the cache on disk asks for the module
-            cache_key=cache_key and f"{cache_key}_cheap_call_fastmath{int(config.numba__fastmath)}",
+            cache_key=cache_key,
         )
         return njit(call, nogil=True, cache=cache_key is not None)
 
