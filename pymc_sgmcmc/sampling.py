@@ -37,6 +37,7 @@ from xarray import DataTree
 
 from pymc_sgmcmc.run.chains import Block, Event, Resumed, Run, Stopped
 from pymc_sgmcmc.run.engines import engine_of, n_cores
+from pymc_sgmcmc.run.plain import from_plain, to_plain
 from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.recorded import choose_recorded
 from pymc_sgmcmc.run.result import (
@@ -48,7 +49,6 @@ from pymc_sgmcmc.run.result import (
 )
 from pymc_sgmcmc.run.starts import starts_of
 from pymc_sgmcmc.step import SGMCMCStep
-from pymc_sgmcmc.storage.plain import from_plain, to_plain
 from pymc_sgmcmc.storage.store import ZarrStore
 
 _log = logging.getLogger("pymc.sgmcmc")

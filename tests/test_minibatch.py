@@ -126,7 +126,7 @@ def test_self_check_can_be_turned_off():
 def test_self_check_looks_at_a_bounded_number_of_rows(monkeypatch, dependent):
     """With many rows the whole likelihood is never evaluated; the fault is found all the same."""
     n_rows, seen = 200_000, []
-    compiled = self_check._function
+    compiled = self_check.total_of
 
     def spy(inputs, term):
         function = compiled(inputs, term)

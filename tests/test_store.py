@@ -34,8 +34,8 @@ from pymc.exceptions import SamplingError
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.run import chains
+from pymc_sgmcmc.run.plain import from_plain, load, save, to_plain
 from pymc_sgmcmc.storage import lock, store
-from pymc_sgmcmc.storage.plain import from_plain, load, save, to_plain
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,24 +1,18 @@
 """Self-check: does the likelihood of batches add up to the likelihood of all rows?"""
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import pymc as pm
 import pytensor
-from pytensor.tensor.random.type import random_generator_type
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.gradients.arrays import PYTHON, Array, array_value
 from pymc_sgmcmc.gradients.minibatch import Term
 from pymc_sgmcmc.gradients.row_axis import RowAxis
-from pymc_sgmcmc.latents.joint import Joint
-from pymc_sgmcmc.stream import Stream
 
 MAX_ROWS = 20_000
 """Rows looked at: with more, a random subset of this size stands for all (bounded cost)."""
-MAX_LATENT_ROWS = 200
-"""The same where each row has latent variables."""
 
 
 def check_terms(
@@ -49,10 +43,10 @@ def check_terms(
         start = model.initial_point()
         for term in terms:
             try:
-                batch = _function([*values, index, *arrays.values()], term.logp)
-                whole = _function(values, term.full) if n_rows == row_axis.length else None
+                batch = total_of([*values, index, *arrays.values()], term.logp)
+                whole = total_of(values, term.full) if n_rows == row_axis.length else None
                 for _ in range(10):  # some points may have no finite likelihood
-                    point = [_moved(start[v.name], rng) for v in values]
+                    point = [moved(start[v.name], rng) for v in values]
                     of_batches = [float(batch(*point, piece, *data)) for piece in pieces]
                     of_all = float(whole(*point) if whole else batch(*point, subset, *data))
                     if np.isfinite(of_all):
@@ -60,55 +54,12 @@ def check_terms(
                 else:
                     continue  # the start's own check will tell
             except (ValueError, IndexError, AssertionError, TypeError) as error:
-                raise _cannot_be_cut(term.name, row_axis, error) from error
-            _compare(term.name, of_batches, of_all, row_axis)
+                raise cannot_be_cut(term.name, row_axis, error) from error
+            compare(term.name, of_batches, of_all, row_axis)
 
 
-def check_latent_terms(
-    model: pm.Model,
-    joint: Joint,
-    data: Sequence[tuple[Array, TensorVariable]],
-    row_axis: RowAxis,
-) -> None:
-    """Refuse, by name, a term with latent variables whose batches do not add up.
-
-    As `check_terms`, for one draw from the prior of the latent variables of each row; at most
-    `MAX_LATENT_ROWS` rows, taken as one batch, stand for all.
-
-    Raises
-    ------
-    ValueError
-        Naming the term.
-    """
-    rng = np.random.default_rng(20240)
-    n_rows = min(row_axis.length, MAX_LATENT_ROWS)
-    subset = rng.choice(row_axis.length, size=n_rows, replace=False)
-    pieces = np.array_split(np.arange(n_rows), min(4, n_rows))
-    arrays = [np.asarray(array_value(array), dtype=v.dtype) for array, v in data]
-    inputs = [*model.value_vars, joint.rows, *(variable for _, variable in data)]
-    placeholders = [v.value for v in joint.variables]
-    with pytensor.config.change_flags(cxx=""):
-        start = model.initial_point()
-        point = [_moved(start[v.name], rng) for v in model.value_vars]
-        generator = random_generator_type()
-        prior = dataclasses.replace(joint, n_rows=n_rows).draw_prior(Stream(generator))
-        draw = pytensor.function([generator, *inputs], prior, mode=PYTHON, on_unused_input="ignore")
-        z = draw(rng, *point, subset, *arrays)
-        for term in joint.terms:
-            batch = _function([*placeholders, *inputs], term.logp)
-            try:
-                of_batches = [
-                    float(batch(*(v[piece] for v in z), *point, subset[piece], *arrays))
-                    for piece in pieces
-                ]
-                of_all = float(batch(*z, *point, subset, *arrays))
-            except (ValueError, IndexError, AssertionError, TypeError) as error:
-                raise _cannot_be_cut(term.name, row_axis, error) from error
-            if np.isfinite(of_all):
-                _compare(term.name, of_batches, of_all, row_axis)
-
-
-def _cannot_be_cut(name: str, row_axis: RowAxis, error: Exception) -> ValueError:
+def cannot_be_cut(name: str, row_axis: RowAxis, error: Exception) -> ValueError:
+    """Say that a term has no value on a batch."""
     reason = str(error).strip().partition("\n")[0] or repr(error)
     return ValueError(
         f"The term '{name}' cannot be evaluated on a batch of rows along {row_axis} "
@@ -117,7 +68,8 @@ def _cannot_be_cut(name: str, row_axis: RowAxis, error: Exception) -> ValueError
     )
 
 
-def _compare(name: str, of_batches: Sequence[float], of_all: float, row_axis: RowAxis) -> None:
+def compare(name: str, of_batches: Sequence[float], of_all: float, row_axis: RowAxis) -> None:
+    """Refuse a term whose log likelihoods of batches do not sum to that of all their rows."""
     total = sum(of_batches)
     magnitude = sum(abs(x) for x in of_batches) + abs(of_all)
     tolerance = 1e-3 if pytensor.config.floatX == "float32" else 1e-7
@@ -130,11 +82,12 @@ def _compare(name: str, of_batches: Sequence[float], of_all: float, row_axis: Ro
         )
 
 
-def _function(inputs: Sequence[TensorVariable], term: TensorVariable):
+def total_of(inputs: Sequence[TensorVariable], term: TensorVariable):
+    """A function, in Python, of a term's sum."""
     return pytensor.function(inputs, term.sum(), mode=PYTHON, on_unused_input="ignore")
 
 
-def _moved(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def moved(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Away from the initial point, so that rows that were mixed up do not look alike."""
     value = np.asarray(value)
     if not np.issubdtype(value.dtype, np.floating):

@@ -18,7 +18,6 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.gradients.minibatch import batched_terms, finite_support
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.gradients.row_axis import find_row_axis, local_shape
-from pymc_sgmcmc.gradients.self_check import check_latent_terms
 from pymc_sgmcmc.gradients.source import (
     GradientSource,
     Rows,
@@ -36,6 +35,7 @@ from pymc_sgmcmc.latents.joint import (
     LocalVariable,
     find_latents,
 )
+from pymc_sgmcmc.latents.self_check import check_latent_terms
 from pymc_sgmcmc.streaming.sources import StreamedData
 
 

@@ -22,8 +22,8 @@ from pymc.step_methods.compound import flatten_steps
 from pymc.util import RandomGeneratorState, random_generator_from_state
 from pytensor.graph.replace import vectorize_graph
 
+from pymc_sgmcmc.run.plain import from_plain, to_plain
 from pymc_sgmcmc.step import SGMCMCStep
-from pymc_sgmcmc.storage.plain import from_plain, to_plain
 
 SECONDS_PER_BLOCK = 0.1
 """Draws are handed on about ten times a second: often enough for a progress bar."""

@@ -20,10 +20,10 @@ from pytensor.link.basic import JITLinker
 
 from pymc_sgmcmc.run.chains import Block, Event, Run, recorded
 from pymc_sgmcmc.run.feed import Feeder, bytes_per_update, most_updates
+from pymc_sgmcmc.run.plain import from_plain, to_plain
 from pymc_sgmcmc.run.threads import ThreadChains
 from pymc_sgmcmc.schedules import step_sizes
 from pymc_sgmcmc.step import FIRST_CALL, SGMCMCState, SGMCMCStep
-from pymc_sgmcmc.storage.plain import from_plain, to_plain
 
 SECONDS_PER_CALL = 0.2
 """A call of whole draws is aimed at this."""

@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pymc_sgmcmc.storage.plain import load, save
+from pymc_sgmcmc.run.plain import load, save
 
 
 class Checkpoints:

@@ -23,10 +23,10 @@ from pymc.step_methods.state import DataClassState
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.run.chains import Run
+from pymc_sgmcmc.run.plain import from_plain, load, save, to_plain
 from pymc_sgmcmc.storage.checkpoints import Checkpoints
 from pymc_sgmcmc.storage.file_errors import clear_errors
 from pymc_sgmcmc.storage.identity import differences, identity, versions
-from pymc_sgmcmc.storage.plain import from_plain, load, save, to_plain
 from pymc_sgmcmc.storage.recorder import StoredDraws
 from pymc_sgmcmc.storage.writer import GROUPS, LEFT_OUT, Writer
 

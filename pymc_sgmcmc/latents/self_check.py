@@ -1,0 +1,63 @@
+"""Self-check of terms with latent variables: do batches add up, given one draw of these?"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pymc as pm
+import pytensor
+from pytensor.tensor.random.type import random_generator_type
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.gradients.arrays import PYTHON, Array, array_value
+from pymc_sgmcmc.gradients.row_axis import RowAxis
+from pymc_sgmcmc.gradients.self_check import cannot_be_cut, compare, moved, total_of
+from pymc_sgmcmc.latents.joint import Joint
+from pymc_sgmcmc.stream import Stream
+
+MAX_ROWS = 200
+"""Rows looked at: with more, a random subset of this size stands for all (bounded cost)."""
+
+
+def check_latent_terms(
+    model: pm.Model,
+    joint: Joint,
+    data: Sequence[tuple[Array, TensorVariable]],
+    row_axis: RowAxis,
+) -> None:
+    """Refuse, by name, a term with latent variables whose batches do not add up.
+
+    As `pymc_sgmcmc.gradients.self_check.check_terms`, for one draw from the prior of the latent variables of each row; at most
+    `MAX_ROWS` rows, taken as one batch, stand for all.
+
+    Raises
+    ------
+    ValueError
+        Naming the term.
+    """
+    rng = np.random.default_rng(20240)
+    n_rows = min(row_axis.length, MAX_ROWS)
+    subset = rng.choice(row_axis.length, size=n_rows, replace=False)
+    pieces = np.array_split(np.arange(n_rows), min(4, n_rows))
+    arrays = [np.asarray(array_value(array), dtype=v.dtype) for array, v in data]
+    inputs = [*model.value_vars, joint.rows, *(variable for _, variable in data)]
+    placeholders = [v.value for v in joint.variables]
+    with pytensor.config.change_flags(cxx=""):
+        start = model.initial_point()
+        point = [moved(start[v.name], rng) for v in model.value_vars]
+        generator = random_generator_type()
+        prior = dataclasses.replace(joint, n_rows=n_rows).draw_prior(Stream(generator))
+        draw = pytensor.function([generator, *inputs], prior, mode=PYTHON, on_unused_input="ignore")
+        z = draw(rng, *point, subset, *arrays)
+        for term in joint.terms:
+            batch = total_of([*placeholders, *inputs], term.logp)
+            try:
+                of_batches = [
+                    float(batch(*(v[piece] for v in z), *point, subset[piece], *arrays))
+                    for piece in pieces
+                ]
+                of_all = float(batch(*z, *point, subset, *arrays))
+            except (ValueError, IndexError, AssertionError, TypeError) as error:
+                raise cannot_be_cut(term.name, row_axis, error) from error
+            if np.isfinite(of_all):
+                compare(term.name, of_batches, of_all, row_axis)
