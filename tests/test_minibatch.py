@@ -137,7 +137,7 @@ def test_self_check_looks_at_a_bounded_number_of_rows(monkeypatch, dependent):
 
         return call
 
-    monkeypatch.setattr(self_check, "_function", spy)
+    monkeypatch.setattr(self_check, "total_of", spy)
     x = np.random.default_rng(1).normal(size=n_rows)
     with pm.Model() as model:
         mu = pm.Normal("w") * x

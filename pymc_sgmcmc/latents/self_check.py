@@ -27,8 +27,8 @@ def check_latent_terms(
 ) -> None:
     """Refuse, by name, a term with latent variables whose batches do not add up.
 
-    As `pymc_sgmcmc.gradients.self_check.check_terms`, for one draw from the prior of the latent variables of each row; at most
-    `MAX_ROWS` rows, taken as one batch, stand for all.
+    As `check_terms` of `gradients/self_check.py`, for one draw from the prior of the latent
+    variables of each row; at most `MAX_ROWS` rows, taken as one batch, stand for all.
 
     Raises
     ------
