@@ -128,3 +128,18 @@ def test_a_sampler_is_one_file(name, module, tmp_path):
         check=False,
     )
     assert str(package) in result.stdout, result.stderr
+
+
+def test_imports_run_one_way():
+    """As the page on adding a sampler says: each line of its table imports from those below it."""
+    page = (ROOT / "docs" / "adding_a_sampler.md").read_text()
+    table = page[page.index("## Where things are") :].splitlines()[6:]
+    layers = [re.findall(r"`([a-z_]+)(?:\.py|/)`", line.split("|")[1]) for line in table if line]
+    layer = {name: k for k, names in enumerate(layers) for name in names}
+    package = ROOT / "pymc_sgmcmc"
+    modules = [path for path in package.rglob("*.py") if path != package / "__init__.py"]
+    places = [path.relative_to(package).parts[0].removesuffix(".py") for path in modules]
+    assert set(places) == set(layer)
+    for path, here in zip(modules, places, strict=True):
+        for name in re.findall(r"^from pymc_sgmcmc\.([a-z_]+)", path.read_text(), re.MULTILINE):
+            assert layer[here] <= layer[name], f"{path} imports pymc_sgmcmc.{name}"
