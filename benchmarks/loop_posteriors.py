@@ -68,7 +68,7 @@ def main():
     torch.manual_seed(0)
     run, n_updates = updates(args.model, args.dtype)
     run()
-    us, repeats = microseconds_an_update(run, n_updates, args.seconds)
+    us, _, repeats = microseconds_an_update(run, n_updates, args.seconds)
     print(json.dumps({"us_per_update": us, "repeats": repeats}))
 
 

@@ -101,10 +101,10 @@ def hand_or_blackjax(model, who, dtype, settings, chains=None):
 
     jax.config.update("jax_enable_x64", dtype == "float64")
     N, n, h = settings["n_rows"], settings["batch_size"], settings["step_size"]
-    X, y = map(jnp.asarray, data(model, dtype, N))
+    X, y = map(jnp.asarray, data(model, dtype, N, settings["columns"]))
     began = time.perf_counter()
     if model == "blr":
-        theta = {"w": jnp.zeros(123, dtype), "b": jnp.zeros((), dtype)}
+        theta = {"w": jnp.zeros(settings["columns"], dtype), "b": jnp.zeros((), dtype)}
 
         def log_likelihood(theta, X, y):
             logit = X @ theta["w"] + theta["b"]
@@ -191,15 +191,39 @@ def hand_or_blackjax(model, who, dtype, settings, chains=None):
     return run, time.perf_counter() - began
 
 
-def microseconds_an_update(run, updates: int, seconds: float) -> tuple[float, int]:
-    """Median over repeated calls of so many updates each, and the number of calls."""
+def fetching(model, dtype, settings):
+    """Only the rows: their numbers, and a copy of each batch's features and labels."""
+    from numba import njit
+
+    from pymc_sgmcmc.gradients.batches import Batches
+
+    began = time.perf_counter()
+    X, y = data(model, dtype, settings["n_rows"], settings["columns"])
+    batches = Batches(len(X), settings["batch_size"], np.random.default_rng(2))
+
+    @njit
+    def fetch(X, y, rows):
+        total = 0.0
+        for batch in rows:
+            total += X[batch][-1, -1] + y[batch][-1]
+        return total
+
+    def run():
+        fetch(X, y, batches.take(settings["updates"]))
+
+    run()
+    return run, time.perf_counter() - began
+
+
+def microseconds_an_update(run, updates: int, seconds: float) -> tuple[float, float, int]:
+    """Median and mean over repeated calls of so many updates each, and the number of calls."""
     times = []
     stop = time.perf_counter() + seconds
     while time.perf_counter() < stop or len(times) < 5:
         began = time.perf_counter()
         run()
         times.append(time.perf_counter() - began)
-    return float(np.median(times)) / updates * 1e6, len(times)
+    return *(float(f(times)) / updates * 1e6 for f in (np.median, np.mean)), len(times)
 
 
 def main():
@@ -208,7 +232,7 @@ def main():
     parser.add_argument("who")
     parser.add_argument("dtype", choices=["float32", "float64"])
     parser.add_argument("--rows", type=int, help="number of rows in the data")
-    parser.add_argument("--columns", type=int, help="columns of the logistic regression (ours)")
+    parser.add_argument("--columns", type=int, help="columns of the logistic regression")
     parser.add_argument("--seconds", type=float, default=4.0, help="how long to measure")
     args = parser.parse_args()
     settings = dict(MODELS[args.model])
@@ -217,10 +241,13 @@ def main():
     if args.who.startswith("pymc_sgmcmc"):
         backend = args.who.split("-")[1].upper()
         run, first = ours(args.model, backend, args.dtype, settings)
+    elif args.who == "rows-alone":
+        run, first = fetching(args.model, args.dtype, settings)
     else:
         run, first = hand_or_blackjax(args.model, args.who, args.dtype, settings)
-    us, repeats = microseconds_an_update(run, settings["updates"], args.seconds)
-    print(json.dumps({"us_per_update": us, "first_call_s": first, "repeats": repeats}))
+    us, mean, repeats = microseconds_an_update(run, settings["updates"], args.seconds)
+    result = {"us_per_update": us, "mean_us": mean, "first_call_s": first, "repeats": repeats}
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -58,14 +58,17 @@ def write_contest(write, model, dtype, rounds):
 
 
 def write_rows(write, rounds):
-    write("\nblr of 20 columns, float32: us per update against the number of rows")
-    contenders = ("hand-jax", "pymc_sgmcmc-numba")
-    write(f"  {'rows':>12}" + "".join(f"{who:>20}" for who in contenders))
+    write(
+        "\nblr of 20 columns, float32: us per update against the number of rows (means of calls: an"
+    )
+    write("epoch's shuffle is in them); rows-alone: row numbers, and a copy of each batch's rows")
+    contenders = ("hand-jax", "pymc_sgmcmc-numba", "rows-alone")
+    write(f"  {'rows':>12}" + "".join(f"{who:>20}" for who in (*contenders, "numba less rows")))
     for rows in (10_000, 100_000, 1_000_000, 10_000_000):
-        options = ("float32", "--rows", rows, "--columns", 20)
+        options = ("float32", "--rows", rows, "--columns", 20, "--seconds", 12)
         times = [[measure("blr", who, *options) for who in contenders] for _ in range(rounds)]
-        medians = [median(t["us_per_update"] for t in of) for of in zip(*times, strict=True)]
-        write(f"  {rows:>12,}" + "".join(f"{us:>20.2f}" for us in medians))
+        us = [median(t["mean_us"] for t in of) for of in zip(*times, strict=True)]
+        write(f"  {rows:>12,}" + "".join(f"{u:>20.2f}" for u in (*us, us[1] - us[2])))
 
 
 def write_compilation(write, models):

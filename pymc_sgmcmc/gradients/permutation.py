@@ -4,7 +4,6 @@ import numpy as np
 from numba import njit
 
 
-@njit(nogil=True, cache=True)
 def permutation(rng: np.random.Generator, n: int) -> np.ndarray:
     """Draw a uniform random permutation of ``range(n)``, shape (n,), int64.
 
@@ -17,9 +16,13 @@ def permutation(rng: np.random.Generator, n: int) -> np.ndarray:
     >>> sorted(permutation(np.random.default_rng(0), 5).tolist())
     [0, 1, 2, 3, 4]
     """
-    rows = np.arange(n)
-    uniform = rng.random(n)
-    for i in range(n - 1, 0, -1):
+    rows = np.arange(n)  # NumPy's large arrays lie in huge pages, numba's do not
+    _shuffle(rows, rng.random(n))
+    return rows
+
+
+@njit(nogil=True, cache=True)
+def _shuffle(rows: np.ndarray, uniform: np.ndarray) -> None:
+    for i in range(len(rows) - 1, 0, -1):
         j = int(uniform[i] * (i + 1))
         rows[i], rows[j] = rows[j], rows[i]
-    return rows
