@@ -276,6 +276,8 @@ def main():
         f"{len(images.train)} images; {args.updates} updates in {took:.0f} s, "
         f"{1000 * (seconds[-1] - seconds[1]) / (len(seconds) - 2) / step.thin:.1f} ms an update"
     )
+    temperature = idata.sample_stats.kinetic_temperature.values[0, -10:].mean()
+    report.print(f"kinetic temperature of the last fifth: {temperature:.2f}")
     shown = np.unique(np.geomspace(1, len(seconds), 8).round().astype(int)) - 1
     valid = evaluate(
         model, latents, idata.isel(draw=shown), images.valid[:100], args, 4, args.temperatures // 5
