@@ -278,6 +278,9 @@ def main():
     )
     temperature = idata.sample_stats.kinetic_temperature.values[0, -10:].mean()
     report.print(f"kinetic temperature of the last fifth: {temperature:.2f}")
+    size = np.abs(idata.posterior["w1"].values[0, -1]).sum(axis=1)
+    used = np.sum(size > np.sort(size)[-20:].mean() / 2)
+    report.print(f"{used} of {len(size)} units have weights half as large as the 20 largest")
     shown = np.unique(np.geomspace(1, len(seconds), 8).round().astype(int)) - 1
     valid = evaluate(
         model, latents, idata.isel(draw=shown), images.valid[:100], args, 4, args.temperatures // 5
