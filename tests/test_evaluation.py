@@ -277,6 +277,12 @@ def test_data_that_cannot_be_completed(links, message):
         )
 
 
+def test_completion_needs_gibbs():
+    latents = sgm.NeuralImportance(["z", "top"])
+    with pytest.raises(ValueError, match=r"complete needs latents=Gibbs\(\[...\]\) or a list"):
+        sgm.complete(THETA, latents, missing={"data": [True] * 5}, model=SMALL)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -98,10 +98,10 @@ def complete(
     if len(missing) != 1:
         raise ValueError(f"missing: give one array, not {len(missing)}.")
     [(name, mask)] = missing.items()
-    at, axis, observed = _binary_data(local, name)
+    elements = Elements(local, *_binary_data(local, name))
     thetas = Thetas.of(local, draws)
     values, n_rows = local.data(data)
-    known_data = values[1 + at]
+    known_data, axis = values[1 + elements.at], elements.axis
     mask = np.asarray(mask, dtype=bool)
     try:
         mask = np.broadcast_to(mask, known_data.shape)
@@ -110,9 +110,8 @@ def complete(
             f"missing: '{name}' has the shape {mask.shape}, and the data {known_data.shape}."
         ) from None
     rng = get_random_generator(random_seed)
-    elements = Elements(local, at, observed)
     depends = dependence(elements, values, thetas.at((0, 0)), rng, compile_kwargs)
-    groups = _order(depends, elements.matrix(mask), observed, name)
+    groups = _order(depends, elements.matrix(mask), elements.observed, name)
     hidden = pt.tensor("missing", shape=(None,) * mask.ndim, dtype="bool")
     rows_per_call = min(n_rows, ROWS_PER_CALL)
     sampler = Compiled(
@@ -132,7 +131,9 @@ def complete(
             total[first : first + rows_per_call] += p[: n_rows - first]
     mean = (total / np.prod(thetas.shape)).reshape(np.moveaxis(known_data, axis, 0).shape)
     probability = np.where(mask, np.moveaxis(mean, 0, axis), known_data)
-    dims = list(model.named_vars_to_dims.get(observed) or [f"dim_{a}" for a in range(mask.ndim)])
+    dims = list(
+        model.named_vars_to_dims.get(elements.observed) or [f"dim_{a}" for a in range(mask.ndim)]
+    )
     dims[axis] = "row"
     return xr.Dataset(
         {
@@ -143,8 +144,8 @@ def complete(
     )
 
 
-def _binary_data(local: LocalModel, name: str) -> tuple[int, int, str]:
-    """Position of an array in the source's data, its row axis, and its observed variable."""
+def _binary_data(local: LocalModel, name: str) -> tuple[int, str]:
+    """Position of an array in the source's data, and its observed variable."""
     for at, (array, _) in enumerate(local.source.data):
         if array in local.axes and local.name_of(array) == name:
             rv = local.observed_with(array)
@@ -152,7 +153,7 @@ def _binary_data(local: LocalModel, name: str) -> tuple[int, int, str]:
                 raise ValueError(
                     f"missing: '{name}' is not the data of an observed Bernoulli variable."
                 )
-            return at, local.axes[array], rv.name
+            return at, rv.name
     known = ", ".join(f"'{local.name_of(array)}'" for array in local.axes)
     raise ValueError(f"missing: the model has no rows called '{name}', but {known}.")
 
