@@ -195,6 +195,7 @@ def fetching(model, dtype, settings):
     """Only the rows: their numbers, and a copy of each batch's features and labels."""
     from numba import njit
 
+    from pymc_sgmcmc.backends.gather_rows import gather
     from pymc_sgmcmc.gradients.batches import Batches
 
     began = time.perf_counter()
@@ -205,7 +206,7 @@ def fetching(model, dtype, settings):
     def fetch(X, y, rows):
         total = 0.0
         for batch in rows:
-            total += X[batch][-1, -1] + y[batch][-1]
+            total += gather(X, batch)[-1, -1] + gather(y, batch)[-1]
         return total
 
     def run():

@@ -16,8 +16,8 @@ class Host:
     is_jax = False
 
     def array(self, value: np.ndarray) -> Any:
-        """Put an array where compiled calls find it without a copy."""
-        return value
+        """Put an array where compiled calls find it without a copy, rows contiguous in memory."""
+        return np.asarray(value, order="C")
 
     def as_numpy(self, array: Any) -> np.ndarray:
         """Return a compiled call's output as an array that may be written to."""

@@ -6,7 +6,8 @@ from pytensor.compile.mode import Mode
 from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.linker import NumbaLinker
 
-import pymc_sgmcmc.backends.matrix_vector  # registers its rewrite
+import pymc_sgmcmc.backends.gather_rows
+import pymc_sgmcmc.backends.matrix_vector  # both register their rewrites
 import pymc_sgmcmc.backends.normals_numba  # noqa: F401 (tells PyTensor how numba draws them)
 
 
@@ -35,5 +36,6 @@ class CheapCalls(NumbaLinker):
 def with_cheap_calls(mode: Mode) -> Mode:
     """Return the mode with this linker in place of PyTensor's numba linker."""
     if type(mode.linker) is NumbaLinker:
-        return Mode(CheapCalls(), mode.including("matrix_vector").provided_optimizer)
+        mode = mode.including("gather_rows", "matrix_vector")
+        return Mode(CheapCalls(), mode.provided_optimizer)
     return mode
