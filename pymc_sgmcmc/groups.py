@@ -301,10 +301,9 @@ class Groups(SGMCMCStep):
         shown += ", replacement=True" if self.replacement else ""
         return f"Groups([{', '.join(groups)}], {shown})"
 
-    def _step_sizes_of(self, name, h):
-        position = [v.name for v in self.vars].index(name)
-        [k] = [k for k, m in enumerate(self.algorithm.members) if position in m.positions]
-        return h[:, k]
+    def _step_sizes_of(self, variable, h):
+        groups = [k for k, m in enumerate(self.algorithm.members) if variable in m.positions]
+        return h[:, groups[0] if groups else 0]
 
     def _shown(self):
         columns = {

@@ -34,7 +34,8 @@ class Outcome(NamedTuple):
     gradient_norms: Any
     """Norm of the whole gradient at each update, shape (k,)."""
     checksum: Any
-    """A scalar that is finite if theta, gradients and diagnostics are, and below `BEYOND_SENSE`."""
+    """A scalar that is finite if theta, gradients, diagnostics and potential are, and the former
+    below `BEYOND_SENSE`."""
     diagnostics: list
     """Scalars named by the algorithm's `statistics` and then by the source's."""
 
@@ -148,6 +149,7 @@ class Loop:
         gradient_norms = pt.sqrt(squared.sum(axis=1))
         total = pt.add(*(m.sum() for m in moving[: self.n_vars]), *diagnostics, 0.0)
         good = pt.and_(pt.abs(total) < BEYOND_SENSE, gradient_norms.sum() < BEYOND_SENSE**2)
+        good = pt.and_(good, pt.abs(potential) < np.inf)  # or theta has no density
         checksum = pt.switch(good, total, np.nan)
         # A parameter out of its range (a step too large) must not raise: the update is seen to be
         # non-finite, and the chain holds its last finite point.

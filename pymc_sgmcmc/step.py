@@ -10,7 +10,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pytensor
 from pymc.blocking import PointType, StatsType
-from pymc.exceptions import SamplingError
 from pymc.model import Model, modelcontext
 from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
@@ -25,6 +24,7 @@ from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.batches import Batches
 from pymc_sgmcmc.gradients.source import check_batch_size, gradient_source, warn_of_cut_integers
+from pymc_sgmcmc.gradients.start_check import BadStart, check_start
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import Latents, without_latents
 from pymc_sgmcmc.loop import Loop, Outcome
@@ -140,6 +140,7 @@ class SGMCMCStep(BlockedStep):
         self._loop: Loop | None = None
         start = dict(self.model.initial_point() if initial_point is None else initial_point)
         self.setup_chain(self.rng, tune=0, draws=0)
+        check_start(self.model, self.source, start)
         self._try_out(start)
 
     @classmethod
@@ -295,7 +296,7 @@ class SGMCMCStep(BlockedStep):
             self._state = _map(self._backend.array, initial)
 
     def _try_out(self, point: PointType) -> None:
-        """Compile, and refuse a start at which the posterior or its gradient is not finite."""
+        """Compile, and refuse a start at which the gradient is not finite."""
         self._begin(point)
         theta, others = self._split(point)
         outcome, _ = self._run(theta, others, self._updates_per_call)
@@ -303,7 +304,7 @@ class SGMCMCStep(BlockedStep):
         if bad.any():
             names = ", ".join(f"'{v.name}'" for v, b in zip(self.vars, bad, strict=True) if b)
             values = {v.name: np.asarray(point[v.name]) for v in self.vars}
-            raise SamplingError(
+            raise BadStart(
                 f"At the initial point the gradient of {names} is not finite: {values}. Give the "
                 "variables an initval=, pass another initial_point=, or look for a zero "
                 "probability."
@@ -322,7 +323,7 @@ class SGMCMCStep(BlockedStep):
         potential, done = np.nan, 0
         norms: list[float] = []
         diagnostics: list[Any] = [np.nan] * len(self.statistics)
-        failure: tuple[str, int] | None = None
+        failure: tuple[int, int] | None = None
         while done < self.thin and failure is None:
             n = min(self.thin - done, self._updates_per_call)
             began = time.perf_counter()
@@ -336,6 +337,8 @@ class SGMCMCStep(BlockedStep):
                 # Kept apart: their mean must not depend on how updates are split into calls.
                 norms += np.asarray(outcome.gradient_norms).tolist()
             else:
+                if self.n_updates == 0:
+                    check_start(self.model, self.source, point)
                 failure = self._first_nonfinite(outcome)
             self.n_updates += n
             done += n
@@ -366,15 +369,16 @@ class SGMCMCStep(BlockedStep):
             affordable = 2 ** int(np.log2(max(affordable, 1)))
             self._updates_per_call = min(self._longest_call, affordable)
 
-    def _first_nonfinite(self, outcome: Outcome) -> tuple[str, int]:
-        """Variable and position in the call of the first non-finite value."""
+    def _first_nonfinite(self, outcome: Outcome) -> tuple[int, int]:
+        """Position of the variable and of the update in the call, of the first non-finite value."""
         squared = np.asarray(outcome.squared_gradient)
         bad = ~np.isfinite(squared)
         if bad.any():
             at = int(np.argmax(bad.any(axis=1)))
-            return self.vars[int(np.argmax(bad[at]))].name, at
-        finite = [np.isfinite(np.asarray(value)).all() for value in outcome.theta]
-        return self.vars[int(np.argmin(finite))].name, len(squared) - 1
+            return int(np.argmax(bad[at])), at
+        # the log posterior, which comes after the variables, if all of them are finite
+        finite = [*(bool(np.isfinite(np.asarray(t)).all()) for t in outcome.theta), False]
+        return int(np.argmin(finite)), len(squared) - 1
 
     def _complaint(self) -> SamplerWarning | None:
         """What is wrong with the order of streamed rows: told once a chain."""
@@ -397,23 +401,26 @@ class SGMCMCStep(BlockedStep):
         message = f"{type(self).__name__}: {message}"
         return SamplerWarning(WarningType.BAD_PARAMS, message, "warning", step=self.n_updates)
 
-    def _warn(self, name: str, at: int, h: np.ndarray) -> SamplerWarning | None:
+    def _warn(self, culprit: int, at: int, h: np.ndarray) -> SamplerWarning | None:
         """Once a chain: PyMC logs it from the main process."""
         if self.warned:
             return None
         self.warned = True
         update = self.n_updates - len(h) + at
-        h = self._step_sizes_of(name, h)
+        h = self._step_sizes_of(culprit, h)
+        variable = [*(v.name for v in self.vars), None][culprit]
+        name = f"'{variable}'" if variable else "the log posterior"
         message = (
-            f"{type(self).__name__}: '{name}' became non-finite at update {update} with step size "
+            f"{type(self).__name__}: {name} became non-finite at update {update} with step size "
             f"{h[at]:.4g}. The chain holds its last finite point and goes on from there; such "
             "draws are marked in the statistic 'nonfinite'. Try a smaller step_size or a larger "
-            "batch_size, or standardise the data."
+            "batch_size, standardise the data, or look for data that the model holds to be "
+            "impossible."
         )
-        extra = {"variable": name, "update": update, "step_size": float(h[at])}
+        extra = {"variable": variable, "update": update, "step_size": float(h[at]), "name": name}
         return SamplerWarning(WarningType.BAD_PARAMS, message, "error", step=update, extra=extra)
 
-    def _step_sizes_of(self, name: str, h: np.ndarray) -> np.ndarray:
+    def _step_sizes_of(self, variable: int, h: np.ndarray) -> np.ndarray:
         """The step sizes with which a variable moved."""
         return h
 

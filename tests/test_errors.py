@@ -278,10 +278,34 @@ def test_masked_data():
     refused(model, "'y' has masked", "Drop those rows", batch_size=5)
 
 
-def test_nonfinite_start(monkeypatch):
-    """The one error that takes a compiled update to find."""
-    monkeypatch.undo()
+def test_nonfinite_start():
     model = observed(lambda mu: pm.Categorical("y", logit_p=pt.stack([mu, 0, 0]), observed=CLASS))
     start = {"mu": np.array(np.inf)}
     refused(model, "initial point", "'mu'", "inf", "initval=", error=SamplingError,
-            batch_size=5, initial_point=start, compile_kwargs={"mode": "JAX"})  # fmt: skip
+            batch_size=5, initial_point=start)  # fmt: skip
+
+
+def test_start_without_a_gradient(monkeypatch):
+    """The one error that takes a compiled update to find."""
+    monkeypatch.undo()
+    with pm.Model() as model:
+        mu = pm.Flat("mu", initval=0.0)
+        pm.Normal("y", pt.sqrt(mu), 1, observed=REAL)
+    with model, pytest.raises(SamplingError, match=r"initial point the gradient of 'mu'.*initval="):
+        sgm.SGLD(step_size=0.01, batch_size=5, compile_kwargs={"mode": "JAX"})
+
+
+def test_impossible_data():
+    """Its gradient is 0, so that nothing else would tell."""
+    twice = np.where(np.isin(np.arange(N), [4, 9]), 2, CLASS % 2)
+    model = observed(lambda mu: pm.Bernoulli("y", logit_p=mu, observed=twice))
+    refused(model, r"'y' \(at 4, 9\)", "impossible", error=SamplingError, batch_size=5)
+    model = observed(lambda mu: pm.HalfNormal("y", pm.math.exp(mu), observed=REAL))
+    first = np.flatnonzero(REAL < 0)[0]
+    refused(model, rf"'y' \(at {first}, ", error=SamplingError, batch_size=5, self_check=False)
+
+
+def test_parameter_out_of_its_range():
+    model = observed(lambda mu: pm.Normal("y", 0, mu, observed=REAL))
+    refused(model, r"'y' \(sigma > 0 does not hold\)", "initval=", error=SamplingError,
+            batch_size=5, initial_point={"mu": np.array(-1.0)})  # fmt: skip

@@ -325,6 +325,34 @@ def test_nonfinite_update_loses_nothing(regression, caplog):
         assert text in warnings[0]
 
 
+def test_a_bad_start_of_a_chain_is_an_error(regression):
+    """Nothing finite could be held: the step itself was made at another point."""
+    step = make_step(regression)
+    with pytest.raises(pm.exceptions.SamplingError, match=r"'w' \(at 1\).*'y' \(at 0, 1, 2\)"):
+        sample(regression, step, initvals={"w": np.array([0, np.inf])})
+
+
+def test_points_without_density_are_marked(regression):
+    """Where data is impossible the gradient may well be finite: 0 for a Bernoulli's y = 2."""
+    labels = np.arange(60) % 2
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1)
+        pm.Bernoulli("y", logit_p=mu, observed=pm.Data("labels", labels))
+    step = make_step(model, sgm.SGLD, step_size=1e-4, compile_kwargs={"mode": "CVM"})
+    point = {"mu": np.zeros(())}
+    labels[:] = 2
+    with model:
+        pm.set_data({"labels": labels})
+    step.setup_chain(np.random.default_rng(3), 0, 0)
+    with pytest.raises(pm.exceptions.SamplingError, match=r"'y' .*impossible"):
+        step.step(point)
+    step.n_updates = 7  # not at its beginning, so that the chain goes on
+    moved, [stats] = step.step(point)
+    assert stats["nonfinite"]
+    assert "the log posterior became non-finite at update 13" in stats["warning"].message
+    assert moved == point
+
+
 def test_chain_goes_on_after_it_left_all_sense(regression):
     """One huge update: theta and thermostat are finite still, but would never come back."""
     step = make_step(regression, step_size=lambda update: 1e12 if update == 10 else 1e-3, thin=1)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 import pytest
 
 import pymc_sgmcmc as sgm
@@ -225,6 +226,25 @@ def test_a_chain_that_fails_holds_and_leaves_the_others_alone():
     _, [own] = step.step(far[1])
     assert warning.message == own["warning"].message
     assert "'x' became non-finite at update" in warning.message
+
+
+@pytest.mark.parametrize("mode", ["JAX", "NUMBA"])
+def test_a_chain_without_density(mode):
+    """Marked as the step marks it, though its gradient is finite."""
+    with pm.Model():
+        x = pm.Flat("x")
+        pm.Potential("half", pt.switch(x > 0, -x, -np.inf))
+        step = sgm.SGLD(
+            step_size=1e-4,
+            thin=5,
+            initial_point={"x": np.array(1.0)},
+            compile_kwargs={"mode": mode},
+        )
+    points = [{"x": np.array(v)} for v in (5.0, -5.0, 9.0)]
+    _, stats = together(step, run=Together(step, points, generators(3), TUNE, DRAWS))
+    np.testing.assert_array_equal(stats["nonfinite"].all(axis=1), [False, True, False])
+    [warning] = [w for w in stats["warning"].flat if w is not None]
+    assert "the log posterior became non-finite at update 4" in warning.message
 
 
 def test_many_like_warnings_are_one(step, monkeypatch):

@@ -5,6 +5,8 @@ numba copies element by element and so waits for one row after the other. Here a
 for first (a prefetch waits for nothing) and copied then.
 """
 
+from typing import Any
+
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
@@ -46,8 +48,7 @@ class GatherRows(Op):
         output_storage[0][0] = array[rows]
 
 
-@intrinsic
-def prefetch(typing_context, array, index):
+def _prefetch(typing_context, array, index):
     """Ask for the cache line of an element: numba has no function for it."""
 
     def generate(context, builder, signature, arguments):
@@ -63,6 +64,9 @@ def prefetch(typing_context, array, index):
         return context.get_dummy_value()
 
     return types.void(array, index), generate
+
+
+prefetch: Any = intrinsic(_prefetch)
 
 
 @njit

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pymc as pm
 import pytensor
+from pymc.logprob.utils import ParameterValueError
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.gradients.arrays import PYTHON, Array, array_value
@@ -47,12 +48,15 @@ def check_terms(
                 whole = total_of(values, term.full) if n_rows == row_axis.length else None
                 for _ in range(10):  # some points may have no finite likelihood
                     point = [moved(start[v.name], rng) for v in values]
-                    of_batches = [float(batch(*point, piece, *data)) for piece in pieces]
-                    of_all = float(whole(*point) if whole else batch(*point, subset, *data))
+                    try:
+                        of_batches = [float(batch(*point, piece, *data)) for piece in pieces]
+                        of_all = float(whole(*point) if whole else batch(*point, subset, *data))
+                    except ParameterValueError:
+                        continue
                     if np.isfinite(of_all):
                         break
                 else:
-                    continue  # the start's own check will tell
+                    continue  # `check_start` will tell
             except (ValueError, IndexError, AssertionError, TypeError) as error:
                 raise cannot_be_cut(term.name, row_axis, error) from error
             compare(term.name, of_batches, of_all, row_axis)

@@ -111,6 +111,11 @@ class GradientSource:
         """Names of the scalars that an evaluation reports."""
         return ()
 
+    @property
+    def determined(self) -> Tensors:
+        """What the inputs alone determine of the log posterior."""
+        return [self.log_prior, self.log_likelihood]
+
     def init(self, rng: np.random.Generator) -> dict[str, list]:
         """Initial arrays of what is carried, by `state_names`."""
         return {}

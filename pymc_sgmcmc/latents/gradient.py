@@ -62,6 +62,10 @@ class LatentGradientSource(GradientSource):
     def statistics(self):
         return self.latents.statistics
 
+    @property
+    def determined(self):
+        return [self.log_prior]
+
     def init(self, rng):
         return self.latents.init(self.joint, rng)
 

@@ -22,6 +22,7 @@ from pymc.step_methods.compound import flatten_steps
 from pymc.util import RandomGeneratorState, random_generator_from_state
 from pytensor.graph.replace import vectorize_graph
 
+from pymc_sgmcmc.gradients.start_check import BadStart
 from pymc_sgmcmc.run.plain import from_plain, to_plain
 from pymc_sgmcmc.step import SGMCMCStep
 
@@ -225,7 +226,11 @@ class ChainRunner:
             while self.n_draws < run.total and failure is None:
                 if self.n_draws == run.tune:
                     step.stop_tuning()
-                point, stats = step.step(self.point)
+                try:
+                    point, stats = step.step(self.point)
+                except BadStart as error:
+                    yield Stopped(self.chain, f"Chain {self.chain} stopped at once. {error}")
+                    return
                 failure = _nonfinite(stats)
                 if failure is None:
                     waiting.add(point, stats)
@@ -246,7 +251,7 @@ class ChainRunner:
         phase = "tuning " if self.n_draws < self.run.tune else ""
         done = self.n_draws - (0 if phase else self.run.tune)
         return (
-            f"Chain {self.chain} stopped after {done} {phase}draws: '{failure['variable']}' "
+            f"Chain {self.chain} stopped after {done} {phase}draws: {failure['name']} "
             f"became non-finite at update {failure['update']} with step size "
             f"{failure['step_size']:.4g}. Try a smaller step_size or a larger batch_size, "
             "standardise the data, or start elsewhere (initvals=)."

@@ -194,10 +194,11 @@ def _piece(feed, i):
 
 
 def _first_nonfinite(squared_gradient, theta):
-    """Variable and update of the first non-finite value, where there is one."""
+    """Position of the variable, and update, of the first non-finite value, if there is one."""
     bad = ~jnp.isfinite(squared_gradient)
     seen = bad.any()
     at = jnp.where(seen, jnp.argmax(bad.any(axis=1)), len(bad) - 1)
-    finite = jnp.stack([jnp.isfinite(t).all() for t in theta])
+    # at last the log posterior
+    finite = jnp.stack([*(jnp.isfinite(t).all() for t in theta), jnp.asarray(False)])
     culprit = jnp.where(seen, jnp.argmax(bad[at]), jnp.argmin(finite))
     return culprit.astype("int32"), at.astype("int32")

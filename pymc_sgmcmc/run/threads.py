@@ -130,10 +130,10 @@ def _stack(tuples: Sequence[tuple], axis: int) -> list:
 
 
 def _first_nonfinite(squared_gradient: np.ndarray, theta: Sequence) -> tuple[int, int]:
-    """Variable and update of the first non-finite value."""
+    """Position of the variable, and update, of the first non-finite value."""
     bad = ~np.isfinite(squared_gradient)
     if bad.any():
         at = int(np.argmax(bad.any(axis=1)))
         return int(np.argmax(bad[at])), at
-    finite = [bool(np.isfinite(t).all()) for t in theta]
+    finite = [*(bool(np.isfinite(t).all()) for t in theta), False]  # at last the log posterior
     return int(np.argmin(finite)), len(bad) - 1

@@ -348,8 +348,7 @@ class Together:
             first = (call.first + i) * step.thin
             h = step_sizes(step.schedule, first, step.thin, step._updates_per_epoch)
             chain.n_updates = first + step.thin
-            name = step.vars[small.variable[i, c]].name
-            failures[c] = chain._warn(name, int(small.update[i, c]), h)
+            failures[c] = chain._warn(int(small.variable[i, c]), int(small.update[i, c]), h)
         _shorten(failures)
         for c in np.flatnonzero(failures):
             warnings[c, int(np.argmax(nonfinite[c]))] = failures[c]

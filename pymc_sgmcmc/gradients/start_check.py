@@ -1,0 +1,92 @@
+"""The start's check: are the log prior and the log likelihood finite there?"""
+
+from typing import Any
+
+import numpy as np
+import pytensor
+from pymc.blocking import PointType
+from pymc.exceptions import SamplingError
+from pymc.logprob.utils import ParameterValueError
+from pymc.model import Model
+
+from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
+from pymc_sgmcmc.gradients.self_check import MAX_ROWS
+from pymc_sgmcmc.gradients.source import GradientSource
+
+MAX_STREAMED_ROWS = 1_000
+"""Rows looked at of data that stays on disk."""
+
+
+IN_PYTHON: dict[str, Any] = {"mode": PYTHON, "on_unused_input": "ignore"}
+
+
+class BadStart(SamplingError):
+    """A chain has no posterior density where it is to begin."""
+
+
+def check_start(model: Model, source: GradientSource, point: PointType) -> None:
+    """Refuse a point without a finite density, in Python: before anything is compiled.
+
+    Looks at all rows, at a random `MAX_ROWS` of them where there are more (bounded cost), or at
+    the first `MAX_STREAMED_ROWS` of streamed data.
+
+    Raises
+    ------
+    BadStart
+        Naming the variables, the first rows without a density and the remedy.
+    """
+    rows, data = _rows_and_data(source)
+    values = [np.asarray(point[v.name], dtype=v.dtype) for v in (*source.vars, *source.others)]
+    own, others = values[: len(source.vars)], values[len(source.vars) :]
+    scales = [np.ones((), r.scale.dtype) for r in source.rows]
+    with pytensor.config.change_flags(cxx=""), np.errstate(all="ignore"):
+        density = pytensor.function(source.inputs, source.determined, **IN_PYTHON)
+        try:
+            finite = np.isfinite(density(*own, *rows, *scales, *data, *others)).all()
+        except NotImplementedError:  # an operation that only a compiled backend has
+            return
+        except ParameterValueError:
+            finite = False
+        if not finite:
+            culprits = _without_density(model, point)
+    if not finite:
+        shown = {v.name: value for v, value in zip(source.vars, own, strict=True)}
+        raise BadStart(
+            f"At the initial point the log probability of {culprits} is not finite: {shown}. Give "
+            "the variables an initval=, pass another initial_point=, or look for data that the "
+            "model holds to be impossible."
+        )
+
+
+def _rows_and_data(source: GradientSource) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Row numbers of one large batch, and the arrays that they index."""
+    data = [array_value(array) for array, _ in source.data]
+    if source.streamed is not None:
+        head = source.streamed.head(MAX_STREAMED_ROWS)
+        data = [head.get(a.name, value) for (a, _), value in zip(source.data, data, strict=True)]
+        n_rows = len(next(iter(head.values())))
+        return [np.arange(n_rows)], data
+    rng = np.random.default_rng(20241)
+    rows = [
+        np.arange(r.n_rows) if r.n_rows <= MAX_ROWS else rng.integers(r.n_rows, size=MAX_ROWS)
+        for r in source.rows
+    ]
+    return rows, data
+
+
+def _without_density(model: Model, point: PointType) -> str:
+    """Name the variables without a finite log probability, and the first rows that have none."""
+    names = []
+    inputs = [np.asarray(point[v.name], dtype=v.dtype) for v in model.value_vars]
+    for variable in (*model.free_RVs, *model.potentials, *model.observed_RVs):
+        [logp] = model.logp([variable], sum=False)
+        try:
+            values = pytensor.function(model.value_vars, logp, **IN_PYTHON)(*inputs)
+        except ParameterValueError as error:
+            names.append(f"'{variable.name}' ({str(error).partition('\n')[0]} does not hold)")
+            continue
+        bad = np.argwhere(~np.isfinite(values)).tolist()
+        if bad:
+            first = ", ".join(str(*i) if len(i) == 1 else str(i) for i in bad[:3])
+            names.append(f"'{variable.name}'" + (f" (at {first})" if values.ndim else ""))
+    return ", ".join(names) or "the model"
