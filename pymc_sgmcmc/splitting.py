@@ -1,4 +1,4 @@
-"""Splitting integrators: an update is a word over five letters.
+"""Splitting integrators: an update is a word over six letters.
 
 A momentum sampler follows (high-order paper eq 2; xi acts element by element)
 

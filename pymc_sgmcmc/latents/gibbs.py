@@ -62,7 +62,7 @@ class Gibbs(Latents):
     Notes
     -----
     The statistic ``latent_moves`` is the mean share of units that a sweep changes. Doubly
-    stochastic paper, section 2.2 and A.1 (Du, Zhu, Zhang 2017).
+    stochastic paper, section 2.2 and A.1 (Du, Zhu and Zhang 2015).
 
     Examples
     --------
