@@ -268,7 +268,7 @@ def sample_from_init(
     include_data: bool | None = None,
     seed: Any = None,
 ) -> DataTree:
-    r"""Sample with everything settled: one start and one generator a chain.
+    """Sample with everything settled: one start and one generator a chain.
 
     The arguments are those of PyMC's coming interface for external samplers, then those that are
     this package's own.
@@ -289,9 +289,11 @@ def sample_from_init(
         As for `sample`.
     seed : optional
         What a store records as the seed of the run.
-    cores, progressbar, progressbar_theme, discard_tuned_samples, keep_warning_stat, var_names, \
-idata_kwargs, compute_convergence_checks, resume, callback, mp_ctx, blas_cores, chain_method, \
-client, include_data
+    cores, progressbar, progressbar_theme, discard_tuned_samples, keep_warning_stat : optional
+        As for `sample`.
+    var_names, idata_kwargs, compute_convergence_checks, resume, callback, mp_ctx : optional
+        As for `sample`.
+    blas_cores, chain_method, client, include_data : optional
         As for `sample`.
 
     Returns

@@ -134,11 +134,14 @@ class SGRLD(SGMCMCStep):
         theta = | theta + e/2 (alpha - theta + theta * g_lik(theta)) + N(0, e theta) |
 
     That is for A = sum(alpha). With another A or prior, alpha + theta * g_lik is replaced by
-    A pi + theta * g, g being the gradient of the log posterior of pi. The sum of theta has the
-    distribution Gamma(A, 1), independent of pi, and starts at A. One gradient an update;
-    bias of order 1 in e where an element's posterior shape (alpha plus counts) is at least 1.
-    Elements that have almost no counts and a prior alpha below 1 come out too large: their bias
-    goes as ``step_size ** alpha``. The *expanded-natural* form is a model rather than a sampler:
+    A pi + theta * g, g being the gradient of the log posterior of PyMC's unconstrained variable.
+    The sum of theta has the distribution Gamma(A, 1), independent of pi, and starts at A.
+
+    One gradient an update; bias of order 1 in e where an element's posterior shape (alpha plus
+    counts) is at least 1. Elements that have almost no counts and a prior alpha below 1 come out
+    too large: their bias goes as ``step_size ** alpha``.
+
+    The *expanded-natural* form of the paper is a model rather than a sampler:
     ``pm.math.softmax(pm.Normal(...))`` with any of the other samplers.
 
     References
