@@ -1,8 +1,6 @@
 """Sphinx configuration: MyST pages, API from docstrings, nothing fetched from the network."""
 
-import re
 from importlib.metadata import version as installed
-from pathlib import Path
 
 project = "pymc_sgmcmc"
 author = "The pymc_sgmcmc developers"
@@ -43,23 +41,3 @@ html_theme_options = {
     "use_edit_page_button": False,
 }
 html_show_sourcelink = False
-
-
-def _without_missing_results(app, docname, source):
-    """Say so where a result has not been computed yet, instead of failing to include it."""
-    folder = Path(app.srcdir)
-
-    def keep(block):
-        target = folder / block["path"]
-        return block[0] if target.exists() else f"*Not computed yet: {target.name}.*"
-
-    source[0] = re.sub(
-        r"^```\{(literalinclude|image)\} (?P<path>\S*/results/\S+)\n(?:.*\n)*?```$",
-        keep,
-        source[0],
-        flags=re.MULTILINE,
-    )
-
-
-def setup(app):
-    app.connect("source-read", _without_missing_results)

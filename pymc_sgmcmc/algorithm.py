@@ -26,7 +26,18 @@ class Gradient(Protocol):
     """likelihood / N: the mean over the batch, gbar in the pSGLD paper."""
 
     def mean_curvature(self, direction: Sequence[TensorVariable]) -> Tensors:
-        """Hessian of the mean log likelihood times a direction."""
+        """Hessian of the mean log likelihood times a direction.
+
+        Parameters
+        ----------
+        direction : list of variables
+            Shaped like theta.
+
+        Returns
+        -------
+        list of variables
+            Shaped like theta; costs one more backward pass.
+        """
         ...
 
 
@@ -47,7 +58,20 @@ class Algorithm(ABC):
 
     @abstractmethod
     def init(self, theta: Sequence[np.ndarray], rng: np.random.Generator) -> dict[str, list]:
-        """Initial state, as arrays in theta's float types; ``rng`` is the chain's own."""
+        """Initial state of a chain.
+
+        Parameters
+        ----------
+        theta : list of arrays
+            The start; the state takes its shapes and float types.
+        rng : numpy.random.Generator
+            The chain's own.
+
+        Returns
+        -------
+        dict of lists of arrays
+            By name; empty if the sampler has no state.
+        """
 
     @abstractmethod
     def update(
@@ -58,20 +82,60 @@ class Algorithm(ABC):
         h: TensorVariable,
         noise: Noise,
     ) -> tuple[Tensors, State]:
-        """One update: the next theta and state (same keys), as symbolic expressions.
+        """One update: the next theta and state, as symbolic expressions.
 
-        ``gradient(theta)`` evaluates the batch's gradient; ``h`` is the step size; ``noise()``
-        gives fresh N(0, I) draws shaped like theta, ``noise(like)`` like those tensors.
+        Parameters
+        ----------
+        theta : list of variables
+            One entry a model variable, in its shape.
+        state : dict of lists of variables
+            Named and shaped as `init` has it.
+        gradient : callable
+            theta -> `Gradient` of the update's batch; call it as often as the paper evaluates one.
+        h : variable
+            Step size, of shape `step_size_shape`: a scalar.
+        noise : callable
+            ``noise()`` gives fresh N(0, I) draws shaped like theta, ``noise(like)`` like those
+            tensors.
+
+        Returns
+        -------
+        theta : list of variables
+            Shapes as given.
+        state : dict of lists of variables
+            The same names and shapes.
         """
 
     def diagnostics(self, state: State) -> Tensors:
-        """Scalars that tell how the sampler fares, named by `statistics`."""
+        """Scalars that tell how the sampler fares.
+
+        Parameters
+        ----------
+        state : dict of lists of variables
+            After a draw's last update.
+
+        Returns
+        -------
+        list of scalar variables
+            In the order of `statistics`, which names them.
+        """
         return []
 
     def caution(self, diagnostics: dict[str, float], n_elements: int, shuffled: bool) -> str | None:
         """What the user should know of a chain that has burnt in, if anything.
 
-        ``diagnostics`` are those of one draw, ``n_elements`` the size of theta, ``shuffled``
-        tells whether batches are cut from shuffled epochs.
+        Parameters
+        ----------
+        diagnostics : dict of float
+            Those of one draw, by name.
+        n_elements : int
+            Elements of theta, all variables together.
+        shuffled : bool
+            Whether batches are cut from shuffled epochs.
+
+        Returns
+        -------
+        str or None
+            A message, logged once a chain.
         """
         return None

@@ -221,8 +221,25 @@ class Groups(SGMCMCStep):
 
     Raises
     ------
+    {raises}
+    TypeError
+        For a group that was not made by a sampler's ``on``, and for ``vars`` or ``step_size``,
+        which each group has for itself.
     ValueError
-        For a variable in two groups, or no group at all.
+        For a variable in two groups, no group at all, or samplers that differ in the number of
+        gradients that they ask for in an update.
+
+    Notes
+    -----
+    x_j is where sampler j asks for the gradient. All are put together, the gradient is evaluated
+    once, and each sampler gets its part, with its own step size h_j::
+
+        x       = (x_1, ..., x_m)
+        g       = g(x)
+        theta_j = sampler j's update with g_j and h_j
+
+    Samplers that ask at different times of their update see each other's variables late by a
+    fraction of a step: bias of order 1 in the step sizes.
 
     Examples
     --------

@@ -60,9 +60,26 @@ class MSGNHT_E(FromLearningRate, SGMCMCStep):
         D >= 0, the injected noise: variance 2 D h an update. Larger damps more.
     {common}
 
+    Raises
+    ------
+    {raises}
+
     Notes
     -----
-    High-order paper, section 2.2 (Li et al. 2016).
+    An update, with h the step size, g the batch's gradient of the log posterior and N(0, s) of
+    variance s, element by element::
+
+        theta += h p
+        p     += h g(theta) - h xi * p + N(0, 2 D h)
+        xi    += h (p * p - 1)
+
+    p starts at N(0, I), xi at D, both shaped like theta. One gradient an update; bias of order 1
+    in h.
+
+    References
+    ----------
+    C. Li, C. Chen, K. Fan and L. Carin (2016), High-order stochastic gradient thermostats for
+    Bayesian learning of deep models, AAAI, arXiv:1512.07662, section 2.2.
 
     Examples
     --------
@@ -94,9 +111,28 @@ class MSGNHT_S(FromLearningRate, SGMCMCStep):
         D >= 0, the injected noise: variance 2 D h an update. Larger damps more.
     {common}
 
+    Raises
+    ------
+    {raises}
+
     Notes
     -----
-    High-order paper, eq 3 (Li et al. 2016).
+    An update, with h the step size, g the batch's gradient of the log posterior and N(0, s) of
+    variance s, element by element::
+
+        theta += h/2 p;  xi += h/2 (p * p - 1)
+        p     *= exp(-h/2 xi)
+        p     += h g(theta) + N(0, 2 D h)
+        p     *= exp(-h/2 xi)
+        theta += h/2 p;  xi += h/2 (p * p - 1)
+
+    p starts at N(0, I), xi at D, both shaped like theta. One gradient an update; bias of order 2
+    in h.
+
+    References
+    ----------
+    C. Li, C. Chen, K. Fan and L. Carin (2016), High-order stochastic gradient thermostats for
+    Bayesian learning of deep models, AAAI, arXiv:1512.07662, eq 3.
 
     Examples
     --------

@@ -81,14 +81,34 @@ class PSGLD(SGMCMCStep):
         more backward pass an update.
     {common}
 
+    Raises
+    ------
+    {raises}
+
     Notes
     -----
-    Algorithm 1 of the pSGLD paper (Li et al. 2016). Where the gradient's size depends on theta
+    An update, with e the step size, g the batch's gradient of the log posterior, gbar the MEAN over
+    the batch of the likelihood's gradient (no prior, no N) and N(0, s) of variance s, element by
+    element::
+
+        V      = alpha V + (1 - alpha) gbar * gbar
+        G      = 1 / (lam + sqrt(V))
+        theta += e/2 (G g + Gamma) + N(0, e G)
+
+    V starts at 0, so the first steps are the longest. Gamma_i = dG_i / dtheta_i with ``gamma``,
+    else 0. One gradient an update; bias of order 1 in e.
+
+    Where the gradient's size depends on theta
     more than on the batch, the stationary distribution is biased even for tiny steps: V then
     follows theta at once, and the draws have the density posterior / G without ``gamma``,
     posterior / G^alpha with it (the paper's Gamma counts the newest term of V only). The bias goes
     where G hardly varies: minibatch noise dominates V, alpha is so near 1 that V averages over
     the posterior, or ``lam`` is large. With ``gamma`` it also goes for alpha = 0.
+
+    References
+    ----------
+    C. Li, C. Chen, D. Carlson and L. Carin (2016), Preconditioned stochastic gradient Langevin
+    dynamics for deep neural networks, AAAI, arXiv:1512.07666, eq 4 and 5, Algorithm 1.
 
     Examples
     --------

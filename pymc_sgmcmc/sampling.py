@@ -271,7 +271,59 @@ def sample_from_init(
     """Sample with everything settled: one start and one generator a chain.
 
     The arguments are those of PyMC's coming interface for external samplers, then those that are
-    this package's own. See `sample`.
+    this package's own.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model that is sampled: ``step.model`` where latent variables are integrated out.
+    step : step
+        One for all variables: a minibatch step, or a `CompoundStep`.
+    draws, tune, chains : int
+        Draws to keep, draws before them, and chains.
+    initvals : list of dict
+        Starts of the chains, by value variable, on the unconstrained scale.
+    random_seed : list of RandomGeneratorState
+        States of the chains' generators, from `pymc.util.get_state_from_generator`.
+    trace : ZarrStore, str or pathlib.Path, optional
+        As for `sample`.
+    seed : optional
+        What a store records as the seed of the run.
+    cores, progressbar, progressbar_theme, discard_tuned_samples, keep_warning_stat : optional
+        As for `sample`.
+    var_names, idata_kwargs, compute_convergence_checks, resume, callback, mp_ctx : optional
+        As for `sample`.
+    blas_cores, chain_method, client, include_data : optional
+        As for `sample`.
+
+    Returns
+    -------
+    DataTree
+        As from `sample`.
+
+    Raises
+    ------
+    ValueError
+        For a ``chain_method`` that the step cannot run with, or a ``trace`` of another run.
+    pymc.exceptions.SamplingError
+        If no chain got beyond tuning.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_sgmcmc as sgm
+    >>> from pymc.util import get_state_from_generator
+    >>> from pymc_sgmcmc.sampling import sample_from_init
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 10)
+    ...     y = pm.Normal("y", mu, 1, observed=np.linspace(-1, 1, 100))
+    ...     step = sgm.MSGNHT_S(step_size=1e-2, batch_size=10, thin=10)
+    >>> idata = sample_from_init(
+    ...     model=model, step=step, draws=50, tune=50, chains=1, initvals=[{"mu": np.array(0.5)}],
+    ...     random_seed=[get_state_from_generator(np.random.default_rng(1))], progressbar=False,
+    ...     compute_convergence_checks=False,
+    ... )
+    >>> idata.posterior["mu"].shape
+    (1, 50)
     """
     idata_kwargs = dict(idata_kwargs or {})
     store = _as_store(trace, resume)

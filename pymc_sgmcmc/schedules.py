@@ -24,7 +24,20 @@ class Schedule(ABC):
 
     @abstractmethod
     def step_size(self, update: np.ndarray, updates_per_epoch: float) -> np.ndarray:
-        """Step sizes (same shape) of these update numbers; an epoch is a pass over the data."""
+        """Step sizes of some updates.
+
+        Parameters
+        ----------
+        update : array
+            Update numbers as floats; 0 is a chain's first, tuning included.
+        updates_per_epoch : float
+            Updates in a pass over the data, N / n; 1 without minibatches.
+
+        Returns
+        -------
+        array
+            Of the same shape, in the sampler's own unit.
+        """
 
     def __call__(self, update, updates_per_epoch: float = 1.0):
         """Step size at an update number or at an array of them."""
@@ -57,6 +70,11 @@ class PolynomialDecay(Schedule):
     c : float, default 0.33
         Decay exponent, positive; with 0.5 < c <= 1 the steps sum to infinity and their squares
         do not, which makes SGLD exact in the limit.
+
+    Raises
+    ------
+    ValueError
+        For a value that is not positive and finite.
 
     Examples
     --------
@@ -91,6 +109,11 @@ class BlockDecay(Schedule):
         An epoch is one pass over the data; without minibatches each update is one.
     factor : float, default 0.5
         In (0, 1].
+
+    Raises
+    ------
+    ValueError
+        For a value out of its range, or another ``unit``.
 
     Examples
     --------
@@ -129,6 +152,11 @@ class Cyclical(Schedule):
         Length of a cycle in updates, at least 1.
     floor : float, default 0
         Fraction of ``initial`` below which no step falls, in [0, 1).
+
+    Raises
+    ------
+    ValueError
+        For a value out of its range.
 
     Notes
     -----

@@ -82,9 +82,27 @@ class SGHMC_E(FromMomentumDecay, SGMCMCStep):
         D >= 0, per unit of time; the injected noise has variance 2 D h an update.
     {common}
 
+    Raises
+    ------
+    {raises}
+
     Notes
     -----
-    High-order paper with xi held at D (Chen, Fox and Guestrin 2014).
+    An update, with h the step size, g the batch's gradient of the log posterior and N(0, s) of
+    variance s::
+
+        theta += h p
+        p     += h g(theta) - h D p + N(0, 2 D h)
+
+    p starts at N(0, I). One gradient an update; bias of order 1 in h.
+
+    References
+    ----------
+    T. Chen, E. B. Fox and C. Guestrin (2014), Stochastic gradient Hamiltonian Monte Carlo, ICML,
+    arXiv:1402.4102; in the form of:
+
+    C. Li, C. Chen, K. Fan and L. Carin (2016), High-order stochastic gradient thermostats for
+    Bayesian learning of deep models, AAAI, arXiv:1512.07662, section 2.2 with xi held at D.
 
     Examples
     --------
@@ -113,9 +131,30 @@ class SGHMC_S(FromMomentumDecay, SGMCMCStep):
         D >= 0, per unit of time; the injected noise has variance 2 D h an update.
     {common}
 
+    Raises
+    ------
+    {raises}
+
     Notes
     -----
-    High-order paper, eq 3, with xi held at D (Chen, Ding and Carin 2015).
+    An update, with h the step size, g the batch's gradient of the log posterior and N(0, s) of
+    variance s::
+
+        theta += h/2 p
+        p     *= exp(-h/2 D)
+        p     += h g(theta) + N(0, 2 D h)
+        p     *= exp(-h/2 D)
+        theta += h/2 p
+
+    p starts at N(0, I). One gradient an update; bias of order 2 in h.
+
+    References
+    ----------
+    C. Chen, N. Ding and L. Carin (2015), On the convergence of stochastic gradient MCMC algorithms
+    with high-order integrators, NeurIPS, arXiv:1610.06665; in the form of:
+
+    C. Li, C. Chen, K. Fan and L. Carin (2016), High-order stochastic gradient thermostats for
+    Bayesian learning of deep models, AAAI, arXiv:1512.07662, eq 3 with xi held at D.
 
     Examples
     --------

@@ -43,9 +43,23 @@ class SGLD(SGMCMCStep):
     ----------
     {common}
 
+    Raises
+    ------
+    {raises}
+
     Notes
     -----
-    theta += e / 2 g + N(0, e), pSGLD paper eq 2 (Welling and Teh 2011).
+    An update, with e the step size, g the batch's gradient of the log posterior and N(0, s) of
+    variance s::
+
+        theta += e/2 g(theta) + N(0, e)
+
+    One gradient an update, no state; bias of order 1 in e.
+
+    References
+    ----------
+    M. Welling and Y. W. Teh (2011), Bayesian learning via stochastic gradient Langevin dynamics,
+    ICML; as in Li et al. (2016), preconditioned SGLD, AAAI, arXiv:1512.07666, eq 2.
 
     Examples
     --------

@@ -44,9 +44,26 @@ class SGNHT(FromLearningRate, SGMCMCStep):
         D >= 0 (the paper's A), the injected noise: variance 2 D h an update.
     {common}
 
+    Raises
+    ------
+    {raises}
+
     Notes
     -----
-    SGNHT paper, Algorithm 1 (Ding et al. 2014).
+    An update, with h the step size, g the batch's gradient of the log posterior, n the number of
+    elements of theta and N(0, s) of variance s::
+
+        p     += -h xi p + h g(theta) + N(0, 2 D h)
+        theta += h p
+        xi    += h (p.p / n - 1)
+
+    One xi for all variables of the step. p starts at N(0, I), xi at D. One gradient an update;
+    bias of order 1 in h.
+
+    References
+    ----------
+    N. Ding, Y. Fang, R. Babbush, C. Chen, R. D. Skeel and H. Neven (2014), Bayesian sampling using
+    stochastic gradient thermostats, NeurIPS, eq 5 and 6, Algorithm 1.
 
     Examples
     --------

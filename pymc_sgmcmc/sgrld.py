@@ -120,15 +120,35 @@ class SGRLD(SGMCMCStep):
 
     Raises
     ------
+    {raises}
     ValueError
-        For a variable that is not on a simplex, or whose concentration is not constant.
+        For a variable that is not on a simplex, and without ``concentration`` for one that is no
+        Dirichlet or whose concentration is not constant.
 
     Notes
     -----
-    Patterson and Teh (2013), expanded-mean form. Elements that have almost no counts and a prior
-    alpha below 1 come out too large: their bias goes as ``step_size ** alpha``. The
-    *expanded-natural* form of that paper is a model rather than a sampler:
+    With pi = theta / sum(theta), theta > 0, an update is, with e the step size, g_lik the batch's
+    gradient of the log likelihood with respect to theta, alpha the prior's and N(0, s) of
+    variance s, element by element::
+
+        theta = | theta + e/2 (alpha - theta + theta * g_lik(theta)) + N(0, e theta) |
+
+    That is for A = sum(alpha). With another A or prior, alpha + theta * g_lik is replaced by
+    A pi + theta * g, g being the gradient of the log posterior of PyMC's unconstrained variable.
+    The sum of theta has the distribution Gamma(A, 1), independent of pi, and starts at A.
+
+    One gradient an update; bias of order 1 in e where an element's posterior shape (alpha plus
+    counts) is at least 1. Elements that have almost no counts and a prior alpha below 1 come out
+    too large: their bias goes as ``step_size ** alpha``.
+
+    The *expanded-natural* form of the paper is a model rather than a sampler:
     ``pm.math.softmax(pm.Normal(...))`` with any of the other samplers.
+
+    References
+    ----------
+    S. Patterson and Y. W. Teh (2013), Stochastic gradient Riemannian Langevin dynamics on the
+    probability simplex, NeurIPS, expanded-mean form. It is eq 3 of Li et al. (2016),
+    preconditioned SGLD, AAAI, arXiv:1512.07666, with G = diag(theta).
 
     Examples
     --------

@@ -68,8 +68,8 @@ class SGMCMCStep(BlockedStep):
     """Base of all samplers: binds an `Algorithm` to a model as a step of `pm.sample`.
 
     A subclass gives `name` and `algorithm_class`; the fields of the latter become keyword
-    arguments, and ``{{common}}`` in its docstring the parameters that all samplers share
-    (``{{batches}}``: those that are about batches and draws).
+    arguments. In its docstring ``{common}`` stands for the parameters that all samplers share,
+    ``{batches}`` for those that are about batches and draws, ``{raises}`` for the errors.
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
@@ -150,16 +150,54 @@ class SGMCMCStep(BlockedStep):
         Parameters
         ----------
         vars : list of variables
+            Random or value variables of the model.
         step_size : float, schedule or callable
             As for the class.
         **hyperparameters
             The sampler's own; what is about batches and draws goes to `Groups`.
+
+        Returns
+        -------
+        Group
+            For the list that `Groups` takes, which checks it.
+
+        Examples
+        --------
+        >>> import pymc as pm, pymc_sgmcmc as sgm
+        >>> with pm.Model():
+        ...     w = pm.Normal("w")
+        >>> sgm.SGHMC_S.on([w], step_size=0.01, friction=5.0).hyperparameters
+        {'friction': 5.0}
         """
         return Group(cls, vars, step_size, hyperparameters)
 
     @classmethod
     def bind(cls, model: Model, vars: list, hyperparameters: dict[str, Any]) -> Algorithm:
-        """Make the algorithm for these value variables of a model."""
+        """Make the algorithm for these value variables of a model.
+
+        A sampler that needs something of the model overrides it (`SGRLD`).
+
+        Parameters
+        ----------
+        model : pymc.Model
+            The model that is sampled, without latent variables.
+        vars : list of value variables
+            Those to move, all continuous.
+        hyperparameters : dict
+            The sampler's own arguments, by name.
+
+        Returns
+        -------
+        Algorithm
+            An instance of ``algorithm_class``.
+
+        Raises
+        ------
+        TypeError
+            For an argument that ``algorithm_class`` does not have.
+        ValueError
+            For a hyperparameter out of its range.
+        """
         own = [f.name for f in fields(cls.algorithm_class)]
         for name in hyperparameters.keys() - set(own):
             raise TypeError(
@@ -188,7 +226,24 @@ class SGMCMCStep(BlockedStep):
     # ---- one chain -------------------------------------------------------------------------
 
     def setup_chain(self, rng: RandomGenerator, tune: int, draws: int) -> None:
-        """Begin a chain: fresh momentum, batches and noise from ``rng``, the data as it is now."""
+        """Begin a chain: fresh momentum, batches and noise from ``rng``, the data as it is now.
+
+        Parameters
+        ----------
+        rng : int or numpy.random.Generator
+            The chain's own.
+        tune : int
+            Draws of burn-in, which only warnings need to know.
+        draws : int
+            Draws after those; not used.
+
+        Raises
+        ------
+        RuntimeError
+            For a JAX step in a forked process.
+        ValueError
+            If the data no longer fits: too few rows for a batch, or a NaN.
+        """
         super().setup_chain(rng, tune, draws)
         self._load_data()
         self._begin_streams(tune)
@@ -317,7 +372,26 @@ class SGMCMCStep(BlockedStep):
         return theta, others
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
-        """Run ``thin`` updates from a point; one compiled call, or several of half a second."""
+        """Run ``thin`` updates from a point; one compiled call, or several of half a second.
+
+        Parameters
+        ----------
+        point : dict of arrays
+            By value variable; those that the step does not move are held.
+
+        Returns
+        -------
+        point : dict of arrays
+            A new one; the last finite one where an update was not finite.
+        stats : list of dict
+            One entry, the statistics of this draw, the warning among them.
+
+        Raises
+        ------
+        ValueError
+            If new data has changed a variable's shape, or the schedule gives a step size that is
+            not positive.
+        """
         self._begin(point)
         theta, others = self._split(point)
         potential, done = np.nan, 0

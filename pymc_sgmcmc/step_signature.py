@@ -1,7 +1,6 @@
-"""What `help` shows of a sampler: its own arguments among those that all samplers share."""
+"""What `help` shows of a sampler: its own arguments and errors among those that all share."""
 
 import inspect
-import textwrap
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
@@ -11,7 +10,9 @@ vars : list of variables, optional
     Random or value variables to sample; default: all of the model's.
 step_size : float, schedule or callable
     Step size of an update: a positive number, `PolynomialDecay`, `BlockDecay`, `Cyclical`, or any
-    callable of the update number (from 0, tuning included).
+    callable of the update number (from 0, tuning included). For samplers with momentum it is a
+    time, and an update moves an element by about as much. `SGLD`, `PSGLD` and `SGRLD` take the e
+    of their equations, in units of theta^2, theta^2 / G and the expanded theta.
 batch_size : int, optional
     Rows a batch, for an ordinary model. Default: all data at each update, or the batches that
     the model itself makes with `pm.Minibatch`.
@@ -42,6 +43,17 @@ compile_kwargs : dict, optional
 blocked : bool, default True
     One step for all variables; False: one for each."""
 
+COMMON_RAISES = """\
+TypeError
+    For an argument that the sampler does not have, for a ``step_size`` that is no number, schedule
+    or callable, and where there is no model.
+ValueError
+    For a step size, ``thin``, ``batch_size`` or hyperparameter out of its range; for a variable
+    that is discrete or not the model's; for a model or ``data`` that cannot be cut into batches.
+    The message names the argument or variable.
+pymc.exceptions.SamplingError
+    Where the gradient at the initial point is not finite."""
+
 
 def describe(cls: Any, constructor: Callable) -> None:
     """Give a sampler's class its signature, and fill in its docstring.
@@ -52,6 +64,11 @@ def describe(cls: Any, constructor: Callable) -> None:
         Its `algorithm_class` has the arguments of its own.
     constructor : callable
         Has the arguments that all samplers share, ``vars`` first.
+
+    Notes
+    -----
+    In the docstring ``{common}`` stands for the parameters that all samplers share, ``{batches}``
+    for those of them that are about batches and draws, ``{raises}`` for the errors that all share.
     """
     own = [
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default)
@@ -61,7 +78,7 @@ def describe(cls: Any, constructor: Callable) -> None:
     shared = [p for p in common.values() if p.name not in ("self", "hyperparameters")]
     cls.__signature__ = inspect.Signature(shared[:2] + own + shared[2:])
     if cls.__doc__:
-        common_doc = textwrap.indent(COMMON_PARAMETERS, "    ").lstrip()
-        batches_doc = common_doc[common_doc.index("batch_size :") :]
-        cls.__doc__ = cls.__doc__.replace("{common}", common_doc)
-        cls.__doc__ = cls.__doc__.replace("{batches}", batches_doc)
+        doc = inspect.cleandoc(cls.__doc__)  # Python 3.13 has taken the indentation away already
+        doc = doc.replace("{common}", COMMON_PARAMETERS)
+        doc = doc.replace("{batches}", COMMON_PARAMETERS[COMMON_PARAMETERS.index("batch_size :") :])
+        cls.__doc__ = doc.replace("{raises}", COMMON_RAISES)

@@ -36,13 +36,46 @@ class FromLearningRate:
             Injected noise, D h, at least 0.
         **options
             The other arguments of the class.
+
+        Returns
+        -------
+        step
+            Of this class, with ``step_size`` sqrt(eta) and ``diffusion`` a / sqrt(eta).
+
+        Raises
+        ------
+        ValueError
+            For ``eta`` not positive or ``a`` negative, besides what the class raises.
+
+        Examples
+        --------
+        >>> import pymc as pm, pymc_sgmcmc as sgm
+        >>> with pm.Model():
+        ...     x = pm.Normal("x")
+        ...     sgm.SGNHT.from_learning_rate(eta=0.25, a=1.0)
+        SGNHT(step_size=0.5, diffusion=2.0, batch_size=None, thin=1) of [x]
         """
         h = math.sqrt(_check("eta", eta))
         diffusion = _check("a", a, at_least_zero=True) / h
         return cls(vars, step_size=h, diffusion=diffusion, **options)
 
     def to_learning_rate(self) -> dict[str, float]:
-        """Eta and a of the SGNHT paper for this step's first step size."""
+        """Eta and a of the SGNHT paper, Algorithm 2, for this step's first step size.
+
+        Returns
+        -------
+        dict of float
+            ``eta``, h^2, and ``a``, D h.
+
+        Examples
+        --------
+        >>> import pymc as pm, pymc_sgmcmc as sgm
+        >>> with pm.Model():
+        ...     x = pm.Normal("x")
+        ...     step = sgm.SGNHT(step_size=0.5, diffusion=2.0)
+        >>> step.to_learning_rate()
+        {'eta': 0.25, 'a': 1.0}
+        """
         h = float(self.schedule(0))
         return {"eta": h * h, "a": self.algorithm.diffusion * h}
 
@@ -74,6 +107,26 @@ class FromMomentumDecay:
             N, if the learning rate multiplies the gradient divided by N.
         **options
             The other arguments of the class.
+
+        Returns
+        -------
+        step
+            Of this class, with ``step_size`` h = sqrt(learning_rate / N) (N = 1 without
+            ``per_datum``) and ``friction`` momentum_decay / h.
+
+        Raises
+        ------
+        ValueError
+            For ``learning_rate`` or ``per_datum`` not positive or ``momentum_decay`` negative,
+            besides what the class raises.
+
+        Examples
+        --------
+        >>> import pymc as pm, pymc_sgmcmc as sgm
+        >>> with pm.Model():
+        ...     x = pm.Normal("x")
+        ...     sgm.SGHMC_S.from_momentum_decay(learning_rate=0.25, momentum_decay=0.1)
+        SGHMC_S(step_size=0.5, friction=0.2, batch_size=None, thin=1) of [x]
         """
         n = 1 if per_datum is None else _check("per_datum", per_datum)
         h = math.sqrt(_check("learning_rate", learning_rate) / n)
@@ -81,9 +134,35 @@ class FromMomentumDecay:
         return cls(vars, step_size=h, friction=friction, **options)
 
     def to_momentum_decay(self, per_datum: int | None = None) -> dict[str, float]:
-        """Learning rate and momentum decay for this step's first step size."""
+        """Lambda and xi of the doubly stochastic paper, eq 4, for this step's first step size.
+
+        Parameters
+        ----------
+        per_datum : int, optional
+            N, for a learning rate that multiplies the gradient divided by N.
+
+        Returns
+        -------
+        dict of float
+            ``learning_rate``, h^2 (times N), and ``momentum_decay``, D h.
+
+        Raises
+        ------
+        ValueError
+            For ``per_datum`` not positive.
+
+        Examples
+        --------
+        >>> import pymc as pm, pymc_sgmcmc as sgm
+        >>> with pm.Model():
+        ...     x = pm.Normal("x")
+        ...     step = sgm.SGHMC_S(step_size=0.5, friction=0.2)
+        >>> step.to_momentum_decay(per_datum=100)
+        {'learning_rate': 25.0, 'momentum_decay': 0.1}
+        """
+        n = 1 if per_datum is None else _check("per_datum", per_datum)
         h = float(self.schedule(0))
         return {
-            "learning_rate": h * h * (per_datum or 1),
+            "learning_rate": h * h * n,
             "momentum_decay": self.algorithm.friction * h,
         }

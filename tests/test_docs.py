@@ -1,5 +1,6 @@
 """The documentation does not rot: its code runs, every public name is in it."""
 
+import inspect
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import matplotlib as mpl
 import pytest
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.step import SGMCMCStep
 
 ROOT = Path(__file__).parent.parent
 
@@ -33,6 +35,10 @@ def python_blocks(path):
     [
         "README.md",
         "docs/quickstart.md",
+        "docs/choosing.md",
+        "docs/scaling.md",
+        "docs/storage.md",
+        "docs/gotchas.md",
         "docs/simplexes.md",
         "docs/streaming.md",
         "docs/adding_a_sampler.md",
@@ -71,13 +77,26 @@ def test_notebook_runs():
 
 @pytest.mark.parametrize("name", sgm.__all__)
 def test_public_names_are_documented(name):
-    """A numpydoc docstring with parameters and an example, and an entry in the API page."""
-    doc = getattr(sgm, name).__doc__
-    assert doc
-    assert doc.strip().splitlines()[0].endswith(".")
-    for section in ("Parameters", "Examples"):
-        assert re.search(rf"^ *{section}\n *-+$", doc, flags=re.MULTILINE), section
-    assert ">>> " in doc
+    """A numpydoc docstring and an entry in the API page; of a sampler equations and a source too.
+
+    All of them can raise: every one has arguments that are checked.
+    """
+    public = getattr(sgm, name)
+    doc = inspect.cleandoc(public.__doc__)
+    assert doc.splitlines()[0].endswith(".")
+    assert not re.search(r"\{(common|batches|raises)\}", doc), "a placeholder is left"
+    sections = dict(
+        re.findall(r"^([A-Z][a-z]+)\n-+\n(.*?)(?=^[A-Z][a-z]+\n-+\n|\Z)", doc, re.M | re.S)
+    )
+    for section in ("Parameters", "Raises", "Examples"):
+        assert sections.get(section, "").strip(), section
+    assert re.search(r"^[\w.]*Error\b", sections["Raises"], re.MULTILINE)
+    assert ">>> " in sections["Examples"]
+    is_step = isinstance(public, type) and issubclass(public, SGMCMCStep)
+    if is_step:
+        assert re.search(r"^    (theta|p|g) .*=", sections["Notes"], re.MULTILINE), "equations"
+    if is_step and public is not sgm.Groups:
+        assert re.search(r"\b(eq|Algorithm|section) \d", sections["References"])
     api = (ROOT / "docs/api.md").read_text(encoding="utf-8")
     assert re.search(rf"^.*auto(class|function):: (pymc_sgmcmc\.)?{name}$", api, re.MULTILINE)
 

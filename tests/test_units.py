@@ -168,3 +168,6 @@ def test_per_datum_is_a_number_of_rows(per_datum):
         converter(FromMomentumDecay, HamiltonianEuler).from_momentum_decay(
             learning_rate=0.1, momentum_decay=0.1, per_datum=per_datum
         )
+    step = converter(FromMomentumDecay, HamiltonianEuler)([], step_size=0.1)
+    with pytest.raises(ValueError, match=rf"per_datum must be .* > 0, got {per_datum}"):
+        step.to_momentum_decay(per_datum)

@@ -41,7 +41,7 @@ def fitted(data):
 
 
 def test_posterior_is_nuts_posterior(fitted):
-    """Means within 0.15, sds within 15% of NUTS': the Monte Carlo error of about 500 draws.
+    """Means within 0.2 sd, sds within 15% of NUTS': the Monte Carlo error of about 500 draws.
 
     Both runs have an effective size of at least 500, so a mean has an error of 0.045 sd and an sd
     one of 3%; each bound lies beyond four of their combined standard errors.
@@ -49,8 +49,8 @@ def test_posterior_is_nuts_posterior(fitted):
     model, idata = fitted
     with model:
         nuts = pm.sample(500, tune=500, chains=2, cores=1, random_seed=1, progressbar=False)
-    assert float(az.ess(idata)["w"].min()) > 500
     for name in ["w", "b"]:
+        assert float(min(az.ess(idata)[name].min(), az.ess(nuts)[name].min())) > 500
         ours, theirs = idata.posterior[name], nuts.posterior[name]
         sd = theirs.std(["chain", "draw"])
         assert (abs(ours.mean(["chain", "draw"]) - theirs.mean(["chain", "draw"])) < 0.2 * sd).all()

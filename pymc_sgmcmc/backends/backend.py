@@ -1,6 +1,7 @@
 """What differs between PyTensor's backends: where arrays live and what a generator is.
 
-All that touches JAX or PyTensor's way of representing generators on it is in this file.
+JAX's arrays and PyTensor's way of representing generators on it are known to this file. Besides it,
+JAX is imported by `normals_jax` (normals) and `pymc_sgmcmc.run.devices` (many chains) only.
 """
 
 import warnings

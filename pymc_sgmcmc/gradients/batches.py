@@ -56,7 +56,18 @@ class Batches:
         self._position = 0
 
     def take(self, n_batches: int) -> np.ndarray:
-        """Row numbers, shape (n_batches, batch_size), int64, of the next batches."""
+        """Row numbers of the next batches.
+
+        Parameters
+        ----------
+        n_batches : int
+            How many, one an update.
+
+        Returns
+        -------
+        array of int64
+            Shape (n_batches, batch_size).
+        """
         shape = (n_batches, self.batch_size)
         if self.replacement:
             return self.rng.integers(self.n_rows, size=shape)

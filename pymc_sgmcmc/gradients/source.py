@@ -256,10 +256,27 @@ def gradient_source(
     data : StreamedData, optional
         The rows, where the model's containers are placeholders for them.
 
+    Returns
+    -------
+    GradientSource
+        Its likelihood's gradient is scaled by N / n: unbiased for all the data.
+
     Raises
     ------
     ValueError
-        If the model cannot be cut into batches, naming the variable and the remedy.
+        If the model cannot be cut into batches, naming the variable and the remedy; for
+        ``minibatch_dim`` or ``data`` without ``batch_size``, and `pm.Minibatch` with it.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm
+    >>> from pymc_sgmcmc.gradients.source import gradient_source
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 10)
+    ...     y = pm.Normal("y", mu, 1, observed=np.linspace(-1, 1, 100))
+    >>> source = gradient_source(model, model.value_vars, batch_size=10)
+    >>> [(rows.n_rows, rows.batch_size) for rows in source.rows]
+    [(100, 10)]
     """
     variables = [*model.free_RVs, *model.observed_RVs, *model.potentials]
     minibatches = any(uses_minibatch(model, var) for var in variables)

@@ -59,10 +59,21 @@ class Gibbs(Latents):
         variables, parameters; rows along the first axis where they have any) and a `Stream`, and
         returns a draw of all of the variable's units, shape (rows, ...), as PyTensor expressions.
 
+    Raises
+    ------
+    ValueError
+        For ``n_samples`` below 1, ``burn_in`` below 0, and names in ``support`` or ``conditional``
+        that are not in ``vars``. When a step is made: for a variable that the model does not have
+        or that is not local to the rows, and for a discrete one whose values cannot be found out.
+
     Notes
     -----
-    The statistic ``latent_moves`` is the mean share of units that a sweep changes. Doubly
-    stochastic paper, section 2.2 and A.1 (Du, Zhu, Zhang 2017).
+    The statistic ``latent_moves`` is the mean share of units that a sweep changes.
+
+    References
+    ----------
+    C. Du, J. Zhu and B. Zhang (2015), Learning deep generative models with doubly stochastic MCMC,
+    arXiv:1506.04557, section 2.2, eq 3 and 5, and appendix A.1.
 
     Examples
     --------

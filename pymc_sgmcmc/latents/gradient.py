@@ -6,10 +6,9 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pymc.model.core import Model
-from pymc.pytensorf import intX, rewrite_pregrad
+from pymc.pytensorf import rewrite_pregrad
 from pymc.vartypes import discrete_types
 from pytensor.gradient import disconnected_grad
-from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
@@ -259,13 +258,6 @@ def _cut_into_batches(
     )
     source.check_data()
     return source
-
-
-def _value_dtype(rv: Variable) -> str:
-    """PyMC's type for data of this kind: with long integers a float32 model goes on in float64."""
-    if rv.type.dtype in discrete_types:
-        return str(intX(np.zeros(())).dtype)
-    return rv.type.dtype
 
 
 def _simplified(logp: TensorVariable) -> TensorVariable:

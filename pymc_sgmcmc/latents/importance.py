@@ -54,13 +54,25 @@ class NeuralImportance(Latents):
         Let each unit of a Bernoulli variable depend on those drawn before it, in the default
         network: a better proposal where units explain each other away, drawn unit by unit.
     learning_rate : float, default 0.001
-        Of Adam. 0 keeps the network as it is.
+        Of Adam, an update. 0 keeps the network as it is.
+
+    Raises
+    ------
+    ValueError
+        For ``n_samples`` below 2, a ``learning_rate`` that is negative or not finite, ``proposal``
+        without ``weights`` or together with ``autoregressive``. When a step is made: for a discrete
+        variable of another distribution, and weights that do not fit the network.
 
     Notes
     -----
-    Doubly stochastic paper, section 2.2 and Algorithm 1. The statistic ``importance_ess`` is the
+    The statistic ``importance_ess`` is the
     effective sample size 1 / sum_s W_s^2 of a row's weights, averaged over rows and updates: from
     1 (one draw counts) to L.
+
+    References
+    ----------
+    C. Du, J. Zhu and B. Zhang (2015), Learning deep generative models with doubly stochastic MCMC,
+    arXiv:1506.04557, section 2.2, eq 6 to 10, Algorithm 1.
 
     Examples
     --------
@@ -69,13 +81,14 @@ class NeuralImportance(Latents):
     >>> with pm.Model(coords=coords):
     ...     w = pm.Normal("w", dims=("unit", "pixel"))
     ...     z = pm.Bernoulli("z", 0.5, dims=("obs", "unit"))
-    ...     x = np.random.default_rng(0).integers(2, size=(50, 3))
-    ...     pm.Bernoulli("x", logit_p=z @ w, observed=x, dims=("obs", "pixel"))
+    ...     data = np.random.default_rng(0).integers(2, size=(50, 3))
+    ...     x = pm.Bernoulli("x", logit_p=z @ w, observed=data, dims=("obs", "pixel"))
     ...     step = sgm.MSGNHT_S(
     ...         step_size=0.01, batch_size=10, latents=sgm.NeuralImportance([z], n_samples=5),
     ...         compile_kwargs={"mode": "JAX"},
     ...     )
-    x
+    >>> [v.name for v in step.vars]
+    ['w']
     """
 
     state_names = ("network", "network_mean", "network_square", "network_updates")
@@ -159,7 +172,34 @@ class NeuralImportance(Latents):
 
         Parameters
         ----------
-        step : a step with ``latents=`` this object
+        step : minibatch step
+            Made with ``latents=`` this object.
+
+        Returns
+        -------
+        NeuralImportance
+            A new one with ``weights`` set, for a further step or for `log_marginal_likelihood`.
+
+        Raises
+        ------
+        ValueError
+            If the step has other latents or has not drawn yet.
+
+        Examples
+        --------
+        >>> import numpy as np, pymc as pm, pymc_sgmcmc as sgm
+        >>> y = np.concatenate([np.linspace(-3, -1, 50), np.linspace(2, 4, 50)])
+        >>> with pm.Model(coords={"obs": range(100)}):
+        ...     centre = pm.Normal("centre", [-1, 1], 3)
+        ...     z = pm.Bernoulli("z", 0.5, dims="obs")
+        ...     y = pm.Normal("y", centre[z], 1, observed=y, dims="obs")
+        ...     latents = sgm.NeuralImportance([z])
+        ...     step = sgm.MSGNHT_S(
+        ...         step_size=0.02, batch_size=20, latents=latents, compile_kwargs={"mode": "JAX"}
+        ...     )
+        >>> point, stats = step.step(step.model.initial_point())
+        >>> sorted(latents.trained(step).weights)
+        ['z', 'z from y']
         """
         if step.latents is not self or step.sampler_state is None:
             raise ValueError("The step has not drawn with these latents yet (in this process).")

@@ -232,15 +232,54 @@ class Latents(ABC):
         return f"{type(self).__name__}([{names}]{shown})"
 
     def check(self, joint: Joint) -> None:  # noqa: B027
-        """Refuse, by name, latent variables that cannot be drawn; called once for a model."""
+        """Refuse, by name, latent variables that cannot be drawn; called once for a model.
+
+        Parameters
+        ----------
+        joint : Joint
+            At no theta or batch yet.
+
+        Raises
+        ------
+        ValueError
+            Naming the variable and the remedy.
+        """
 
     def init(self, joint: Joint, rng: np.random.Generator) -> dict[str, list]:
-        """Initial arrays of what is carried, by `state_names`."""
+        """Initial arrays of what is carried from batch to batch.
+
+        Parameters
+        ----------
+        joint : Joint
+            At no theta or batch yet.
+        rng : numpy.random.Generator
+            The chain's own.
+
+        Returns
+        -------
+        dict of lists of arrays
+            By `state_names`.
+        """
         return {}
 
     @abstractmethod
     def draw(self, joint: Joint, state: State, stream: Stream) -> Draws:
-        """Draw for a batch; ``joint`` is at the current theta and rows."""
+        """Draw for a batch.
+
+        Parameters
+        ----------
+        joint : Joint
+            At the current theta and rows.
+        state : dict of lists of variables
+            What is carried, by `state_names`.
+        stream : Stream
+            The source of all random numbers.
+
+        Returns
+        -------
+        Draws
+            ``n_samples`` draws of every latent variable for every row, with the next state.
+        """
 
 
 def whole_number(name: str, value, least: int) -> int:
@@ -283,6 +322,16 @@ def without_latents(model: pm.Model, vars: Sequence) -> pm.Model:
     model : pymc.Model
     vars : list of random variables or names
         The latent variables.
+
+    Returns
+    -------
+    pymc.Model
+
+    Raises
+    ------
+    ValueError
+        For a name that the model does not have, and for a free variable that depends on a latent
+        one without being named.
     """
     latents = set(find_latents(model, vars))
     for rv in model.free_RVs:

@@ -27,6 +27,11 @@ class KeptDraws(NDArray):
     name, model, vars, test_point
         As for PyMC's own in-memory recorder; inside a model context none is needed.
 
+    Raises
+    ------
+    TypeError
+        Outside of a model context, without ``model``.
+
     Examples
     --------
     >>> import numpy as np, pymc as pm, pymc_sgmcmc as sgm

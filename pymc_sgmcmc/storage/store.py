@@ -59,6 +59,17 @@ class ZarrStore(BaseTrace):
         Store real variables in this type, for example ``"float32"`` for half the size. The sampler
         computes in its own.
 
+    Raises
+    ------
+    ValueError
+        For ``seconds`` below 0, or a ``dtype`` that is no real type. When a run begins: for a
+        store that holds another run than the one to resume.
+    ImportError
+        When a run begins, without zarr 3.1 or later.
+    FileExistsError
+        When a run begins, for a folder that holds something else, or a run that is neither
+        resumed nor to be overwritten.
+
     Notes
     -----
     ``xarray.open_datatree(path, engine="zarr")`` opens the store at any time; draws that are not
@@ -111,7 +122,12 @@ class ZarrStore(BaseTrace):
 
     @property
     def exists(self) -> bool:
-        """Whether a run lies there."""
+        """Whether a run lies there, begun or finished.
+
+        Returns
+        -------
+        bool
+        """
         return self._record_path.exists()
 
     @property
@@ -318,7 +334,20 @@ class ZarrStore(BaseTrace):
 
     @property
     def n_draws(self) -> list[int]:
-        """Draws that are there, for each chain, tuning left out."""
+        """Draws that are there, tuning left out.
+
+        Returns
+        -------
+        list of int
+            One entry a chain: what its last checkpoint counts.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no run.
+        ValueError
+            If it is in the format of another version.
+        """
         record = self.record
         counts = []
         for first in range(0, record["chains"], record["chains_together"]):
@@ -333,10 +362,17 @@ class ZarrStore(BaseTrace):
 
         Chains of different lengths are cut or left out so that the most draws are kept.
 
+        Returns
+        -------
+        DataTree
+            Of at most 100 MB in memory; a larger one stays on disk and is read where it is used.
+
         Raises
         ------
         pymc.exceptions.SamplingError
             If no chain has got beyond tuning.
+        FileNotFoundError
+            If there is no run.
         """
         lengths = np.array(self.n_draws)
         if not lengths.any():
