@@ -7,14 +7,16 @@ Runs on whatever `jax.devices()` gives. "ours" is all that `chain_method="vector
 storing draws: row numbers are drawn on the host and go to the device, statistics and every draw
 come back. The hand-written loop (`loops.py`, under `jax.vmap`) draws its rows on the device and
 gives nothing back. Both do mSGNHT-S with the same data, prior, batch size and step size. They take
-turns in one process, so that the ratio means something on a machine that others use too.
+turns in one process, so that the ratio means something on a machine that others use too. With
+`--write` the table is kept as benchmarks/results/chains.txt.
 """
 
 import argparse
 import itertools
-import json
 import os
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -26,6 +28,7 @@ import loops
 
 from pymc_sgmcmc.run.vectorized import Together
 
+RESULTS = Path(__file__).parent / "results" / "chains.txt"
 CHAINS = {"blr": [1, 8, 64, 1024], "mlp": [1, 4, 16]}
 
 
@@ -96,7 +99,6 @@ def compare(model: str, chains: int, args) -> dict:
     result = {
         "model": model,
         "chains": chains,
-        "device": jax.devices()[0].device_kind,
         "updates_per_second": chains / mine,
         "by_hand": chains / theirs,
         "ratio": float(np.median([b / a for a, b in pairs])),
@@ -118,22 +120,29 @@ def main():
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--peak-gbytes", type=float, help="memory bandwidth of the device, GB/s")
     parser.add_argument("--peak-tflops", type=float, help="float32 speed of the device, TFLOP/s")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", action="store_true", help="keep the table")
     args = parser.parse_args()
-    print("updates per second over all chains; ratio: ours to the hand-written loop")
+    lines = []
+
+    def write(line):
+        print(line, flush=True)
+        lines.append(line)
+        if args.write:
+            RESULTS.write_text("\n".join(lines) + "\n")
+
+    command = " ".join(["python benchmarks/chains.py", *sys.argv[1:]])
+    device = jax.devices()[0].device_kind
+    write(f"{command}   ({time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, {device}, float32)")
+    write("updates per second over all chains; ratio: ours to the hand-written loop")
     for model in args.model or CHAINS:
         for chains in args.chains or CHAINS[model]:
             result = compare(model, chains, args)
-            if args.json:
-                print(json.dumps(result), flush=True)
-                continue
             shares = [
-                f"{name} {result[name]:.0%}" for name in ("memory", "compute") if name in result
+                f"  {name} {result[name]:.0%}" for name in ("memory", "compute") if name in result
             ]
-            print(
+            write(
                 f"{model}  {chains:5d} chains  {result['updates_per_second']:12,.0f} a second"
-                f"  ratio {result['ratio']:.2f}  {'  '.join(shares)}",
-                flush=True,
+                f"  ratio {result['ratio']:.2f}{''.join(shares)}"
             )
 
 

@@ -1,6 +1,6 @@
 """Speed against hand-written and rival loops: the same work, side by side, medians.
 
-    python benchmarks/speed.py            # about 20 minutes: let nothing else run
+    python benchmarks/speed.py            # about half an hour: let nothing else run
     python benchmarks/speed.py --quick    # one round, logistic regression only, nothing written
     python benchmarks/speed.py --posteriors PYTHON
 
@@ -59,16 +59,18 @@ def write_contest(write, model, dtype, rounds):
 
 def write_rows(write, rounds):
     write(
-        "\nblr of 20 columns, float32: us per update against the number of rows (means of calls: an"
+        "\nblr of 20 columns, float32: us per update against the number of rows (means of calls: a"
     )
-    write("epoch's shuffle is in them); rows-alone: row numbers, and a copy of each batch's rows")
-    contenders = ("hand-jax", "pymc_sgmcmc-numba", "rows-alone")
-    write(f"  {'rows':>12}" + "".join(f"{who:>20}" for who in (*contenders, "numba less rows")))
+    write(
+        "new epoch's shuffle is in them); rows-alone: row numbers, and a copy of each batch's rows"
+    )
+    contenders = ("hand-jax", "pymc_sgmcmc-jax", "pymc_sgmcmc-numba", "rows-alone")
+    write(f"  {'rows':>12}" + "".join(f"{who:>20}" for who in contenders))
     for rows in (10_000, 100_000, 1_000_000, 10_000_000):
-        options = ("float32", "--rows", rows, "--columns", 20, "--seconds", 12)
+        options = ("float32", "--rows", rows, "--columns", 20, "--seconds", 6)
         times = [[measure("blr", who, *options) for who in contenders] for _ in range(rounds)]
         us = [median(t["mean_us"] for t in of) for of in zip(*times, strict=True)]
-        write(f"  {rows:>12,}" + "".join(f"{u:>20.2f}" for u in (*us, us[1] - us[2])))
+        write(f"  {rows:>12,}" + "".join(f"{u:>20.2f}" for u in us))
 
 
 def write_compilation(write, models):
@@ -125,15 +127,17 @@ def main():
             except PackageNotFoundError:
                 yield f"{name} missing"
 
-    write(f"python benchmarks/speed.py --rounds {rounds}   ({time.strftime('%Y-%m-%d')})")
+    options = " --posteriors PYTHON" if args.posteriors else ""
+    write(f"python benchmarks/speed.py --rounds {rounds}{options}   ({time.strftime('%Y-%m-%d')})")
     write(f"{platform.machine()}, {os.cpu_count()} cores; " + ", ".join(packages()))
-    write(f"median of {rounds} interleaved rounds, each the median of repeated calls")
+    write(f"median of {rounds} interleaved rounds, each the median of repeated calls; pymc_sgmcmc")
+    write("draws rows in shuffled epochs, the others independently")
     for dtype in ("float32", "float64"):
         write_pymc_overhead(write, dtype, rounds)
     for dtype in ("float32", "float64"):
         write_contest(write, "blr", dtype, rounds)
-    write_rows(write, 1)
-    write_compilation(write, ["blr"])
+    write_rows(write, rounds)
+    write_compilation(write, ["blr"] if args.quick else ["blr", "mlp"])
     if not args.quick:
         for dtype in ("float32", "float64"):
             write_contest(write, "mlp", dtype, rounds)
