@@ -1,6 +1,6 @@
 """The table of samplers that the common tests run over, and what they run them with.
 
-A new sampler is one new row of `SAMPLERS`.
+A new sampler is one new row of `SAMPLERS`; its papers' update goes to `tests/references.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,6 +21,7 @@ from pymc_sgmcmc.gradients.batches import Batches
 from pymc_sgmcmc.gradients.source import gradient_source
 from pymc_sgmcmc.loop import Loop
 from pymc_sgmcmc.step import SGMCMCStep
+from tests.references import euler, psgld, sgld, sgnht, symmetric
 
 BACKENDS = ["NUMBA", "JAX", "CVM"]
 
@@ -41,10 +42,16 @@ class Sampler(NamedTuple):
     """Hyperparameters for exact gradients."""
     noisy_settings: dict[str, Any]
     """Hyperparameters for minibatches."""
+    reference: Callable | None
+    """The papers' update in NumPy; None where the sampler's own tests have it."""
 
     @property
     def name(self) -> str:
         return self.step.__name__
+
+    @property
+    def has_momentum(self) -> bool:
+        return "p" in self.algorithm().init([np.zeros(1)], np.random.default_rng(0))
 
     def algorithm(self, **settings) -> Algorithm:
         return self.step.algorithm_class(**{**self.settings, **settings})
@@ -58,23 +65,26 @@ A = {"concentration": 5.0}
 # PSGLD without minibatch noise is exact (for small steps) with alpha = 0 and Gamma only.
 EXACT = {"alpha": 0.0, "lam": 5.0, "gamma": True}
 # With minibatch noise V must average over many updates, or G correlates with the gradient.
-AVERAGED = {"alpha": 0.99, "lam": 1.0}
+AVERAGED = {"alpha": 0.99, "lam": 0.9}
 
 SAMPLERS = [
-    Sampler(sgm.SGLD, "linear", 0.01, 0.015, {"theta": 1}, {}, {}),
-    Sampler(sgm.PSGLD, "preconditioned", 0.025, 0.03, {"theta": 1}, EXACT, AVERAGED),
+    Sampler(sgm.SGLD, "linear", 0.01, 0.015, {"theta": 1}, {}, {}, sgld),
+    Sampler(sgm.PSGLD, "preconditioned", 0.025, 0.03, {"theta": 1}, EXACT, AVERAGED, psgld),
     # On a Gaussian E's theta is of order 2 by accident; its momentum shows the true order.
-    Sampler(sgm.SGHMC_E, "linear", 0.03, 0.03, {"theta": 2, "p": 1}, F, F),
-    Sampler(sgm.SGHMC_S, "linear", 0.03, 0.015, {"theta": 2, "p": 2}, F, F),
-    Sampler(sgm.SGNHT, "thermostat", 0.03, 0.03, {"theta": 1}, D, D),
-    Sampler(sgm.MSGNHT_E, "thermostat", 0.03, 0.03, {"theta": 1}, D, D),
-    Sampler(sgm.MSGNHT_S, "thermostat", 0.03, 0.015, {"theta": 2}, D, D),
-    Sampler(sgm.SGRLD, "simplex", 0.002, 0.015, {"theta": 1}, A, A),
+    Sampler(sgm.SGHMC_E, "linear", 0.03, 0.03, {"theta": 2, "p": 1}, F, F, euler),
+    Sampler(sgm.SGHMC_S, "linear", 0.03, 0.015, {"theta": 2, "p": 2}, F, F, symmetric),
+    Sampler(sgm.SGNHT, "thermostat", 0.03, 0.03, {"theta": 1}, D, D, sgnht),
+    Sampler(sgm.MSGNHT_E, "thermostat", 0.03, 0.03, {"theta": 1}, D, D, euler),
+    Sampler(sgm.MSGNHT_S, "thermostat", 0.03, 0.015, {"theta": 2}, D, D, symmetric),
+    Sampler(sgm.SGRLD, "simplex", 0.002, 0.015, {"theta": 1}, A, A, None),
 ]
 SIMPLEX = [s for s in SAMPLERS if s.kind == "simplex"]
 UNCONSTRAINED = [s for s in SAMPLERS if s.kind != "simplex"]
 LINEAR = [s for s in SAMPLERS if s.kind == "linear"]
 THERMOSTATS = [s for s in SAMPLERS if s.kind == "thermostat"]
+WITH_MOMENTUM = [s for s in UNCONSTRAINED if s.has_momentum]
+LANGEVIN = [s for s in SAMPLERS if not s.has_momentum]
+"""Without momentum: an element's update is a Gaussian draw, given theta."""
 
 
 # ---- one update, evaluated in Python -------------------------------------------------------
