@@ -183,12 +183,17 @@ class OneUpdate:
 
 
 def stationary_covariance(
-    algorithm: Algorithm, precision: np.ndarray, h: float, gradient_noise: np.ndarray | float = 0.0
+    algorithm: Algorithm,
+    precision: np.ndarray,
+    h: float,
+    gradient_noise: np.ndarray | float = 0.0,
+    xi: float | None = None,
 ) -> np.ndarray:
     """Exact covariance of (theta, p) on N(0, precision^-1) of a sampler whose updates are affine.
 
     Solves S = M S M' + Q, with M and Q read off the algorithm's own update. ``gradient_noise`` is
-    the covariance of the gradient's estimate.
+    the covariance of the gradient's estimate. ``xi`` is the value at which a thermostat stands,
+    for those that only then are affine.
     """
     d = len(precision)
     error = pt.vector("error", dtype="float64")
@@ -203,6 +208,7 @@ def stationary_covariance(
 
     def image(x):
         state = {"p": [x[d:n]]} if has_p else {}
+        state |= {} if xi is None else {"xi": [np.asarray(xi)]}
         theta, state = update([x[:d]], state, h, [x[n : n + d]], inputs=[x[n + d :]])
         return np.concatenate([theta[0], *state.get("p", [])])
 
@@ -212,6 +218,17 @@ def stationary_covariance(
     Q = from_noise @ from_noise.T
     Q = Q + from_gradient @ (gradient_noise * np.eye(d)) @ from_gradient.T
     return solve_discrete_lyapunov(M, Q)
+
+
+def stationary_law(points: np.ndarray, density: np.ndarray) -> np.ndarray:
+    """Stationary probabilities of a chain on a line, on a grid that follows its scale.
+
+    ``density[i, j]`` is that of moving to point i from point j.
+    """
+    balance = density * np.gradient(points)[:, None]
+    balance = balance / balance.sum(axis=0) - np.eye(len(points))
+    balance[-1] = 1.0  # one equation is superfluous; the probabilities sum to 1
+    return np.linalg.solve(balance, np.eye(len(points))[-1])
 
 
 # ---- many updates, compiled ----------------------------------------------------------------

@@ -96,7 +96,9 @@ N_DATA = 7
 
 def gradient(theta):
     g_w, g_b = likelihood_gradient(*theta)
-    return SimpleNamespace(total=[g_w - theta[0], g_b], mean_likelihood=[g_w / N_DATA, g_b / N_DATA])
+    return SimpleNamespace(
+        total=[g_w - theta[0], g_b], mean_likelihood=[g_w / N_DATA, g_b / N_DATA]
+    )
 
 
 @pytest.mark.parametrize("sampler", UNCONSTRAINED, ids=lambda s: s.name)
