@@ -176,13 +176,21 @@ def test_initial_state(sampler):
 def test_diagnostics_are_named(sampler):
     algorithm = sampler.algorithm()
     theta = [np.zeros(shape) for shape in SHAPES]
-    state = algorithm.init(theta, np.random.default_rng(2))
+    rng = np.random.default_rng(2)
+    # at random: means over variables of different sizes show what they are means of
+    state = {
+        name: [np.asarray(rng.normal(size=np.shape(a))) for a in arrays]
+        for name, arrays in algorithm.init(theta, rng).items()
+    }
     symbols = {name: [pt.constant(a) for a in arrays] for name, arrays in state.items()}
     scalars = algorithm.diagnostics(symbols)
     assert len(scalars) == len(algorithm.statistics)
     values = [float(s.eval(mode=PYTHON)) for s in scalars]
-    if values:
+    expected = {}
+    if "p" in state:
         p = np.concatenate([np.ravel(a) for a in state["p"]])
-        np.testing.assert_allclose(values[0], np.mean(p * p))
-    if len(values) > 1:
-        np.testing.assert_allclose(values[1], algorithm.diffusion)
+        expected["kinetic_temperature"] = np.mean(p * p)
+    if "xi" in state:
+        expected["thermostat"] = np.mean(np.concatenate([np.ravel(a) for a in state["xi"]]))
+    assert algorithm.statistics == tuple(expected)
+    np.testing.assert_allclose(values, list(expected.values()))

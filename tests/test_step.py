@@ -11,6 +11,7 @@ import arviz as az
 import cloudpickle
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from pymc.step_methods.compound import Competence
 from pymc.step_methods.state import equal_dataclass_values
@@ -18,6 +19,8 @@ from pymc.step_methods.state import equal_dataclass_values
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.loop import Loop
+from tests.samplers import SAMPLERS, THERMOSTATS, UNCONSTRAINED
+from tests.targets import DirichletCategorical
 
 RUN = dict(progressbar=False, compute_convergence_checks=False)
 JAX = {"mode": "JAX"}
@@ -83,18 +86,30 @@ def test_restored_state_goes_on_identically(regression, mode, sampler, options):
             np.testing.assert_array_equal(x, z)
 
 
-@pytest.mark.parametrize("sampler", [sgm.MSGNHT_S, sgm.SGHMC_E, sgm.PSGLD])
+@pytest.mark.parametrize("sampler", UNCONSTRAINED, ids=lambda s: s.name)
 def test_thin_leaves_out_draws_and_changes_nothing_else(regression, sampler):
-    """Momentum, thermostat and so on are carried from draw to draw as from update to update."""
+    """Momentum, thermostat and so on are carried from draw to draw as from update to update.
+
+    The gradient's norm is the mean over a draw's updates, the other statistics are of its last.
+    """
 
     def draws(thin, n):
-        step = make_step(regression, sampler, thin=thin, compile_kwargs={"mode": PYTHON})
+        options = {"thin": thin, "self_check": False, "compile_kwargs": {"mode": PYTHON}}
+        step = make_step(regression, sampler.step, **options, **sampler.noisy_settings)
         step.setup_chain(np.random.default_rng(5), tune=0, draws=n)
-        point = regression.initial_point()
-        points = [point := step.step(point)[0] for _ in range(n)]
-        return np.array([[*p["w"], p["b"]] for p in points])
+        point, points, statistics = regression.initial_point(), [], []
+        for _ in range(n):
+            point, [stats] = step.step(point)
+            points.append([*point["w"], point["b"]])
+            statistics.append([stats.pop("gradient_norm"), *stats.values()])
+        return np.array(points), statistics
 
-    np.testing.assert_array_equal(draws(2, 6)[2::3], draws(6, 2))
+    (every_second, short), (every_sixth, long) = draws(2, 6), draws(6, 2)
+    np.testing.assert_array_equal(every_second[2::3], every_sixth)
+    norms = np.array([norm for norm, *_ in short]).reshape(2, 3)
+    assert np.ptp(norms, axis=1).min() > 0
+    np.testing.assert_allclose(norms.mean(axis=1), [norm for norm, *_ in long], rtol=1e-12)
+    assert [rest for _, *rest in short[2::3]] == [rest for _, *rest in long]
 
 
 def test_state_is_plain(regression):
@@ -140,22 +155,23 @@ def test_point_contract(regression):
 
 
 @pytest.mark.parametrize(
-    ("sampler", "own"),
-    [
-        (sgm.SGLD, set()),
-        (sgm.SGHMC_E, {"kinetic_temperature"}),
-        (sgm.MSGNHT_S, {"kinetic_temperature", "thermostat"}),
-    ],
+    ("sampler", "mode"),
+    [(s, PYTHON) for s in SAMPLERS] + [(SAMPLERS[-1], "JAX"), (THERMOSTATS[-1], "JAX")],
+    ids=lambda value: getattr(value, "name", "PYTHON" if value is PYTHON else value),
 )
-def test_statistics(regression, sampler, own):
+def test_statistics(regression, sampler, mode):
     """Scalars, always there, none that is reserved for HMC."""
-    step = make_step(regression, sampler, compile_kwargs=JAX)
+    model = DirichletCategorical().rows() if sampler.kind == "simplex" else regression
+    own = {"kinetic_temperature"} if sampler.has_momentum else set()
+    own |= {"thermostat"} if sampler.kind == "thermostat" else set()
+    options = {"self_check": False, "compile_kwargs": {"mode": mode}}
+    step = make_step(model, sampler.step, **options, **sampler.noisy_settings)
     common = {"step_size", "potential", "gradient_norm", "nonfinite", "n_updates", "warning"}
     assert set(step.stats_dtypes_shapes) == common | own
-    _, [stats] = step.step(regression.initial_point())
+    _, [stats] = step.step(model.initial_point())
     assert set(stats) == common | own
     assert all(np.ndim(value) == 0 for value in stats.values())
-    stats = sample(regression, step).sample_stats
+    stats = sample(model, step).sample_stats
     assert set(stats.data_vars) == (common | own) - {"warning"}
     assert not {"diverging", "energy", "acceptance_rate", "lp"} & set(stats.data_vars)
     np.testing.assert_array_equal(stats["n_updates"][0], 7 * np.arange(6, 26))
@@ -226,6 +242,16 @@ def test_signature_tells_all_arguments():
         pm.Normal("x")
         with pytest.raises(TypeError, match=r"SGLD has no argument 'diffusion'"):
             sgm.SGLD(step_size=0.1, diffusion=1.0)
+
+
+@pytest.mark.parametrize("mode", ["NUMBA", "JAX"])
+def test_backend_of_pm_sample(regression, mode):
+    """It is for the steps that PyMC makes: one that exists already keeps its own, and its draws."""
+    step = make_step(regression, compile_kwargs={"mode": mode})
+    alone = sample(regression, step, draws=5).posterior
+    for options in ({"backend": mode.lower()}, {"compile_kwargs": {"mode": PYTHON}}):
+        beside = sample(regression, step, draws=5, **options).posterior
+        np.testing.assert_array_equal(beside["w"], alone["w"])
 
 
 def test_compound_with_other_steps(regression):
@@ -323,6 +349,33 @@ def test_nonfinite_update_loses_nothing(regression, caplog):
     assert len(warnings) == 2
     for text in ("MSGNHT_S", "1e+12", "update 10", "smaller step_size"):
         assert text in warnings[0]
+    assert any(f"'{v.name}' became non-finite" in warnings[0] for v in step.vars)
+
+
+def test_warning_names_the_variable_the_update_and_its_step_size():
+    """The second of two variables, at the fourth of a draw's updates: the gradient after a leap."""
+    with pm.Model() as model:
+        pm.Normal("calm")
+        steep = pm.Normal("steep")
+        pm.Potential("wall", -pt.exp(steep**2))
+    step = make_step(
+        model,
+        sgm.SGLD,
+        step_size=lambda update: 1e-3 if update < 10 else 1e5 + 1000 * update,
+        batch_size=None,
+        thin=4,
+        compile_kwargs={"mode": PYTHON},
+    )
+    point, said = model.initial_point(), []
+    step.setup_chain(np.random.default_rng(1), tune=0, draws=5)
+    for _ in range(5):
+        point, [stats] = step.step(point)
+        said.append(stats["warning"])
+    assert [warning is not None for warning in said] == [False, False, True, False, False]
+    assert said[2].extra == {"variable": "steep", "update": 11, "step_size": 111000.0}
+    assert said[2].step == 11
+    for text in ("SGLD", "'steep' became non-finite at update 11", "step size 1.11e+05"):
+        assert text in said[2].message
 
 
 def test_a_bad_start_of_a_chain_is_an_error(regression):
@@ -433,29 +486,42 @@ SCRIPT = """
             run = dict(step=step, draws=10, tune=5, chains=2, random_seed=1, progressbar=False,
                        compute_convergence_checks=False)
             here = pm.sample(cores=1, **run)
-            there = pm.sample(cores=2, mp_ctx="%(method)s", **run)
-        np.testing.assert_array_equal(here.posterior["w"], there.posterior["w"])
-        print("IDENTICAL")
+            for method in %(methods)s:
+                there = pm.sample(cores=2, mp_ctx=method, **run)
+                np.testing.assert_array_equal(here.posterior["w"], there.posterior["w"])
+                print("IDENTICAL under", method)
 
     if __name__ == "__main__":
         main()
 """
 
 
-def run_script(tmp_path, mode, method):
+def run_script(tmp_path, mode, *methods):
     path = tmp_path / "script.py"
-    path.write_text(textwrap.dedent(SCRIPT % {"mode": mode, "method": method}))
+    path.write_text(textwrap.dedent(SCRIPT % {"mode": mode, "methods": methods}))
+    flags = {} if mode != "CVM" else {"PYTENSOR_FLAGS": ""}  # the tests' own turn the compiler off
     return subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=os.environ | flags,
     )
 
 
 @pytest.mark.parametrize(
-    ("mode", "method"), [("NUMBA", "spawn"), ("NUMBA", "forkserver"), ("JAX", "forkserver")]
+    ("mode", "methods"),
+    [
+        ("NUMBA", ["spawn", "forkserver"]),
+        ("JAX", ["spawn", "forkserver"]),
+        ("CVM", ["forkserver"]),
+    ],
 )
-def test_worker_processes_give_the_same_draws(tmp_path, mode, method):
-    result = run_script(tmp_path, mode, method)
-    assert "IDENTICAL" in result.stdout, result.stderr
+def test_worker_processes_give_the_same_draws(tmp_path, mode, methods):
+    result = run_script(tmp_path, mode, *methods)
+    for method in methods:
+        assert f"IDENTICAL under {method}" in result.stdout, result.stderr
 
 
 def test_jax_under_fork_is_refused_not_hung(tmp_path):
