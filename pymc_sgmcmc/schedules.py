@@ -14,9 +14,9 @@ import numpy as np
 StepSize = float | Callable[[int], float]
 
 
-def _positive(name: str, value: float) -> None:
+def _positive(name: str, value: float, remedy: str) -> None:
     if not (np.isfinite(value) and value > 0):
-        raise ValueError(f"{name} must be a positive finite number, got {value!r}.")
+        raise ValueError(f"{name} must be a positive finite number, got {value!r}. {remedy}")
 
 
 class Schedule(ABC):
@@ -51,7 +51,8 @@ class Constant(Schedule):
     value: float
 
     def __post_init__(self):
-        _positive("step_size", self.value)
+        remedy = "Start small, at 1e-4 say, and double it while no update becomes non-finite."
+        _positive("step_size", self.value, remedy)
 
     def step_size(self, update, updates_per_epoch):
         return np.full_like(update, self.value)
@@ -89,7 +90,8 @@ class PolynomialDecay(Schedule):
 
     def __post_init__(self):
         for name in "abc":
-            _positive(f"PolynomialDecay({name}=)", getattr(self, name))
+            remedy = "For example: PolynomialDecay(a=0.01, b=1000, c=0.33)."
+            _positive(f"PolynomialDecay({name}=)", getattr(self, name), remedy)
 
     def step_size(self, update, updates_per_epoch):
         return self.a * (self.b + update) ** -self.c
@@ -128,8 +130,9 @@ class BlockDecay(Schedule):
     factor: float = 0.5
 
     def __post_init__(self):
-        _positive("BlockDecay(initial=)", self.initial)
-        _positive("BlockDecay(every=)", self.every)
+        remedy = "For example: BlockDecay(initial=0.01, every=10, factor=0.5)."
+        _positive("BlockDecay(initial=)", self.initial, remedy)
+        _positive("BlockDecay(every=)", self.every, remedy)
         if self.unit not in ("epochs", "updates"):
             raise ValueError(f"BlockDecay(unit=) must be 'epochs' or 'updates', got {self.unit!r}.")
         if not 0 < self.factor <= 1:
@@ -174,7 +177,8 @@ class Cyclical(Schedule):
     floor: float = 0.0
 
     def __post_init__(self):
-        _positive("Cyclical(initial=)", self.initial)
+        remedy = "For example: Cyclical(initial=0.01, period=1000)."
+        _positive("Cyclical(initial=)", self.initial, remedy)
         if not self.period >= 1:
             raise ValueError(f"Cyclical(period=) must be at least 1 update, got {self.period!r}.")
         if not 0 <= self.floor < 1:

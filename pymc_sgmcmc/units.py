@@ -11,11 +11,21 @@ the same per datum        gradient divided by N: lambda' = N h^2     h = sqrt(la
 
 import math
 
+REMEDIES = {
+    "eta": "It is the square of the step size, 1e-4 for a step size of 0.01.",
+    "a": "It is the injected noise, D times the step size: 0.01 for example.",
+    "learning_rate": "It is the square of the step size, 1e-4 for a step size of 0.01 (times "
+    "per_datum=, if that is given).",
+    "momentum_decay": "It is the fraction of the momentum lost in an update: 0.01 for example.",
+    "per_datum": "It is the number of rows of all the data; leave it out if the gradient is not "
+    "divided by it.",
+}
+
 
 def _check(name: str, value: float, at_least_zero: bool = False) -> float:
     if not (math.isfinite(value) and (value > 0 or (at_least_zero and value == 0))):
         bound = ">= 0" if at_least_zero else "> 0"
-        raise ValueError(f"{name} must be a finite number {bound}, got {value!r}.")
+        raise ValueError(f"{name} must be a finite number {bound}, got {value!r}. {REMEDIES[name]}")
     return value
 
 

@@ -167,7 +167,10 @@ def test_free_variable_for_each_row_without_dims():
 
 def test_discrete_variable():
     model = observed(lambda mu: pm.Normal("y", pm.Poisson("k", 3) + mu, observed=REAL))
-    refused(model, "'k' is discrete", "Metropolis", batch_size=5)
+    refused(
+        model, r"'k' is discrete \(int64\)", r"latents=sgm\.Gibbs\(\['k'\]\)", "pm.Metropolis",
+        batch_size=5,
+    )  # fmt: skip
 
 
 def test_unknown_variable():
@@ -309,3 +312,20 @@ def test_parameter_out_of_its_range():
     model = observed(lambda mu: pm.Normal("y", 0, mu, observed=REAL))
     refused(model, r"'y' \(sigma > 0 does not hold\)", "initval=", error=SamplingError,
             batch_size=5, initial_point={"mu": np.array(-1.0)})  # fmt: skip
+
+
+@pytest.mark.parametrize("thin", [0, -1, 2.5, 10.0, "10", None, np.nan])
+def test_thin(thin):
+    refused(MODELS["linear"](), f"thin={thin!r} must be a whole number .*, at least 1", thin=thin)
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.0, 1, 1.5, np.nan])
+def test_alpha(alpha):
+    with MODELS["linear"](), pytest.raises(ValueError, match=rf"alpha must .*\[0, 1\).* {alpha!r}"):
+        sgm.PSGLD(step_size=0.01, alpha=alpha)
+
+
+@pytest.mark.parametrize("lam", [0, -1.0, np.nan, np.inf])
+def test_lam(lam):
+    with MODELS["linear"](), pytest.raises(ValueError, match=f"lam must be positive.* {lam!r}"):
+        sgm.PSGLD(step_size=0.01, lam=lam)

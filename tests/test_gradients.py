@@ -233,6 +233,41 @@ def test_written_with_minibatch(kind, dtype, streams):
     assert_unbiased(model, source, full_model=with_minibatches(kind, None))
 
 
+LABELS = ["bool", "int8", "uint8", "int16", "int32", "int64", "float32", "float64"]
+AS_THEY_ARE = {
+    "float64": ["bool", "uint8", "int32", "float64"],
+    "float32": ["bool", "uint8", "int16", "float32"],
+}
+"""Types that PyMC does not cast: others it refuses in pm.Minibatch, before we see them."""
+
+
+@pytest.mark.parametrize("floatX", AS_THEY_ARE)
+@pytest.mark.parametrize("dtype", LABELS)
+def test_labels_of_any_type(dtype, floatX):
+    """Plain arrays of 0 and 1, with ``batch_size`` and by pm.Minibatch."""
+
+    def build(batches):
+        x, y = models.X[:, 0].astype(floatX), (models.REAL > 0.3).astype(dtype)
+        if batches:
+            x, y = pm.Minibatch(x, y, batch_size=5)
+        with pm.Model() as model:
+            p = pm.math.sigmoid(pm.Normal("w", 0, 1) * x)
+            pm.Bernoulli("y", p, observed=y, total_size=N if batches else None)
+        return model
+
+    rtol = 1e-9 if floatX == "float64" else 1e-5
+    with pytensor.config.change_flags(floatX=floatX):
+        full = build(batches=False)
+        source = gradient_source(full, full.value_vars, batch_size=5)
+        assert {str(g.dtype) for g in [*source.prior, *source.likelihood]} == {floatX}
+        assert_unbiased(full, source, rtol=rtol)
+        if dtype in AS_THEY_ARE[floatX]:
+            model = build(batches=True)
+            assert_unbiased(
+                model, gradient_source(model, model.value_vars), rtol=rtol, full_model=full
+            )
+
+
 def test_new_data_in_a_model_written_with_minibatch():
     rng = np.random.default_rng(5)
 

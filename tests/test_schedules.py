@@ -67,20 +67,32 @@ def test_callable_is_given_plain_update_numbers():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: as_schedule(0), r"step_size must be a positive finite number, got 0"),
+        (
+            lambda: as_schedule(0),
+            r"step_size must be a positive finite number, got 0\. Start small, at 1e-4",
+        ),
         (lambda: as_schedule(-1), r"step_size .* positive .* got -1"),
         (lambda: as_schedule(np.nan), r"step_size .* positive .* got nan"),
-        (lambda: PolynomialDecay(a=0.0), r"PolynomialDecay\(a=\) .* positive .* got 0.0"),
+        (
+            lambda: PolynomialDecay(a=0.0),
+            r"PolynomialDecay\(a=\) .* positive .* got 0\.0\. .* PolynomialDecay\(a=0\.01",
+        ),
         (lambda: PolynomialDecay(1, b=-1), r"PolynomialDecay\(b=\) .* got -1"),
         (lambda: PolynomialDecay(1, c=np.inf), r"PolynomialDecay\(c=\) .* got inf"),
-        (lambda: BlockDecay(-0.1, 3), r"BlockDecay\(initial=\) .* got -0.1"),
+        (
+            lambda: BlockDecay(-0.1, 3),
+            r"BlockDecay\(initial=\) .* got -0\.1\. .* BlockDecay\(initial=0\.01",
+        ),
         (lambda: BlockDecay(0.1, 0), r"BlockDecay\(every=\) .* got 0"),
         (
             lambda: BlockDecay(0.1, 3, "draws"),
             r"BlockDecay\(unit=\).*'epochs' or 'updates'.*'draws'",
         ),
         (lambda: BlockDecay(0.1, 3, factor=1.5), r"BlockDecay\(factor=\).*\(0, 1\].*1.5"),
-        (lambda: Cyclical(0.0, 3), r"Cyclical\(initial=\) .* got 0.0"),
+        (
+            lambda: Cyclical(0.0, 3),
+            r"Cyclical\(initial=\) .* got 0\.0\. .* Cyclical\(initial=0\.01",
+        ),
         (lambda: Cyclical(0.1, np.nan), r"Cyclical\(period=\) .* got nan"),
         (lambda: Cyclical(0.1, 0), r"Cyclical\(period=\) must be at least 1 update, got 0"),
         (lambda: Cyclical(0.1, 3, floor=1.0), r"Cyclical\(floor=\).*\[0, 1\).*1.0"),
