@@ -237,9 +237,9 @@ def stationary_law(points: np.ndarray, density: np.ndarray) -> np.ndarray:
 class Chain:
     """The compiled loop of an algorithm on a model, called always with the same length."""
 
-    def __init__(self, model, algorithm, mode: str | Mode, batch_size: int | None = None):
+    def __init__(self, model, algorithm, mode: str | Mode, **batches):
         self.algorithm = algorithm
-        self.source = gradient_source(model, list(model.value_vars), batch_size=batch_size)
+        self.source = gradient_source(model, list(model.value_vars), **batches)
         start = model.initial_point()
         self.start = [np.asarray(start[v.name]) for v in self.source.vars]
         state = algorithm.init(self.start, np.random.default_rng(0))

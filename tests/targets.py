@@ -162,11 +162,17 @@ class DirichletCategorical:
             pm.Multinomial("n", self.n_rows, pi, observed=np.tile(self.counts, (n, 1)))
         return model
 
-    def rows(self) -> pm.Model:
-        """One simplex and a row for each observation."""
-        with pm.Model(coords={"obs": range(self.n_rows)}) as model:
-            category = pm.Data("category", np.repeat(range(3), self.counts), dims="obs")
-            pm.Categorical("y", pm.Dirichlet("pi", self.alpha), observed=category, dims="obs")
+    def rows(self, replicas: int | None = None) -> pm.Model:
+        """A row for each observation, of one simplex or of several that see the same."""
+        category, shape = np.repeat(range(3), self.counts), None
+        if replicas is not None:
+            category, shape = np.tile(category[:, None], replicas), (replicas, 3)
+        dims = ("obs", "replica")[: category.ndim]
+        coords = {"obs": range(self.n_rows), "replica": range(replicas or 1)}
+        with pm.Model(coords=coords) as model:
+            category = pm.Data("category", category, dims=dims)
+            pi = pm.Dirichlet("pi", self.alpha, shape=shape)
+            pm.Categorical("y", pi, observed=category, dims=dims)
         return model
 
     @staticmethod
