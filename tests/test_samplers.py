@@ -355,14 +355,14 @@ def test_minibatch_noise_on_simplexes(sampler, mode):
     algorithm = sampler.step.algorithm_class(**sampler.noisy_settings)
     model = target.rows(replicas=16)
     chain = Chain(model, algorithm, mode, batch_size=batch_size, minibatch_dim="obs")
-    theta, _ = chain.run(h, seed=15, snapshots=1000, every=100, burn_in=50)
+    theta, _ = chain.run(h, seed=15, snapshots=2000, every=100, burn_in=50)
     pi = target.simplex(theta[0])
     k = h * target.n_rows / (2 * A)
     excess = k * (target.n_rows / batch_size + 1) / 2
     var = target.sd**2 * (1 + excess)
-    # All replicas see the same rows: blocks of time are independent, not they. A quarter of the
-    # excess (0.25), and 5 standard errors of about 1%, stay below what noise of 1.2 times the
-    # variance would add.
+    # All replicas see the same rows: blocks of time are independent, not they. Allowed are a
+    # quarter of the excess, 5%, and 5 standard errors of about 1%: noise of 1.2 times the
+    # variance adds 20%.
     assert_mean(blocks(pi).mean(axis=1), target.mean, 0.05 * target.sd)
     squares = (pi - target.mean) ** 2
     assert_mean(blocks(squares).mean(axis=1), var, 0.25 * excess * target.sd**2)
