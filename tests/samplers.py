@@ -53,6 +53,12 @@ class Sampler(NamedTuple):
     def has_momentum(self) -> bool:
         return "p" in self.algorithm().init([np.zeros(1)], np.random.default_rng(0))
 
+    @property
+    def has_one_thermostat(self) -> bool:
+        """For all variables together."""
+        state = self.algorithm().init([np.zeros(1)] * 2, np.random.default_rng(0))
+        return len(state.get("xi", [])) == 1
+
     def algorithm(self, **settings) -> Algorithm:
         return self.step.algorithm_class(**{**self.settings, **settings})
 

@@ -41,7 +41,11 @@ def grouped(algorithm, *positions):
 
 TWO_GRADIENTS = type("TwoGradients", (MultivariateThermostatSymmetric,), {"word": "OBABO"})
 ALGORITHMS = [
-    *(s.step.algorithm_class(**s.noisy_settings) for s in UNCONSTRAINED if s.step is not sgm.SGNHT),
+    *(
+        s.step.algorithm_class(**s.noisy_settings)
+        for s in UNCONSTRAINED
+        if not s.has_one_thermostat
+    ),
     TWO_GRADIENTS(),
 ]
 
@@ -50,7 +54,7 @@ ALGORITHMS = [
 def test_groups_of_one_sampler_are_that_sampler(algorithm):
     """Bit for bit, given the same noise: any division of the variables, any order of them.
 
-    (SGNHT has one thermostat for all of a step's variables, so groups have one each.)
+    (One thermostat for all of a step's variables: groups have one each.)
     """
     rng = np.random.default_rng(0)
     theta = [np.asarray(rng.normal(size=shape)) for shape in SHAPES]

@@ -169,7 +169,8 @@ def test_initial_state(sampler):
         assert abs(state["p"][0].var() - 1) < 5 * np.sqrt(2 / 20_000)
     if "xi" in state:
         assert all(np.all(x == algorithm.diffusion) for x in state["xi"])
-        assert len(state["xi"]) == (1 if sampler.step is sgm.SGNHT else 2)
+        shapes = [()] if sampler.has_one_thermostat else [t.shape for t in theta]
+        assert [x.shape for x in state["xi"]] == shapes
 
 
 @pytest.mark.parametrize("sampler", UNCONSTRAINED, ids=lambda s: s.name)
