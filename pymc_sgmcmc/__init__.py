@@ -14,6 +14,7 @@ from pymc_sgmcmc.schedules import BlockDecay, Cyclical, PolynomialDecay
 from pymc_sgmcmc.sghmc import SGHMC_E, SGHMC_S
 from pymc_sgmcmc.sgld import SGLD
 from pymc_sgmcmc.sgnht import SGNHT
+from pymc_sgmcmc.sgnht_s import SGNHT_S
 from pymc_sgmcmc.sgrld import SGRLD
 from pymc_sgmcmc.storage.recorder import KeptDraws
 from pymc_sgmcmc.storage.store import ZarrStore
@@ -30,6 +31,7 @@ __all__ = [
     "SGHMC_S",
     "SGLD",
     "SGNHT",
+    "SGNHT_S",
     "SGRLD",
     "BlockDecay",
     "Cyclical",

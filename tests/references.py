@@ -70,3 +70,21 @@ def sgnht(theta, s, z, h, settings, gradient):
     n = sum(np.size(p) for p in s.p)
     s.xi = [xi + (sum(np.sum(p * p) for p in s.p) / n - 1) * h]
     return theta
+
+
+def sgnht_symmetric(theta, s, z, h, settings, gradient):
+    """High-order paper, eq 3, with the xi of the SGNHT paper, eq 6."""
+    D = settings["diffusion"]
+    n = sum(np.size(p) for p in s.p)
+
+    def half_A(theta):
+        s.xi = [s.xi[0] + h / 2 * (sum(np.sum(p * p) for p in s.p) / n - 1)]
+        return [t + h / 2 * p for t, p in zip(theta, s.p, strict=True)]
+
+    theta = half_A(theta)
+    half_B = np.exp(-h / 2 * s.xi[0])
+    s.p = [
+        (p * half_B + h * g + np.sqrt(2 * D * h) * zi) * half_B
+        for p, g, zi in zip(s.p, gradient(theta).total, z, strict=True)
+    ]
+    return half_A(theta)

@@ -21,7 +21,7 @@ from pymc_sgmcmc.gradients.batches import Batches
 from pymc_sgmcmc.gradients.source import gradient_source
 from pymc_sgmcmc.loop import Loop
 from pymc_sgmcmc.step import SGMCMCStep
-from tests.references import euler, psgld, sgld, sgnht, symmetric
+from tests.references import euler, psgld, sgld, sgnht, sgnht_symmetric, symmetric
 
 BACKENDS = ["NUMBA", "JAX", "CVM"]
 
@@ -80,6 +80,7 @@ SAMPLERS = [
     Sampler(sgm.SGHMC_E, "linear", 0.03, 0.03, {"theta": 2, "p": 1}, F, F, euler),
     Sampler(sgm.SGHMC_S, "linear", 0.03, 0.015, {"theta": 2, "p": 2}, F, F, symmetric),
     Sampler(sgm.SGNHT, "thermostat", 0.03, 0.03, {"theta": 1}, D, D, sgnht),
+    Sampler(sgm.SGNHT_S, "thermostat", 0.03, 0.015, {"theta": 2}, D, D, sgnht_symmetric),
     Sampler(sgm.MSGNHT_E, "thermostat", 0.03, 0.03, {"theta": 1}, D, D, euler),
     Sampler(sgm.MSGNHT_S, "thermostat", 0.03, 0.015, {"theta": 2}, D, D, symmetric),
     Sampler(sgm.SGRLD, "simplex", 0.002, 0.015, {"theta": 1}, A, A, None),
