@@ -432,7 +432,8 @@ def test_warning_names_the_variable_the_update_and_its_step_size():
         point, [stats] = step.step(point)
         said.append(stats["warning"])
     assert [warning is not None for warning in said] == [False, False, True, False, False]
-    assert said[2].extra == {"variable": "steep", "update": 11, "step_size": 111000.0}
+    expected = {"variable": "steep", "name": "'steep'", "update": 11, "step_size": 111000.0}
+    assert said[2].extra == expected
     assert said[2].step == 11
     for text in ("SGLD", "'steep' became non-finite at update 11", "step size 1.11e+05"):
         assert text in said[2].message
