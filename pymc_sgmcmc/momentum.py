@@ -14,7 +14,10 @@ from pymc_sgmcmc.splitting import Phase, Thermostat, integrate
 def check_nonnegative(name: str, value: float) -> None:
     """Refuse a negative or non-finite hyperparameter by name."""
     if not (np.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} must be a finite number >= 0, got {value!r}.")
+        raise ValueError(
+            f"{name} must be a finite number >= 0, got {value!r}: the injected noise has the "
+            f"variance 2 {name} step_size an update (default 1)."
+        )
 
 
 def momentum(theta: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:

@@ -35,9 +35,15 @@ class PreconditionedLangevin(Algorithm):
 
     def __post_init__(self):
         if not 0 <= self.alpha < 1:
-            raise ValueError(f"alpha must lie in [0, 1), got {self.alpha!r}.")
+            raise ValueError(
+                f"alpha must lie in [0, 1), got {self.alpha!r}: V is then the mean of about "
+                "1 / (1 - alpha) squared gradients (default 0.99)."
+            )
         if not (np.isfinite(self.lam) and self.lam > 0):
-            raise ValueError(f"lam must be positive and finite, got {self.lam!r}.")
+            raise ValueError(
+                f"lam must be positive and finite, got {self.lam!r}: the preconditioner is at most "
+                "1 / lam (default 1e-5)."
+            )
 
     def init(self, theta, rng):
         return {"V": [np.zeros_like(t) for t in theta]}

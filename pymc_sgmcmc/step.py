@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import field, fields
+from itertools import chain
 from math import fsum, isfinite
 from typing import Any, ClassVar, NamedTuple
 
@@ -105,7 +106,10 @@ class SGMCMCStep(BlockedStep):
     ):
         self.schedule = as_schedule(step_size)
         if not isinstance(thin, int | np.integer) or thin < 1:
-            raise ValueError(f"thin={thin!r} must be a whole number of updates, at least 1.")
+            raise ValueError(
+                f"thin={thin!r} must be a whole number of updates a draw, at least 1: pass thin=1 "
+                "to keep every update."
+            )
         self.thin = int(thin)
         self.batch_size = batch_size
         self.replacement = replacement
@@ -395,7 +399,7 @@ class SGMCMCStep(BlockedStep):
         self._begin(point)
         theta, others = self._split(point)
         potential, done = np.nan, 0
-        norms: list[float] = []
+        norms: list[np.ndarray] = []
         diagnostics: list[Any] = [np.nan] * len(self.statistics)
         failure: tuple[int, int] | None = None
         while done < self.thin and failure is None:
@@ -409,7 +413,7 @@ class SGMCMCStep(BlockedStep):
                 diagnostics = outcome.diagnostics
                 potential = float(np.asarray(outcome.potential))
                 # Kept apart: their mean must not depend on how updates are split into calls.
-                norms += np.asarray(outcome.gradient_norms).tolist()
+                norms.append(np.asarray(outcome.gradient_norms))
             else:
                 if self.n_updates == 0:
                     check_start(self.model, self.source, point)
@@ -423,7 +427,7 @@ class SGMCMCStep(BlockedStep):
             **dict(zip(self.step_size_names, h[-1:].ravel().tolist(), strict=True)),
             **shown,
             "potential": potential if failure is None else np.nan,
-            "gradient_norm": fsum(norms) / self.thin if failure is None else np.nan,
+            "gradient_norm": _exact_sum(norms) / self.thin if failure is None else np.nan,
             "nonfinite": failure is not None,
             "n_updates": self.n_updates,
             "warning": self._caution(shown) if failure is None else self._warn(*failure, h),
@@ -597,6 +601,11 @@ def _statistics(
         "n_updates": (np.int64, []),
         "warning": (SamplerWarning, None),
     }
+
+
+def _exact_sum(arrays: Sequence[np.ndarray]) -> float:
+    """Sum of all elements, rounded once."""
+    return fsum(chain.from_iterable(array.tolist() for array in arrays))
 
 
 def _map(function, state: dict[str, list]) -> dict[str, list]:

@@ -52,7 +52,7 @@ ValueError
     that is discrete or not the model's; for a model or ``data`` that cannot be cut into batches.
     The message names the argument or variable.
 pymc.exceptions.SamplingError
-    Where the gradient at the initial point is not finite."""
+    Where the log posterior or its gradient is not finite at the initial point."""
 
 
 def describe(cls: Any, constructor: Callable) -> None:

@@ -116,7 +116,7 @@ def test_links_between_pages_exist():
             assert path.exists() or made_by_script, f"{page.name}: {target}"
 
 
-@pytest.mark.parametrize(("name", "module"), [("SGNHT", "sgnht"), ("PSGLD", "psgld")])
+@pytest.mark.parametrize(("name", "module"), [("SGNHT_S", "sgnht_s"), ("PSGLD", "psgld")])
 def test_a_sampler_is_one_file(name, module, tmp_path):
     """Without its file and its two lines of __init__.py the rest of the package works."""
     package = tmp_path / "pymc_sgmcmc"
