@@ -1,9 +1,13 @@
 import os
+import signal
 
 import numpy as np
 import pymc as pm
 import pytensor
 import pytest
+
+# A shell's background jobs ignore Ctrl-C, which the tests send to themselves.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

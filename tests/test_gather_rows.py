@@ -14,6 +14,7 @@ from pymc_sgmcmc.loop import Loop
 from tests.samplers import SAMPLERS, Chain
 
 NUMBA = with_cheap_calls(pytensor.compile.get_mode("NUMBA"))
+QUICK = {"mode": "FAST_COMPILE"}
 LAYOUTS = {
     "rows": np.ascontiguousarray,
     "columns": np.asfortranarray,
@@ -21,7 +22,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "bool"])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_rows(dtype):
     arrays = [pt.tensor(dtype=dtype, shape=(None,) * k) for k in (1, 2, 3)]
     rows = pt.lvector()
@@ -58,13 +59,12 @@ def test_other_indices_stay_as_they_are():
         np.testing.assert_array_equal(result, value)
 
 
-@pytest.mark.parametrize(("mode", "expected"), [("NUMBA", 2), ("CVM", 0)])
-def test_loops_use_them_on_numba(regression, mode, expected):
+def test_loops_use_them(regression):
     """The features' rows and the observed values', in the scan."""
-    loop: Loop = Chain(regression, SAMPLERS[0].algorithm(), mode, batch_size=20).loop
+    loop: Loop = Chain(regression, SAMPLERS[0].algorithm(), "NUMBA", batch_size=20).loop
     (scan,) = (n.op for n in loop.function.maker.fgraph.toposort() if isinstance(n.op, Scan))
     inner = [type(node.op) for node in scan.fgraph.toposort()]
-    assert inner.count(GatherRows) == expected
+    assert inner.count(GatherRows) == 2
 
 
 def test_a_table_in_column_order_is_put_into_row_order():
@@ -76,7 +76,7 @@ def test_a_table_in_column_order_is_put_into_row_order():
         with pm.Model():
             w = pm.Normal("w", shape=3)
             pm.Normal("y", pm.Data("X", lay_out(X)) @ w, 1, observed=y)
-            step = SGLD(step_size=1e-3, batch_size=10, thin=5, rng=3)
+            step = SGLD(step_size=1e-3, batch_size=10, thin=5, rng=3, compile_kwargs=QUICK)
         assert all(np.asarray(c).flags.c_contiguous for c in step._constants)
         point = {"w": np.zeros(3)}
         draws.append([step.step(point)[0]["w"] for _ in range(3)])

@@ -45,6 +45,8 @@ class Rows:
     axis: int
     streamed: StreamedData | None = None
     """Where the rows come from, if the model's arrays are placeholders."""
+    fixed_size: bool = False
+    """Whether the model holds for batches of this size alone."""
 
     @property
     def n_rows(self) -> int:
@@ -113,8 +115,9 @@ class GradientSource:
 
     @property
     def determined(self) -> Tensors:
-        """What the inputs alone determine of the log posterior."""
-        return [self.log_prior, self.log_likelihood]
+        """What the inputs, as they are before sampling, determine of the log posterior."""
+        parts = [self.log_prior, self.log_likelihood]
+        return parts if self.streamed is None else parts[:1]  # the rows are still to come
 
     def init(self, rng: np.random.Generator) -> dict[str, list]:
         """Initial arrays of what is carried, by `state_names`."""
@@ -393,7 +396,8 @@ def _stream(number: int, array: Variable, batch_size: int) -> Rows:
         )
     check_batch_size(batch_size, array_value(array).shape[0])
     scale = pt.scalar(f"N/n_{number}", dtype=pytensor.config.floatX)
-    return Rows(pt.lvector(f"rows_{number}"), scale, batch_size, array, 0)
+    index = pt.lvector(f"rows_{number}")
+    return Rows(index, scale, batch_size, array, 0, fixed_size=True)
 
 
 def explicit_data(

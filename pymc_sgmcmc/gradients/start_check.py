@@ -13,10 +13,6 @@ from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
 from pymc_sgmcmc.gradients.self_check import MAX_ROWS
 from pymc_sgmcmc.gradients.source import GradientSource
 
-MAX_STREAMED_ROWS = 1_000
-"""Rows looked at of data that stays on disk."""
-
-
 IN_PYTHON: dict[str, Any] = {"mode": PYTHON, "on_unused_input": "ignore"}
 
 
@@ -27,15 +23,16 @@ class BadStart(SamplingError):
 def check_start(model: Model, source: GradientSource, point: PointType) -> None:
     """Refuse a point without a finite density, in Python: before anything is compiled.
 
-    Looks at all rows, at a random `MAX_ROWS` of them where there are more (bounded cost), or at
-    the first `MAX_STREAMED_ROWS` of streamed data.
+    Looks at all rows, or at a random `MAX_ROWS` of them where there are more (bounded cost); of a
+    model written with `pm.Minibatch` at one batch, of streamed data at none.
 
     Raises
     ------
     BadStart
         Naming the variables, the first rows without a density and the remedy.
     """
-    rows, data = _rows_and_data(source)
+    rows = _rows_of_one_batch(source)
+    data = [np.asarray(array_value(array), dtype=v.dtype) for array, v in source.data]
     values = [np.asarray(point[v.name], dtype=v.dtype) for v in (*source.vars, *source.others)]
     own, others = values[: len(source.vars)], values[len(source.vars) :]
     scales = [np.ones((), r.scale.dtype) for r in source.rows]
@@ -43,10 +40,10 @@ def check_start(model: Model, source: GradientSource, point: PointType) -> None:
         density = pytensor.function(source.inputs, source.determined, **IN_PYTHON)
         try:
             finite = np.isfinite(density(*own, *rows, *scales, *data, *others)).all()
-        except NotImplementedError:  # an operation that only a compiled backend has
-            return
         except ParameterValueError:
             finite = False
+        except (NotImplementedError, ValueError, TypeError, IndexError, AssertionError):
+            return  # only compiled, or only for batches of one size: the first update will tell
         if not finite:
             culprits = _without_density(model, point)
     if not finite:
@@ -58,20 +55,15 @@ def check_start(model: Model, source: GradientSource, point: PointType) -> None:
         )
 
 
-def _rows_and_data(source: GradientSource) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Row numbers of one large batch, and the arrays that they index."""
-    data = [array_value(array) for array, _ in source.data]
-    if source.streamed is not None:
-        head = source.streamed.head(MAX_STREAMED_ROWS)
-        data = [head.get(a.name, value) for (a, _), value in zip(source.data, data, strict=True)]
-        n_rows = len(next(iter(head.values())))
-        return [np.arange(n_rows)], data
+def _rows_of_one_batch(source: GradientSource) -> list[np.ndarray]:
+    """As many as the expressions can take, up to `MAX_ROWS`."""
     rng = np.random.default_rng(20241)
-    rows = [
-        np.arange(r.n_rows) if r.n_rows <= MAX_ROWS else rng.integers(r.n_rows, size=MAX_ROWS)
+    return [
+        np.arange(r.n_rows)
+        if r.n_rows <= MAX_ROWS and not r.fixed_size
+        else rng.integers(r.n_rows, size=r.batch_size if r.fixed_size else MAX_ROWS)
         for r in source.rows
     ]
-    return rows, data
 
 
 def _without_density(model: Model, point: PointType) -> str:
