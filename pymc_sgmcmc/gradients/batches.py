@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_sgmcmc.gradients.permutation import permutation
+from pymc_sgmcmc.gradients.permutation import Permutation, permutation
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Batches:
     batch_size: int
     rng: np.random.Generator
     replacement: bool = False
-    _epoch: np.ndarray = field(init=False, repr=False)
+    _epoch: Permutation = field(init=False, repr=False)
     _epoch_rng: dict[str, Any] = field(init=False, repr=False)
     _position: int = field(init=False, repr=False)
 
@@ -73,14 +73,11 @@ class Batches:
             return self.rng.integers(self.n_rows, size=shape)
         rows = np.empty(shape, dtype=np.int64)
         flat = rows.reshape(-1)
-        filled = 0
+        filled, self._position = self._epoch.fill(flat, self._position)
         while filled < flat.size:
-            if self._position == self.n_rows:
-                self._new_epoch()
-            count = min(flat.size - filled, self.n_rows - self._position)
-            flat[filled : filled + count] = self._epoch[self._position : self._position + count]
+            self._new_epoch()
+            count, self._position = self._epoch.fill(flat[filled:], self._position)
             filled += count
-            self._position += count
         return rows
 
     @property
