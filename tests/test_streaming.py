@@ -468,16 +468,16 @@ def test_fork_does_not_wait_for_a_reader_of_hdf5_for_ever(tmp_path):
     program = f"""
 import os, signal, time
 import numpy as np
-from pymc_sgmcmc.streaming.batches import ReadAhead
-ReadAhead(iter([1])).result()  # before h5py is there
+from pymc_sgmcmc.streaming.read_ahead import ReadAhead
+ReadAhead(lambda: 1).result()  # before h5py is there
 import h5py
 with h5py.File({str(tmp_path / "x.h5")!r}, "w") as file:
     file["x"] = np.arange(10)
     def slow():
         time.sleep(0.5)
-        yield file["x"][:]
+        return file["x"][:]
     signal.alarm(20)
-    reader = ReadAhead(slow())
+    reader = ReadAhead(slow)
     if os.fork() == 0:
         os._exit(0)
     print(reader.result().sum())

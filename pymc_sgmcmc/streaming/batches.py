@@ -1,62 +1,13 @@
 """Batches of streamed data: blocks of shuffled rows, read ahead by a thread."""
 
-import os
-import sys
-from collections.abc import Iterator
-from functools import cache
-from threading import Thread
+from functools import partial
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 
+from pymc_sgmcmc.streaming.read_ahead import ReadAhead
 from pymc_sgmcmc.streaming.shuffle import OrderCheck, Window, shuffled_windows
 from pymc_sgmcmc.streaming.sources import StreamedData
-
-_reading: WeakSet[Thread] = WeakSet()
-
-
-def _wait_for_readers() -> None:
-    # A lock that a reader holds during a fork (of HDF5, for one) stays locked in the child.
-    for thread in list(_reading):
-        thread.join()
-
-
-@cache
-def _wait_at_fork(beside_hdf5: bool) -> None:
-    """Have forks wait for readers, once more when h5py has come.
-
-    Hooks run in the reverse order of their registration, and h5py's own takes the lock that a
-    reader may be waiting for: ours must be the later one.
-    """
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_wait_for_readers)
-
-
-class ReadAhead:
-    """The next item of an iterator, fetched by a thread of its own that ends with it."""
-
-    def __init__(self, items: Iterator[Window]):
-        self._item: Window | None = None
-        self._error: BaseException | None = None
-        self._thread = Thread(target=self._fetch, args=(items,), daemon=True, name="read-ahead")
-        _wait_at_fork(beside_hdf5="h5py" in sys.modules)
-        _reading.add(self._thread)
-        self._thread.start()
-
-    def _fetch(self, items: Iterator[Window]) -> None:
-        try:
-            self._item = next(items)
-        except BaseException as error:
-            self._error = error
-
-    def result(self) -> Window:
-        """Wait for it; what it raised is raised here."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        assert self._item is not None
-        return self._item
 
 
 class StreamedBatches:
@@ -114,7 +65,7 @@ class StreamedBatches:
         self._order = OrderCheck()
         self._windows = shuffled_windows(self.data, rng, position, self.replacement, self._order)
         self._window: Window | None = None
-        self._ahead: ReadAhead | None = None
+        self._ahead: ReadAhead[Window] | None = None
 
     def take(self, n_batches: int) -> dict[str, np.ndarray]:
         """Rows of the next batches, by container: batch after batch, (n_batches * n, ...).
@@ -150,7 +101,7 @@ class StreamedBatches:
                 self._epoch, self._epoch_state = window.epoch, window.epoch_state
                 self._position = 0
         if go_on and self._ahead is None:
-            self._ahead = ReadAhead(self._windows)
+            self._ahead = ReadAhead(partial(next, self._windows))
         return window
 
     def complaint(self) -> str | None:

@@ -1,0 +1,126 @@
+"""Batches with their rows, fetched by a thread out of tables too large for the caches.
+
+A row of such a table takes some 100 ns to come from memory. While one call's updates run, the
+thread copies the rows of the next ones side by side, where they are read at once: an update takes
+as long as for a small table. The batches are those that it would have without.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pymc_sgmcmc.gradients.batches import Batches
+from pymc_sgmcmc.streaming.read_ahead import ReadAhead
+
+BLOCK_BYTES = 2**22
+"""Rows fetched at a time, at most, unless one call needs more: two blocks fit into the caches."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of consecutive batches."""
+
+    state: dict[str, Any]
+    """Of the stream before these batches."""
+    n_batches: int
+    rows: dict[str, np.ndarray]
+    """Batch after batch, by the table's name."""
+
+
+class FetchedBatches:
+    """A chain's stream of batches, with their rows out of tables in memory.
+
+    Parameters
+    ----------
+    batches : Batches
+        Which rows come. It runs ahead of this stream, which owns it.
+    tables : mapping of str to array
+        Rows along the first axis; not modified while the stream is in use.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> batches = Batches(n_rows=6, batch_size=2, rng=np.random.default_rng(0))
+    >>> np.sort(FetchedBatches(batches, {"x": 10 * np.arange(6)}).take(3)["x"])
+    array([ 0, 10, 20, 30, 40, 50])
+    """
+
+    def __init__(self, batches: Batches, tables: Mapping[str, np.ndarray]):
+        self.batch_size = batches.batch_size
+        self._batches, self._tables = batches, tables
+        self._batch_bytes = self.batch_size * sum(a[:1].nbytes for a in tables.values())
+        self._block: Block | None = None
+        self._used = 0
+        self._ahead: ReadAhead[Block] | None = None
+
+    def take(self, n_batches: int) -> dict[str, np.ndarray]:
+        """Rows of the next batches, by table: batch after batch, (n_batches * n, ...).
+
+        They may be part of a block that is used again, so do not modify them.
+        """
+        is_first = self._block is None
+        wanted = n_batches
+        parts: list[dict[str, np.ndarray]] = []
+        while wanted > 0:
+            block = self._block_of_next_batch(wanted)
+            count = min(wanted, block.n_batches - self._used)
+            begin, end = (k * self.batch_size for k in (self._used, self._used + count))
+            parts.append({name: a[begin:end] for name, a in block.rows.items()})
+            self._used += count
+            wanted -= count
+        if self._ahead is None and not is_first:  # what is only tried out leaves no thread behind
+            self._ahead = ReadAhead(partial(self._fetch, self._next_size(n_batches)))
+        if len(parts) == 1:
+            return parts[0]
+        return {name: np.concatenate([p[name] for p in parts]) for name in self._tables}
+
+    def _block_of_next_batch(self, wanted: int) -> Block:
+        if self._block is None or self._used == self._block.n_batches:
+            ahead = self._ahead
+            try:
+                self._block = self._fetch(wanted) if ahead is None else ahead.result()
+            except MemoryError:
+                self._ahead = None
+                raise
+            self._used, self._ahead = 0, None
+        return self._block
+
+    def _next_size(self, n_batches: int) -> int:
+        """Batches that fill whole calls, with what is left of this block, if they stay as long."""
+        assert self._block is not None
+        left = self._block.n_batches - self._used
+        calls = max(1, BLOCK_BYTES // (n_batches * self._batch_bytes))
+        return -left % n_batches + calls * n_batches
+
+    def _fetch(self, n_batches: int) -> Block:
+        state = self._batches.state
+        numbers = self._batches.take(n_batches).ravel()
+        try:
+            # All numbers are in range: "clip" spares NumPy a check of each.
+            rows = {name: a.take(numbers, axis=0, mode="clip") for name, a in self._tables.items()}
+        except MemoryError:
+            self._batches.state = state  # one may try again
+            raise
+        return Block(state, n_batches, rows)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """As that of `Batches`; what was fetched ahead is not used yet."""
+        ahead = self._batches
+        if self._block is None:
+            return ahead.state
+        rng = np.random.Generator(type(ahead.rng.bit_generator)())
+        used = Batches(ahead.n_rows, ahead.batch_size, rng, ahead.replacement)
+        used.state = self._block.state
+        used.take(self._used)
+        return used.state
+
+    @state.setter
+    def state(self, state: dict[str, Any]) -> None:
+        if self._ahead is not None:
+            self._ahead.result()
+        self._batches.state = state
+        self._block, self._used, self._ahead = None, 0, None

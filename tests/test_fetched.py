@@ -1,0 +1,119 @@
+"""Batches whose rows a thread fetches: the same rows, whatever the calls."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from pymc_sgmcmc.gradients import fetched
+from pymc_sgmcmc.gradients.batches import Batches
+from pymc_sgmcmc.gradients.fetched import FetchedBatches
+
+N = 1000
+TABLES = {"x": np.arange(3 * N).reshape(N, 3), "y": np.arange(N, dtype="int8")}
+CALLS = [3, 1, 20, 20, 20, 7, 50, 50, 50, 50, 2, 300, 1, 1, 1]
+
+
+def batches(seed=0, replacement=False):
+    return Batches(N, 7, np.random.default_rng(seed), replacement)
+
+
+@pytest.fixture(params=[1, 1000, 100_000], ids=lambda n: f"blocks of {n} bytes")
+def block_bytes(request, monkeypatch):
+    monkeypatch.setattr(fetched, "BLOCK_BYTES", request.param)
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_rows_are_those_of_the_batches(block_bytes, replacement):
+    stream = FetchedBatches(batches(replacement=replacement), TABLES)
+    numbers = batches(replacement=replacement)
+    for n in CALLS:
+        rows, expected = stream.take(n), numbers.take(n).ravel()
+        for name, table in TABLES.items():
+            assert rows[name].dtype == table.dtype
+            np.testing.assert_array_equal(rows[name], table[expected])
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_state_is_that_of_the_batches(block_bytes, replacement):
+    """At any place, so that a run may go on with the one or the other."""
+    stream, numbers = (
+        FetchedBatches(batches(replacement=replacement), TABLES),
+        batches(replacement=replacement),
+    )
+    for n in CALLS:
+        assert stream.state == numbers.state
+        stream.take(n)
+        numbers.take(n)
+        other = FetchedBatches(batches(9, replacement), TABLES)
+        other.take(4)
+        other.take(4)
+        other.state = stream.state
+        following = batches(8, replacement)
+        following.state = numbers.state
+        np.testing.assert_array_equal(other.take(30)["y"], TABLES["y"][following.take(30).ravel()])
+
+
+def test_what_is_saved_does_not_move_with_the_stream():
+    stream = FetchedBatches(batches(), TABLES)
+    for n in (5, 5, 5):
+        stream.take(n)
+    state = stream.state
+    expected = stream.take(40)["x"].copy()
+    stream.take(200)
+    stream.state = state
+    np.testing.assert_array_equal(stream.take(40)["x"], expected)
+
+
+class Slow(np.ndarray):
+    """An array from which rows come slowly."""
+
+    def take(self, *args, **kwargs):
+        time.sleep(0.1)
+        return np.asarray(self).take(*args, **kwargs)
+
+
+def test_rows_are_fetched_while_the_main_thread_works():
+    stream = FetchedBatches(batches(), {"x": TABLES["x"].view(Slow)})
+    stream.take(5)
+    before = threading.active_count()
+    stream.take(5)  # nothing is there yet: waits, and from now on reads ahead
+    assert threading.active_count() == before + 1
+    waited = 0.0
+    for _ in range(3):
+        time.sleep(0.3)
+        began = time.perf_counter()
+        stream.take(5)
+        waited += time.perf_counter() - began
+    assert waited < 0.15  # without the thread 0.3
+
+
+def test_calls_of_one_length_get_parts_of_one_block(monkeypatch):
+    """Nothing is put together, except where the length has changed."""
+    monkeypatch.setattr(fetched, "BLOCK_BYTES", 10_000)
+    stream, joined = FetchedBatches(batches(), TABLES), []
+    concatenate = np.concatenate
+    monkeypatch.setattr(np, "concatenate", lambda parts: joined.append(1) or concatenate(parts))
+    lengths = [3] * 2 + [10] * 40 + [4] * 40
+    for n in lengths:
+        stream.take(n)
+    assert len(joined) <= 2 * len(TABLES)
+
+
+def test_an_error_of_the_thread_surfaces_and_can_be_retried():
+    class Unlucky(np.ndarray):
+        left = 2
+
+        def take(self, *args, **kwargs):
+            Unlucky.left -= 1
+            if Unlucky.left == 0:
+                raise MemoryError("no room")
+            return np.asarray(self).take(*args, **kwargs)
+
+    stream, numbers = FetchedBatches(batches(), {"y": TABLES["y"].view(Unlucky)}), batches()
+    np.testing.assert_array_equal(stream.take(4)["y"], TABLES["y"][numbers.take(4).ravel()])
+    with pytest.raises(MemoryError, match="no room"):
+        stream.take(4)
+    for _ in range(3):
+        np.testing.assert_array_equal(stream.take(4)["y"], TABLES["y"][numbers.take(4).ravel()])
