@@ -18,6 +18,8 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import State, Tensors
@@ -118,6 +120,26 @@ class GradientSource:
         """What the inputs, as they are before sampling, determine of the log posterior."""
         parts = [self.log_prior, self.log_likelihood]
         return parts if self.streamed is None else parts[:1]  # the rows are still to come
+
+    def tables(self, rows: Rows) -> list[TensorVariable]:
+        """Stand-ins of the data of which these row numbers pick rows; none if they do more.
+
+        A batch's rows may then take the data's place, and their own numbers that of the others.
+        """
+        data = {variable for _, variable in self.data}
+        picked: dict[TensorVariable, None] = {}
+        outputs = [self.log_prior, self.log_likelihood, self.n_data, *self.prior, *self.likelihood]
+        used_whole = data.intersection(outputs)
+        for node in {v.owner: None for v in ancestors(outputs) if v.owner is not None}:
+            array, *indices = node.inputs
+            picks = isinstance(node.op, AdvancedSubtensor) and node.op.idx_list[0] == 0
+            if picks and indices == [rows.index] and array in data:
+                picked[array] = None
+            elif rows.index in node.inputs and not isinstance(node.op, Shape | Shape_i):
+                return []
+            else:
+                used_whole |= data.intersection(node.inputs)
+        return [] if used_whole.intersection(picked) else list(picked)
 
     def init(self, rng: np.random.Generator) -> dict[str, list]:
         """Initial arrays of what is carried, by `state_names`."""
@@ -380,7 +402,8 @@ def _written_with_minibatch(model: Model):
             streams[rng] = _stream(len(streams), tensors[0], parts[0].type.shape[0])
         for tensor, part in zip(tensors, parts, strict=True):
             if isinstance(tensor, Constant):  # data as an input is not copied into the graph
-                arrays.setdefault(tensor, tensor.type(tensor.name))
+                shape = (None, *tensor.type.shape[1:])  # of some rows, where they are fetched
+                arrays.setdefault(tensor, pt.tensor(tensor.name, shape=shape, dtype=tensor.dtype))
             batch[part] = arrays.get(tensor, tensor)[streams[rng].index]
     # the static number of rows goes, so that pm.set_data may change it
     prior, likelihood = clone_replace([prior, likelihood], batch, rebuild_strict=False)

@@ -65,6 +65,10 @@ class LatentGradientSource(GradientSource):
     def determined(self):
         return [self.log_prior]
 
+    def tables(self, rows):
+        """None: drawing latent variables takes so long that fetching rows does not count."""
+        return []
+
     def init(self, rng):
         return self.latents.init(self.joint, rng)
 
