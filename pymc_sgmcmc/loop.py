@@ -1,5 +1,6 @@
 """One compiled call: many updates of any sampler, on any backend, in one PyTensor scan."""
 
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -38,6 +39,30 @@ class Outcome(NamedTuple):
     below `BEYOND_SENSE`."""
     diagnostics: list
     """Scalars named by the algorithm's `statistics` and then by the source's."""
+
+
+def first_nonfinite(squared_gradient: Any, theta: Sequence) -> tuple[int, int]:
+    """Find what a call whose checksum is not finite met first.
+
+    Parameters
+    ----------
+    squared_gradient, theta : arrays
+        As in an `Outcome`.
+
+    Returns
+    -------
+    variable : int
+        Its number; that after the last stands for the log posterior.
+    update : int
+        Its number in the call.
+    """
+    bad = ~np.isfinite(np.asarray(squared_gradient))
+    if bad.any():
+        at = int(np.argmax(bad.any(axis=1)))
+        return int(np.argmax(bad[at])), at
+    # the log posterior, if all variables are finite
+    finite = [*(bool(np.isfinite(np.asarray(t)).all()) for t in theta), False]
+    return int(np.argmin(finite)), len(bad) - 1
 
 
 class Loop:
