@@ -85,7 +85,7 @@ MUTATIONS = [
              "(13, 15, 27, 6,", NORMALS),
     Mutation("gradient: N / n forgotten", "gradients/source.py", "likelihood = scale * sum_of(",
              "likelihood = 1.0 * sum_of(", "tests/test_gradients.py"),
-    Mutation("streams: noise does not advance", "stream.py", "self.rng, draws =", "_, draws =",
+    Mutation("streams: noise does not advance", "noise.py", "self.rng, draws =", "_, draws =",
              FRESH),
     Mutation("streams: one batch for a whole call", "loop.py", "take()[k]", "take()[0 * k]",
              SAMPLERS + " tests/test_step.py"),

@@ -14,7 +14,7 @@ from pytensor.tensor.random.type import random_generator_type
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.gradients.source import GradientSource
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
 
 BEYOND_SENSE = 1e15
 """A chain that has got so far from 0 (on the unconstrained scale) will not come back; for gradients
@@ -112,7 +112,7 @@ class Loop:
             take = iter(args).__next__
             old_theta = [take() for _ in source.vars]
             old_state = [take() for _ in range(sum(self.layout.values()))]
-            stream = Stream(take())
+            stream = NoiseStream(take())
             batch = [take()[k] for _ in rows]
             constants = [take() for _ in source.constants]
             state = self.named(old_state)
@@ -161,7 +161,7 @@ class Loop:
         moving = [m[-1] for m in moving]
         final_state = self.named(moving[self.n_vars :])
         own_outputs = outputs[len(outputs) - n_own :]
-        stream = Stream(next_rng)
+        stream = NoiseStream(next_rng)
         if source.is_costly:
             potential = own_outputs.pop(0)[-1]
         else:

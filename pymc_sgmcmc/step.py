@@ -49,6 +49,7 @@ class SGMCMCStep(BlockedStep):
     """Names of the statistics that hold an update's step sizes."""
     default_blocked = True
     default_tune_steps = 500
+    # PyMC has no public name for what a step overrides: this, and the progress bar's two methods.
     _state_class = SGMCMCState
 
     def __init_subclass__(cls, **kwargs):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from pymc.backends.arviz import DataTreeConverter
-from pymc.backends.base import MultiTrace, _choose_chains
+from pymc.backends.base import MultiTrace
 from pymc.backends.ndarray import NDArray
 from pymc.exceptions import SamplingError
 from pymc.model import Model
@@ -16,6 +16,7 @@ from pymc.util import drop_warning_stat
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.gradients.arrays import array_value
+from pymc_sgmcmc.pymc_internals import choose_chains, report, statistics_of
 from pymc_sgmcmc.run.chains import Block, Run
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -63,7 +64,7 @@ class Memory:
             trace = self.traces[chain]
             for name, values in block.values.items():
                 trace.samples[name][first:end] = values[k]
-            for kept, new in zip(trace._stats, block.stats, strict=True):
+            for kept, new in zip(statistics_of(trace), block.stats, strict=True):
                 for name, values in new.items():
                     kept[name][first:end] = values[k]
             trace.draw_idx = end  # last, so that an interrupted write leaves no gap
@@ -110,7 +111,7 @@ def to_datatree(
     """
     n_warmup = memory.n_warmup
     try:
-        chosen, length = _choose_chains(memory.traces, n_warmup)
+        chosen, length = choose_chains(memory.traces, n_warmup)
     except ValueError:
         raise SamplingError("No chain got beyond tuning: there are no draws to return.") from None
     # PyMC chooses the longest first; here they stay in order, under their own numbers.
@@ -118,9 +119,7 @@ def to_datatree(
     multitrace = MultiTrace(chosen)[:length]
     if discard_warmup:
         multitrace = multitrace[n_warmup:]
-    multitrace.report._n_tune = tune
-    multitrace.report._n_draws = int(length) - n_warmup
-    multitrace.report._t_sampling = seconds
+    report(multitrace, tune, int(length) - n_warmup, seconds)
     converter = DataTreeConverter if include_data else _DrawsOnly
     kwargs = {"model": model, "save_warmup": not discard_warmup} | idata_kwargs
     tree = converter(trace=multitrace, **kwargs).to_inference_data()

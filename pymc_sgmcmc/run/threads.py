@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from pymc_sgmcmc.backends.backend import Host
 from pymc_sgmcmc.loop import Loop, first_nonfinite
+from pymc_sgmcmc.pymc_internals import jitted
 from pymc_sgmcmc.run.pieces import Carry, Piece
 
 
@@ -27,7 +28,7 @@ class ThreadChains:
     def __init__(
         self, loop: Loop, constants: list, theta: list, state: list, rngs: list, n_diagnostics: int
     ):
-        self._function = loop.function.vm.jit_fn
+        self._function = jitted(loop.function)
         self._constants = constants
         self._rngs = rngs
         self._n_threads = min(len(rngs), os.cpu_count() or 1)

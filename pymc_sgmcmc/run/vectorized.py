@@ -19,7 +19,7 @@ from pytensor.link.basic import JITLinker
 
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.pacing import FIRST_CALL
-from pymc_sgmcmc.run.chains import Block, Event, Run, recorded
+from pymc_sgmcmc.run.chains import Block, Event, Run, run_and_keep
 from pymc_sgmcmc.run.feed import Feeder, bytes_per_update, most_updates
 from pymc_sgmcmc.run.plain import from_plain, to_plain
 from pymc_sgmcmc.run.threads import ThreadChains
@@ -412,7 +412,7 @@ class VectorizedRunner:
 
 def vectorized(run: Run) -> Generator[Event]:
     """Engine: all chains in one compiled call, in this process."""
-    yield from recorded(VectorizedRunner(run), run)
+    yield from run_and_keep(VectorizedRunner(run), run)
 
 
 def check_step(step: Any) -> None:

@@ -19,9 +19,9 @@ import xarray as xr
 from pymc.backends.base import BaseTrace
 from pymc.exceptions import SamplingError
 from pymc.step_methods.compound import flatten_steps
-from pymc.step_methods.state import DataClassState
 from xarray import Dataset, DataTree
 
+from pymc_sgmcmc.pymc_internals import saves_state
 from pymc_sgmcmc.run.chains import Run
 from pymc_sgmcmc.run.plain import from_plain, load, save, to_plain
 from pymc_sgmcmc.storage.checkpoints import Checkpoints
@@ -199,7 +199,7 @@ class ZarrStore(BaseTrace):
             If another run lies there, naming what differs.
         """
         for step in flatten_steps(run.step):
-            if type(step)._state_class is DataClassState:
+            if not saves_state(step):
                 raise ValueError(
                     f"{type(step).__name__} saves no state: a run with it could not be resumed. "
                     "Leave out trace=, or take another step."
