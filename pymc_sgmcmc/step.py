@@ -42,6 +42,8 @@ class SGMCMCStep(BlockedStep):
     A subclass gives `name` and `algorithm_class`; the fields of the latter become keyword
     arguments. In its docstring ``{common}`` stands for the parameters that all samplers share,
     ``{batches}`` for those that are about batches and draws, ``{raises}`` for the errors.
+
+    What chains share is in `kernel`, the chain under way in `chain`.
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
@@ -310,7 +312,7 @@ class SGMCMCStep(BlockedStep):
 
     def __getstate__(self):
         # `setup_chain` (or, in the middle of a chain, __setstate__) makes the chain again in the
-        # other process, with arrays on its device.
+        # other process. A copy in this one has a kernel of its own.
         kept = {k: v for k, v in self.__dict__.items() if k != "chain"}
         return kept | {"kernel": copy(self.kernel), "saved_sampling_state": self.sampling_state}
 

@@ -622,4 +622,4 @@ def test_one_compilation_serves_all_chains(regression, monkeypatch):
 
 
 def test_process_id_is_that_of_this_process(regression):
-    assert make_step(regression)._process == os.getpid()
+    assert make_step(regression).kernel._process == os.getpid()

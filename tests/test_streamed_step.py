@@ -100,8 +100,8 @@ def in_the_same_order(rows, on_disk, make_model, **options):
     numbers = StreamedBatches(
         sgm.StreamedData({"row": np.arange(N)}, **windows), 30, np.random.default_rng(0)
     )
-    numbers.state = streamed.batch_states[0]
-    [batches] = resident._batches
+    numbers.state = streamed.chain.batch_states[0]
+    [batches] = resident.chain.batches
     batches.take = lambda n: numbers.take(n)["row"].reshape(n, 30)
     return draws(streamed, 8)[1], draws(resident, 8)[1]
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -182,3 +183,36 @@ def data_bytes(model: Model) -> int:
         except (AttributeError, TypeError, ValueError, NotImplementedError):
             continue
     return total
+
+
+def affordable_data(model: Model) -> bool:
+    """Whether the data is small enough for a result to copy it; a message says if not."""
+    n_bytes = data_bytes(model)
+    if n_bytes > MOST_DATA_BYTES:
+        _log.info(
+            f"The data, {n_bytes / 1e6:.0f} MB, is left out of the result: include_data=True "
+            "copies it in."
+        )
+    return n_bytes <= MOST_DATA_BYTES
+
+
+def summary(run: Run, tree: DataTree) -> str:
+    """Say how much was sampled, how long it took, and which chains are left out."""
+    sizes = tree["posterior"].sizes
+    left_out = sorted(set(range(run.n_chains)) - {int(c) for c in tree["posterior"].chain})
+    text = (
+        f"Sampling {sizes['chain']} chains for {run.tune:_d} tune and {sizes['draw']:_d} draw "
+        f"iterations took {tree['posterior'].attrs['sampling_time']:.0f} seconds."
+    )
+    if left_out:
+        text += f" Chains left out, for they are too short: {left_out}."
+    return text
+
+
+def salvage(error: Exception, result: Callable[[], DataTree]) -> None:
+    """Attach the draws made so far to an exception."""
+    try:
+        error.idata = result()  # type: ignore[attr-defined]
+    except Exception:  # there are none, or what broke the run breaks this too: the first counts
+        return
+    error.add_note("The draws made until then are in this exception's attribute `idata`.")

@@ -414,6 +414,22 @@ class ZarrStore(BaseTrace):
         return Writer(self, run, chains)
 
 
+def store_of(trace: Any, resume: bool) -> ZarrStore | None:
+    """Return the store that ``trace`` of `sample` means, if any."""
+    if trace is None:
+        if resume:
+            raise ValueError("resume=True needs the store of the earlier run: trace=<path>.")
+        return None
+    if isinstance(trace, str | Path):
+        return ZarrStore(trace)
+    if not isinstance(trace, ZarrStore):
+        raise ValueError(
+            f"trace={trace!r} must be a path or a ZarrStore. Draws are kept in memory without one; "
+            "they are not lost in an error."
+        )
+    return trace
+
+
 def _consolidate(folder: Path) -> None:
     """Gather all metadata in one file, so that opening the store lists no folders."""
     import zarr
