@@ -26,7 +26,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 import jax
 import loops
 
-from pymc_sgmcmc.run.vectorized import Together
+from pymc_sgmcmc.run.vectorized import VectorizedChains
 
 RESULTS = Path(__file__).parent / "results" / "chains.txt"
 CHAINS = {"blr": [1, 8, 64, 1024], "mlp": [1, 4, 16]}
@@ -56,7 +56,7 @@ class Ours:
     def __init__(self, step, point, chains: int):
         self.thin = step.thin
         rngs = np.random.default_rng(0).spawn(chains)
-        self.together = Together(step, [point] * chains, rngs, 0, 10**9)
+        self.together = VectorizedChains(step, [point] * chains, rngs, 0, 10**9)
         self.blocks = self.together.run()
 
     def run(self, seconds: float) -> float:
@@ -68,7 +68,7 @@ class Ours:
             self.together.fetch(drawn.theta)
             assert not drawn.stats["nonfinite"].any()
             n += drawn.n * self.thin
-        jax.block_until_ready(self.together._chains.carry)
+        jax.block_until_ready(self.together._stacked.carry)
         return (time.perf_counter() - began) / n
 
 

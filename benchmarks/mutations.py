@@ -39,7 +39,7 @@ GIBBS = "tests/test_gibbs.py tests/test_latents.py"
 IMPORTANCE = "tests/test_importance.py"
 COMPLETION = "tests/test_evaluation.py -k completion"
 FRESH = "tests/test_samplers.py -k fresh"
-BEGIN = "        self._begin(point)\n        theta, others = self._split(point)\n        potential"
+BEGIN = "        self.begin(point)\n        theta, others = kernel.split(point)\n        potential"
 NOISE = "sd = pt.sqrt(2 * diffusion * dt)"
 
 MUTATIONS = [
@@ -85,14 +85,14 @@ MUTATIONS = [
              "(13, 15, 27, 6,", NORMALS),
     Mutation("gradient: N / n forgotten", "gradients/source.py", "likelihood = scale * sum_of(",
              "likelihood = 1.0 * sum_of(", "tests/test_gradients.py"),
-    Mutation("streams: noise does not advance", "stream.py", "self.rng, draws =", "_, draws =",
+    Mutation("streams: noise does not advance", "noise.py", "self.rng, draws =", "_, draws =",
              FRESH),
     Mutation("streams: one batch for a whole call", "loop.py", "take()[k]", "take()[0 * k]",
              SAMPLERS + " tests/test_step.py"),
-    Mutation("streams: chains share batches", "step.py",
+    Mutation("streams: chains share batches", "chain.py",
              "Batches(rows.n_rows, rows.batch_size, batch_rng",
              "Batches(rows.n_rows, rows.batch_size, np.random.default_rng(0)", FRESH),
-    Mutation("streams: chains share noise", "step.py", "backend.generator(noise_rng)",
+    Mutation("streams: chains share noise", "chain.py", "backend.generator(noise_rng)",
              "backend.generator(np.random.default_rng(0))", FRESH),
     Mutation("streams: chains of sgm.sample share a generator", "sampling.py",
              "generators = generator.spawn(chains)", "generators = [generator] * chains",
@@ -101,8 +101,8 @@ MUTATIONS = [
              "        if self.replacement:\n            return self.rng.integers",
              "        self.__post_init__()\n        if self.replacement:\n"
              "            return self.rng.integers", "tests/test_batches.py"),
-    Mutation("state: momentum drawn anew at each draw", "step.py", BEGIN,
-             "        self._state = None\n" + BEGIN, "tests/test_step.py"),
+    Mutation("state: momentum drawn anew at each draw", "chain.py", BEGIN,
+             "        self.state = None\n" + BEGIN, "tests/test_step.py"),
     Mutation("SGRLD: noise x 1.2", "sgrld.py", "pt.sqrt(h * expanded)",
              "pt.sqrt(1.2 * h * expanded)", SIMPLEXES),
     Mutation("SGRLD: total of the prior for that of the draw", "sgrld.py",
@@ -133,7 +133,7 @@ MUTATIONS = [
     Mutation("start: the likelihood is not looked at", "gradients/source.py",
              "return parts if self.streamed is None", "return parts if False",
              "tests/test_errors.py"),
-    Mutation("start: chains of pm.sample are not looked at", "step.py",
+    Mutation("start: chains of pm.sample are not looked at", "chain.py",
              "if self.n_updates == 0:", "if False:", "tests/test_step.py -k 'start or density'"),
     Mutation("non-finite: the log posterior is left out", "loop.py",
              "pt.abs(potential) < np.inf", "pt.abs(potential) >= 0",
@@ -151,7 +151,7 @@ MUTATIONS = [
              "f2 - pt.switch(accepted, f1, f0))", "0.7 * (f2 - pt.switch(accepted, f1, f0)))",
              "tests/test_gibbs.py"),
     Mutation("streams of files: chains together share rows", "run/feed.py",
-             "self.steps[c]._batches[k].take(n * n", "self.steps[0]._batches[k].take(n * n",
+             "self.chains[c].batches[k].take(n * n", "self.chains[0].batches[k].take(n * n",
              "tests/test_streamed_step.py"),
     Mutation("streams: a call's batches overwritten while it runs", "run/feed.py",
              "IN_USE = 3", "IN_USE = 1", "tests/test_vectorized.py"),
@@ -161,7 +161,7 @@ MUTATIONS = [
     Mutation("completion: what is missing is looked at", "latents/completion.py",
              "known = pt.switch(missing, np.zeros((), floatX), np.ones((), floatX))",
              "known = pt.ones_like(missing, dtype=floatX)", COMPLETION),
-    Mutation("state: n_updates not saved", "step.py",
+    Mutation("state: n_updates not saved", "chain.py",
              "    n_updates: int\n    sampler_state", "    sampler_state", "tests/test_step.py"),
 ]  # fmt: skip
 

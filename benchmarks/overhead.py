@@ -40,14 +40,15 @@ def main():
     def bare():
         """Row numbers and compiled calls."""
         step.setup_chain(np.random.default_rng(0), 0, 0)
-        step._begin(point)
-        theta, others = step._split(point)
+        chain, kernel = step.chain, step.kernel
+        chain.begin(point)
+        theta, others = kernel.split(point)
         h = np.full(THIN, 1e-3, dtype=FLOAT_TYPE)
-        state, noise = step._state, step._noise
+        state, noise = chain.state, chain.noise
         began = time.perf_counter()
         for _ in range(DRAWS):
-            rows = [b.take(THIN) for b in step._batches]
-            out = step._loop(h, rows, theta, state, noise, [*step._constants, *others])
+            rows = [b.take(THIN) for b in chain.batches]
+            out = kernel.loop(h, rows, theta, state, noise, [*kernel.constants, *others])
             theta, state = out.theta, out.state
         return time.perf_counter() - began
 

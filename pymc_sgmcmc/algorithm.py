@@ -121,6 +121,23 @@ class Algorithm(ABC):
         """
         return []
 
+    def step_size_of(self, variable: int, h: np.ndarray) -> np.ndarray:
+        """The step size with which a variable moves.
+
+        Parameters
+        ----------
+        variable : int
+            Its number; that after the last stands for the log posterior.
+        h : array
+            Step size of an update, of shape `step_size_shape`.
+
+        Returns
+        -------
+        array
+            A scalar.
+        """
+        return h
+
     def caution(self, diagnostics: dict[str, float], n_elements: int, shuffled: bool) -> str | None:
         """What the user should know of a chain that has burnt in, if anything.
 

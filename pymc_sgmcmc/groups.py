@@ -184,6 +184,10 @@ class Grouped(Algorithm):
     def diagnostics(self, state):
         return [d for m in self.members for d in m.algorithm.diagnostics(m.own(state))]
 
+    def step_size_of(self, variable, h):
+        groups = [k for k, m in enumerate(self.members) if variable in m.positions]
+        return h[groups[0] if groups else 0]
+
     def caution(self, diagnostics, n_elements, shuffled):
         for m in self.members:
             message = m.algorithm.caution(m.own(diagnostics), m.n_elements, shuffled)
@@ -193,7 +197,7 @@ class Grouped(Algorithm):
 
 
 @dataclass(frozen=True)
-class Together(Schedule):
+class GroupSchedules(Schedule):
     """The groups' schedules side by side: step sizes of shape (updates, groups)."""
 
     schedules: tuple[Schedule, ...]
@@ -293,7 +297,7 @@ class Groups(SGMCMCStep):
         self.step_size_names = tuple(f"{name}_step_size" for name in names)
         super().__init__(
             [var for own in vars for var in own],
-            step_size=Together(tuple(as_schedule(group.step_size) for group in self.groups)),
+            step_size=GroupSchedules(tuple(as_schedule(group.step_size) for group in self.groups)),
             members=tuple(members),
             model=model,
             **options,
@@ -317,10 +321,6 @@ class Groups(SGMCMCStep):
         shown = f"batch_size={self.batch_size}, thin={self.thin}"
         shown += ", replacement=True" if self.replacement else ""
         return f"Groups([{', '.join(groups)}], {shown})"
-
-    def _step_sizes_of(self, variable, h):
-        groups = [k for k, m in enumerate(self.algorithm.members) if variable in m.positions]
-        return h[:, groups[0] if groups else 0]
 
     def _shown(self):
         columns = {

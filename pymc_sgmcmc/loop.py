@@ -1,5 +1,6 @@
 """One compiled call: many updates of any sampler, on any backend, in one PyTensor scan."""
 
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from pytensor.tensor.random.type import random_generator_type
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.gradients.source import GradientSource
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
 
 BEYOND_SENSE = 1e15
 """A chain that has got so far from 0 (on the unconstrained scale) will not come back; for gradients
@@ -38,6 +39,30 @@ class Outcome(NamedTuple):
     below `BEYOND_SENSE`."""
     diagnostics: list
     """Scalars named by the algorithm's `statistics` and then by the source's."""
+
+
+def first_nonfinite(squared_gradient: Any, theta: Sequence) -> tuple[int, int]:
+    """Find what a call whose checksum is not finite met first.
+
+    Parameters
+    ----------
+    squared_gradient, theta : arrays
+        As in an `Outcome`.
+
+    Returns
+    -------
+    variable : int
+        Its number; that after the last stands for the log posterior.
+    update : int
+        Its number in the call.
+    """
+    bad = ~np.isfinite(np.asarray(squared_gradient))
+    if bad.any():
+        at = int(np.argmax(bad.any(axis=1)))
+        return int(np.argmax(bad[at])), at
+    # the log posterior, if all variables are finite
+    finite = [*(bool(np.isfinite(np.asarray(t)).all()) for t in theta), False]
+    return int(np.argmin(finite)), len(bad) - 1
 
 
 class Loop:
@@ -87,7 +112,7 @@ class Loop:
             take = iter(args).__next__
             old_theta = [take() for _ in source.vars]
             old_state = [take() for _ in range(sum(self.layout.values()))]
-            stream = Stream(take())
+            stream = NoiseStream(take())
             batch = [take()[k] for _ in rows]
             constants = [take() for _ in source.constants]
             state = self.named(old_state)
@@ -136,7 +161,7 @@ class Loop:
         moving = [m[-1] for m in moving]
         final_state = self.named(moving[self.n_vars :])
         own_outputs = outputs[len(outputs) - n_own :]
-        stream = Stream(next_rng)
+        stream = NoiseStream(next_rng)
         if source.is_costly:
             potential = own_outputs.pop(0)[-1]
         else:

@@ -3,10 +3,9 @@
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -15,46 +14,38 @@ from pymc.exceptions import SamplingError
 from pymc.initial_point import PointType, StartDict
 from pymc.model import Model, modelcontext
 from pymc.progress_bar import ProgressBarOptions
-from pymc.sampling.mcmc import (
-    _quiet_logging,
-    assign_step_methods,
-    get_default_tune_steps,
-    instantiate_steppers,
-)
-from pymc.sampling.parallel import Draw
-from pymc.stats.convergence import log_warning_stats
-from pymc.step_methods import STEP_METHODS
-from pymc.step_methods.arraystep import PopulationArrayStepShared
-from pymc.step_methods.compound import CompoundStep, flatten_steps
-from pymc.util import (
-    RandomGeneratorState,
-    get_random_generator,
-    get_state_from_generator,
-    random_generator_from_state,
-)
+from pymc.sampling.mcmc import get_default_tune_steps
+from pymc.step_methods.compound import flatten_steps
+from pymc.util import RandomGeneratorState, get_state_from_generator
 from rich.theme import Theme
 from xarray import DataTree
 
-from pymc_sgmcmc.run.chains import Block, Event, Resumed, Run, Stopped
+from pymc_sgmcmc.pymc_internals import quiet_logging
+from pymc_sgmcmc.run.arguments import (
+    check_names,
+    check_starts,
+    checked_numbers,
+    sampled_model,
+    seeded,
+    whole_step,
+)
+from pymc_sgmcmc.run.chains import Run, Stopped
+from pymc_sgmcmc.run.collect import collect
 from pymc_sgmcmc.run.engines import engine_of, n_cores
-from pymc_sgmcmc.run.plain import from_plain, to_plain
 from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.recorded import choose_recorded
 from pymc_sgmcmc.run.result import (
-    MOST_DATA_BYTES,
     Memory,
+    affordable_data,
     check_convergence,
-    data_bytes,
+    salvage,
+    summary,
     to_datatree,
 )
 from pymc_sgmcmc.run.starts import starts_of
-from pymc_sgmcmc.step import SGMCMCStep
-from pymc_sgmcmc.storage.store import ZarrStore
+from pymc_sgmcmc.storage.store import store_of
 
 _log = logging.getLogger("pymc.sgmcmc")
-
-CHAINS = 4
-"""Chains by default: enough for R-hat, and the same on every machine."""
 
 
 def sample(
@@ -190,29 +181,22 @@ def sample(
     >>> idata.posterior["mu"].shape
     (2, 50)
     """
-    model = _without_latents(modelcontext(model), step)
-    draws, tune, chains = _checked_numbers(draws, tune, chains)
-    _check_names(model, var_names, "var_names")
-    for one in [initvals] if isinstance(initvals, dict) else initvals or []:
-        _check_names(model, one, "initvals")
-    if not isinstance(initvals, dict | None) and len(initvals) != chains:
-        raise ValueError(
-            f"initvals has {len(initvals)} entries, one a chain, and there are {chains} chains."
-        )
-    if init not in ("jitter", "point"):
-        raise ValueError(f"init={init!r} must be 'jitter' or 'point'.")
+    model = sampled_model(modelcontext(model), step)
+    draws, tune, chains = checked_numbers(draws, tune, chains)
+    check_names(model, var_names, "var_names")
+    check_starts(model, initvals, init, chains)
     if random_seed is not None and np.isscalar(random_seed) and random_seed == -1:
         raise ValueError("random_seed=-1 is not allowed. Pass None for a random one.")
-    store = _as_store(trace, resume)
+    store = store_of(trace, resume)
     if store is not None:
         store.check(resume)
         if resume and random_seed is None and store.exists:
             random_seed = store.record["seed"]
-    with _quiet_logging(quiet):
-        seed, generator = _seeded(random_seed)
+    with quiet_logging(quiet):
+        seed, generator = seeded(random_seed)
         generators = generator.spawn(chains)
         starts = starts_of(model, initvals, init, generators)
-        step = _whole_step(model, step, starts[0], compile_kwargs)
+        step = whole_step(model, step, starts[0], compile_kwargs)
         return sample_from_init(
             model=model,
             step=step,
@@ -326,7 +310,7 @@ def sample_from_init(
     (1, 50)
     """
     idata_kwargs = dict(idata_kwargs or {})
-    store = _as_store(trace, resume)
+    store = store_of(trace, resume)
     cores = min(4, n_cores()) if cores is None else cores
     run = Run(
         model=model,
@@ -344,13 +328,7 @@ def sample_from_init(
     )
     choose_recorded(run, var_names, idata_kwargs.get("include_transformed", False))
     if include_data is None:
-        n_bytes = data_bytes(model)
-        include_data = n_bytes <= MOST_DATA_BYTES
-        if not include_data:
-            _log.info(
-                f"The data, {n_bytes / 1e6:.0f} MB, is left out of the result: include_data=True "
-                "copies it in."
-            )
+        include_data = affordable_data(model)
     engine, method = engine_of(run, chain_method, min(cores, chains), mp_ctx, blas_cores, client)
     settings = {
         "steps": [repr(s) for s in flatten_steps(step)],
@@ -394,11 +372,11 @@ def sample_from_init(
             # The bar has a thread, and no process should be forked beside one.
             first = [event for event in [next(engine, None)] if event is not None]
             with progress:
-                _collect(itertools.chain(first, engine), memory, progress, callback, run, stops)
+                collect(itertools.chain(first, engine), memory, progress, callback, run, stops)
     except KeyboardInterrupt:
         _log.warning("Interrupted: the draws made so far are returned.")
     except Exception as error:
-        _salvage(error, result)
+        salvage(error, result)
         raise
     try:
         tree = result()
@@ -406,174 +384,7 @@ def sample_from_init(
         if not stops:
             raise
         raise SamplingError(f"{error} {stops[0].message}") from None
-    _log.info(_summary(run, tree))
+    _log.info(summary(run, tree))
     if compute_convergence_checks:
         check_convergence(tree, model)
     return tree
-
-
-def _collect(
-    events: Iterable[Event],
-    memory: Memory | None,
-    progress: Progress,
-    callback: Callable | None,
-    run: Run,
-    stops: list[Stopped],
-) -> None:
-    """Keep what the engine makes, show it, and hand it to the callback."""
-    for event in events:
-        if isinstance(event, Stopped):
-            stops.append(event)
-            _log.error(event.message)
-            progress.failed(event.chain)
-            continue
-        if isinstance(event, Resumed):
-            progress.resumed(event)
-            continue
-        if memory is not None:
-            memory.write(event)
-        progress.block(event)
-        _log_warnings(event)
-        if callback is not None:
-            for number, draw in _draws(event, run):
-                trace = run.store if memory is None else memory.traces[number]
-                callback(trace=trace, draw=draw)
-
-
-def _draws(block: Block, run: Run) -> Iterator[tuple[int, Draw]]:
-    """A block's draws as PyMC's callbacks know them."""
-    assert block.points is not None
-    for k, chain in enumerate(block.chains):
-        for i, point in enumerate(block.points[k]):
-            number = block.first + i
-            stats = [{name: values[k, i] for name, values in s.items()} for s in block.stats]
-            last = number + 1 == run.total
-            yield chain, Draw(chain, last, number, number < run.tune, stats, point)
-
-
-def _log_warnings(block: Block) -> None:
-    for stats in block.stats:
-        for values in stats.get("warning", np.empty(0, dtype=object)).flat:
-            if values:
-                log_warning_stats([{"warning": values}])
-
-
-def _salvage(error: Exception, result: Callable[[], DataTree]) -> None:
-    """Attach the draws made so far to an exception."""
-    try:
-        error.idata = result()  # type: ignore[attr-defined]
-    except Exception:  # there are none, or what broke the run breaks this too: the first counts
-        return
-    error.add_note("The draws made until then are in this exception's attribute `idata`.")
-
-
-def _summary(run: Run, tree: DataTree) -> str:
-    sizes = tree["posterior"].sizes
-    left_out = sorted(set(range(run.n_chains)) - {int(c) for c in tree["posterior"].chain})
-    text = (
-        f"Sampling {sizes['chain']} chains for {run.tune:_d} tune and {sizes['draw']:_d} draw "
-        f"iterations took {tree['posterior'].attrs['sampling_time']:.0f} seconds."
-    )
-    if left_out:
-        text += f" Chains left out, for they are too short: {left_out}."
-    return text
-
-
-# ---- before the run ------------------------------------------------------------------------
-
-
-def _checked_numbers(draws: Any, tune: Any, chains: Any) -> tuple[int, int | None, int]:
-    numbers = {"draws": (draws, 1), "tune": (tune, 0), "chains": (chains, 1)}
-    for name, (number, least) in numbers.items():
-        if number is None and name != "draws":
-            continue
-        if not isinstance(number, int | np.integer) or number < least:
-            raise ValueError(f"{name}={number!r} must be a whole number, at least {least}.")
-    return int(draws), tune if tune is None else int(tune), CHAINS if chains is None else chains
-
-
-def _as_store(trace: Any, resume: bool) -> ZarrStore | None:
-    if trace is None:
-        if resume:
-            raise ValueError("resume=True needs the store of the earlier run: trace=<path>.")
-        return None
-    if isinstance(trace, str | Path):
-        return ZarrStore(trace)
-    if not isinstance(trace, ZarrStore):
-        raise ValueError(
-            f"trace={trace!r} must be a path or a ZarrStore. Draws are kept in memory without one; "
-            "they are not lost in an error."
-        )
-    return trace
-
-
-def _seeded(random_seed: Any) -> tuple[Any, np.random.Generator]:
-    """Return a seed as plain values, and its generator."""
-    if random_seed is None:
-        random_seed = np.random.SeedSequence().entropy
-    if isinstance(random_seed, dict):  # a generator's, from a store
-        state = from_plain(random_seed, RandomGeneratorState({}, {}))
-        return random_seed, random_generator_from_state(state)
-    if isinstance(random_seed, np.random.Generator | np.random.BitGenerator):
-        generator = get_random_generator(random_seed)
-        return to_plain(get_state_from_generator(generator), "seed"), generator
-    plain = random_seed if isinstance(random_seed, int) else np.asarray(random_seed).tolist()
-    return plain, get_random_generator(random_seed)
-
-
-def _check_names(model: Model, names: Any, argument: str) -> None:
-    """Refuse names that the model does not have."""
-    if names is None:
-        return
-    if isinstance(names, str):
-        raise ValueError(f"{argument}={names!r} must be a list of names: [{names!r}].")
-    variables = [*model.unobserved_RVs, *model.value_vars]
-    known = {v.name for v in variables}
-    for name in names:
-        name = getattr(name, "name", name)
-        if name not in known:
-            raise ValueError(
-                f"{argument}: the model has no variable '{name}'. It has: "
-                f"{', '.join(sorted(known))}."
-            )
-
-
-def _without_latents(model: Model, step: Any) -> Model:
-    """Return the model that is sampled: that of a step that integrates out latent variables."""
-    steps = step if isinstance(step, list | tuple) else [step]
-    for one in steps:
-        if isinstance(one, SGMCMCStep) and one.latents is not None:
-            rest = {rv.name for rv in one.model.free_RVs}
-            if rest < {rv.name for rv in model.free_RVs}:
-                return one.model
-    return model
-
-
-def _whole_step(model: Model, step: Any, start: PointType, compile_kwargs: Any) -> Any:
-    """Return one step for all variables; PyMC chooses steps for those that have none."""
-    if isinstance(step, type):
-        raise ValueError(
-            f"step={step.__name__} is a class. Make a step of it: step={step.__name__}(...)"
-        )
-    provided, selected = assign_step_methods(model, step, methods=STEP_METHODS)
-    step = instantiate_steppers(
-        model,
-        steps=provided,
-        selected_steps=selected,
-        step_kwargs={},
-        initial_point=start,
-        compile_kwargs=compile_kwargs,
-    )
-    if isinstance(step, list):
-        step = CompoundStep(step)
-    for variables in selected.values():
-        names = ", ".join(f"'{v.name}'" for v in variables)
-        _log.info(f"PyMC chose the steps of {names}, which see all data at each draw.")
-    for one in flatten_steps(step):
-        if isinstance(one, PopulationArrayStepShared):
-            raise ValueError(
-                f"{type(one).__name__} needs all chains at once. Use pm.sample, or another step."
-            )
-        if isinstance(one, SGMCMCStep) and one.model is not model:
-            raise ValueError(f"{one!r} was made for another model.")
-    return step

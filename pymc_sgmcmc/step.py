@@ -1,59 +1,30 @@
 """PyMC's step: seeds, points, statistics and saved state. It knows no equation."""
 
-import os
-import time
 from collections.abc import Sequence
-from dataclasses import field, fields
-from itertools import chain
-from math import fsum, isfinite
+from copy import copy
+from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import pytensor
 from pymc.blocking import PointType, StatsType
 from pymc.model import Model, modelcontext
-from pymc.stats.convergence import SamplerWarning, WarningType
-from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
-from pymc.step_methods.state import dataclass_state
+from pymc.stats.convergence import SamplerWarning
+from pymc.step_methods.compound import BlockedStep, Competence
 from pymc.util import RandomGenerator, get_random_generator
-from pytensor.compile.mode import get_mode
 from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_sgmcmc.algorithm import Algorithm
-from pymc_sgmcmc.backends.backend import backend_of
-from pymc_sgmcmc.gradients.arrays import array_value
-from pymc_sgmcmc.gradients.batches import Batches
-from pymc_sgmcmc.gradients.source import check_batch_size, gradient_source, warn_of_cut_integers
-from pymc_sgmcmc.gradients.start_check import BadStart, check_start
+from pymc_sgmcmc.chain import Chain, SGMCMCState
+from pymc_sgmcmc.gradients.source import gradient_source, warn_of_cut_integers
+from pymc_sgmcmc.gradients.start_check import check_start
+from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import Latents, without_latents
-from pymc_sgmcmc.loop import Loop, Outcome
-from pymc_sgmcmc.schedules import Constant, StepSize, as_schedule, step_sizes
+from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule
 from pymc_sgmcmc.step_signature import describe
-from pymc_sgmcmc.streaming.batches import StreamedBatches
 from pymc_sgmcmc.streaming.sources import StreamedData
 from pymc_sgmcmc.variables import continuous, counterparts
-
-FIRST_CALL = 100
-"""Updates in the first compiled call, after which their speed is known."""
-SECONDS_PER_CALL = 0.5
-"""A call is kept to about this long, so that Ctrl-C is heard soon."""
-BURNT_IN = 50
-"""Draws, or those of tuning if more, after which a chain's state is judged."""
-
-
-@dataclass_state
-class SGMCMCState(StepMethodState):
-    """All that the next draws depend on, besides the point: plain arrays and numbers."""
-
-    thin: int = field(metadata={"frozen": True})
-    n_updates: int
-    sampler_state: dict[str, list[np.ndarray]] | None
-    batch_states: list[dict[str, Any]] | None
-    noise_state: dict[str, Any] | None
-    init_rng_state: dict[str, Any] | None
-    warned: bool
 
 
 class Group(NamedTuple):
@@ -71,6 +42,8 @@ class SGMCMCStep(BlockedStep):
     A subclass gives `name` and `algorithm_class`; the fields of the latter become keyword
     arguments. In its docstring ``{common}`` stands for the parameters that all samplers share,
     ``{batches}`` for those that are about batches and draws, ``{raises}`` for the errors.
+
+    What chains share is in `kernel`, the chain under way in `chain`.
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
@@ -78,6 +51,7 @@ class SGMCMCStep(BlockedStep):
     """Names of the statistics that hold an update's step sizes."""
     default_blocked = True
     default_tune_steps = 500
+    # PyMC has no public name for what a step overrides: this, and the progress bar's two methods.
     _state_class = SGMCMCState
 
     def __init_subclass__(cls, **kwargs):
@@ -104,19 +78,16 @@ class SGMCMCStep(BlockedStep):
         blocked: bool = True,
         **hyperparameters,
     ):
-        self.schedule = as_schedule(step_size)
+        schedule = as_schedule(step_size)
         if not isinstance(thin, int | np.integer) or thin < 1:
             raise ValueError(
                 f"thin={thin!r} must be a whole number of updates a draw, at least 1: pass thin=1 "
                 "to keep every update."
             )
-        self.thin = int(thin)
         self.batch_size = batch_size
-        self.replacement = replacement
         self.latents = latents
         self.blocked = blocked
         self.rng = get_random_generator(rng)
-        self._compile_kwargs = dict(compile_kwargs or {})
         model = modelcontext(model)
         self.model = model if latents is None else without_latents(model, latents.vars)
         self.vars = continuous(self.model, counterparts(model, self.model, vars))
@@ -132,20 +103,25 @@ class SGMCMCStep(BlockedStep):
             self.source = gradient_source(model, self.vars, **options)
         else:
             self.source = latent_gradient_source(model, self.model, self.vars, latents, **options)
-        self._moved, self._held = (
-            [(v.name, np.dtype(v.dtype)) for v in vars] for vars in (self.vars, self.source.others)
-        )
         for array, _ in self.source.data:
             warn_of_cut_integers(array)
-        self.statistics = (*self.algorithm.statistics, *self.source.statistics)
+        self.kernel = Kernel(
+            type(self).__name__,
+            self.model,
+            self.source,
+            self.algorithm,
+            schedule,
+            int(thin),
+            replacement,
+            dict(compile_kwargs or {}),
+        )
+        self.statistics = self.kernel.statistics
         self.stats_dtypes_shapes = _statistics(self.statistics, self.step_size_names)
         self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
-        self._process = os.getpid()
-        self._loop: Loop | None = None
         start = dict(self.model.initial_point() if initial_point is None else initial_point)
         self.setup_chain(self.rng, tune=0, draws=0)
         check_start(self.model, self.source, start)
-        self._try_out(start)
+        self.chain.try_out(start)
 
     @classmethod
     def on(cls, vars, *, step_size: StepSize, **hyperparameters) -> Group:
@@ -249,131 +225,8 @@ class SGMCMCStep(BlockedStep):
             If the data no longer fits: too few rows for a batch, or a NaN.
         """
         super().setup_chain(rng, tune, draws)
-        self._load_data()
-        self._begin_streams(tune)
-
-    def beside(self, rng: RandomGenerator, tune: int, draws: int) -> "SGMCMCStep":
-        """Return a step at the start of another chain that shares the compiled loop and data."""
-        other = object.__new__(type(self))  # `copy` would go by way of the pickled state
-        other.__dict__.update(self.__dict__)
-        super(SGMCMCStep, other).setup_chain(rng, tune, draws)
-        other._begin_streams(tune)
-        return other
-
-    def _load_data(self) -> None:
-        backend = backend_of(get_mode(self._compile_kwargs.get("mode")))
-        if backend.is_jax and os.getpid() != self._process:
-            raise RuntimeError(
-                "A JAX step cannot go on in a forked process: JAX's threads do not survive a "
-                "fork, and it would hang. Pass mp_ctx='forkserver' (or 'spawn'), or cores=1, to "
-                "pm.sample."
-            )
-        self._backend = backend
-        self.source.check_data()
-        for rows in self.source.rows:
-            check_batch_size(rows.batch_size, rows.n_rows)
-        floatX = pytensor.config.floatX
-        scales = [np.asarray(r.n_rows / r.batch_size, dtype=floatX) for r in self.source.rows]
-        data = [array_value(array) for array, _ in self.source.data]
-        self._constants = [backend.array(c) for c in [*scales, *data]]
-        names = [array.name for array, _ in self.source.data]
-        self._places = {name: k for k, name in enumerate(names, start=len(scales))}
-        first = self.source.rows[0] if self.source.rows else None
-        self._updates_per_epoch = first.n_rows / first.batch_size if first else 1.0
-
-    def _begin_streams(self, tune: int) -> None:
-        noise_rng, self._init_rng, *batch_rngs = self.rng.spawn(2 + len(self.source.rows))
-        self._noise = self._backend.generator(noise_rng)
-        self._batches: list[Batches | StreamedBatches] = [
-            Batches(rows.n_rows, rows.batch_size, batch_rng, self.replacement)
-            if rows.streamed is None
-            else StreamedBatches(rows.streamed, rows.batch_size, batch_rng, self.replacement)
-            for rows, batch_rng in zip(self.source.rows, batch_rngs, strict=True)
-        ]
-        streamed = [b.longest for b in self._batches if isinstance(b, StreamedBatches)]
-        self._longest_call = min([self.thin, *streamed])
-        self._state: dict[str, list] | None = None
-        self.n_updates = 0
-        self._last_step_sizes: tuple[np.ndarray, Any] = np.empty(0), None
-        self.warned = False
-        self._burnt_in = max(tune, BURNT_IN) * self.thin
-        self._updates_per_call = min(self._longest_call, FIRST_CALL)
-        self._lengths_run: set[int] = set()
-
-    def _run(self, theta: list, others: list, n_updates: int) -> tuple[Outcome, np.ndarray]:
-        """One compiled call."""
-        h, typed_h = self._step_sizes_of_call(n_updates)
-        rows, constants = self._batches_of_call(n_updates)
-        assert self._loop is not None  # `_begin` has made it
-        outcome = self._loop(
-            typed_h,
-            rows,
-            theta,
-            self._state,
-            self._noise,
-            [*constants, *others],
-        )
-        self._noise = outcome.rng
-        return outcome, h
-
-    def _step_sizes_of_call(self, n_updates: int) -> tuple[np.ndarray, Any]:
-        """Step sizes as they are and as the loop takes them."""
-        if isinstance(self.schedule, Constant) and len(self._last_step_sizes[0]) == n_updates:
-            return self._last_step_sizes
-        h = step_sizes(self.schedule, self.n_updates, n_updates, self._updates_per_epoch)
-        self._last_step_sizes = h, self._backend.array(h.astype(pytensor.config.floatX))
-        return self._last_step_sizes
-
-    def _batches_of_call(self, n_updates: int) -> tuple[list, list]:
-        """Row numbers and constants; of streamed data only the rows that the call needs."""
-        rows, constants = [], list(self._constants)
-        for batches in self._batches:
-            if isinstance(batches, StreamedBatches):
-                for name, block in batches.take(n_updates).items():
-                    constants[self._places[name]] = block
-                numbers = np.arange(n_updates * batches.batch_size).reshape(n_updates, -1)
-            else:
-                numbers = batches.take(n_updates)
-            rows.append(numbers)
-        return rows, constants
-
-    def _begin(self, point: PointType) -> None:
-        """Initial sampler state, and the compiled loop if this process has none yet."""
-        if self._state is not None and self._loop is not None:
-            return
-        theta = [np.asarray(point[v.name], dtype=v.dtype) for v in self.vars]
-        for var, value, shape in zip(self.vars, theta, self.source.shapes, strict=True):
-            if value.shape != shape:
-                raise ValueError(
-                    f"'{var.name}' has the shape {value.shape} and had {shape} when the step was "
-                    "made: new data changed it. Make a new step."
-                )
-        initial = self.algorithm.init(theta, self._init_rng) | self.source.init(self._init_rng)
-        if self._loop is None:
-            self._loop = Loop(self.source, self.algorithm, initial, self._compile_kwargs)
-        if self._state is None:
-            self._state = _map(self._backend.array, initial)
-
-    def _try_out(self, point: PointType) -> None:
-        """Compile, and refuse a start at which the gradient is not finite."""
-        self._begin(point)
-        theta, others = self._split(point)
-        outcome, _ = self._run(theta, others, self._updates_per_call)
-        bad = ~np.isfinite(np.asarray(outcome.squared_gradient)[0])
-        if bad.any():
-            names = ", ".join(f"'{v.name}'" for v, b in zip(self.vars, bad, strict=True) if b)
-            values = {v.name: np.asarray(point[v.name]) for v in self.vars}
-            raise BadStart(
-                f"At the initial point the gradient of {names} is not finite: {values}. Give the "
-                "variables an initval=, pass another initial_point=, or look for a zero "
-                "probability."
-            )
-
-    def _split(self, point: PointType) -> tuple[list, list]:
-        # JAX's compiled calls take NumPy arrays over ten times as fast as `jax.numpy` does.
-        theta = [np.asarray(point[name], dtype) for name, dtype in self._moved]
-        others = [np.asarray(point[name], dtype) for name, dtype in self._held]
-        return theta, others
+        self.kernel.load_data()
+        self.chain = Chain(self.kernel, self.rng, tune)
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Run ``thin`` updates from a point; one compiled call, or several of half a second.
@@ -396,172 +249,77 @@ class SGMCMCStep(BlockedStep):
             If new data has changed a variable's shape, or the schedule gives a step size that is
             not positive.
         """
-        self._begin(point)
-        theta, others = self._split(point)
-        potential, done = np.nan, 0
-        norms: list[np.ndarray] = []
-        diagnostics: list[Any] = [np.nan] * len(self.statistics)
-        failure: tuple[int, int] | None = None
-        while done < self.thin and failure is None:
-            n = min(self.thin - done, self._updates_per_call)
-            began = time.perf_counter()
-            outcome, h = self._run(theta, others, n)
-            finite = isfinite(np.asarray(outcome.checksum))  # waits for JAX
-            self._pace(n, time.perf_counter() - began)
-            if finite:
-                theta, self._state = outcome.theta, outcome.state
-                diagnostics = outcome.diagnostics
-                potential = float(np.asarray(outcome.potential))
-                # Kept apart: their mean must not depend on how updates are split into calls.
-                norms.append(np.asarray(outcome.gradient_norms))
-            else:
-                if self.n_updates == 0:
-                    check_start(self.model, self.source, point)
-                failure = self._first_nonfinite(outcome)
-            self.n_updates += n
-            done += n
-        # By way of NumPy: `float` of a scalar on JAX takes five times as long.
-        values = map(float, map(np.asarray, diagnostics))
-        shown = dict(zip(self.statistics, values, strict=True))
+        drawn = self.chain.draw(point)
         stats = {
-            **dict(zip(self.step_size_names, h[-1:].ravel().tolist(), strict=True)),
-            **shown,
-            "potential": potential if failure is None else np.nan,
-            "gradient_norm": _exact_sum(norms) / self.thin if failure is None else np.nan,
-            "nonfinite": failure is not None,
-            "n_updates": self.n_updates,
-            "warning": self._caution(shown) if failure is None else self._warn(*failure, h),
+            **dict(zip(self.step_size_names, drawn.step_size.ravel().tolist(), strict=True)),
+            **drawn.diagnostics,
+            "potential": drawn.potential,
+            "gradient_norm": drawn.gradient_norm,
+            "nonfinite": drawn.nonfinite,
+            "n_updates": drawn.n_updates,
+            "warning": drawn.warning,
         }
-        self.n_updates += self.thin - done  # a failed draw takes its share of the schedule too
-        as_numpy = self._backend.as_numpy
-        moved = {name: as_numpy(t) for (name, _), t in zip(self._moved, theta, strict=True)}
-        return {**point, **moved}, [stats]
+        return {**point, **drawn.moved}, [stats]
 
-    def _pace(self, n_updates: int, seconds: float) -> None:
-        """Choose the next call's length from this one's, unless this was the first so long."""
-        if n_updates not in self._lengths_run:
-            self._lengths_run.add(n_updates)  # it may have compiled: JAX does for each length
-        elif seconds > SECONDS_PER_CALL or self._updates_per_call < self._longest_call:
-            affordable = int(SECONDS_PER_CALL * n_updates / seconds)
-            # A power of two, so that few lengths are ever compiled.
-            affordable = 2 ** int(np.log2(max(affordable, 1)))
-            self._updates_per_call = min(self._longest_call, affordable)
+    # ---- what the chain and the kernel hold ------------------------------------------------
 
-    def _first_nonfinite(self, outcome: Outcome) -> tuple[int, int]:
-        """Position of the variable and of the update in the call, of the first non-finite value."""
-        squared = np.asarray(outcome.squared_gradient)
-        bad = ~np.isfinite(squared)
-        if bad.any():
-            at = int(np.argmax(bad.any(axis=1)))
-            return int(np.argmax(bad[at])), at
-        # the log posterior, which comes after the variables, if all of them are finite
-        finite = [*(bool(np.isfinite(np.asarray(t)).all()) for t in outcome.theta), False]
-        return int(np.argmin(finite)), len(squared) - 1
+    @property
+    def thin(self) -> int:
+        """Updates of a draw."""
+        return self.kernel.thin
 
-    def _complaint(self) -> SamplerWarning | None:
-        """What is wrong with the order of streamed rows: told once a chain."""
-        for batches in self._batches:
-            if isinstance(batches, StreamedBatches) and (message := batches.complaint()):
-                return SamplerWarning(WarningType.BAD_PARAMS, message, "warning")
-        return None
+    @thin.setter
+    def thin(self, thin: int) -> None:
+        self.kernel.thin = thin
 
-    def _caution(self, diagnostics: dict[str, float]) -> SamplerWarning | None:
-        """Once a chain: a bad order of streamed rows, and the algorithm's word after burn-in."""
-        if (warning := self._complaint()) is not None:
-            return warning
-        if self.n_updates != self._burnt_in:
-            return None
-        n_elements = sum(int(np.prod(shape)) for shape in self.source.shapes)
-        shuffled = bool(self._batches) and not self.replacement and self._updates_per_epoch > 1
-        message = self.algorithm.caution(diagnostics, n_elements, shuffled)
-        if message is None:
-            return None
-        message = f"{type(self).__name__}: {message}"
-        return SamplerWarning(WarningType.BAD_PARAMS, message, "warning", step=self.n_updates)
+    @property
+    def schedule(self) -> Schedule:
+        """Step sizes by the number of the update."""
+        return self.kernel.schedule
 
-    def _warn(self, culprit: int, at: int, h: np.ndarray) -> SamplerWarning | None:
-        """Once a chain: PyMC logs it from the main process."""
-        if self.warned:
-            return None
-        self.warned = True
-        update = self.n_updates - len(h) + at
-        h = self._step_sizes_of(culprit, h)
-        variable = [*(v.name for v in self.vars), None][culprit]
-        name = f"'{variable}'" if variable else "the log posterior"
-        message = (
-            f"{type(self).__name__}: {name} became non-finite at update {update} with step size "
-            f"{h[at]:.4g}. The chain holds its last finite point and goes on from there; such "
-            "draws are marked in the statistic 'nonfinite'. Try a smaller step_size or a larger "
-            "batch_size, standardise the data, or look for data that the model holds to be "
-            "impossible."
-        )
-        extra = {"variable": variable, "update": update, "step_size": float(h[at]), "name": name}
-        return SamplerWarning(WarningType.BAD_PARAMS, message, "error", step=update, extra=extra)
+    @schedule.setter
+    def schedule(self, schedule: Schedule) -> None:
+        self.kernel.schedule = schedule
 
-    def _step_sizes_of(self, variable: int, h: np.ndarray) -> np.ndarray:
-        """The step sizes with which a variable moved."""
-        return h
+    @property
+    def replacement(self) -> bool:
+        """Whether rows are drawn independently, from the next chain on."""
+        return self.kernel.replacement
 
-    # ---- saved state -----------------------------------------------------------------------
+    @replacement.setter
+    def replacement(self, replacement: bool) -> None:
+        self.kernel.replacement = replacement
+
+    @property
+    def n_updates(self) -> int:
+        """Updates of the chain so far."""
+        return self.chain.n_updates
 
     @property
     def sampler_state(self) -> dict[str, list[np.ndarray]] | None:
         """Momentum, thermostat, ...: None before the first draw."""
-        return None if self._state is None else _map(np.array, self._state)
-
-    @sampler_state.setter
-    def sampler_state(self, state) -> None:
-        self._state = None if state is None else _map(self._backend.array, state)
+        return self.chain.sampler_state
 
     @property
-    def batch_states(self) -> list[dict[str, Any]]:
-        """State of each stream of row numbers."""
-        return [batches.state for batches in self._batches]
+    def sampling_state(self) -> SGMCMCState:
+        """All that the next draws depend on, besides the point."""
+        return self.chain.sampling_state
 
-    @batch_states.setter
-    def batch_states(self, states) -> None:
-        for batches, state in zip(self._batches, states, strict=True):
-            batches.state = state
-
-    @property
-    def noise_state(self) -> dict[str, Any]:
-        """State of the generator inside the compiled updates."""
-        return self._backend.generator_state(self._noise)
-
-    @noise_state.setter
-    def noise_state(self, state) -> None:
-        self._noise = self._backend.restore_generator(state)
-
-    @property
-    def init_rng_state(self) -> dict[str, Any]:
-        """State of the generator that draws the first momentum."""
-        return self._init_rng.bit_generator.state
-
-    @init_rng_state.setter
-    def init_rng_state(self, state) -> None:
-        self._init_rng.bit_generator.state = state
+    @sampling_state.setter
+    def sampling_state(self, state: SGMCMCState) -> None:
+        self.chain.sampling_state = state
+        self.rng = self.chain.rng
 
     def __getstate__(self):
-        # Compiled code, arrays on a device and copies of the data stay behind: `setup_chain`
-        # (or, in the middle of a chain, __setstate__) makes them again in the other process.
-        left_out = (
-            "_loop",
-            "_constants",
-            "_backend",
-            "_noise",
-            "_state",
-            "_batches",
-            "_last_step_sizes",
-        )
-        kept = {k: v for k, v in self.__dict__.items() if k not in left_out}
-        return kept | {"saved_sampling_state": self.sampling_state}
+        # `setup_chain` (or, in the middle of a chain, __setstate__) makes the chain again in the
+        # other process. A copy in this one has a kernel of its own.
+        kept = {k: v for k, v in self.__dict__.items() if k != "chain"}
+        return kept | {"kernel": copy(self.kernel), "saved_sampling_state": self.sampling_state}
 
     def __setstate__(self, state):
         state = dict(state)
         saved = state.pop("saved_sampling_state")
         self.__dict__.update(state)
-        self._process = os.getpid()
-        self._loop = None
         self.setup_chain(self.rng, tune=0, draws=0)
         self.sampling_state = saved
 
@@ -601,12 +359,3 @@ def _statistics(
         "n_updates": (np.int64, []),
         "warning": (SamplerWarning, None),
     }
-
-
-def _exact_sum(arrays: Sequence[np.ndarray]) -> float:
-    """Sum of all elements, rounded once."""
-    return fsum(chain.from_iterable(array.tolist() for array in arrays))
-
-
-def _map(function, state: dict[str, list]) -> dict[str, list]:
-    return {name: [function(a) for a in arrays] for name, arrays in state.items()}

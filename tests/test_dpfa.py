@@ -16,7 +16,7 @@ from scipy.special import gammaln
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import without_latents
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
 
 sys.path.append(str(Path(__file__).parent.parent / "examples"))
 import dpfa
@@ -200,7 +200,7 @@ def test_gradient_is_that_of_the_enumerated_likelihood():
     source = latent_gradient_source(model, smaller, smaller.value_vars, latents, batch_size=900)
     values = values_of(smaller)
     rng = random_generator_type("rng")
-    stream = Stream(rng)
+    stream = NoiseStream(rng)
     theta = [pt.constant(values[v.name]) for v in source.vars]
     rows = [pt.constant(np.arange(900))]
     data = [pt.constant(array.get_value()) for array, _ in source.data]

@@ -11,7 +11,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import step as step_module
+from pymc_sgmcmc import kernel
 from pymc_sgmcmc.gradients.source import gradient_source
 
 
@@ -22,7 +22,7 @@ def _no_loop(monkeypatch):
     def loop(*args):
         pytest.fail("compiled before the error was found")
 
-    monkeypatch.setattr(step_module, "Loop", loop)
+    monkeypatch.setattr(kernel, "Loop", loop)
 
 
 def refused(model, *matches, error=ValueError, vars=None, **options):

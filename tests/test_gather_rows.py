@@ -77,7 +77,7 @@ def test_a_table_in_column_order_is_put_into_row_order():
             w = pm.Normal("w", shape=3)
             pm.Normal("y", pm.Data("X", lay_out(X)) @ w, 1, observed=y)
             step = SGLD(step_size=1e-3, batch_size=10, thin=5, rng=3, compile_kwargs=QUICK)
-        assert all(np.asarray(c).flags.c_contiguous for c in step._constants)
+        assert all(np.asarray(c).flags.c_contiguous for c in step.kernel.constants)
         point = {"w": np.zeros(3)}
         draws.append([step.step(point)[0]["w"] for _ in range(3)])
     np.testing.assert_array_equal(*draws)

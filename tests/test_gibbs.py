@@ -27,7 +27,7 @@ from pymc_sgmcmc.latents.affine import affine_dependence
 from pymc_sgmcmc.latents.conditionals import conditional
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import without_latents
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
 
 CONJUGATE = ["gamma_poisson", "gamma_precision", "beta_binomial", "dirichlet_multinomial"]
 CALLS = 16
@@ -48,7 +48,7 @@ class Evaluator:
     def __init__(self, source, outputs, mode=PYTHON, seed=0):
         self.source = source
         rng = random_generator_type("rng")
-        stream = Stream(rng)
+        stream = NoiseStream(rng)
         theta = [
             pt.tensor(shape=shape, dtype=v.dtype)
             for v, shape in zip(source.vars, source.shapes, strict=True)
@@ -193,7 +193,7 @@ def test_backends_agree(mode, build, names):
 
 def draws_of(source, theta, seed=1):
     rng = random_generator_type("rng")
-    stream = Stream(rng)
+    stream = NoiseStream(rng)
     inputs = [v.type() for v in source.inputs]
     joint = source.joint.at(dict(zip(source.inputs, inputs, strict=True)))
     values = source.latents.draw(joint, {}, stream).values

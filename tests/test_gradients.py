@@ -13,7 +13,7 @@ from pytensor.compile.mode import Mode
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.batches import Batches
 from pymc_sgmcmc.gradients.source import gradient_source
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
 
 PYTHON = Mode(linker="py", optimizer="fast_compile")
 """Nothing is compiled: these graphs run a few times each."""
@@ -170,7 +170,7 @@ def test_evaluation_at_another_theta():
     [w] = source.vars
     theta, direction = w.type("theta"), w.type("direction")
     rows, others = source.inputs[1], source.constants
-    at = source.at([theta], [rows], others, {}, Stream(None))
+    at = source.at([theta], [rows], others, {}, NoiseStream(None))
     outputs = [at.potential, *at.total, *at.likelihood, *at.mean_likelihood]
     outputs += at.mean_curvature([direction])
     function = pytensor.function([theta, direction, rows, *others], outputs, mode=PYTHON)

@@ -12,7 +12,7 @@ from pytensor.graph.op import Op
 from scipy.stats import norm
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import step as step_module
+from pymc_sgmcmc import kernel
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.groups import Grouped, Member
 from pymc_sgmcmc.msgnht import MultivariateThermostatSymmetric
@@ -375,7 +375,7 @@ def test_caution_is_the_members(regression):
     ],
 )
 def test_refusals(regression, monkeypatch, groups, options, error, message):
-    monkeypatch.setattr(step_module, "Loop", lambda *args: pytest.fail("compiled"))
+    monkeypatch.setattr(kernel, "Loop", lambda *args: pytest.fail("compiled"))
     made = [
         group[1].on([regression[group[0]]], step_size=0.1, **dict(*group[2:]))
         if isinstance(group, tuple)

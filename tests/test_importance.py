@@ -16,7 +16,7 @@ from pymc_sgmcmc.backends.backend import Jax
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import without_latents
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
 
 JAX = {"mode": "JAX"}
 COPIES = 500
@@ -69,7 +69,7 @@ def estimates(model, latents, theta, batch_size, n_calls=CALLS, seed=1):
         name: [pt.constant(a) for a in arrays]
         for name, arrays in source.init(np.random.default_rng(0)).items()
     }
-    k, stream = len(source.vars), Stream(generator)
+    k, stream = len(source.vars), NoiseStream(generator)
     at = source.at(inputs[:k], inputs[k : k + 1], inputs[k + 1 :], state, stream)
     function = pytensor.function(
         [*inputs, pytensor.In(generator, mutable=True, borrow=True)],

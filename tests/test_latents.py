@@ -12,7 +12,7 @@ from latent_models import PYTHON, many_kinds, random_theta, sigmoid_belief_netwo
 from samplers import SAMPLERS
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import step as step_module
+from pymc_sgmcmc import kernel
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import without_latents
@@ -221,7 +221,7 @@ def refused(model, *matches, **settings):
 @pytest.fixture
 def no_loop(monkeypatch):
     """Compiling fails the test."""
-    monkeypatch.setattr(step_module, "Loop", lambda *args: pytest.fail("compiled"))
+    monkeypatch.setattr(kernel, "Loop", lambda *args: pytest.fail("compiled"))
 
 
 before_compiling = pytest.mark.usefixtures("no_loop")

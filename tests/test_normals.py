@@ -10,7 +10,7 @@ from scipy import stats
 
 from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.backends.exponential import exp
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
 
 every_backend = pytest.mark.parametrize("mode", BACKENDS)
 both_floats = pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -26,7 +26,7 @@ KNOWN = [
 def drawer(mode, dtype, n):
     """A function that draws ``n`` normals: each call goes on with the same generator."""
     rng = random_generator_type("rng")
-    stream = Stream(rng)
+    stream = NoiseStream(rng)
     (z,) = stream.normals_like([pt.tensor(shape=(n,), dtype=dtype)])
     mutable = pytensor.In(rng, mutable=True, borrow=True)
     backend = backend_of(pytensor.compile.mode.get_mode(mode))

@@ -379,7 +379,7 @@ def test_rows_are_recognised_without_dims(caplog):
 
 def test_large_data_is_left_out(model, step, caplog, monkeypatch):
     assert {"observed_data", "constant_data"} <= set(sample(model, step, chains=1).children)
-    monkeypatch.setattr("pymc_sgmcmc.sampling.MOST_DATA_BYTES", 100)
+    monkeypatch.setattr("pymc_sgmcmc.run.result.MOST_DATA_BYTES", 100)
     with caplog.at_level(logging.INFO, logger="pymc"):
         without = sample(model, step, chains=1, quiet=False, progressbar=False)
     assert set(without.children) == {"posterior", "sample_stats"}

@@ -12,8 +12,7 @@ from pymc.distributions.transforms import simplex as simplex_transform
 from scipy.stats import gamma, norm
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import sgrld
-from pymc_sgmcmc import step as step_module
+from pymc_sgmcmc import kernel, sgrld
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from tests.samplers import Chain, OneUpdate, assert_mean
 from tests.targets import DirichletCategorical
@@ -293,7 +292,7 @@ def test_restored_state_goes_on_identically():
 
 @pytest.fixture
 def _no_loop(monkeypatch):
-    monkeypatch.setattr(step_module, "Loop", lambda *args: pytest.fail("compiled"))
+    monkeypatch.setattr(kernel, "Loop", lambda *args: pytest.fail("compiled"))
 
 
 @pytest.mark.usefixtures("_no_loop")

@@ -198,8 +198,8 @@ def test_thin_in_several_calls_is_the_same_chain(regression):
 
     def run(updates_per_call):
         step.setup_chain(np.random.default_rng(1), tune=0, draws=3)
-        step._updates_per_call = updates_per_call
-        step._pace = lambda n, seconds: None
+        step.chain.pace.n_updates = updates_per_call
+        step.chain.pace.took = lambda n, seconds: None
         point = regression.initial_point()
         for _ in range(3):
             point, [stats] = step.step(point)
@@ -213,17 +213,18 @@ def test_long_calls_are_shortened(regression):
     """After ten seconds for 100 updates calls have 4; fast ones run all of ``thin`` at once."""
     step = make_step(regression, thin=1000)
     step.setup_chain(np.random.default_rng(0), 0, 0)
-    assert step._updates_per_call == 100
-    step._pace(100, 30.0)  # the first of its length may have compiled: not judged
-    assert step._updates_per_call == 100
-    step._pace(100, 10.0)
-    assert step._updates_per_call == 4  # the largest power of two below 5
-    step._pace(4, 0.001)
-    step._pace(4, 0.001)
-    assert step._updates_per_call == 1000
-    step._pace(1000, 0.1)
-    step._pace(1000, 0.1)
-    assert step._updates_per_call == 1000
+    pace = step.chain.pace
+    assert pace.n_updates == 100
+    pace.took(100, 30.0)  # the first of its length may have compiled: not judged
+    assert pace.n_updates == 100
+    pace.took(100, 10.0)
+    assert pace.n_updates == 4  # the largest power of two below 5
+    pace.took(4, 0.001)
+    pace.took(4, 0.001)
+    assert pace.n_updates == 1000
+    pace.took(1000, 0.1)
+    pace.took(1000, 0.1)
+    assert pace.n_updates == 1000
 
 
 def test_interrupt_of_a_long_draw_keeps_those_before():
@@ -242,7 +243,7 @@ def test_interrupt_of_a_long_draw_keeps_those_before():
 
     def lengthen(trace, draw):
         if draw.draw_idx == 4:
-            step.thin = step._longest_call = 10**7
+            step.thin = step.chain.pace.longest = 10**7
             threading.Timer(1.5, interrupt).start()
 
     part = sample(model, step, tune=0, draws=100, chains=1, callback=lengthen)
@@ -270,10 +271,10 @@ def test_memory_does_not_grow_with_the_updates():
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("w", shape=100), 1, observed=y)
     step = make_step(model, step_size=1e-3, batch_size=1, compile_kwargs=JAX)
-    step._pace = lambda n_updates, seconds: None
+    step.chain.pace.took = lambda n_updates, seconds: None
     point, grown = model.initial_point(), []
     for thin in (1_000, 100_000):
-        step.thin = step._updates_per_call = thin
+        step.thin = step.chain.pace.n_updates = thin
         step.step(point)  # compiles
         with open("/proc/self/clear_refs", "w") as file:
             file.write("5")
@@ -381,7 +382,7 @@ def test_new_data_is_read_at_the_start_of_a_chain(regression_data):
     with model:
         pm.set_data({"X": X[:100], "target": -5 * X[:100, 0]})
     step.setup_chain(np.random.default_rng(0), 0, 0)
-    assert step._batches[0].n_rows == 100
+    assert step.chain.batches[0].n_rows == 100
     idata = sample(model, step, draws=100, tune=100)
     assert abs(float(idata.posterior["w"][..., 0].mean()) + 5) < 0.2
     with model:
@@ -460,7 +461,7 @@ def test_points_without_density_are_marked(regression):
     step.setup_chain(np.random.default_rng(3), 0, 0)
     with pytest.raises(pm.exceptions.SamplingError, match=r"'y' .*impossible"):
         step.step(point)
-    step.n_updates = 7  # not at its beginning, so that the chain goes on
+    step.chain.n_updates = 7  # not at its beginning, so that the chain goes on
     moved, [stats] = step.step(point)
     assert stats["nonfinite"]
     assert "the log posterior became non-finite at update 13" in stats["warning"].message
@@ -603,11 +604,11 @@ def test_jax_data_stays_on_the_device(regression):
 
     step = make_step(regression, compile_kwargs=JAX)
     step.step(regression.initial_point())
-    constants = list(step._constants)
+    constants = list(step.kernel.constants)
     assert all(isinstance(c, jax.Array) for c in constants)
     step.step(regression.initial_point())
-    assert all(a is b for a, b in zip(constants, step._constants, strict=True))
-    assert all(isinstance(a, jax.Array) for arrays in step._state.values() for a in arrays)
+    assert all(a is b for a, b in zip(constants, step.kernel.constants, strict=True))
+    assert all(isinstance(a, jax.Array) for arrays in step.chain.state.values() for a in arrays)
 
 
 def test_one_compilation_serves_all_chains(regression, monkeypatch):
@@ -621,4 +622,4 @@ def test_one_compilation_serves_all_chains(regression, monkeypatch):
 
 
 def test_process_id_is_that_of_this_process(regression):
-    assert make_step(regression)._process == os.getpid()
+    assert make_step(regression).kernel._process == os.getpid()

@@ -16,9 +16,9 @@ from pymc.step_methods.state import equal_dataclass_values
 from test_streaming import Loader
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import step as step_module
+from pymc_sgmcmc import kernel
 from pymc_sgmcmc.run import vectorized
-from pymc_sgmcmc.run.vectorized import Together
+from pymc_sgmcmc.run.vectorized import VectorizedChains
 from pymc_sgmcmc.streaming.batches import StreamedBatches
 
 N = 3000
@@ -100,8 +100,8 @@ def in_the_same_order(rows, on_disk, make_model, **options):
     numbers = StreamedBatches(
         sgm.StreamedData({"row": np.arange(N)}, **windows), 30, np.random.default_rng(0)
     )
-    numbers.state = streamed.batch_states[0]
-    [batches] = resident._batches
+    numbers.state = streamed.chain.batch_states[0]
+    [batches] = resident.chain.batches
     batches.take = lambda n: numbers.take(n)["row"].reshape(n, 30)
     return draws(streamed, 8)[1], draws(resident, 8)[1]
 
@@ -126,7 +126,7 @@ def test_latent_variables_of_streamed_rows(rows, on_disk):
 def test_bytes_travel_as_bytes(on_disk):
     data = sgm.StreamedData(on_disk)
     step = make_step(regression(data.head()), data)
-    [rows], constants = step._batches_of_call(4)
+    [rows], constants = step.chain.batches_of_call(4)
     types = {array.name: constants[k].dtype for k, (array, _) in enumerate(step.source.data, 1)}
     assert types == {"X": np.uint8, "y": np.float64}
     assert rows.shape == (4, 30)
@@ -220,13 +220,14 @@ def test_calls_are_no_longer_than_a_window(on_disk):
     """A block is at most one window, and splitting a call changes nothing."""
     data = sgm.StreamedData(on_disk, window=400, chunk=20)
     step = make_step(regression(data.head()), data, mode="FAST_COMPILE", thin=40)
-    step._pace(13, 1e-6)
-    step._pace(13, 1e-6)
-    assert step._updates_per_call == step._longest_call == 400 // 30
+    pace = step.chain.pace
+    pace.took(13, 1e-6)
+    pace.took(13, 1e-6)
+    assert pace.n_updates == pace.longest == 400 // 30
     runs = []
     for length in (13, 4):
         step.setup_chain(np.random.default_rng(1), 0, 0)
-        step._updates_per_call, step._pace = length, lambda n, seconds: None
+        step.chain.pace.n_updates, step.chain.pace.took = length, lambda n, seconds: None
         runs.append(draws(step, 3)[0]["w"])
     np.testing.assert_allclose(*runs, rtol=1e-12)
 
@@ -312,13 +313,13 @@ def test_chains_together_read_what_each_reads_alone(
     run = dict(step=step, model=step.model, draws=80, tune=6, chains=3, random_seed=1, **RUN)
     alone = sgm.sample(**run, chain_method="sequential")
     lengths = []
-    together = Together.run
+    run_together = VectorizedChains.run
 
     def watched(self):
-        yield from together(self)
+        yield from run_together(self)
         lengths.append((self._room, self._updates_a_call))
 
-    monkeypatch.setattr(Together, "run", watched)
+    monkeypatch.setattr(VectorizedChains, "run", watched)
     at_once = sgm.sample(**run, chain_method="vectorized")
     [(room, n_updates)] = lengths
     # 2400 bytes of 3 chains are 2 updates of 30 rows of 10 bytes and their 4-byte numbers
@@ -381,7 +382,7 @@ def refused(matches, data, model=None, error=ValueError, **options):
 
 @pytest.fixture
 def _no_loop(monkeypatch):
-    monkeypatch.setattr(step_module, "Loop", lambda *args: pytest.fail("compiled before refused"))
+    monkeypatch.setattr(kernel, "Loop", lambda *args: pytest.fail("compiled before refused"))
 
 
 PLACEHOLDERS = {"X": np.zeros((2, 2), "uint8"), "y": np.zeros(2)}

@@ -16,7 +16,7 @@ import pytest
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.run import vectorized
 from pymc_sgmcmc.run.threads import ThreadChains
-from pymc_sgmcmc.run.vectorized import Together
+from pymc_sgmcmc.run.vectorized import VectorizedChains
 
 jax = pytest.importorskip("jax")
 
@@ -72,7 +72,7 @@ def gathered(dicts):
 
 
 def together(step, n=CHAINS, run=None):
-    run = run or Together(step, starts(step, n), generators(n), TUNE, DRAWS)
+    run = run or VectorizedChains(step, starts(step, n), generators(n), TUNE, DRAWS)
     blocks = list(run.run())
     assert [b.first for b in blocks[1:]] == [b.first + b.n for b in blocks[:-1]]
     draws = {
@@ -168,7 +168,7 @@ def test_a_draw_in_several_calls_is_the_same(step, monkeypatch):
     monkeypatch.setattr(vectorized, "SECONDS_AT_MOST", 1e-9)
     monkeypatch.setattr(vectorized, "SECONDS_PER_CALL", 1e-9)
     monkeypatch.setattr(vectorized, "_power_of_two", lambda number: 4)
-    run = Together(step, starts(step), generators(), TUNE, DRAWS)
+    run = VectorizedChains(step, starts(step), generators(), TUNE, DRAWS)
     parts, parts_stats = together(step, run=run)
     assert run._updates_a_call == 4  # calls of 4, 4 and 2 updates
     for name, values in whole.items():
@@ -179,14 +179,14 @@ def test_a_draw_in_several_calls_is_the_same(step, monkeypatch):
 
 def test_goes_on_from_a_saved_state_together_or_alone(step):
     draws, stats = together(step)
-    run = Together(step, starts(step), generators(), TUNE, DRAWS)
+    run = VectorizedChains(step, starts(step), generators(), TUNE, DRAWS)
     blocks = run.run()
     drawn = next(blocks)
     blocks.close()
     points, states = run.saved(drawn)
     n_done = drawn.first + drawn.n
     assert n_done < TUNE + DRAWS
-    again = Together(step, starts(step), generators(), TUNE, DRAWS)
+    again = VectorizedChains(step, starts(step), generators(), TUNE, DRAWS)
     again.restore(n_done, points, states)
     rest, _ = together(step, run=again)
     for name, values in rest.items():
@@ -210,7 +210,7 @@ def test_a_chain_that_fails_holds_and_leaves_the_others_alone():
     far = [*start[:1], {"x": np.array([0.0, 1e4])}, *start[2:]]  # beyond where the step is stable
 
     def run(points):
-        return together(step, run=Together(step, points, generators(3), TUNE, DRAWS))
+        return together(step, run=VectorizedChains(step, points, generators(3), TUNE, DRAWS))
 
     (good, _), (bad, stats) = run(start), run(far)
     np.testing.assert_array_equal(bad["x"][[0, 2]], good["x"][[0, 2]])
@@ -241,7 +241,7 @@ def test_a_chain_without_density(mode):
             compile_kwargs={"mode": mode},
         )
     points = [{"x": np.array(v)} for v in (5.0, -5.0, 9.0)]
-    _, stats = together(step, run=Together(step, points, generators(3), TUNE, DRAWS))
+    _, stats = together(step, run=VectorizedChains(step, points, generators(3), TUNE, DRAWS))
     np.testing.assert_array_equal(stats["nonfinite"].all(axis=1), [False, True, False])
     [warning] = [w for w in stats["warning"].flat if w is not None]
     assert "the log posterior became non-finite at update 4" in warning.message
@@ -250,14 +250,14 @@ def test_a_chain_without_density(mode):
 def test_many_like_warnings_are_one(step, monkeypatch):
     monkeypatch.setattr(type(step.algorithm), "caution", lambda *arguments: "beware")
     for n, told in [(vectorized.MOST_WARNINGS, vectorized.MOST_WARNINGS), (CHAINS, 1)]:
-        _, stats = together(step, run=Together(step, starts(step, n), generators(n), 50, 5))
+        _, stats = together(step, run=VectorizedChains(step, starts(step, n), generators(n), 50, 5))
         warnings = [w for w in stats["warning"].flat if w is not None]
         assert len(warnings) == told
     assert warnings[0].message.endswith("beware (So in 5 of 5 chains.)")
 
 
 def test_calls_are_shortened_by_what_they_took_not_by_a_slow_reader(step):
-    run = Together(step, starts(step), generators(), 0, 100)
+    run = VectorizedChains(step, starts(step), generators(), 0, 100)
     list(run.run())
     run._room = run._draws_a_call = 64
     run._updates_a_call = step.thin
@@ -272,7 +272,7 @@ def test_calls_are_shortened_by_what_they_took_not_by_a_slow_reader(step):
 
 def test_device_memory_does_not_grow_with_draws(step, monkeypatch):
     monkeypatch.setattr(vectorized, "BYTES_PER_CALL", 4 * CHAINS * 10 * 10 * 4)  # 4 draws
-    run = Together(step, starts(step), generators(), 0, 400)
+    run = VectorizedChains(step, starts(step), generators(), 0, 400)
     held = []
     for drawn in run.run():
         assert drawn.n <= 4
@@ -286,13 +286,14 @@ def test_chains_over_several_devices(step, tmp_path):
         import sys
         import jax, numpy as np
         sys.path.insert(0, {os.path.dirname(__file__)!r})
-        from test_vectorized import Together, generators, make_step, starts, together, TUNE, DRAWS
+        from test_vectorized import VectorizedChains, generators, make_step, starts, together
+        from test_vectorized import TUNE, DRAWS
         assert len(jax.devices()) == 8
         step = make_step()
         for n, n_devices in {numbers}.items():
-            run = Together(step, starts(step, n), generators(n), TUNE, DRAWS)
+            run = VectorizedChains(step, starts(step, n), generators(n), TUNE, DRAWS)
             draws, _ = together(step, run=run)
-            assert len(run._chains.carry.theta[0].sharding.device_set) == n_devices
+            assert len(run._stacked.carry.theta[0].sharding.device_set) == n_devices
             np.savez({str(tmp_path)!r} + f"/{{n}}.npz", **draws)
     """
     flags = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}

@@ -145,4 +145,4 @@ def test_float32(data):
             point, _ = step.step(point)
     assert point["w"].dtype == np.float32
     assert all(a.dtype == np.float32 for arrays in step.sampler_state.values() for a in arrays)
-    assert all(c.dtype != np.float64 for c in step._constants)
+    assert all(c.dtype != np.float64 for c in step.kernel.constants)

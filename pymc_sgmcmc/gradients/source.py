@@ -30,7 +30,7 @@ from pymc_sgmcmc.gradients.rewrites import tidy
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
 from pymc_sgmcmc.gradients.self_check import check_terms
 from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
 from pymc_sgmcmc.streaming.sources import StreamedData
 
 
@@ -167,7 +167,7 @@ class GradientSource:
         rows: Sequence[TensorVariable],
         constants: Sequence[TensorVariable],
         state: State,
-        stream: Stream,
+        stream: NoiseStream,
     ) -> Evaluation:
         """Evaluate the gradient at ``theta`` for a batch of ``rows``.
 

@@ -19,7 +19,7 @@ from pymc_sgmcmc.latents.gibbs import Gibbs
 from pymc_sgmcmc.latents.joint import Latents, whole_number
 from pymc_sgmcmc.latents.local_model import Batch, Compiled, Draws, LocalModel, Thetas
 from pymc_sgmcmc.latents.strict_scan import strict_scan
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
 
 ROWS_PER_CALL = 512
 
@@ -191,7 +191,7 @@ def _probabilities(
     floatX = pytensor.config.floatX
     sweeps = burn_in + n_completions
 
-    def expression(batch: Batch, stream: Stream, missing):
+    def expression(batch: Batch, stream: NoiseStream, missing):
         own = elements.own_rows(batch)
         x = elements.of_batch(batch)
         missing = elements.matrix(missing)[batch.rest[0]]
@@ -215,7 +215,7 @@ def _probabilities(
             ones = pt.switch(now, np.ones((), x.dtype), x)
             log_p, _ = elements.log_density(own.of(inputs), ones, z)
             p = pt.switch(now, pt.exp(log_p), p).astype(floatX)
-            stream = Stream(rng)
+            stream = NoiseStream(rng)
             uniforms = stream.draw(pt.random.uniform, size=(own.n_rows, groups.shape[1]))
             return [pt.switch(now, uniforms < p, x).astype(x.dtype), p, stream.rng]
 

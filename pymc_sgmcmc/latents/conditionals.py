@@ -30,7 +30,7 @@ from pymc_sgmcmc.latents.logistic import (
     tanh_half,
 )
 from pymc_sgmcmc.latents.strict_scan import strict_scan
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
 
 
 def boundary(inner: Sequence[Variable], outputs: Sequence[Variable]) -> list[Variable]:
@@ -169,7 +169,7 @@ class Move(Protocol):
         z: TensorVariable,
         once: list[Variable],
         each_sweep: list[Variable],
-        stream: Stream,
+        stream: NoiseStream,
         climbing: TensorVariable,
     ) -> TensorVariable:
         """Draw anew, starting from ``z``.
@@ -202,7 +202,7 @@ class Binary:
         logistic = [v for term in c.logistic for v in (term.y, term.a)]
         return [*(_at_value(self, value) for value in self.support), *c.maps, *c.fixed, *logistic]
 
-    def sweep(self, z, once, each_sweep, stream: Stream, climbing) -> TensorVariable:
+    def sweep(self, z, once, each_sweep, stream: NoiseStream, climbing) -> TensorVariable:
         """Draw each unit given the others, one after the other."""
         c, n_rows, (low, high) = self.conditional, self.n_rows, self.support
         floatX = pytensor.config.floatX
@@ -302,7 +302,7 @@ class Enumerated:
         [table] = substitute([c.separable], {v.value: side_by_side})
         return [table, *c.maps, *c.fixed]
 
-    def sweep(self, z, once, each_sweep, stream: Stream, climbing) -> TensorVariable:
+    def sweep(self, z, once, each_sweep, stream: NoiseStream, climbing) -> TensorVariable:
         """Draw each unit given the others, one after the other."""
         c, n_rows, n_values = self.conditional, self.n_rows, self.copies
         floatX = pytensor.config.floatX

@@ -23,7 +23,7 @@ from pymc_sgmcmc.latents.conditionals import Conditional, boundary, conditional,
 from pymc_sgmcmc.latents.joint import Joint, LocalVariable
 from pymc_sgmcmc.latents.proposals import Normal, Proposal, proposal_for
 from pymc_sgmcmc.latents.strict_scan import strict_scan
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
 
 MAX_CLIMB = 3.0
 """Largest move of a sweep that climbs, where there is a transform."""
@@ -111,7 +111,7 @@ class Continuous:
     def _of_unit(self, unit) -> TensorVariable:
         return (self.u * unit).sum(axis=1)
 
-    def sweep(self, z, once, each_sweep, stream: Stream, climbing) -> TensorVariable:
+    def sweep(self, z, once, each_sweep, stream: NoiseStream, climbing) -> TensorVariable:
         """Move each unit given the others, one after the other."""
         c, n, dtype = self.terms, self.n_rows, self.u.dtype
         n_units = self.u.type.shape[1]
@@ -142,7 +142,7 @@ class Continuous:
             now_walks = [take() for _ in walks]
             now_columns = [take() for _ in columns]
             now_u, now_maps = take(), [take() for _ in maps]
-            inner = Stream(take() if proposal.draws_within else None)
+            inner = NoiseStream(take() if proposal.draws_within else None)
             now_fixed = [take() for _ in fixed]
             climbing = take()
             replace = {self.u: now_u, unit: now_unit}

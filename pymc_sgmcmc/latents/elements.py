@@ -11,7 +11,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
 from pymc_sgmcmc.latents.local_model import Batch, Compiled, LocalModel
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
 
 ROWS_PER_CALL = 512
 SMALL = 1e-5
@@ -94,7 +94,7 @@ def dependence(
     n_rows = min(ROWS_PER_CALL, n_elements + 1)
     x = pt.tensor("x", shape=(n_rows, n_elements), dtype=first.dtype)
 
-    def expression(batch: Batch, stream: Stream, x):
+    def expression(batch: Batch, stream: NoiseStream, x):
         own = elements.own_rows(batch)
         prior = own.joint().draw_prior(stream)
         same = [pt.repeat(v[:1], n_rows, axis=0).astype(v.dtype) for v in prior]

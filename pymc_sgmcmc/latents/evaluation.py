@@ -28,12 +28,12 @@ from pymc_sgmcmc.latents.gibbs import Gibbs
 from pymc_sgmcmc.latents.importance import NeuralImportance
 from pymc_sgmcmc.latents.joint import Joint, Latents, whole_number
 from pymc_sgmcmc.latents.local_model import Batch, Compiled, Draws, LocalModel, Thetas
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
 
 PARTICLES_PER_CALL = 2048
 """Rows times weights a row in one compiled call: bounds its memory."""
 
-type LogWeights = Callable[[Batch, Stream], list[TensorVariable]]
+type LogWeights = Callable[[Batch, NoiseStream], list[TensorVariable]]
 
 
 def log_marginal_likelihood(
@@ -170,7 +170,7 @@ def _likelihood(joint: Joint) -> Joint:
     return dataclasses.replace(joint, terms=[t for t in joint.terms if t.name not in joint.names])
 
 
-def _from_prior(joint: Joint, stream: Stream) -> list[TensorVariable]:
+def _from_prior(joint: Joint, stream: NoiseStream) -> list[TensorVariable]:
     """Draw the latent variables from their prior, which must be one that can be drawn from."""
     for v in joint.variables:
         op = v.batch_rv.owner.op
@@ -223,7 +223,7 @@ def _annealed(latents: Gibbs, n_temperatures: int, path: str) -> LogWeights:
         def one_temperature(t, before, *args):
             *z, log_w, rng = args[: n_latents + 2]
             here = batch.of(args[n_latents + 2 :])
-            stream = Stream(rng)
+            stream = NoiseStream(rng)
             if path == "likelihood":
                 rise = (t - before) * _likelihood(here.joint()).log_density(z)
             else:

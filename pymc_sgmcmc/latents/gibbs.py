@@ -26,9 +26,9 @@ from pymc_sgmcmc.latents.continuous import Continuous
 from pymc_sgmcmc.latents.joint import Draws, Joint, Latents, LocalVariable, whole_number
 from pymc_sgmcmc.latents.simplex_move import Simplexes
 from pymc_sgmcmc.latents.strict_scan import strict_scan
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
 
-type Hook = Callable[[dict[str, TensorVariable], Stream], TensorVariable]
+type Hook = Callable[[dict[str, TensorVariable], NoiseStream], TensorVariable]
 
 
 class Gibbs(Latents):
@@ -56,8 +56,9 @@ class Gibbs(Latents):
     conditional : dict, optional
         Functions that draw a variable in place of the derived conditional (variable or name:
         function). A function takes a dict of the current values by name (latent variables, observed
-        variables, parameters; rows along the first axis where they have any) and a `Stream`, and
-        returns a draw of all of the variable's units, shape (rows, ...), as PyTensor expressions.
+        variables, parameters; rows along the first axis where they have any) and a `NoiseStream`,
+        and returns a draw of all of the variable's units, shape (rows, ...), as PyTensor
+        expressions.
 
     Raises
     ------
@@ -120,7 +121,7 @@ class Gibbs(Latents):
                     f"or conditional={{'{variable.name}': function}} to Gibbs."
                 )
 
-    def draw(self, joint: Joint, state: State, stream: Stream) -> Draws:
+    def draw(self, joint: Joint, state: State, stream: NoiseStream) -> Draws:
         start = joint.draw_prior(stream)
         n_climbs = (self.burn_in + 1) // 2
         draws = self.sweeps(joint, start, self.burn_in + self.n_samples, stream, n_climbs)
@@ -134,7 +135,7 @@ class Gibbs(Latents):
         return Draws([d[self.burn_in :] for d in draws], None, {}, [share])
 
     def sweeps(
-        self, joint: Joint, start: Tensors, n_sweeps: int, stream: Stream, n_climbs: int = 0
+        self, joint: Joint, start: Tensors, n_sweeps: int, stream: NoiseStream, n_climbs: int = 0
     ) -> Tensors:
         """Sweep so many times from a start; one entry a variable, shape (sweeps, rows, ...).
 
@@ -152,7 +153,7 @@ class Gibbs(Latents):
         def sweep(climbing, *args):
             take = iter(args).__next__
             z = [take() for _ in joint.variables]
-            inner = Stream(take())
+            inner = NoiseStream(take())
             given = {k: [take() for _ in outside] for k in copies}
             for (i, move), own_each, own_once in zip(moves, each_sweep, once, strict=True):
                 tiled = [pt.concatenate([v] * move.copies) if move.copies > 1 else v for v in z]
@@ -210,7 +211,7 @@ class Given:
     def each_sweep(self) -> list[Variable]:
         return list(self.values.values())
 
-    def sweep(self, z, once, each_sweep, stream: Stream, climbing) -> TensorVariable:
+    def sweep(self, z, once, each_sweep, stream: NoiseStream, climbing) -> TensorVariable:
         values = dict(zip(self.values, each_sweep, strict=True))
         return pt.as_tensor(self.function(values, stream))
 

@@ -22,7 +22,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.algorithm import Tensors
 from pymc_sgmcmc.latents.joint import Draws, Joint, Latents
 from pymc_sgmcmc.latents.recognition import Custom, Inverted, Proposal, Recognition
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
 
 FIRST_DECAY, SECOND_DECAY, SMALL = 0.9, 0.999, 1e-8
 """Adam's constants, as its authors have them."""
@@ -213,7 +213,7 @@ class NeuralImportance(Latents):
             learning_rate=self.learning_rate,
         )
 
-    def propose(self, joint: Joint, stream: Stream) -> tuple[Tensors, TensorVariable]:
+    def propose(self, joint: Joint, stream: NoiseStream) -> tuple[Tensors, TensorVariable]:
         """Draw once for each row from the network as it is given: z and log q(z | x)."""
         if self.weights is None:
             raise ValueError("NeuralImportance has no weights yet: pass latents.trained(step).")

@@ -26,7 +26,8 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import State, Tensors
 from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
+from pymc_sgmcmc.pymc_internals import share_coords
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ class Joint:
         """Return the batch's values of each observed variable, shape (n_rows, ...)."""
         return self.evaluate(list(self.observed.values()))
 
-    def draw_prior(self, stream: Stream) -> Tensors:
+    def draw_prior(self, stream: NoiseStream) -> Tensors:
         """Draw the latent variables from their prior, each given those it depends on.
 
         A variable whose distribution cannot be drawn from inside a graph (`pm.CustomDist`, say) is
@@ -172,7 +173,9 @@ class Joint:
         return [drawn[v.value] for v in self.variables]
 
 
-def _draw(variable: LocalVariable, rv: Variable, n_rows: int, stream: Stream) -> TensorVariable:
+def _draw(
+    variable: LocalVariable, rv: Variable, n_rows: int, stream: NoiseStream
+) -> TensorVariable:
     shape = (n_rows, *variable.shape)
     node = rv.owner
     if isinstance(node.op, RandomVariable) and not isinstance(node.op, CustomDistRV):
@@ -263,7 +266,7 @@ class Latents(ABC):
         return {}
 
     @abstractmethod
-    def draw(self, joint: Joint, state: State, stream: Stream) -> Draws:
+    def draw(self, joint: Joint, state: State, stream: NoiseStream) -> Draws:
         """Draw for a batch.
 
         Parameters
@@ -272,7 +275,7 @@ class Latents(ABC):
             At the current theta and rows.
         state : dict of lists of variables
             What is carried, by `state_names`.
-        stream : Stream
+        stream : NoiseStream
             The source of all random numbers.
 
         Returns
@@ -347,7 +350,7 @@ def without_latents(model: pm.Model, vars: Sequence) -> pm.Model:
         return not latents & set(ancestors([var]))
 
     smaller = pm.Model(check_bounds=model.check_bounds, model=None)
-    smaller._coords, smaller._dim_lengths = model._coords, model._dim_lengths
+    share_coords(smaller, model)
     for kind in ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"):
         getattr(smaller, kind).extend(v for v in getattr(model, kind) if is_global(v))
     for rv in [*smaller.free_RVs, *smaller.observed_RVs]:

@@ -24,7 +24,7 @@ from pymc_sgmcmc.gradients.row_axis import find_row_axis, sliced_axis
 from pymc_sgmcmc.latents.gibbs import Gibbs
 from pymc_sgmcmc.latents.gradient import LatentGradientSource, latent_gradient_source
 from pymc_sgmcmc.latents.joint import Joint, Latents, find_latents, without_latents
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
 
 type Draws = xr.DataTree | xr.Dataset | Mapping[str, Any]
 
@@ -81,7 +81,7 @@ class Compiled:
         ]
         inputs[k] = pt.tensor("rows", shape=(n_rows,), dtype="int64")
         generator = random_generator_type("rng")
-        stream = Stream(generator)
+        stream = NoiseStream(generator)
         outputs = expression(Batch(source, n_rows, inputs[:k], inputs[k:]), stream, *extra)
         self.function = pytensor.function(
             [*inputs, *extra, pytensor.In(generator, mutable=True, borrow=True)],

@@ -19,7 +19,7 @@ from pymc.logprob.transforms import Transform
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
 
 HALF_LOG_TWO_PI = 0.5 * np.log(2 * np.pi)
 
@@ -34,7 +34,9 @@ class Proposal(Protocol):
         """Parameters of the member that matches at ``u``."""
         ...
 
-    def draw(self, parameters: Tensors, normal: TensorVariable, stream: Stream) -> TensorVariable:
+    def draw(
+        self, parameters: Tensors, normal: TensorVariable, stream: NoiseStream
+    ) -> TensorVariable:
         """Draw from it."""
         ...
 
@@ -99,7 +101,7 @@ class OfTwoShapes(ABC):
         """Log of the member's density."""
 
 
-def log_gamma_draws(a: TensorVariable, stream: Stream) -> TensorVariable:
+def log_gamma_draws(a: TensorVariable, stream: NoiseStream) -> TensorVariable:
     """Logarithms of draws from Gamma(a, 1), of which some may be too small for their type."""
     draws = stream.draw(pt.random.gamma, a, scale=1.0, dtype=a.dtype)
     return pt.log(pt.maximum(draws, np.finfo(a.dtype).tiny))

@@ -20,7 +20,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.algorithm import Tensors
 from pymc_sgmcmc.latents.joint import Joint, LocalVariable
 from pymc_sgmcmc.latents.strict_scan import strict_scan
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
 
 type Named = dict[str, TensorVariable]
 type Proposal = Callable[[str, Named, Named, Named], Any]
@@ -184,7 +184,7 @@ class Recognition(ABC):
         """Parameters of q for a variable: tensors with leading axes (draws or 1, rows)."""
 
     def draw(
-        self, joint: Joint, weights: Named, n_samples: int, stream: Stream
+        self, joint: Joint, weights: Named, n_samples: int, stream: NoiseStream
     ) -> tuple[Tensors, TensorVariable]:
         """Draw the latent variables.
 

@@ -13,7 +13,7 @@ from pymc_sgmcmc.gradients.arrays import PYTHON, Array, array_value
 from pymc_sgmcmc.gradients.row_axis import RowAxis
 from pymc_sgmcmc.gradients.self_check import cannot_be_cut, compare, moved, total_of
 from pymc_sgmcmc.latents.joint import Joint
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
 
 MAX_ROWS = 200
 """Rows looked at: with more, a random subset of this size stands for all (bounded cost)."""
@@ -46,7 +46,7 @@ def check_latent_terms(
         start = model.initial_point()
         point = [moved(start[v.name], rng) for v in model.value_vars]
         generator = random_generator_type()
-        prior = dataclasses.replace(joint, n_rows=n_rows).draw_prior(Stream(generator))
+        prior = dataclasses.replace(joint, n_rows=n_rows).draw_prior(NoiseStream(generator))
         draw = pytensor.function([generator, *inputs], prior, mode=PYTHON, on_unused_input="ignore")
         z = draw(rng, *point, subset, *arrays)
         for term in joint.terms:

@@ -19,7 +19,7 @@ from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.latents.conditionals import Conditional, conditional
 from pymc_sgmcmc.latents.joint import Joint, LocalVariable
 from pymc_sgmcmc.latents.proposals import log_gamma_draws
-from pymc_sgmcmc.stream import Stream
+from pymc_sgmcmc.noise import NoiseStream
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Simplexes:
         """What a sweep begins with."""
         return list(self.terms.fixed)
 
-    def sweep(self, z, once, each_sweep, stream: Stream, climbing) -> TensorVariable:
+    def sweep(self, z, once, each_sweep, stream: NoiseStream, climbing) -> TensorVariable:
         """Move all simplexes of each row at once."""
         [value] = self.terms.maps
         f = self.terms.of_rows

@@ -1,7 +1,7 @@
 """One chain from its start, or from a saved state, to its end, in blocks of draws.
 
 The seam between what makes draws and what keeps them. A *runner* advances some chains in step and
-hands out blocks; `recorded` writes them to a store, with the runner's state now and then. An
+hands out blocks; `run_and_keep` writes them to a store, with the runner's state now and then. An
 *engine* decides where runners run: one after another here, each in a process of its own
 (`processes.py`), all chains in one compiled call.
 """
@@ -96,7 +96,8 @@ class Run:
     """Chains of one runner."""
     fresh: Any = None
     """The step's state before its first chain."""
-    _recorded: Any = field(default=None, repr=False)
+    recorder: NDArray | None = field(default=None, repr=False)
+    """What `recorded` gives, once it is there; to be forgotten where `vars` change."""
     _record: Any = field(default=None, repr=False)
 
     @property
@@ -118,9 +119,9 @@ class Run:
 
         Compiled where it is first needed, so a run can be sent to another process.
         """
-        if self._recorded is None:
-            self._recorded = NDArray(model=self.model, vars=self.vars, test_point=self.starts[0])
-        return self._recorded
+        if self.recorder is None:
+            self.recorder = NDArray(model=self.model, vars=self.vars, test_point=self.starts[0])
+        return self.recorder
 
     def record(self, points: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Turn many points into recorded variables at once, for engines with many chains.
@@ -161,7 +162,7 @@ class Run:
         }
 
     def __getstate__(self):
-        return self.__dict__ | {"_recorded": None, "_record": None}
+        return self.__dict__ | {"recorder": None, "_record": None}
 
 
 class Runner(Protocol):
@@ -332,7 +333,7 @@ def _nonfinite(stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     return None
 
 
-def recorded(runner: Runner, run: Run) -> Generator[Event]:
+def run_and_keep(runner: Runner, run: Run) -> Generator[Event]:
     """Run chains to their end, keeping their blocks in the run's store, if it has one.
 
     Goes on from what the store holds of these chains. What the store keeps does not come out
@@ -385,7 +386,7 @@ def sequential(run: Run) -> Generator[Event]:
                 runner.go_on()
             else:
                 runner = ChainRunner(run, chain)
-                events = recorded(runner, run)
+                events = run_and_keep(runner, run)
                 begun[chain] = runner, events
             changed = time.perf_counter()
             turn = max(SECONDS_PER_TURN, TURNS_PER_CHANGE * (changed - began))

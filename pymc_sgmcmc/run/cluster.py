@@ -16,7 +16,7 @@ from typing import Any
 
 import cloudpickle
 
-from pymc_sgmcmc.run.chains import ChainRunner, Event, Resumed, Run, recorded
+from pymc_sgmcmc.run.chains import ChainRunner, Event, Resumed, Run, run_and_keep
 
 SECONDS_TO_LISTEN = 0.1
 """How often to ask for news."""
@@ -105,7 +105,7 @@ def _run_chain(payload: bytes, chain: int, name: str) -> None:
     enough = distributed.Event(name, client=client)
     with _one_at_a_time:  # chains of a worker share the step
         run = _load(name, payload)
-        with closing(recorded(ChainRunner(run, chain), run)) as events:
+        with closing(run_and_keep(ChainRunner(run, chain), run)) as events:
             for event in events:
                 news.put(cloudpickle.dumps(event))
                 if enough.is_set():

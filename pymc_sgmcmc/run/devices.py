@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pymc_sgmcmc.loop import Loop
+from pymc_sgmcmc.pymc_internals import jitted
 from pymc_sgmcmc.run.pieces import Carry, Piece
 
 CHAINS = "chains"
@@ -46,7 +47,7 @@ class DeviceChains:
         # Each device has as many chains as any other: XLA's arrays cannot be cut otherwise.
         count = max(k for k in range(1, len(devices) + 1) if n_chains % k == 0)
         self.devices = devices[:count]
-        mesh, self._advance = _compiled(loop.function.vm.jit_fn, tuple(self.devices))
+        mesh, self._advance = _compiled(jitted(loop.function), tuple(self.devices))
         if count > 1:
             constants = jax.device_put(constants, NamedSharding(mesh, P()))
         self._constants = constants

@@ -39,7 +39,7 @@ def _default_method(run: Run, cores: int, uses_jax: bool) -> str:
         return "sequential"
     n_elements = run.n_chains * sum(np.size(value) for value in run.starts[0].values())
     small = n_elements <= MOST_ELEMENTS_ON_CPU
-    return "vectorized" if small or run.step._backend.has_accelerator else "sequential"
+    return "vectorized" if small or run.step.kernel.backend.has_accelerator else "sequential"
 
 
 def engine_of(
@@ -47,7 +47,7 @@ def engine_of(
 ) -> tuple[Generator[Event], str]:
     """Return the engine of a chain method, or the one that suits the backend."""
     steps = flatten_steps(run.step)
-    uses_jax = any(s._backend.is_jax for s in steps if isinstance(s, SGMCMCStep))
+    uses_jax = any(s.kernel.backend.is_jax for s in steps if isinstance(s, SGMCMCStep))
     if method is None:
         method = _default_method(run, cores, uses_jax)
     if method == "vectorized":

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_sgmcmc.step import SGMCMCStep
+from pymc_sgmcmc.chain import Chain
+from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.streaming.batches import StreamedBatches
 
 IN_USE = 3
@@ -36,12 +37,12 @@ class Feeder:
 
     Parameters
     ----------
-    steps : sequence of SGMCMCStep
-        One for each chain.
+    chains : sequence of Chain
+        All of one kernel.
     """
 
-    def __init__(self, steps: Sequence[SGMCMCStep]):
-        self.steps = steps
+    def __init__(self, chains: Sequence[Chain]):
+        self.chains = chains
         self._turn = 0
         self._arrays: dict[Any, np.ndarray] = {}
 
@@ -50,12 +51,12 @@ class Feeder:
 
         What is above ``n`` of the ``room`` in the arrays is never looked at.
         """
-        first = self.steps[0]
+        kernel = self.chains[0].kernel
         self._turn = (self._turn + 1) % IN_USE
         rows: list[np.ndarray] = []
         blocks: dict[int, np.ndarray] = {}
-        for k, stream in enumerate(first.source.rows):
-            shape = (room, len(self.steps), n_updates, stream.batch_size)
+        for k, stream in enumerate(kernel.source.rows):
+            shape = (room, len(self.chains), n_updates, stream.batch_size)
             if stream.streamed is None:
                 dtype = np.int32 if stream.n_rows < 2**31 else np.int64
                 rows.append(self._array((self._turn, k), shape, dtype))
@@ -68,8 +69,8 @@ class Feeder:
             }
             self._fill_blocks(threads, k, own, n, n_updates)
             rows.append(self._numbers_in_block(k, shape))
-            blocks |= {first._places[name]: block for name, block in own.items()}
-        return Feed(rows, blocks, [chain.batch_states for chain in self.steps])
+            blocks |= {kernel.places[name]: block for name, block in own.items()}
+        return Feed(rows, blocks, [chain.batch_states for chain in self.chains])
 
     def _array(self, key: tuple, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         array = self._arrays.get(key)
@@ -87,20 +88,20 @@ class Feeder:
 
     def _fill_rows(self, threads: Executor, k: int, rows: np.ndarray, n: int) -> None:
         def fill(c: int) -> None:
-            taken: Any = self.steps[c]._batches[k].take(n * rows.shape[2])
+            taken: Any = self.chains[c].batches[k].take(n * rows.shape[2])
             rows[:n, c] = taken.reshape(n, *rows.shape[2:])
 
-        list(threads.map(fill, range(len(self.steps))))
+        list(threads.map(fill, range(len(self.chains))))
 
     def _fill_blocks(
         self, threads: Executor, k: int, blocks: dict[str, np.ndarray], n: int, n_updates: int
     ) -> None:
         def fill(c: int) -> None:
-            rows: Any = self.steps[c]._batches[k].take(n * n_updates)
+            rows: Any = self.chains[c].batches[k].take(n * n_updates)
             for name, taken in rows.items():
                 blocks[name][:n, c] = taken.reshape(n, -1, *taken.shape[1:])
 
-        list(threads.map(fill, range(len(self.steps))))
+        list(threads.map(fill, range(len(self.chains))))
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -110,19 +111,20 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return raw[start : start + n_bytes].view(dtype).reshape(shape)
 
 
-def bytes_per_update(step: SGMCMCStep) -> int:
+def bytes_per_update(source: GradientSource) -> int:
     """How much of a feed an update of one chain takes."""
     n_bytes = 0
-    for stream in step.source.rows:
+    for stream in source.rows:
         n_bytes += 4 * stream.batch_size
         if stream.streamed is not None:
             n_bytes += stream.batch_size * stream.streamed.row_bytes
     return n_bytes
 
 
-def most_updates(step: SGMCMCStep, n_chains: int, n_bytes: int) -> int:
+def most_updates(chains: Sequence[Chain], n_bytes: int) -> int:
     """Updates of a draw that one call may do: streamed rows must fit into ``n_bytes``."""
-    if not any(isinstance(batches, StreamedBatches) for batches in step._batches):
-        return step.thin
-    affordable = n_bytes // (n_chains * bytes_per_update(step))
-    return max(1, min(step._longest_call, affordable))
+    first = chains[0]
+    if not any(isinstance(batches, StreamedBatches) for batches in first.batches):
+        return first.thin
+    affordable = n_bytes // (len(chains) * bytes_per_update(first.kernel.source))
+    return max(1, min(first.pace.longest, affordable))

@@ -20,7 +20,7 @@ import cloudpickle
 from pymc.exceptions import SamplingError
 from threadpoolctl import threadpool_limits
 
-from pymc_sgmcmc.run.chains import ChainRunner, Event, Resumed, Run, recorded
+from pymc_sgmcmc.run.chains import ChainRunner, Event, Resumed, Run, run_and_keep
 
 SECONDS_TO_END = 10.0
 """What a worker is given to save its state before it is terminated."""
@@ -177,7 +177,7 @@ def _load(connection: Any, path: str) -> Run:
 
 def _run_chain(connection: Any, run: Run, chain: int) -> None:
     try:
-        with closing(recorded(ChainRunner(run, chain), run)) as events:
+        with closing(run_and_keep(ChainRunner(run, chain), run)) as events:
             for event in events:
                 if connection.poll():  # nothing is sent to a busy worker: the pipe is closed
                     raise EOFError

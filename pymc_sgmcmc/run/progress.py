@@ -1,4 +1,8 @@
-"""PyMC's progress bars, fed with blocks of draws."""
+"""PyMC's progress bars, fed with blocks of draws.
+
+PyMC's own manager takes one draw at a time and has no public way to show many, so this subclass
+calls its bars directly (``_backend``, ``_extract_stats``, ``_show_progress``, ``_tune_total``).
+"""
 
 from typing import Any
 

@@ -42,7 +42,7 @@ def choose_recorded(run: Run, var_names: Sequence[str] | None, transformed: bool
     if more:
         left_out += more
         run.vars = _values(model, chosen, left_out, transformed)
-        run._recorded = None
+        run.recorder = None
     if left_out:
         names = ", ".join(f"'{v.name}'" for v in left_out)
         _log.info(f"Not recorded, for it has a number for each row: {names}. Name it in var_names.")

@@ -2,12 +2,13 @@
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from pymc.backends.arviz import DataTreeConverter
-from pymc.backends.base import MultiTrace, _choose_chains
+from pymc.backends.base import MultiTrace
 from pymc.backends.ndarray import NDArray
 from pymc.exceptions import SamplingError
 from pymc.model import Model
@@ -16,6 +17,7 @@ from pymc.util import drop_warning_stat
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.gradients.arrays import array_value
+from pymc_sgmcmc.pymc_internals import choose_chains, report, statistics_of
 from pymc_sgmcmc.run.chains import Block, Run
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -63,7 +65,7 @@ class Memory:
             trace = self.traces[chain]
             for name, values in block.values.items():
                 trace.samples[name][first:end] = values[k]
-            for kept, new in zip(trace._stats, block.stats, strict=True):
+            for kept, new in zip(statistics_of(trace), block.stats, strict=True):
                 for name, values in new.items():
                     kept[name][first:end] = values[k]
             trace.draw_idx = end  # last, so that an interrupted write leaves no gap
@@ -110,7 +112,7 @@ def to_datatree(
     """
     n_warmup = memory.n_warmup
     try:
-        chosen, length = _choose_chains(memory.traces, n_warmup)
+        chosen, length = choose_chains(memory.traces, n_warmup)
     except ValueError:
         raise SamplingError("No chain got beyond tuning: there are no draws to return.") from None
     # PyMC chooses the longest first; here they stay in order, under their own numbers.
@@ -118,9 +120,7 @@ def to_datatree(
     multitrace = MultiTrace(chosen)[:length]
     if discard_warmup:
         multitrace = multitrace[n_warmup:]
-    multitrace.report._n_tune = tune
-    multitrace.report._n_draws = int(length) - n_warmup
-    multitrace.report._t_sampling = seconds
+    report(multitrace, tune, int(length) - n_warmup, seconds)
     converter = DataTreeConverter if include_data else _DrawsOnly
     kwargs = {"model": model, "save_warmup": not discard_warmup} | idata_kwargs
     tree = converter(trace=multitrace, **kwargs).to_inference_data()
@@ -183,3 +183,36 @@ def data_bytes(model: Model) -> int:
         except (AttributeError, TypeError, ValueError, NotImplementedError):
             continue
     return total
+
+
+def affordable_data(model: Model) -> bool:
+    """Whether the data is small enough for a result to copy it; a message says if not."""
+    n_bytes = data_bytes(model)
+    if n_bytes > MOST_DATA_BYTES:
+        _log.info(
+            f"The data, {n_bytes / 1e6:.0f} MB, is left out of the result: include_data=True "
+            "copies it in."
+        )
+    return n_bytes <= MOST_DATA_BYTES
+
+
+def summary(run: Run, tree: DataTree) -> str:
+    """Say how much was sampled, how long it took, and which chains are left out."""
+    sizes = tree["posterior"].sizes
+    left_out = sorted(set(range(run.n_chains)) - {int(c) for c in tree["posterior"].chain})
+    text = (
+        f"Sampling {sizes['chain']} chains for {run.tune:_d} tune and {sizes['draw']:_d} draw "
+        f"iterations took {tree['posterior'].attrs['sampling_time']:.0f} seconds."
+    )
+    if left_out:
+        text += f" Chains left out, for they are too short: {left_out}."
+    return text
+
+
+def salvage(error: Exception, result: Callable[[], DataTree]) -> None:
+    """Attach the draws made so far to an exception."""
+    try:
+        error.idata = result()  # type: ignore[attr-defined]
+    except Exception:  # there are none, or what broke the run breaks this too: the first counts
+        return
+    error.add_note("The draws made until then are in this exception's attribute `idata`.")

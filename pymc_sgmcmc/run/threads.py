@@ -13,7 +13,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from pymc_sgmcmc.backends.backend import Host
-from pymc_sgmcmc.loop import Loop
+from pymc_sgmcmc.loop import Loop, first_nonfinite
+from pymc_sgmcmc.pymc_internals import jitted
 from pymc_sgmcmc.run.pieces import Carry, Piece
 
 
@@ -27,7 +28,7 @@ class ThreadChains:
     def __init__(
         self, loop: Loop, constants: list, theta: list, state: list, rngs: list, n_diagnostics: int
     ):
-        self._function = loop.function.vm.jit_fn
+        self._function = jitted(loop.function)
         self._constants = constants
         self._rngs = rngs
         self._n_threads = min(len(rngs), os.cpu_count() or 1)
@@ -99,7 +100,7 @@ class ThreadChains:
                 theta, state = list(out[: len(theta)]), list(out[len(theta) : end])
                 shown = [float(d) for d in diagnostics]
             elif variable < 0:
-                variable, at = _first_nonfinite(squared, out[: len(theta)])
+                variable, at = first_nonfinite(squared, out[: len(theta)])
                 update = done + at
             pieces.append(
                 Piece(
@@ -127,13 +128,3 @@ def _stack(tuples: Sequence[tuple], axis: int) -> list:
         else:
             fields.append(np.stack(values, axis=axis))
     return fields
-
-
-def _first_nonfinite(squared_gradient: np.ndarray, theta: Sequence) -> tuple[int, int]:
-    """Position of the variable, and update, of the first non-finite value."""
-    bad = ~np.isfinite(squared_gradient)
-    if bad.any():
-        at = int(np.argmax(bad.any(axis=1)))
-        return int(np.argmax(bad[at])), at
-    finite = [*(bool(np.isfinite(t).all()) for t in theta), False]  # at last the log posterior
-    return int(np.argmin(finite)), len(bad) - 1

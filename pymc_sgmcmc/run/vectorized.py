@@ -15,15 +15,15 @@ import numpy as np
 import pytensor
 from pymc.blocking import PointType
 from pymc.util import random_generator_from_state
-from pytensor.compile.mode import get_mode
 from pytensor.link.basic import JITLinker
 
-from pymc_sgmcmc.run.chains import Block, Event, Run, recorded
+from pymc_sgmcmc.chain import Chain, SGMCMCState
+from pymc_sgmcmc.pacing import FIRST_CALL
+from pymc_sgmcmc.run.chains import Block, Event, Run, run_and_keep
 from pymc_sgmcmc.run.feed import Feeder, bytes_per_update, most_updates
 from pymc_sgmcmc.run.plain import from_plain, to_plain
 from pymc_sgmcmc.run.threads import ThreadChains
-from pymc_sgmcmc.schedules import step_sizes
-from pymc_sgmcmc.step import FIRST_CALL, SGMCMCState, SGMCMCStep
+from pymc_sgmcmc.step import SGMCMCStep
 
 SECONDS_PER_CALL = 0.2
 """A call of whole draws is aimed at this."""
@@ -69,7 +69,7 @@ class Drawn:
     """Of each chain, after the last of these draws."""
 
 
-class Together:
+class VectorizedChains:
     """Chains of one step, advanced together.
 
     Parameters
@@ -102,12 +102,13 @@ class Together:
         self.total = tune + draws
         self.n_done = 0
         self.points = [dict(start) for start in starts]
-        first = step.beside(rngs[0], tune, draws)
-        first._load_data()
-        first._begin(self.points[0])  # compiles, where this process has not
-        self._loop: Any = first._loop
-        self.steps = [first, *(first.beside(rng, tune, draws) for rng in rngs[1:])]
-        self._feeder = Feeder(self.steps)
+        self.kernel = step.kernel
+        self.kernel.load_data()
+        self.chains = [Chain(self.kernel, rng, tune) for rng in rngs]
+        self.chains[0].begin(self.points[0])  # compiles, where this process has not
+        self._loop: Any = self.kernel.loop
+        self._step_size_names = step.step_size_names
+        self._feeder = Feeder(self.chains)
         self.most_draws_a_call = BYTES_PER_CALL
         self._room = self._draws_a_call = self._updates_a_call = 1
         self._shapes_run: set[tuple[int, int]] = set()
@@ -122,30 +123,29 @@ class Together:
         """Go on after ``n_done`` draws, tuning included, from what `saved` gave."""
         self.n_done = n_done
         self.points = [dict(point) for point in points]
-        for step, state in zip(self.steps, states, strict=True):
-            step.sampling_state = state
+        for chain, state in zip(self.chains, states, strict=True):
+            chain.sampling_state = state
 
     def saved(self, drawn: Drawn) -> tuple[list[PointType], list[SGMCMCState]]:
         """Points and states of the chains as they were after some draws."""
-        step = self.steps[0]
-        carry = self._chains.fetch(drawn.carry)
+        carry = self._stacked.fetch(drawn.carry)
         points, states = [], []
-        for c, chain in enumerate(self.steps):
-            theta = {v.name: t[c] for v, t in zip(step.vars, carry.theta, strict=True)}
+        for c, chain in enumerate(self.chains):
+            theta = {v.name: t[c] for v, t in zip(chain.vars, carry.theta, strict=True)}
             points.append({name: theta[name] for name in self.points[c]})
-            chain._state = self._loop.named([s[c] for s in carry.state])
-            chain._noise = self._chains.one_of(carry.rng, c)
-            chain.n_updates = (drawn.first + drawn.n) * step.thin
+            chain.state = self._loop.named([s[c] for s in carry.state])
+            chain.noise = self._stacked.one_of(carry.rng, c)
+            chain.n_updates = (drawn.first + drawn.n) * chain.thin
             states.append(replace(chain.sampling_state, batch_states=drawn.batch_states[c]))
         return points, states
 
     def fetch(self, arrays: list[Any]) -> list[np.ndarray]:
         """Bring arrays to the host."""
-        return self._chains.fetch(arrays)
+        return self._stacked.fetch(arrays)
 
     def run(self) -> Iterator[Drawn]:
         """Advance all chains to the end; while a call runs, the draws of the last are read."""
-        self._chains = self._stack()
+        self._stacked = self._stack()
         self._probe()
         planned, under_way = (self.n_done, 0), None
         with ThreadPoolExecutor(1) as helper, ThreadPoolExecutor() as threads:
@@ -158,12 +158,12 @@ class Together:
                     # Any positive numbers fill the rest: it is not run.
                     h = np.concatenate([call.h, np.repeat(call.h[-1:], call.room - call.n, axis=0)])
                     began = time.perf_counter()
-                    pieces = self._chains.advance(call.n, call.done, h, fed.rows, fed.blocks)
+                    pieces = self._stacked.advance(call.n, call.done, h, fed.rows, fed.blocks)
                     # JAX has compiled, where it had to, and computes from now on.
                     dispatched = time.perf_counter()
-                    if not self._chains.asynchronous:
+                    if not self._stacked.asynchronous:
                         self._pace(call, dispatched - began, exact=True)
-                    now = call, pieces, self._chains.carry, fed.states, dispatched
+                    now = call, pieces, self._stacked.carry, fed.states, dispatched
                     call = self._plan(*self._after(call))
                 if under_way is not None:
                     drawn = self._read(*under_way, is_new=now is not None and self._is_new(now[0]))
@@ -173,62 +173,61 @@ class Together:
 
     def _stack(self) -> Any:
         """All chains' starts with a leading chain axis, where they will be advanced."""
-        step = self.steps[0]
+        kernel = self.kernel
         theta, states = [], []
-        for chain, point in zip(self.steps, self.points, strict=True):
-            theta.append([np.asarray(point[v.name], dtype=v.dtype) for v in step.vars])
-            for var, value, shape in zip(step.vars, theta[-1], step.source.shapes, strict=True):
+        for chain, point in zip(self.chains, self.points, strict=True):
+            theta.append(kernel.split(point)[0])
+            for var, value, shape in zip(chain.vars, theta[-1], kernel.source.shapes, strict=True):
                 if value.shape != shape:
                     raise ValueError(
                         f"A chain's start of '{var.name}' has the shape {value.shape}, the step's "
                         f"is {shape}."
                     )
-            state = chain._state
+            state = chain.state
             if state is None:
-                rng = chain._init_rng
-                state = chain.algorithm.init(theta[-1], rng) | chain.source.init(rng)
+                state = kernel.initial_state(theta[-1], chain.init_rng)
             states.append([np.asarray(a) for name in self._loop.layout for a in state[name]])
-        chains: Any = ThreadChains
-        if step._backend.is_jax:
+        kind: Any = ThreadChains
+        if kernel.backend.is_jax:
             from pymc_sgmcmc.run.devices import DeviceChains  # JAX is an extra
 
-            chains = DeviceChains
-        return chains(
+            kind = DeviceChains
+        return kind(
             self._loop,
-            step._constants,
+            kernel.constants,
             [np.stack(values) for values in zip(*theta, strict=True)],
             [np.stack(values) for values in zip(*states, strict=True)],
-            [chain._noise for chain in self.steps],
-            len(step.statistics),
+            [chain.noise for chain in self.chains],
+            len(kernel.statistics),
         )
 
     # ---- how much at once ------------------------------------------------------------------
 
     def _probe(self) -> None:
         """Guess a call's length from one chain's speed; `_pace` corrects it."""
-        step = self.steps[0].beside(np.random.default_rng(0), 0, 0)
-        step._begin(self.points[0])
-        theta, others = step._split(self.points[0])
-        n = min(step.thin, FIRST_CALL)
+        chain = Chain(self.kernel, np.random.default_rng(0), tune=0)
+        chain.begin(self.points[0])
+        theta, others = self.kernel.split(self.points[0])
+        n = min(self.kernel.thin, FIRST_CALL)
         for _ in range(2):  # the first may compile
             began = time.perf_counter()
-            float(step._run(theta, others, n)[0].checksum)
+            float(chain.run(theta, others, n)[0].checksum)
             seconds = (time.perf_counter() - began) / n
-        self._choose(seconds * self._chains.slowdown)
+        self._choose(seconds * self._stacked.slowdown)
 
     def _choose(self, seconds: float) -> None:
         """Choose the calls' length from the seconds that an update of all chains takes."""
-        step = self.steps[0]
-        most = most_updates(step, len(self.steps), BYTES_PER_CALL)
-        if seconds * step.thin > SECONDS_AT_MOST or most < step.thin:
+        thin = self.kernel.thin
+        most = most_updates(self.chains, BYTES_PER_CALL)
+        if seconds * thin > SECONDS_AT_MOST or most < thin:
             self._updates_a_call = _power_of_two(min(SECONDS_AT_MOST / seconds, most))
             self._room = self._draws_a_call = 1
             return
-        self._updates_a_call = step.thin
-        self._draws_a_call = max(1, int(SECONDS_PER_CALL / (seconds * step.thin)))
+        self._updates_a_call = thin
+        self._draws_a_call = max(1, int(SECONDS_PER_CALL / (seconds * thin)))
         n_bytes = sum(np.asarray(p).nbytes for p in self.points[0].values())
-        n_bytes += step.thin * bytes_per_update(step)
-        most = max(1, BYTES_PER_CALL // (n_bytes * len(self.steps)))
+        n_bytes += thin * bytes_per_update(self.kernel.source)
+        most = max(1, BYTES_PER_CALL // (n_bytes * len(self.chains)))
         self._room = min(
             self.most_draws_a_call,
             _power_of_two(most),
@@ -246,33 +245,31 @@ class Together:
 
     def _pace(self, call: Call, seconds: float, exact: bool) -> None:
         """Correct the calls' length by what a call took, or (not ``exact``) took at most."""
-        step = self.steps[0]
+        thin = self.kernel.thin
         seconds /= call.n * call.n_updates
-        is_part = self._updates_a_call < step.thin
+        is_part = self._updates_a_call < thin
         affordable = (SECONDS_AT_MOST if is_part else SECONDS_PER_CALL) / seconds
         if not exact and affordable < self._updates_a_call * self._draws_a_call:
             return  # whoever reads the draws was slow
         if is_part:
             if not 1 / 2.5 < affordable / self._updates_a_call < 8:
                 self._choose(seconds)
-        elif step.thin > 4 * affordable or affordable > 16 * self._room * step.thin:
+        elif thin > 4 * affordable or affordable > 16 * self._room * thin:
             self._choose(seconds)
         else:
-            self._draws_a_call = min(self._room, max(1, int(affordable / step.thin)))
+            self._draws_a_call = min(self._room, max(1, int(affordable / thin)))
 
     def _plan(self, first: int, done: int) -> Call | None:
         """The next call; its batches are taken while the device computes."""
-        step = self.steps[0]
+        thin = self.kernel.thin
         if first == self.total:
             return None
         phase_end = self.tune if first < self.tune else self.total
-        if done == 0 and self._updates_a_call == step.thin:
-            n, room, n_updates = min(self._draws_a_call, phase_end - first), self._room, step.thin
+        if done == 0 and self._updates_a_call == thin:
+            n, room, n_updates = min(self._draws_a_call, phase_end - first), self._room, thin
         else:
-            n, room, n_updates = 1, 1, min(self._updates_a_call, step.thin - done)
-        h = step_sizes(
-            step.schedule, first * step.thin + done, n * n_updates, step._updates_per_epoch
-        )
+            n, room, n_updates = 1, 1, min(self._updates_a_call, thin - done)
+        h = self.kernel.step_sizes(first * thin + done, n * n_updates)
         h = h.astype(pytensor.config.floatX).reshape(n, n_updates, *h.shape[1:])
         fed = self._helper.submit(self._feeder.feed, self._threads, n, room, n_updates)
         return Call(first, done, n, room, n_updates, h, fed)
@@ -280,7 +277,7 @@ class Together:
     def _after(self, call: Call) -> tuple[int, int]:
         """Where the call after this one begins."""
         done = call.done + call.n_updates
-        return (call.first + call.n, 0) if done == self.steps[0].thin else (call.first, done)
+        return (call.first + call.n, 0) if done == self.kernel.thin else (call.first, done)
 
     # ---- what a call gave ------------------------------------------------------------------
 
@@ -291,11 +288,10 @@ class Together:
 
         ``is_new`` tells that the call after it was compiled meanwhile, so that it cannot be timed.
         """
-        step = self.steps[0]
-        waited = not self._chains.is_ready(pieces)
-        small = self._chains.fetch(pieces._replace(theta=[]))
+        waited = not self._stacked.is_ready(pieces)
+        small = self._stacked.fetch(pieces._replace(theta=[]))
         ready = time.perf_counter()
-        if self._chains.asynchronous:
+        if self._stacked.asynchronous:
             since = max(dispatched, self._last_ready)
             self._pace(call, ready - since, exact=waited and not is_new)
         self._last_ready = ready
@@ -310,14 +306,14 @@ class Together:
 
         shown = {
             name: chains_first(d)
-            for name, d in zip(step.statistics, small.diagnostics, strict=True)
+            for name, d in zip(self.kernel.statistics, small.diagnostics, strict=True)
         }
         nonfinite = small.variable[: call.n].T >= 0
-        updates = (call.first + 1 + np.arange(call.n)) * step.thin
+        updates = (call.first + 1 + np.arange(call.n)) * self.kernel.thin
         like = np.ones_like(nonfinite, dtype=float)
         last_h = call.h[:, -1].astype(float).reshape(call.n, -1).T
         stats = {
-            **{name: h * like for name, h in zip(step.step_size_names, last_h, strict=True)},
+            **{name: h * like for name, h in zip(self._step_size_names, last_h, strict=True)},
             **shown,
             "potential": chains_first(small.potential),
             "gradient_norm": np.where(nonfinite, np.nan, norms),
@@ -328,27 +324,25 @@ class Together:
         return Drawn(call.first, call.n, pieces.theta, stats, carry, batch_states)
 
     def _warnings(self, call, small, shown, nonfinite) -> np.ndarray:
-        """The steps' own warnings, each at its chain and draw."""
-        step = self.steps[0]
+        """The chains' own warnings, each at its chain and draw."""
+        thin, burnt_in = self.kernel.thin, self.chains[0].burnt_in
         warnings = np.full(nonfinite.shape, None, dtype=object)
-        i = step._burnt_in // step.thin - 1 - call.first
+        i = burnt_in // thin - 1 - call.first
         if 0 <= i < call.n:
             for c in np.flatnonzero(~nonfinite[:, i]):
-                self.steps[c].n_updates = step._burnt_in
                 last = {name: float(values[c, i]) for name, values in shown.items()}
-                warnings[c, i] = self.steps[c]._caution(last)
+                warnings[c, i] = self.chains[c].complaint() or self.chains[c].caution(last)
             _shorten(warnings[:, i])
-        complaints = np.array([chain._complaint() for chain in self.steps], dtype=object)
+        complaints = np.array([chain.complaint() for chain in self.chains], dtype=object)
         _shorten(complaints)
         for c in np.flatnonzero(complaints):
             warnings[c, 0] = complaints[c]
-        failures = np.full(len(self.steps), None, dtype=object)
+        failures = np.full(len(self.chains), None, dtype=object)
         for c in np.flatnonzero(nonfinite.any(axis=1)):
-            chain, i = self.steps[c], int(np.argmax(nonfinite[c]))
-            first = (call.first + i) * step.thin
-            h = step_sizes(step.schedule, first, step.thin, step._updates_per_epoch)
-            chain.n_updates = first + step.thin
-            failures[c] = chain._warn(int(small.variable[i, c]), int(small.update[i, c]), h)
+            i = int(np.argmax(nonfinite[c]))
+            first, at = (call.first + i) * thin, int(small.update[i, c])
+            h = self.kernel.step_sizes(first, thin)[at]
+            failures[c] = self.chains[c].failure(int(small.variable[i, c]), first + at, h)
         _shorten(failures)
         for c in np.flatnonzero(failures):
             warnings[c, int(np.argmax(nonfinite[c]))] = failures[c]
@@ -362,14 +356,14 @@ class VectorizedRunner:
         self.run = run
         self.chains = range(run.n_chains)
         rngs = [random_generator_from_state(state) for state in run.rngs]
-        self._together = Together(run.step, run.starts, rngs, run.tune, run.draws)
+        self._vectorized = VectorizedChains(run.step, run.starts, rngs, run.tune, run.draws)
         if run.each_draw:
-            self._together.most_draws_a_call = 1
+            self._vectorized.most_draws_a_call = 1
         self._drawn: Drawn | None = None
         self._restored: dict[str, Any] = {}
 
     def blocks(self) -> Iterator[Block]:
-        for drawn in self._together.run():
+        for drawn in self._vectorized.run():
             self._drawn = drawn
             yield self._block(drawn)
 
@@ -377,8 +371,7 @@ class VectorizedRunner:
         """Of each chain, what a runner of that chain alone would say."""
         if self._drawn is None:
             return self._restored
-        together = self._together
-        points, states = together.saved(self._drawn)
+        points, states = self._vectorized.saved(self._drawn)
         return {
             "chains": [
                 {"point": point, "step": to_plain(state, "step")}
@@ -390,7 +383,7 @@ class VectorizedRunner:
         self._restored = state
         names = list(self.run.starts[0])
         like = self.run.step.sampling_state
-        self._together.restore(
+        self._vectorized.restore(
             n_draws,
             [{name: one["point"][name] for name in names} for one in state["chains"]],
             [from_plain(one["step"], like) for one in state["chains"]],
@@ -400,9 +393,10 @@ class VectorizedRunner:
         run = self.run
         values, points = {}, None
         if run.each_draw or run.keep_warmup or drawn.first >= run.tune:
+            fetched = self._vectorized.fetch(drawn.theta)
             theta = {
                 var.name: np.ascontiguousarray(draws[: drawn.n].swapaxes(0, 1))
-                for var, draws in zip(run.step.vars, self._together.fetch(drawn.theta), strict=True)
+                for var, draws in zip(run.step.vars, fetched, strict=True)
             }
             shape = len(self.chains), drawn.n
             flat = {name: t.reshape(-1, *t.shape[2:]) for name, t in theta.items()}
@@ -418,7 +412,7 @@ class VectorizedRunner:
 
 def vectorized(run: Run) -> Generator[Event]:
     """Engine: all chains in one compiled call, in this process."""
-    yield from recorded(VectorizedRunner(run), run)
+    yield from run_and_keep(VectorizedRunner(run), run)
 
 
 def check_step(step: Any) -> None:
@@ -436,7 +430,7 @@ def check_step(step: Any) -> None:
             f"chain_method='vectorized' needs one step for all variables, and {step!r} leaves out "
             f"{names}. {remedy}."
         )
-    if not isinstance(get_mode(step._compile_kwargs.get("mode")).linker, JITLinker):
+    if not isinstance(step.kernel.mode.linker, JITLinker):
         raise ValueError(
             "chain_method='vectorized' needs a step compiled for JAX or numba: pass "
             f"compile_kwargs={{'mode': 'JAX'}} to {type(step).__name__}. {remedy}."

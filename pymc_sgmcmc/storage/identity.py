@@ -102,7 +102,7 @@ def _terms(model: Model) -> dict[str, str]:
 def _describe(step: Any) -> str:
     """Class, settings and variables of a step, without memory addresses."""
     if isinstance(step, SGMCMCStep):
-        return _without_addresses(f"{step!r}, {step._compile_kwargs}")
+        return _without_addresses(f"{step!r}, {step.kernel.compile_kwargs}")
     return f"{type(step).__name__} of [{names(step)}]"
 
 

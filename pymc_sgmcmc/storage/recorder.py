@@ -10,6 +10,7 @@ from pymc.backends.ndarray import NDArray
 from pymc.util import drop_warning_stat
 from xarray import DataTree
 
+from pymc_sgmcmc.pymc_internals import forget_statistics, statistics_of
 from pymc_sgmcmc.run.chains import Block, Run
 from pymc_sgmcmc.run.result import Memory, to_datatree
 
@@ -62,7 +63,7 @@ class KeptDraws(NDArray):
     def setup(self, draws, chain, sampler_vars=None) -> None:
         """Begin a chain with arrays of its own."""
         self.samples: dict = {}
-        self._stats = None
+        forget_statistics(self)
         self.n_warmup = self.draw_idx = 0
         self.chains.append(self)
         super().setup(draws, chain, sampler_vars)
@@ -98,7 +99,7 @@ class KeptDraws(NDArray):
         if not finished:
             raise ValueError("No chain got beyond tuning: there are no finished draws to keep.")
         length = min(t.draw_idx - t.n_warmup for t in finished)
-        cut = [t._slice(slice(t.n_warmup, t.n_warmup + length)) for t in finished]
+        cut = [t[t.n_warmup : t.n_warmup + length] for t in finished]
         return drop_warning_stat(pm.to_inference_data(MultiTrace(cut), model=self.model, **kwargs))
 
 
@@ -142,7 +143,7 @@ class StoredDraws(KeptDraws):
             vars=self.vars,
             keep_warmup=False,
             store=self.store,
-            _recorded=self,
+            recorder=self,
         )
         if not self.shared["laid_out"]:
             example = to_datatree(
@@ -164,11 +165,10 @@ class StoredDraws(KeptDraws):
 
     def _write(self) -> None:
         """Send the draws since the last time to the store."""
-        assert self._stats is not None
         first, end = self.n_warmup + self._written, self.draw_idx
         where = slice(first, end)
         values = {name: samples[where][None] for name, samples in self.samples.items()}
-        stats = [{k: v[where][None] for k, v in s.items()} for s in self._stats]
+        stats = [{k: v[where][None] for k, v in s.items()} for s in statistics_of(self)]
         if end > first:
             chains = range(self.chain, self.chain + 1)
             self._writer.write(Block(chains, first, end - first, values, stats))

@@ -19,9 +19,9 @@ import xarray as xr
 from pymc.backends.base import BaseTrace
 from pymc.exceptions import SamplingError
 from pymc.step_methods.compound import flatten_steps
-from pymc.step_methods.state import DataClassState
 from xarray import Dataset, DataTree
 
+from pymc_sgmcmc.pymc_internals import saves_state
 from pymc_sgmcmc.run.chains import Run
 from pymc_sgmcmc.run.plain import from_plain, load, save, to_plain
 from pymc_sgmcmc.storage.checkpoints import Checkpoints
@@ -199,7 +199,7 @@ class ZarrStore(BaseTrace):
             If another run lies there, naming what differs.
         """
         for step in flatten_steps(run.step):
-            if type(step)._state_class is DataClassState:
+            if not saves_state(step):
                 raise ValueError(
                     f"{type(step).__name__} saves no state: a run with it could not be resumed. "
                     "Leave out trace=, or take another step."
@@ -412,6 +412,22 @@ class ZarrStore(BaseTrace):
     def writer(self, run: Run, chains: range) -> Writer:
         """Return the one writer of some chains, for a ``with`` block."""
         return Writer(self, run, chains)
+
+
+def store_of(trace: Any, resume: bool) -> ZarrStore | None:
+    """Return the store that ``trace`` of `sample` means, if any."""
+    if trace is None:
+        if resume:
+            raise ValueError("resume=True needs the store of the earlier run: trace=<path>.")
+        return None
+    if isinstance(trace, str | Path):
+        return ZarrStore(trace)
+    if not isinstance(trace, ZarrStore):
+        raise ValueError(
+            f"trace={trace!r} must be a path or a ZarrStore. Draws are kept in memory without one; "
+            "they are not lost in an error."
+        )
+    return trace
 
 
 def _consolidate(folder: Path) -> None:

@@ -14,7 +14,7 @@ LARGE = 2**13
 """Elements of a variable whose noise is drawn by itself."""
 
 
-class Stream:
+class NoiseStream:
     """A chain's random generator in a graph: each draw advances it.
 
     Attributes

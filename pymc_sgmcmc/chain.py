@@ -1,0 +1,330 @@
+"""One chain: its batches, noise and sampler state, and the updates that it makes of them."""
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import field
+from math import fsum, isfinite
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor
+from pymc.blocking import PointType
+from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.step_methods.compound import StepMethodState
+from pymc.step_methods.state import WithSamplingState, dataclass_state
+
+from pymc_sgmcmc.gradients.batches import Batches
+from pymc_sgmcmc.gradients.start_check import BadStart, check_start
+from pymc_sgmcmc.kernel import Kernel
+from pymc_sgmcmc.loop import Outcome, first_nonfinite
+from pymc_sgmcmc.pacing import Pace
+from pymc_sgmcmc.schedules import Constant
+from pymc_sgmcmc.streaming.batches import StreamedBatches
+
+BURNT_IN = 50
+"""Draws, or those of tuning if more, after which a chain's state is judged."""
+
+
+@dataclass_state
+class SGMCMCState(StepMethodState):
+    """All that the next draws depend on, besides the point: plain arrays and numbers."""
+
+    thin: int = field(metadata={"frozen": True})
+    n_updates: int
+    sampler_state: dict[str, list[np.ndarray]] | None
+    batch_states: list[dict[str, Any]] | None
+    noise_state: dict[str, Any] | None
+    init_rng_state: dict[str, Any] | None
+    warned: bool
+
+
+class Advance(NamedTuple):
+    """What the updates of a draw have made of a point."""
+
+    moved: PointType
+    """The variables that move; at their last finite values where an update was not finite."""
+    step_size: np.ndarray
+    """Of the last update."""
+    diagnostics: dict[str, float]
+    potential: float
+    gradient_norm: float
+    nonfinite: bool
+    n_updates: int
+    """Updates of the chain so far."""
+    warning: SamplerWarning | None
+
+
+class Chain(WithSamplingState):
+    """A chain at its start: fresh streams of batches and noise, no sampler state yet.
+
+    Its `sampling_state` is a `SGMCMCState`, of which PyMC gets and sets each field.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        With its data loaded; shared with other chains.
+    rng : numpy.random.Generator
+        The chain's own, of which all its randomness is spawned.
+    tune : int
+        Draws of burn-in, which only warnings need to know.
+
+    Attributes
+    ----------
+    state : dict of lists of arrays or None
+        Momentum, thermostat, ...: on the backend.
+    noise : object
+        The generator inside the compiled updates, as the backend has it.
+    init_rng : numpy.random.Generator
+        Draws the first momentum.
+    batches : list of Batches or StreamedBatches
+    pace : Pace
+    burnt_in : int
+        Updates after which the algorithm is asked for a word of caution.
+    """
+
+    _state_class = SGMCMCState
+
+    def __init__(self, kernel: Kernel, rng: np.random.Generator, tune: int):
+        self.kernel = kernel
+        self.vars = kernel.source.vars
+        self.rng = rng
+        noise_rng, self.init_rng, *batch_rngs = rng.spawn(2 + len(kernel.source.rows))
+        self.noise = kernel.backend.generator(noise_rng)
+        self.batches: list[Batches | StreamedBatches] = [
+            Batches(rows.n_rows, rows.batch_size, batch_rng, kernel.replacement)
+            if rows.streamed is None
+            else StreamedBatches(rows.streamed, rows.batch_size, batch_rng, kernel.replacement)
+            for rows, batch_rng in zip(kernel.source.rows, batch_rngs, strict=True)
+        ]
+        streamed = [b.longest for b in self.batches if isinstance(b, StreamedBatches)]
+        self.pace = Pace(min([kernel.thin, *streamed]))
+        self.state: dict[str, list] | None = None
+        self.n_updates = 0
+        self.burnt_in = max(tune, BURNT_IN) * kernel.thin
+        self.warned = False
+        self._last_step_sizes: tuple[np.ndarray, Any] = np.empty(0), None
+
+    # ---- updates ---------------------------------------------------------------------------
+
+    def begin(self, point: PointType) -> None:
+        """Draw the initial sampler state, and compile if this process has not yet."""
+        kernel = self.kernel
+        if self.state is not None and kernel.loop is not None:
+            return
+        theta, _ = kernel.split(point)
+        for var, value, shape in zip(self.vars, theta, kernel.source.shapes, strict=True):
+            if value.shape != shape:
+                raise ValueError(
+                    f"'{var.name}' has the shape {value.shape} and had {shape} when the step was "
+                    "made: new data changed it. Make a new step."
+                )
+        initial = kernel.initial_state(theta, self.init_rng)
+        kernel.compile(initial)
+        if self.state is None:
+            self.state = _map(kernel.backend.array, initial)
+
+    def try_out(self, point: PointType) -> None:
+        """Run updates for the first time, and refuse a start at which the gradient is not finite.
+
+        Raises
+        ------
+        BadStart
+            Naming the variables.
+        """
+        self.begin(point)
+        theta, others = self.kernel.split(point)
+        outcome, _ = self.run(theta, others, self.pace.n_updates)
+        bad = ~np.isfinite(np.asarray(outcome.squared_gradient)[0])
+        if bad.any():
+            names = ", ".join(f"'{v.name}'" for v, b in zip(self.vars, bad, strict=True) if b)
+            values = {v.name: np.asarray(point[v.name]) for v in self.vars}
+            raise BadStart(
+                f"At the initial point the gradient of {names} is not finite: {values}. Give the "
+                "variables an initval=, pass another initial_point=, or look for a zero "
+                "probability."
+            )
+
+    def draw(self, point: PointType) -> Advance:
+        """Run the updates of a draw, in one compiled call or several of half a second.
+
+        Raises
+        ------
+        BadStart
+            If the chain's first call is not finite because the point has no posterior density.
+        """
+        kernel, thin = self.kernel, self.kernel.thin
+        self.begin(point)
+        theta, others = kernel.split(point)
+        potential, done = np.nan, 0
+        norms: list[np.ndarray] = []
+        diagnostics: list[Any] = [np.nan] * len(kernel.statistics)
+        failure: tuple[int, int] | None = None
+        while done < thin and failure is None:
+            n = min(thin - done, self.pace.n_updates)
+            began = time.perf_counter()
+            outcome, h = self.run(theta, others, n)
+            finite = isfinite(np.asarray(outcome.checksum))  # waits for JAX
+            self.pace.took(n, time.perf_counter() - began)
+            if finite:
+                theta, self.state = outcome.theta, outcome.state
+                diagnostics = outcome.diagnostics
+                potential = float(np.asarray(outcome.potential))
+                # Kept apart: their mean must not depend on how updates are split into calls.
+                norms.append(np.asarray(outcome.gradient_norms))
+            else:
+                if self.n_updates == 0:
+                    check_start(kernel.model, kernel.source, point)
+                failure = first_nonfinite(outcome.squared_gradient, outcome.theta)
+            self.n_updates += n
+            done += n
+        # By way of NumPy: `float` of a scalar on JAX takes five times as long.
+        values = map(float, map(np.asarray, diagnostics))
+        shown = dict(zip(kernel.statistics, values, strict=True))
+        n_updates = self.n_updates
+        if failure is None:
+            norm = _exact_sum(norms) / thin
+            warning = self.complaint()
+            if warning is None and n_updates == self.burnt_in:
+                warning = self.caution(shown)
+        else:
+            potential = norm = np.nan
+            variable, at = failure
+            warning = self.failure(variable, n_updates - len(h) + at, h[at])
+        self.n_updates += thin - done  # a failed draw takes its share of the schedule too
+        moved = kernel.moved(theta)
+        nonfinite = failure is not None
+        return Advance(moved, h[-1], shown, potential, norm, nonfinite, n_updates, warning)
+
+    def run(self, theta: list, others: list, n_updates: int) -> tuple[Outcome, np.ndarray]:
+        """One compiled call, and the step sizes of its updates; theta and state stay as given."""
+        h, typed_h = self._step_sizes_of_call(n_updates)
+        rows, constants = self.batches_of_call(n_updates)
+        loop = self.kernel.loop
+        assert loop is not None  # `begin` has made it
+        outcome = loop(typed_h, rows, theta, self.state, self.noise, [*constants, *others])
+        self.noise = outcome.rng
+        return outcome, h
+
+    def _step_sizes_of_call(self, n_updates: int) -> tuple[np.ndarray, Any]:
+        """Step sizes as they are and as the loop takes them."""
+        kernel = self.kernel
+        if isinstance(kernel.schedule, Constant) and len(self._last_step_sizes[0]) == n_updates:
+            return self._last_step_sizes
+        h = kernel.step_sizes(self.n_updates, n_updates)
+        self._last_step_sizes = h, kernel.backend.array(h.astype(pytensor.config.floatX))
+        return self._last_step_sizes
+
+    def batches_of_call(self, n_updates: int) -> tuple[list, list]:
+        """Row numbers and constants; of streamed data only the rows that the call needs."""
+        rows, constants = [], list(self.kernel.constants)
+        for batches in self.batches:
+            if isinstance(batches, StreamedBatches):
+                for name, block in batches.take(n_updates).items():
+                    constants[self.kernel.places[name]] = block
+                numbers = np.arange(n_updates * batches.batch_size).reshape(n_updates, -1)
+            else:
+                numbers = batches.take(n_updates)
+            rows.append(numbers)
+        return rows, constants
+
+    # ---- what it has to say ----------------------------------------------------------------
+
+    def complaint(self) -> SamplerWarning | None:
+        """What is wrong with the order of streamed rows: told once a chain."""
+        for batches in self.batches:
+            if isinstance(batches, StreamedBatches) and (message := batches.complaint()):
+                return SamplerWarning(WarningType.BAD_PARAMS, message, "warning")
+        return None
+
+    def caution(self, diagnostics: dict[str, float]) -> SamplerWarning | None:
+        """The algorithm's word of a chain that has just burnt in, from a draw's diagnostics."""
+        kernel = self.kernel
+        shuffled = bool(self.batches) and not kernel.replacement and kernel.updates_per_epoch > 1
+        message = kernel.algorithm.caution(diagnostics, kernel.n_elements, shuffled)
+        if message is None:
+            return None
+        message = f"{kernel.name}: {message}"
+        return SamplerWarning(WarningType.BAD_PARAMS, message, "warning", step=self.burnt_in)
+
+    def failure(self, variable: int, update: int, h: np.ndarray) -> SamplerWarning | None:
+        """What became non-finite, at which update of the chain: told once.
+
+        Parameters
+        ----------
+        variable : int
+            Its number; that after the last stands for the log posterior.
+        update : int
+            Its number, from the chain's start.
+        h : array
+            The update's step size, of the algorithm's ``step_size_shape``.
+        """
+        if self.warned:
+            return None
+        self.warned = True
+        kernel = self.kernel
+        step_size = float(kernel.algorithm.step_size_of(variable, h))
+        culprit = [*(v.name for v in self.vars), None][variable]
+        name = f"'{culprit}'" if culprit else "the log posterior"
+        message = (
+            f"{kernel.name}: {name} became non-finite at update {update} with step size "
+            f"{step_size:.4g}. The chain holds its last finite point and goes on from there; such "
+            "draws are marked in the statistic 'nonfinite'. Try a smaller step_size or a larger "
+            "batch_size, standardise the data, or look for data that the model holds to be "
+            "impossible."
+        )
+        extra = {"variable": culprit, "update": update, "step_size": step_size, "name": name}
+        return SamplerWarning(WarningType.BAD_PARAMS, message, "error", step=update, extra=extra)
+
+    # ---- saved state: the fields of SGMCMCState --------------------------------------------
+
+    @property
+    def thin(self) -> int:
+        """Updates of a draw."""
+        return self.kernel.thin
+
+    @property
+    def sampler_state(self) -> dict[str, list[np.ndarray]] | None:
+        """Momentum, thermostat, ...: None before the first draw."""
+        return None if self.state is None else _map(np.array, self.state)
+
+    @sampler_state.setter
+    def sampler_state(self, state) -> None:
+        self.state = None if state is None else _map(self.kernel.backend.array, state)
+
+    @property
+    def batch_states(self) -> list[dict[str, Any]]:
+        """State of each stream of row numbers."""
+        return [batches.state for batches in self.batches]
+
+    @batch_states.setter
+    def batch_states(self, states) -> None:
+        for batches, state in zip(self.batches, states, strict=True):
+            batches.state = state
+
+    @property
+    def noise_state(self) -> dict[str, Any]:
+        """State of the generator inside the compiled updates."""
+        return self.kernel.backend.generator_state(self.noise)
+
+    @noise_state.setter
+    def noise_state(self, state) -> None:
+        self.noise = self.kernel.backend.restore_generator(state)
+
+    @property
+    def init_rng_state(self) -> dict[str, Any]:
+        """State of the generator that draws the first momentum."""
+        return dict(self.init_rng.bit_generator.state)
+
+    @init_rng_state.setter
+    def init_rng_state(self, state) -> None:
+        self.init_rng.bit_generator.state = state
+
+
+def _exact_sum(arrays: Sequence[np.ndarray]) -> float:
+    """Sum of all elements, rounded once."""
+    return fsum(itertools.chain.from_iterable(array.tolist() for array in arrays))
+
+
+def _map(function, state: dict[str, list]) -> dict[str, list]:
+    return {name: [function(a) for a in arrays] for name, arrays in state.items()}

@@ -1,0 +1,148 @@
+"""What all chains of a step share: the updates, compiled once, and the data where they find it."""
+
+import os
+from typing import Any
+
+import numpy as np
+import pytensor
+from pymc.blocking import PointType
+from pymc.model import Model
+from pytensor.compile.mode import Mode, get_mode
+
+from pymc_sgmcmc.algorithm import Algorithm
+from pymc_sgmcmc.backends.backend import backend_of
+from pymc_sgmcmc.gradients.arrays import array_value
+from pymc_sgmcmc.gradients.source import GradientSource, check_batch_size
+from pymc_sgmcmc.loop import Loop
+from pymc_sgmcmc.schedules import Schedule, step_sizes
+
+
+class Kernel:
+    """An algorithm's updates on a gradient source, and how many make a draw.
+
+    Pickled without compiled code and the copies of the data: `load_data` and `compile` make them
+    again in the other process.
+
+    Parameters
+    ----------
+    name : str
+        The sampler's, for messages.
+    model : pymc.Model
+        The model that is sampled, without latent variables.
+    source : GradientSource
+    algorithm : Algorithm
+    schedule : Schedule
+    thin : int
+        Updates of a draw.
+    replacement : bool
+        Whether rows are drawn independently instead of in shuffled epochs.
+    compile_kwargs : dict
+        Arguments of `pytensor.function`.
+
+    Attributes
+    ----------
+    loop : Loop or None
+        The compiled updates, once this process has them.
+    backend : Host or Jax
+    constants : list of arrays
+        What stays the same during a compiled call, on the backend: scales and data.
+    places : dict
+        Where each named array of the data is among the constants.
+    updates_per_epoch : float
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Model,
+        source: GradientSource,
+        algorithm: Algorithm,
+        schedule: Schedule,
+        thin: int,
+        replacement: bool,
+        compile_kwargs: dict[str, Any],
+    ):
+        self.name = name
+        self.model = model
+        self.source = source
+        self.algorithm = algorithm
+        self.schedule = schedule
+        self.thin = thin
+        self.replacement = replacement
+        self.compile_kwargs = compile_kwargs
+        self.statistics = (*algorithm.statistics, *source.statistics)
+        self.n_elements = sum(int(np.prod(shape)) for shape in source.shapes)
+        self._moved, self._held = (
+            [(v.name, np.dtype(v.dtype)) for v in vars] for vars in (source.vars, source.others)
+        )
+        self._process = os.getpid()
+        self.loop: Loop | None = None
+
+    def __getstate__(self):
+        left_out = ("loop", "backend", "constants")
+        return {k: v for k, v in self.__dict__.items() if k not in left_out}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._process = os.getpid()
+        self.loop = None
+
+    @property
+    def mode(self) -> Mode:
+        """The compilation mode that was asked for."""
+        return get_mode(self.compile_kwargs.get("mode"))
+
+    def load_data(self) -> None:
+        """Put the data, as it is now, where compiled calls find it.
+
+        Raises
+        ------
+        RuntimeError
+            On JAX in a forked process.
+        ValueError
+            If the data no longer fits: too few rows for a batch, or a NaN.
+        """
+        backend = backend_of(self.mode)
+        if backend.is_jax and os.getpid() != self._process:
+            raise RuntimeError(
+                "A JAX step cannot go on in a forked process: JAX's threads do not survive a "
+                "fork, and it would hang. Pass mp_ctx='forkserver' (or 'spawn'), or cores=1, to "
+                "pm.sample."
+            )
+        self.backend = backend
+        self.source.check_data()
+        for rows in self.source.rows:
+            check_batch_size(rows.batch_size, rows.n_rows)
+        floatX = pytensor.config.floatX
+        scales = [np.asarray(r.n_rows / r.batch_size, dtype=floatX) for r in self.source.rows]
+        data = [array_value(array) for array, _ in self.source.data]
+        self.constants = [backend.array(c) for c in [*scales, *data]]
+        names = [array.name for array, _ in self.source.data]
+        self.places = {name: k for k, name in enumerate(names, start=len(scales))}
+        first = self.source.rows[0] if self.source.rows else None
+        self.updates_per_epoch = first.n_rows / first.batch_size if first else 1.0
+
+    def compile(self, state_like: dict[str, list[np.ndarray]]) -> None:
+        """Compile the updates, where this process has not yet."""
+        if self.loop is None:
+            self.loop = Loop(self.source, self.algorithm, state_like, self.compile_kwargs)
+
+    def initial_state(self, theta: list, rng: np.random.Generator) -> dict[str, list]:
+        """The algorithm's state and the source's at the start of a chain, drawn from ``rng``."""
+        return self.algorithm.init(theta, rng) | self.source.init(rng)
+
+    def step_sizes(self, first: int, n_updates: int) -> np.ndarray:
+        """Step sizes of updates that follow each other."""
+        return step_sizes(self.schedule, first, n_updates, self.updates_per_epoch)
+
+    def split(self, point: PointType) -> tuple[list, list]:
+        """The variables that move, and those that are held."""
+        # JAX's compiled calls take NumPy arrays over ten times as fast as `jax.numpy` does.
+        theta = [np.asarray(point[name], dtype) for name, dtype in self._moved]
+        others = [np.asarray(point[name], dtype) for name, dtype in self._held]
+        return theta, others
+
+    def moved(self, theta: list) -> PointType:
+        """Variables that have moved, as part of a point."""
+        as_numpy = self.backend.as_numpy
+        return {name: as_numpy(t) for (name, _), t in zip(self._moved, theta, strict=True)}

@@ -1,0 +1,124 @@
+"""What `sample` is called with, checked and settled before anything is compiled."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pymc.initial_point import PointType, StartDict
+from pymc.model import Model
+from pymc.sampling.mcmc import assign_step_methods, instantiate_steppers
+from pymc.step_methods import STEP_METHODS
+from pymc.step_methods.arraystep import PopulationArrayStepShared
+from pymc.step_methods.compound import CompoundStep, flatten_steps
+from pymc.util import (
+    RandomGeneratorState,
+    get_random_generator,
+    get_state_from_generator,
+    random_generator_from_state,
+)
+
+from pymc_sgmcmc.run.plain import from_plain, to_plain
+from pymc_sgmcmc.step import SGMCMCStep
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+CHAINS = 4
+"""Chains by default: enough for R-hat, and the same on every machine."""
+
+
+def checked_numbers(draws: Any, tune: Any, chains: Any) -> tuple[int, int | None, int]:
+    """Return draws, tune and chains as numbers, refusing what cannot be."""
+    numbers = {"draws": (draws, 1), "tune": (tune, 0), "chains": (chains, 1)}
+    for name, (number, least) in numbers.items():
+        if number is None and name != "draws":
+            continue
+        if not isinstance(number, int | np.integer) or number < least:
+            raise ValueError(f"{name}={number!r} must be a whole number, at least {least}.")
+    return int(draws), tune if tune is None else int(tune), CHAINS if chains is None else chains
+
+
+def check_names(model: Model, names: Any, argument: str) -> None:
+    """Refuse names that the model does not have."""
+    if names is None:
+        return
+    if isinstance(names, str):
+        raise ValueError(f"{argument}={names!r} must be a list of names: [{names!r}].")
+    variables = [*model.unobserved_RVs, *model.value_vars]
+    known = {v.name for v in variables}
+    for name in names:
+        name = getattr(name, "name", name)
+        if name not in known:
+            raise ValueError(
+                f"{argument}: the model has no variable '{name}'. It has: "
+                f"{', '.join(sorted(known))}."
+            )
+
+
+def check_starts(
+    model: Model, initvals: StartDict | Sequence[StartDict | None] | None, init: str, chains: int
+) -> None:
+    """Refuse starts that are not the model's, or not one a chain."""
+    for one in [initvals] if isinstance(initvals, dict) else initvals or []:
+        check_names(model, one, "initvals")
+    if not isinstance(initvals, dict | None) and len(initvals) != chains:
+        raise ValueError(
+            f"initvals has {len(initvals)} entries, one a chain, and there are {chains} chains."
+        )
+    if init not in ("jitter", "point"):
+        raise ValueError(f"init={init!r} must be 'jitter' or 'point'.")
+
+
+def seeded(random_seed: Any) -> tuple[Any, np.random.Generator]:
+    """Return a seed as plain values, and its generator."""
+    if random_seed is None:
+        random_seed = np.random.SeedSequence().entropy
+    if isinstance(random_seed, dict):  # a generator's, from a store
+        state = from_plain(random_seed, RandomGeneratorState({}, {}))
+        return random_seed, random_generator_from_state(state)
+    if isinstance(random_seed, np.random.Generator | np.random.BitGenerator):
+        generator = get_random_generator(random_seed)
+        return to_plain(get_state_from_generator(generator), "seed"), generator
+    plain = random_seed if isinstance(random_seed, int) else np.asarray(random_seed).tolist()
+    return plain, get_random_generator(random_seed)
+
+
+def sampled_model(model: Model, step: Any) -> Model:
+    """Return the model that is sampled: that of a step that integrates out latent variables."""
+    steps = step if isinstance(step, list | tuple) else [step]
+    for one in steps:
+        if isinstance(one, SGMCMCStep) and one.latents is not None:
+            rest = {rv.name for rv in one.model.free_RVs}
+            if rest < {rv.name for rv in model.free_RVs}:
+                return one.model
+    return model
+
+
+def whole_step(model: Model, step: Any, start: PointType, compile_kwargs: Any) -> Any:
+    """Return one step for all variables; PyMC chooses steps for those that have none."""
+    if isinstance(step, type):
+        raise ValueError(
+            f"step={step.__name__} is a class. Make a step of it: step={step.__name__}(...)"
+        )
+    provided, selected = assign_step_methods(model, step, methods=STEP_METHODS)
+    step = instantiate_steppers(
+        model,
+        steps=provided,
+        selected_steps=selected,
+        step_kwargs={},
+        initial_point=start,
+        compile_kwargs=compile_kwargs,
+    )
+    if isinstance(step, list):
+        step = CompoundStep(step)
+    for variables in selected.values():
+        names = ", ".join(f"'{v.name}'" for v in variables)
+        _log.info(f"PyMC chose the steps of {names}, which see all data at each draw.")
+    for one in flatten_steps(step):
+        if isinstance(one, PopulationArrayStepShared):
+            raise ValueError(
+                f"{type(one).__name__} needs all chains at once. Use pm.sample, or another step."
+            )
+        if isinstance(one, SGMCMCStep) and one.model is not model:
+            raise ValueError(f"{one!r} was made for another model.")
+    return step

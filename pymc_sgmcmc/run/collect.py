@@ -1,0 +1,60 @@
+"""What becomes of what an engine makes: kept, shown, logged, handed to the callback."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+from pymc.sampling.parallel import Draw
+from pymc.stats.convergence import log_warning_stats
+
+from pymc_sgmcmc.run.chains import Block, Event, Resumed, Run, Stopped
+from pymc_sgmcmc.run.progress import Progress
+from pymc_sgmcmc.run.result import Memory
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+
+def collect(
+    events: Iterable[Event],
+    memory: Memory | None,
+    progress: Progress,
+    callback: Callable | None,
+    run: Run,
+    stops: list[Stopped],
+) -> None:
+    """Keep what the engine makes, show it, and hand it to the callback."""
+    for event in events:
+        if isinstance(event, Stopped):
+            stops.append(event)
+            _log.error(event.message)
+            progress.failed(event.chain)
+            continue
+        if isinstance(event, Resumed):
+            progress.resumed(event)
+            continue
+        if memory is not None:
+            memory.write(event)
+        progress.block(event)
+        _log_warnings(event)
+        if callback is not None:
+            for number, draw in _draws(event, run):
+                trace = run.store if memory is None else memory.traces[number]
+                callback(trace=trace, draw=draw)
+
+
+def _draws(block: Block, run: Run) -> Iterator[tuple[int, Draw]]:
+    """A block's draws as PyMC's callbacks know them."""
+    assert block.points is not None
+    for k, chain in enumerate(block.chains):
+        for i, point in enumerate(block.points[k]):
+            number = block.first + i
+            stats = [{name: values[k, i] for name, values in s.items()} for s in block.stats]
+            last = number + 1 == run.total
+            yield chain, Draw(chain, last, number, number < run.tune, stats, point)
+
+
+def _log_warnings(block: Block) -> None:
+    for stats in block.stats:
+        for values in stats.get("warning", np.empty(0, dtype=object)).flat:
+            if values:
+                log_warning_stats([{"warning": values}])
