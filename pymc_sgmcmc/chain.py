@@ -15,6 +15,8 @@ from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import WithSamplingState, dataclass_state
 
 from pymc_sgmcmc.gradients.batches import Batches
+from pymc_sgmcmc.gradients.fetched import FetchedBatches
+from pymc_sgmcmc.gradients.source import Rows
 from pymc_sgmcmc.gradients.start_check import BadStart, check_start
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.loop import Outcome, first_nonfinite
@@ -68,6 +70,8 @@ class Chain(WithSamplingState):
         The chain's own, of which all its randomness is spawned.
     tune : int
         Draws of burn-in, which only warnings need to know.
+    fetch_ahead : bool, default False
+        Fetch the rows of large tables ahead of the calls, in a thread.
 
     Attributes
     ----------
@@ -77,7 +81,7 @@ class Chain(WithSamplingState):
         The generator inside the compiled updates, as the backend has it.
     init_rng : numpy.random.Generator
         Draws the first momentum.
-    batches : list of Batches or StreamedBatches
+    batches : list of Batches, FetchedBatches or StreamedBatches
     pace : Pace
     burnt_in : int
         Updates after which the algorithm is asked for a word of caution.
@@ -85,16 +89,16 @@ class Chain(WithSamplingState):
 
     _state_class = SGMCMCState
 
-    def __init__(self, kernel: Kernel, rng: np.random.Generator, tune: int):
+    def __init__(
+        self, kernel: Kernel, rng: np.random.Generator, tune: int, fetch_ahead: bool = False
+    ):
         self.kernel = kernel
         self.vars = kernel.source.vars
         self.rng = rng
         noise_rng, self.init_rng, *batch_rngs = rng.spawn(2 + len(kernel.source.rows))
         self.noise = kernel.backend.generator(noise_rng)
-        self.batches: list[Batches | StreamedBatches] = [
-            Batches(rows.n_rows, rows.batch_size, batch_rng, kernel.replacement)
-            if rows.streamed is None
-            else StreamedBatches(rows.streamed, rows.batch_size, batch_rng, kernel.replacement)
+        self.batches = [
+            _batches(kernel, rows, batch_rng, fetch_ahead)
             for rows, batch_rng in zip(kernel.source.rows, batch_rngs, strict=True)
         ]
         streamed = [b.longest for b in self.batches if isinstance(b, StreamedBatches)]
@@ -216,16 +220,15 @@ class Chain(WithSamplingState):
         return self._last_step_sizes
 
     def batches_of_call(self, n_updates: int) -> tuple[list, list]:
-        """Row numbers and constants; of streamed data only the rows that the call needs."""
+        """Row numbers and constants; of streamed or fetched rows only those of the call."""
         rows, constants = [], list(self.kernel.constants)
         for batches in self.batches:
-            if isinstance(batches, StreamedBatches):
-                for name, block in batches.take(n_updates).items():
-                    constants[self.kernel.places[name]] = block
-                numbers = np.arange(n_updates * batches.batch_size).reshape(n_updates, -1)
-            else:
-                numbers = batches.take(n_updates)
-            rows.append(numbers)
+            if isinstance(batches, Batches):
+                rows.append(batches.take(n_updates))
+                continue
+            for data, block in batches.take(n_updates).items():
+                constants[self.kernel.places[data]] = block
+            rows.append(np.arange(n_updates * batches.batch_size).reshape(n_updates, -1))
         return rows, constants
 
     # ---- what it has to say ----------------------------------------------------------------
@@ -319,6 +322,16 @@ class Chain(WithSamplingState):
     @init_rng_state.setter
     def init_rng_state(self, state) -> None:
         self.init_rng.bit_generator.state = state
+
+
+def _batches(
+    kernel: Kernel, rows: Rows, rng: np.random.Generator, fetch_ahead: bool
+) -> Batches | FetchedBatches | StreamedBatches:
+    if rows.streamed is not None:
+        return StreamedBatches(rows.streamed, rows.batch_size, rng, kernel.replacement)
+    batches = Batches(rows.n_rows, rows.batch_size, rng, kernel.replacement)
+    tables = kernel.large_tables(rows) if fetch_ahead else {}
+    return FetchedBatches(batches, tables) if tables else batches
 
 
 def _exact_sum(arrays: Sequence[np.ndarray]) -> float:

@@ -8,11 +8,13 @@ import pytensor
 from pymc.blocking import PointType
 from pymc.model import Model
 from pytensor.compile.mode import Mode, get_mode
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.gradients.arrays import array_value
-from pymc_sgmcmc.gradients.source import GradientSource, check_batch_size
+from pymc_sgmcmc.gradients.fetched import LARGE
+from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 from pymc_sgmcmc.loop import Loop
 from pymc_sgmcmc.schedules import Schedule, step_sizes
 
@@ -47,7 +49,8 @@ class Kernel:
     constants : list of arrays
         What stays the same during a compiled call, on the backend: scales and data.
     places : dict
-        Where each named array of the data is among the constants.
+        Where each array of the data is among the constants: by its name, and by what stands for it
+        in the source's expressions.
     updates_per_epoch : float
     """
 
@@ -117,10 +120,22 @@ class Kernel:
         scales = [np.asarray(r.n_rows / r.batch_size, dtype=floatX) for r in self.source.rows]
         data = [array_value(array) for array, _ in self.source.data]
         self.constants = [backend.array(c) for c in [*scales, *data]]
-        names = [array.name for array, _ in self.source.data]
-        self.places = {name: k for k, name in enumerate(names, start=len(scales))}
+        self.places: dict[Any, int] = {}
+        for k, (array, variable) in enumerate(self.source.data, start=len(scales)):
+            self.places |= {array.name: k, variable: k}
         first = self.source.rows[0] if self.source.rows else None
         self.updates_per_epoch = first.n_rows / first.batch_size if first else 1.0
+
+    def large_tables(self, rows: Rows) -> dict[TensorVariable, np.ndarray]:
+        """Data in memory out of which rows are better fetched ahead of the calls, if any."""
+        if self.backend.has_accelerator:
+            return {}
+        arrays = {variable: array for array, variable in self.source.data}
+        tables = {
+            variable: np.asarray(array_value(arrays[variable]), dtype=variable.dtype, order="C")
+            for variable in self.source.tables(rows)
+        }
+        return tables if sum(t.nbytes for t in tables.values()) >= LARGE else {}
 
     def compile(self, state_like: dict[str, list[np.ndarray]]) -> None:
         """Compile the updates, where this process has not yet."""

@@ -226,7 +226,7 @@ class SGMCMCStep(BlockedStep):
         """
         super().setup_chain(rng, tune, draws)
         self.kernel.load_data()
-        self.chain = Chain(self.kernel, self.rng, tune)
+        self.chain = Chain(self.kernel, self.rng, tune, fetch_ahead=True)
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Run ``thin`` updates from a point; one compiled call, or several of half a second.

@@ -4,8 +4,11 @@ import threading
 import time
 
 import numpy as np
+import pymc as pm
 import pytest
 
+import pymc_sgmcmc as sgm
+from pymc_sgmcmc import kernel
 from pymc_sgmcmc.gradients import fetched
 from pymc_sgmcmc.gradients.batches import Batches
 from pymc_sgmcmc.gradients.fetched import FetchedBatches
@@ -117,3 +120,72 @@ def test_an_error_of_the_thread_surfaces_and_can_be_retried():
         stream.take(4)
     for _ in range(3):
         np.testing.assert_array_equal(stream.take(4)["y"], TABLES["y"][numbers.take(4).ravel()])
+
+
+# ---- in a step -----------------------------------------------------------------------------
+
+
+def model_of(kind):
+    rng = np.random.default_rng(5)
+    X, group = rng.normal(size=(300, 3)), rng.integers(4, size=300)
+    y = X @ [1.0, -1.0, 0.5] + rng.normal(size=300)
+    with pm.Model() as model:
+        w, a = pm.Normal("w", shape=3), pm.Normal("a", shape=4)
+        if kind == "pm.Minibatch":
+            X, y = pm.Minibatch(X, y, batch_size=10)
+            pm.Normal("y", X @ w, 1, observed=y, total_size=300)
+        elif kind == "rows along the second axis":
+            X = pm.Data("X", X.T, dims=("column", "row"))
+            pm.Normal("y", w @ X, 1, observed=y, dims="row")
+        elif kind == "also used whole":
+            X = pm.Data("X", X)
+            pm.Normal("mean", X.mean() + w[0], 1, observed=0.5)
+            pm.Normal("y", X @ w, 1, observed=y)
+        else:
+            order = "F" if kind == "columns contiguous" else "C"
+            X = pm.Data("X", np.asarray(X, order=order))
+            pm.Normal("y", X @ w + a[group], 1, observed=y)
+    return model
+
+
+def draws(step, point):
+    """Draws of a chain, saved and restored on the way, and the kind of its streams."""
+    step.setup_chain(np.random.default_rng(3), tune=0, draws=0)
+    drawn = []
+    for k in range(12):
+        if k == 6:
+            step.sampling_state = step.sampling_state
+        point, _ = step.step(point)
+        drawn.append(np.concatenate([point["w"], point["a"]]))
+    return np.array(drawn), [type(b) for b in step.chain.batches]
+
+
+def step_of(model, kind, mode):
+    size = {} if kind == "pm.Minibatch" else {"batch_size": 10}
+    with model:
+        return sgm.MSGNHT_S(step_size=0.02, thin=7, compile_kwargs={"mode": mode}, **size)
+
+
+@pytest.mark.parametrize("mode", ["NUMBA", "JAX", "CVM"])
+@pytest.mark.parametrize("kind", ["rows contiguous", "columns contiguous", "pm.Minibatch"])
+def test_fetching_ahead_changes_no_draw(kind, mode, monkeypatch):
+    model = model_of(kind)
+    step, start = step_of(model, kind, mode), model.initial_point()
+    expected, streams = draws(step, start)
+    assert streams == [Batches]  # a small table
+    monkeypatch.setattr(kernel, "LARGE", 1)
+    monkeypatch.setattr(fetched, "BLOCK_BYTES", 10_000)
+    fetched_ahead, streams = draws(step, start)
+    assert streams == [FetchedBatches]
+    np.testing.assert_array_equal(fetched_ahead, expected)
+
+
+@pytest.mark.parametrize("kind", ["rows along the second axis", "also used whole"])
+def test_what_cannot_be_fetched_is_looked_up(kind, monkeypatch):
+    model = model_of(kind)
+    step, start = step_of(model, kind, "NUMBA"), model.initial_point()
+    expected, _ = draws(step, start)
+    monkeypatch.setattr(kernel, "LARGE", 1)
+    looked_up, streams = draws(step, start)
+    assert streams == [Batches]
+    np.testing.assert_array_equal(looked_up, expected)

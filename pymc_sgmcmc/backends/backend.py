@@ -15,6 +15,7 @@ class Host:
     """numba, the C linker, Python: arrays are NumPy's, generators too."""
 
     is_jax = False
+    has_accelerator = False
 
     def array(self, value: np.ndarray) -> Any:
         """Put an array where compiled calls find it without a copy, rows contiguous in memory."""

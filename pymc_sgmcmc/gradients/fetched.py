@@ -15,6 +15,8 @@ import numpy as np
 from pymc_sgmcmc.gradients.batches import Batches
 from pymc_sgmcmc.streaming.read_ahead import ReadAhead
 
+LARGE = 2**25
+"""Bytes of tables from which on it pays: smaller ones are in the caches, or nearly."""
 BLOCK_BYTES = 2**22
 """Rows fetched at a time, at most, unless one call needs more: two blocks fit into the caches."""
 
@@ -26,8 +28,8 @@ class Block:
     state: dict[str, Any]
     """Of the stream before these batches."""
     n_batches: int
-    rows: dict[str, np.ndarray]
-    """Batch after batch, by the table's name."""
+    rows: dict[Any, np.ndarray]
+    """Batch after batch, by the table's key."""
 
 
 class FetchedBatches:
@@ -37,7 +39,7 @@ class FetchedBatches:
     ----------
     batches : Batches
         Which rows come. It runs ahead of this stream, which owns it.
-    tables : mapping of str to array
+    tables : mapping of anything to array
         Rows along the first axis; not modified while the stream is in use.
 
     Examples
@@ -48,7 +50,7 @@ class FetchedBatches:
     array([ 0, 10, 20, 30, 40, 50])
     """
 
-    def __init__(self, batches: Batches, tables: Mapping[str, np.ndarray]):
+    def __init__(self, batches: Batches, tables: Mapping[Any, np.ndarray]):
         self.batch_size = batches.batch_size
         self._batches, self._tables = batches, tables
         self._batch_bytes = self.batch_size * sum(a[:1].nbytes for a in tables.values())
@@ -56,14 +58,14 @@ class FetchedBatches:
         self._used = 0
         self._ahead: ReadAhead[Block] | None = None
 
-    def take(self, n_batches: int) -> dict[str, np.ndarray]:
-        """Rows of the next batches, by table: batch after batch, (n_batches * n, ...).
+    def take(self, n_batches: int) -> dict[Any, np.ndarray]:
+        """Rows of the next batches, by the table's key: batch after batch, (n_batches * n, ...).
 
         They may be part of a block that is used again, so do not modify them.
         """
         is_first = self._block is None
         wanted = n_batches
-        parts: list[dict[str, np.ndarray]] = []
+        parts: list[dict[Any, np.ndarray]] = []
         while wanted > 0:
             block = self._block_of_next_batch(wanted)
             count = min(wanted, block.n_batches - self._used)
