@@ -71,7 +71,7 @@ class Chain(WithSamplingState):
     tune : int
         Draws of burn-in, which only warnings need to know.
     fetch_ahead : bool, default False
-        Fetch the rows of large tables ahead of the calls, in a thread.
+        Fetch the rows of large tables ahead of the calls, in a thread, where that pays.
 
     Attributes
     ----------
@@ -330,7 +330,7 @@ def _batches(
     if rows.streamed is not None:
         return StreamedBatches(rows.streamed, rows.batch_size, rng, kernel.replacement)
     batches = Batches(rows.n_rows, rows.batch_size, rng, kernel.replacement)
-    tables = kernel.large_tables(rows) if fetch_ahead else {}
+    tables = kernel.tables(rows) if fetch_ahead else {}
     return FetchedBatches(batches, tables) if tables else batches
 
 

@@ -13,7 +13,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.gradients.arrays import array_value
-from pymc_sgmcmc.gradients.fetched import LARGE
+from pymc_sgmcmc.gradients.fetched import fetching_pays
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 from pymc_sgmcmc.loop import Loop
 from pymc_sgmcmc.schedules import Schedule, step_sizes
@@ -126,8 +126,8 @@ class Kernel:
         first = self.source.rows[0] if self.source.rows else None
         self.updates_per_epoch = first.n_rows / first.batch_size if first else 1.0
 
-    def large_tables(self, rows: Rows) -> dict[TensorVariable, np.ndarray]:
-        """Data in memory out of which rows are better fetched ahead of the calls, if any."""
+    def tables(self, rows: Rows) -> dict[TensorVariable, np.ndarray]:
+        """Data out of which a stream's rows are better fetched ahead of the calls, if any is."""
         if self.backend.has_accelerator:
             return {}
         arrays = {variable: array for array, variable in self.source.data}
@@ -135,7 +135,7 @@ class Kernel:
             variable: np.asarray(array_value(arrays[variable]), dtype=variable.dtype, order="C")
             for variable in self.source.tables(rows)
         }
-        return tables if sum(t.nbytes for t in tables.values()) >= LARGE else {}
+        return tables if fetching_pays(tables) else {}
 
     def compile(self, state_like: dict[str, list[np.ndarray]]) -> None:
         """Compile the updates, where this process has not yet."""

@@ -20,6 +20,7 @@ from pymc.util import RandomGeneratorState, get_state_from_generator
 from rich.theme import Theme
 from xarray import DataTree
 
+from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.pymc_internals import quiet_logging
 from pymc_sgmcmc.run.arguments import (
     check_names,
@@ -31,7 +32,7 @@ from pymc_sgmcmc.run.arguments import (
 )
 from pymc_sgmcmc.run.chains import Run, Stopped
 from pymc_sgmcmc.run.collect import collect
-from pymc_sgmcmc.run.engines import engine_of, n_cores
+from pymc_sgmcmc.run.engines import engine_of
 from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.recorded import choose_recorded
 from pymc_sgmcmc.run.result import (

@@ -1,5 +1,6 @@
 """Batches whose rows a thread fetches: the same rows, whatever the calls."""
 
+import multiprocessing
 import threading
 import time
 
@@ -8,10 +9,10 @@ import pymc as pm
 import pytest
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import kernel
+from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.gradients import fetched
 from pymc_sgmcmc.gradients.batches import Batches
-from pymc_sgmcmc.gradients.fetched import FetchedBatches
+from pymc_sgmcmc.gradients.fetched import FetchedBatches, fetching_pays
 
 N = 1000
 TABLES = {"x": np.arange(3 * N).reshape(N, 3), "y": np.arange(N, dtype="int8")}
@@ -173,7 +174,8 @@ def test_fetching_ahead_changes_no_draw(kind, mode, monkeypatch):
     step, start = step_of(model, kind, mode), model.initial_point()
     expected, streams = draws(step, start)
     assert streams == [Batches]  # a small table
-    monkeypatch.setattr(kernel, "LARGE", 1)
+    monkeypatch.setattr(fetched, "LARGE", 1)
+    monkeypatch.setattr(fetched, "n_cores", lambda: 2)
     monkeypatch.setattr(fetched, "BLOCK_BYTES", 10_000)
     fetched_ahead, streams = draws(step, start)
     assert streams == [FetchedBatches]
@@ -185,7 +187,24 @@ def test_what_cannot_be_fetched_is_looked_up(kind, monkeypatch):
     model = model_of(kind)
     step, start = step_of(model, kind, "NUMBA"), model.initial_point()
     expected, _ = draws(step, start)
-    monkeypatch.setattr(kernel, "LARGE", 1)
+    monkeypatch.setattr(fetched, "LARGE", 1)
+    monkeypatch.setattr(fetched, "n_cores", lambda: 2)
     looked_up, streams = draws(step, start)
     assert streams == [Batches]
     np.testing.assert_array_equal(looked_up, expected)
+
+
+def test_where_fetching_pays(monkeypatch):
+    rows = {"x": np.zeros((10, 4)), "y": np.zeros(10)}
+    assert not fetching_pays({})
+    assert not fetching_pays(rows)
+    monkeypatch.setattr(fetched, "LARGE", 400)
+    assert fetching_pays(rows) == (n_cores() > 1)
+    monkeypatch.setattr(fetched, "n_cores", lambda: 2)
+    assert fetching_pays(rows)
+    assert not fetching_pays({"x": np.zeros((10, 40))})  # long rows
+    monkeypatch.setattr(fetched, "n_cores", lambda: 1)
+    assert not fetching_pays(rows)
+    monkeypatch.setattr(fetched, "n_cores", lambda: 2)
+    monkeypatch.setattr(multiprocessing, "parent_process", object)  # as in a worker
+    assert not fetching_pays(rows)

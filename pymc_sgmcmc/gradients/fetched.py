@@ -5,6 +5,7 @@ thread copies the rows of the next ones side by side, where they are read at onc
 as long as for a small table. The batches are those that it would have without.
 """
 
+import multiprocessing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,13 +13,28 @@ from typing import Any
 
 import numpy as np
 
+from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.gradients.batches import Batches
 from pymc_sgmcmc.streaming.read_ahead import ReadAhead
 
-LARGE = 2**25
-"""Bytes of tables from which on it pays: smaller ones are in the caches, or nearly."""
+LARGE, NARROW = 2**23, 2**8
+"""Fetching pays from so many bytes of tables on, which no cache of a core holds, with rows of so
+many bytes at most: longer ones come from memory as fast as they can be copied."""
 BLOCK_BYTES = 2**22
 """Rows fetched at a time, at most, unless one call needs more: two blocks fit into the caches."""
+
+
+def fetching_pays(tables: Mapping[Any, np.ndarray]) -> bool:
+    """Whether a thread should fetch the rows of these tables.
+
+    It needs a core. In a worker process the other cores have chains of their own, which lose more
+    than this one gains.
+    """
+    has_core = n_cores() > 1 and multiprocessing.parent_process() is None
+    n_bytes, row_bytes = (
+        sum(table[some].nbytes for table in tables.values()) for some in (..., slice(1))
+    )
+    return has_core and n_bytes >= LARGE and row_bytes <= NARROW
 
 
 @dataclass(frozen=True)

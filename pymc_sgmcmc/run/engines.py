@@ -1,7 +1,6 @@
 """Where the chains of a run go: in turns, in processes, together, or to a cluster."""
 
 import logging
-import os
 from collections.abc import Generator
 from typing import Any
 
@@ -19,12 +18,6 @@ _log = logging.getLogger("pymc.sgmcmc")
 MOST_ELEMENTS_ON_CPU = 200_000
 """Of all chains: with more, one chain already keeps a CPU busy."""
 METHODS = ("sequential", "parallel", "vectorized", "dask")
-
-
-def n_cores() -> int:
-    """Cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _default_method(run: Run, cores: int, uses_jax: bool) -> str:

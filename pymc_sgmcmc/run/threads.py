@@ -4,7 +4,6 @@ One numba loop over all chains was measured against this: it ran no faster, and 
 long to compile.
 """
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from pymc_sgmcmc.backends.backend import Host
+from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.loop import Loop, first_nonfinite
 from pymc_sgmcmc.pymc_internals import jitted
 from pymc_sgmcmc.run.pieces import Carry, Piece
@@ -31,7 +31,7 @@ class ThreadChains:
         self._function = jitted(loop.function)
         self._constants = constants
         self._rngs = rngs
-        self._n_threads = min(len(rngs), os.cpu_count() or 1)
+        self._n_threads = min(len(rngs), n_cores())
         none, shown = np.full(len(rngs), -1), [np.zeros(len(rngs))] * n_diagnostics
         self.carry = Carry(theta, state, None, none, none, shown)
 

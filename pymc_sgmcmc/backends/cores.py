@@ -1,0 +1,9 @@
+"""How many cores there are."""
+
+import os
+
+
+def n_cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
