@@ -8,12 +8,13 @@ which a run with words replaces their lines.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import NamedTuple
 
 REPOSITORY = Path(__file__).parent.parent
@@ -186,15 +187,20 @@ def run(mutation: Mutation, copy: Path) -> str:
             f"{sys.executable} -m pytest -x -q --no-header -n auto -p no:cacheprovider "
             f"{mutation.tests}"
         )
-        env = os.environ | {"PYTHONPATH": str(copy)}
+        # What numba compiled before is of no use: it is known by a version, not by its source.
+        flags = (
+            f"base_compiledir={tempfile.mkdtemp(dir=copy)}" if "backends" in mutation.file else ""
+        )
+        flags = ",".join(filter(None, [os.environ.get("PYTENSOR_FLAGS"), flags]))
+        env = os.environ | {"PYTHONPATH": str(copy), "PYTENSOR_FLAGS": flags}
         result = subprocess.run(
             command, shell=True, cwd=copy, env=env, capture_output=True, text=True, check=False
         )
     finally:
         file.write_text(text)
-    failed = [line for line in result.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", result.stdout, re.MULTILINE)
     if failed and mutation.right != mutation.wrong:
-        return "red: " + failed[0].split(" ")[1].split("::")[-1]
+        return "red: " + failed[0].split("::")[-1]
     if mutation.right == mutation.wrong:
         return "green" if result.returncode == 0 else "RED WITHOUT A MUTATION"
     return "NOT SEEN" if result.returncode == 0 else f"pytest exit {result.returncode}"
@@ -217,7 +223,7 @@ def main():
     words = sys.argv[1:]
     chosen = [m for m in MUTATIONS if not words or any(word in m.name for word in words)]
     found = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder:
         copy = Path(folder) / "copy"
         ignore = shutil.ignore_patterns(".venv", ".git", "_build", ".*_cache")
         shutil.copytree(REPOSITORY, copy, ignore=ignore)
