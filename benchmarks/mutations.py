@@ -187,12 +187,11 @@ def run(mutation: Mutation, copy: Path) -> str:
             f"{sys.executable} -m pytest -x -q --no-header -n auto -p no:cacheprovider "
             f"{mutation.tests}"
         )
-        # What numba compiled before is of no use: it is known by a version, not by its source.
-        flags = (
-            f"base_compiledir={tempfile.mkdtemp(dir=copy)}" if "backends" in mutation.file else ""
-        )
-        flags = ",".join(filter(None, [os.environ.get("PYTENSOR_FLAGS"), flags]))
-        env = os.environ | {"PYTHONPATH": str(copy), "PYTENSOR_FLAGS": flags}
+        env = os.environ | {"PYTHONPATH": str(copy)}
+        if mutation.file.startswith("backends/"):
+            # What numba compiled before is of no use: a version names it, not its source.
+            flags = f"{os.environ.get('PYTENSOR_FLAGS', '')},base_compiledir={mkdtemp(dir=copy)}"
+            env["PYTENSOR_FLAGS"] = flags.strip(",")
         result = subprocess.run(
             command, shell=True, cwd=copy, env=env, capture_output=True, text=True, check=False
         )
