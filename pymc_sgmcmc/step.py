@@ -131,7 +131,7 @@ class SGMCMCStep(BlockedStep):
         ----------
         vars : list of variables
             Random or value variables of the model.
-        step_size : float, schedule or callable
+        step_size : float, Schedule or callable
             As for the class.
         **hyperparameters
             The sampler's own; what is about batches and draws goes to `Groups`.

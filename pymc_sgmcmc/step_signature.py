@@ -8,7 +8,7 @@ from typing import Any
 COMMON_PARAMETERS = """\
 vars : list of variables, optional
     Random or value variables to sample; default: all of the model's.
-step_size : float, schedule or callable
+step_size : float, Schedule or callable
     Step size of an update: a positive number, `PolynomialDecay`, `BlockDecay`, `Cyclical`, or any
     callable of the update number (from 0, tuning included). For samplers with momentum it is a
     time, and an update moves an element by about as much. `SGLD`, `PSGLD` and `SGRLD` take the e

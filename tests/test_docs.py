@@ -162,3 +162,12 @@ def test_imports_run_one_way():
     for path, here in zip(modules, places, strict=True):
         for name in re.findall(r"^from pymc_sgmcmc\.([a-z_]+)", path.read_text(), re.MULTILINE):
             assert layer[here] <= layer[name], f"{path} imports pymc_sgmcmc.{name}"
+
+
+def test_site_builds_without_warnings(tmp_path):
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    built = subprocess.run(
+        [*command, str(ROOT / "docs"), str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    assert (tmp_path / "index.html").exists()
