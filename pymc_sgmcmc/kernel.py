@@ -130,11 +130,8 @@ class Kernel:
         """Data out of which a stream's rows are better fetched ahead of the calls, if any is."""
         if self.backend.has_accelerator:
             return {}
-        arrays = {variable: array for array, variable in self.source.data}
-        tables = {
-            variable: np.asarray(array_value(arrays[variable]), dtype=variable.dtype, order="C")
-            for variable in self.source.tables(rows)
-        }
+        # On the CPU this is no copy, of an array of JAX neither.
+        tables = {v: np.asarray(self.constants[self.places[v]]) for v in self.source.tables(rows)}
         return tables if fetching_pays(tables) else {}
 
     def compile(self, state_like: dict[str, list[np.ndarray]]) -> None:
