@@ -26,6 +26,9 @@ from pymc_sgmcmc.latents.gradient import LatentGradientSource, latent_gradient_s
 from pymc_sgmcmc.latents.joint import Joint, Latents, find_latents, without_latents
 from pymc_sgmcmc.noise import NoiseStream
 
+ROWS_PER_CALL = 512
+"""Rows that one compiled call looks at."""
+
 type Draws = xr.DataTree | xr.Dataset | Mapping[str, Any]
 
 
