@@ -1,6 +1,6 @@
 """The arrays of a model: data containers and constants, and what follows from them alone."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pymc as pm
@@ -35,11 +35,20 @@ def array_name(array: Array) -> str:
     return f"'{array.name}'" if array.name else f"the array of shape {array_value(array).shape}"
 
 
-def leaf_arrays(outputs: Iterable[Variable], stop: Sequence[Variable]) -> list[Array]:
-    """Shared variables and array constants that outputs depend on, not through ``stop``."""
-    blocked = set(stop)
+def leaf_arrays(
+    outputs: Iterable[Variable],
+    stop: Sequence[Variable],
+    folds: Mapping[Variable, Constant] | None = None,
+) -> list[Array]:
+    """Shared variables and array constants that outputs depend on, not through ``stop``.
+
+    ``folds`` has the values of expressions of constants alone.
+    """
+    blocked, folds = set(stop), folds or {}
 
     def parents(var: Variable):
+        if var in folds:
+            return [folds[var]]
         return None if var in blocked or var.owner is None else reversed(var.owner.inputs)
 
     return [
@@ -56,11 +65,13 @@ def dims_of(model: pm.Model, var: Variable) -> tuple[str | None, ...]:
     return tuple(model.named_vars_to_dims.get(var.name) or (None,) * var.ndim)
 
 
-def arrays_of(model: pm.Model, rv: Variable) -> list[Array]:
+def arrays_of(
+    model: pm.Model, rv: Variable, folds: Mapping[Variable, Constant] | None = None
+) -> list[Array]:
     """Arrays that an observed variable depends on, its own values among them."""
     others = [*model.free_RVs, *(o for o in model.observed_RVs if o is not rv)]
     value = model.rvs_to_values.get(rv)
-    return leaf_arrays([rv] if value is None else [rv, value], stop=others)
+    return leaf_arrays([rv] if value is None else [rv, value], others, folds)
 
 
 def observed_array(model: pm.Model, rv: Variable) -> Variable:
