@@ -8,12 +8,25 @@ import pytensor
 from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.traversal import walk
 from pytensor.tensor.elemwise import Elemwise
 
 type Array = SharedVariable | Constant
 
-PYTHON = Mode(linker="py", optimizer="fast_compile")
+
+@node_rewriter([Elemwise])
+def _narrow(fgraph, node):
+    """Split an operation on many operands in two: NumPy's universal functions take 32."""
+    k = len(node.inputs) // 2
+    if k < 15 or not getattr(node.op.scalar_op, "associative", False):
+        return None
+    return [node.op(node.op(*node.inputs[:k]), node.op(*node.inputs[k:]))]
+
+
+PYTHON = Mode(linker="py", optimizer="fast_compile").register(
+    (dfs_rewriter(_narrow, ignore_newtrees=False), 100)
+)
 """For graphs that run once or twice: no code is generated (with `pytensor.config.cxx` empty)."""
 
 
