@@ -10,6 +10,7 @@ import pytensor.tensor as pt
 from pytensor.compile.mode import get_mode
 from pytensor.scan.basic import scan
 from pytensor.tensor.random.type import random_generator_type
+from pytensor.tensor.type import TensorType
 
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
@@ -97,7 +98,7 @@ class Loop:
         h = pt.tensor("h", shape=(None, *algorithm.step_size_shape), dtype=floatX)
         rows = [pt.tensor(shape=(None, r.batch_size), dtype="int64") for r in source.rows]
         theta = [
-            pt.tensor(v.name, shape=shape, dtype=v.dtype)
+            TensorType(v.dtype, shape)(v.name)
             for v, shape in zip(source.vars, source.shapes, strict=True)
         ]
         state = [
