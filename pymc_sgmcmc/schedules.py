@@ -187,7 +187,7 @@ class Cyclical(Schedule):
 
 
 @dataclass(frozen=True)
-class Custom(Schedule):
+class CallableSchedule(Schedule):
     """Any callable of the update number."""
 
     function: Callable[[int], float]
@@ -202,7 +202,7 @@ def as_schedule(step_size: StepSize) -> Schedule:
     if isinstance(step_size, Schedule):
         return step_size
     if callable(step_size):
-        return Custom(step_size)
+        return CallableSchedule(step_size)
     value = as_float(step_size)
     if value is None:
         raise TypeError(

@@ -147,7 +147,9 @@ def test_learning_rates_are_positive(value):
         ValueError, match=rf"eta must be a positive finite number, got {value}\. .*square"
     ):
         converter(FromLearningRate, NoseHooverThermostat).from_learning_rate(eta=value, a=0.1)
-    with pytest.raises(ValueError, match=rf"learning_rate must be a positive .*, got {value}\. .*square"):
+    with pytest.raises(
+        ValueError, match=rf"learning_rate must be a positive .*got {value}\..*square"
+    ):
         converter(FromMomentumDecay, HamiltonianEuler).from_momentum_decay(
             learning_rate=value, momentum_decay=0.1
         )

@@ -14,7 +14,7 @@ from pymc_sgmcmc.samplers.splitting import Phase, Thermostat, integrate
 
 def check_noise(name: str, value: float) -> None:
     """Refuse a hyperparameter that is no finite number of at least 0, by name."""
-    remedy = f"The injected noise has the variance 2 {name} step_size an update (default 1)."
+    remedy = f"The injected noise has the variance 2 {name} step_size per update (default 1)."
     nonnegative_number(name, value, remedy)
 
 
@@ -30,14 +30,14 @@ def mean_square(p: Tensors):
 
 @dataclass(frozen=True)
 class ThermostatAlgorithm(Algorithm):
-    """mSGNHT and SGNHT: momentum p, thermostat xi, injected noise D, a splitting word.
+    """mSGNHT and SGNHT: momentum p, thermostat xi, injected noise D, a splitting.
 
-    ``diffusion`` is D >= 0: the injected noise has variance 2 D h an update.
+    ``diffusion`` is D >= 0: the injected noise has variance 2 D h per update.
     """
 
     diffusion: float = 1.0
 
-    word: ClassVar[str]
+    splitting: ClassVar[str]
     thermostat: ClassVar[Thermostat]
     statistics = ("kinetic_temperature", "thermostat")
 
@@ -46,7 +46,7 @@ class ThermostatAlgorithm(Algorithm):
 
     def update(self, theta, state, gradient, h, noise):
         theta, p, xi = integrate(
-            self.word,
+            self.splitting,
             Phase(theta, state["p"], state["xi"]),
             h,
             force=lambda theta: gradient(theta).total,
