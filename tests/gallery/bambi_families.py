@@ -10,11 +10,6 @@ def bernoulli():
 
 
 @accepted(ROW_DIM)
-def poisson():
-    return built("count ~ x + (1|g)", "poisson")
-
-
-@accepted(ROW_DIM)
 def negative_binomial():
     return built("count ~ x", "negativebinomial")
 
@@ -22,16 +17,6 @@ def negative_binomial():
 @accepted(ROW_DIM)
 def gamma():
     return built("positive ~ x", "gamma", link="log")
-
-
-@accepted(ROW_DIM)
-def exponential():
-    return built("positive ~ x", "exponential", link="log")
-
-
-@accepted(ROW_DIM)
-def weibull():
-    return built("positive ~ x", "weibull", link="log")
 
 
 @accepted(ROW_DIM)
@@ -75,11 +60,6 @@ def cumulative():
 
 
 @accepted(ROW_DIM)
-def stopping_ratio():
-    return built("kind ~ x", "sratio")
-
-
-@accepted(ROW_DIM)
 def multinomial():
     return built("c(n0, n1, n2, n3, n4) ~ x", "multinomial")
 
@@ -91,29 +71,9 @@ def dirichlet_multinomial():
 
 @accepted(ROW_DIM)
 def zero_inflated_poisson():
-    return built("count ~ x", "zero_inflated_poisson")
-
-
-@accepted(ROW_DIM)
-def zero_inflated_poisson_with_predictors():
     return built(["count ~ x", "psi ~ z"], "zero_inflated_poisson")
-
-
-@accepted(ROW_DIM)
-def zero_inflated_negative_binomial():
-    return built(["count ~ x", "psi ~ z"], "zero_inflated_negativebinomial")
 
 
 @accepted(ROW_DIM)
 def hurdle_poisson():
     return built("count ~ x", "hurdle_poisson")
-
-
-@accepted(ROW_DIM)
-def hurdle_negative_binomial():
-    return built(["count ~ x", "psi ~ z"], "hurdle_negativebinomial")
-
-
-@accepted(ROW_DIM)
-def hurdle_gamma():
-    return built("with_zeros ~ x", "hurdle_gamma", link={"mu": "log", "alpha": "log", "psi": "logit"})

@@ -12,11 +12,6 @@ def plain():
 
 
 @accepted(ROW_DIM)
-def intercept_alone():
-    return built("y ~ 1")
-
-
-@accepted(ROW_DIM)
 def interaction():
     return built("y ~ x * z")
 
@@ -24,11 +19,6 @@ def interaction():
 @accepted(ROW_DIM)
 def categorical_predictor():
     return built("y ~ x + kind")
-
-
-@accepted(ROW_DIM)
-def interaction_with_a_categorical_predictor():
-    return built("y ~ 0 + kind + kind:x")
 
 
 @accepted(ROW_DIM)
@@ -49,11 +39,6 @@ def group_slopes_centred():
 @accepted(ROW_DIM)
 def crossed_groups():
     return built("y ~ x + (1|g) + (1|h)")
-
-
-@accepted(ROW_DIM)
-def categorical_slopes_by_group():
-    return built("y ~ x + (0 + kind|g)")
 
 
 @accepted(ROW_DIM)
@@ -82,16 +67,6 @@ def proportion():
 
 
 @accepted(ROW_DIM)
-def proportion_of_a_constant():
-    return built("p(successes, 12) ~ x", "binomial")
-
-
-@accepted(ROW_DIM)
-def proportion_with_groups():
-    return built("p(successes, trials) ~ x + (1|g)", "beta_binomial")
-
-
-@accepted(ROW_DIM)
 def censored():
     return built("censored(clipped, status) ~ x")
 
@@ -109,11 +84,6 @@ def weighted():
 @accepted(ROW_DIM)
 def distributional():
     return built(["y ~ x", "sigma ~ z"])
-
-
-@accepted(ROW_DIM)
-def distributional_with_groups():
-    return built(["y ~ x + (1|g)", "sigma ~ z + (1|g)"])
 
 
 @accepted(ROW_DIM)

@@ -10,7 +10,6 @@ from gallery.rows import (
     CLASS,
     COUNT,
     GROUP,
-    N,
     OTHER_GROUP,
     POSITIVE,
     REAL,
@@ -18,6 +17,7 @@ from gallery.rows import (
     TRIALS,
     UNIT,
     WITH_ZEROS,
+    N,
     X,
 )
 

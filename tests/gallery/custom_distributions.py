@@ -69,33 +69,11 @@ def closure_over_data():
     return model
 
 
-@accepted()
-def rows_as_arguments():
-    def logp(value, event, rate):
-        return event * pt.log(rate) - rate * value
-
-    with pm.Model() as model:
-        rate = pm.Gamma("rate", 2, 1)
-        pm.CustomDist("y", BINARY, rate, logp=logp, observed=POSITIVE)
-    return model
-
-
 @accepted("obs", new_data=new_rows(x="x", target="real"))
 def potential_alone():
     with pm.Model(coords=COORDS) as model:
         x = pm.Data("x", X, dims=("obs", "feature"))
         target = pm.Data("target", REAL, dims="obs")
         w = pm.Normal("w", 0, 1, dims="feature")
-        pm.Potential("fit", -pt.abs(target - x @ w) ** 1.5, dims="obs")
-    return model
-
-
-@accepted("obs")
-def potential_as_prior():
-    """A scalar potential counts once, whatever the batch."""
-    with pm.Model(coords=COORDS) as model:
-        x = pm.Data("x", X, dims=("obs", "feature"))
-        w = pm.Normal("w", 0, 1, dims="feature")
-        pm.Potential("sum near zero", -(w.sum() ** 2))
-        pm.Normal("y", x @ w, 1, observed=REAL, dims="obs")
+        pm.Potential("fit", -(pt.abs(target - x @ w) ** 1.5), dims="obs")
     return model

@@ -7,7 +7,7 @@ import pytensor.tensor as pt
 import scipy.sparse
 
 from gallery.forms import accepted
-from gallery.rows import FEATURES, REAL, GROUP, GROUPS, N, X
+from gallery.rows import FEATURES, GROUP, GROUPS, REAL, N, X
 
 
 def _regression(design, k):
@@ -57,7 +57,9 @@ def broadcast_to_rows():
     outcomes = np.column_stack([REAL, REAL**2])
     with pm.Model() as model:
         mean = pm.Normal("mean", 0, 1, shape=2)
-        mu = pt.broadcast_to(mean, (N, 2)) + pt.dot(X, pm.Normal("w", 0, 1, shape=FEATURES))[:, None]
+        mu = (
+            pt.broadcast_to(mean, (N, 2)) + pt.dot(X, pm.Normal("w", 0, 1, shape=FEATURES))[:, None]
+        )
         pm.Normal("y", mu, 1, observed=outcomes)
     return model
 

@@ -8,6 +8,11 @@ import pymc as pm
 
 from gallery.rows import BATCH, N
 
+LOCAL = "an element for each row"
+SPANS = "one draw of its distribution spans"
+DEPENDENT = "not conditionally independent"
+"""Causes that many forms share."""
+
 type Build = Callable[[], pm.Model]
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pymc as pm
 
-from gallery.forms import refused
-from gallery.rows import COORDS, N, REAL, UNIT
+from gallery.forms import LOCAL, SPANS, refused
+from gallery.rows import COORDS, REAL, UNIT, N
 
 INPUT = UNIT[:, None]
 
@@ -13,7 +13,7 @@ def _cov():
     return pm.HalfNormal("amplitude", 1) ** 2 * pm.gp.cov.ExpQuad(1, pm.Gamma("scale", 2, 2))
 
 
-@refused("y", cause="one draw of its distribution spans", remedy="batch_size=None")
+@refused("y", cause=SPANS, remedy="batch_size=None")
 def marginal():
     with pm.Model() as model:
         gp = pm.gp.Marginal(cov_func=_cov())
@@ -21,7 +21,7 @@ def marginal():
     return model
 
 
-@refused("y", cause="one draw of its distribution spans", remedy="batch_size=None")
+@refused("y", cause=SPANS, remedy="batch_size=None")
 def marginal_on_data():
     with pm.Model(coords={**COORDS, "column": ["u"]}) as model:
         x = pm.Data("x", INPUT, dims=("obs", "column"))
@@ -31,7 +31,7 @@ def marginal_on_data():
     return model
 
 
-@refused("f_rotated_", cause="an element for each row", remedy="batch_size=None")
+@refused("f_rotated_", cause=LOCAL, remedy="batch_size=None")
 def latent():
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=_cov()).prior("f", X=INPUT)
@@ -39,7 +39,7 @@ def latent():
     return model
 
 
-@refused("f", cause="an element for each row", remedy="batch_size=None")
+@refused("f", cause=LOCAL, remedy="batch_size=None")
 def latent_centred():
     with pm.Model(coords=COORDS) as model:
         f = pm.gp.Latent(cov_func=_cov()).prior("f", X=INPUT, reparameterize=False, dims="obs")
@@ -47,7 +47,7 @@ def latent_centred():
     return model
 
 
-@refused("y", cause="one draw of its distribution spans", remedy="batch_size=None")
+@refused("y", cause=SPANS, remedy="batch_size=None")
 def correlated_rows():
     """Phylogeny or space: a known covariance of the rows."""
     cov = np.exp(-np.abs(INPUT - INPUT.T)) + 0.1 * np.eye(N)

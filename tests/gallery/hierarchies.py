@@ -97,11 +97,11 @@ def radon_contextual():
     return model
 
 
-@accepted("obs", new_data=new_rows(person="other_group", item="group", target="binary"))
+@accepted("obs", new_data=new_rows(by="other_group", item="group", target="binary"))
 def item_response_long():
     coords = {**COORDS, "person": range(7)}
     with pm.Model(coords=coords) as model:
-        person = pm.Data("person", OTHER_GROUP, dims="obs")
+        person = pm.Data("by", OTHER_GROUP, dims="obs")
         item = pm.Data("item", GROUP, dims="obs")
         target = pm.Data("target", BINARY, dims="obs")
         ability = pm.Normal("ability", 0, 1, dims="person")
@@ -109,16 +109,6 @@ def item_response_long():
         discrimination = pm.LogNormal("discrimination", 0, 0.3, dims="group")
         logit = discrimination[item] * (ability[person] - difficulty[item])
         pm.Bernoulli("y", logit_p=logit, observed=target, dims="obs")
-    return model
-
-
-@accepted()
-def item_response_long_plain():
-    """Two indices, plain NumPy."""
-    with pm.Model() as model:
-        ability = pm.Normal("ability", 0, 1, shape=7)
-        difficulty = pm.Normal("difficulty", 0, 1, shape=GROUPS)
-        pm.Bernoulli("y", logit_p=ability[OTHER_GROUP] - difficulty[GROUP], observed=BINARY)
     return model
 
 
@@ -145,15 +135,4 @@ def rugby():
         away_rate = pm.math.exp(attack[away_team] + defence[home_team])
         pm.Poisson("home_points", home_rate, observed=COUNT, dims="obs")
         pm.Poisson("away_points", away_rate, observed=COUNT[::-1].copy(), dims="obs")
-    return model
-
-
-@accepted()
-def crossed_effects():
-    with pm.Model() as model:
-        a = pm.Normal("a", 0, pm.HalfNormal("sd_a", 1), shape=GROUPS)
-        b = pm.Normal("b", 0, pm.HalfNormal("sd_b", 1), shape=7)
-        cells = pm.Normal("cells", 0, 1, shape=(GROUPS, 7))
-        mu = a[GROUP] + b[OTHER_GROUP] + cells[GROUP, OTHER_GROUP]
-        pm.Normal("y", mu, pm.HalfNormal("sigma", 1), observed=REAL)
     return model

@@ -4,13 +4,13 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from gallery.forms import refused
-from gallery.rows import BINARY, CLASSES, COORDS, COUNT, N, REAL, TABLE, TRIALS, X
+from gallery.forms import LOCAL, refused
+from gallery.rows import BINARY, CLASSES, COORDS, COUNT, REAL, TABLE, TRIALS, N, X
 
 SD = np.linspace(0.5, 1.5, N)
 
 
-@refused("theta", cause="an element for each row", remedy="latents=|batch_size=None")
+@refused("theta", cause=LOCAL, remedy="latents=|batch_size=None")
 def eight_schools_centred():
     with pm.Model(coords={"school": range(N)}) as model:
         mu, tau = pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 5)
@@ -19,7 +19,7 @@ def eight_schools_centred():
     return model
 
 
-@refused("theta", cause="an element for each row", remedy="latents=|batch_size=None")
+@refused("theta", cause=LOCAL, remedy="latents=|batch_size=None")
 def eight_schools_centred_without_dims():
     with pm.Model() as model:
         mu, tau = pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 5)
@@ -28,7 +28,7 @@ def eight_schools_centred_without_dims():
     return model
 
 
-@refused("z", cause="an element for each row", remedy="latents=|batch_size=None")
+@refused("z", cause=LOCAL, remedy="latents=|batch_size=None")
 def eight_schools_noncentred():
     with pm.Model(coords={"school": range(N)}) as model:
         mu, tau = pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 5)
@@ -38,7 +38,7 @@ def eight_schools_noncentred():
     return model
 
 
-@refused("theta", cause="an element for each row", remedy="latents=|batch_size=None")
+@refused("theta", cause=LOCAL, remedy="latents=|batch_size=None")
 def rat_tumours():
     """A rate for each row of a binomial."""
     with pm.Model() as model:
@@ -48,7 +48,7 @@ def rat_tumours():
     return model
 
 
-@refused("true_x", cause="an element for each row", remedy="latents=|batch_size=None")
+@refused("true_x", cause=LOCAL, remedy="latents=|batch_size=None")
 def errors_in_variables():
     with pm.Model(coords=COORDS) as model:
         true_x = pm.Normal("true_x", 0, 1, dims="obs")
@@ -57,7 +57,7 @@ def errors_in_variables():
     return model
 
 
-@refused("ability", cause="an element for each row", remedy="latents=|batch_size=None")
+@refused("ability", cause=LOCAL, remedy="latents=|batch_size=None")
 def item_response_wide():
     """A table of persons x items; each person is a row with an ability of their own."""
     answers = np.random.default_rng(6).integers(2, size=(N, 7))
@@ -69,7 +69,7 @@ def item_response_wide():
     return model
 
 
-@refused("ability", cause="an element for each row", remedy="latents=|batch_size=None")
+@refused("ability", cause=LOCAL, remedy="latents=|batch_size=None")
 def item_response_wide_without_dims():
     answers = np.random.default_rng(6).integers(2, size=(N, 7))
     with pm.Model() as model:
@@ -79,7 +79,7 @@ def item_response_wide_without_dims():
     return model
 
 
-@refused("scores", cause="an element for each row", remedy="latents=|batch_size=None")
+@refused("scores", cause=LOCAL, remedy="latents=|batch_size=None")
 def probabilistic_pca_explicit():
     with pm.Model(coords={**COORDS, "part": range(2)}) as model:
         w = pm.Normal("w", 0, 1, dims=("feature", "part"))
@@ -119,7 +119,7 @@ def occupancy():
     return model
 
 
-@refused("p", cause="an element for each row", remedy="latents=|batch_size=None")
+@refused("p", cause=LOCAL, remedy="latents=|batch_size=None")
 def dirichlet_multinomial_explicit():
     with pm.Model(coords=COORDS) as model:
         frac = pm.Dirichlet("frac", np.ones(CLASSES))

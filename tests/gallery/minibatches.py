@@ -3,7 +3,7 @@
 import pymc as pm
 
 from gallery.forms import accepted, refused
-from gallery.rows import BATCH, COUNT, FEATURES, N, REAL, X
+from gallery.rows import BATCH, COUNT, FEATURES, REAL, N, X
 
 
 def _linear(x, y, **options):

@@ -4,8 +4,8 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from gallery.forms import refused
-from gallery.rows import COORDS, N, REAL, X
+from gallery.forms import DEPENDENT, refused
+from gallery.rows import COORDS, REAL, N, X
 
 GONE = np.arange(N) % 7 == 3
 
@@ -28,7 +28,7 @@ def nan_outcome():
 @refused("x", cause="NaN", remedy="[Dd]rop|[Ii]mpute")
 def nan_predictor():
     with pm.Model(coords=COORDS) as model:
-        x = pm.Data("x", np.where(GONE, np.nan, REAL), dims="obs")
+        x = pt.constant(np.where(GONE, np.nan, REAL), name="x")
         pm.Normal("y", pm.Normal("b") * x, 1, observed=REAL, dims="obs")
     return model
 
@@ -42,7 +42,7 @@ def imputed_predictor():
     return model
 
 
-@refused("x_gone", cause="an element for each row|not conditionally|rows", remedy="batch_size=None")
+@refused("x_gone", cause=DEPENDENT, remedy="batch_size=None")
 def imputed_predictor_by_hand():
     """Free values are written into the column at the rows where it has none."""
     with pm.Model(coords=COORDS) as model:

@@ -59,19 +59,6 @@ def weights_by_row():
     return model
 
 
-@accepted("obs", new_data=new_rows(x="x", target="real"))
-def weights_by_row_on_data():
-    with pm.Model(coords={**COORDS, "part": range(2)}) as model:
-        x = pm.Data("x", X, dims=("obs", "feature"))
-        target = pm.Data("target", REAL, dims="obs")
-        gate = pm.Normal("gate", 0, 1, dims=("feature", "part"))
-        mu = pm.Normal("mu", 0, 1, dims="part")
-        parts = pm.Normal.dist(mu=mu, sigma=1, shape=(x.shape[0], 2))
-        w = pm.math.softmax(x @ gate, axis=-1)
-        pm.Mixture("y", w=w, comp_dists=parts, observed=target, dims="obs")
-    return model
-
-
 @accepted()
 def outliers_marginalised():
     """Good and bad points, weighted in a potential."""
@@ -102,27 +89,11 @@ def zero_inflated_poisson_with_predictors():
     return model
 
 
-@accepted("obs", new_data=new_rows(x="x", target="count"))
-def zero_inflated_negative_binomial_with_predictors():
-    with pm.Model(coords=COORDS) as model:
-        x = pm.Data("x", X, dims=("obs", "feature"))
-        target = pm.Data("target", COUNT, dims="obs")
-        mu = pm.math.exp(x @ pm.Normal("w", 0, 1, dims="feature"))
-        psi = pm.math.sigmoid(x @ pm.Normal("v", 0, 1, dims="feature"))
-        alpha = pm.Exponential("alpha", 1)
-        pm.ZeroInflatedNegativeBinomial(
-            "y", psi=psi, mu=mu, alpha=alpha, observed=target, dims="obs"
-        )
-    return model
-
-
 @accepted()
 def hurdle_gamma():
     with pm.Model() as model:
         alpha, beta = pm.Gamma("alpha", 2, 1), pm.Gamma("beta", 2, 1)
-        pm.HurdleGamma(
-            "y", psi=pm.Beta("psi", 1, 1), alpha=alpha, beta=beta, observed=WITH_ZEROS
-        )
+        pm.HurdleGamma("y", psi=pm.Beta("psi", 1, 1), alpha=alpha, beta=beta, observed=WITH_ZEROS)
     return model
 
 
@@ -133,12 +104,4 @@ def hurdle_negative_binomial_with_predictors():
         psi = pm.math.sigmoid(pm.math.dot(X, pm.Normal("v", 0, 1, shape=FEATURES)))
         alpha = pm.Exponential("alpha", 1)
         pm.HurdleNegativeBinomial("y", psi=psi, mu=mu, alpha=alpha, observed=COUNT)
-    return model
-
-
-@accepted()
-def hurdle_poisson_with_predictors():
-    with pm.Model() as model:
-        mu = pm.math.exp(pm.math.dot(X, pm.Normal("w", 0, 1, shape=FEATURES)))
-        pm.HurdlePoisson("y", psi=pm.Beta("psi", 1, 1), mu=mu, observed=COUNT)
     return model

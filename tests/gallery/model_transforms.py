@@ -27,12 +27,6 @@ def after_do_and_observe():
 
 
 @accepted("obs")
-def after_do_of_a_parameter():
-    model = pm.observe(_causal(), {"treatment": X[:, 1], "outcome": REAL})
-    return pm.do(model, {"effect": 0.0})
-
-
-@accepted("obs")
 def frozen_dims_and_data():
     with pm.Model(coords=COORDS) as model:
         x = pm.Data("x", X, dims=("obs", "feature"))

@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 
 from gallery.forms import accepted
-from gallery.rows import BATCH, N, REAL
+from gallery.rows import BATCH, REAL, N
 
 TYPES = ["long", "short", "single", "half", "double", "int", "float", "O", "S1", "i4"]
 COLUMNS = np.random.default_rng(9).normal(size=(len(TYPES), N))

@@ -5,7 +5,7 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from gallery.forms import accepted
-from gallery.rows import BATCH, BINARY, CLASS, CLASSES, COORDS, FEATURES, N, REAL, X, new_rows
+from gallery.rows import BATCH, BINARY, CLASS, CLASSES, COORDS, FEATURES, REAL, N, X, new_rows
 
 HIDDEN = 2
 

@@ -10,12 +10,11 @@ from gallery.rows import (
     COORDS,
     COUNT,
     FEATURES,
-    N,
     POSITIVE,
     REAL,
     TABLE,
     TRIALS,
-    UNIT,
+    N,
     X,
     new_rows,
 )
@@ -68,60 +67,6 @@ def negative_binomial_with_offset():
 
 
 @accepted()
-def poisson():
-    with pm.Model() as model:
-        w = pm.Normal("w", 0, 1, shape=FEATURES)
-        pm.Poisson("y", mu=pm.math.exp(pm.math.dot(X, w)), observed=COUNT)
-    return model
-
-
-@accepted()
-def gamma_with_log_link():
-    with pm.Model() as model:
-        w = pm.Normal("w", 0, 1, shape=FEATURES)
-        mu, alpha = pm.math.exp(pm.math.dot(X, w)), pm.HalfNormal("alpha", 3)
-        pm.Gamma("y", alpha=alpha, beta=alpha / mu, observed=POSITIVE)
-    return model
-
-
-@accepted()
-def beta():
-    with pm.Model() as model:
-        w = pm.Normal("w", 0, 1, shape=FEATURES)
-        mu = pm.math.sigmoid(pm.math.dot(X, w))
-        pm.Beta("y", mu=mu, nu=pm.Gamma("nu", 4, 0.5), observed=UNIT)
-    return model
-
-
-@accepted()
-def quantile():
-    with pm.Model() as model:
-        w = pm.Normal("w", 0, 1, shape=FEATURES)
-        scale = pm.HalfNormal("scale", 1)
-        mu = pm.math.dot(X, w)
-        pm.AsymmetricLaplace("y", b=1 / scale, q=0.8, mu=mu, observed=REAL)
-    return model
-
-
-@accepted()
-def heteroskedastic():
-    with pm.Model() as model:
-        w = pm.Normal("w", 0, 1, shape=FEATURES)
-        g = pm.Normal("g", 0, 1, shape=FEATURES)
-        sigma = pm.math.exp(pm.math.dot(X, g))
-        pm.Normal("y", pm.math.dot(X, w), sigma, observed=REAL)
-    return model
-
-
-@accepted()
-def binomial_with_trials():
-    with pm.Model() as model:
-        w = pm.Normal("w", 0, 1, shape=FEATURES)
-        pm.Binomial("y", n=TRIALS, logit_p=pm.math.dot(X, w), observed=TRIALS // 2)
-    return model
-
-
-@accepted()
 def beta_binomial_with_trials():
     with pm.Model() as model:
         p = pm.math.sigmoid(pm.math.dot(X, pm.Normal("w", 0, 1, shape=FEATURES)))
@@ -148,19 +93,6 @@ def dirichlet_multinomial():
     return model
 
 
-@accepted("obs", new_data=new_rows(x="x", n="trials", target="table"))
-def dirichlet_multinomial_on_data():
-    with pm.Model(coords=COORDS) as model:
-        x = pm.Data("x", X, dims=("obs", "feature"))
-        n = pm.Data("n", np.full(N, 9), dims="obs")
-        target = pm.Data("target", TABLE, dims=("obs", "class"))
-        w = pm.Normal("w", 0, 1, dims=("feature", "class"))
-        pm.DirichletMultinomial(
-            "y", n=n, a=pm.math.exp(x @ w), observed=target, dims=("obs", "class")
-        )
-    return model
-
-
 @accepted()
 def several_outcomes_that_correlate():
     """Rows are draws of one multivariate normal."""
@@ -173,32 +105,10 @@ def several_outcomes_that_correlate():
 
 
 @accepted()
-def horseshoe():
-    with pm.Model() as model:
-        tau = pm.HalfCauchy("tau", 0.1)
-        local = pm.HalfCauchy("lambda", 1, shape=FEATURES)
-        w = pm.Normal("w", 0, tau * local, shape=FEATURES)
-        pm.Normal("y", pm.math.dot(X, w), pm.HalfNormal("sigma", 1), observed=REAL)
-    return model
-
-
-@accepted()
 def forty_scalars():
     """Summed in one expression."""
     columns = np.random.default_rng(3).normal(size=(40, N))
     with pm.Model() as model:
         mu = sum(pm.Normal(f"w{k}", 0, 1) * column for k, column in enumerate(columns))
         pm.Normal("y", mu, 1, observed=REAL)
-    return model
-
-
-@accepted("obs", new_data=new_rows(x="x", target="real", counts="count"))
-def two_outcomes():
-    with pm.Model(coords=COORDS) as model:
-        x = pm.Data("x", X, dims=("obs", "feature"))
-        target = pm.Data("target", REAL, dims="obs")
-        counts = pm.Data("counts", COUNT, dims="obs")
-        w = pm.Normal("w", 0, 3, dims="feature")
-        pm.Normal("y", x @ w, 1, observed=target, dims="obs")
-        pm.Poisson("z", pm.math.exp(x @ w / 3), observed=counts, dims="obs")
     return model

@@ -34,9 +34,7 @@ NEW_ROWS = draw(N_NEW, seed=1)
 
 X, REAL, POSITIVE, UNIT = (ROWS[c] for c in ("x", "real", "positive", "unit"))
 COUNT, BINARY, CLASS = (ROWS[c] for c in ("count", "binary", "class"))
-GROUP, OTHER_GROUP, TRIALS, TABLE = (
-    ROWS[c] for c in ("group", "other_group", "trials", "table")
-)
+GROUP, OTHER_GROUP, TRIALS, TABLE = (ROWS[c] for c in ("group", "other_group", "trials", "table"))
 WITH_ZEROS = np.where(BINARY == 1, POSITIVE, 0.0)
 """For hurdles of positive values."""
 

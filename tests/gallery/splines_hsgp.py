@@ -5,7 +5,7 @@ import pymc as pm
 from scipy.interpolate import BSpline
 
 from gallery.forms import accepted
-from gallery.rows import COORDS, N, N_NEW, NEW_ROWS, REAL, UNIT, new_rows
+from gallery.rows import COORDS, N_NEW, NEW_ROWS, REAL, UNIT, N, new_rows
 
 KNOTS = np.concatenate([[0.0] * 4, [0.25, 0.5, 0.75], [1.0] * 4])
 BASIS = BSpline.design_matrix(UNIT, KNOTS, 3).toarray()
@@ -18,16 +18,6 @@ def spline():
         w = pm.Normal("w", 0, 3, size=BASIS.shape[1])
         mu = pm.Deterministic("mu", pm.math.dot(np.asarray(BASIS, order="F"), w.T))
         pm.Normal("y", pm.Normal("a", 0, 1) + mu, pm.Exponential("sigma", 1), observed=REAL)
-    return model
-
-
-@accepted("obs")
-def spline_with_dims():
-    with pm.Model(coords={**COORDS, "spline": range(BASIS.shape[1])}) as model:
-        basis = pm.Data("basis", BASIS, dims=("obs", "spline"))
-        steps = pm.Normal("steps", 0, 1, dims="spline")
-        mu = pm.math.dot(basis, steps.cumsum())
-        pm.Normal("y", mu, pm.Exponential("sigma", 1), observed=REAL, dims="obs")
     return model
 
 

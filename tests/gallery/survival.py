@@ -10,11 +10,11 @@ from gallery.rows import (
     COORDS,
     COUNT,
     FEATURES,
-    N,
     N_NEW,
     NEW_ROWS,
     POSITIVE,
     REAL,
+    N,
     X,
     new_rows,
 )
@@ -101,6 +101,7 @@ def truncated_constant_bounds():
 
 @accepted()
 def truncated_normal():
+    """One of its bounds is infinite."""
     with pm.Model() as model:
         mu = pm.math.dot(X, pm.Normal("w", 0, 1, shape=FEATURES))
         sigma = pm.HalfNormal("sigma", 1)

@@ -4,8 +4,8 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from gallery.forms import accepted, refused
-from gallery.rows import COORDS, N, REAL, X
+from gallery.forms import DEPENDENT, LOCAL, SPANS, accepted, refused
+from gallery.rows import COORDS, REAL, N, X
 
 LAGGED = np.column_stack([np.roll(REAL, 1), np.roll(REAL, 2)])
 DATES = {"date": np.arange(N)}
@@ -27,13 +27,16 @@ def trend_and_seasons():
     t = np.arange(N) / N
     waves = np.column_stack([np.sin(6 * t), np.cos(6 * t)])
     with pm.Model(coords={**DATES, "wave": ["sin", "cos"]}) as model:
-        day, fourier = pm.Data("day", t, dims="date"), pm.Data("fourier", waves, dims=("date", "wave"))
+        day, fourier = (
+            pm.Data("day", t, dims="date"),
+            pm.Data("fourier", waves, dims=("date", "wave")),
+        )
         mu = pm.Normal("a") + pm.Normal("b") * day + fourier @ pm.Normal("w", 0, 1, dims="wave")
         pm.Normal("y", mu, pm.HalfNormal("sigma", 1), observed=REAL, dims="date")
     return model
 
 
-@refused("y", cause="one draw of its distribution spans", remedy=r"batch_size=None")
+@refused("y", cause=SPANS, remedy="batch_size=None")
 def autoregression():
     with pm.Model() as model:
         rho = pm.Normal("rho", 0, 0.5, shape=2)
@@ -42,7 +45,7 @@ def autoregression():
     return model
 
 
-@refused("y", cause="one draw of its distribution spans", remedy=r"batch_size=None")
+@refused("y", cause=SPANS, remedy="batch_size=None")
 def autoregression_with_dims():
     with pm.Model(coords=DATES) as model:
         rho = pm.Normal("rho", 0, 0.5, shape=2)
@@ -52,7 +55,7 @@ def autoregression_with_dims():
     return model
 
 
-@refused("y", cause="one draw of its distribution spans", remedy=r"batch_size=None")
+@refused("y", cause=SPANS, remedy="batch_size=None")
 def random_walk_observed():
     with pm.Model(coords=DATES) as model:
         sigma = pm.HalfNormal("sigma", 1)
@@ -61,7 +64,7 @@ def random_walk_observed():
     return model
 
 
-@refused("level", cause="an element for each row", remedy=r"batch_size=None|latents=")
+@refused("level", cause=LOCAL, remedy="batch_size=None|latents=")
 def local_level():
     with pm.Model() as model:
         start = pm.Normal.dist(0, 1)
@@ -72,7 +75,7 @@ def local_level():
     return model
 
 
-@refused("level", cause="an element for each row", remedy=r"batch_size=None|latents=")
+@refused("level", cause=LOCAL, remedy="batch_size=None|latents=")
 def local_level_with_dims():
     with pm.Model(coords=DATES) as model:
         start = pm.Normal.dist(0, 1)
@@ -83,7 +86,7 @@ def local_level_with_dims():
     return model
 
 
-@refused("step", cause="an element for each row", remedy=r"batch_size=None|latents=")
+@refused("step", cause=LOCAL, remedy="batch_size=None|latents=")
 def local_level_by_cumulative_sum():
     with pm.Model(coords=DATES) as model:
         step = pm.Normal("step", 0, 1, dims="date")
@@ -91,7 +94,7 @@ def local_level_by_cumulative_sum():
     return model
 
 
-@refused("volatility", cause="an element for each row", remedy=r"batch_size=None|latents=")
+@refused("volatility", cause=LOCAL, remedy="batch_size=None|latents=")
 def stochastic_volatility():
     with pm.Model(coords=DATES) as model:
         start = pm.Normal.dist(0, 1)
@@ -104,7 +107,7 @@ def stochastic_volatility():
     return model
 
 
-@refused("sales", cause="not conditionally independent", remedy="batch_size=None")
+@refused("sales", cause=DEPENDENT, remedy="batch_size=None")
 def adstock():
     """Advertising works on in the weeks after."""
     with pm.Model(coords={**DATES, "channel": ["tv", "web", "radio"]}) as model:
@@ -117,7 +120,7 @@ def adstock():
     return model
 
 
-@refused("sales", cause="not conditionally independent", remedy="batch_size=None")
+@refused("sales", cause=DEPENDENT, remedy="batch_size=None")
 def adstock_without_dims():
     """The same by a matrix of weights of N x N."""
     lag = np.arange(N)[:, None] - np.arange(N)
@@ -129,7 +132,7 @@ def adstock_without_dims():
     return model
 
 
-@refused("y", cause="not conditionally independent", remedy="batch_size=None")
+@refused("y", cause=DEPENDENT, remedy="batch_size=None")
 def sums_over_earlier_rows():
     with pm.Model(coords=COORDS) as model:
         x = pm.Data("x", X, dims=("obs", "feature"))

@@ -4,8 +4,8 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from gallery.forms import accepted, refused
-from gallery.rows import COORDS, N, REAL, X
+from gallery.forms import DEPENDENT, accepted, refused
+from gallery.rows import COORDS, REAL, N, X
 
 
 @refused("drug", cause="[Ss]everal dims", remedy="minibatch_dim=")
@@ -53,7 +53,7 @@ def table_without_parameters():
     return model
 
 
-@refused("y", cause="not conditionally independent", remedy="batch_size=None")
+@refused("y", cause=DEPENDENT, remedy="batch_size=None")
 def centred_in_the_graph():
     """A mean over rows depends on which rows there are."""
     with pm.Model(coords=COORDS) as model:
@@ -63,7 +63,7 @@ def centred_in_the_graph():
     return model
 
 
-@refused("y", cause="not conditionally independent", remedy="batch_size=None")
+@refused("y", cause=DEPENDENT, remedy="batch_size=None")
 def standardised_outcome():
     """Ranks over all rows."""
     with pm.Model(coords=COORDS) as model:
