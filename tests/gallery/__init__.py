@@ -8,10 +8,7 @@ from gallery import (
     bambi_families,
     bambi_formulas,
     custom_distributions,
-    design_matrices,
-    dims_models,
     discrete_choice,
-    gaussian_processes,
     hierarchies,
     local_latents,
     minibatches,
@@ -30,7 +27,6 @@ from gallery import (
 
 MODULES = [
     regression,
-    design_matrices,
     hierarchies,
     ordinal,
     mixtures,
@@ -40,14 +36,12 @@ MODULES = [
     splines_hsgp,
     networks,
     time_series,
-    gaussian_processes,
     missing,
     local_latents,
     which_rows,
     minibatches,
     model_transforms,
     names,
-    dims_models,
     bambi_formulas,
     bambi_families,
 ]

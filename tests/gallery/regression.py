@@ -2,7 +2,6 @@
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 
 from gallery.forms import accepted
 from gallery.rows import (
@@ -12,9 +11,7 @@ from gallery.rows import (
     FEATURES,
     POSITIVE,
     REAL,
-    TABLE,
     TRIALS,
-    N,
     X,
     new_rows,
 )
@@ -76,24 +73,6 @@ def beta_binomial_with_trials():
 
 
 @accepted()
-def multinomial():
-    with pm.Model() as model:
-        w = pm.Normal("w", 0, 1, shape=(FEATURES, TABLE.shape[1]))
-        p = pm.math.softmax(pt.dot(X, w), axis=-1)
-        pm.Multinomial("y", n=TABLE.sum(axis=1), p=p, observed=TABLE)
-    return model
-
-
-@accepted()
-def dirichlet_multinomial():
-    with pm.Model() as model:
-        w = pm.Normal("w", 0, 1, shape=(FEATURES, TABLE.shape[1]))
-        a = pm.math.exp(pt.dot(X, w))
-        pm.DirichletMultinomial("y", n=TABLE.sum(axis=1), a=a, observed=TABLE)
-    return model
-
-
-@accepted()
 def several_outcomes_that_correlate():
     """Rows are draws of one multivariate normal."""
     outcomes = np.column_stack([REAL, X[:, 0] + 0.1 * REAL])
@@ -101,14 +80,4 @@ def several_outcomes_that_correlate():
         w = pm.Normal("w", 0, 1, shape=(FEATURES, 2))
         chol, *_ = pm.LKJCholeskyCov("chol", n=2, eta=2, sd_dist=pm.Exponential.dist(1, shape=2))
         pm.MvNormal("y", pm.math.dot(X, w), chol=chol, observed=outcomes)
-    return model
-
-
-@accepted()
-def forty_scalars():
-    """Summed in one expression."""
-    columns = np.random.default_rng(3).normal(size=(40, N))
-    with pm.Model() as model:
-        mu = sum(pm.Normal(f"w{k}", 0, 1) * column for k, column in enumerate(columns))
-        pm.Normal("y", mu, 1, observed=REAL)
     return model
