@@ -158,6 +158,7 @@ def test_accepted(name):
         assert_exact(of_batch, of_all, points)
 
 
+@pytest.mark.filterwarnings("ignore:Data in .* contains missing values")
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name):
     """By name, with the cause and a remedy."""
