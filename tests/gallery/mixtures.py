@@ -60,19 +60,6 @@ def weights_by_row():
 
 
 @accepted()
-def outliers_marginalised():
-    """Good and bad points, weighted in a potential."""
-    with pm.Model(coords=COORDS) as model:
-        slope, spread = pm.Normal("slope", 0, 2), pm.HalfNormal("spread", 5)
-        share = pm.Beta("share", 2, 8)
-        good = pm.logp(pm.Normal.dist(slope * X[:, 0], 0.5), REAL)
-        bad = pm.logp(pm.Normal.dist(0, 0.5 + spread), REAL)
-        logp = pm.math.logaddexp(pm.math.log1p(-share) + good, pm.math.log(share) + bad)
-        pm.Potential("y", logp, dims="obs")
-    return model
-
-
-@accepted()
 def zero_inflated_poisson():
     with pm.Model() as model:
         mu = pm.math.exp(pm.math.dot(X, pm.Normal("w", 0, 1, shape=FEATURES)))
