@@ -61,12 +61,12 @@ def cumulative():
 
 @accepted(ROW_DIM)
 def multinomial():
-    return built("c(n0, n1, n2, n3, n4) ~ x", "multinomial")
+    return built("counts(n0, n1, n2, n3, n4) ~ x", "multinomial")
 
 
 @accepted(ROW_DIM)
 def dirichlet_multinomial():
-    return built("c(n0, n1, n2, n3, n4) ~ x", "dirichlet_multinomial")
+    return built("counts(n0, n1, n2, n3, n4) ~ x", "dirichlet_multinomial")
 
 
 @accepted(ROW_DIM)
