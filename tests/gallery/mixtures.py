@@ -29,17 +29,6 @@ def mixture_of_components():
 
 
 @accepted()
-def mixture_of_families():
-    """A list of different distributions."""
-    with pm.Model() as model:
-        w = pm.Dirichlet("w", np.ones(2))
-        mu = pm.Normal("mu")
-        parts = [pm.Normal.dist(mu, 1), pm.StudentT.dist(nu=3, mu=mu, sigma=4)]
-        pm.Mixture("y", w=w, comp_dists=parts, observed=REAL)
-    return model
-
-
-@accepted()
 def mixture_of_regressions():
     with pm.Model() as model:
         w = pm.Dirichlet("w", np.ones(2))
@@ -59,7 +48,7 @@ def weights_by_row():
     return model
 
 
-@accepted()
+@accepted("obs")
 def outliers_marginalised():
     """Good and bad points, weighted in a potential."""
     with pm.Model(coords=COORDS) as model:
