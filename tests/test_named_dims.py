@@ -145,7 +145,7 @@ def test_latents():
     def rows_of():
         pmd.Normal("y", pmd.Normal("z", dims=("obs",)), 1, observed=by_row(REAL))
 
-    with model_of(rows_of), pytest.raises(ValueError, match="latents= does not work.*pymc.dims"):
+    with model_of(rows_of), pytest.raises(ValueError, match=r"latents= does not work.*pymc\.dims"):
         sgm.SGLD(step_size=0.1, batch_size=5, latents=sgm.Gibbs(["z"]))
 
 
