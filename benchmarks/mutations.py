@@ -53,7 +53,7 @@ MUTATIONS = [
     Mutation("noise: wrong power of D", "samplers/splitting.py", NOISE,
              "sd = diffusion * pt.sqrt(2 * dt)", SAMPLERS),
     Mutation("letters: a letter that occurs twice goes the whole way", "samplers/splitting.py",
-             "dt = h / word.count(letter)", "dt = h + 0 * word.count(letter)", SAMPLERS),
+             "dt = h / splitting.count(letter)", "dt = h + 0 * splitting.count(letter)", SAMPLERS),
     Mutation("letters: A and B swapped in S", "samplers/splitting.py", 'SYMMETRIC = "ABOBA"',
              'SYMMETRIC = "ABOAB"', SAMPLERS),
     Mutation("letters: E rubs after the force", "samplers/splitting.py",

@@ -1,6 +1,7 @@
 """What `help` shows of a sampler: its own arguments and errors among those that all share."""
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
@@ -68,7 +69,8 @@ def describe(cls: Any, constructor: Callable) -> None:
     Notes
     -----
     In the docstring ``{common}`` stands for the parameters that all samplers share, ``{batches}``
-    for those of them that are about batches and draws, ``{raises}`` for the errors that all share.
+    for those of them that are about batches and draws, ``{raises}`` for the errors that all share,
+    ``{equations}`` for what the module's docstring says after its first line.
     """
     own = [
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default)
@@ -81,4 +83,6 @@ def describe(cls: Any, constructor: Callable) -> None:
         doc = inspect.cleandoc(cls.__doc__)  # Python 3.13 has taken the indentation away already
         doc = doc.replace("{common}", COMMON_PARAMETERS)
         doc = doc.replace("{batches}", COMMON_PARAMETERS[COMMON_PARAMETERS.index("batch_size :") :])
-        cls.__doc__ = doc.replace("{raises}", COMMON_RAISES)
+        doc = doc.replace("{raises}", COMMON_RAISES)
+        module = inspect.getdoc(sys.modules[cls.__module__]) or ""
+        cls.__doc__ = doc.replace("{equations}", module.partition("\n\n")[2])

@@ -41,7 +41,8 @@ class SGMCMCStep(BlockedStep):
 
     A subclass gives `name` and `algorithm_class`; the fields of the latter become keyword
     arguments. In its docstring ``{common}`` stands for the parameters that all samplers share,
-    ``{batches}`` for those that are about batches and draws, ``{raises}`` for the errors.
+    ``{batches}`` for those that are about batches and draws, ``{raises}`` for the errors,
+    ``{equations}`` for what the module's docstring says after its first line.
 
     What chains share is in `kernel`, the chain under way in `chain`.
     """

@@ -16,7 +16,7 @@ def check_nonnegative(name: str, value: float) -> None:
     if not (np.isfinite(value) and value >= 0):
         raise ValueError(
             f"{name} must be a finite number >= 0, got {value!r}: the injected noise has the "
-            f"variance 2 {name} step_size an update (default 1)."
+            f"variance 2 {name} step_size per update (default 1)."
         )
 
 
@@ -32,14 +32,14 @@ def mean_square(p: Tensors):
 
 @dataclass(frozen=True)
 class ThermostatAlgorithm(Algorithm):
-    """mSGNHT and SGNHT: momentum p, thermostat xi, injected noise D, a splitting word.
+    """mSGNHT and SGNHT: momentum p, thermostat xi, injected noise D, a splitting.
 
-    ``diffusion`` is D >= 0: the injected noise has variance 2 D h an update.
+    ``diffusion`` is D >= 0: the injected noise has variance 2 D h per update.
     """
 
     diffusion: float = 1.0
 
-    word: ClassVar[str]
+    splitting: ClassVar[str]
     thermostat: ClassVar[Thermostat]
     statistics = ("kinetic_temperature", "thermostat")
 
@@ -48,7 +48,7 @@ class ThermostatAlgorithm(Algorithm):
 
     def update(self, theta, state, gradient, h, noise):
         theta, p, xi = integrate(
-            self.word,
+            self.splitting,
             Phase(theta, state["p"], state["xi"]),
             h,
             force=lambda theta: gradient(theta).total,

@@ -1,19 +1,21 @@
 r"""PSGLD: SGLD preconditioned by the running size of the gradient.
 
 Update (pSGLD paper eq 4-5 and Algorithm 1; gbar is the MEAN over the batch of the likelihood's
-gradient, without prior and without N; N(0, s) has VARIANCE s):
+gradient, without prior and without N; N(0, s) has VARIANCE s, * works element by
+element)::
 
     V      = alpha V + (1 - alpha) gbar * gbar
-    G      = 1 / (lambda + sqrt(V))
+    G      = 1 / (lam + sqrt(V))
     theta += e / 2 (G g + Gamma) + N(0, e G)
     Gamma_i = dG_i / dtheta_i
-            = -(1 - alpha) gbar_i / sqrt(V_i) / (lambda + sqrt(V_i))^2  d gbar_i / d theta_i
+            = -(1 - alpha) gbar_i / sqrt(V_i) / (lam + sqrt(V_i))^2  d gbar_i / d theta_i
 
-Gamma needs the diagonal of the Hessian H of the mean log likelihood; it is estimated without bias
-by z * (H z) with a fresh vector z of random signs (Bekas et al. 2007), one more backward pass an
-update. Signs, not normals: the estimate of H_ii then errs by the other elements of its row only.
+V starts at 0, so the first steps are the longest. Gamma needs the diagonal of the Hessian H of the
+mean log likelihood; it is estimated without bias by z * (H z) with a fresh vector z of random signs
+(Bekas et al. 2007), one more backward pass per update. Signs, not normals: the estimate of H_ii
+then errs by the other elements of its row only.
 
-Shapes: V like theta. Bias of order 1 in e. Li et al. (2016a).
+Shapes: V like theta. One gradient per update. Bias of order 1 in e. Li et al. (2016a).
 """
 
 from dataclasses import dataclass
@@ -84,7 +86,7 @@ class PSGLD(SGMCMCStep):
         per-row gradient.
     gamma : bool, default False
         Add the correction Gamma (the paper drops it: alpha near 1 makes it small). Costs one
-        more backward pass an update.
+        more backward pass per update.
     {common}
 
     Raises
@@ -93,23 +95,16 @@ class PSGLD(SGMCMCStep):
 
     Notes
     -----
-    An update, with e the step size, g the batch's gradient of the log posterior, gbar the MEAN over
-    the batch of the likelihood's gradient (no prior, no N) and N(0, s) of variance s, element by
-    element::
+    {equations}
 
-        V      = alpha V + (1 - alpha) gbar * gbar
-        G      = 1 / (lam + sqrt(V))
-        theta += e/2 (G g + Gamma) + N(0, e G)
+    Gamma is added with ``gamma`` only.
 
-    V starts at 0, so the first steps are the longest. Gamma_i = dG_i / dtheta_i with ``gamma``,
-    else 0. One gradient an update; bias of order 1 in e.
-
-    Where the gradient's size depends on theta
-    more than on the batch, the stationary distribution is biased even for tiny steps: V then
-    follows theta at once, and the draws have the density posterior / G without ``gamma``,
-    posterior / G^alpha with it (the paper's Gamma counts the newest term of V only). The bias goes
-    where G hardly varies: minibatch noise dominates V, alpha is so near 1 that V averages over
-    the posterior, or ``lam`` is large. With ``gamma`` it also goes for alpha = 0.
+    Where the gradient's size depends on theta more than on the batch, the stationary distribution
+    is biased even for tiny steps: V then follows theta at once, and the draws have the density
+    posterior / G without ``gamma``, posterior / G^alpha with it (the paper's Gamma counts the
+    newest term of V only). The bias goes where G hardly varies: minibatch noise dominates V,
+    alpha is so near 1 that V averages over the posterior, or ``lam`` is large. With ``gamma`` it
+    also goes for alpha = 0.
 
     References
     ----------

@@ -1,17 +1,18 @@
 r"""SGRLD: stochastic gradient Riemannian Langevin dynamics on probability simplexes.
 
 Expanded-mean form: a simplex pi of K elements is pi = theta / sum(theta), theta > 0. The model's
-posterior of pi is kept, and the sum of theta gets the distribution Gamma(A, 1), independent of
-pi: for a Dirichlet(alpha) prior and A = sum(alpha) theta_k ~ Gamma(alpha_k, 1) a priori.
+posterior of pi is kept, and the sum of theta, which starts at A, gets the distribution Gamma(A, 1),
+independent of pi: for a Dirichlet(alpha) prior and A = sum(alpha) theta_k ~ Gamma(alpha_k, 1) a
+priori.
 
 Update (Patterson and Teh 2013; e is the step size, N(0, s) has VARIANCE s, * works
-element by element):
+element by element)::
 
     theta = | theta + e / 2 (alpha - theta + theta * g_lik(theta)) + N(0, e theta) |
 
 g_lik is the batch's gradient of the log likelihood with respect to theta. With the gradient g of
 the whole log posterior with respect to PyMC's variable y, which is
-y_i = log pi_i - mean(log pi), i < K, this is
+y_i = log pi_i - mean(log pi), i < K, this is::
 
     G_K = -sum(g) / K;  G_i = g_i + G_K
     theta = | theta + e / 2 (A pi - theta + G) + N(0, e theta) |
@@ -19,7 +20,7 @@ y_i = log pi_i - mean(log pi), i < K, this is
 because G = theta * dlog p / dtheta, and of a Dirichlet prior and the transform's Jacobian it is
 alpha - A pi. So only A has to be known, and a prior of any other form is as good.
 
-Shapes: y (..., K - 1); the state `total`, the sum of theta, (...). One gradient an update.
+Shapes: y (..., K - 1); the state `total`, the sum of theta, (...). One gradient per update.
 Bias of order 1 in e for elements whose posterior shape a (prior alpha_k plus its counts) is at
 least 1, of order a below: the reflection at 0 keeps rare elements too large.
 """
@@ -127,19 +128,10 @@ class SGRLD(SGMCMCStep):
 
     Notes
     -----
-    With pi = theta / sum(theta), theta > 0, an update is, with e the step size, g_lik the batch's
-    gradient of the log likelihood with respect to theta, alpha the prior's and N(0, s) of
-    variance s, element by element::
+    {equations}
 
-        theta = | theta + e/2 (alpha - theta + theta * g_lik(theta)) + N(0, e theta) |
-
-    That is for A = sum(alpha). With another A or prior, alpha + theta * g_lik is replaced by
-    A pi + theta * g, g being the gradient of the log posterior of PyMC's unconstrained variable.
-    The sum of theta has the distribution Gamma(A, 1), independent of pi, and starts at A.
-
-    One gradient an update; bias of order 1 in e where an element's posterior shape (alpha plus
-    counts) is at least 1. Elements that have almost no counts and a prior alpha below 1 come out
-    too large: their bias goes as ``step_size ** alpha``.
+    Elements that have almost no counts and a prior alpha below 1 come out too large: their bias
+    goes as ``step_size ** alpha``.
 
     The *expanded-natural* form of the paper is a model rather than a sampler:
     ``pm.math.softmax(pm.Normal(...))`` with any of the other samplers.

@@ -1,4 +1,4 @@
-"""Splitting integrators: an update is a word over six letters.
+"""Splitting integrators: an update is a string of letters, each an exact or Euler sub-step.
 
 A momentum sampler follows (high-order paper eq 2; xi acts element by element)
 
@@ -17,8 +17,8 @@ letter  update                                        solves
 ``O``   p += h g(theta) + N(0, 2 D h)                 sub-SDE O of eq 3 at fixed theta
 ======  ============================================  ==============================
 
-N(0, s) has VARIANCE s. A letter that occurs k times in a word advances by h / k each time,
-so every word advances the whole system by h. Words are read from left to right.
+N(0, s) has VARIANCE s. A letter that occurs k times in a splitting advances by h / k
+each time, so every splitting advances the whole system by h. It is read from left to right.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ EULER = "XbOT"
 """mSGNHT-E (high-order paper 2.2): theta first, then p at the new theta, then xi. Order 1."""
 
 SYMMETRIC = "ABOBA"
-"""mSGNHT-S (high-order paper eq 3): the same word read from either end. Order 2."""
+"""mSGNHT-S (high-order paper eq 3): the same from either end. Order 2."""
 
 MOMENTUM_FIRST = "bOXT"
 """SGNHT (SGNHT paper, Algorithm 1): p at the old theta, then theta with the new p. Order 1."""
@@ -50,7 +50,7 @@ class Thermostat(Protocol):
     def __call__(self, xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors: ...
 
 
-def held(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
+def fixed_friction(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
     """xi stays where it is: a fixed friction (SGHMC).
 
     Parameters
@@ -58,7 +58,7 @@ def held(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
     xi : list of variables
         Friction, a single scalar.
     p : list of variables
-        Momentum, one entry a model variable.
+        Momentum, one entry per model variable.
     h : scalar variable
         Time to advance.
 
@@ -70,8 +70,8 @@ def held(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
     Examples
     --------
     >>> import pytensor.tensor as pt
-    >>> from pymc_sgmcmc.samplers.splitting import held
-    >>> [xi] = held([pt.constant(2.0)], [pt.constant([1.0, 3.0])], 0.5)
+    >>> from pymc_sgmcmc.samplers.splitting import fixed_friction
+    >>> [xi] = fixed_friction([pt.constant(2.0)], [pt.constant([1.0, 3.0])], 0.5)
     >>> float(xi.eval())
     2.0
     """
@@ -86,7 +86,7 @@ def elementwise(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
     xi : list of variables
         Thermostats, shaped like ``p``.
     p : list of variables
-        Momentum, one entry a model variable.
+        Momentum, one entry per model variable.
     h : scalar variable
         Time to advance.
 
@@ -114,7 +114,7 @@ def shared(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
     xi : list of variables
         The thermostat, a single scalar.
     p : list of variables
-        Momentum, one entry a model variable.
+        Momentum, one entry per model variable.
     h : scalar variable
         Time to advance.
 
@@ -137,7 +137,7 @@ def shared(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
 
 
 class Phase(NamedTuple):
-    """A point of the extended space; one entry a variable (xi: one, or one a variable)."""
+    """A point of the extended space; one entry per variable (xi: one, or one per variable)."""
 
     theta: Tensors
     p: Tensors
@@ -145,7 +145,7 @@ class Phase(NamedTuple):
 
 
 def integrate(
-    word: str,
+    splitting: str,
     phase: Phase,
     h: TensorVariable,
     *,
@@ -158,12 +158,12 @@ def integrate(
 
     Parameters
     ----------
-    word : str
+    splitting : str
         Letters of the table above, for example ``"ABOBA"``.
     phase : Phase
         Where to start.
     h : scalar variable
-        Step size, the time that the whole word advances.
+        Step size, the time that the whole splitting advances.
     force : callable
         theta -> g, the stochastic gradient of the log posterior (with respect to theta).
     noise : callable
@@ -171,7 +171,7 @@ def integrate(
     diffusion : float
         D: the injected noise has variance 2 D per unit of time.
     thermostat : callable
-        `held`, `elementwise` or `shared`.
+        `fixed_friction`, `elementwise` or `shared`.
 
     Returns
     -------
@@ -186,22 +186,24 @@ def integrate(
     Examples
     --------
     >>> import pytensor.tensor as pt
-    >>> from pymc_sgmcmc.samplers.splitting import Phase, held, integrate
+    >>> from pymc_sgmcmc.samplers.splitting import Phase, fixed_friction, integrate
     >>> start = Phase([pt.constant(1.0)], [pt.constant(0.5)], [pt.constant(0.0)])
     >>> h = pt.constant(0.1)
     >>> end = integrate(
     ...     "AOA", start, h, force=lambda theta: [-theta[0]],
-    ...     noise=lambda: [pt.constant(0.0)], diffusion=0.0, thermostat=held,
+    ...     noise=lambda: [pt.constant(0.0)], diffusion=0.0, thermostat=fixed_friction,
     ... )  # leapfrog on U = theta^2 / 2
     >>> round(float(end.theta[0].eval()), 6), round(float(end.p[0].eval()), 6)
     (1.044875, 0.3975)
     """
-    for letter in word:
+    for letter in splitting:
         if letter not in LETTERS:
-            raise ValueError(f"'{letter}' in the word '{word}' is none of the letters {LETTERS}.")
+            raise ValueError(
+                f"'{letter}' in the splitting '{splitting}' is none of the letters {LETTERS}."
+            )
     theta, p, xi = phase
-    for letter in word:
-        dt = h / word.count(letter)
+    for letter in splitting:
+        dt = h / splitting.count(letter)
         friction = xi if len(xi) == len(p) else xi * len(p)
         if letter in "XA":
             theta = [t + dt * q for t, q in zip(theta, p, strict=True)]
