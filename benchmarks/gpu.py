@@ -1,8 +1,8 @@
 """Everything that a GPU is wanted for, measured by one command in at most nine minutes.
 
     python benchmarks/gpu.py
-    python benchmarks/gpu.py --out FILE --budget 300
-    python benchmarks/gpu.py --tiny        # small models, to see that all of it runs; on a CPU too
+    python benchmarks/gpu.py --out FILE --budget 300    # seconds
+    python benchmarks/gpu.py --tiny    # small models, a case of each kind: do they run? CPUs too
 
 README.md beside this says how to bring what it needs to a machine without a network. Cases run in
 the order of their importance, in processes of their own where they need other flags of XLA; the
@@ -38,7 +38,7 @@ NAMES = {
 SECTIONS = {
     "device": "The device: copies counted as read and written, matrix products of 8192 x 8192",
     "speed": "Compiled calls: MSGNHT_S, 50 (mlp) or 1000 updates a call, 10 of the belief network",
-    "noise": "Standard normals in float32, in a loop that adds them up",
+    "noise": "Standard normals in float32, so many at once, in a loop that adds them up",
     "precision": "Products of float32 matrices in TF32, and not",
     "bias": "Posterior sd of a normal regression with 64 x 64 weights, relative to the exact one",
     "buffers": "Command buffers (CUDA graphs) of XLA",
@@ -102,7 +102,7 @@ class Table:
         ]
         for section, title in SECTIONS.items():
             cases = [case for case in self.cases if case.section == section]
-            rows = [(case.label, self._row(case)) for case in cases if case.row]
+            rows = [(case.label, self.complete_row(case)) for case in cases if case.row]
             shown += ["", title]
             if rows and section == "device":
                 shown += [f"  {name}: {text(value)}" for name, value in rows[0][1].items()]
@@ -111,7 +111,7 @@ class Table:
             shown += [f"  {case.label}: {case.reason}" for case in cases if not case.row]
         return shown
 
-    def _row(self, case: Case) -> dict:
+    def complete_row(self, case: Case) -> dict:
         """A case's row, with its speed relative to the case it varies."""
         row = dict(case.row or {})
         base = next((c.row for c in self.cases if c.label == case.base and c.row), None)
@@ -151,60 +151,79 @@ def plan(tiny: bool, python_of_posteriors: str) -> list[Job]:
         options = {"function": "speed", "model": model, "chains": chains} | options
         return Case(section, label + suffix, options, label if suffix else None)
 
-    def some(*chains):
-        return chains[:2] if tiny else chains
-
     def networks(*chains):
         for n in chains:
             label = f"belief network 784-200, {n} chain{'s' * (n > 1)}"
             yield Case("speed", label, {"function": "belief_network", "chains": n})
 
-    main = [
-        Case("device", "device", {"function": "measure_device"}),
-        *(speed("mlp", n) for n in some(1, 16, 4, 64)),
-        *(speed("blr", n) for n in some(1, 64, 1024)),
-        *networks(*some(1, 8)),
-        *(
-            Case("noise", f"{n:,} numbers", {"function": "noise", "n": n, "repeats": repeats})
-            for n, repeats in ((478_410, 50), (2**26, 4))
-        ),
-        *(speed("mlp-1200", n) for n in some(1, 16, 4, 64)),
-        *(
-            speed("mlp", n, "precision", f", {name}", matmul=matmul)
-            for name, matmul in (("TF32", "tensorfloat32"), ("float32", "highest"))
-            for n in (1, 16)
-        ),
-        *(
-            Case("bias", name, {"function": "bias", "matmul": matmul})
-            for name, matmul in (("TF32", "tensorfloat32"), ("float32", "highest"))
-        ),
-    ]
-    torch = [
-        Case("posteriors", NAMES[model], {"function": "posteriors", "model": model})
-        for model in ("mlp", "blr")
-    ]
-    further = [
-        *(
-            speed(model, n, "unroll", f", {unroll} updates", unroll=unroll)
-            for model, n in (("mlp", 1), ("blr", 64))
-            for unroll in (4, 8)
-        ),
-        *(
-            speed(model, n, "whole", function="whole")
-            for model, n in (("mlp", 1), ("mlp", 16), ("blr", 64), ("blr", 1024))
-        ),
-    ]
+    def noise(n, repeats):
+        return Case("noise", f"{n:,}", {"function": "noise", "n": n, "repeats": repeats})
 
-    def buffers(name, flags):
-        cases = (("mlp", 1), ("mlp", 16), ("blr", 64))
+    def precision(name, matmul, *cases):
+        for m, n in cases:
+            yield speed(m, n, "precision", f", {name}", matmul=matmul)
+        yield Case("bias", name, {"function": "bias", "matmul": matmul})
+
+    def buffers(name, flags, *cases):
         return Job([speed(m, n, "buffers", f", {name}") for m, n in cases], flags)
 
+    def unroll(updates, *cases):
+        for m, n in cases:
+            yield speed(m, n, "unroll", f", {updates} updates", unroll=updates)
+
+    def whole(*cases):
+        for m, n in cases:
+            yield Case("whole", f"{NAMES[m]}, {n} chain{'s' * (n > 1)}",
+                       {"function": "whole", "model": m, "chains": n})  # fmt: skip
+
+    device = Case("device", "device", {"function": "measure_device"})
+    torch = Job(
+        [
+            Case("posteriors", NAMES[model], {"function": "posteriors", "model": model})
+            for model in ("mlp", "blr")
+        ],
+        python=python_of_posteriors,
+    )
+    if tiny:  # one case of each kind
+        return [
+            Job(
+                [
+                    device,
+                    speed("blr", 2),
+                    *networks(2),
+                    noise(10_000, 5),
+                    *precision("float32", "highest", ("blr", 2)),
+                    *unroll(2, ("blr", 2)),
+                    *whole(("blr", 2)),
+                ]
+            ),
+            buffers("off", OFF, ("mlp", 2)),
+            torch,
+        ]
     return [
-        Job(main),
-        buffers("off", OFF),
-        Job(torch, python=python_of_posteriors),
-        buffers("loops in them too", WHILE),
-        Job(further),
+        Job(
+            [
+                device,
+                *(speed("mlp", n) for n in (1, 16, 4, 64)),
+                *(speed("blr", n) for n in (1, 64, 1024)),
+                *networks(1, 8),
+                noise(478_410, 50),
+                noise(2**26, 4),
+                *(speed("mlp-1200", n) for n in (1, 16, 4, 64)),
+                *precision("TF32", "tensorfloat32", ("mlp", 1), ("mlp", 16)),
+                *precision("float32", "highest", ("mlp", 1), ("mlp", 16)),
+            ]
+        ),
+        buffers("off", OFF, ("mlp", 1), ("mlp", 16), ("blr", 64)),
+        torch,
+        buffers("loops in them too", WHILE, ("mlp", 1), ("mlp", 16), ("blr", 64)),
+        Job(
+            [
+                *unroll(4, ("mlp", 1), ("blr", 64)),
+                *unroll(8, ("mlp", 1), ("blr", 64)),
+                *whole(("mlp", 1), ("mlp", 16), ("blr", 64), ("blr", 1024)),
+            ]
+        ),
     ]
 
 
@@ -217,6 +236,8 @@ def run(job: Job, table: Table, deadline: float, tiny: bool) -> None:
         case.row, case.reason = outcome.get("row"), outcome.get("reason", "")
         if case.section == "device" and case.row:
             table.device.update(case.row)
+            if table.path is None and not tiny and case.row["platform"] == "gpu":
+                table.path = RESULTS
         table.write()
         took = f"   ({time.perf_counter() - began:.0f} s)"
         print(f"{case.section}: {case.label}: {case.reason or shown(case.row)}{took}", flush=True)
@@ -282,25 +303,28 @@ def shown(row: dict) -> str:
     return ", ".join(f"{name} {text(value)}" for name, value in list(row.items())[:4])
 
 
+def measure(tiny: bool, out: Path | None, budget: float, posteriors: str) -> Table:
+    """Measure all cases; the table as it is in the file."""
+    deadline = time.perf_counter() + budget
+    command = " ".join(["python benchmarks/gpu.py", *sys.argv[1:]])
+    table = Table(plan(tiny, posteriors), command, out)
+    for job in table.jobs:
+        run(job, table, deadline, tiny)
+    return table
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="file for the table")
     parser.add_argument("--budget", type=float, default=BUDGET, help="seconds for all cases")
-    parser.add_argument("--tiny", action="store_true", help="small models, one short turn")
-    parser.add_argument("--posteriors", default=sys.executable, metavar="PYTHON",
-                        help="interpreter that has posteriors")  # fmt: skip
+    parser.add_argument("--tiny", action="store_true", help="small models, one turn of a few cases")
+    parser.add_argument(
+        "--posteriors", default=sys.executable, metavar="PYTHON", help="interpreter that has it"
+    )
     args = parser.parse_args()
-    deadline = time.perf_counter() + args.budget
-    command = " ".join(["python benchmarks/gpu.py", *sys.argv[1:]])
-    table = Table(plan(args.tiny, args.posteriors), command, args.out)
-    for job in table.jobs:
-        run(job, table, deadline, args.tiny)
-        if table.path is None and not args.tiny and table.device.get("platform") == "gpu":
-            table.path = RESULTS
-    table.write()
+    table = measure(args.tiny, args.out, args.budget, args.posteriors)
     print("\n".join(table.lines()))
-    failed = [case.label for case in table.cases if case.reason.startswith("failed")]
-    return 1 if failed else 0
+    return 1 if any(case.reason.startswith("failed") for case in table.cases) else 0
 
 
 if __name__ == "__main__":

@@ -280,7 +280,6 @@ def noise(context, n, repeats) -> dict:
 
     from pymc_sgmcmc.backends.normals_jax import normals
 
-    n = n // 1000 if context.tiny else n
     draws = (lambda key: normals(key, n, "float32"), lambda key: jax.random.normal(key, (n,)))
     runs = [loop(draw, n, repeats, "float32") for draw in draws]
     for run in runs:
