@@ -14,7 +14,7 @@ from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import WithSamplingState, dataclass_state
 
-from pymc_sgmcmc.batches.prefetched import FetchedBatches
+from pymc_sgmcmc.batches.prefetched import PrefetchedBatches
 from pymc_sgmcmc.batches.shuffled import Batches
 from pymc_sgmcmc.batches.streamed import StreamedBatches
 from pymc_sgmcmc.gradients.source import Rows
@@ -81,7 +81,7 @@ class Chain(WithSamplingState):
         The generator inside the compiled updates, as the backend has it.
     init_rng : numpy.random.Generator
         Draws the first momentum.
-    batches : list of Batches, FetchedBatches or StreamedBatches
+    batches : list of Batches, PrefetchedBatches or StreamedBatches
     pace : Pace
     burnt_in : int
         Updates after which the algorithm is asked for a word of caution.
@@ -326,12 +326,12 @@ class Chain(WithSamplingState):
 
 def _batches(
     kernel: Kernel, rows: Rows, rng: np.random.Generator, fetch_ahead: bool
-) -> Batches | FetchedBatches | StreamedBatches:
+) -> Batches | PrefetchedBatches | StreamedBatches:
     if rows.streamed is not None:
         return StreamedBatches(rows.streamed, rows.batch_size, rng, kernel.replacement)
     batches = Batches(rows.n_rows, rows.batch_size, rng, kernel.replacement)
     tables = kernel.tables(rows) if fetch_ahead else {}
-    return FetchedBatches(batches, tables) if tables else batches
+    return PrefetchedBatches(batches, tables) if tables else batches
 
 
 def _exact_sum(arrays: Sequence[np.ndarray]) -> float:

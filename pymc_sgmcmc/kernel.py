@@ -12,7 +12,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backends.backend import backend_of
-from pymc_sgmcmc.batches.prefetched import fetching_pays
+from pymc_sgmcmc.batches.prefetched import prefetching_pays
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 from pymc_sgmcmc.loop import Loop
@@ -132,7 +132,7 @@ class Kernel:
             return {}
         # On the CPU this is no copy, of an array of JAX neither.
         tables = {v: np.asarray(self.constants[self.places[v]]) for v in self.source.tables(rows)}
-        return tables if fetching_pays(tables) else {}
+        return tables if prefetching_pays(tables) else {}
 
     def compile(self, state_like: dict[str, list[np.ndarray]]) -> None:
         """Compile the updates, where this process has not yet."""

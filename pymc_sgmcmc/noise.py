@@ -10,7 +10,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.algorithm import Tensors
 from pymc_sgmcmc.backends.normals import Normals
 
-LARGE = 2**13
+ELEMENTS_OF_OWN_DRAW = 2**13
 """Elements of a variable whose noise is drawn by itself."""
 
 
@@ -38,7 +38,7 @@ class NoiseStream:
         for k, t in enumerate(theta):
             # One call for all small variables: each call has a price of its own. A large one's
             # draws are used at once, while they are in the cache.
-            alone = k if math.prod(t.type.shape) > LARGE else None
+            alone = k if math.prod(t.type.shape) > ELEMENTS_OF_OWN_DRAW else None
             groups.setdefault((t.dtype, alone), []).append(k)
         for (dtype, _), alike in groups.items():
             sizes = [math.prod(theta[k].type.shape) for k in alike]

@@ -190,7 +190,7 @@ class Cyclical(Schedule):
 
 
 @dataclass(frozen=True)
-class Custom(Schedule):
+class CallableSchedule(Schedule):
     """Any callable of the update number."""
 
     function: Callable[[int], float]
@@ -205,7 +205,7 @@ def as_schedule(step_size: StepSize) -> Schedule:
     if isinstance(step_size, Schedule):
         return step_size
     if callable(step_size):
-        return Custom(step_size)
+        return CallableSchedule(step_size)
     try:
         value = float(step_size)
     except (TypeError, ValueError):

@@ -17,14 +17,15 @@ from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.batches.read_ahead import ReadAhead
 from pymc_sgmcmc.batches.shuffled import Batches
 
-LARGE, NARROW = 2**23, 2**8
-"""Fetching pays from so many bytes of tables on, which no cache of a core holds, with rows of so
-many bytes at most: longer ones come from memory as fast as they can be copied."""
+MIN_TABLE_BYTES = 2**23
+"""Prefetching pays for tables of at least so many bytes, which no cache of a core holds,"""
+MAX_ROW_BYTES = 2**8
+"""and for rows of at most so many: longer ones come from memory as fast as they can be copied."""
 BLOCK_BYTES = 2**22
 """Rows fetched at a time, at most, unless one call needs more: two blocks fit into the caches."""
 
 
-def fetching_pays(tables: Mapping[Any, np.ndarray]) -> bool:
+def prefetching_pays(tables: Mapping[Any, np.ndarray]) -> bool:
     """Whether a thread should fetch the rows of these tables.
 
     It needs a core. In a worker process the other cores have chains of their own, which lose more
@@ -34,11 +35,11 @@ def fetching_pays(tables: Mapping[Any, np.ndarray]) -> bool:
     n_bytes, row_bytes = (
         sum(table[some].nbytes for table in tables.values()) for some in (..., slice(1))
     )
-    return has_core and n_bytes >= LARGE and row_bytes <= NARROW
+    return has_core and n_bytes >= MIN_TABLE_BYTES and row_bytes <= MAX_ROW_BYTES
 
 
 @dataclass(frozen=True)
-class Block:
+class RowBlock:
     """Rows of consecutive batches."""
 
     state: dict[str, Any]
@@ -48,7 +49,7 @@ class Block:
     """Batch after batch, by the table's key."""
 
 
-class FetchedBatches:
+class PrefetchedBatches:
     """A chain's stream of batches, with their rows out of tables in memory.
 
     Parameters
@@ -62,7 +63,7 @@ class FetchedBatches:
     --------
     >>> import numpy as np
     >>> batches = Batches(n_rows=6, batch_size=2, rng=np.random.default_rng(0))
-    >>> np.sort(FetchedBatches(batches, {"x": 10 * np.arange(6)}).take(3)["x"])
+    >>> np.sort(PrefetchedBatches(batches, {"x": 10 * np.arange(6)}).take(3)["x"])
     array([ 0, 10, 20, 30, 40, 50])
     """
 
@@ -70,9 +71,9 @@ class FetchedBatches:
         self.batch_size = batches.batch_size
         self._batches, self._tables = batches, tables
         self._batch_bytes = self.batch_size * sum(a[:1].nbytes for a in tables.values())
-        self._block: Block | None = None
+        self._block: RowBlock | None = None
         self._used = 0
-        self._ahead: ReadAhead[Block] | None = None
+        self._ahead: ReadAhead[RowBlock] | None = None
 
     def take(self, n_batches: int) -> dict[Any, np.ndarray]:
         """Rows of the next batches, by the table's key: batch after batch, (n_batches * n, ...).
@@ -95,7 +96,7 @@ class FetchedBatches:
             return parts[0]
         return {name: np.concatenate([p[name] for p in parts]) for name in self._tables}
 
-    def _block_of_next_batch(self, wanted: int) -> Block:
+    def _block_of_next_batch(self, wanted: int) -> RowBlock:
         if self._block is None or self._used == self._block.n_batches:
             ahead = self._ahead
             try:
@@ -113,7 +114,7 @@ class FetchedBatches:
         calls = max(1, BLOCK_BYTES // (n_batches * self._batch_bytes))
         return -left % n_batches + calls * n_batches
 
-    def _fetch(self, n_batches: int) -> Block:
+    def _fetch(self, n_batches: int) -> RowBlock:
         state = self._batches.state
         numbers = self._batches.take(n_batches).ravel()
         try:
@@ -122,7 +123,7 @@ class FetchedBatches:
         except MemoryError:
             self._batches.state = state  # one may try again
             raise
-        return Block(state, n_batches, rows)
+        return RowBlock(state, n_batches, rows)
 
     @property
     def state(self) -> dict[str, Any]:

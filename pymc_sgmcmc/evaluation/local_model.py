@@ -16,6 +16,7 @@ from pymc.model.transform.conditioning import remove_value_transforms
 from pytensor.compile.mode import get_mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.random.type import random_generator_type
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.backend import backend_of
@@ -25,6 +26,9 @@ from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
 from pymc_sgmcmc.latents.gradient import LatentGradientSource, latent_gradient_source
 from pymc_sgmcmc.latents.joint import Joint, Latents, find_latents, without_latents
 from pymc_sgmcmc.noise import NoiseStream
+
+ROWS_PER_CALL = 512
+"""Rows that one compiled call looks at."""
 
 type Draws = xr.DataTree | xr.Dataset | Mapping[str, Any]
 
@@ -76,7 +80,7 @@ class Compiled:
         k = len(source.vars)
         inputs = [v.type(v.name) for v in source.inputs]
         inputs[:k] = [
-            pt.tensor(v.name, shape=shape, dtype=v.dtype)
+            TensorType(v.dtype, shape)(v.name)
             for v, shape in zip(source.vars, source.shapes, strict=True)
         ]
         inputs[k] = pt.tensor("rows", shape=(n_rows,), dtype="int64")

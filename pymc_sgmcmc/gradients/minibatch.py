@@ -5,18 +5,20 @@ of rows baked in). Instead each observed variable is built anew from the batch's
 PyMC's own `change_dist_size`, and its log probability derived as PyMC derives any other.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pymc.distributions.custom import CustomSymbolicDistRV
 from pymc.distributions.shape_utils import change_dist_size
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.gradients.arrays import (
@@ -25,9 +27,11 @@ from pymc_sgmcmc.gradients.arrays import (
     arrays_of,
     dims_of,
     evaluate,
+    leaf_arrays,
     observed_array,
     shape_of,
 )
+from pymc_sgmcmc.gradients.resize import folded, resized
 from pymc_sgmcmc.gradients.row_axis import RowAxis, batch_ndim, sliced_axis
 
 
@@ -128,16 +132,22 @@ def batched_terms(
             return
         shape = [n if a != axis else None for a, n in enumerate(array_value(array).shape)]
         dtype = (dtypes or {}).get(array.name, array.type.dtype)
-        whole = pt.tensor(array.name, shape=shape, dtype=dtype)
+        whole = TensorType(dtype, shape)(array.name)
         cuts[array] = CutArray(whole, axis)
         batch[array] = whole[(slice(None),) * axis + (index,)].astype(array.type.dtype)
 
-    for rv, axis in row_axis.axes.items():
-        cut(observed_array(model, rv), axis)
-    for var in [*latents, *row_axis.axes, *potentials]:
-        for array in arrays_of(model, var):
+    def cut_all(arrays: Iterable[Array]) -> None:
+        for array in arrays:
             if array not in cuts:
                 cut(array, sliced_axis(model, array, row_axis))
+
+    for rv, axis in row_axis.axes.items():
+        cut(observed_array(model, rv), axis)
+    variables = [*latents, *row_axis.axes, *potentials]
+    values = [observed_values[rv] for rv in row_axis.axes]
+    folds = folded([*variables, *values], row_axis.length, model.free_RVs)
+    for var in variables:
+        cut_all(arrays_of(model, var, folds))
     if not cuts:
         raise ValueError(f"No array of the model has rows along {row_axis}: give dims= to pm.Data.")
 
@@ -151,8 +161,18 @@ def batched_terms(
     def for_batch(var: Variable, others: dict) -> Variable:
         others = {**latents, **others}
         others.pop(var, None)
-        [out] = clone_replace([var], {**free, **others, **batch}, rebuild_strict=False)
+        constants = {v: batch.get(c, c) for v, c in folds.items()}
+        replace = {**constants, **free, **others, **batch}
+        [out] = resized([var], replace, row_axis.length, index.shape[0])
         return out
+
+    def with_captured(logp: TensorVariable) -> TensorVariable:
+        """Cut the arrays that the functions of a `pm.CustomDist` have captured too."""
+        captured = folded([logp], row_axis.length, stop=[])
+        cut_all(leaf_arrays([logp], [], captured))
+        replace = {v: batch.get(c, c) for v, c in captured.items()}
+        [logp] = resized([logp], {**replace, **batch}, row_axis.length, index.shape[0])
+        return logp
 
     batch_values = {
         rv: for_batch(value, {}) if rv in row_axis.axes else value
@@ -167,8 +187,8 @@ def batched_terms(
         else:
             size = tuple(value.shape[a] for a in range(batch_ndim(rv)))
         try:
-            batch_rv = change_dist_size(batch_rv, size)
-            logp = pm.logp(batch_rv, value)
+            batch_rv = _of_size(batch_rv, size)
+            logp = with_captured(pm.logp(batch_rv, value))
         except NotImplementedError as error:
             raise ValueError(
                 f"The variable '{rv.name}' cannot be cut into batches: {error} "
@@ -204,6 +224,18 @@ def batched_terms(
         latents=dict(zip(batch_rvs, replaced[k : k + m], strict=True)),
         observed=dict(zip(names, replaced[k + m :], strict=True)),
     )
+
+
+def _of_size(rv: Variable, size: tuple) -> Variable:
+    """Change the size of a random variable, as PyMC does."""
+    out = change_dist_size(rv, size)
+    if isinstance(out.owner.op, CustomSymbolicDistRV):
+        # PyMC gives it the parameters that the distribution was first made with, not these.
+        own = rv.owner.op.dist_params(rv.owner)
+        new_size, *_ = out.owner.inputs
+        rngs = out.owner.inputs[1 + len(own) :]
+        out = out.owner.op(new_size, *own, *rngs)
+    return out
 
 
 def _full_term(model: pm.Model, var: Variable) -> TensorVariable:

@@ -137,8 +137,9 @@ def _only_candidate(
     latents: Collection[Variable],
 ) -> tuple[str | None, int]:
     free = [rv for rv in model.free_RVs if rv not in latents]
-    free_dims = {dim for rv in free for dim in dims_of(model, rv) if dim is not None}
+    free_dims = _dims_of_all(model, free)
     free_lengths = {n for rv in free for n in rv.type.shape if n is not None}
+    free_lengths |= {int(n) for n in evaluate(*(model.dim_lengths[dim] for dim in free_dims))}
     candidates: list[tuple[str | None, int]] = []
     for rv, labels in axes.items():
         for name, length in labels[: batch_ndim(rv)]:
@@ -180,12 +181,19 @@ def _only_candidate(
     )
 
 
+def _dims_of_all(model: pm.Model, variables: Collection[Variable]) -> set[str]:
+    return {dim for rv in variables for dim in dims_of(model, rv) if dim is not None}
+
+
 def sliced_axis(model: pm.Model, array: Array, rows: RowAxis) -> int | None:
     """Axis of an array that runs along the rows, or None if it has none."""
     dims, shape = dims_of(model, array), array_value(array).shape
     if rows.name is not None and rows.name in dims:
         return dims.index(rows.name)
-    fitting = [a for a, n in enumerate(shape) if dims[a] is None and n == rows.length]
+    possible: set[str | None] = {None}  # dims of data that may be the rows
+    if rows.name is None:
+        possible |= set(dims) - _dims_of_all(model, model.free_RVs)
+    fitting = [a for a, n in enumerate(shape) if dims[a] in possible and n == rows.length]
     if len(fitting) > 1:
         raise ValueError(
             f"{array_name(array)} has several axes of length {rows.length}: it is not clear "

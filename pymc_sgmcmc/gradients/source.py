@@ -20,6 +20,7 @@ from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import State, Tensors
@@ -403,7 +404,7 @@ def _written_with_minibatch(model: Model):
         for tensor, part in zip(tensors, parts, strict=True):
             if isinstance(tensor, Constant):  # data as an input is not copied into the graph
                 shape = (None, *tensor.type.shape[1:])  # of some rows, where they are fetched
-                arrays.setdefault(tensor, pt.tensor(tensor.name, shape=shape, dtype=tensor.dtype))
+                arrays.setdefault(tensor, TensorType(tensor.dtype, shape)(tensor.name))
             batch[part] = arrays.get(tensor, tensor)[streams[rng].index]
     # the static number of rows goes, so that pm.set_data may change it
     prior, likelihood = clone_replace([prior, likelihood], batch, rebuild_strict=False)
@@ -436,7 +437,7 @@ def explicit_data(
     data = dict(arrays)
     for var in ancestors(expressions):
         if isinstance(var, SharedVariable) and var not in data:
-            data[var] = pt.tensor(var.name, shape=var.type.shape, dtype=var.type.dtype)
+            data[var] = TensorType(var.type.dtype, var.type.shape)(var.name)
     return clone_replace(expressions, data, rebuild_strict=False), data
 
 

@@ -12,6 +12,7 @@ from pytensor.gradient import disconnected_grad
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.batches.data_sources import StreamedData
@@ -171,7 +172,7 @@ def _cut_into_batches(
 ) -> LatentGradientSource:
     names = ", ".join(f"'{rv.name}'" for rv in latent_rvs)
     placeholders = {
-        rv: pt.tensor(rv.name, shape=(None, *local_shape(model, rv, row_axis)), dtype=rv.type.dtype)
+        rv: TensorType(rv.type.dtype, (None, *local_shape(model, rv, row_axis)))(rv.name)
         for rv in latent_rvs
     }
     free = global_model.free_RVs

@@ -69,7 +69,7 @@ class LocalTerm:
         return self.logp.sum(axis=tuple(range(1, self.logp.ndim)))
 
 
-class Draws(NamedTuple):
+class LatentDraws(NamedTuple):
     """Draws of the latent variables for a batch."""
 
     values: Tensors
@@ -266,7 +266,7 @@ class Latents(ABC):
         return {}
 
     @abstractmethod
-    def draw(self, joint: Joint, state: State, stream: NoiseStream) -> Draws:
+    def draw(self, joint: Joint, state: State, stream: NoiseStream) -> LatentDraws:
         """Draw for a batch.
 
         Parameters
@@ -280,7 +280,7 @@ class Latents(ABC):
 
         Returns
         -------
-        Draws
+        LatentDraws
             ``n_samples`` draws of every latent variable for every row, with the next state.
         """
 

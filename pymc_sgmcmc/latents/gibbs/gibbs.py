@@ -24,7 +24,7 @@ from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.latents.gibbs.conditionals import Binary, Enumerated, Move, boundary, conditional
 from pymc_sgmcmc.latents.gibbs.continuous import Continuous
 from pymc_sgmcmc.latents.gibbs.simplexes import Simplexes
-from pymc_sgmcmc.latents.joint import Draws, Joint, Latents, LocalVariable, whole_number
+from pymc_sgmcmc.latents.joint import Joint, LatentDraws, Latents, LocalVariable, whole_number
 from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
 
@@ -121,7 +121,7 @@ class Gibbs(Latents):
                     f"or conditional={{'{variable.name}': function}} to Gibbs."
                 )
 
-    def draw(self, joint: Joint, state: State, stream: NoiseStream) -> Draws:
+    def draw(self, joint: Joint, state: State, stream: NoiseStream) -> LatentDraws:
         start = joint.draw_prior(stream)
         n_climbs = (self.burn_in + 1) // 2
         draws = self.sweeps(joint, start, self.burn_in + self.n_samples, stream, n_climbs)
@@ -132,7 +132,7 @@ class Gibbs(Latents):
         moves = [pt.neq(c[1:], c[:-1]).mean(dtype=pytensor.config.floatX) for c in chains]
         sizes = np.array([np.prod(v.shape, dtype=int) for v in joint.variables])
         share = pt.add(*(m * w for m, w in zip(moves, sizes / sizes.sum(), strict=True)), 0.0)
-        return Draws([d[self.burn_in :] for d in draws], None, {}, [share])
+        return LatentDraws([d[self.burn_in :] for d in draws], None, {}, [share])
 
     def sweeps(
         self, joint: Joint, start: Tensors, n_sweeps: int, stream: NoiseStream, n_climbs: int = 0

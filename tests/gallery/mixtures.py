@@ -1,0 +1,64 @@
+"""Mixtures with the component summed out, hurdles and too many zeros."""
+
+import numpy as np
+import pymc as pm
+
+from gallery.forms import accepted
+from gallery.rows import COORDS, COUNT, FEATURES, REAL, WITH_ZEROS, X, new_rows
+
+
+@accepted()
+def normal_mixture():
+    with pm.Model() as model:
+        w = pm.Dirichlet("w", np.ones(3))
+        mu = pm.Normal("mu", [-2.0, 0.0, 2.0], 2, shape=3)
+        pm.NormalMixture("y", w=w, mu=mu, sigma=pm.HalfNormal("sigma", 1, shape=3), observed=REAL)
+    return model
+
+
+@accepted("obs", new_data=new_rows(target="real"))
+def mixture_of_components():
+    with pm.Model(coords=COORDS) as model:
+        target = pm.Data("target", REAL, dims="obs")
+        w = pm.Dirichlet("w", np.ones(3))
+        mu = pm.Normal("mu", [-2.0, 0.0, 2.0], 2, shape=3)
+        components = pm.Normal.dist(mu=mu, sigma=pm.HalfNormal("sigma", 1), shape=3)
+        pm.Mixture("y", w=w, comp_dists=components, observed=target, dims="obs")
+    return model
+
+
+@accepted()
+def mixture_of_families():
+    """A list of different distributions."""
+    with pm.Model() as model:
+        w = pm.Dirichlet("w", np.ones(2))
+        mu = pm.Normal("mu")
+        parts = [pm.Normal.dist(mu, 1), pm.StudentT.dist(nu=3, mu=mu, sigma=4)]
+        pm.Mixture("y", w=w, comp_dists=parts, observed=REAL)
+    return model
+
+
+@accepted()
+def mixture_of_regressions():
+    with pm.Model() as model:
+        w = pm.Dirichlet("w", np.ones(2))
+        slopes = pm.Normal("slopes", 0, 1, shape=(FEATURES, 2))
+        mu = pm.math.dot(X, slopes)
+        pm.NormalMixture("y", w=w, mu=mu, sigma=pm.HalfNormal("sigma", 1), observed=REAL)
+    return model
+
+
+@accepted()
+def zero_inflated_poisson():
+    with pm.Model() as model:
+        mu = pm.math.exp(pm.math.dot(X, pm.Normal("w", 0, 1, shape=FEATURES)))
+        pm.ZeroInflatedPoisson("y", psi=pm.Beta("psi", 1, 1), mu=mu, observed=COUNT)
+    return model
+
+
+@accepted()
+def hurdle_gamma():
+    with pm.Model() as model:
+        alpha, beta = pm.Gamma("alpha", 2, 1), pm.Gamma("beta", 2, 1)
+        pm.HurdleGamma("y", psi=pm.Beta("psi", 1, 1), alpha=alpha, beta=beta, observed=WITH_ZEROS)
+    return model
