@@ -20,11 +20,12 @@ from pymc.util import RandomGeneratorState, get_state_from_generator
 from rich.theme import Theme
 from xarray import DataTree
 
-from pymc_sgmcmc.backends.cores import n_cores
+from pymc_sgmcmc.argument_checks import true_or_false
 from pymc_sgmcmc.pymc_internals import quiet_logging
 from pymc_sgmcmc.run.arguments import (
     check_names,
     check_starts,
+    checked_cores,
     checked_numbers,
     sampled_model,
     seeded,
@@ -184,10 +185,22 @@ def sample(
     """
     model = sampled_model(modelcontext(model), step)
     draws, tune, chains = checked_numbers(draws, tune, chains)
+    checked_cores(cores, blas_cores)
+    switches = {
+        "quiet": quiet,
+        "discard_tuned_samples": discard_tuned_samples,
+        "compute_convergence_checks": compute_convergence_checks,
+        "keep_warning_stat": keep_warning_stat,
+        "resume": resume,
+    }
+    for name, value in switches.items():
+        true_or_false(name, value)
+    if include_data is not None:
+        true_or_false("include_data", include_data)
     check_names(model, var_names, "var_names")
     check_starts(model, initvals, init, chains)
-    if random_seed is not None and np.isscalar(random_seed) and random_seed == -1:
-        raise ValueError("random_seed=-1 is not allowed. Pass None for a random one.")
+    if isinstance(random_seed, bool) or (np.isscalar(random_seed) and random_seed == -1):
+        raise ValueError(f"random_seed={random_seed} is not allowed. Pass None for a random one.")
     store = store_of(trace, resume)
     if store is not None:
         store.check(resume)
@@ -312,7 +325,7 @@ def sample_from_init(
     """
     idata_kwargs = dict(idata_kwargs or {})
     store = store_of(trace, resume)
-    cores = min(4, n_cores()) if cores is None else cores
+    cores = checked_cores(cores, blas_cores)
     run = Run(
         model=model,
         step=step,

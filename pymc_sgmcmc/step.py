@@ -1,6 +1,6 @@
 """PyMC's step: seeds, points, statistics and saved state. It knows no equation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple
@@ -15,6 +15,7 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_sgmcmc.algorithm import Algorithm
+from pymc_sgmcmc.argument_checks import true_or_false, whole_number
 from pymc_sgmcmc.batches.data_sources import StreamedData
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.docstrings import describe
@@ -79,12 +80,15 @@ class SGMCMCStep(BlockedStep):
         blocked: bool = True,
         **hyperparameters,
     ):
-        schedule = as_schedule(step_size)
-        if not isinstance(thin, int | np.integer) or thin < 1:
-            raise ValueError(
-                f"thin={thin!r} must be a whole number of updates a draw, at least 1: pass thin=1 "
-                "to keep every update."
-            )
+        schedule = self.checked_schedule(step_size)
+        thin = _checked_thin(thin)
+        replacement = true_or_false("replacement", replacement)
+        self_check = true_or_false("self_check", self_check)
+        blocked = true_or_false("blocked", blocked)
+        _check_latents(latents)
+        if not isinstance(compile_kwargs, Mapping | None):
+            remedy = "compile_kwargs={'mode': 'JAX'}"
+            raise ValueError(f"compile_kwargs={compile_kwargs!r} must be a dict: {remedy}.")
         self.batch_size = batch_size
         self.latents = latents
         self.blocked = blocked
@@ -112,7 +116,7 @@ class SGMCMCStep(BlockedStep):
             self.source,
             self.algorithm,
             schedule,
-            int(thin),
+            thin,
             replacement,
             dict(compile_kwargs or {}),
         )
@@ -271,16 +275,37 @@ class SGMCMCStep(BlockedStep):
 
     @thin.setter
     def thin(self, thin: int) -> None:
-        self.kernel.thin = thin
+        self.kernel.thin = _checked_thin(thin)
 
     @property
     def schedule(self) -> Schedule:
-        """Step sizes by the number of the update."""
+        """Step sizes by the number of the update; may be set to all that ``step_size`` can be."""
         return self.kernel.schedule
 
     @schedule.setter
-    def schedule(self, schedule: Schedule) -> None:
-        self.kernel.schedule = schedule
+    def schedule(self, step_size: StepSize) -> None:
+        self.kernel.schedule = self.checked_schedule(step_size)
+
+    def checked_schedule(self, step_size: StepSize) -> Schedule:
+        """Return a schedule for this step, refusing what is none.
+
+        Parameters
+        ----------
+        step_size : float, Schedule or callable
+            As for the class.
+
+        Returns
+        -------
+        Schedule
+
+        Raises
+        ------
+        TypeError
+            For what is no number, schedule or callable.
+        ValueError
+            For a number that is not positive and finite.
+        """
+        return as_schedule(step_size)
 
     @property
     def replacement(self) -> bool:
@@ -289,7 +314,7 @@ class SGMCMCStep(BlockedStep):
 
     @replacement.setter
     def replacement(self, replacement: bool) -> None:
-        self.kernel.replacement = replacement
+        self.kernel.replacement = true_or_false("replacement", replacement)
 
     @property
     def n_updates(self) -> int:
@@ -346,6 +371,22 @@ class SGMCMCStep(BlockedStep):
             return shown | {"failing": stats["nonfinite"]}
 
         return (update,)
+
+
+def _checked_thin(thin: Any) -> int:
+    remedy = "pass thin=1 to keep every update."
+    return whole_number("thin", thin, 1, unit="updates a draw", remedy=remedy)
+
+
+def _check_latents(latents: Any) -> None:
+    if isinstance(latents, Latents | None):
+        return
+    listed = latents if isinstance(latents, list | tuple) else [latents]
+    names = ", ".join(str(getattr(var, "name", None) or var) for var in listed)
+    raise TypeError(
+        f"latents=[{names}] does not say how to integrate them out: pass latents=sgm.Gibbs([...]) "
+        "or latents=sgm.NeuralImportance([...]), made with these variables."
+    )
 
 
 def _statistics(

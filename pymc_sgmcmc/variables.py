@@ -1,5 +1,7 @@
 """Which variables a step moves."""
 
+from collections import Counter
+
 import numpy as np
 from pymc.model import Model
 from pymc.util import get_value_vars_from_user_vars
@@ -30,6 +32,8 @@ def continuous(model: Model, vars) -> list:
         vars = list(vars) if isinstance(vars, list | tuple) else [vars]
         known = {*model.free_RVs, *model.value_vars}
         for var in vars:
+            if isinstance(var, str):
+                raise ValueError(f"vars: '{var}' is a name. Pass the variable: model['{var}'].")
             if var not in known:
                 names = ", ".join(f"'{rv.name}'" for rv in model.free_RVs)
                 raise ValueError(
@@ -37,6 +41,9 @@ def continuous(model: Model, vars) -> list:
                     f"It has: {names}."
                 )
         chosen = get_value_vars_from_user_vars(vars, model)
+        for var, count in Counter(chosen).items():
+            if count > 1:
+                raise ValueError(f"vars names '{var.name}' {count} times: name it once.")
     for var in chosen:
         if not np.issubdtype(np.dtype(var.dtype), np.floating):
             raise ValueError(

@@ -327,5 +327,5 @@ def test_alpha(alpha):
 
 @pytest.mark.parametrize("lam", [0, -1.0, np.nan, np.inf])
 def test_lam(lam):
-    with MODELS["linear"](), pytest.raises(ValueError, match=f"lam must be positive.* {lam!r}"):
+    with MODELS["linear"](), pytest.raises(ValueError, match=f"lam must be a positive.* {lam!r}"):
         sgm.PSGLD(step_size=0.01, lam=lam)

@@ -39,7 +39,7 @@ def grouped(algorithm, *positions):
 
 # ---- the update ----------------------------------------------------------------------------
 
-TWO_GRADIENTS = type("TwoGradients", (MultivariateThermostatSymmetric,), {"word": "OBABO"})
+TWO_GRADIENTS = type("TwoGradients", (MultivariateThermostatSymmetric,), {"splitting": "OBABO"})
 ALGORITHMS = [
     *(
         s.step.algorithm_class(**s.noisy_settings)

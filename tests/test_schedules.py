@@ -94,7 +94,7 @@ def test_callable_is_given_plain_update_numbers():
             r"Cyclical\(initial=\) .* got 0\.0\. .* Cyclical\(initial=0\.01",
         ),
         (lambda: Cyclical(0.1, np.nan), r"Cyclical\(period=\) .* got nan"),
-        (lambda: Cyclical(0.1, 0), r"Cyclical\(period=\) must be at least 1 update, got 0"),
+        (lambda: Cyclical(0.1, 0), r"Cyclical\(period=\) must be .*, at least 1, got 0"),
         (lambda: Cyclical(0.1, 3, floor=1.0), r"Cyclical\(floor=\).*\[0, 1\).*1.0"),
     ],
 )

@@ -10,12 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from pymc_sgmcmc.argument_checks import whole_number
+
 WINDOW_BYTES = 2**26
 """Default size of a shuffle window: 64 MiB."""
 WINDOW_ROWS = (1024, 2**18)
 """Its rows at least and at most."""
 CHUNK_BYTES = 2**17
 """Default size of a chunk of consecutive rows: 128 KiB, what Linux reads ahead."""
+EMPTY_BATCHES = 10_000
+"""Batches without rows, one after another, that an iterable may yield."""
 CHUNKS_A_WINDOW = 256
 """So many at least, by default."""
 
@@ -219,11 +223,19 @@ class IterablePass:
 
     def ready(self, start: int) -> int:
         """Rows at hand, from which on ``start`` says in vain; 0 at the end."""
+        n_empty = 0
         while self._batch is None or self._used == len(self._batch[0]):
             self._batch = next(self._batches, None)
             self._used = 0
             if self._batch is None:
                 return 0
+            n_empty = 0 if len(self._batch[0]) else n_empty + 1
+            if n_empty == EMPTY_BATCHES:
+                raise ValueError(
+                    f"{self.source.label} yields empty batches without end, {n_empty} of them "
+                    f"after {start} rows: see that its __iter__ begins again and that its batches "
+                    "have rows."
+                )
         return len(self._batch[0]) - self._used
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, ...]:
@@ -288,6 +300,17 @@ def _as_array(rows: Any, name: str) -> np.ndarray:
     if np.ma.is_masked(rows):
         raise ValueError(f"The rows of '{name}' have masked values: drop or impute them.")
     return np.asarray(rows)
+
+
+def _check_rows(label: str, name: str, rows: np.ndarray | None) -> None:
+    """Refuse a source without rows, or with rows that are no real numbers."""
+    if rows is None:
+        raise ValueError(f"{label} yields no rows: its batches are empty.")
+    if rows.dtype.kind not in "biuf":
+        raise ValueError(
+            f"The rows of '{name}' in data= have the type {rows.dtype}: they must be real numbers. "
+            "Convert the source."
+        )
 
 
 def _default_window(row_bytes: int) -> int:
@@ -384,9 +407,8 @@ class StreamedData:
         chunk: int | None = None,
     ):
         for option, value in {"n_rows": n_rows, "window": window, "chunk": chunk}.items():
-            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-            if value is not None and not (whole and value >= 1):
-                raise ValueError(f"{option}={value!r} must be a whole number of rows, at least 1.")
+            if value is not None:
+                whole_number(option, value, 1, unit="rows")
         self.sources = _sources(sources, n_rows)
         self.by_row = all(isinstance(s, ArraySource) for s in self.sources)
         if chunk is not None and not self.by_row:
@@ -397,6 +419,9 @@ class StreamedData:
         self._check_lengths(n_rows)
         self.n_rows: int = self.sources[0].n_rows
         first = self.head(1)
+        for source in self.sources:
+            for name in source.names:
+                _check_rows(source.label, name, first.get(name))
         self.formats = {
             name: Format(rows.dtype.newbyteorder("="), rows.shape[1:])
             for name, rows in first.items()

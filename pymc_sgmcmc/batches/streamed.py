@@ -104,6 +104,11 @@ class StreamedBatches:
             self._ahead = ReadAhead(partial(next, self._windows))
         return window
 
+    def infinite(self) -> list[str]:
+        """Names of the containers that hold infinite values among the rows at hand."""
+        rows = {} if self._window is None else self._window.rows
+        return [name for name, a in rows.items() if a.dtype.kind == "f" and np.isinf(a).any()]
+
     def complaint(self) -> str | None:
         """What is wrong with the order of the rows read so far, if anything: told once."""
         complaint = None if self._complained else self._order.complaint

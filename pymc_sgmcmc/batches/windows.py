@@ -99,7 +99,7 @@ def shuffled_windows(
         windows = window_ranges(data, rng)
         seeds = rng.integers(2**63, size=len(windows))
         passage = Passage(data.sources)
-        start = 0
+        start = n_read = 0
         for ranges, seed in zip(windows, seeds, strict=True):
             size = sum(end - begin for begin, end in ranges)
             pieces = (piece for begin, end in ranges for piece in passage.pieces(begin, end))
@@ -108,6 +108,7 @@ def shuffled_windows(
                 window = Window(rows, epoch, epoch_state, start)
                 if window.n_rows == 0:  # all of it dropped by its loader
                     break
+                n_read += window.n_rows
                 if order_check is not None:
                     order_check.see(window)
                 yield window
@@ -116,6 +117,9 @@ def shuffled_windows(
                     pass
             start += size
         passage.finish()
+        if n_read == 0 and position == 0:
+            labels = ", ".join(source.label for source in data.sources)
+            raise ValueError(f"{labels}: an epoch has no rows, where {data.n_rows} were told.")
         position = 0
 
 
@@ -168,7 +172,8 @@ class OrderCheck:
             moments = np.stack([values.sum(axis=0), np.square(values).sum(axis=0)])
             self._moments.setdefault(name, []).append(moments)
         if len(self._n_rows) > 1:
-            self._judge()
+            with np.errstate(all="ignore"):  # infinite values: nothing can be said of their means
+                self._judge()
 
     def design_effects(self) -> dict[str, tuple[float, float]]:
         """F and the design effect for each container: means over the elements that vary."""

@@ -22,6 +22,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.gradients.arrays import Array, array_value, observed_array
 from pymc_sgmcmc.gradients.row_axis import find_row_axis, sliced_axis
+from pymc_sgmcmc.gradients.source import refuse_nan_in
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
 from pymc_sgmcmc.latents.gradient import LatentGradientSource, latent_gradient_source
 from pymc_sgmcmc.latents.joint import Joint, Latents, find_latents, without_latents
@@ -134,6 +135,8 @@ class LocalModel:
 
     def data(self, new: Mapping[str, np.ndarray] | None) -> tuple[list[np.ndarray], int]:
         """Values for the source's N / n and data, new rows by name, and the number of rows."""
+        if not isinstance(new, Mapping | None):
+            raise ValueError(f"data={new!r} must be a dict of arrays by name.")
         axes = self.axes
         names = {array: self.name_of(array) for array in axes}
         for name in new or {}:
@@ -165,6 +168,16 @@ class LocalModel:
                 f"data: '{name}' has the shape {value.shape}, and {own.shape} in the model: only "
                 f"axis {axis}, the rows, may have another length."
             )
+        if value.dtype.kind not in "biuf":
+            raise ValueError(f"data: '{name}' has the type {value.dtype}: it must be of numbers.")
+        refuse_nan_in(f"data: '{name}'", value)
+        if own.dtype.kind != "f":
+            changed = value.astype(own.dtype) != value
+            if changed.any():
+                raise ValueError(
+                    f"data: '{name}' holds {value[changed].flat[0]}, and in the model it is of the "
+                    f"type {own.dtype}: it must be of whole numbers that this type can hold."
+                )
         return value
 
     @cached_property

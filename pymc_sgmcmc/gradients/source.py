@@ -24,6 +24,7 @@ from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import State, Tensors
+from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.batches.data_sources import StreamedData
 from pymc_sgmcmc.gradients.arrays import Array, array_name, array_value
 from pymc_sgmcmc.gradients.batch_check import check_terms
@@ -223,14 +224,16 @@ class GradientSource:
 
 def refuse_nan(array: Array) -> None:
     """Refuse data that holds NaN, by name."""
-    value = array_value(array)
+    refuse_nan_in(f"The data {array_name(array)}", array_value(array))
+
+
+def refuse_nan_in(name: str, value: np.ndarray) -> None:
+    """Refuse an array that holds NaN."""
     if np.issubdtype(value.dtype, np.floating):
         # pm.set_data masks what is NaN, and a masked sum would skip it
         n_missing = int(np.isnan(np.ma.filled(value, np.nan)).sum())
         if n_missing:
-            raise ValueError(
-                f"The data {array_name(array)} holds {n_missing} NaN values: drop or impute them."
-            )
+            raise ValueError(f"{name} holds {n_missing} NaN values: drop or impute them.")
 
 
 def warn_of_cut_integers(array: Array) -> None:
@@ -250,12 +253,7 @@ def warn_of_cut_integers(array: Array) -> None:
 
 def check_batch_size(batch_size: int, n_rows: int) -> None:
     """Refuse a batch size that is no whole number between 1 and the number of rows."""
-    whole = isinstance(batch_size, int | np.integer) and not isinstance(batch_size, bool)
-    if not whole or not 1 <= batch_size <= n_rows:
-        raise ValueError(
-            f"batch_size={batch_size!r} must be a whole number between 1 and the number of rows, "
-            f"{n_rows}."
-        )
+    whole_number("batch_size", batch_size, 1, n_rows, most_is="the number of rows")
 
 
 def gradient_source(

@@ -25,6 +25,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import State, Tensors
+from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.noise import NoiseStream
 from pymc_sgmcmc.pymc_internals import share_coords
@@ -285,14 +286,6 @@ class Latents(ABC):
         """
 
 
-def whole_number(name: str, value, least: int) -> int:
-    """Refuse what is not a whole number of at least ``least``, by name."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or value < least:
-        raise ValueError(f"{name}={value!r} must be a whole number, at least {least}.")
-    return int(value)
-
-
 def find_latents(model: pm.Model, vars: Sequence) -> list[Variable]:
     """Return the model's random variables that are meant by variables or names."""
     by_name = {rv.name: rv for rv in model.free_RVs}
@@ -306,8 +299,9 @@ def find_latents(model: pm.Model, vars: Sequence) -> list[Variable]:
             raise ValueError(
                 f"latents: '{shown}' is not a free variable of the model. It has: {names}."
             )
-        if rv not in found:
-            found.append(rv)
+        if rv in found:
+            raise ValueError(f"latents: '{rv.name}' is named more than once: name it once.")
+        found.append(rv)
     if not found:
         raise ValueError("latents: the list of variables is empty; leave latents=None.")
     return found

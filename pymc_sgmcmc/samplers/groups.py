@@ -16,6 +16,7 @@ step sizes, whatever the samplers' own orders.
 
 import inspect
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ import pytensor.tensor as pt
 from pymc.model import Model, modelcontext
 
 from pymc_sgmcmc.algorithm import Algorithm, Gradient, Noise, Tensors
-from pymc_sgmcmc.schedules import Schedule, as_schedule, step_sizes
+from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule, step_sizes
 from pymc_sgmcmc.step import Group, SGMCMCStep
 from pymc_sgmcmc.variables import continuous
 
@@ -303,6 +304,32 @@ class Groups(SGMCMCStep):
             **options,
         )
 
+    def checked_schedule(self, step_size: StepSize | Sequence[StepSize]) -> Schedule:
+        """Return the groups' schedules side by side, refusing what is not one for each group.
+
+        Parameters
+        ----------
+        step_size : list of float, Schedule or callable
+            One entry a group.
+
+        Returns
+        -------
+        Schedule
+
+        Raises
+        ------
+        TypeError, ValueError
+            For another number of entries, and as for other steps.
+        """
+        n = len(self.groups)
+        given = step_size.schedules if isinstance(step_size, GroupSchedules) else step_size
+        if not isinstance(given, list | tuple) or len(given) != n:
+            raise ValueError(
+                f"schedule={step_size!r} must be a list of {n} step sizes or schedules, one for "
+                "each group."
+            )
+        return GroupSchedules(tuple(as_schedule(one) for one in given))
+
     @staticmethod
     def _check_disjoint(model: Model, vars: list[list]) -> None:
         for var, count in Counter(var for own in vars for var in own).items():
@@ -313,8 +340,12 @@ class Groups(SGMCMCStep):
 
     def __repr__(self):
         groups = []
-        for group, member in zip(self.groups, self.algorithm.members, strict=True):
-            settings = {"step_size": group.step_size} | group.hyperparameters
+        schedules = self.schedule.schedules  # type: ignore[attr-defined]
+        for group, member, schedule in zip(
+            self.groups, self.algorithm.members, schedules, strict=True
+        ):
+            step_size = getattr(schedule, "value", schedule)
+            settings = {"step_size": step_size} | group.hyperparameters
             shown = ", ".join(f"{name}={value!r}" for name, value in settings.items())
             names = ", ".join(self.vars[i].name for i in member.positions)
             groups.append(f"{group.sampler.__name__}({shown}) of [{names}]")

@@ -8,16 +8,14 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc_sgmcmc.algorithm import Algorithm, State, Tensors
+from pymc_sgmcmc.argument_checks import nonnegative_number
 from pymc_sgmcmc.samplers.splitting import Phase, Thermostat, integrate
 
 
-def check_nonnegative(name: str, value: float) -> None:
-    """Refuse a negative or non-finite hyperparameter by name."""
-    if not (np.isfinite(value) and value >= 0):
-        raise ValueError(
-            f"{name} must be a finite number >= 0, got {value!r}: the injected noise has the "
-            f"variance 2 {name} step_size per update (default 1)."
-        )
+def check_noise(name: str, value: float) -> None:
+    """Refuse a hyperparameter that is no finite number of at least 0, by name."""
+    remedy = f"The injected noise has the variance 2 {name} step_size per update (default 1)."
+    nonnegative_number(name, value, remedy)
 
 
 def momentum(theta: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
@@ -44,7 +42,7 @@ class ThermostatAlgorithm(Algorithm):
     statistics = ("kinetic_temperature", "thermostat")
 
     def __post_init__(self):
-        check_nonnegative("diffusion", self.diffusion)
+        check_noise("diffusion", self.diffusion)
 
     def update(self, theta, state, gradient, h, noise):
         theta, p, xi = integrate(

@@ -24,6 +24,7 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc_sgmcmc.algorithm import Algorithm
+from pymc_sgmcmc.argument_checks import positive_number, real_number, true_or_false
 from pymc_sgmcmc.step import SGMCMCStep
 
 
@@ -36,16 +37,11 @@ class PreconditionedLangevin(Algorithm):
     gamma: bool = False
 
     def __post_init__(self):
-        if not 0 <= self.alpha < 1:
-            raise ValueError(
-                f"alpha must lie in [0, 1), got {self.alpha!r}: V is then the mean of about "
-                "1 / (1 - alpha) squared gradients (default 0.99)."
-            )
-        if not (np.isfinite(self.lam) and self.lam > 0):
-            raise ValueError(
-                f"lam must be positive and finite, got {self.lam!r}: the preconditioner is at most "
-                "1 / lam (default 1e-5)."
-            )
+        remedy = "V is the mean of about 1 / (1 - alpha) squared gradients (default 0.99)."
+        real_number("alpha", self.alpha, "a number in [0, 1)", lambda x: 0 <= x < 1, remedy)
+        remedy = "The preconditioner is at most 1 / lam (default 1e-5)."
+        positive_number("lam", self.lam, remedy)
+        true_or_false("gamma", self.gamma)
 
     def init(self, theta, rng):
         return {"V": [np.zeros_like(t) for t in theta]}

@@ -28,7 +28,7 @@ import pytensor.tensor as pt
 
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.samplers.conversions import FromMomentumDecay
-from pymc_sgmcmc.samplers.momentum import check_nonnegative, mean_square, momentum
+from pymc_sgmcmc.samplers.momentum import check_noise, mean_square, momentum
 from pymc_sgmcmc.samplers.splitting import EULER, SYMMETRIC, Phase, fixed_friction, integrate
 from pymc_sgmcmc.step import SGMCMCStep
 
@@ -43,7 +43,7 @@ class HamiltonianEuler(Algorithm):
     statistics = ("kinetic_temperature",)
 
     def __post_init__(self):
-        check_nonnegative("friction", self.friction)
+        check_noise("friction", self.friction)
 
     def init(self, theta, rng):
         return {"p": momentum(theta, rng)}

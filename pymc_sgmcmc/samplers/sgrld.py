@@ -35,6 +35,7 @@ from pymc.model import Model
 from pytensor.graph.traversal import ancestors
 
 from pymc_sgmcmc.algorithm import Algorithm
+from pymc_sgmcmc.argument_checks import positive_number
 from pymc_sgmcmc.gradients.arrays import evaluate
 from pymc_sgmcmc.step import SGMCMCStep
 
@@ -68,10 +69,7 @@ class ExpandedMean(Algorithm):
     def __post_init__(self):
         if isinstance(self.concentration, tuple) or self.concentration is None:
             return
-        if not (np.isfinite(self.concentration) and self.concentration > 0):
-            raise ValueError(
-                f"concentration must be a positive finite number, got {self.concentration!r}."
-            )
+        positive_number("concentration", self.concentration)
 
     def _each(self, theta) -> tuple:
         A = self.concentration

@@ -21,6 +21,7 @@ from pymc.exceptions import SamplingError
 from pymc.step_methods.compound import flatten_steps
 from xarray import Dataset, DataTree
 
+from pymc_sgmcmc.argument_checks import real_number, true_or_false
 from pymc_sgmcmc.pymc_internals import saves_state
 from pymc_sgmcmc.run.chains import Run
 from pymc_sgmcmc.run.plain import from_plain, load, save, to_plain
@@ -99,11 +100,10 @@ class ZarrStore(BaseTrace):
         dtype: Any = None,
     ):
         self.path = Path(path)
-        self.overwrite = overwrite
+        self.overwrite = true_or_false("overwrite", overwrite)
         self._recorder: StoredDraws | None = None
-        if not seconds >= 0:
-            raise ValueError(f"seconds={seconds!r} must be a number of seconds, at least 0.")
-        self.seconds = float(seconds)
+        length = "a number of seconds, at least 0"
+        self.seconds = real_number("seconds", seconds, length, lambda x: x >= 0)
         self.dtype = None if dtype is None else np.dtype(dtype)
         if self.dtype is not None and self.dtype.kind != "f":
             raise ValueError(f"dtype={dtype!r} must be a real type, such as 'float32'.")
@@ -162,6 +162,11 @@ class ZarrStore(BaseTrace):
             raise ImportError(f"A store needs zarr 3.1 or later, and this is {zarr.__version__}.")
         if resume and self.overwrite:
             raise ValueError("resume=True and ZarrStore(overwrite=True) contradict each other.")
+        for place in (self.path, *self.path.parents):
+            if place.exists() and not place.is_dir():
+                raise FileExistsError(
+                    f"{self.path} cannot be a folder: {place} is a file. Choose another path."
+                )
         if self.path.exists() and not self.exists and any(self.path.iterdir()):
             raise FileExistsError(
                 f"{self.path} holds something that is no run of this package. Choose another path."

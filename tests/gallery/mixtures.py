@@ -2,6 +2,7 @@
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 
 from gallery.forms import accepted
 from gallery.rows import COORDS, COUNT, FEATURES, REAL, WITH_ZEROS, X, new_rows
@@ -49,6 +50,16 @@ def mixture_of_regressions():
 
 
 @accepted()
+def weights_by_row():
+    with pm.Model() as model:
+        gate = pm.Normal("gate", 0, 1, shape=(FEATURES, 2))
+        w = pm.math.softmax(pt.dot(X, gate), axis=-1)
+        mu = pm.Normal("mu", [-1.0, 1.0], 1, shape=2)
+        pm.NormalMixture("y", w=w, mu=mu, sigma=1.0, observed=REAL)
+    return model
+
+
+@accepted()
 def zero_inflated_poisson():
     with pm.Model() as model:
         mu = pm.math.exp(pm.math.dot(X, pm.Normal("w", 0, 1, shape=FEATURES)))
@@ -57,8 +68,27 @@ def zero_inflated_poisson():
 
 
 @accepted()
+def zero_inflated_poisson_with_predictors():
+    with pm.Model() as model:
+        mu = pm.math.exp(pm.math.dot(X, pm.Normal("w", 0, 1, shape=FEATURES)))
+        psi = pm.math.sigmoid(pm.math.dot(X, pm.Normal("v", 0, 1, shape=FEATURES)))
+        pm.ZeroInflatedPoisson("y", psi=psi, mu=mu, observed=COUNT)
+    return model
+
+
+@accepted()
 def hurdle_gamma():
     with pm.Model() as model:
         alpha, beta = pm.Gamma("alpha", 2, 1), pm.Gamma("beta", 2, 1)
         pm.HurdleGamma("y", psi=pm.Beta("psi", 1, 1), alpha=alpha, beta=beta, observed=WITH_ZEROS)
+    return model
+
+
+@accepted()
+def hurdle_negative_binomial_with_predictors():
+    with pm.Model() as model:
+        mu = pm.math.exp(pm.math.dot(X, pm.Normal("w", 0, 1, shape=FEATURES)))
+        psi = pm.math.sigmoid(pm.math.dot(X, pm.Normal("v", 0, 1, shape=FEATURES)))
+        alpha = pm.Exponential("alpha", 1)
+        pm.HurdleNegativeBinomial("y", psi=psi, mu=mu, alpha=alpha, observed=COUNT)
     return model

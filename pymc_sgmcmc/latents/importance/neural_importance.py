@@ -20,6 +20,7 @@ from pytensor.gradient import disconnected_grad
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
+from pymc_sgmcmc.argument_checks import nonnegative_number, true_or_false
 from pymc_sgmcmc.latents.importance.recognition import (
     CustomRecognition,
     Inverted,
@@ -112,16 +113,14 @@ class NeuralImportance(Latents):
         super().__init__(vars, n_samples)
         if self.n_samples < 2:
             raise ValueError("n_samples=1 gives every draw the weight 1: take at least 2.")
-        if not (np.isfinite(learning_rate) and learning_rate >= 0):
-            raise ValueError(f"learning_rate={learning_rate!r} must be a finite number >= 0.")
         if proposal is not None and weights is None:
             raise ValueError("proposal= needs weights=, a dict of its initial arrays.")
         if proposal is not None and autoregressive:
             raise ValueError("autoregressive=True is for the default network: leave out proposal=.")
         self.proposal = proposal
         self.weights = weights
-        self.autoregressive = autoregressive
-        self.learning_rate = float(learning_rate)
+        self.autoregressive = true_or_false("autoregressive", autoregressive)
+        self.learning_rate = nonnegative_number("learning_rate", learning_rate)
 
     def check(self, joint):
         self._network(joint)
