@@ -62,7 +62,8 @@ def test_numbers_are_positive_and_ratios_are_those_of_times(measured):
         faster = base["us an update"] / rows[section]["us an update"]
         assert shown[section]["ours, x default"] == pytest.approx(faster)
         assert shown[section]["by hand, x default"] > 0
-    assert 0.5 < rows["bias"]["sd ratio"] < 1.5  # what its error says is for the full size
+    # 2 chains, 800 updates of which about 20 make an independent draw, 16 elements: sd 0.02
+    assert 0.9 < rows["bias"]["sd ratio"] < 1.1
     for limit in ("memory, % of copy", "arithmetic, % of matmul", "compile s, PyTensor", "XLA"):
         assert rows["speed"][limit] > 0
 

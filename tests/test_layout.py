@@ -29,10 +29,13 @@ gradients
 batches
 noise
 algorithm schedules backends pymc_internals
+argument_checks
 """
 """The way of the data, downwards: a part knows those of lower lines, and of its own only these."""
 WITHIN_A_LINE = {("step", "docstrings"), ("step", "variables"), ("chain", "pacing")}
-SAMPLERS_KNOW = {"step", "variables", "algorithm", "schedules", "noise", "backends"}
+SAMPLERS_KNOW = {
+    *("step", "variables", "algorithm", "schedules", "noise", "backends", "argument_checks"),
+}
 """Neither the model nor the data, though both lie below them."""
 EXCEPTIONS = {
     # The numbers in a Dirichlet prior are expressions, to be evaluated.
