@@ -37,6 +37,19 @@ def batch_ndim(var: Variable) -> int:
     return var.ndim - getattr(var.owner.op, "ndim_supp", 0)
 
 
+def _separate_axes(var: Variable) -> list[int]:
+    """Axes along which the elements of a variable are separate draws."""
+    dims = getattr(var.type, "dims", None)
+    if dims is None:
+        return list(range(batch_ndim(var)))
+    while var.owner.inputs and not hasattr(var.owner.op, "core_dims"):  # a transposed one
+        var = var.owner.inputs[0]
+        if var.owner is None:
+            return list(range(len(dims)))
+    spanned = var.owner.op.core_dims[-1]
+    return [axis for axis, dim in enumerate(dims) if dim not in spanned]
+
+
 def _named_axes(model: pm.Model, rv: Variable) -> list[tuple[str | None, int]]:
     """(name or None, length) of each axis; an unnamed axis takes a data container's dim name."""
     shape = shape_of(observed_array(model, rv))
@@ -114,7 +127,7 @@ def find_row_axis(
             "minibatch_dim=, or dims= to the observed variable."
         )
     for rv, axis in row_axis.axes.items():
-        if axis >= batch_ndim(rv):
+        if axis not in _separate_axes(rv):
             raise ValueError(
                 f"The observed variable '{rv.name}' is not conditionally independent along "
                 f"{row_axis}: one draw of its distribution spans it (a multivariate normal, a "
@@ -142,7 +155,7 @@ def _only_candidate(
     free_lengths |= {int(n) for n in evaluate(*(model.dim_lengths[dim] for dim in free_dims))}
     candidates: list[tuple[str | None, int]] = []
     for rv, labels in axes.items():
-        for name, length in labels[: batch_ndim(rv)]:
+        for name, length in (labels[axis] for axis in _separate_axes(rv)):
             taken = name in free_dims if name else rv.ndim > 1 and length in free_lengths
             if length > 1 and not taken and (name, length) not in candidates:
                 candidates.append((name, length))

@@ -26,7 +26,13 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.algorithm import State, Tensors
 from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.batches.data_sources import StreamedData
-from pymc_sgmcmc.gradients.arrays import Array, array_name, array_value
+from pymc_sgmcmc.gradients.arrays import (
+    Array,
+    array_name,
+    array_value,
+    has_named_dims,
+    tensor_model,
+)
 from pymc_sgmcmc.gradients.batch_check import check_terms
 from pymc_sgmcmc.gradients.minibatch import batched_terms
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
@@ -313,6 +319,9 @@ def gradient_source(
         )
     if data is not None and batch_size is None:
         raise ValueError("data= needs batch_size= too, and a model without pm.Minibatch.")
+    if has_named_dims(model):
+        model = tensor_model(model)
+        vars = [v for v in model.value_vars if v.name in {var.name for var in vars}]
     if minibatches:
         parts = _written_with_minibatch(model)
     elif batch_size is not None:

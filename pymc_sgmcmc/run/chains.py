@@ -22,6 +22,7 @@ from pymc.step_methods.compound import flatten_steps
 from pymc.util import RandomGeneratorState, random_generator_from_state
 from pytensor.graph.replace import vectorize_graph
 
+from pymc_sgmcmc.gradients.arrays import has_named_dims, tensor_model
 from pymc_sgmcmc.gradients.start_check import BadStart
 from pymc_sgmcmc.run.plain import from_plain, to_plain
 from pymc_sgmcmc.step import SGMCMCStep
@@ -144,8 +145,12 @@ class Run:
         values = self.model.value_vars
         derived = [v for v in self.recorded.vars if v not in values]
         if derived and self._record is None:
-            many = [v.type.clone(shape=(TILE, *v.type.shape))(v.name) for v in values]
-            outs = vectorize_graph(derived, dict(zip(values, many, strict=True)))
+            inputs, outs = values, derived
+            if has_named_dims(self.model):
+                plain = tensor_model(self.model)
+                inputs, outs = plain.value_vars, plain.tensors(derived)
+            many = [v.type.clone(shape=(TILE, *v.type.shape))(v.name) for v in inputs]
+            outs = vectorize_graph(outs, dict(zip(inputs, many, strict=True)))
             self._record = pytensor.function(many, outs, on_unused_input="ignore")
         n = len(next(iter(points.values())))
         columns: dict[str, list] = {v.name: [] for v in derived}
