@@ -50,11 +50,6 @@ def categorical():
 
 
 @accepted(ROW_DIM)
-def categorical_with_groups():
-    return built("three ~ x + (1|g)", "categorical")
-
-
-@accepted(ROW_DIM)
 def cumulative():
     return built("kind ~ x", "cumulative")
 

@@ -37,11 +37,6 @@ def group_slopes_centred():
 
 
 @accepted(ROW_DIM)
-def crossed_groups():
-    return built("y ~ x + (1|g) + (1|h)")
-
-
-@accepted(ROW_DIM)
 def b_splines():
     return built("y ~ bs(u, df=6)")
 

@@ -29,17 +29,6 @@ def mixture_of_components():
 
 
 @accepted()
-def mixture_of_families():
-    """A list of different distributions."""
-    with pm.Model() as model:
-        w = pm.Dirichlet("w", np.ones(2))
-        mu = pm.Normal("mu")
-        parts = [pm.Normal.dist(mu, 1), pm.StudentT.dist(nu=3, mu=mu, sigma=4)]
-        pm.Mixture("y", w=w, comp_dists=parts, observed=REAL)
-    return model
-
-
-@accepted()
 def mixture_of_regressions():
     with pm.Model() as model:
         w = pm.Dirichlet("w", np.ones(2))
@@ -56,6 +45,19 @@ def weights_by_row():
         w = pm.math.softmax(pt.dot(X, gate), axis=-1)
         mu = pm.Normal("mu", [-1.0, 1.0], 1, shape=2)
         pm.NormalMixture("y", w=w, mu=mu, sigma=1.0, observed=REAL)
+    return model
+
+
+@accepted("obs")
+def outliers_marginalised():
+    """Good and bad points, weighted in a potential."""
+    with pm.Model(coords=COORDS) as model:
+        slope, spread = pm.Normal("slope", 0, 2), pm.HalfNormal("spread", 5)
+        share = pm.Beta("share", 2, 8)
+        good = pm.logp(pm.Normal.dist(slope * X[:, 0], 0.5), REAL)
+        bad = pm.logp(pm.Normal.dist(0, 0.5 + spread), REAL)
+        logp = pm.math.logaddexp(pm.math.log1p(-share) + good, pm.math.log(share) + bad)
+        pm.Potential("y", logp, dims="obs")
     return model
 
 

@@ -64,16 +64,6 @@ def hsgp_on_numpy():
     return model
 
 
-@accepted()
-def hsgp_periodic():
-    with pm.Model() as model:
-        cov = pm.gp.cov.Periodic(1, period=0.4, ls=pm.InverseGamma("scale", 5, 2))
-        gp = pm.gp.HSGPPeriodic(m=5, scale=pm.HalfNormal("amplitude", 1), cov_func=cov)
-        f = gp.prior("f", X=INPUT)
-        pm.Normal("y", f, pm.Exponential("sigma", 1), observed=REAL)
-    return model
-
-
 @accepted("obs", new_data=new_rows(x="x", target="real"))
 def piecewise_linear():
     """A trend that bends at knots."""
