@@ -354,7 +354,7 @@ def test_caution_is_the_members(regression):
     absorbed = calm | {"msgnht_s_2_thermostat": 9.0}
     assert step.algorithm.caution(calm, 4, shuffled=True) is None
     message = step.algorithm.caution(absorbed, 4, shuffled=True)
-    assert message.startswith("MSGNHT_S_2: the thermostat (9)")
+    assert message.startswith("MSGNHT_S_2: minibatch noise has raised the thermostat (9)")
 
 
 # ---- refusals ------------------------------------------------------------------------------
