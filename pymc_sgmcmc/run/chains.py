@@ -93,8 +93,8 @@ class Run:
     store: Any = None
     seed: Any = None
     """As it was given, as plain values."""
-    chains_together: int = 1
-    """Chains of one runner."""
+    together: bool = False
+    """Whether one runner advances all chains."""
     fresh: Any = None
     """The step's state before its first chain."""
     recorder: NDArray | None = field(default=None, repr=False)
@@ -104,6 +104,11 @@ class Run:
     @property
     def n_chains(self) -> int:
         return len(self.starts)
+
+    @property
+    def chains_together(self) -> int:
+        """Chains of one runner."""
+        return self.n_chains if self.together else 1
 
     @property
     def wants_warmup(self) -> bool:
