@@ -3,7 +3,7 @@
 import itertools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from typing import Any, Literal
@@ -31,7 +31,7 @@ from pymc_sgmcmc.run.arguments import (
     seeded,
     whole_step,
 )
-from pymc_sgmcmc.run.chains import Run, Stopped
+from pymc_sgmcmc.run.chains import Event, Run, Stopped
 from pymc_sgmcmc.run.collect import collect
 from pymc_sgmcmc.run.engines import engine_of
 from pymc_sgmcmc.run.progress import Progress
@@ -359,14 +359,34 @@ def sample_from_init(
         idata_kwargs=idata_kwargs,
         settings=settings,
     )
-    memory = None
+    progress = Progress(step, chains, draws, tune, progressbar, progressbar_theme)
+    try:
+        tree = _advanced(run, engine, convert, progress, callback)
+    finally:
+        if store is not None:
+            store.release()
+    _log.info(summary(run, tree))
+    if compute_convergence_checks:
+        check_convergence(tree, model)
+    return tree
+
+
+def _advanced(
+    run: Run,
+    engine: Generator[Event],
+    convert: Callable[..., DataTree],
+    progress: Progress,
+    callback: Callable | None,
+) -> DataTree:
+    """Have the engine advance all chains, and return what was drawn."""
+    store, memory = run.store, None
     if store is None:
         memory = Memory(run)
     else:
         example = convert(Memory.example(run), seconds=0.0)
         for message in store.begin(run, example):
             _log.warning(message)
-        if min(store.n_draws) >= draws:
+        if min(store.n_draws) >= run.draws:
             engine.close()
     began = time.perf_counter()
 
@@ -374,13 +394,11 @@ def sample_from_init(
         seconds = time.perf_counter() - began
         if memory is not None:
             return convert(memory, seconds=seconds)
-        assert store is not None
         with suppress(OSError):  # a full disk can be read
             store.add_seconds(seconds)
         return store.to_datatree()
 
     stops: list[Stopped] = []
-    progress = Progress(step, chains, draws, tune, progressbar, progressbar_theme)
     try:
         with closing(engine):
             # The bar has a thread, and no process should be forked beside one.
@@ -393,12 +411,8 @@ def sample_from_init(
         salvage(error, result)
         raise
     try:
-        tree = result()
+        return result()
     except SamplingError as error:
         if not stops:
             raise
         raise SamplingError(f"{error} {stops[0].message}") from None
-    _log.info(summary(run, tree))
-    if compute_convergence_checks:
-        check_convergence(tree, model)
-    return tree

@@ -214,7 +214,7 @@ def test_names_and_repeated_variables():
     for vars in ["mu", ["mu"]]:
         with pytest.raises(ValueError, match=r"'mu' is a name.*model\['mu'\]"):
             make(model=model, vars=vars)
-    with pytest.raises(ValueError, match="vars names 'mu' 2 times"):
+    with pytest.raises(ValueError, match="vars lists 'mu' 2 times"):
         make(model=model, vars=[model["mu"], model["mu"]])
 
 

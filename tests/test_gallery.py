@@ -185,3 +185,10 @@ def test_a_wrong_gradient_is_seen():
             assert max(found.values()) > 1e4, array.name
             names.append(array.name)
     assert set(names) == {"floor", "county", "target"}
+
+
+def test_enough_forms():
+    forms = [*ACCEPTED, *REFUSED]
+    n_bambi = sum(name.startswith("bambi") for name in forms)
+    assert n_bambi >= 25
+    assert len(forms) - n_bambi >= 60

@@ -271,17 +271,17 @@ class Broken(Exception):
 
 
 def test_an_error_in_a_draw_leaves_the_store_whole(model, expected, path, small_chunks):
-    broken = [True]
+    fault = path.with_name("fault")  # outside: what a schedule holds is part of the run
 
     def schedule(update):
-        if update == 3 * (TUNE + 6) + 1 and broken[0]:
+        if update == 3 * (TUNE + 6) + 1 and fault.exists():
             raise Broken
         return 0.005
 
     step = small_step(model, step_size=schedule)
     for method in ("sequential", "parallel"):
         shutil.rmtree(path, ignore_errors=True)
-        broken[0] = True
+        fault.touch()
         with pytest.raises((Broken, SamplingError)) as caught:
             small_run(model, step, trace=path, chain_method=method, cores=2)
         assert Broken in (type(caught.value), type(caught.value.__cause__))
@@ -289,7 +289,7 @@ def test_an_error_in_a_draw_leaves_the_store_whole(model, expected, path, small_
         kept = caught.value.idata.posterior.sizes["draw"]
         # side by side, the other chain may not have got as far
         assert kept == 6 if method == "sequential" else 0 < kept <= 6
-        broken[0] = False
+        fault.unlink()
         whole = small_run(model, step, trace=path, resume=True)
         np.testing.assert_array_equal(whole.posterior["w"], expected.posterior["w"])
 
@@ -332,7 +332,7 @@ def test_killed_at_random_moments(model, step, path, method):
 def test_two_processes_do_not_write_one_chain(model, step, path, monkeypatch):
     small_run(model, step, trace=path, callback=stop_at(TUNE + 2))
     monkeypatch.setattr(lock, "SECONDS_FOR_LOCK", 0.1)
-    held = lock.Lock(path / ".sampler" / "chains_0_0.lock")
+    held = lock.Lock(path / ".sampler" / "chains_0_0.lock", "these chains")
     held.acquire()
     with pytest.raises(RuntimeError, match="another process is still writing"):
         small_run(model, step, trace=path, resume=True)

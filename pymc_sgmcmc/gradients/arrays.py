@@ -1,6 +1,7 @@
 """The arrays of a model: data containers and constants, and what follows from them alone."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -75,7 +76,22 @@ def leaf_arrays(
 
 def dims_of(model: pm.Model, var: Variable) -> tuple[str | None, ...]:
     """Dim names of a variable's axes, None where they have none."""
-    return tuple(model.named_vars_to_dims.get(var.name) or (None,) * var.ndim)
+    of_itself = getattr(var.tag, "dims", None)  # a constant of pymc.dims
+    return tuple(of_itself or model.named_vars_to_dims.get(var.name) or (None,) * var.ndim)
+
+
+def has_named_dims(model: pm.Model) -> bool:
+    """Whether any of a model's variables is one of `pymc.dims`."""
+    variables = [*model.named_vars.values(), *model.rvs_to_values.values()]
+    return any(hasattr(var.type, "dims") for var in variables)
+
+
+def tensor_model(model: pm.Model) -> Any:
+    """Return a model of `pymc.dims` with plain tensors in the place of its values and data."""
+    # Imported here: PyTensor's named dims add to the rewrites of everything that is compiled.
+    from pymc_sgmcmc.gradients.named_dims import TensorModel
+
+    return TensorModel(model)
 
 
 def arrays_of(
@@ -101,4 +117,5 @@ def shape_of(var: Variable) -> tuple[int, ...]:
         return array_value(var).shape
     if None not in var.type.shape:
         return var.type.shape
-    return tuple(int(n) for n in evaluate(var.shape)[0])
+    lengths = evaluate(*var.shape) if isinstance(var.shape, tuple) else evaluate(var.shape)[0]
+    return tuple(int(n) for n in lengths)

@@ -31,6 +31,7 @@ from pymc_sgmcmc.gradients.arrays import (
     observed_array,
     shape_of,
 )
+from pymc_sgmcmc.gradients.refusals import dependent_rows
 from pymc_sgmcmc.gradients.resize import folded, resized
 from pymc_sgmcmc.gradients.row_axis import RowAxis, batch_ndim, sliced_axis
 
@@ -143,13 +144,20 @@ def batched_terms(
 
     for rv, axis in row_axis.axes.items():
         cut(observed_array(model, rv), axis)
+    length = model.dim_lengths.get(row_axis.name)
+    if isinstance(length, SharedVariable):  # else it is a number like others
+        batch[length] = index.shape[0].astype(length.dtype)
+    named_dims = not isinstance(model, pm.Model)
     variables = [*latents, *row_axis.axes, *potentials]
     values = [observed_values[rv] for rv in row_axis.axes]
     folds = folded([*variables, *values], row_axis.length, model.free_RVs)
-    for var in variables:
-        cut_all(arrays_of(model, var, folds))
-    if not cuts:
-        raise ValueError(f"No array of the model has rows along {row_axis}: give dims= to pm.Data.")
+    for var in [] if named_dims else variables:
+        try:
+            cut_all(arrays_of(model, var, folds))
+        except ValueError as error:  # an array of all rows by all rows
+            full = _full_term(model, var)
+            reason = dependent_rows(model, var, full, row_axis, row_axis.length)
+            raise reason or error from error
 
     # Free variables are cut off first, so that data inside their priors stays whole.
     free = {rv: rv.type(rv.name) for rv in model.free_RVs if rv not in latents}
@@ -167,7 +175,7 @@ def batched_terms(
         return out
 
     def with_captured(logp: TensorVariable) -> TensorVariable:
-        """Cut the arrays that the functions of a `pm.CustomDist` have captured too."""
+        """Cut what is not yet: arrays that the functions of a `pm.CustomDist` have captured."""
         captured = folded([logp], row_axis.length, stop=[])
         cut_all(leaf_arrays([logp], [], captured))
         replace = {v: batch.get(c, c) for v, c in captured.items()}
@@ -181,6 +189,9 @@ def batched_terms(
     parts: list[tuple[Variable, TensorVariable, int]] = []
     batch_rvs = {}
     for rv, value in [*latents.items(), *((rv, batch_values[rv]) for rv in row_axis.axes)]:
+        if named_dims:  # PyMC resizes random variables of plain tensors only
+            parts.append((rv, with_captured(_full_term(model, rv)), row_axis.axes[rv]))
+            continue
         batch_rv = for_batch(rv, batch_values)
         if rv in latents:
             size = (index.shape[0], *value.type.shape[1 : batch_ndim(rv)])
@@ -199,7 +210,12 @@ def batched_terms(
             batch_rvs[rv] = batch_rv
     for potential in potentials:
         axis = _row_axis_of_potential(model, potential, row_axis)
-        parts.append((potential, for_batch(potential, batch_values), axis))
+        if named_dims:
+            parts.append((potential, with_captured(_full_term(model, potential)), axis))
+        else:
+            parts.append((potential, for_batch(potential, batch_values), axis))
+    if not cuts:
+        raise ValueError(f"No array of the model has rows along {row_axis}: give dims= to pm.Data.")
     observed = [pt.moveaxis(batch_values[rv], axis, 0) for rv, axis in row_axis.axes.items()]
     replaced = clone_replace(
         [*(logp for _, logp, _ in parts), *batch_rvs.values(), *observed],

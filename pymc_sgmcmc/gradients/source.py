@@ -26,7 +26,13 @@ from pytensor.tensor.variable import TensorConstant, TensorVariable
 from pymc_sgmcmc.algorithm import State, Tensors
 from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.batches.data_sources import StreamedData
-from pymc_sgmcmc.gradients.arrays import Array, array_name, array_value
+from pymc_sgmcmc.gradients.arrays import (
+    Array,
+    array_name,
+    array_value,
+    has_named_dims,
+    tensor_model,
+)
 from pymc_sgmcmc.gradients.batch_check import check_terms
 from pymc_sgmcmc.gradients.minibatch import CutArray, batched_terms
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
@@ -327,16 +333,19 @@ def gradient_source(
     [(100, 10)]
     """
     variables = [*model.free_RVs, *model.observed_RVs, *model.potentials]
-    minibatches = any(uses_minibatch(model, var) for var in variables)
+    minibatches = [var for var in variables if uses_minibatch(model, var)]
     if batch_size is None and minibatch_dim is not None:
         raise ValueError(f"minibatch_dim='{minibatch_dim}' needs batch_size= too.")
     if batch_size is not None and minibatches:
         raise ValueError(
-            f"batch_size={batch_size!r} and pm.Minibatch in the model: use one of them "
-            "(batch_size= leaves the model whole for predictions and is preferred)."
+            f"batch_size={batch_size!r} and pm.Minibatch in '{minibatches[0].name}': use one of "
+            "them (batch_size= leaves the model whole for predictions and is preferred)."
         )
     if data is not None and batch_size is None:
         raise ValueError("data= needs batch_size= too, and a model without pm.Minibatch.")
+    if has_named_dims(model):
+        model = tensor_model(model)
+        vars = [v for v in model.value_vars if v.name in {var.name for var in vars}]
     if minibatches:
         parts = _written_with_minibatch(model)
     elif batch_size is not None:
@@ -417,7 +426,15 @@ def _written_with_minibatch(model: Model):
                 f"The observed variable '{rv.name}' uses pm.Minibatch without total_size=: its "
                 "likelihood would count the batch alone. Pass total_size=<number of rows>."
             )
-    likelihood = sum_of(model.logp(vars=model.observed_RVs, sum=False))
+    terms = model.logp(vars=model.observed_RVs, sum=False)
+    for rv, term in zip(model.observed_RVs, terms, strict=True):
+        if len({node.inputs[-1] for node in _minibatch_nodes([term])}) > 1:
+            raise ValueError(
+                f"The observed variable '{rv.name}' depends on separate pm.Minibatch calls, which "
+                "draw different rows each: what belongs together would not meet. Make one "
+                "pm.Minibatch(x, y, batch_size=...) of all its arrays."
+            )
+    likelihood = sum_of(terms)
     prior = model.logp(vars=[*model.free_RVs, *model.potentials])
     nodes = _minibatch_nodes([likelihood, prior])
     drawn: dict[Variable, dict[Variable, None]] = {}  # together, by the generator they share

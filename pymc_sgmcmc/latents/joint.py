@@ -26,6 +26,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import State, Tensors
 from pymc_sgmcmc.argument_checks import whole_number
+from pymc_sgmcmc.gradients.arrays import has_named_dims
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.noise import NoiseStream
 from pymc_sgmcmc.pymc_internals import share_coords
@@ -288,6 +289,11 @@ class Latents(ABC):
 
 def find_latents(model: pm.Model, vars: Sequence) -> list[Variable]:
     """Return the model's random variables that are meant by variables or names."""
+    if has_named_dims(model):
+        raise ValueError(
+            "latents= does not work with variables of pymc.dims yet: write this model with the "
+            "distributions of pymc itself (pm.Normal(..., dims=) for pmd.Normal)."
+        )
     by_name = {rv.name: rv for rv in model.free_RVs}
     values = {model.rvs_to_values[rv]: rv for rv in model.free_RVs}
     found = []

@@ -8,6 +8,7 @@ from gallery import (
     bambi_families,
     bambi_formulas,
     custom_distributions,
+    design_matrices,
     discrete_choice,
     hierarchies,
     local_latents,
@@ -27,6 +28,7 @@ from gallery import (
 
 MODULES = [
     regression,
+    design_matrices,
     hierarchies,
     ordinal,
     mixtures,

@@ -40,5 +40,35 @@ def vonmises():
 
 
 @accepted(ROW_DIM)
+def asymmetric_laplace():
+    return built("y ~ x", "asymmetriclaplace")
+
+
+@accepted(ROW_DIM)
+def categorical():
+    return built("three ~ x + z", "categorical")
+
+
+@accepted(ROW_DIM)
 def cumulative():
     return built("kind ~ x", "cumulative")
+
+
+@accepted(ROW_DIM)
+def multinomial():
+    return built("counts(n0, n1, n2, n3, n4) ~ x", "multinomial")
+
+
+@accepted(ROW_DIM)
+def dirichlet_multinomial():
+    return built("counts(n0, n1, n2, n3, n4) ~ x", "dirichlet_multinomial")
+
+
+@accepted(ROW_DIM)
+def zero_inflated_poisson():
+    return built(["count ~ x", "psi ~ z"], "zero_inflated_poisson")
+
+
+@accepted(ROW_DIM)
+def hurdle_poisson():
+    return built("count ~ x", "hurdle_poisson")

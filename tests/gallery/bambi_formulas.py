@@ -37,13 +37,43 @@ def group_slopes_centred():
 
 
 @accepted(ROW_DIM)
-def crossed_groups():
-    return built("y ~ x + (1|g) + (1|h)")
+def b_splines():
+    return built("y ~ bs(u, df=6)")
+
+
+@accepted(ROW_DIM)
+def hsgp():
+    return built("y ~ 0 + hsgp(u, m=6, c=1.5)")
+
+
+@accepted(ROW_DIM)
+def hsgp_by_group():
+    return built("y ~ 0 + hsgp(u, by=g, m=6, c=1.5)")
 
 
 @accepted(ROW_DIM)
 def offset():
     return built("count ~ x + offset(log(exposure))", "poisson")
+
+
+@accepted(ROW_DIM)
+def proportion():
+    return built("p(successes, trials) ~ x", "binomial")
+
+
+@accepted(ROW_DIM)
+def censored():
+    return built("censored(clipped, status) ~ x")
+
+
+@accepted(ROW_DIM)
+def truncated():
+    return built("truncated(inside, -2, 2) ~ x")
+
+
+@accepted(ROW_DIM)
+def weighted():
+    return built("weighted(y, weight) ~ x")
 
 
 @accepted(ROW_DIM)

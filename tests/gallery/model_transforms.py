@@ -17,11 +17,6 @@ def _causal():
 
 
 @accepted("obs")
-def after_observe():
-    return pm.observe(_causal(), {"treatment": X[:, 1], "outcome": REAL})
-
-
-@accepted("obs")
 def after_do_and_observe():
     return pm.observe(pm.do(_causal(), {"treatment": X[:, 1]}), {"outcome": REAL})
 

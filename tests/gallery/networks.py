@@ -5,7 +5,7 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from gallery.forms import accepted
-from gallery.rows import BATCH, BINARY, COORDS, FEATURES, REAL, N, X, new_rows
+from gallery.rows import BATCH, BINARY, CLASS, CLASSES, COORDS, FEATURES, REAL, N, X, new_rows
 
 HIDDEN = 2
 
@@ -36,6 +36,16 @@ def network_with_joint_minibatch():
     with pm.Model() as model:
         x, y = pm.Minibatch(X, BINARY.astype("int32"), batch_size=BATCH)
         pm.Bernoulli("y", _network(x), observed=y, total_size=N)
+    return model
+
+
+@accepted()
+def network_of_classes():
+    with pm.Model() as model:
+        w1 = pm.Normal("w1", 0, 1, shape=(FEATURES, HIDDEN))
+        w2 = pm.Normal("w2", 0, 1, shape=(HIDDEN, CLASSES))
+        scores = pt.dot(pt.maximum(pt.dot(X, w1), 0), w2)
+        pm.Categorical("y", logit_p=scores, observed=CLASS)
     return model
 
 

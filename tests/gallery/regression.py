@@ -2,6 +2,7 @@
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 
 from gallery.forms import accepted
 from gallery.rows import (
@@ -11,6 +12,7 @@ from gallery.rows import (
     FEATURES,
     POSITIVE,
     REAL,
+    TABLE,
     TRIALS,
     X,
     new_rows,
@@ -69,6 +71,24 @@ def beta_binomial_with_trials():
         p = pm.math.sigmoid(pm.math.dot(X, pm.Normal("w", 0, 1, shape=FEATURES)))
         kappa = pm.Exponential("kappa", 0.1)
         pm.BetaBinomial("y", n=TRIALS, alpha=p * kappa, beta=(1 - p) * kappa, observed=TRIALS // 2)
+    return model
+
+
+@accepted()
+def multinomial():
+    with pm.Model() as model:
+        w = pm.Normal("w", 0, 1, shape=(FEATURES, TABLE.shape[1]))
+        p = pm.math.softmax(pt.dot(X, w), axis=-1)
+        pm.Multinomial("y", n=TABLE.sum(axis=1), p=p, observed=TABLE)
+    return model
+
+
+@accepted()
+def dirichlet_multinomial():
+    with pm.Model() as model:
+        w = pm.Normal("w", 0, 1, shape=(FEATURES, TABLE.shape[1]))
+        a = pm.math.exp(pt.dot(X, w))
+        pm.DirichletMultinomial("y", n=TABLE.sum(axis=1), a=a, observed=TABLE)
     return model
 
 

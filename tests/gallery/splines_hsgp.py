@@ -56,6 +56,14 @@ def hsgp_linearised():
     return model
 
 
+@accepted()
+def hsgp_on_numpy():
+    with pm.Model() as model:
+        f = _gp().prior("f", X=INPUT)
+        pm.Normal("y", f, pm.Exponential("sigma", 1), observed=REAL)
+    return model
+
+
 @accepted("obs", new_data=new_rows(x="x", target="real"))
 def piecewise_linear():
     """A trend that bends at knots."""

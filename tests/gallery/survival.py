@@ -8,6 +8,7 @@ from gallery.forms import accepted
 from gallery.rows import (
     BINARY,
     COORDS,
+    COUNT,
     FEATURES,
     N_NEW,
     NEW_ROWS,
@@ -69,6 +70,16 @@ def censored_constant_bounds():
     return model
 
 
+@accepted()
+def censored_upper_by_row():
+    with pm.Model() as model:
+        scale = pm.math.exp(pm.math.dot(X, pm.Normal("w", 0, 1, shape=FEATURES)))
+        latent = pm.Weibull.dist(pm.Gamma("alpha", 2, 1), scale)
+        upper = np.where(BINARY == 1, np.inf, POSITIVE)
+        pm.Censored("y", latent, lower=None, upper=upper, observed=POSITIVE)
+    return model
+
+
 @accepted("obs", new_data=new_rows(upper="positive", target="positive"))
 def censored_upper_on_data():
     with pm.Model(coords=COORDS) as model:
@@ -85,6 +96,24 @@ def truncated_constant_bounds():
         mu = pm.math.dot(X, pm.Normal("w", 0, 1, shape=FEATURES))
         parent = pm.Normal.dist(mu, pm.HalfNormal("sigma", 1))
         pm.Truncated("y", parent, lower=-1.5, upper=1.5, observed=np.clip(REAL, -1.4, 1.4))
+    return model
+
+
+@accepted()
+def truncated_gamma():
+    with pm.Model() as model:
+        mu, alpha = pm.math.exp(pm.math.dot(X, pm.Normal("w", shape=FEATURES))), 2.0
+        parent = pm.Gamma.dist(alpha=alpha, beta=alpha / mu)
+        pm.Truncated("y", parent, upper=6.0, observed=np.minimum(POSITIVE, 5.5))
+    return model
+
+
+@accepted()
+def truncated_poisson():
+    """Zeros are never seen."""
+    with pm.Model() as model:
+        mu = pm.math.exp(pm.math.dot(X, pm.Normal("w", 0, 1, shape=FEATURES)))
+        pm.Truncated("y", pm.Poisson.dist(mu), lower=1, observed=COUNT + 1)
     return model
 
 
