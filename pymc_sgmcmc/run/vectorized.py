@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor
 from pymc.blocking import PointType
+from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.util import random_generator_from_state
 from pytensor.link.basic import JITLinker
 
 from pymc_sgmcmc.chain import Chain, SGMCMCState
+from pymc_sgmcmc.gradients.start_check import BadStart
 from pymc_sgmcmc.pacing import FIRST_CALL
 from pymc_sgmcmc.run.chains import Block, Event, Run, run_and_keep
 from pymc_sgmcmc.run.feed import Feeder, bytes_per_update, most_updates
@@ -343,10 +345,21 @@ class VectorizedChains:
             first, at = (call.first + i) * thin, int(small.update[i, c])
             h = self.kernel.step_sizes(first, thin)[at]
             failures[c] = self.chains[c].failure(int(small.variable[i, c]), first + at, h)
+            if first == 0:
+                failures[c] = self._bad_start(int(c)) or failures[c]
         _shorten(failures)
         for c in np.flatnonzero(failures):
             warnings[c, int(np.argmax(nonfinite[c]))] = failures[c]
         return warnings
+
+    def _bad_start(self, c: int) -> SamplerWarning | None:
+        """What to say of a chain whose start has no finite density or gradient."""
+        try:
+            self.chains[c].check_start(self.points[c])
+        except BadStart as error:
+            message = f"{self.kernel.name}, chain {c}: {error}"
+            return SamplerWarning(WarningType.BAD_PARAMS, message, "error", step=0)
+        return None
 
 
 class VectorizedRunner:
