@@ -244,7 +244,7 @@ class SGMCMCStep(BlockedStep):
         Returns
         -------
         point : dict of arrays
-            A new one; the last finite one where an update was not finite.
+            A new one; the same one where an update was not finite.
         stats : list of dict
             One entry, the statistics of this draw, the warning among them.
 
