@@ -305,13 +305,13 @@ class TestRefusals:
         with pm.Model():
             pm.Dirichlet("pi", [1.0, 1.0])
             pm.Normal("mu")
-            with pytest.raises(ValueError, match=r"'mu' is none.*SGRLD\(\[pi\]"):
+            with pytest.raises(ValueError, match=r"'mu' is not one.*SGRLD\(\[pi\]"):
                 sgm.SGRLD(step_size=0.1)
 
     def test_dirichlet_without_its_transform(self):
         with pm.Model():
             pm.Dirichlet("pi", [1.0, 1.0], default_transform=None)
-            with pytest.raises(ValueError, match="'pi' is none"):
+            with pytest.raises(ValueError, match="'pi' is not one"):
                 sgm.SGRLD(step_size=0.1)
 
     def test_concentration_that_is_not_constant(self):

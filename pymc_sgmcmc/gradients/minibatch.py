@@ -31,6 +31,7 @@ from pymc_sgmcmc.gradients.arrays import (
     observed_array,
     shape_of,
 )
+from pymc_sgmcmc.gradients.refusals import dependent_rows
 from pymc_sgmcmc.gradients.resize import folded, resized
 from pymc_sgmcmc.gradients.row_axis import RowAxis, batch_ndim, sliced_axis
 
@@ -151,7 +152,12 @@ def batched_terms(
     values = [observed_values[rv] for rv in row_axis.axes]
     folds = folded([*variables, *values], row_axis.length, model.free_RVs)
     for var in [] if named_dims else variables:
-        cut_all(arrays_of(model, var, folds))
+        try:
+            cut_all(arrays_of(model, var, folds))
+        except ValueError as error:  # an array of all rows by all rows
+            full = _full_term(model, var)
+            reason = dependent_rows(model, var, full, row_axis, row_axis.length)
+            raise reason or error from error
 
     # Free variables are cut off first, so that data inside their priors stays whole.
     free = {rv: rv.type(rv.name) for rv in model.free_RVs if rv not in latents}
