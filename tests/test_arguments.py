@@ -327,7 +327,7 @@ def stream_model():
 
 @pytest.mark.parametrize("rows", [Y.astype(object), Y.astype(str), Y + 1j])
 def test_streams_of_no_numbers(rows):
-    with pytest.raises(ValueError, match=r"rows of 'y' in data= have the type .*real numbers"):
+    with pytest.raises(ValueError, match=r"data\['y'\] has the type .*real numbers"):
         make(data={"y": rows}, model=stream_model())
 
 

@@ -405,7 +405,7 @@ class Silent:
         ({"X": X, "y": Y[:99]}, ["different numbers of rows", r"'X'\] 100", r"'y'\] 99"]),
         ({"X": X[:, :1], "y": Y}, [r"data\['X'\]", r"\(1,\)", r"\(2,\)"]),
         ({"X": X.astype(float), "y": Y}, [r"data\['X'\]", "float64", "uint8", "convert"]),
-        ({"X": X, "y": Y.astype(complex)}, ["'y' in data=", "complex128", "real numbers"]),
+        ({"X": X, "y": Y.astype(complex)}, [r"data\['y'\]", "complex128", "real numbers"]),
         ({"X": X, "y": np.float64(3)}, [r"data\['y'\] is a scalar"]),
         ({}, ["names no container"]),
         ({("X", "y"): Loader(X, Y), "y": Y}, ["two sources", "'y'"]),

@@ -315,8 +315,8 @@ def _check_rows(label: str, name: str, rows: np.ndarray | None) -> None:
         raise ValueError(f"{label} yields no rows: its batches are empty.")
     if rows.dtype.kind not in "biuf":
         raise ValueError(
-            f"The rows of '{name}' in data= have the type {rows.dtype}: they must be real numbers. "
-            "Convert the source."
+            f"data['{name}'] has the type {rows.dtype}: its rows must be real numbers. Convert the "
+            "source."
         )
 
 
