@@ -4,6 +4,7 @@ import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import field
+from functools import partial
 from math import fsum, isfinite
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from pymc.step_methods.state import WithSamplingState, dataclass_state
 from pymc_sgmcmc.batches.prefetched import PrefetchedBatches
 from pymc_sgmcmc.batches.shuffled import Batches
 from pymc_sgmcmc.batches.streamed import StreamedBatches
+from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.source import Rows
 from pymc_sgmcmc.gradients.start_check import BadStart, check_start
 from pymc_sgmcmc.kernel import Kernel
@@ -340,7 +342,9 @@ def _batches(
     kernel: Kernel, rows: Rows, rng: np.random.Generator, fetch_ahead: bool
 ) -> Batches | PrefetchedBatches | StreamedBatches:
     if rows.streamed is not None:
-        return StreamedBatches(rows.streamed, rows.batch_size, rng, kernel.replacement)
+        data = [array_value(array) for array, _ in kernel.source.data]
+        check = partial(kernel.index_check.of_streamed, data)
+        return StreamedBatches(rows.streamed, rows.batch_size, rng, kernel.replacement, check)
     batches = Batches(rows.n_rows, rows.batch_size, rng, kernel.replacement)
     tables = kernel.tables(rows) if fetch_ahead else {}
     return PrefetchedBatches(batches, tables) if tables else batches

@@ -11,7 +11,7 @@ from pymc_sgmcmc.algorithm import Tensors
 from pymc_sgmcmc.backends.normals import Normals
 
 ELEMENTS_OF_OWN_DRAW = 2**13
-"""Elements of a variable whose noise is drawn by itself."""
+"""The noise of a variable with more elements than this is drawn separately."""
 
 
 class NoiseStream:
@@ -36,8 +36,8 @@ class NoiseStream:
         draws: dict[int, TensorVariable] = {}
         groups: dict[Any, list[int]] = {}
         for k, t in enumerate(theta):
-            # One call for all small variables: each call has a price of its own. A large one's
-            # draws are used at once, while they are in the cache.
+            # One call for all small variables, because each call has a fixed cost. The draws of a
+            # large variable are used at once, while they are in the cache.
             alone = k if math.prod(t.type.shape) > ELEMENTS_OF_OWN_DRAW else None
             groups.setdefault((t.dtype, alone), []).append(k)
         for (dtype, _), alike in groups.items():

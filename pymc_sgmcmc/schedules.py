@@ -21,34 +21,34 @@ class Schedule(ABC):
 
     @abstractmethod
     def step_size(self, update: np.ndarray, updates_per_epoch: float) -> np.ndarray:
-        """Step sizes of some updates.
+        """Return the step sizes of the given updates.
 
         Parameters
         ----------
         update : array
-            Update numbers as floats; 0 is a chain's first, tuning included.
+            Update numbers as floats; 0 is the first update of a chain, tuning included.
         updates_per_epoch : float
-            Updates in a pass over the data, N / n; 1 without minibatches.
+            Updates per pass over the data, N / n; 1 without minibatches.
 
         Returns
         -------
         array
-            Of the same shape, in the sampler's own unit.
+            Of the same shape, in the unit of the sampler's step size.
         """
 
     def __call__(self, update, updates_per_epoch: float = 1.0):
-        """Step size at an update number or at an array of them."""
+        """Return the step size at an update number or an array of them."""
         return self.step_size(np.asarray(update, dtype=float), updates_per_epoch)
 
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """The same step size at every update (what a plain number means)."""
+    """The same step size at every update; a plain number means this."""
 
     value: float
 
     def __post_init__(self):
-        remedy = "Start small, at 1e-4 say, and double it while no update becomes non-finite."
+        remedy = "Start small, for example at 1e-4, and double it until updates become non-finite."
         positive_number("step_size", self.value, remedy)
 
     def step_size(self, update, updates_per_epoch):
@@ -132,8 +132,8 @@ class BlockDecay(Schedule):
         positive_number("BlockDecay(every=)", self.every, remedy)
         if self.unit not in ("epochs", "updates"):
             raise ValueError(f"BlockDecay(unit=) must be 'epochs' or 'updates', got {self.unit!r}.")
-        share = "a number in (0, 1]"
-        real_number("BlockDecay(factor=)", self.factor, share, lambda x: 0 < x <= 1, remedy)
+        fraction = "a number in (0, 1]"
+        real_number("BlockDecay(factor=)", self.factor, fraction, lambda x: 0 < x <= 1, remedy)
 
     def step_size(self, update, updates_per_epoch):
         block = self.every * (updates_per_epoch if self.unit == "epochs" else 1.0)
@@ -151,7 +151,7 @@ class Cyclical(Schedule):
     period : int
         Length of a cycle in updates, at least 1.
     floor : float, default 0
-        Fraction of ``initial`` below which no step falls, in [0, 1).
+        Smallest step size as a fraction of ``initial``, in [0, 1).
 
     Raises
     ------
@@ -178,8 +178,8 @@ class Cyclical(Schedule):
         positive_number("Cyclical(initial=)", self.initial, remedy)
         length = "a finite number of updates, at least 1"
         real_number("Cyclical(period=)", self.period, length, lambda x: 1 <= x < np.inf, remedy)
-        share = "a number in [0, 1)"
-        real_number("Cyclical(floor=)", self.floor, share, lambda x: 0 <= x < 1, remedy)
+        fraction = "a number in [0, 1)"
+        real_number("Cyclical(floor=)", self.floor, fraction, lambda x: 0 <= x < 1, remedy)
 
     def step_size(self, update, updates_per_epoch):
         position = np.mod(update, self.period) / self.period

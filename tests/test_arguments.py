@@ -214,7 +214,7 @@ def test_names_and_repeated_variables():
     for vars in ["mu", ["mu"]]:
         with pytest.raises(ValueError, match=r"'mu' is a name.*model\['mu'\]"):
             make(model=model, vars=vars)
-    with pytest.raises(ValueError, match="vars names 'mu' 2 times"):
+    with pytest.raises(ValueError, match="vars lists 'mu' 2 times"):
         make(model=model, vars=[model["mu"], model["mu"]])
 
 
@@ -327,7 +327,7 @@ def stream_model():
 
 @pytest.mark.parametrize("rows", [Y.astype(object), Y.astype(str), Y + 1j])
 def test_streams_of_no_numbers(rows):
-    with pytest.raises(ValueError, match=r"rows of 'y' in data= have the type .*real numbers"):
+    with pytest.raises(ValueError, match=r"data\['y'\] has the type .*real numbers"):
         make(data={"y": rows}, model=stream_model())
 
 

@@ -69,7 +69,7 @@ def test_callable_is_given_plain_update_numbers():
     [
         (
             lambda: as_schedule(0),
-            r"step_size must be a positive finite number, got 0\.0\. Start small, at 1e-4",
+            r"step_size must be a positive finite number, got 0\.0\. Start small, for example",
         ),
         (lambda: as_schedule(-1), r"step_size .* positive .* got -1"),
         (lambda: as_schedule(np.nan), r"step_size .* positive .* got nan"),

@@ -216,5 +216,5 @@ def test_known_letters(splitting):
 
 @pytest.mark.parametrize(("splitting", "letter"), [("ABOBa", "a"), ("BAOAB ", " "), ("KAK", "K")])
 def test_unknown_letter_is_named(splitting, letter):
-    with pytest.raises(ValueError, match=f"'{letter}' in the splitting '{splitting}' is none of"):
+    with pytest.raises(ValueError, match=f"'{splitting}' has the letter '{letter}'"):
         after(splitting)

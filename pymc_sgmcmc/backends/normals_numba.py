@@ -1,12 +1,11 @@
-"""`Normals` on numba: two from each pair of uniforms, in loops that LLVM vectorises."""
+"""Normals on numba: two from each pair of uniforms, in loops that LLVM vectorises."""
 
 import math
 
 import numpy as np
 from numba import int32, njit, uint32
-from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 
-from pymc_sgmcmc.backends.normals import PARITY, ROTATIONS, Normals, cosine_series, sine_series
+from pymc_sgmcmc.backends.box_muller import PARITY, ROTATIONS, cosine_series, sine_series
 from pymc_sgmcmc.backends.numba_math import FLOATS, inlined, polynomial_of
 
 R0, R1, R2, R3, R4, R5, R6, R7 = ROTATIONS
@@ -109,9 +108,3 @@ def _drawer(dtype):
 
 
 draw_normals = {dtype: _drawer(dtype) for dtype in ("float32", "float64")}
-
-
-@numba_core_rv_funcify.register(Normals)
-def numba_core_normals(op, node):
-    """Choose by the float type; 1 is the version of what numba caches."""
-    return draw_normals[op.dtype], 1

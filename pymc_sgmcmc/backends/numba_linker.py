@@ -8,7 +8,7 @@ from pytensor.link.numba.linker import NumbaLinker
 
 import pymc_sgmcmc.backends.gather_rows
 import pymc_sgmcmc.backends.matrix_vector  # both register their rewrites
-import pymc_sgmcmc.backends.normals_numba  # noqa: F401 (tells PyTensor how numba draws them)
+import pymc_sgmcmc.backends.normals  # noqa: F401 (tells PyTensor how numba draws them)
 
 
 class CheapCalls(NumbaLinker):

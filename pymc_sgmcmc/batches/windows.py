@@ -12,7 +12,7 @@ window has the variance of n uniformly sampled rows times 1 + n (deff - 1) / W. 
 order whose rows are alike with the correlation rho, deff = 1 + (C - 1) rho.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -28,6 +28,9 @@ ROWS_COMPARED, COLUMNS_COMPARED = 2**14, 64
 """Rows of a window and elements of a row that are looked at."""
 TOLERATED_DEFF = 10.0
 """Design effect above which the order is said to be bad."""
+
+
+type Check = Callable[[dict[str, np.ndarray]], None]
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ def shuffled_windows(
     position: int = 0,
     replacement: bool = False,
     order_check: "OrderCheck | None" = None,
+    check: "Check | None" = None,
 ) -> Iterator[Window]:
     """Windows without end, one epoch after the other.
 
@@ -93,6 +97,8 @@ def shuffled_windows(
         Draw a window's rows with replacement from those that fill it.
     order_check : OrderCheck, optional
         Is shown what is read.
+    check : callable, optional
+        Refuses rows that were just read, by container.
     """
     for epoch in count():
         epoch_state = dict(rng.bit_generator.state)
@@ -109,6 +115,8 @@ def shuffled_windows(
                 if window.n_rows == 0:  # all of it dropped by its loader
                     break
                 n_read += window.n_rows
+                if check is not None:
+                    check(window.rows)
                 if order_check is not None:
                     order_check.see(window)
                 yield window

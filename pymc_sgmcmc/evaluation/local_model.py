@@ -21,6 +21,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.gradients.arrays import Array, array_value, observed_array
+from pymc_sgmcmc.gradients.data_check import IndexCheck
 from pymc_sgmcmc.gradients.row_axis import find_row_axis, sliced_axis
 from pymc_sgmcmc.gradients.source import refuse_nan_in
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
@@ -153,8 +154,10 @@ class LocalModel:
             values.append(value.astype(variable.dtype, copy=False))
         if len(set(lengths.values())) > 1 or 0 in lengths.values():
             raise ValueError(f"data: the numbers of rows must be equal and positive: {lengths}.")
+        n_rows = next(iter(lengths.values()))
+        IndexCheck(self.source)(values, [n_rows])
         scale = np.asarray(1, dtype=pytensor.config.floatX)
-        return [scale, *values], next(iter(lengths.values()))
+        return [scale, *values], n_rows
 
     @staticmethod
     def _fitting(name, new, own, axis) -> np.ndarray:

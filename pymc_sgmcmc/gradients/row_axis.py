@@ -17,6 +17,7 @@ from pymc_sgmcmc.gradients.arrays import (
     observed_array,
     shape_of,
 )
+from pymc_sgmcmc.gradients.refusals import element_for_each_row, has_axis, one_draw_spans
 
 
 @dataclass(frozen=True)
@@ -128,19 +129,10 @@ def find_row_axis(
         )
     for rv, axis in row_axis.axes.items():
         if axis not in _separate_axes(rv):
-            raise ValueError(
-                f"The observed variable '{rv.name}' is not conditionally independent along "
-                f"{row_axis}: one draw of its distribution spans it (a multivariate normal, a "
-                "Gaussian process or a time series over the rows?). Leave batch_size=None, or "
-                "give another minibatch_dim."
-            )
+            raise one_draw_spans(rv, row_axis)
     for rv in model.free_RVs:
         if rv not in latents and key[0] is not None and key[0] in dims_of(model, rv):
-            raise ValueError(
-                f"The free variable '{rv.name}' has an element for each row of {row_axis}: it is "
-                "local to the data and cannot be sampled with minibatches of rows. Integrate it "
-                f"out with latents=sgm.Gibbs(['{rv.name}']), or leave batch_size=None."
-            )
+            raise element_for_each_row(rv, row_axis)
     return row_axis
 
 
@@ -181,11 +173,16 @@ def _only_candidate(
         return candidates[0]
     names = ", ".join(f"'{rv.name}'" for rv in axes)
     if not candidates:
+        for rv, labels in axes.items():  # the first axis is what most call the rows
+            for axis, (name, length) in enumerate(labels):
+                rows = RowAxis(name, length, {})
+                if length > 1 and axis not in _separate_axes(rv):
+                    raise one_draw_spans(rv, rows)
+                for local in free:
+                    if length > 1 and has_axis(model, local, name, length):
+                        raise element_for_each_row(local, rows)
         raise ValueError(
-            f"No observation dim found: no axis of the observed {names} can be cut into batches "
-            "(each is part of one multivariate draw, has length 1, or belongs to a free variable "
-            "too). Give minibatch_dim=, integrate out variables with a value for each row by "
-            "latents=, or leave batch_size=None."
+            f"No observation dim found: the observed {names} have one row. Leave batch_size=None."
         )
     options = ", ".join(f"'{name}'" if name else f"(length {n})" for name, n in candidates)
     raise ValueError(

@@ -22,6 +22,7 @@ from pymc_sgmcmc.gradients.row_axis import find_row_axis, local_shape
 from pymc_sgmcmc.gradients.source import (
     GradientSource,
     Rows,
+    axes_of,
     check_batch_size,
     explicit_data,
     gradient_of,
@@ -245,11 +246,10 @@ def _cut_into_batches(
     likelihood = scale * pt.sum(weights * joint.of_rows)
     prior = rewrite_pregrad(prior.astype(floatX))
     start = global_model.initial_point()
-    [(array, cut), *_] = part.cuts.items()
     source = LatentGradientSource(
         vars=vars,
         shapes=[np.shape(start[v.name]) for v in vars],
-        rows=[Rows(index, scale, int(batch_size), array, cut.axis, streamed)],
+        rows=[Rows(index, scale, int(batch_size), axes_of(part.cuts), streamed)],
         data=used_data,
         others=others,
         log_prior=prior,

@@ -1,7 +1,7 @@
-"""Other papers' parametrisations of the same dynamics.
+"""Parametrisations of the same dynamics in other papers.
 
 ========================  =========================================  ==========================
-paper                     its symbols                                ours
+paper                     symbols there                              here
 ========================  =========================================  ==========================
 SGNHT, Algorithm 2        u = p h, eta = h^2, alpha = xi h, a = A h  h = sqrt(eta), D = a / h
 doubly stochastic, eq 4   gamma = p h, lambda = h^2, xi = D h        h = sqrt(lambda), D = xi / h
@@ -18,8 +18,8 @@ REMEDIES = {
     "a": "It is the injected noise, D times the step size: 0.01 for example.",
     "learning_rate": "It is the square of the step size, 1e-4 for a step size of 0.01 (times "
     "per_datum=, if that is given).",
-    "momentum_decay": "It is the fraction of the momentum lost in an update: 0.01 for example.",
-    "per_datum": "It is the number of rows of all the data; leave it out if the gradient is not "
+    "momentum_decay": "It is the fraction of the momentum lost per update: 0.01 for example.",
+    "per_datum": "It is the number of rows of the data; leave it out if the gradient is not "
     "divided by it.",
 }
 
@@ -58,7 +58,7 @@ class FromLearningRate:
         Raises
         ------
         ValueError
-            For ``eta`` not positive or ``a`` negative, besides what the class raises.
+            For ``eta`` not positive or ``a`` negative, in addition to the errors of the class.
 
         Examples
         --------
@@ -115,7 +115,7 @@ class FromMomentumDecay:
         learning_rate : float
             lambda, the square of the step size, positive.
         momentum_decay : float
-            xi = D h, the fraction of the momentum lost in an update, at least 0.
+            xi = D h, the fraction of the momentum lost per update, at least 0.
         per_datum : int, optional
             N, if the learning rate multiplies the gradient divided by N.
         **options
@@ -130,8 +130,8 @@ class FromMomentumDecay:
         Raises
         ------
         ValueError
-            For ``learning_rate`` or ``per_datum`` not positive or ``momentum_decay`` negative,
-            besides what the class raises.
+            For ``learning_rate`` or ``per_datum`` not positive or ``momentum_decay`` negative, in
+            addition to the errors of the class.
 
         Examples
         --------

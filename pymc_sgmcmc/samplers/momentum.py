@@ -13,7 +13,7 @@ from pymc_sgmcmc.samplers.splitting import Phase, Thermostat, integrate
 
 
 def check_noise(name: str, value: float) -> None:
-    """Refuse a hyperparameter that is no finite number of at least 0, by name."""
+    """Raise an error that names a hyperparameter which is not a finite number >= 0."""
     remedy = f"The injected noise has the variance 2 {name} step_size per update (default 1)."
     nonnegative_number(name, value, remedy)
 
@@ -24,7 +24,7 @@ def momentum(theta: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.n
 
 
 def mean_square(p: Tensors):
-    """Mean of p * p over all elements: the kinetic temperature, 1 when all is well."""
+    """Mean of p * p over all elements: the kinetic temperature, 1 in equilibrium."""
     return pt.concatenate([(q * q).ravel() for q in p]).mean()
 
 
@@ -61,14 +61,15 @@ class ThermostatAlgorithm(Algorithm):
         return [mean_square(state["p"]), mean_xi]
 
     def caution(self, diagnostics, n_elements, shuffled):
-        # Friction answers to each update's noise, but over an epoch that noise cancels: the
-        # posterior comes out too narrow. 4 sds of a mean of xi, whose elements have variance 1.
+        # Friction reacts to each update's noise, but over an epoch that noise cancels: the
+        # posterior comes out too narrow. 4 / sqrt(n) is 4 sds of the mean of xi, whose elements
+        # have variance 1.
         absorbed = diagnostics["thermostat"] - self.diffusion
         if not shuffled or absorbed < max(0.5 * self.diffusion, 4 / n_elements**0.5):
             return None
         return (
-            f"the thermostat ({diagnostics['thermostat']:.3g}) has absorbed minibatch noise far "
-            f"beyond diffusion={self.diffusion:.3g}, and batches come in shuffled epochs, over "
+            f"minibatch noise has raised the thermostat ({diagnostics['thermostat']:.3g}) far "
+            f"above diffusion={self.diffusion:.3g}, but batches come from shuffled epochs, over "
             "which that noise cancels: posterior standard deviations may be too small. Pass "
-            "replacement=True, or take a smaller step_size, a larger batch_size or diffusion."
+            "replacement=True, a smaller step_size, or a larger batch_size or diffusion."
         )

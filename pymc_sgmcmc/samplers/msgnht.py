@@ -1,7 +1,7 @@
 r"""MSGNHT_E and MSGNHT_S: one Nose-Hoover thermostat for each element of theta.
 
 Updates (high-order paper; h is the step size, g the batch's gradient of the log posterior,
-N(0, s) has VARIANCE s, * works element by element):
+N(0, s) has VARIANCE s, * is elementwise):
 
 E, Euler (section 2.2), the splitting ``XbOT`` of `pymc_sgmcmc.samplers.splitting`::
 
@@ -57,7 +57,7 @@ class MSGNHT_E(FromLearningRate, SGMCMCStep):
     Parameters
     ----------
     diffusion : float, default 1
-        D >= 0, the injected noise: variance 2 D h per update. Larger damps more.
+        D >= 0, the injected noise: variance 2 D h per update. Larger values damp the motion more.
     {common}
 
     Raises
@@ -92,15 +92,15 @@ class MSGNHT_S(FromLearningRate, SGMCMCStep):
     """Multivariate stochastic gradient Nose-Hoover thermostat, symmetric splitting.
 
     Each element's thermostat balances the minibatch noise of that element; the integrator's bias is
-    of order 2 in the step size. Noise that is correlated between elements, or that cancels over a
-    shuffled epoch, it cannot balance: keep the mean of the statistic ``thermostat`` near
-    ``diffusion`` (by a smaller step, larger batches or a larger ``diffusion``) where sds and
-    correlations must be right.
+    of order 2 in the step size. It cannot balance noise that is correlated between elements, or
+    that cancels over a shuffled epoch: where sds and correlations must be right, keep the mean of
+    the statistic ``thermostat`` near ``diffusion`` (by a smaller step, larger batches or a larger
+    ``diffusion``).
 
     Parameters
     ----------
     diffusion : float, default 1
-        D >= 0, the injected noise: variance 2 D h per update. Larger damps more.
+        D >= 0, the injected noise: variance 2 D h per update. Larger values damp the motion more.
     {common}
 
     Raises

@@ -1,8 +1,7 @@
 r"""PSGLD: SGLD preconditioned by the running size of the gradient.
 
 Update (pSGLD paper eq 4-5 and Algorithm 1; gbar is the MEAN over the batch of the likelihood's
-gradient, without prior and without N; N(0, s) has VARIANCE s, * works element by
-element)::
+gradient, without prior and without N; N(0, s) has VARIANCE s, * is elementwise)::
 
     V      = alpha V + (1 - alpha) gbar * gbar
     G      = 1 / (lam + sqrt(V))
@@ -12,8 +11,8 @@ element)::
 
 V starts at 0, so the first steps are the longest. Gamma needs the diagonal of the Hessian H of the
 mean log likelihood; it is estimated without bias by z * (H z) with a fresh vector z of random signs
-(Bekas et al. 2007), one more backward pass per update. Signs, not normals: the estimate of H_ii
-then errs by the other elements of its row only.
+(Bekas et al. 2007), which costs one more backward pass per update. With signs instead of normals
+the error of the estimate of H_ii comes only from the other elements of its row.
 
 Shapes: V like theta. One gradient per update. Bias of order 1 in e. Li et al. (2016a).
 """
@@ -71,15 +70,15 @@ class PreconditionedLangevin(Algorithm):
 
 
 class PSGLD(SGMCMCStep):
-    """Preconditioned SGLD: each element moves on the scale that its gradient shows.
+    """Preconditioned SGLD: each element moves on the scale of its own gradients.
 
     Parameters
     ----------
     alpha : float, default 0.99
         Weight of the past in the running mean of squared gradients, per update, in [0, 1).
     lam : float, default 1e-5
-        lambda > 0: bounds the preconditioner from above by 1 / lambda; on the scale of the MEAN
-        per-row gradient.
+        lambda > 0: bounds the preconditioner from above by 1 / lambda. It has the scale of the MEAN
+        gradient per row.
     gamma : bool, default False
         Add the correction Gamma (the paper drops it: alpha near 1 makes it small). Costs one
         more backward pass per update.
@@ -93,14 +92,14 @@ class PSGLD(SGMCMCStep):
     -----
     {equations}
 
-    Gamma is added with ``gamma`` only.
+    Gamma is added only with ``gamma=True``.
 
     Where the gradient's size depends on theta more than on the batch, the stationary distribution
-    is biased even for tiny steps: V then follows theta at once, and the draws have the density
-    posterior / G without ``gamma``, posterior / G^alpha with it (the paper's Gamma counts the
-    newest term of V only). The bias goes where G hardly varies: minibatch noise dominates V,
-    alpha is so near 1 that V averages over the posterior, or ``lam`` is large. With ``gamma`` it
-    also goes for alpha = 0.
+    is biased even for tiny steps: V then follows theta immediately, and the draws have the density
+    posterior / G without ``gamma``, posterior / G^alpha with it (the paper's Gamma includes only
+    the newest term of V). The bias vanishes where G hardly varies: when minibatch noise dominates
+    V, when alpha is so near 1 that V averages over the posterior, or when ``lam`` is large. With
+    ``gamma`` it also vanishes for alpha = 0.
 
     References
     ----------

@@ -17,8 +17,9 @@ S, the symmetric splitting ``ABOBA``::
     theta += h/2 p
 
 Shapes: p like theta; p starts at N(0, I). One gradient per update. The bias is of order 1 in h for
-E and 2 for S (on a Gaussian E's theta has order 2 by accident, its p order 1). Minibatch noise is
-not corrected for: it adds to the temperature. Chen, Fox and Guestrin (2014), Li et al. (2016b).
+E and 2 for S (on a Gaussian, E happens to have order 2 for theta and order 1 for p). Minibatch
+noise is not corrected for: it raises the temperature. Chen, Fox and Guestrin (2014), Li et al.
+(2016b).
 """
 
 from dataclasses import dataclass
@@ -116,8 +117,9 @@ class SGHMC_E(FromMomentumDecay, SGMCMCStep):
 class SGHMC_S(FromMomentumDecay, SGMCMCStep):
     """Stochastic gradient Hamiltonian Monte Carlo, symmetric splitting.
 
-    Right when batches are large or friction is strong: minibatch noise of variance s^2 per
-    gradient raises the temperature by about h s^2 / (2 D). The thermostats correct for that.
+    Suitable when batches are large or friction is strong: minibatch noise of variance s^2 per
+    gradient raises the temperature by about h s^2 / (2 D). The thermostats (`MSGNHT_S`) correct for
+    that.
 
     Parameters
     ----------

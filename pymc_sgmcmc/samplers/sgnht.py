@@ -55,7 +55,7 @@ class NoseHooverThermostatSymmetric(NoseHooverThermostat):
 class SGNHT(FromLearningRate, SGMCMCStep):
     """Stochastic gradient Nose-Hoover thermostat with a single thermostat variable.
 
-    Right when the minibatch noise is about as strong in every direction; otherwise
+    Suitable when the minibatch noise is about equally strong in every direction; otherwise
     `MSGNHT_S` is more accurate.
 
     Parameters
@@ -95,8 +95,8 @@ class SGNHT(FromLearningRate, SGMCMCStep):
 class SGNHT_S(FromLearningRate, SGMCMCStep):
     """Stochastic gradient Nose-Hoover thermostat with a single variable, symmetric splitting.
 
-    `SGNHT` with the integrator of `MSGNHT_S`: the same cost, a bias of order 2 in the step size.
-    Right when the minibatch noise is about as strong in every direction.
+    `SGNHT` with the integrator of `MSGNHT_S`: the same cost, and a bias of order 2 in the step
+    size. Suitable when the minibatch noise is about equally strong in every direction.
 
     Parameters
     ----------

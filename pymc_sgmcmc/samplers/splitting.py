@@ -13,12 +13,12 @@ letter  update                                        solves
 ``T``   xi += h (p * p - 1)                           the thermostat, exactly
 ``A``   X and T together                              sub-SDE A of eq 3, exactly
 ``B``   p *= exp(-h xi)                               sub-SDE B of eq 3, exactly
-``b``   p -= h xi p                                   the friction, by Euler's rule
+``b``   p -= h xi p                                   the friction, by an Euler step
 ``O``   p += h g(theta) + N(0, 2 D h)                 sub-SDE O of eq 3 at fixed theta
 ======  ============================================  ==============================
 
-N(0, s) has VARIANCE s. A letter that occurs k times in a splitting advances by h / k
-each time, so every splitting advances the whole system by h. It is read from left to right.
+N(0, s) has VARIANCE s. A letter that occurs k times in a splitting advances by h / k each time, so
+every splitting advances the whole system by h. A splitting is read from left to right.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,26 +32,26 @@ from pymc_sgmcmc.backends.exponential import exp
 Tensors = list[TensorVariable]
 
 LETTERS = "XTABbO"
-"""Those of the table above."""
+"""The letters of the table above."""
 
 EULER = "XbOT"
 """mSGNHT-E (high-order paper 2.2): theta first, then p at the new theta, then xi. Order 1."""
 
 SYMMETRIC = "ABOBA"
-"""mSGNHT-S (high-order paper eq 3): the same from either end. Order 2."""
+"""mSGNHT-S (high-order paper eq 3): the same read in either direction. Order 2."""
 
 MOMENTUM_FIRST = "bOXT"
 """SGNHT (SGNHT paper, Algorithm 1): p at the old theta, then theta with the new p. Order 1."""
 
 
 class Thermostat(Protocol):
-    """How xi answers to the kinetic energy: one of the three functions below."""
+    """How xi reacts to the kinetic energy: one of the three functions below."""
 
     def __call__(self, xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors: ...
 
 
 def fixed_friction(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
-    """xi stays where it is: a fixed friction (SGHMC).
+    """Leave xi unchanged: a fixed friction (SGHMC).
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def shared(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
 
 
 class Phase(NamedTuple):
-    """A point of the extended space; one entry per variable (xi: one, or one per variable)."""
+    """A point of the extended space: one entry per variable (xi: one in total or per variable)."""
 
     theta: Tensors
     p: Tensors
@@ -159,13 +159,13 @@ def integrate(
     Parameters
     ----------
     splitting : str
-        Letters of the table above, for example ``"ABOBA"``.
+        Letters of the module's table, for example ``"ABOBA"``.
     phase : Phase
-        Where to start.
+        The starting point.
     h : scalar variable
         Step size, the time that the whole splitting advances.
     force : callable
-        theta -> g, the stochastic gradient of the log posterior (with respect to theta).
+        theta -> g, the stochastic gradient of the log posterior with respect to theta.
     noise : callable
         Returns fresh N(0, I) draws shaped like theta at each call.
     diffusion : float
@@ -199,7 +199,8 @@ def integrate(
     for letter in splitting:
         if letter not in LETTERS:
             raise ValueError(
-                f"'{letter}' in the splitting '{splitting}' is none of the letters {LETTERS}."
+                f"The splitting '{splitting}' has the letter '{letter}': use only letters of "
+                f"'{LETTERS}'."
             )
     theta, p, xi = phase
     for letter in splitting:
