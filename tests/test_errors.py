@@ -1,7 +1,5 @@
 """What cannot work is refused before anything is compiled, naming name, value and remedy."""
 
-import re
-
 import numpy as np
 import pymc as pm
 import pytensor
@@ -350,7 +348,7 @@ def test_start_without_a_gradient_whichever_way_it_moves_first(monkeypatch):
             )  # fmt: skip
 
 
-def test_chain_s_start_without_a_gradient(monkeypatch, caplog):
+def test_chain_s_start_without_a_gradient(monkeypatch):
     """The step's own start has one, a chain's has none."""
     monkeypatch.undo()
     with edge(1.0) as model:
@@ -364,12 +362,12 @@ def test_chain_s_start_without_a_gradient(monkeypatch, caplog):
         pm.sample(chains=1, cores=1, **options)
     with pytest.raises(SamplingError, match=told):
         sgm.sample(chains=1, **options)
-    sgm.sample(chains=2, chain_method="vectorized", **options)
-    assert re.search(r"SGLD, chain 0: At the initial point " + told, caplog.text)
+    with pytest.raises(SamplingError, match=told):
+        sgm.sample(chains=2, chain_method="vectorized", **options)
     # A start that is good, and a step that is too large: another message.
     step.schedule = 1e12
-    sgm.sample(chains=2, chain_method="vectorized", **options | {"initvals": {"mu": 1.0}})
-    assert "became non-finite at update" in caplog.text
+    with pytest.raises(SamplingError, match="became non-finite at update"):
+        sgm.sample(chains=2, chain_method="vectorized", **options | {"initvals": {"mu": 1.0}})
 
 
 def test_impossible_data():

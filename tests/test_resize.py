@@ -3,8 +3,10 @@
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.sparse
 import pytensor.tensor as pt
 import pytest
+import scipy.sparse
 from models import BINARY, CLASS, COORDS, COUNT, PAIRS, REAL, N, X
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.traversal import ancestors
@@ -94,6 +96,29 @@ def hsgp():
     pm.Normal("y", gp.prior("f", X=X[:, :1]), 1, observed=REAL)
 
 
+# ---- sparse matrices -----------------------------------------------------------------------
+
+SPARSE = scipy.sparse.csr_matrix(X * (X > 0.3))
+
+
+def sparse():
+    """Rows of 0 to 3 entries."""
+    w, v = pm.Normal("w", shape=(3, 1)), pm.Normal("v", shape=(3, 2))
+    design = pytensor.sparse.as_sparse_variable(SPARSE)
+    mu = pytensor.sparse.structured_dot(design, w)[:, 0]
+    spread = pt.exp(pytensor.sparse.dot(design, v)).sum(axis=1)
+    pm.Normal("y", mu, spread, observed=REAL)
+
+
+def test_sparse_matrix_that_is_no_left_factor():
+    with pm.Model() as model:
+        design = pytensor.sparse.as_sparse_variable(SPARSE.T.tocsr())
+        mu = pytensor.sparse.structured_dot(design.T, pm.Normal("w", shape=(3, 1)))[:, 0]
+        pm.Normal("y", mu, 1, observed=REAL)
+    with pytest.raises(ValueError, match=r"sparse matrix of shape \(3, 23\).*left factor"):
+        gradient_source(model, model.value_vars, batch_size=5)
+
+
 # ---- arrays that a function has captured ---------------------------------------------------
 
 
@@ -142,6 +167,7 @@ def more_scalars_than_a_universal_function_takes():
         filled_and_broadcast,
         centred_constants,
         hsgp,
+        sparse,
         captured_array,
         captured_container,
         individuals_by_interval,

@@ -52,11 +52,11 @@ def array_name(array: Array) -> str:
 def leaf_arrays(
     outputs: Iterable[Variable],
     stop: Sequence[Variable],
-    folds: Mapping[Variable, Constant] | None = None,
+    folds: Mapping[Variable, Variable] | None = None,
 ) -> list[Array]:
     """Shared variables and array constants that outputs depend on, not through ``stop``.
 
-    ``folds`` has the values of expressions of constants alone.
+    ``folds`` has what stands for some expressions.
     """
     blocked, folds = set(stop), folds or {}
 
@@ -95,7 +95,7 @@ def tensor_model(model: pm.Model) -> Any:
 
 
 def arrays_of(
-    model: pm.Model, rv: Variable, folds: Mapping[Variable, Constant] | None = None
+    model: pm.Model, rv: Variable, folds: Mapping[Variable, Variable] | None = None
 ) -> list[Array]:
     """Arrays that an observed variable depends on, its own values among them."""
     others = [*model.free_RVs, *(o for o in model.observed_RVs if o is not rv)]

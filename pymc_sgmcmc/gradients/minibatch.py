@@ -34,6 +34,7 @@ from pymc_sgmcmc.gradients.arrays import (
 from pymc_sgmcmc.gradients.refusals import dependent_rows
 from pymc_sgmcmc.gradients.resize import folded, resized
 from pymc_sgmcmc.gradients.row_axis import RowAxis, batch_ndim, sliced_axis
+from pymc_sgmcmc.gradients.sparse_rows import products_of_rows
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,10 @@ def batched_terms(
     named_dims = not isinstance(model, pm.Model)
     variables = [*latents, *row_axis.axes, *potentials]
     values = [observed_values[rv] for rv in row_axis.axes]
-    folds = folded([*variables, *values], row_axis.length, model.free_RVs)
+    folds: dict[Variable, TensorVariable] = {
+        **folded([*variables, *values], row_axis.length, model.free_RVs),
+        **products_of_rows(variables, row_axis.length, model.free_RVs),
+    }
     for var in [] if named_dims else variables:
         try:
             cut_all(arrays_of(model, var, folds))
@@ -169,8 +173,10 @@ def batched_terms(
     def for_batch(var: Variable, others: dict) -> Variable:
         others = {**latents, **others}
         others.pop(var, None)
-        constants = {v: batch.get(c, c) for v, c in folds.items()}
-        replace = {**constants, **free, **others, **batch}
+        replace = {**free, **others, **batch}
+        for v, expression in folds.items():
+            [new] = resized([expression], replace, row_axis.length, index.shape[0])
+            replace.setdefault(v, new)
         [out] = resized([var], replace, row_axis.length, index.shape[0])
         return out
 

@@ -96,8 +96,8 @@ def _computes_by_row(node: Apply, by_row: Collection[Variable], n_rows: int) -> 
 
 
 def _may_be_held(var: Variable, n_rows: int) -> bool:
-    """Not a matrix of all rows by all rows."""
-    return isinstance(var.type, TensorType) and var.type.shape.count(n_rows) < 2
+    """Not a matrix of all rows by all rows, nor a sparse one."""
+    return type(var.type) is TensorType and var.type.shape.count(n_rows) < 2
 
 
 # ---- lengths and types ---------------------------------------------------------------------
