@@ -1,6 +1,6 @@
-"""Arguments: one check for whole numbers, one for real numbers, one for what is True or False.
+"""Checks of arguments: whole numbers, real numbers, and True or False.
 
-NumPy's scalars and arrays without an axis are numbers like Python's own; True is none.
+NumPy scalars and zero-dimensional arrays count as numbers, like Python's own; True does not.
 """
 
 import numbers
@@ -24,19 +24,19 @@ def whole_number(
     most_is: str = "",
     remedy: str = "",
 ) -> int:
-    """Refuse what is not a whole number of a range.
+    """Raise an error unless a value is a whole number in a range.
 
     Parameters
     ----------
     name : str
-        The argument's, for the message.
+        Name of the argument, for the message.
     value : object
     least, most : int
         The range, both included.
     unit : str, optional
         What is counted.
     most_is : str, optional
-        What the upper end is, for the message.
+        What the upper end stands for, for the message.
     remedy : str, optional
 
     Returns
@@ -88,17 +88,17 @@ def as_float(value: Any) -> float | None:
 def real_number(
     name: str, value: Any, what: str, fits: Callable[[float], bool], remedy: str = ""
 ) -> float:
-    """Refuse what is not a real number, or does not fit.
+    """Raise an error unless a value is a real number with some property.
 
     Parameters
     ----------
     name : str
-        The argument's, for the message.
+        Name of the argument, for the message.
     value : object
     what : str
-        What it must be, for the message.
+        What the value must be, for the message.
     fits : callable
-        Whether a number is so; never asked for NaN.
+        Whether a number has the property; not called with NaN.
     remedy : str, optional
         A sentence.
 
@@ -123,23 +123,23 @@ def real_number(
 
 
 def positive_number(name: str, value: Any, remedy: str = "") -> float:
-    """Refuse what is not a positive finite number: see `real_number`."""
+    """Raise an error unless a value is a positive finite number: see `real_number`."""
     what = "a positive finite number"
     return real_number(name, value, what, lambda x: 0 < x < np.inf, remedy)
 
 
 def nonnegative_number(name: str, value: Any, remedy: str = "") -> float:
-    """Refuse what is not a finite number of at least 0: see `real_number`."""
+    """Raise an error unless a value is a finite number >= 0: see `real_number`."""
     return real_number(name, value, "a finite number >= 0", lambda x: 0 <= x < np.inf, remedy)
 
 
 def true_or_false(name: str, value: Any) -> bool:
-    """Refuse what is neither True nor False.
+    """Raise an error unless a value is True or False.
 
     Parameters
     ----------
     name : str
-        The argument's, for the message.
+        Name of the argument, for the message.
     value : object
 
     Returns

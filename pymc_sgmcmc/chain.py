@@ -47,9 +47,9 @@ class Advance(NamedTuple):
     """What the updates of a draw have made of a point."""
 
     moved: PointType
-    """The variables that move; at their last finite values where an update was not finite."""
+    """The variables that move; where they were before the draw if an update was not finite."""
     step_size: np.ndarray
-    """Of the last update."""
+    """Of the last update, or of that which was not finite."""
     diagnostics: dict[str, float]
     potential: float
     gradient_norm: float
@@ -162,9 +162,8 @@ class Chain(WithSamplingState):
         kernel, thin = self.kernel, self.kernel.thin
         self.begin(point)
         theta, others = kernel.split(point)
-        potential, done = np.nan, 0
-        norms: list[np.ndarray] = []
-        diagnostics: list[Any] = [np.nan] * len(kernel.statistics)
+        before = theta, self.state
+        done, per_update = 0, list[list[np.ndarray]]()
         failure: tuple[int, int] | None = None
         while done < thin and failure is None:
             n = min(thin - done, self.pace.n_updates)
@@ -174,30 +173,34 @@ class Chain(WithSamplingState):
             self.pace.took(n, time.perf_counter() - began)
             if finite:
                 theta, self.state = outcome.theta, outcome.state
-                diagnostics = outcome.diagnostics
-                potential = float(np.asarray(outcome.potential))
-                # Kept apart: their mean must not depend on how updates are split into calls.
-                norms.append(np.asarray(outcome.gradient_norms))
+                per_update.append([np.asarray(values) for values in outcome.per_update])
             else:
                 if self.n_updates == 0:
                     check_start(kernel.model, kernel.source, point)
                 failure = first_nonfinite(outcome.squared_gradient, outcome.theta)
             self.n_updates += n
             done += n
-        # By way of NumPy: `float` of a scalar on JAX takes five times as long.
-        values = map(float, map(np.asarray, diagnostics))
-        shown = dict(zip(kernel.statistics, values, strict=True))
         n_updates = self.n_updates
+        shown = dict.fromkeys([*kernel.averaged, *kernel.statistics, "potential"], np.nan)
         if failure is None:
-            norm = _exact_sum(norms) / thin
+            for name, *calls in zip(kernel.averaged, *per_update, strict=True):
+                shown[name] = _exact_sum(calls) / thin
+            final = zip(kernel.algorithm.statistics, outcome.diagnostics, strict=True)
+            for name, value in (*final, ("potential", outcome.potential)):
+                # By way of NumPy: `float` of a scalar on JAX takes five times as long.
+                shown[name] = float(np.asarray(value))
             warning = self.complaint()
             if warning is None and n_updates == self.burnt_in:
-                warning = self.caution(shown)
+                warning = self.caution({name: shown[name] for name in kernel.statistics})
         else:
-            potential = norm = np.nan
+            # All of the draw is undone: how far it got in whole calls depends on their lengths.
+            theta, self.state = before
             variable, at = failure
-            warning = self.failure(variable, n_updates - len(h) + at, h[at])
-        self.n_updates += thin - done  # a failed draw takes its share of the schedule too
+            n_updates, h = n_updates - len(h) + at, h[: at + 1]
+            warning = self.failure(variable, n_updates, h[at])
+        # A failed draw takes its share of the schedule too.
+        n_updates = self.n_updates = self.n_updates + thin - done
+        norm, potential = shown.pop("gradient_norm"), shown.pop("potential")
         moved = kernel.moved(theta)
         nonfinite = failure is not None
         return Advance(moved, h[-1], shown, potential, norm, nonfinite, n_updates, warning)
@@ -283,10 +286,9 @@ class Chain(WithSamplingState):
         name += self._infinite_rows()
         message = (
             f"{kernel.name}: {name} became non-finite at update {update} with step size "
-            f"{step_size:.4g}. The chain holds its last finite point and goes on from there; such "
-            "draws are marked in the statistic 'nonfinite'. Try a smaller step_size or a larger "
-            "batch_size, standardise the data, or look for data that the model holds to be "
-            "impossible."
+            f"{step_size:.4g}. The draw is undone, and marked in the statistic 'nonfinite'. Try a "
+            "smaller step_size or a larger batch_size, standardise the data, or look for data that "
+            "the model holds to be impossible."
         )
         extra = {"variable": culprit, "update": update, "step_size": step_size, "name": name}
         return SamplerWarning(WarningType.BAD_PARAMS, message, "error", step=update, extra=extra)

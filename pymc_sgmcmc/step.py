@@ -244,7 +244,7 @@ class SGMCMCStep(BlockedStep):
         Returns
         -------
         point : dict of arrays
-            The new point; the last finite one if an update was not finite.
+            The new point; the same one if an update was not finite.
         stats : list of dict
             One entry: the statistics of this draw, including a warning.
 

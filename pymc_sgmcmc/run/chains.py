@@ -39,6 +39,10 @@ TILE = 64
 """Points that `Run.record` turns into recorded variables in one call."""
 
 
+_FILL = {"f": np.nan, "O": None}
+"""Stands for draws that were not made, as in a store; 0 for all other types."""
+
+
 @dataclass
 class Block:
     """Consecutive draws of some chains, all of them from tuning or none."""
@@ -53,6 +57,22 @@ class Block:
     """Statistics of each step, shapes (chains, draws, ...)."""
     points: list[list[PointType]] | None = None
     """Value variables of each chain's draws, where a callback wants them."""
+    counts: list[int] | None = None
+    """Draws of each chain, where one has made fewer: NaN (0, False, None) stands for the rest."""
+
+    def count(self, k: int) -> int:
+        """Draws of the k-th of its chains."""
+        return self.n_draws if self.counts is None else self.counts[k]
+
+    def end_early(self, counts: list[int]) -> None:
+        """Leave out what chains have not drawn: all but so many draws of each."""
+        self.counts = counts
+        missing = np.arange(self.n_draws) >= np.array(counts)[:, None]
+        for arrays in (self.values, *self.stats):
+            for name, array in arrays.items():
+                if not array.flags.writeable:
+                    arrays[name] = array = array.copy()
+                array[missing] = _FILL.get(array.dtype.kind, 0)
 
 
 @dataclass
@@ -256,17 +276,19 @@ class ChainRunner:
         if waiting.draws:
             yield waiting.block()
         if failure is not None:
-            yield Stopped(self.chain, self._reason(failure))
+            yield Stopped(self.chain, reason_to_stop(run, self.chain, self.n_draws, failure))
 
-    def _reason(self, failure: dict[str, Any]) -> str:
-        phase = "tuning " if self.n_draws < self.run.tune else ""
-        done = self.n_draws - (0 if phase else self.run.tune)
-        return (
-            f"Chain {self.chain} stopped after {done} {phase}draws: {failure['name']} "
-            f"became non-finite at update {failure['update']} with step size "
-            f"{failure['step_size']:.4g}. Try a smaller step_size or a larger batch_size, "
-            "standardise the data, or start elsewhere (initvals=)."
-        )
+
+def reason_to_stop(run: Run, chain: int, n_draws: int, failure: dict[str, Any]) -> str:
+    """Tell the user why a chain stopped after some draws, tuning included."""
+    phase = "tuning " if n_draws < run.tune else ""
+    done = n_draws - (0 if phase else run.tune)
+    return (
+        f"Chain {chain} stopped after {done} {phase}draws: {failure['name']} "
+        f"became non-finite at update {failure['update']} with step size "
+        f"{failure['step_size']:.4g}. Try a smaller step_size or a larger batch_size, "
+        "standardise the data, or start elsewhere (initvals=)."
+    )
 
 
 class _Waiting:
@@ -374,8 +396,9 @@ def run_and_keep(runner: Runner, run: Run) -> Generator[Event]:
             with suppress(OSError):  # what is wrong with the store has been said
                 writer.commit(None)
             raise
-        # A chain that stopped is left as it was, so that resuming finds the same.
-        writer.commit(None if stopped else runner.state())
+        # A chain that stopped is left as it was, so that resuming finds the same; the state of
+        # several says which have.
+        writer.commit(None if stopped and not run.together else runner.state())
 
 
 def sequential(run: Run) -> Generator[Event]:

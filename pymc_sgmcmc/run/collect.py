@@ -26,7 +26,8 @@ def collect(
     for event in events:
         if isinstance(event, Stopped):
             stops.append(event)
-            _log.error(event.message)
+            if event.message:
+                _log.error(event.message)
             progress.failed(event.chain)
             continue
         if isinstance(event, Resumed):
@@ -46,7 +47,7 @@ def _draws(block: Block, run: Run) -> Iterator[tuple[int, Draw]]:
     """A block's draws as PyMC's callbacks know them."""
     assert block.points is not None
     for k, chain in enumerate(block.chains):
-        for i, point in enumerate(block.points[k]):
+        for i, point in enumerate(block.points[k][: block.count(k)]):
             number = block.first + i
             stats = [{name: values[k, i] for name, values in s.items()} for s in block.stats]
             last = number + 1 == run.total

@@ -458,7 +458,9 @@ class ZarrStore(BaseTrace):
         for checkpoints in self._all_checkpoints(record):
             checkpoint = checkpoints.latest()
             done = 0 if checkpoint is None else checkpoint["n_draws"]
-            counts += [max(0, done - record["tune"])] * len(checkpoints.chains)
+            ends = [None] * len(checkpoints.chains) if checkpoint is None else checkpoint["ends"]
+            own = [done if end is None else end for end in ends]
+            counts += [max(0, n - record["tune"]) for n in own]
         return counts
 
     def _check_finished(self, record: dict[str, Any]) -> None:
