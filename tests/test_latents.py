@@ -259,7 +259,7 @@ def test_discrete_variable_that_is_not_among_the_latents():
 def test_continuous_local_variable_that_is_not_among_the_latents():
     model = many_kinds()
     latents = sgm.Gibbs(["bits", "kind", "scale"])
-    refused(model, "belongs to a free variable too", "latents=", latents=latents)
+    refused(model, "'factor' has an element for each row of dim 'obs'", "latents=", latents=latents)
     hint = r"latents=sgm.Gibbs\(\['factor'\]\)"
     refused(model, "'factor'", hint, latents=latents, minibatch_dim="obs")
 
@@ -267,7 +267,7 @@ def test_continuous_local_variable_that_is_not_among_the_latents():
 @before_compiling
 def test_latent_that_is_sampled_too():
     model = mixture()
-    refused(model, "'z' is one of latents", vars=[model["z"], model["mu"]])
+    refused(model, "'z' is in latents=", vars=[model["z"], model["mu"]])
 
 
 @before_compiling
