@@ -241,6 +241,7 @@ def test_finished_runs_are_only_read(model, step, expected, path, monkeypatch):
     assert same(small_run(model, step, trace=path, resume=True), expected)
 
 
+@pytest.mark.slow(10)
 def test_random_seeds_are_kept(model, step, path, small_chunks):
     """Without a seed, or with a generator, the run goes on with its own."""
     for seed in (None, np.random.default_rng(5)):
@@ -297,6 +298,7 @@ def test_an_error_in_a_draw_leaves_the_store_whole(model, expected, path, small_
 # ---- kill -9 -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(15)
 def test_killed_at_any_moment_of_writing(model, step, path):
     """Before, in the middle of and after every 101st file that is written or renamed."""
     go = prepared(model, step, path, draws=6, tune=2, chains=1)
@@ -308,6 +310,7 @@ def test_killed_at_any_moment_of_writing(model, step, path):
         assert same(go(), expected), f"killed at moment {k} of {n}"
 
 
+@pytest.mark.slow(12)
 @pytest.mark.parametrize("method", ["sequential", "parallel"])
 def test_killed_at_random_moments(model, step, path, method):
     """SIGKILL, again and again, then through; benchmarks/kills.py does it 50 times.

@@ -157,6 +157,7 @@ def test_bytes_become_the_containers_floats_before_anything_is_computed(rows):
     np.testing.assert_allclose(*kept)
 
 
+@pytest.mark.slow(12)
 @pytest.mark.parametrize("kind", ["arrays", "iterable"])
 def test_posterior(rows, kind):
     """Against the exact posterior: of arrays sorted by the target, of iterables in random order.
@@ -258,6 +259,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow(29)
 def test_worker_processes_open_the_files_themselves(on_disk, tmp_path):
     path = tmp_path / "script.py"
     path.write_text(textwrap.dedent(SCRIPT))
