@@ -287,10 +287,10 @@ def test_completion_needs_gibbs():
     ("arguments", "message"),
     [
         ({"draws": {"w": 0}}, "draws: there is no 'c'"),
-        ({"draws": THETA | {"c": np.zeros(4)}}, r"draws: 'c' has the shape \(4,\), and \(5,\)"),
-        ({"data": {"pictures": X}}, "no rows called 'pictures', but 'data'"),
+        ({"draws": THETA | {"c": np.zeros(4)}}, r"draws: 'c' has the shape \(4,\), but \(5,\)"),
+        ({"data": {"pictures": X}}, "no array of rows 'pictures'. It has: 'data'"),
         ({"data": {}}, "new rows of 'data' are needed"),
-        ({"data": {"data": X[:, :3]}}, r"'data' has the shape \(3, 3\), and \(3, 5\)"),
+        ({"data": {"data": X[:, :3]}}, r"'data' has the shape \(3, 3\), but \(3, 5\)"),
         ({"data": {"data": X[:0]}}, "must be equal and positive"),
         ({"method": "chib"}, "method='chib' must be"),
         ({"path": "straight"}, "path='straight' must be"),

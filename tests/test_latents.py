@@ -259,7 +259,7 @@ def test_discrete_variable_that_is_not_among_the_latents():
 def test_continuous_local_variable_that_is_not_among_the_latents():
     model = many_kinds()
     latents = sgm.Gibbs(["bits", "kind", "scale"])
-    refused(model, "belongs to a free variable too", "latents=", latents=latents)
+    refused(model, "'factor' has an element for each row", "latents=", latents=latents)
     hint = r"latents=sgm.Gibbs\(\['factor'\]\)"
     refused(model, "'factor'", hint, latents=latents, minibatch_dim="obs")
 
