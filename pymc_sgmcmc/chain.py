@@ -47,9 +47,9 @@ class Advance(NamedTuple):
     """What the updates of a draw have made of a point."""
 
     moved: PointType
-    """The variables that move; at their last finite values where an update was not finite."""
+    """The variables that move; where they were before the draw if an update was not finite."""
     step_size: np.ndarray
-    """Of the last update."""
+    """Of the last update, or of that which was not finite."""
     diagnostics: dict[str, float]
     potential: float
     gradient_norm: float
@@ -140,8 +140,11 @@ class Chain(WithSamplingState):
         """
         self.begin(point)
         theta, others = self.kernel.split(point)
-        outcome, _ = self.run(theta, others, self.pace.n_updates)
-        bad = ~np.isfinite(np.asarray(outcome.squared_gradient)[0])
+        # With step sizes of 0 no update moves: all gradients are those at the start.
+        h = np.zeros((self.pace.n_updates, *self.kernel.algorithm.step_size_shape))
+        outcome = self._run(theta, others, self._typed(h))
+        each_bad = ~np.isfinite(np.asarray(outcome.squared_gradient))
+        bad = each_bad[np.argmax(each_bad.any(axis=1))]  # in the first update that has any
         if bad.any():
             names = ", ".join(f"'{v.name}'" for v, b in zip(self.vars, bad, strict=True) if b)
             values = {v.name: np.asarray(point[v.name]) for v in self.vars}
@@ -151,20 +154,31 @@ class Chain(WithSamplingState):
                 "initial_point=, or look for a zero probability."
             )
 
+    def check_start(self, point: PointType) -> None:
+        """Refuse a start without a finite density or gradient; nothing of this chain moves on.
+
+        Raises
+        ------
+        BadStart
+            Naming the variables.
+        """
+        check_start(self.kernel.model, self.kernel.source, point)
+        Chain(self.kernel, np.random.default_rng(0), tune=0).try_out(point)
+
     def draw(self, point: PointType) -> Advance:
         """Run the updates of a draw, in one compiled call or several of half a second.
 
         Raises
         ------
         BadStart
-            If the chain's first call is not finite because the point has no posterior density.
+            If the chain's first call is not finite because the point has no finite posterior
+            density or gradient.
         """
         kernel, thin = self.kernel, self.kernel.thin
         self.begin(point)
         theta, others = kernel.split(point)
-        potential, done = np.nan, 0
-        norms: list[np.ndarray] = []
-        diagnostics: list[Any] = [np.nan] * len(kernel.statistics)
+        before = theta, self.state
+        done, per_update = 0, list[list[np.ndarray]]()
         failure: tuple[int, int] | None = None
         while done < thin and failure is None:
             n = min(thin - done, self.pace.n_updates)
@@ -174,30 +188,34 @@ class Chain(WithSamplingState):
             self.pace.took(n, time.perf_counter() - began)
             if finite:
                 theta, self.state = outcome.theta, outcome.state
-                diagnostics = outcome.diagnostics
-                potential = float(np.asarray(outcome.potential))
-                # Kept apart: their mean must not depend on how updates are split into calls.
-                norms.append(np.asarray(outcome.gradient_norms))
+                per_update.append([np.asarray(values) for values in outcome.per_update])
             else:
                 if self.n_updates == 0:
-                    check_start(kernel.model, kernel.source, point)
+                    self.check_start(point)
                 failure = first_nonfinite(outcome.squared_gradient, outcome.theta)
             self.n_updates += n
             done += n
-        # By way of NumPy: `float` of a scalar on JAX takes five times as long.
-        values = map(float, map(np.asarray, diagnostics))
-        shown = dict(zip(kernel.statistics, values, strict=True))
         n_updates = self.n_updates
+        shown = dict.fromkeys([*kernel.averaged, *kernel.statistics, "potential"], np.nan)
         if failure is None:
-            norm = _exact_sum(norms) / thin
+            for name, *calls in zip(kernel.averaged, *per_update, strict=True):
+                shown[name] = _exact_sum(calls) / thin
+            final = zip(kernel.algorithm.statistics, outcome.diagnostics, strict=True)
+            for name, value in (*final, ("potential", outcome.potential)):
+                # By way of NumPy: `float` of a scalar on JAX takes five times as long.
+                shown[name] = float(np.asarray(value))
             warning = self.complaint()
             if warning is None and n_updates == self.burnt_in:
-                warning = self.caution(shown)
+                warning = self.caution({name: shown[name] for name in kernel.statistics})
         else:
-            potential = norm = np.nan
+            # All of the draw is undone: how far it got in whole calls depends on their lengths.
+            theta, self.state = before
             variable, at = failure
-            warning = self.failure(variable, n_updates - len(h) + at, h[at])
-        self.n_updates += thin - done  # a failed draw takes its share of the schedule too
+            n_updates, h = n_updates - len(h) + at, h[: at + 1]
+            warning = self.failure(variable, n_updates, h[at])
+        # A failed draw takes its share of the schedule too.
+        n_updates = self.n_updates = self.n_updates + thin - done
+        norm, potential = shown.pop("gradient_norm"), shown.pop("potential")
         moved = kernel.moved(theta)
         nonfinite = failure is not None
         return Advance(moved, h[-1], shown, potential, norm, nonfinite, n_updates, warning)
@@ -205,12 +223,19 @@ class Chain(WithSamplingState):
     def run(self, theta: list, others: list, n_updates: int) -> tuple[Outcome, np.ndarray]:
         """One compiled call, and the step sizes of its updates; theta and state stay as given."""
         h, typed_h = self._step_sizes_of_call(n_updates)
-        rows, constants = self.batches_of_call(n_updates)
+        return self._run(theta, others, typed_h), h
+
+    def _run(self, theta: list, others: list, typed_h: Any) -> Outcome:
+        rows, constants = self.batches_of_call(len(typed_h))
         loop = self.kernel.loop
         assert loop is not None  # `begin` has made it
         outcome = loop(typed_h, rows, theta, self.state, self.noise, [*constants, *others])
         self.noise = outcome.rng
-        return outcome, h
+        return outcome
+
+    def _typed(self, h: np.ndarray) -> Any:
+        """Step sizes as the loop takes them."""
+        return self.kernel.backend.array(h.astype(pytensor.config.floatX))
 
     def _step_sizes_of_call(self, n_updates: int) -> tuple[np.ndarray, Any]:
         """Step sizes as they are and as the loop takes them."""
@@ -219,7 +244,7 @@ class Chain(WithSamplingState):
         if isinstance(schedule, Constant) and schedule is kernel.schedule and len(h) == n_updates:
             return h, typed_h
         h = kernel.step_sizes(self.n_updates, n_updates)
-        typed_h = kernel.backend.array(h.astype(pytensor.config.floatX))
+        typed_h = self._typed(h)
         self._last_step_sizes = kernel.schedule, h, typed_h
         return h, typed_h
 
@@ -283,10 +308,9 @@ class Chain(WithSamplingState):
         name += self._infinite_rows()
         message = (
             f"{kernel.name}: {name} became non-finite at update {update} with step size "
-            f"{step_size:.4g}. The chain holds its last finite point and goes on from there; such "
-            "draws are marked in the statistic 'nonfinite'. Try a smaller step_size or a larger "
-            "batch_size, standardise the data, or look for data that the model holds to be "
-            "impossible."
+            f"{step_size:.4g}. The draw is undone, and marked in the statistic 'nonfinite'. Try a "
+            "smaller step_size or a larger batch_size, standardise the data, or look for data that "
+            "the model holds to be impossible."
         )
         extra = {"variable": culprit, "update": update, "step_size": step_size, "name": name}
         return SamplerWarning(WarningType.BAD_PARAMS, message, "error", step=update, extra=extra)

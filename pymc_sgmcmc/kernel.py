@@ -53,6 +53,8 @@ class Kernel:
         Where each array of the data is among the constants: by its name, and by what stands for it
         in the source's expressions.
     updates_per_epoch : float
+    averaged : tuple of str
+        Statistics that are means over a draw's updates; the others are of its last.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Kernel:
         self.replacement = replacement
         self.compile_kwargs = compile_kwargs
         self.statistics = (*algorithm.statistics, *source.statistics)
+        self.averaged = ("gradient_norm", *source.statistics)
         self.n_elements = sum(int(np.prod(shape)) for shape in source.shapes)
         self._moved, self._held = (
             [(v.name, np.dtype(v.dtype)) for v in vars] for vars in (source.vars, source.others)

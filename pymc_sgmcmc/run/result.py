@@ -18,7 +18,7 @@ from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.pymc_internals import choose_chains, report, statistics_of
-from pymc_sgmcmc.run.chains import Block, Run
+from pymc_sgmcmc.run.run import Block, Run
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -60,14 +60,16 @@ class Memory:
         first = block.first - self.skipped
         if first < 0:
             return
-        end = first + block.n_draws
         for k, chain in enumerate(block.chains):
-            trace = self.traces[chain]
+            n, trace = block.count(k), self.traces[chain]
+            if n == 0:
+                continue
+            end = first + n
             for name, values in block.values.items():
-                trace.samples[name][first:end] = values[k]
+                trace.samples[name][first:end] = values[k, :n]
             for kept, new in zip(statistics_of(trace), block.stats, strict=True):
                 for name, values in new.items():
-                    kept[name][first:end] = values[k]
+                    kept[name][first:end] = values[k, :n]
             trace.draw_idx = end  # last, so that an interrupted write leaves no gap
 
 

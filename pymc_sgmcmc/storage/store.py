@@ -26,8 +26,8 @@ from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.argument_checks import real_number, true_or_false
 from pymc_sgmcmc.pymc_internals import saves_state
-from pymc_sgmcmc.run.chains import Run
-from pymc_sgmcmc.run.plain import from_plain, load, save, to_plain
+from pymc_sgmcmc.run.run import Run
+from pymc_sgmcmc.run.saved_state import from_plain, load, save, to_plain
 from pymc_sgmcmc.storage.checkpoints import Checkpoints
 from pymc_sgmcmc.storage.chunks import GROUPS, check_chunks, open_draws
 from pymc_sgmcmc.storage.file_errors import clear_errors
@@ -458,7 +458,9 @@ class ZarrStore(BaseTrace):
         for checkpoints in self._all_checkpoints(record):
             checkpoint = checkpoints.latest()
             done = 0 if checkpoint is None else checkpoint["n_draws"]
-            counts += [max(0, done - record["tune"])] * len(checkpoints.chains)
+            ends = [None] * len(checkpoints.chains) if checkpoint is None else checkpoint["ends"]
+            own = [done if end is None else end for end in ends]
+            counts += [max(0, n - record["tune"]) for n in own]
         return counts
 
     def _check_finished(self, record: dict[str, Any]) -> None:
