@@ -140,8 +140,11 @@ class Chain(WithSamplingState):
         """
         self.begin(point)
         theta, others = self.kernel.split(point)
-        outcome, _ = self.run(theta, others, self.pace.n_updates)
-        bad = ~np.isfinite(np.asarray(outcome.squared_gradient)[0])
+        # With step sizes of 0 no update moves: all gradients are those at the start.
+        h = np.zeros((self.pace.n_updates, *self.kernel.algorithm.step_size_shape))
+        outcome = self._run(theta, others, self._typed(h))
+        each_bad = ~np.isfinite(np.asarray(outcome.squared_gradient))
+        bad = each_bad[np.argmax(each_bad.any(axis=1))]  # in the first update that has any
         if bad.any():
             names = ", ".join(f"'{v.name}'" for v, b in zip(self.vars, bad, strict=True) if b)
             values = {v.name: np.asarray(point[v.name]) for v in self.vars}
@@ -151,13 +154,25 @@ class Chain(WithSamplingState):
                 "initial_point=, or look for a zero probability."
             )
 
+    def check_start(self, point: PointType) -> None:
+        """Refuse a start without a finite density or gradient; nothing of this chain moves on.
+
+        Raises
+        ------
+        BadStart
+            Naming the variables.
+        """
+        check_start(self.kernel.model, self.kernel.source, point)
+        Chain(self.kernel, np.random.default_rng(0), tune=0).try_out(point)
+
     def draw(self, point: PointType) -> Advance:
         """Run the updates of a draw, in one compiled call or several of half a second.
 
         Raises
         ------
         BadStart
-            If the chain's first call is not finite because the point has no posterior density.
+            If the chain's first call is not finite because the point has no finite posterior
+            density or gradient.
         """
         kernel, thin = self.kernel, self.kernel.thin
         self.begin(point)
@@ -176,7 +191,7 @@ class Chain(WithSamplingState):
                 per_update.append([np.asarray(values) for values in outcome.per_update])
             else:
                 if self.n_updates == 0:
-                    check_start(kernel.model, kernel.source, point)
+                    self.check_start(point)
                 failure = first_nonfinite(outcome.squared_gradient, outcome.theta)
             self.n_updates += n
             done += n
@@ -208,12 +223,19 @@ class Chain(WithSamplingState):
     def run(self, theta: list, others: list, n_updates: int) -> tuple[Outcome, np.ndarray]:
         """One compiled call, and the step sizes of its updates; theta and state stay as given."""
         h, typed_h = self._step_sizes_of_call(n_updates)
-        rows, constants = self.batches_of_call(n_updates)
+        return self._run(theta, others, typed_h), h
+
+    def _run(self, theta: list, others: list, typed_h: Any) -> Outcome:
+        rows, constants = self.batches_of_call(len(typed_h))
         loop = self.kernel.loop
         assert loop is not None  # `begin` has made it
         outcome = loop(typed_h, rows, theta, self.state, self.noise, [*constants, *others])
         self.noise = outcome.rng
-        return outcome, h
+        return outcome
+
+    def _typed(self, h: np.ndarray) -> Any:
+        """Step sizes as the loop takes them."""
+        return self.kernel.backend.array(h.astype(pytensor.config.floatX))
 
     def _step_sizes_of_call(self, n_updates: int) -> tuple[np.ndarray, Any]:
         """Step sizes as they are and as the loop takes them."""
@@ -222,7 +244,7 @@ class Chain(WithSamplingState):
         if isinstance(schedule, Constant) and schedule is kernel.schedule and len(h) == n_updates:
             return h, typed_h
         h = kernel.step_sizes(self.n_updates, n_updates)
-        typed_h = kernel.backend.array(h.astype(pytensor.config.floatX))
+        typed_h = self._typed(h)
         self._last_step_sizes = kernel.schedule, h, typed_h
         return h, typed_h
 

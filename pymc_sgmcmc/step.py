@@ -101,6 +101,7 @@ class SGMCMCStep(BlockedStep):
             "batch_size": batch_size,
             "minibatch_dim": minibatch_dim,
             "self_check": self_check,
+            "start": dict(self.model.initial_point() if initial_point is None else initial_point),
         }
         if data is not None:
             options["data"] = StreamedData.of(data)
@@ -123,10 +124,9 @@ class SGMCMCStep(BlockedStep):
         self.statistics = self.kernel.statistics
         self.stats_dtypes_shapes = _statistics(self.statistics, self.step_size_names)
         self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
-        start = dict(self.model.initial_point() if initial_point is None else initial_point)
         self.setup_chain(self.rng, tune=0, draws=0)
-        check_start(self.model, self.source, start)
-        self.chain.try_out(start)
+        check_start(self.model, self.source, options["start"])
+        self.chain.try_out(options["start"])
 
     @classmethod
     def on(cls, vars, *, step_size: StepSize, **hyperparameters) -> Group:

@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pymc.blocking import PointType
 from pymc.data import MinibatchOp
 from pymc.model.core import Model
 from pymc.pytensorf import rewrite_pregrad
@@ -294,6 +295,7 @@ def gradient_source(
     minibatch_dim: str | None = None,
     self_check: bool = True,
     data: StreamedData | None = None,
+    start: PointType | None = None,
 ) -> GradientSource:
     """Derive the stochastic gradient of a model with respect to some of its value variables.
 
@@ -309,6 +311,8 @@ def gradient_source(
         Compare the batches' likelihood with the model's own before use.
     data : StreamedData, optional
         The rows, where the model's containers are placeholders for them.
+    start : dict of arrays, optional
+        Point near which batches are compared; default: the model's initial point.
 
     Returns
     -------
@@ -351,7 +355,7 @@ def gradient_source(
     elif batch_size is not None:
         data = None if data is None else fitted_to(model, data)
         with filled(model, data):
-            parts = _cut_into_batches(model, batch_size, minibatch_dim, self_check, data)
+            parts = _cut_into_batches(model, batch_size, minibatch_dim, self_check, data, start)
     else:
         parts = _whole(model)
     source = _differentiate(model, vars, *parts)
@@ -381,7 +385,7 @@ def _whole(model: Model):
     return prior, sum_of(likelihood), _n_rows(likelihood), [], {}
 
 
-def _cut_into_batches(model, batch_size, minibatch_dim, self_check, data):
+def _cut_into_batches(model, batch_size, minibatch_dim, self_check, data, start):
     """Batches of an unchanged model."""
     row_axis = find_row_axis(model, minibatch_dim)
     check_batch_size(batch_size, data.n_rows if data else row_axis.length)
@@ -394,7 +398,8 @@ def _cut_into_batches(model, batch_size, minibatch_dim, self_check, data):
     for array in arrays:
         refuse_nan(array)
     if self_check:
-        check_terms(model, terms, arrays, index, row_axis)
+        start = model.initial_point() if start is None else start
+        check_terms(model, terms, arrays, index, row_axis, start)
     prior = model.logp(vars=[*model.free_RVs, *rest])
     scale = pt.scalar("N/n", dtype=pytensor.config.floatX)
     likelihood = scale * sum_of([term.logp for term in terms])

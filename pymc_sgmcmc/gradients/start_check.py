@@ -10,7 +10,7 @@ from pymc.logprob.utils import ParameterValueError
 from pymc.model import Model
 
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
-from pymc_sgmcmc.gradients.batch_check import MAX_ROWS
+from pymc_sgmcmc.gradients.batch_check import rows_looked_at
 from pymc_sgmcmc.gradients.source import GradientSource
 
 IN_PYTHON: dict[str, Any] = {"mode": PYTHON, "on_unused_input": "ignore"}
@@ -23,7 +23,7 @@ class BadStart(SamplingError):
 def check_start(model: Model, source: GradientSource, point: PointType) -> None:
     """Refuse a point without a finite density, in Python: before anything is compiled.
 
-    Looks at all rows, or at a random `MAX_ROWS` of them where there are more (bounded cost); of a
+    Looks at the `rows_looked_at`: all, or a random part where there are many (bounded cost); of a
     model written with `pm.Minibatch` at one batch, of streamed data at none.
 
     Raises
@@ -56,12 +56,10 @@ def check_start(model: Model, source: GradientSource, point: PointType) -> None:
 
 
 def _rows_of_one_batch(source: GradientSource) -> list[np.ndarray]:
-    """As many as the expressions can take, up to `MAX_ROWS`."""
+    """As many as the expressions can take."""
     rng = np.random.default_rng(20241)
     return [
-        np.arange(r.n_rows)
-        if r.n_rows <= MAX_ROWS and not r.fixed_size
-        else rng.integers(r.n_rows, size=r.batch_size if r.fixed_size else MAX_ROWS)
+        rng.integers(r.n_rows, size=r.batch_size) if r.fixed_size else rows_looked_at(r.n_rows)
         for r in source.rows
     ]
 

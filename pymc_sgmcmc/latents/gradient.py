@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pymc.blocking import PointType
 from pymc.model.core import Model
 from pymc.pytensorf import rewrite_pregrad
 from pymc.vartypes import discrete_types
@@ -124,6 +125,7 @@ def latent_gradient_source(
     minibatch_dim: str | None = None,
     self_check: bool = True,
     data: StreamedData | None = None,
+    start: PointType | None = None,
 ) -> LatentGradientSource:
     """Derive the stochastic gradient of a model with its local latent variables integrated out.
 
@@ -135,7 +137,7 @@ def latent_gradient_source(
     vars : list of value variables
         Of ``global_model``.
     latents : Latents
-    batch_size, minibatch_dim, self_check, data
+    batch_size, minibatch_dim, self_check, data, start
         As for `gradient_source`.
 
     Raises
@@ -161,7 +163,16 @@ def latent_gradient_source(
         row_axis = find_row_axis(model, minibatch_dim, latent_rvs)
         check_batch_size(batch_size, data.n_rows if data else row_axis.length)
         source = _cut_into_batches(
-            model, global_model, vars, latents, latent_rvs, batch_size, row_axis, self_check, data
+            model,
+            global_model,
+            vars,
+            latents,
+            latent_rvs,
+            batch_size,
+            row_axis,
+            self_check,
+            data,
+            global_model.initial_point() if start is None else start,
         )
     if data is not None:
         refuse_whole(explicit_graph_inputs([source.log_prior]), data)
@@ -169,7 +180,16 @@ def latent_gradient_source(
 
 
 def _cut_into_batches(
-    model, global_model, vars, latents, latent_rvs, batch_size, row_axis, self_check, streamed
+    model,
+    global_model,
+    vars,
+    latents,
+    latent_rvs,
+    batch_size,
+    row_axis,
+    self_check,
+    streamed,
+    start,
 ) -> LatentGradientSource:
     names = ", ".join(f"'{rv.name}'" for rv in latent_rvs)
     placeholders = {
@@ -240,15 +260,15 @@ def _cut_into_batches(
     latents.check(joint)
     used_data = [(array, v) for array, v in data.items() if v in used]
     if self_check:
-        check_latent_terms(global_model, joint, used_data, row_axis)
+        check_latent_terms(global_model, joint, used_data, row_axis, start)
     scale = pt.scalar("N/n", dtype=floatX)
     weights = pt.vector("weights", dtype=floatX)
     likelihood = scale * pt.sum(weights * joint.of_rows)
     prior = rewrite_pregrad(prior.astype(floatX))
-    start = global_model.initial_point()
+    own_start = global_model.initial_point()
     source = LatentGradientSource(
         vars=vars,
-        shapes=[np.shape(start[v.name]) for v in vars],
+        shapes=[np.shape(own_start[v.name]) for v in vars],
         rows=[Rows(index, scale, int(batch_size), axes_of(part.cuts), streamed)],
         data=used_data,
         others=others,

@@ -19,11 +19,12 @@ from pymc.util import random_generator_from_state
 from pytensor.link.basic import JITLinker
 
 from pymc_sgmcmc.chain import Chain, SGMCMCState
-from pymc_sgmcmc.gradients.start_check import BadStart, check_start
+from pymc_sgmcmc.gradients.start_check import BadStart
 from pymc_sgmcmc.pacing import FIRST_CALL
-from pymc_sgmcmc.run.chains import Block, Event, Run, Stopped, reason_to_stop, run_and_keep
-from pymc_sgmcmc.run.feed import Feeder, bytes_per_update, most_updates
-from pymc_sgmcmc.run.plain import from_plain, to_plain
+from pymc_sgmcmc.run.chain_batches import Feeder, bytes_per_update, most_updates
+from pymc_sgmcmc.run.run import Block, Event, Run, Stopped, reason_to_stop
+from pymc_sgmcmc.run.runner import run_and_keep
+from pymc_sgmcmc.run.saved_state import from_plain, to_plain
 from pymc_sgmcmc.run.threads import ThreadChains
 from pymc_sgmcmc.step import SGMCMCStep
 
@@ -388,10 +389,9 @@ class VectorizedRunner:
     def _end(self, drawn: Drawn, chain: int) -> tuple[int, str]:
         """After how many draws a chain ends, and what the user is told."""
         n_draws = drawn.first + int(np.argmax(drawn.stats["nonfinite"][chain]))
-        step, start = self.run.step, self.run.starts[chain]
         if n_draws == 0:
             try:
-                check_start(step.model, step.source, start)
+                self._vectorized.chains[chain].check_start(self.run.starts[chain])
             except BadStart as error:
                 return 0, f"Chain {chain} stopped at once. {error}"
         failure = drawn.failures[chain].extra
