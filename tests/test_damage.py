@@ -11,7 +11,7 @@ from kills import TUNE, prepared, same, small_model, small_run, small_step
 from pymc.exceptions import SamplingError
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.run import chains
+from pymc_sgmcmc.run import sequential
 from pymc_sgmcmc.storage import store
 
 
@@ -70,7 +70,7 @@ def part_of(tree, whole):
 def test_no_damage_goes_unseen(model, step, path, monkeypatch, caplog):
     """Each file in turn is damaged in one of three ways; the store is read, and the run resumed."""
     monkeypatch.setattr(store, "DRAWS_PER_CHUNK", 5)
-    monkeypatch.setattr(chains, "SECONDS_PER_BLOCK", -1.0)
+    monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
     go = prepared(model, step, path, discard_tuned_samples=True)
     expected = go()
     shutil.rmtree(path)

@@ -17,7 +17,7 @@ import xarray as xr
 from kills import MODE, same, small_model, small_step
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.run import chains, progress, result
+from pymc_sgmcmc.run import progress, result, sequential
 from pymc_sgmcmc.sampling import sample_from_init
 
 RUN = dict(
@@ -129,9 +129,9 @@ def test_a_chain_is_the_same_beside_any_others(model, step, method):
 
 def test_turns_change_nothing(model, step, monkeypatch):
     expected = sample(model, step, chains=3)
-    monkeypatch.setattr(chains, "SECONDS_PER_BLOCK", -1.0)
-    monkeypatch.setattr(chains, "SECONDS_PER_TURN", -1.0)
-    monkeypatch.setattr(chains, "TURNS_PER_CHANGE", 0)
+    monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
+    monkeypatch.setattr(sequential, "SECONDS_PER_TURN", -1.0)
+    monkeypatch.setattr(sequential, "TURNS_PER_CHANGE", 0)
     seen = []
     got = sample(model, step, chains=3, callback=lambda trace, draw: seen.append(draw.chain))
     assert seen[:6] == [0, 1, 2, 0, 1, 2]
@@ -187,8 +187,8 @@ def test_interrupted_by_a_callback(model, step, method):
 
 def test_interrupt_finds_all_chains(model, step, monkeypatch):
     """Ctrl-C, in one process: no chain has been left behind."""
-    monkeypatch.setattr(chains, "SECONDS_PER_TURN", -1.0)
-    monkeypatch.setattr(chains, "TURNS_PER_CHANGE", 0)
+    monkeypatch.setattr(sequential, "SECONDS_PER_TURN", -1.0)
+    monkeypatch.setattr(sequential, "TURNS_PER_CHANGE", 0)
 
     def ctrl_c(trace, draw):
         if draw.chain == 2 and draw.draw_idx == 15:

@@ -33,8 +33,8 @@ from kills import (
 from pymc.exceptions import SamplingError
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.run import chains
-from pymc_sgmcmc.run.plain import from_plain, load, save, to_plain
+from pymc_sgmcmc.run import sequential
+from pymc_sgmcmc.run.saved_state import from_plain, load, save, to_plain
 from pymc_sgmcmc.storage import lock, store
 
 
@@ -68,7 +68,7 @@ def path(tmp_path):
 def small_chunks(monkeypatch):
     """Chunks of a few draws, and a block for each draw."""
     monkeypatch.setattr(store, "DRAWS_PER_CHUNK", 5)
-    monkeypatch.setattr(chains, "SECONDS_PER_BLOCK", -1.0)
+    monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
 
 
 def stop_at(number, chain=None, error=KeyboardInterrupt):
@@ -172,7 +172,7 @@ def test_the_state_is_needed(model, step, expected, path, small_chunks, monkeypa
     """A run that goes on with fresh momentum or batches is seen to differ."""
     small_run(model, step, trace=path, callback=stop_at(TUNE + 5))
     monkeypatch.setattr(
-        chains.ChainRunner, "restore", lambda self, n, state: setattr(self, "n_draws", n)
+        sequential.ChainRunner, "restore", lambda self, n, state: setattr(self, "n_draws", n)
     )
     assert not same(small_run(model, step, trace=path, resume=True), expected)
 
@@ -318,7 +318,7 @@ def test_killed_at_random_moments(model, step, path, method):
     Workers whose parent is killed end by themselves, and leave the store to the next run.
     """
     go = prepared(model, step, path, method, draws=200)
-    chains.SECONDS_PER_BLOCK, before = 0.01, chains.SECONDS_PER_BLOCK
+    sequential.SECONDS_PER_BLOCK, before = 0.01, sequential.SECONDS_PER_BLOCK
     try:
         began = time.perf_counter()
         expected = go()
@@ -329,7 +329,7 @@ def test_killed_at_random_moments(model, step, path, method):
         assert kills == 4
         assert same(go(), expected)
     finally:
-        chains.SECONDS_PER_BLOCK = before
+        sequential.SECONDS_PER_BLOCK = before
 
 
 def test_two_processes_do_not_write_one_chain(model, step, path, monkeypatch):

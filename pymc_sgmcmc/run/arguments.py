@@ -20,7 +20,7 @@ from pymc.util import (
 
 from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.backends.cores import n_cores
-from pymc_sgmcmc.run.plain import from_plain, to_plain
+from pymc_sgmcmc.run.saved_state import from_plain, to_plain
 from pymc_sgmcmc.step import SGMCMCStep
 
 _log = logging.getLogger("pymc.sgmcmc")

@@ -16,7 +16,9 @@ from typing import Any
 
 import cloudpickle
 
-from pymc_sgmcmc.run.chains import ChainRunner, Event, Resumed, Run, run_and_keep
+from pymc_sgmcmc.run.run import Event, Resumed, Run
+from pymc_sgmcmc.run.runner import run_and_keep
+from pymc_sgmcmc.run.sequential import ChainRunner
 
 SECONDS_TO_LISTEN = 0.1
 """How often to ask for news."""

@@ -7,9 +7,9 @@ import numpy as np
 from pymc.sampling.parallel import Draw
 from pymc.stats.convergence import log_warning_stats
 
-from pymc_sgmcmc.run.chains import Block, Event, Resumed, Run, Stopped
 from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.result import Memory
+from pymc_sgmcmc.run.run import Block, Event, Resumed, Run, Stopped
 
 _log = logging.getLogger("pymc.sgmcmc")
 

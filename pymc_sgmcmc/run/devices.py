@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from pymc_sgmcmc.loop import Loop
 from pymc_sgmcmc.pymc_internals import jitted
-from pymc_sgmcmc.run.pieces import Carry, Piece
+from pymc_sgmcmc.run.carry import Carry, Piece
 
 CHAINS = "chains"
 """Name of the mesh axis: the first of every array of a `Carry`."""

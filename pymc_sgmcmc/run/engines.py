@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from pymc.step_methods.compound import flatten_steps
 
-from pymc_sgmcmc.run.chains import Event, Run, sequential
 from pymc_sgmcmc.run.cluster import client_of, on_cluster
 from pymc_sgmcmc.run.processes import context_for, parallel
+from pymc_sgmcmc.run.run import Event, Run
+from pymc_sgmcmc.run.sequential import sequential
 from pymc_sgmcmc.run.vectorized import check_step, vectorized
 from pymc_sgmcmc.step import SGMCMCStep
 

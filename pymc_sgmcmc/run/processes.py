@@ -20,7 +20,9 @@ import cloudpickle
 from pymc.exceptions import SamplingError
 from threadpoolctl import threadpool_limits
 
-from pymc_sgmcmc.run.chains import ChainRunner, Event, Resumed, Run, run_and_keep
+from pymc_sgmcmc.run.run import Event, Resumed, Run
+from pymc_sgmcmc.run.runner import run_and_keep
+from pymc_sgmcmc.run.sequential import ChainRunner
 
 SECONDS_TO_END = 10.0
 """What a worker is given to save its state before it is terminated."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from pymc.progress_bar import MCMCProgressBarManager, default_progress_theme
 
-from pymc_sgmcmc.run.chains import Block, Resumed
+from pymc_sgmcmc.run.run import Block, Resumed
 
 MOST_BARS = 16
 """Beyond as many chains they share one bar."""

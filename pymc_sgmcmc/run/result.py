@@ -18,7 +18,7 @@ from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.pymc_internals import choose_chains, report, statistics_of
-from pymc_sgmcmc.run.chains import Block, Run
+from pymc_sgmcmc.run.run import Block, Run
 
 _log = logging.getLogger("pymc.sgmcmc")
 

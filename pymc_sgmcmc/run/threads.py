@@ -15,7 +15,7 @@ from pymc_sgmcmc.backends.backend import Host
 from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.loop import Loop, first_nonfinite
 from pymc_sgmcmc.pymc_internals import jitted
-from pymc_sgmcmc.run.pieces import Carry, Piece
+from pymc_sgmcmc.run.carry import Carry, Piece
 
 
 class ThreadChains:

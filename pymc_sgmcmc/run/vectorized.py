@@ -21,9 +21,10 @@ from pytensor.link.basic import JITLinker
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.gradients.start_check import BadStart
 from pymc_sgmcmc.pacing import FIRST_CALL
-from pymc_sgmcmc.run.chains import Block, Event, Run, Stopped, reason_to_stop, run_and_keep
-from pymc_sgmcmc.run.feed import Feeder, bytes_per_update, most_updates
-from pymc_sgmcmc.run.plain import from_plain, to_plain
+from pymc_sgmcmc.run.chain_batches import Feeder, bytes_per_update, most_updates
+from pymc_sgmcmc.run.run import Block, Event, Run, Stopped, reason_to_stop
+from pymc_sgmcmc.run.runner import run_and_keep
+from pymc_sgmcmc.run.saved_state import from_plain, to_plain
 from pymc_sgmcmc.run.threads import ThreadChains
 from pymc_sgmcmc.step import SGMCMCStep
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pymc_sgmcmc.run.plain import load, save
+from pymc_sgmcmc.run.saved_state import load, save
 from pymc_sgmcmc.storage.lock import Lock
 
 

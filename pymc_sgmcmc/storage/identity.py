@@ -14,7 +14,7 @@ from pymc.step_methods.compound import flatten_steps
 
 from pymc_sgmcmc.batches.data_sources import ArraySource, StreamedData
 from pymc_sgmcmc.gradients.arrays import array_value
-from pymc_sgmcmc.run.chains import Run
+from pymc_sgmcmc.run.run import Run
 from pymc_sgmcmc.step import SGMCMCStep
 from pymc_sgmcmc.storage.digests import (
     ArrayDigests,

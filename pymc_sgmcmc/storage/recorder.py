@@ -11,8 +11,8 @@ from pymc.util import drop_warning_stat
 from xarray import DataTree
 
 from pymc_sgmcmc.pymc_internals import forget_statistics, statistics_of
-from pymc_sgmcmc.run.chains import Block, Run
 from pymc_sgmcmc.run.result import Memory, to_datatree
+from pymc_sgmcmc.run.run import Block, Run
 
 SECONDS_PER_WRITE = 1.0
 

@@ -26,8 +26,8 @@ from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.argument_checks import real_number, true_or_false
 from pymc_sgmcmc.pymc_internals import saves_state
-from pymc_sgmcmc.run.chains import Run
-from pymc_sgmcmc.run.plain import from_plain, load, save, to_plain
+from pymc_sgmcmc.run.run import Run
+from pymc_sgmcmc.run.saved_state import from_plain, load, save, to_plain
 from pymc_sgmcmc.storage.checkpoints import Checkpoints
 from pymc_sgmcmc.storage.chunks import GROUPS, check_chunks, open_draws
 from pymc_sgmcmc.storage.file_errors import clear_errors

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pymc_sgmcmc.run.chains import Block, Run
+from pymc_sgmcmc.run.run import Block, Run
 from pymc_sgmcmc.storage.chunks import check_chunks, open_draws
 from pymc_sgmcmc.storage.file_errors import clear_errors
 
