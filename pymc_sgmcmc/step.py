@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import fields
+from threading import Lock, get_ident
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -26,6 +27,8 @@ from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import Latents, without_latents
 from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule
 from pymc_sgmcmc.variables import continuous, counterparts
+
+_TAKING = Lock()
 
 
 class Group(NamedTuple):
@@ -51,6 +54,8 @@ class SGMCMCStep(BlockedStep):
     algorithm_class: ClassVar[type[Algorithm]]
     step_size_names: tuple[str, ...] = ("step_size",)
     """Names of the statistics that record step sizes."""
+    _thread: int | None
+    """The thread that has begun this chain; None before the first draw."""
     default_blocked = True
     default_tune_steps = 500
     # What a step overrides has no public name in PyMC: this, and the two progress-bar methods.
@@ -127,6 +132,7 @@ class SGMCMCStep(BlockedStep):
         self.setup_chain(self.rng, tune=0, draws=0)
         check_start(self.model, self.source, options["start"])
         self.chain.try_out(options["start"])
+        self._thread = None  # whichever draws first
 
     @classmethod
     def on(cls, vars, *, step_size: StepSize, **hyperparameters) -> Group:
@@ -232,6 +238,7 @@ class SGMCMCStep(BlockedStep):
         super().setup_chain(rng, tune, draws)
         self.kernel.load_data()
         self.chain = Chain(self.kernel, self.rng, tune, fetch_ahead=True)
+        self._thread = get_ident()
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Run ``thin`` updates from a point, in one compiled call or several of half a second.
@@ -253,7 +260,11 @@ class SGMCMCStep(BlockedStep):
         ValueError
             If new data has changed a variable's shape, or the schedule gives a step size that is
             not positive.
+        RuntimeError
+            If another thread has begun this chain.
         """
+        if self._thread != get_ident():
+            self._take_thread()
         drawn = self.chain.draw(point)
         stats = {
             **dict(zip(self.step_size_names, drawn.step_size.ravel().tolist(), strict=True)),
@@ -265,6 +276,17 @@ class SGMCMCStep(BlockedStep):
             "warning": drawn.warning,
         }
         return {**point, **drawn.moved}, [stats]
+
+    def _take_thread(self) -> None:
+        """Draw in this thread from now on, or refuse where another one has begun the chain."""
+        with _TAKING:
+            if self._thread not in (None, get_ident()):
+                raise RuntimeError(
+                    f"This {type(self).__name__} is used in two threads, and a step holds the "
+                    "state of one chain. Give each thread a step of its own, copy.deepcopy(step), "
+                    "or call setup_chain in the thread that draws."
+                )
+            self._thread = get_ident()
 
     # ---- attributes of the chain and the kernel --------------------------------------------
 
@@ -347,7 +369,12 @@ class SGMCMCStep(BlockedStep):
         saved = state.pop("saved_sampling_state")
         self.__dict__.update(state)
         self.setup_chain(self.rng, tune=0, draws=0)
+        self._thread = None
         self.sampling_state = saved
+
+    def __deepcopy__(self, memo):
+        # As copy.copy: its own chain, kernel and compiled updates, for the same model and data.
+        return copy(self)
 
     # ---- progress bar ----------------------------------------------------------------------
 

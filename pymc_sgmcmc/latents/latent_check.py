@@ -25,7 +25,7 @@ from pymc_sgmcmc.latents.joint import Joint
 from pymc_sgmcmc.noise import NoiseStream
 
 MAX_ROWS_WITH_LATENTS = 200
-"""Rows looked at: with more, a random subset of this size stands for all (bounded cost)."""
+"""If there are more rows, the check uses a random subset of this size to bound its cost."""
 
 
 def check_latent_terms(
@@ -35,10 +35,10 @@ def check_latent_terms(
     row_axis: RowAxis,
     start: PointType,
 ) -> None:
-    """Refuse, by name, a term with latent variables whose batches do not add up.
+    """Raise an error that names a term with latent variables whose batches do not add up.
 
-    As `check_terms` of `gradients/batch_check.py`, for one draw from the prior of the latent
-    variables of each row; at most `MAX_ROWS_WITH_LATENTS` rows, taken as one batch, stand for all.
+    Like `check_terms` of `gradients/batch_check.py`, for one draw of the latent variables from
+    their prior, on at most `MAX_ROWS_WITH_LATENTS` rows taken as one batch.
 
     Raises
     ------
