@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from pymc.util import drop_warning_stat
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.gradients.arrays import array_value
-from pymc_sgmcmc.pymc_internals import choose_chains, report, statistics_of
+from pymc_sgmcmc.pymc_internals import report, statistics_of
 from pymc_sgmcmc.run.run import Block, Run
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -83,6 +83,27 @@ class _DrawsOnly(DataTreeConverter):
         return None
 
 
+def longest_cut(lengths: Sequence[int]) -> tuple[list[int], int]:
+    """Choose chains and a common length, so that the most draws are kept.
+
+    The rule by which `pm.sample` cuts an interrupted run.
+
+    Parameters
+    ----------
+    lengths : sequence of int
+        Draws of each chain, not all 0.
+
+    Returns
+    -------
+    chains : list of int
+        Their numbers, in order.
+    length : int
+    """
+    longest = np.sort(lengths)[::-1]
+    length = int(longest[np.argmax(longest * np.arange(1, len(longest) + 1))])
+    return [c for c, n in enumerate(lengths) if n >= length], length
+
+
 def to_datatree(
     memory: Memory,
     *,
@@ -113,20 +134,18 @@ def to_datatree(
         If no chain has a draw after tuning.
     """
     n_warmup = memory.n_warmup
-    try:
-        chosen, length = choose_chains(memory.traces, n_warmup)
-    except ValueError:
-        raise SamplingError("No chain got past tuning: there are no draws to return.") from None
-    # PyMC chooses the longest first; here they stay in order, under their own numbers.
-    chosen = sorted(chosen, key=lambda trace: trace.chain)
-    multitrace = MultiTrace(chosen)[:length]
+    lengths = [max(0, len(trace) - n_warmup) for trace in memory.traces]
+    if not any(lengths):
+        raise SamplingError("No chain got past tuning: there are no draws to return.")
+    numbers, length = longest_cut(lengths)
+    chosen = [memory.traces[c] for c in numbers]
+    multitrace = MultiTrace(chosen)[: n_warmup + length]
     if discard_warmup:
         multitrace = multitrace[n_warmup:]
-    report(multitrace, tune, int(length) - n_warmup, seconds)
+    report(multitrace, tune, length, seconds)
     converter = DataTreeConverter if include_data else _DrawsOnly
     kwargs = {"model": model, "save_warmup": not discard_warmup} | idata_kwargs
     tree = converter(trace=multitrace, **kwargs).to_inference_data()
-    numbers = [trace.chain for trace in chosen]
     for name in ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats"):
         if name in tree.children:
             group = tree[name].to_dataset().assign_coords(chain=numbers)

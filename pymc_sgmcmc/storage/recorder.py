@@ -78,7 +78,7 @@ class KeptDraws(NDArray):
     def to_inference_data(self, **kwargs) -> DataTree:
         """Return the finished draws of the last run, without tuning.
 
-        Chains that did not get beyond tuning are left out; the others are cut to the length of
+        Chains that did not get past tuning are left out; the others are cut to the length of
         the shortest.
 
         Parameters

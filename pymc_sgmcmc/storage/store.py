@@ -12,7 +12,6 @@ import logging
 import os
 import shutil
 import uuid
-import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,18 +21,20 @@ import xarray as xr
 from pymc.backends.base import BaseTrace
 from pymc.exceptions import SamplingError
 from pymc.step_methods.compound import flatten_steps
-from xarray import Dataset, DataTree
+from xarray import DataTree
 
 from pymc_sgmcmc.argument_checks import real_number, true_or_false
 from pymc_sgmcmc.pymc_internals import saves_state
+from pymc_sgmcmc.run.result import longest_cut
 from pymc_sgmcmc.run.run import Run
 from pymc_sgmcmc.run.saved_state import from_plain, load, save, to_plain
 from pymc_sgmcmc.storage.checkpoints import Checkpoints
 from pymc_sgmcmc.storage.chunks import GROUPS, check_chunks, open_draws
 from pymc_sgmcmc.storage.file_errors import clear_errors
 from pymc_sgmcmc.storage.identity import differences, identity, versions
+from pymc_sgmcmc.storage.layout import lay_out, lengthened
 from pymc_sgmcmc.storage.lock import Lock
-from pymc_sgmcmc.storage.metadata import edited, mend, recorded_files
+from pymc_sgmcmc.storage.metadata import edited, mend
 from pymc_sgmcmc.storage.recorder import StoredDraws
 from pymc_sgmcmc.storage.writer import LEFT_OUT, Writer
 
@@ -273,7 +274,7 @@ class ZarrStore(BaseTrace):
         run.fresh = from_plain(record["fresh"], run.fresh)
         with clear_errors(self.path, self.exists):
             if run.draws != record["draws"]:
-                record = _lengthened(record, run.draws)
+                record = lengthened(record, run.draws)
                 save(self._record_path, record)
             mend(self.path, record)
         self._check_finished(record)
@@ -324,38 +325,13 @@ class ZarrStore(BaseTrace):
             (folder / ".sampler").mkdir(parents=True)
             self._hold(folder)
             try:
-                self._lay_out(folder, run, draws, others, record)
+                lay_out(folder, run, draws, others, record, self.dtype)
                 self._move(folder, target)
             except BaseException:
                 self.release()
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
         self.run_id = run_id
-
-    def _lay_out(
-        self,
-        folder: Path,
-        run: Run,
-        draws: dict[str, Dataset],
-        others: dict[str, Dataset],
-        record: dict[str, Any],
-    ) -> None:
-        for name, dataset in draws.items():
-            # Their coordinates only: the draws' own arrays follow.
-            others[name] = dataset.drop_vars([*dataset.data_vars, "chain", "draw"])
-            others[name] = others[name].assign_coords(
-                chain=np.arange(run.n_chains), draw=np.arange(record["lengths"][name])
-            )
-        with warnings.catch_warnings():  # strings have no final place in zarr's format yet
-            warnings.filterwarnings("ignore", module="zarr")
-            DataTree.from_dict(others).to_zarr(folder, mode="a", consolidated=False)
-        for name, dataset in draws.items():
-            self._create_arrays(
-                folder, name, dataset, record["lengths"][name], run, record["chunk"]
-            )
-        _consolidate(folder)
-        texts, digests = recorded_files(folder)
-        save(folder / ".sampler" / "run.npz", record | {"metadata": texts, "digests": digests})
 
     def _move(self, folder: Path, target: Path) -> None:
         """Put a new run in its place, once nobody writes the one that lies there."""
@@ -418,28 +394,6 @@ class ZarrStore(BaseTrace):
         self.run_id = None
         self.unlock()
 
-    def _create_arrays(
-        self, folder: Path, name: str, dataset: Dataset, length: int, run: Run, chunk: int
-    ) -> None:
-        import zarr
-        from zarr.codecs import Crc32cCodec
-
-        group: Any = zarr.open_group(folder, mode="r+")[name]
-        for variable, value in dataset.items():
-            dtype: Any = value.dtype
-            if self.dtype is not None and dtype.kind == "f" and name.endswith("posterior"):
-                dtype = self.dtype
-            group.create_array(
-                str(variable),
-                shape=(run.n_chains, length, *value.shape[2:]),
-                chunks=(run.chains_together, chunk, *(max(n, 1) for n in value.shape[2:])),
-                dtype=dtype,
-                fill_value=np.nan if dtype.kind == "f" else 0,
-                compressors=[Crc32cCodec()],  # random digits do not compress; damage must be seen
-                dimension_names=[str(d) for d in value.dims],
-                attributes=dict(value.attrs),
-            )
-
     # ---- reading ---------------------------------------------------------------------------
 
     @property
@@ -491,7 +445,7 @@ class ZarrStore(BaseTrace):
         Raises
         ------
         pymc.exceptions.SamplingError
-            If no chain has got beyond tuning.
+            If no chain has got past tuning.
         FileNotFoundError
             If there is no run.
         ValueError
@@ -501,13 +455,11 @@ class ZarrStore(BaseTrace):
         complaints = [c.complaint() for c in self._all_checkpoints(record)]
         for complaint in filter(None, complaints):
             _log.warning(complaint)
-        lengths = np.array(self._counts(record))
-        if not lengths.any():
+        lengths = self._counts(record)
+        if not any(lengths):
             message = f"No chain in {self.path} has got past tuning."
             raise SamplingError(" ".join([message, *filter(None, complaints)]))
-        longest = np.sort(lengths)[::-1]
-        length = int(longest[np.argmax(longest * np.arange(1, len(longest) + 1))])
-        chains = np.flatnonzero(lengths >= length)
+        chains, length = longest_cut(lengths)
         with clear_errors(self.path, holds_draws=True):
             mend(self.path, record)
         self._check_draws(record, read=False)
@@ -595,32 +547,9 @@ def _clear_away(target: Path) -> None:
                 lock.release()
 
 
-def _lengthened(record: dict[str, Any], draws: int) -> dict[str, Any]:
-    """The record of the same run with room for more draws; `mend` makes the room."""
-    grown = ("posterior", "sample_stats")
-
-    def set_length(path: str, node: dict[str, Any]) -> None:
-        names = node.get("dimension_names") or []
-        if path.split("/")[0] in grown and "draw" in names:
-            node["shape"][names.index("draw")] = draws
-
-    lengths = {n: draws if n in grown else length for n, length in record["lengths"].items()}
-    metadata = edited(record["metadata"], set_length)
-    return record | {"draws": draws, "lengths": lengths, "metadata": metadata}
-
-
 def _changed_versions(record: dict[str, Any]) -> list[str]:
     return [
         f"{name} was {record['versions'].get(name)}, is {version}"
         for name, version in versions().items()
         if record["versions"].get(name, version) != version
     ]
-
-
-def _consolidate(folder: Path) -> None:
-    """Gather all metadata in one file, so that opening the store lists no folders."""
-    import zarr
-
-    with warnings.catch_warnings():  # zarr warns that others may not know of it: they need not
-        warnings.filterwarnings("ignore", module="zarr")
-        zarr.consolidate_metadata(folder)
