@@ -32,9 +32,9 @@ from pymc_sgmcmc.run.arguments import (
     whole_step,
 )
 from pymc_sgmcmc.run.collect import collect
-from pymc_sgmcmc.run.engines import engine_of
+from pymc_sgmcmc.run.engines import chain_method_of, engine_of
 from pymc_sgmcmc.run.progress import Progress
-from pymc_sgmcmc.run.recorded_variables import choose_recorded
+from pymc_sgmcmc.run.recorded_variables import recorder_of
 from pymc_sgmcmc.run.result import (
     Memory,
     affordable_data,
@@ -330,24 +330,29 @@ def sample_from_init(
     idata_kwargs = dict(idata_kwargs or {})
     store = store_of(trace, resume)
     cores = checked_cores(cores, blas_cores)
+    starts = list(initvals)
+    transformed = idata_kwargs.get("include_transformed", False)
+    recorder = recorder_of(model, step, starts[0], var_names, transformed)
+    cores = min(cores, chains)
+    method = chain_method_of(chain_method, step, starts, cores)
     run = Run(
         model=model,
         step=step,
         tune=tune,
         draws=draws,
-        starts=list(initvals),
+        starts=starts,
         rngs=list(random_seed),
-        vars=[],
+        recorder=recorder,
         keep_warmup=not discard_tuned_samples,
         each_draw=callback is not None,
         seed=seed,
         store=store,
+        together=method == "vectorized",
         fresh=step.sampling_state,
     )
-    choose_recorded(run, var_names, idata_kwargs.get("include_transformed", False))
     if include_data is None:
         include_data = affordable_data(model)
-    engine, method = engine_of(run, chain_method, min(cores, chains), mp_ctx, blas_cores, client)
+    engine = engine_of(run, method, cores, mp_ctx, blas_cores, client)
     settings = {
         "steps": [repr(s) for s in flatten_steps(step)],
         "chain_method": method,
@@ -377,7 +382,7 @@ def sample_from_init(
 
 def _advanced(
     run: Run,
-    engine: Generator[Event],
+    engine: Callable[[Run], Generator[Event]],
     convert: Callable[..., DataTree],
     progress: Progress,
     callback: Callable | None,
@@ -388,10 +393,10 @@ def _advanced(
         memory = Memory(run)
     else:
         example = convert(Memory.example(run), seconds=0.0)
-        for message in store.begin(run, example):
-            _log.warning(message)
-        if min(store.n_draws) >= run.draws:
-            engine.close()
+        run = store.begin(run, example)
+    events = engine(run)
+    if store is not None and min(store.n_draws) >= run.draws:
+        events.close()
     began = time.perf_counter()
 
     def result() -> DataTree:
@@ -404,11 +409,11 @@ def _advanced(
 
     stops: list[Stopped] = []
     try:
-        with closing(engine):
+        with closing(events):
             # The progress bar has a thread, and a process should not be forked while threads run.
-            first = [event for event in [next(engine, None)] if event is not None]
+            first = [event for event in [next(events, None)] if event is not None]
             with progress:
-                collect(itertools.chain(first, engine), memory, progress, callback, run, stops)
+                collect(itertools.chain(first, events), memory, progress, callback, run, stops)
     except KeyboardInterrupt:
         _log.warning("Interrupted: the draws made so far are returned.")
     except Exception as error:

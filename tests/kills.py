@@ -173,11 +173,11 @@ def prepared(model, step, path, method="sequential", **options):
 
     def go():
         try:
-            run.store.begin(run, tree)
+            begun = run.store.begin(run, tree)
             if method == "sequential":
-                engine = sequential.sequential(run)
+                engine = sequential.sequential(begun)
             else:
-                engine = processes.parallel(run, 2, processes.context_for("fork", False), 1)
+                engine = processes.parallel(begun, 2, processes.context_for("fork", False), 1)
             for _ in engine:
                 pass
             return run.store.to_datatree()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import FrozenInstanceError
 
 import arviz as az
 import numpy as np
@@ -463,13 +464,15 @@ def test_many_points_are_recorded_at_once(model, step):
         with pytest.raises(AttributeError):  # it is no generator, and has done all it should
             sample(model, step, chains=1, var_names=["w", "s", "ratio", "fitted"])
     [run] = runs
+    with pytest.raises(FrozenInstanceError):  # engines and stores share it
+        run.together = True
     rng = np.random.default_rng(0)
     for n in (1, 64, 130):
         points = {"w": rng.normal(size=(n, 2)), "s_log__": rng.normal(size=n)}
-        made = run.record(points)
-        assert list(made) == run.recorded.varnames
+        made = run.recorder.record(points)
+        assert list(made) == run.recorder.trace.varnames
         for k in range(n):
-            values = run.recorded.fn(points["w"][k], np.asarray(points["s_log__"][k]))
+            values = run.recorder.trace.fn(points["w"][k], np.asarray(points["s_log__"][k]))
             for name, value in zip(made, values, strict=True):
                 np.testing.assert_allclose(made[name][k], value, rtol=1e-12)
 

@@ -131,11 +131,11 @@ def test_a_worker_whose_store_was_taken_away_says_so(model, step, path, monkeypa
 
     class Taken(sgm.ZarrStore):
         def begin(self, run, tree):
-            told = super().begin(run, tree)
+            begun = super().begin(run, tree)
             self._lock.release()
             other = small_run(model, step, trace=sgm.ZarrStore(path, overwrite=True), random_seed=9)
             results.append(other)
-            return told
+            return begun
 
     results: list = []
     with pytest.raises(

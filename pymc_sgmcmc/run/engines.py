@@ -1,10 +1,12 @@
 """Choose how the chains of a run are advanced: in turns, in processes, together, on a cluster."""
 
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+from pymc.blocking import PointType
 from pymc.step_methods.compound import flatten_steps
 
 from pymc_sgmcmc.run.cluster import client_of, on_cluster
@@ -21,36 +23,46 @@ MOST_ELEMENTS_ON_CPU = 200_000
 METHODS = ("sequential", "parallel", "vectorized", "dask")
 
 
-def _default_method(run: Run, cores: int, uses_jax: bool) -> str:
-    """Choose the fastest method, including compilation; docs/scaling.md has measurements."""
-    if run.n_chains == 1:
+def _uses_jax(step: Any) -> bool:
+    steps = flatten_steps(step)
+    return any(s.kernel.backend.is_jax for s in steps if isinstance(s, SGMCMCStep))
+
+
+def chain_method_of(method: str | None, step: Any, starts: Sequence[PointType], cores: int) -> str:
+    """Return the chain method that is asked for, checked, or the fastest.
+
+    That includes compilation; docs/scaling.md has measurements.
+    """
+    if method is not None:
+        if method not in METHODS:
+            raise ValueError(
+                f"chain_method={method!r} must be one of {', '.join(map(repr, METHODS))}."
+            )
+        if method == "vectorized":
+            check_step(step)
+        return method
+    if len(starts) == 1:
         return "sequential"
-    if not uses_jax:
+    if not _uses_jax(step):
         return "parallel" if cores > 1 else "sequential"
     try:
-        check_step(run.step)
+        check_step(step)
     except ValueError:
         return "sequential"
-    n_elements = run.n_chains * sum(np.size(value) for value in run.starts[0].values())
+    n_elements = len(starts) * sum(np.size(value) for value in starts[0].values())
     small = n_elements <= MOST_ELEMENTS_ON_CPU
-    return "vectorized" if small or run.step.kernel.backend.has_accelerator else "sequential"
+    return "vectorized" if small or step.kernel.backend.has_accelerator else "sequential"
 
 
 def engine_of(
-    run: Run, method: str | None, cores: int, mp_ctx: Any, blas_cores: Any, client: Any
-) -> tuple[Generator[Event], str]:
-    """Return the engine of a chain method, or the one that suits the backend."""
-    steps = flatten_steps(run.step)
-    uses_jax = any(s.kernel.backend.is_jax for s in steps if isinstance(s, SGMCMCStep))
-    if method is None:
-        method = _default_method(run, cores, uses_jax)
+    run: Run, method: str, cores: int, mp_ctx: Any, blas_cores: Any, client: Any
+) -> Callable[[Run], Generator[Event]]:
+    """Return the engine of a chain method, with its arguments checked."""
     if method == "vectorized":
-        check_step(run.step)
-        run.together = True
         _log.info(f"chain_method='vectorized': {run.n_chains} chains in one compiled call")
-        return vectorized(run), method
+        return vectorized
     if method == "parallel":
-        context = context_for(mp_ctx, uses_jax)
+        context = context_for(mp_ctx, _uses_jax(run.step))
         workers = max(1, cores)
         threads = cores if blas_cores == "auto" else blas_cores
         threads = None if threads is None else max(1, threads // workers)
@@ -58,13 +70,11 @@ def engine_of(
             f"chain_method='parallel': {run.n_chains} chains in {workers} processes "
             f"({context.get_start_method()})"
         )
-        return parallel(run, workers, context, threads), method
+        return partial(parallel, workers=workers, mp_ctx=context, blas_threads=threads)
     if method == "dask":
         client = client_of(client)
         n_workers = len(client.scheduler_info()["workers"])
         _log.info(f"chain_method='dask': {run.n_chains} chains on {n_workers} workers")
-        return on_cluster(run, client), method
-    if method == "sequential":
-        _log.info(f"chain_method='sequential': {run.n_chains} chains, one after another")
-        return sequential(run), method
-    raise ValueError(f"chain_method={method!r} must be one of {', '.join(map(repr, METHODS))}.")
+        return partial(on_cluster, client=client)
+    _log.info(f"chain_method='sequential': {run.n_chains} chains, one after another")
+    return sequential

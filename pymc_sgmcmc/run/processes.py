@@ -73,7 +73,7 @@ def parallel(run: Run, workers: int, mp_ctx: Any, blas_threads: int | None) -> G
     forked = mp_ctx.get_start_method() == "fork"
     with tempfile.TemporaryDirectory(prefix="pymc_sgmcmc_") as folder:
         if forked:
-            run.recorded  # noqa: B018  compiled once, inherited by all
+            run.recorder.trace  # noqa: B018  compiled once, inherited by all
             payload: Any = run
         else:
             # In a file: as an argument the data would be pickled once more for each worker.

@@ -2,43 +2,49 @@
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
+from pymc.blocking import PointType
 from pymc.model import Model
 from pymc.step_methods.compound import flatten_steps
 
-from pymc_sgmcmc.run.run import Run
+from pymc_sgmcmc.run.recorder import Recorder
 from pymc_sgmcmc.step import SGMCMCStep
 
 _log = logging.getLogger("pymc.sgmcmc")
 
 
-def choose_recorded(run: Run, var_names: Sequence[str] | None, transformed: bool) -> None:
+def recorder_of(
+    model: Model,
+    step: Any,
+    start: PointType,
+    var_names: Sequence[str] | None,
+    transformed: bool,
+) -> Recorder:
     """Choose what to record: by default all but what has one number a row."""
-    model = run.model
     rows = {}
-    for step in flatten_steps(run.step):
-        for stream in step.source.rows if isinstance(step, SGMCMCStep) else []:
+    for one in flatten_steps(step):
+        for stream in one.source.rows if isinstance(one, SGMCMCStep) else []:
             array, axis = stream.cuts[0]
             dims = model.named_vars_to_dims.get(array.name or "")
             rows[stream.n_rows] = dims[axis] if dims else None
     if var_names is not None:
         named = {getattr(v, "name", v) for v in var_names}
         chosen = [v for v in model.unobserved_RVs if v.name in named]
-        run.vars = model.replace_rvs_by_values(chosen)
-        if not run.vars:
+        if not chosen:
             raise ValueError(
                 f"var_names={list(var_names)!r} names no free variable or deterministic on its own "
                 "scale: " + ", ".join(v.name for v in model.unobserved_RVs) + "."
             )
-        return
+        return Recorder(model, model.replace_rvs_by_values(chosen), start)
     chosen = list(model.unobserved_RVs)
     left_out = [
         v
         for v in model.deterministics
         if set(model.named_vars_to_dims.get(v.name, ())) & {d for d in rows.values() if d}
     ]
-    run.vars = _values(model, chosen, left_out, transformed)
-    shapes = run.recorded.var_shapes
+    recorder = Recorder(model, _values(model, chosen, left_out, transformed), start)
+    shapes = recorder.trace.var_shapes
     more = [
         v
         for v in model.deterministics
@@ -48,11 +54,11 @@ def choose_recorded(run: Run, var_names: Sequence[str] | None, transformed: bool
     ]
     if more:
         left_out += more
-        run.vars = _values(model, chosen, left_out, transformed)
-        run.recorder = None
+        recorder = Recorder(model, _values(model, chosen, left_out, transformed), start)
     if left_out:
         names = ", ".join(f"'{v.name}'" for v in left_out)
         _log.info(f"Not recorded, for it has a number for each row: {names}. Name it in var_names.")
+    return recorder
 
 
 def _values(model: Model, chosen: list, left_out: list, transformed: bool) -> list:

@@ -35,7 +35,7 @@ class Memory:
         self.n_warmup = run.tune if run.wants_warmup else 0
         self.skipped = run.tune - self.n_warmup
         self.traces = []
-        like = run.recorded
+        like = run.recorder.trace
         for chain in range(run.n_chains):
             trace = NDArray(
                 model=run.model,

@@ -3,21 +3,16 @@
 Every chain makes blocks of draws. These classes are all that engines and storage share.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pytensor
-from pymc.backends.ndarray import NDArray
 from pymc.blocking import PointType
 from pymc.model import Model
 from pymc.util import RandomGeneratorState
-from pytensor.graph.replace import vectorize_graph
 
-from pymc_sgmcmc.gradients.arrays import has_named_dims, tensor_model
+from pymc_sgmcmc.run.recorder import Recorder
 
-TILE = 64
-"""Points that `Run.record` turns into recorded variables in one call."""
 _FILL = {"f": np.nan, "O": None}
 """Stands for draws that were not made, as in a store; 0 for all other types."""
 
@@ -73,7 +68,7 @@ class Resumed:
 Event = Block | Stopped | Resumed
 
 
-@dataclass
+@dataclass(frozen=True)
 class Run:
     """What all chains of a run share. Starts and generators have one entry per chain."""
 
@@ -84,8 +79,8 @@ class Run:
     starts: list[PointType]
     rngs: list[RandomGeneratorState]
     """States, not generators: NumPy forgets a generator's children when it pickles it."""
-    vars: list
-    """Variables to record, in terms of value variables."""
+    recorder: Recorder
+    """Makes the recorded variables of points."""
     keep_warmup: bool
     each_draw: bool = False
     """Blocks of one draw, with its point, for a callback."""
@@ -96,9 +91,6 @@ class Run:
     """Whether one runner advances all chains."""
     fresh: Any = None
     """The step's state before its first chain."""
-    recorder: NDArray | None = field(default=None, repr=False)
-    """What `recorded` gives, once it is there; to be forgotten where `vars` change."""
-    _record: Any = field(default=None, repr=False)
 
     @property
     def n_chains(self) -> int:
@@ -117,61 +109,6 @@ class Run:
     @property
     def total(self) -> int:
         return self.tune + self.draws
-
-    @property
-    def recorded(self) -> NDArray:
-        """PyMC's recorder: what turns a point into recorded variables, their names and types.
-
-        Compiled where it is first needed, so a run can be sent to another process.
-        """
-        if self.recorder is None:
-            self.recorder = NDArray(model=self.model, vars=self.vars, test_point=self.starts[0])
-        return self.recorder
-
-    def record(self, points: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Turn many points into recorded variables at once, for engines with many chains.
-
-        Parameters
-        ----------
-        points : dict
-            Value variables by name, shapes (n, ...).
-
-        Returns
-        -------
-        dict
-            Recorded variables by name, shapes (n, ...), C-contiguous.
-        """
-        values = self.model.value_vars
-        derived = [v for v in self.recorded.vars if v not in values]
-        if derived and self._record is None:
-            inputs, outs = values, derived
-            if has_named_dims(self.model):
-                plain = tensor_model(self.model)
-                inputs, outs = plain.value_vars, plain.tensors(derived)
-            many = [v.type.clone(shape=(TILE, *v.type.shape))(v.name) for v in inputs]
-            outs = vectorize_graph(outs, dict(zip(inputs, many, strict=True)))
-            self._record = pytensor.function(many, outs, on_unused_input="ignore")
-        n = len(next(iter(points.values())))
-        columns: dict[str, list] = {v.name: [] for v in derived}
-        for first in range(0, n if derived else 0, TILE):
-            # Tiles of one size: where a block ends must not change how its draws are computed.
-            tile = [points[v.name][first : first + TILE] for v in values]
-            short = TILE - len(tile[0])
-            if short:
-                tile = [np.concatenate([t, np.repeat(t[-1:], short, axis=0)]) for t in tile]
-            for name, column in zip(columns, self._record(*tile), strict=True):
-                columns[name].append(np.asarray(column)[: TILE - short])
-        made = {name: np.concatenate(column) for name, column in columns.items()}
-        return {
-            v.name: np.ascontiguousarray(
-                made[v.name] if v.name in made else points[v.name],
-                dtype=self.recorded.var_dtypes[v.name],
-            )
-            for v in self.recorded.vars
-        }
-
-    def __getstate__(self):
-        return self.__dict__ | {"recorder": None, "_record": None}
 
 
 def reason_to_stop(run: Run, chain: int, n_draws: int, failure: dict[str, Any]) -> str:

@@ -97,12 +97,12 @@ class _Waiting:
 
     def __init__(self, runner: ChainRunner):
         self.runner = runner
-        self.recorded = runner.run.recorded
+        self.trace = runner.run.recorder.trace
         self.draws: list[tuple[PointType, Sequence | None, Sequence]] = []
         self.first = runner.n_draws
         size = sum(
-            int(np.prod(shape)) * np.dtype(self.recorded.var_dtypes[name]).itemsize
-            for name, shape in self.recorded.var_shapes.items()
+            int(np.prod(shape)) * np.dtype(self.trace.var_dtypes[name]).itemsize
+            for name, shape in self.trace.var_shapes.items()
         )
         self.most = 1 if runner.run.each_draw else max(1, BYTES_PER_BLOCK // max(size, 1))
         self.since = time.perf_counter()
@@ -111,7 +111,7 @@ class _Waiting:
         run = self.runner.run
         kept = run.wants_warmup or self.runner.n_draws >= run.tune
         # As PyMC's recorder does it, one call a draw, so that recorded values are the same bits.
-        values = self.recorded.fn(*point.values()) if kept else None
+        values = self.trace.fn(*point.values()) if kept else None
         self.draws.append((point, values, stats))
 
     def due(self) -> bool:
@@ -129,10 +129,8 @@ class _Waiting:
         columns = {}
         if run.wants_warmup or first >= run.tune:
             columns = {
-                name: np.array(column, dtype=self.recorded.var_dtypes[name])[None]
-                for name, column in zip(
-                    self.recorded.varnames, zip(*values, strict=True), strict=True
-                )
+                name: np.array(column, dtype=self.trace.var_dtypes[name])[None]
+                for name, column in zip(self.trace.varnames, zip(*values, strict=True), strict=True)
             }
         self.draws = []
         self.since = time.perf_counter()

@@ -442,7 +442,10 @@ class VectorizedRunner:
             }
             shape = len(self.chains), drawn.n
             flat = {name: t.reshape(-1, *t.shape[2:]) for name, t in theta.items()}
-            values = {name: v.reshape(*shape, *v.shape[1:]) for name, v in run.record(flat).items()}
+            values = {
+                name: v.reshape(*shape, *v.shape[1:])
+                for name, v in run.recorder.record(flat).items()
+            }
             if run.each_draw:
                 names = list(run.starts[0])
                 points = [

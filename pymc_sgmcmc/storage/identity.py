@@ -50,7 +50,7 @@ def identity(run: Run) -> dict[str, Any]:
         },
         "data": _data(model, ours, arrays),
         "coords": {dim: value_digest(labels) for dim, labels in model.coords.items()},
-        "recorded": {v.name: graph_digest([v], arrays) for v in run.vars},
+        "recorded": {v.name: graph_digest([v], arrays) for v in run.recorder.vars},
         "step": [_describe(step) for step in steps],
         "settings": {
             f"{name} of {names(step)}": value_digest(value)

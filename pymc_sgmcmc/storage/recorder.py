@@ -11,6 +11,7 @@ from pymc.util import drop_warning_stat
 from xarray import DataTree
 
 from pymc_sgmcmc.pymc_internals import forget_statistics, statistics_of
+from pymc_sgmcmc.run.recorder import Recorder
 from pymc_sgmcmc.run.result import Memory, to_datatree
 from pymc_sgmcmc.run.run import Block, Run
 
@@ -140,10 +141,9 @@ class StoredDraws(KeptDraws):
             draws=self.draws - self.n_warmup,
             starts=[{}] * len(self.chains),
             rngs=[],
-            vars=self.vars,
+            recorder=Recorder(self.model, self.vars, {}, trace=self),
             keep_warmup=False,
             store=self.store,
-            recorder=self,
         )
         if not self.shared["laid_out"]:
             example = to_datatree(

@@ -13,6 +13,7 @@ import os
 import shutil
 import uuid
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +225,7 @@ class ZarrStore(BaseTrace):
             probe.touch()
             probe.unlink()
 
-    def begin(self, run: Run, tree: DataTree) -> list[str]:
+    def begin(self, run: Run, tree: DataTree) -> Run:
         """Lay out a new run, or check that this is the run that lies there.
 
         Parameters
@@ -235,8 +236,8 @@ class ZarrStore(BaseTrace):
 
         Returns
         -------
-        list of str
-            What the user should know.
+        Run
+            What to run: a resumed one begins with the step as it was at first.
 
         Raises
         ------
@@ -251,7 +252,7 @@ class ZarrStore(BaseTrace):
                 )
         if not self.exists or self.overwrite:
             self.create(run, tree, identity(run))
-            return []
+            return run
         self._hold(self.path)
         record = self.record
         self.run_id = record["run_id"]
@@ -270,19 +271,19 @@ class ZarrStore(BaseTrace):
                 f"{self.path} has a different run and cannot be resumed by this one:\n- "
                 + "\n- ".join([*different, *_changed_versions(record)])
             )
-        # Steps that were used before keep some of what they learned: begin as the run began.
-        run.fresh = from_plain(record["fresh"], run.fresh)
         with clear_errors(self.path, self.exists):
             if run.draws != record["draws"]:
                 record = lengthened(record, run.draws)
                 save(self._record_path, record)
             mend(self.path, record)
         self._check_finished(record)
-        changed = _changed_versions(record)
-        return [
-            "Resuming with different versions of packages, so the last digits may differ: "
-            f"{'; '.join(changed)}."
-        ] * bool(changed)
+        if changed := _changed_versions(record):
+            _log.warning(
+                "Resuming with different versions of packages, so the last digits may differ: "
+                f"{'; '.join(changed)}."
+            )
+        # Steps that were used before keep some of what they learned: begin as the run began.
+        return replace(run, fresh=from_plain(record["fresh"], run.fresh))
 
     def create(self, run: Run, tree: DataTree, identity: dict[str, Any]) -> None:
         """Lay out a new run in place of any that lies there."""

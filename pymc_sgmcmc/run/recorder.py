@@ -1,0 +1,97 @@
+"""From points to recorded variables: values of variables and deterministics on their own scale."""
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytensor
+from pymc.backends.ndarray import NDArray
+from pymc.blocking import PointType
+from pymc.model import Model
+from pytensor.graph.replace import vectorize_graph
+
+from pymc_sgmcmc.gradients.arrays import has_named_dims, tensor_model
+
+TILE = 64
+"""Points that `Recorder.record` turns into recorded variables in one call."""
+
+
+class Recorder:
+    """Turns points into recorded variables.
+
+    Compiled where that is first needed, and pickled without what is compiled: a run can be sent to
+    another process.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    vars : list of variables
+        What to record, in terms of value variables.
+    start : dict of arrays
+        Any point of the model.
+    trace : NDArray, optional
+        One that is there already, of these variables; default: a new one.
+    """
+
+    def __init__(self, model: Model, vars: list, start: PointType, trace: NDArray | None = None):
+        self.model, self.vars, self._start = model, vars, start
+        if trace is not None:
+            self.trace = trace
+
+    def __getstate__(self):
+        compiled = ("trace", "_many")
+        return {name: value for name, value in self.__dict__.items() if name not in compiled}
+
+    @cached_property
+    def trace(self) -> NDArray:
+        """PyMC's recorder, without draws: a function of one point, names, types and shapes."""
+        return NDArray(model=self.model, vars=self.vars, test_point=self._start)
+
+    @property
+    def _derived(self) -> list:
+        """What is not a value variable itself."""
+        return [v for v in self.trace.vars if v not in self.model.value_vars]
+
+    @cached_property
+    def _many(self) -> Any:
+        """A function from `TILE` points to what is derived from them."""
+        inputs, outs = self.model.value_vars, self._derived
+        if has_named_dims(self.model):
+            plain = tensor_model(self.model)
+            inputs, outs = plain.value_vars, plain.tensors(outs)
+        many = [v.type.clone(shape=(TILE, *v.type.shape))(v.name) for v in inputs]
+        outs = vectorize_graph(outs, dict(zip(inputs, many, strict=True)))
+        return pytensor.function(many, outs, on_unused_input="ignore")
+
+    def record(self, points: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Turn many points into recorded variables at once, for engines with many chains.
+
+        Parameters
+        ----------
+        points : dict
+            Value variables by name, shapes (n, ...).
+
+        Returns
+        -------
+        dict
+            Recorded variables by name, shapes (n, ...), C-contiguous.
+        """
+        derived = self._derived
+        n = len(next(iter(points.values())))
+        columns: dict[str, list] = {v.name: [] for v in derived}
+        for first in range(0, n if derived else 0, TILE):
+            # Tiles of one size: where a block ends must not change how its draws are computed.
+            tile = [points[v.name][first : first + TILE] for v in self.model.value_vars]
+            short = TILE - len(tile[0])
+            if short:
+                tile = [np.concatenate([t, np.repeat(t[-1:], short, axis=0)]) for t in tile]
+            for name, column in zip(columns, self._many(*tile), strict=True):
+                columns[name].append(np.asarray(column)[: TILE - short])
+        made = {name: np.concatenate(column) for name, column in columns.items()}
+        return {
+            v.name: np.ascontiguousarray(
+                made[v.name] if v.name in made else points[v.name],
+                dtype=self.trace.var_dtypes[v.name],
+            )
+            for v in self.trace.vars
+        }
