@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import field
 from functools import partial
-from math import fsum, isfinite
+from math import fsum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.source import Rows
 from pymc_sgmcmc.gradients.start_check import BadStart, check_start
 from pymc_sgmcmc.kernel import Kernel
-from pymc_sgmcmc.loop import Outcome, first_nonfinite
+from pymc_sgmcmc.loop import Outcome, failure_of
 from pymc_sgmcmc.pacing import Pace
 from pymc_sgmcmc.schedules import Constant, Schedule
 
@@ -184,15 +184,13 @@ class Chain(WithSamplingState):
             n = min(thin - done, self.pace.n_updates)
             began = time.perf_counter()
             outcome, h = self.run(theta, others, n)
-            finite = isfinite(np.asarray(outcome.checksum))  # waits for JAX
+            failure = failure_of(outcome)
             self.pace.took(n, time.perf_counter() - began)
-            if finite:
+            if failure is None:
                 theta, self.state = outcome.theta, outcome.state
                 per_update.append([np.asarray(values) for values in outcome.per_update])
-            else:
-                if self.n_updates == 0:
-                    self.check_start(point)
-                failure = first_nonfinite(outcome.squared_gradient, outcome.theta)
+            elif self.n_updates == 0:
+                self.check_start(point)
             self.n_updates += n
             done += n
         n_updates = self.n_updates

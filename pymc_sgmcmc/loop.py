@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import accumulate
+from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,13 +45,27 @@ class Outcome(NamedTuple):
     """Scalars of the final state, named by the algorithm's `statistics`."""
 
 
-def first_nonfinite(squared_gradient: Any, theta: Sequence) -> tuple[int, int]:
+def failure_of(outcome: Outcome) -> tuple[int, int] | None:
+    """Wait for a call, and tell what it met first that is not finite: see `first_nonfinite`.
+
+    None if all is finite. Otherwise what the call returned is not to be gone on from.
+    """
+    if isfinite(np.asarray(outcome.checksum)):
+        return None
+    squared, theta = np.asarray(outcome.squared_gradient), map(np.asarray, outcome.theta)
+    variable, update = first_nonfinite(squared, list(theta), np)
+    return int(variable), int(update)
+
+
+def first_nonfinite(squared_gradient: Any, theta: list, xp: Any) -> tuple[Any, Any]:
     """Find what a call whose checksum is not finite met first.
 
     Parameters
     ----------
     squared_gradient, theta : arrays
         As in an `Outcome`.
+    xp : module
+        `numpy` or, for tracing, `jax.numpy`.
 
     Returns
     -------
@@ -59,13 +74,13 @@ def first_nonfinite(squared_gradient: Any, theta: Sequence) -> tuple[int, int]:
     update : int
         Its number in the call.
     """
-    bad = ~np.isfinite(np.asarray(squared_gradient))
-    if bad.any():
-        at = int(np.argmax(bad.any(axis=1)))
-        return int(np.argmax(bad[at])), at
-    # the log posterior, if all variables are finite
-    finite = [*(bool(np.isfinite(np.asarray(t)).all()) for t in theta), False]
-    return int(np.argmin(finite)), len(bad) - 1
+    bad = ~xp.isfinite(squared_gradient)
+    seen = bad.any()
+    update = xp.where(seen, xp.argmax(bad.any(axis=1)), len(bad) - 1)
+    # at last the log posterior
+    finite = xp.stack([*(xp.isfinite(t).all() for t in theta), xp.asarray(False)])
+    variable = xp.where(seen, xp.argmax(bad[update]), xp.argmin(finite))
+    return variable, update
 
 
 class Loop:

@@ -266,15 +266,16 @@ class SGMCMCStep(BlockedStep):
         if self._thread != get_ident():
             self._take_thread()
         drawn = self.chain.draw(point)
-        stats = {
-            **dict(zip(self.step_size_names, drawn.step_size.ravel().tolist(), strict=True)),
-            **drawn.diagnostics,
-            "potential": drawn.potential,
-            "gradient_norm": drawn.gradient_norm,
-            "nonfinite": drawn.nonfinite,
-            "n_updates": drawn.n_updates,
-            "warning": drawn.warning,
-        }
+        step_sizes = zip(self.step_size_names, drawn.step_size.ravel().tolist(), strict=True)
+        stats = draw_statistics(
+            dict(step_sizes),
+            drawn.diagnostics,
+            drawn.potential,
+            drawn.gradient_norm,
+            drawn.nonfinite,
+            drawn.n_updates,
+            drawn.warning,
+        )
         return {**point, **drawn.moved}, [stats]
 
     def _take_thread(self) -> None:
@@ -427,4 +428,35 @@ def _statistics(
         "nonfinite": (bool, []),
         "n_updates": (np.int64, []),
         "warning": (SamplerWarning, None),
+    }
+
+
+def draw_statistics(
+    step_sizes: dict[str, Any],
+    own: dict[str, Any],
+    potential: Any,
+    gradient_norm: Any,
+    nonfinite: Any,
+    n_updates: Any,
+    warning: Any,
+) -> dict[str, Any]:
+    """Return the statistics of a draw, or arrays of those of many, by name.
+
+    Parameters
+    ----------
+    step_sizes : dict
+        Of the last update, by the step's ``step_size_names``.
+    own : dict
+        What the algorithm and the gradient source report.
+    potential, gradient_norm, nonfinite, n_updates, warning
+        As in an `Advance`.
+    """
+    return {
+        **step_sizes,
+        **own,
+        "potential": potential,
+        "gradient_norm": gradient_norm,
+        "nonfinite": nonfinite,
+        "n_updates": n_updates,
+        "warning": warning,
     }

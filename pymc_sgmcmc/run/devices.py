@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from pymc_sgmcmc.loop import Loop
+from pymc_sgmcmc.loop import Loop, first_nonfinite
 from pymc_sgmcmc.pymc_internals import jitted
 from pymc_sgmcmc.run.carry import Carry, Piece
 
@@ -142,8 +142,9 @@ def _advance(function, outcome, carry, n, done, h, feed, constants):
         finite = jnp.isfinite(out.checksum)
         moved = finite & (variable < 0)
         fails = ~finite & (variable < 0)
-        culprit, at = _first_nonfinite(out.squared_gradient, out.theta)
+        culprit, at = first_nonfinite(out.squared_gradient, out.theta, jnp)
 
+        # Nothing can branch on a traced value: each chain selects where `failure_of` would tell.
         def keep(new, old):
             return [jnp.where(moved, a, b).astype(b.dtype) for a, b in zip(new, old, strict=True)]
 
@@ -151,8 +152,8 @@ def _advance(function, outcome, carry, n, done, h, feed, constants):
             theta=keep(out.theta, carry.theta),
             state=keep(out.state, carry.state),
             rng=out.rng,
-            variable=jnp.where(fails, culprit, variable),
-            update=jnp.where(fails, done + at, carry.update),
+            variable=jnp.where(fails, culprit.astype("int32"), variable),
+            update=jnp.where(fails, done + at.astype("int32"), carry.update),
         )
         piece = Piece(
             theta=carry.theta,
@@ -181,14 +182,3 @@ def _advance(function, outcome, carry, n, done, h, feed, constants):
 
 def _piece(feed, i):
     return jax.tree.map(lambda all: all[i], feed)
-
-
-def _first_nonfinite(squared_gradient, theta):
-    """Position of the variable, and update, of the first non-finite value, if there is one."""
-    bad = ~jnp.isfinite(squared_gradient)
-    seen = bad.any()
-    at = jnp.where(seen, jnp.argmax(bad.any(axis=1)), len(bad) - 1)
-    # at last the log posterior
-    finite = jnp.stack([*(jnp.isfinite(t).all() for t in theta), jnp.asarray(False)])
-    culprit = jnp.where(seen, jnp.argmax(bad[at]), jnp.argmin(finite))
-    return culprit.astype("int32"), at.astype("int32")

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from pymc_sgmcmc.backends.backend import Host
 from pymc_sgmcmc.backends.cores import n_cores
-from pymc_sgmcmc.loop import Loop, first_nonfinite
+from pymc_sgmcmc.loop import Loop, failure_of
 from pymc_sgmcmc.pymc_internals import jitted
 from pymc_sgmcmc.run.carry import Carry, Piece
 
@@ -91,13 +91,11 @@ class ThreadChains:
             out = self._outcome(
                 self._function(h[i], *(r[i] for r in rows), *theta, *state, self._rngs[c], *data)
             )
-            finite = bool(np.isfinite(out.checksum))
-            moved = finite and variable < 0
-            if moved:
+            failure = failure_of(out)
+            if failure is None and variable < 0:
                 theta, state = out.theta, out.state
-            elif variable < 0:
-                variable, at = first_nonfinite(out.squared_gradient, out.theta)
-                update = done + at
+            elif failure is not None and variable < 0:
+                variable, update = failure[0], done + failure[1]
             pieces.append(
                 Piece(
                     theta,

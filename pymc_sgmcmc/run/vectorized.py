@@ -26,7 +26,7 @@ from pymc_sgmcmc.run.run import Block, Event, Run, Stopped, reason_to_stop
 from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.saved_state import from_plain, to_plain
 from pymc_sgmcmc.run.threads import ThreadChains
-from pymc_sgmcmc.step import SGMCMCStep
+from pymc_sgmcmc.step import SGMCMCStep, draw_statistics
 
 SECONDS_PER_CALL = 0.2
 """A call of whole draws is aimed at this."""
@@ -319,15 +319,15 @@ class VectorizedChains:
         updates = (call.first + 1 + np.arange(call.n)) * self.kernel.thin
         like = np.ones_like(nonfinite, dtype=float)
         last_h = call.h[:, -1].astype(float).reshape(call.n, -1).T
-        stats = {
-            **{name: h * like for name, h in zip(self._step_size_names, last_h, strict=True)},
-            **shown,
-            "potential": unless_nonfinite(np.asarray(small.potential[: call.n], dtype=float)),
-            "gradient_norm": known["gradient_norm"],
-            "nonfinite": nonfinite,
-            "n_updates": np.broadcast_to(updates, nonfinite.shape),
-            "warning": warnings,
-        }
+        stats = draw_statistics(
+            {name: h * like for name, h in zip(self._step_size_names, last_h, strict=True)},
+            shown,
+            unless_nonfinite(np.asarray(small.potential[: call.n], dtype=float)),
+            known["gradient_norm"],
+            nonfinite,
+            np.broadcast_to(updates, nonfinite.shape),
+            warnings,
+        )
         return Drawn(call.first, call.n, pieces.theta, stats, carry, batch_states, failures)
 
     def _warnings(
