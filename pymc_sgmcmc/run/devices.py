@@ -12,14 +12,14 @@ from jax.sharding import PartitionSpec as P
 
 from pymc_sgmcmc.loop import Loop, first_nonfinite
 from pymc_sgmcmc.pymc_internals import jitted
-from pymc_sgmcmc.run.carry import Carry, Piece
+from pymc_sgmcmc.run.stacked import Carry, Piece
 
 CHAINS = "chains"
 """Name of the mesh axis: the first of every array of a `Carry`."""
 
 
 class DeviceChains:
-    """A loop's chains on JAX's devices.
+    """A loop's chains on JAX's devices: `StackedChains`.
 
     Data and state stay on the device. A call is dispatched and not waited for: what it returns are
     `jax.Array`s that block when they are read.
@@ -71,8 +71,8 @@ class DeviceChains:
         return jax.tree.map(lambda leaf: leaf[chain], rng)
 
     @property
-    def slowdown(self) -> int:
-        """How many times longer than one chain all may take: a guess, before it is measured."""
+    def slowdown(self) -> float:
+        """On a CPU as many times as there are chains."""
         return len(self.carry.variable) if self.devices[0].platform == "cpu" else 1
 
     def advance(
@@ -83,21 +83,7 @@ class DeviceChains:
         rows: list[np.ndarray],
         blocks: dict[int, np.ndarray],
     ) -> Piece:
-        """Run pieces of draws and return what they leave, without waiting for it.
-
-        Parameters
-        ----------
-        n : int
-            How many of the ``D`` pieces below to run: one compilation serves all numbers.
-        done : int
-            Updates of the draw that are done already; 0 where each piece begins a draw.
-        h : array, shape (D, k)
-            Step sizes of the ``k`` updates of each piece.
-        rows : list of arrays, shape (D, chains, k, batch size)
-            Row numbers of each stream.
-        blocks : dict of arrays, shape (D, chains, k * batch size, ...)
-            Streamed rows, by the place among the constants that they take.
-        """
+        """Run pieces of draws, as `StackedChains.advance`, without waiting for them."""
         self.carry, pieces = self._advance(
             self.carry,
             np.int32(n),

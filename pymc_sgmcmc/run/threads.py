@@ -15,11 +15,11 @@ from pymc_sgmcmc.backends.backend import Host
 from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.loop import Loop, failure_of
 from pymc_sgmcmc.pymc_internals import jitted
-from pymc_sgmcmc.run.carry import Carry, Piece
+from pymc_sgmcmc.run.stacked import Carry, Piece
 
 
 class ThreadChains:
-    """A loop's chains in threads of this process; the interface is that of `DeviceChains`.
+    """A loop's chains in threads of this process: `StackedChains`.
 
     The compiled function lets go of Python's lock, so that as many chains run at a time as there
     are cores.
@@ -63,7 +63,7 @@ class ThreadChains:
         rows: list[np.ndarray],
         blocks: dict[int, np.ndarray],
     ) -> Piece:
-        """Run pieces of draws, as `DeviceChains.advance`."""
+        """Run pieces of draws, as `StackedChains.advance`."""
 
         def run(c: int):
             own = [r[:n, c].astype(np.int64) for r in rows]

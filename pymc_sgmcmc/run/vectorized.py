@@ -25,6 +25,7 @@ from pymc_sgmcmc.run.chain_batches import Feeder, bytes_per_update, most_updates
 from pymc_sgmcmc.run.run import Block, Event, Run, Stopped, reason_to_stop
 from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.saved_state import from_plain, to_plain
+from pymc_sgmcmc.run.stacked import StackedChains
 from pymc_sgmcmc.run.threads import ThreadChains
 from pymc_sgmcmc.step import SGMCMCStep, draw_statistics
 
@@ -176,7 +177,7 @@ class VectorizedChains:
                         yield drawn
                 under_way = now
 
-    def _stack(self) -> Any:
+    def _stack(self) -> StackedChains:
         """All chains' starts with a leading chain axis, where they will be advanced."""
         kernel = self.kernel
         theta, states = [], []
@@ -192,18 +193,18 @@ class VectorizedChains:
             if state is None:
                 state = kernel.initial_state(theta[-1], chain.init_rng)
             states.append([np.asarray(a) for name in self._loop.layout for a in state[name]])
-        kind: Any = ThreadChains
-        if kernel.backend.is_jax:
-            from pymc_sgmcmc.run.devices import DeviceChains  # JAX is an extra
-
-            kind = DeviceChains
-        return kind(
+        arguments = (
             self._loop,
             kernel.constants,
             [np.stack(values) for values in zip(*theta, strict=True)],
             [np.stack(values) for values in zip(*states, strict=True)],
             [chain.noise for chain in self.chains],
         )
+        if kernel.backend.is_jax:
+            from pymc_sgmcmc.run.devices import DeviceChains  # JAX is an extra
+
+            return DeviceChains(*arguments)
+        return ThreadChains(*arguments)
 
     # ---- how much at once ------------------------------------------------------------------
 
