@@ -17,7 +17,7 @@ from pymc_sgmcmc.samplers.sgnht import SGNHT, SGNHT_S
 from pymc_sgmcmc.samplers.sgrld import SGRLD
 from pymc_sgmcmc.sampling import sample
 from pymc_sgmcmc.schedules import BlockDecay, Cyclical, PolynomialDecay
-from pymc_sgmcmc.storage.recorder import KeptDraws
+from pymc_sgmcmc.storage.kept_draws import KeptDraws
 from pymc_sgmcmc.storage.store import ZarrStore
 
 __version__ = version("pymc-sgmcmc")

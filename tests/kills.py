@@ -19,7 +19,7 @@ from pytensor.compile.mode import Mode
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.run import processes, sequential
-from pymc_sgmcmc.storage import store
+from pymc_sgmcmc.storage import create, writer
 
 DRAWS, TUNE, CHAINS = 12, 4, 2
 MODE = Mode("py", "fast_compile")
@@ -99,8 +99,8 @@ def kill_after(pid, seconds):
 def write_much():
     """Hand on and commit every draw, in small chunks: as many moments of writing as can be."""
     sequential.SECONDS_PER_BLOCK = -1.0
-    store.DRAWS_PER_CHUNK = 5
-    store.Writer.due = lambda self: True
+    create.DRAWS_PER_CHUNK = 5
+    writer.Writer.due = lambda self: True
 
 
 class DieAt:

@@ -12,7 +12,7 @@ from pymc.exceptions import SamplingError
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.run import sequential
-from pymc_sgmcmc.storage import store
+from pymc_sgmcmc.storage import create
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,7 +69,7 @@ def part_of(tree, whole):
 
 def test_no_damage_goes_unseen(model, step, path, monkeypatch, caplog):
     """Each file in turn is damaged in one of three ways; the store is read, and the run resumed."""
-    monkeypatch.setattr(store, "DRAWS_PER_CHUNK", 5)
+    monkeypatch.setattr(create, "DRAWS_PER_CHUNK", 5)
     monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
     go = prepared(model, step, path, discard_tuned_samples=True)
     expected = go()

@@ -35,7 +35,7 @@ from pymc.exceptions import SamplingError
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.run import sequential
 from pymc_sgmcmc.run.saved_state import from_plain, load, save, to_plain
-from pymc_sgmcmc.storage import lock, store
+from pymc_sgmcmc.storage import create, lock, read, writer
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -67,7 +67,7 @@ def path(tmp_path):
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks of a few draws, and a block for each draw."""
-    monkeypatch.setattr(store, "DRAWS_PER_CHUNK", 5)
+    monkeypatch.setattr(create, "DRAWS_PER_CHUNK", 5)
     monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
 
 
@@ -128,7 +128,7 @@ def test_callback_gets_the_store(model, step, path):
 
 
 def test_large_results_stay_on_disk(model, step, path, monkeypatch):
-    monkeypatch.setattr(store, "LOADED_BYTES", 10)
+    monkeypatch.setattr(read, "LOADED_BYTES", 10)
     tree = small_run(model, step, trace=path)
     assert not tree.posterior["w"]._in_memory
     assert float(tree.posterior["w"].sum()) != 0
@@ -250,7 +250,7 @@ def test_random_seeds_are_kept(model, step, path, small_chunks):
         whole = small_run(model, step, trace=path, random_seed=None, resume=True)
         n = part.posterior.sizes["draw"]
         np.testing.assert_array_equal(part.posterior["w"][0], whole.posterior["w"][0, :n])
-        again = small_run(model, step, random_seed=store.ZarrStore(path).record["seed"])
+        again = small_run(model, step, random_seed=sgm.ZarrStore(path).record["seed"])
         assert same(whole, again)
 
 
@@ -422,7 +422,7 @@ def test_a_full_disk(model, step, expected, path, small_chunks):
 
     def fill():
         # Files of this process cannot grow any more: a checkpoint does not fit.
-        store.Writer.due = lambda self: self._done >= TUNE + 7
+        writer.Writer.due = lambda self: self._done >= TUNE + 7
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10**9, 10**9))
 

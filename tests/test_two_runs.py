@@ -14,7 +14,7 @@ from kills import ended, in_child, prepared, same, small_model, small_run, small
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.run import sequential
-from pymc_sgmcmc.storage import lock, store
+from pymc_sgmcmc.storage import create, lock
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,7 +40,7 @@ def path(tmp_path):
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(store, "DRAWS_PER_CHUNK", 5)
+    monkeypatch.setattr(create, "DRAWS_PER_CHUNK", 5)
     monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
     monkeypatch.setattr(lock, "SECONDS_FOR_LOCK", 0.5)
 
@@ -157,6 +157,21 @@ def test_what_a_dead_process_left_is_cleared_away(model, step, path):
     small_run(model, step, trace=path)
     assert left_over(path) == [alive.name]
     held.release()
+
+
+def test_a_new_run_that_another_process_clears_away_is_made_again(model, step, path, monkeypatch):
+    """Before it has its lock, it looks like what a dead process left."""
+    acquire, cleared = lock.Lock.acquire, []
+
+    def late(self, seconds=None):
+        if ".new" in str(self.path) and not cleared:
+            shutil.rmtree(self.path.parent.parent)
+            cleared.append(self.path)
+        acquire(self, seconds)
+
+    monkeypatch.setattr(lock.Lock, "acquire", late)
+    assert same(small_run(model, step, trace=path), small_run(model, step))
+    assert cleared and left_over(path) == []
 
 
 def test_kept_draws_of_one_run_only():

@@ -5,6 +5,7 @@ from typing import Any
 
 from pymc_sgmcmc.run.saved_state import load, save
 from pymc_sgmcmc.storage.lock import Lock
+from pymc_sgmcmc.storage.record import FOLDER
 
 
 class Checkpoints:
@@ -14,17 +15,17 @@ class Checkpoints:
 
     Parameters
     ----------
-    folder : pathlib.Path
-        Where a store keeps what is not draws.
+    path : pathlib.Path
+        The store.
     chains : range
         The chains' numbers.
     run_id : str
         The run whose checkpoints they are to be.
     """
 
-    def __init__(self, folder: Path, chains: range, run_id: str):
+    def __init__(self, path: Path, chains: range, run_id: str):
         self.chains, self.run_id = chains, run_id
-        self._name = folder / f"chains_{chains.start}_{chains.stop - 1}"
+        self._name = path / FOLDER / f"chains_{chains.start}_{chains.stop - 1}"
         self.slots = [self._name.with_suffix(f".{slot}.npz") for slot in "ab"]
 
     def lock(self) -> Lock:
@@ -84,3 +85,10 @@ class Checkpoints:
         # The first is written twice: where one file is there alone, the other has been lost.
         for slot in self.slots if number == 1 else [self.slots[number % 2]]:
             save(slot, checkpoint | {"run_id": self.run_id})
+
+
+def all_checkpoints(path: Path, record: dict[str, Any]) -> list[Checkpoints]:
+    """Return the checkpoints of all chains of a store, in order."""
+    n, together = record["chains"], record["chains_together"]
+    groups = (range(first, min(first + together, n)) for first in range(0, n, together))
+    return [Checkpoints(path, chains, record["run_id"]) for chains in groups]

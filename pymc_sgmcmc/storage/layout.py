@@ -8,8 +8,8 @@ import numpy as np
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.run.run import Run
-from pymc_sgmcmc.run.saved_state import save
 from pymc_sgmcmc.storage.metadata import edited, recorded_files
+from pymc_sgmcmc.storage.record import write_record
 
 
 def lay_out(
@@ -46,7 +46,7 @@ def lay_out(
         _create_arrays(folder, name, dataset, run, record, dtype)
     _consolidate(folder)
     texts, digests = recorded_files(folder)
-    save(folder / ".sampler" / "run.npz", record | {"metadata": texts, "digests": digests})
+    write_record(folder, record | {"metadata": texts, "digests": digests})
 
 
 def _create_arrays(

@@ -10,45 +10,33 @@ checkpoint counts is whole, and anything beyond is made again.
 import copy
 import logging
 import os
-import shutil
 import uuid
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xarray as xr
 from pymc.backends.base import BaseTrace
-from pymc.exceptions import SamplingError
 from pymc.step_methods.compound import flatten_steps
 from xarray import DataTree
 
 from pymc_sgmcmc.argument_checks import real_number, true_or_false
 from pymc_sgmcmc.pymc_internals import saves_state
-from pymc_sgmcmc.run.result import longest_cut
 from pymc_sgmcmc.run.run import Run
-from pymc_sgmcmc.run.saved_state import from_plain, load, save, to_plain
-from pymc_sgmcmc.storage.checkpoints import Checkpoints
-from pymc_sgmcmc.storage.chunks import GROUPS, check_chunks, open_draws
+from pymc_sgmcmc.run.saved_state import from_plain
+from pymc_sgmcmc.storage.chunks import GROUPS
+from pymc_sgmcmc.storage.create import create, run_lock
 from pymc_sgmcmc.storage.file_errors import clear_errors
 from pymc_sgmcmc.storage.identity import differences, identity, versions
-from pymc_sgmcmc.storage.layout import lay_out, lengthened
+from pymc_sgmcmc.storage.kept_draws import StoredDraws
+from pymc_sgmcmc.storage.layout import lengthened
 from pymc_sgmcmc.storage.lock import Lock
 from pymc_sgmcmc.storage.metadata import edited, mend
-from pymc_sgmcmc.storage.recorder import StoredDraws
-from pymc_sgmcmc.storage.writer import LEFT_OUT, Writer
+from pymc_sgmcmc.storage.read import check_finished, count_draws, read_datatree
+from pymc_sgmcmc.storage.record import is_run, no_run, read_record, write_record
+from pymc_sgmcmc.storage.writer import Writer
 
 _log = logging.getLogger("pymc.sgmcmc")
-
-FORMAT = 2
-RUN_LOCK = Path(".sampler", "run.lock")
-BYTES_PER_CHUNK = 2**23
-"""Draws are in chunks of about this size, all variables of a chain together,"""
-DRAWS_PER_CHUNK = 256
-"""... or of so many draws, where they are small."""
-LOADED_BYTES = 100_000_000
-"""A result up to this size is read into memory; a larger one stays on disk until it is used."""
 
 
 class ZarrStore(BaseTrace):
@@ -141,55 +129,12 @@ class ZarrStore(BaseTrace):
         -------
         bool
         """
-        return self._record_path.exists()
-
-    @property
-    def _sampler(self) -> Path:
-        return self.path / ".sampler"
-
-    @property
-    def _record_path(self) -> Path:
-        return self._sampler / "run.npz"
+        return is_run(self.path)
 
     @property
     def record(self) -> dict[str, Any]:
         """What the run is: its identity, its numbers of draws, how it is laid out."""
-        if not self.exists:
-            lost = self.path.is_dir() and any(self.path.iterdir())
-            raise FileNotFoundError(
-                f"There is no run in {self.path}." if not lost else self._no_run()
-            )
-        try:
-            record = load(self._record_path)
-        except ValueError as error:
-            raise ValueError(
-                f"{error}. This file identifies the run, which cannot be resumed without it. "
-                "Restore the file from a copy; or read the draws, xarray.open_datatree("
-                f"{str(self.path)!r}, engine='zarr'); or start a new run, "
-                f"ZarrStore({str(self.path)!r}, overwrite=True)."
-            ) from error
-        if record["format"] != FORMAT:
-            raise ValueError(
-                f"{self.path} has the format {record['format']}, but this version of pymc_sgmcmc "
-                f"reads {FORMAT}. Use the version that wrote it, or another path."
-            )
-        if self.run_id is not None and record["run_id"] != self.run_id:
-            raise self.taken_away()
-        return record
-
-    def taken_away(self) -> RuntimeError:
-        """What to raise where another run lies in the place of this one."""
-        return RuntimeError(
-            f"{self.path} no longer belongs to this run: another process has started a run there, "
-            "or deleted it. Give each run its own path."
-        )
-
-    def _no_run(self) -> str:
-        return (
-            f"{self.path} exists but is not a run of this package, or its file "
-            f"{self._record_path.relative_to(self.path)} is missing. Restore that file, or choose "
-            "another path."
-        )
+        return read_record(self.path, self.run_id)
 
     # ---- beginning -------------------------------------------------------------------------
 
@@ -210,7 +155,7 @@ class ZarrStore(BaseTrace):
                     f"{self.path} cannot be a folder: {place} is a file. Choose another path."
                 )
         if self.path.exists() and not self.exists and any(self.path.iterdir()):
-            raise FileExistsError(self._no_run())
+            raise FileExistsError(no_run(self.path))
         if self.exists and not resume and not self.overwrite:
             record = self.record
             raise FileExistsError(
@@ -253,7 +198,10 @@ class ZarrStore(BaseTrace):
         if not self.exists or self.overwrite:
             self.create(run, tree, identity(run))
             return run
-        self._hold(self.path)
+        self.unlock()
+        lock = run_lock(self.path)
+        lock.acquire()
+        self._lock = lock
         record = self.record
         self.run_id = record["run_id"]
         if "model" not in record["identity"]:
@@ -274,9 +222,9 @@ class ZarrStore(BaseTrace):
         with clear_errors(self.path, self.exists):
             if run.draws != record["draws"]:
                 record = lengthened(record, run.draws)
-                save(self._record_path, record)
+                write_record(self.path, record)
             mend(self.path, record)
-        self._check_finished(record)
+        check_finished(self.path, record)
         if changed := _changed_versions(record):
             _log.warning(
                 "Resuming with different versions of packages, so the last digits may differ: "
@@ -287,102 +235,10 @@ class ZarrStore(BaseTrace):
 
     def create(self, run: Run, tree: DataTree, identity: dict[str, Any]) -> None:
         """Lay out a new run in place of any that lies there."""
-        for dtypes in run.step.stats_dtypes:
-            for name, dtype in dtypes.items():
-                if np.dtype(dtype) == object and name not in LEFT_OUT:
-                    raise ValueError(
-                        f"The statistic '{name}' has objects as values, which cannot be stored. "
-                        "Leave out trace=, or use another step."
-                    )
-        draws = {n: t.to_dataset() for n, t in tree.children.items() if n in GROUPS}
-        others = {n: t.to_dataset() for n, t in tree.children.items() if n not in GROUPS}
-        lengths = {n: run.tune if n.startswith("warmup_") else run.draws for n in draws}
-        variables = [value for dataset in draws.values() for value in dataset.values()]
-        size = sum(value.dtype.itemsize * int(np.prod(value.shape[2:])) for value in variables)
-        chunk = BYTES_PER_CHUNK // max(1, size * run.chains_together)
-        chunk = int(min(max(chunk, 1), DRAWS_PER_CHUNK))
-        run_id = uuid.uuid4().hex
-        record = {
-            "format": FORMAT,
-            "run_id": run_id,
-            "identity": identity,
-            "seed": run.seed,
-            "fresh": to_plain(run.fresh, "of the step"),
-            "versions": versions(),
-            "draws": run.draws,
-            "tune": run.tune,
-            "chains": run.n_chains,
-            "chains_together": run.chains_together,
-            "chunk": chunk,
-            "lengths": lengths,
-            "dtype": str(self.dtype),
-            "seconds": 0.0,
-        }
-        target = Path(os.path.realpath(self.path))
-        # Under another name until it is whole.
-        folder = target.with_name(f".{target.name}.{run_id}.new")
-        with clear_errors(self.path, self.exists):
-            _clear_away(target)
-            (folder / ".sampler").mkdir(parents=True)
-            self._hold(folder)
-            try:
-                lay_out(folder, run, draws, others, record, self.dtype)
-                self._move(folder, target)
-            except BaseException:
-                self.release()
-                shutil.rmtree(folder, ignore_errors=True)
-                raise
-        self.run_id = run_id
-
-    def _move(self, folder: Path, target: Path) -> None:
-        """Put a new run in its place, once nobody writes the one that lies there."""
-        while True:
-            if self.overwrite and self.exists:
-                try:
-                    self._delete(target, folder.with_suffix(".old"))
-                except FileNotFoundError:  # another process has just deleted it
-                    continue
-            try:
-                os.rename(folder, target)
-                return
-            except OSError as error:
-                if not target.exists():
-                    raise
-                if not self.exists:
-                    raise FileExistsError(self._no_run()) from error
-                if not self.overwrite:
-                    raise FileExistsError(
-                        f"Another process has started a run in {self.path} meanwhile. Choose "
-                        "another path, or wait until it has finished."
-                    ) from error
-
-    def _delete(self, target: Path, old: Path) -> None:
-        """Delete the run that lies there, once nobody writes it."""
-        locks = self._locks()
-        try:
-            for lock in locks:
-                lock.acquire()
-            os.rename(target, old)
-            shutil.rmtree(old, ignore_errors=True)
-        finally:
-            for lock in locks:
-                lock.release()
-
-    def _locks(self) -> list[Lock]:
-        """Of the run that lies there, and of all its chains."""
-        try:
-            record = self.record
-        except ValueError:  # damaged, or of another version: those that there are
-            paths = list(self._sampler.glob("chains_*.lock"))
-            return [_run_lock(self.path), *(Lock(path, "these chains") for path in paths)]
-        return [_run_lock(self.path), *(c.lock() for c in self._all_checkpoints(record))]
-
-    def _hold(self, folder: Path) -> None:
-        """Keep others from beginning a run in this one's place, until `unlock`."""
         self.unlock()
-        lock = _run_lock(folder)
-        lock.acquire()
-        self._lock = lock
+        self.run_id, self._lock = create(
+            self.path, run, tree, identity, dtype=self.dtype, overwrite=self.overwrite
+        )
 
     def unlock(self) -> None:
         """Leave the store to other processes while nothing is written."""
@@ -413,25 +269,7 @@ class ZarrStore(BaseTrace):
         ValueError
             If it is in the format of another version.
         """
-        return self._counts(self.record)
-
-    def _counts(self, record: dict[str, Any]) -> list[int]:
-        counts = []
-        for checkpoints in self._all_checkpoints(record):
-            checkpoint = checkpoints.latest()
-            done = 0 if checkpoint is None else checkpoint["n_draws"]
-            ends = [None] * len(checkpoints.chains) if checkpoint is None else checkpoint["ends"]
-            own = [done if end is None else end for end in ends]
-            counts += [max(0, n - record["tune"]) for n in own]
-        return counts
-
-    def _check_finished(self, record: dict[str, Any]) -> None:
-        """Check the draws of chains that nobody writes any more; others' are checked by then."""
-        arrays = open_draws(self.path)
-        total = record["tune"] + record["draws"]
-        for checkpoints in self._all_checkpoints(record):
-            if ((checkpoints.latest() or {}).get("n_draws")) == total:
-                check_chunks(self.path, record, arrays, checkpoints, total, read=True)
+        return count_draws(self.path, self.record)
 
     def to_datatree(self) -> DataTree:
         """Return the draws that are there, as `sample` does.
@@ -452,41 +290,7 @@ class ZarrStore(BaseTrace):
         ValueError
             If a file of it is missing or damaged, naming it and the remedy.
         """
-        record = self.record
-        complaints = [c.complaint() for c in self._all_checkpoints(record)]
-        for complaint in filter(None, complaints):
-            _log.warning(complaint)
-        lengths = self._counts(record)
-        if not any(lengths):
-            message = f"No chain in {self.path} has got past tuning."
-            raise SamplingError(" ".join([message, *filter(None, complaints)]))
-        chains, length = longest_cut(lengths)
-        with clear_errors(self.path, holds_draws=True):
-            mend(self.path, record)
-        self._check_draws(record, read=False)
-        tree = xr.open_datatree(self.path, engine="zarr")
-        groups = {}
-        for name, node in tree.children.items():
-            dataset = node.to_dataset()
-            if "draw" in dataset.dims:
-                dataset = dataset.isel(chain=chains)
-                if not name.startswith("warmup_"):
-                    dataset = dataset.isel(draw=slice(length))
-            groups[name] = dataset
-        tree = DataTree.from_dict(groups)
-        if tree.nbytes > LOADED_BYTES:
-            return tree
-        try:
-            return tree.load()
-        except Exception:
-            self._check_draws(record, read=True)  # names what is damaged
-            raise
-
-    def _check_draws(self, record: dict[str, Any], read: bool) -> None:
-        arrays = open_draws(self.path)
-        for checkpoints in self._all_checkpoints(record):
-            n_draws = (checkpoints.latest() or {}).get("n_draws", 0)
-            check_chunks(self.path, record, arrays, checkpoints, n_draws, read)
+        return read_datatree(self.path, self.record)
 
     def add_seconds(self, seconds: float) -> None:
         """Count the time of a session."""
@@ -498,22 +302,13 @@ class ZarrStore(BaseTrace):
                 node["attributes"]["sampling_time"] = seconds
 
         record |= {"seconds": seconds, "metadata": edited(record["metadata"], set_time)}
-        save(self._record_path, record)
+        write_record(self.path, record)
         mend(self.path, record)
-
-    def checkpoints(self, chains: range) -> Checkpoints:
-        """Return the checkpoints of chains that advance together."""
-        assert self.run_id is not None
-        return Checkpoints(self._sampler, chains, self.run_id)
-
-    def _all_checkpoints(self, record: dict[str, Any]) -> list[Checkpoints]:
-        n, together = record["chains"], record["chains_together"]
-        groups = (range(first, min(first + together, n)) for first in range(0, n, together))
-        return [Checkpoints(self._sampler, chains, record["run_id"]) for chains in groups]
 
     def writer(self, run: Run, chains: range) -> Writer:
         """Return the one writer of some chains, for a ``with`` block."""
-        return Writer(self, run, chains)
+        assert self.run_id is not None
+        return Writer(self.path, self.run_id, run, chains, self.seconds)
 
 
 def store_of(trace: Any, resume: bool) -> ZarrStore | None:
@@ -530,22 +325,6 @@ def store_of(trace: Any, resume: bool) -> ZarrStore | None:
             "memory and are not lost after an error."
         )
     return trace
-
-
-def _run_lock(folder: Path) -> Lock:
-    return Lock(folder / RUN_LOCK, "this run")
-
-
-def _clear_away(target: Path) -> None:
-    """Delete what a process left that died while it began a run there."""
-    for path in target.parent.iterdir():
-        own = path.name.startswith(f".{target.name}.") and path.suffix in (".new", ".old")
-        if own and (path / RUN_LOCK).exists():
-            lock = _run_lock(path)
-            with suppress(RuntimeError, FileNotFoundError):  # it is alive, or has just finished
-                lock.acquire(seconds=0.0)
-                shutil.rmtree(path, ignore_errors=True)
-                lock.release()
 
 
 def _changed_versions(record: dict[str, Any]) -> list[str]:

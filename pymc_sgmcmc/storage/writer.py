@@ -1,16 +1,16 @@
 """Writes some chains of a store: draws in whole chunks, then a checkpoint that counts them."""
 
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from pymc_sgmcmc.run.run import Block, Run
+from pymc_sgmcmc.storage.checkpoints import Checkpoints
 from pymc_sgmcmc.storage.chunks import check_chunks, open_draws
 from pymc_sgmcmc.storage.file_errors import clear_errors
-
-if TYPE_CHECKING:
-    from pymc_sgmcmc.storage.store import ZarrStore
+from pymc_sgmcmc.storage.record import read_record, taken_away
 
 RENAMED = {
     "model_logp": "lp",
@@ -28,6 +28,18 @@ class Writer:
     The draws of a chunk that is not full yet are kept, and the chunk is written anew with all of
     them: no chunk is ever read to be changed.
 
+    Parameters
+    ----------
+    path : pathlib.Path
+        The store.
+    run_id : str
+        The run that is to lie there.
+    run : Run
+    chains : range
+        The chains' numbers.
+    seconds : float
+        Time between two checkpoints.
+
     Attributes
     ----------
     state : plain values or None
@@ -39,9 +51,10 @@ class Writer:
     _ends: list[int | None]
     """Draws, tuning included, of chains that ended before the others."""
 
-    def __init__(self, store: "ZarrStore", run: Run, chains: range):
-        self.store, self.run, self.chains = store, run, chains
-        self._checkpoints = store.checkpoints(chains)
+    def __init__(self, path: Path, run_id: str, run: Run, chains: range, seconds: float):
+        self.path, self.run, self.chains, self.seconds = path, run, chains, seconds
+        self._run_id = run_id
+        self._checkpoints = Checkpoints(path, chains, run_id)
         self._lock = self._checkpoints.lock()
         self._sources = _sources(run.step.stats_dtypes)
 
@@ -49,17 +62,17 @@ class Writer:
         try:
             self._lock.acquire()
         except FileNotFoundError as error:
-            raise self.store.taken_away() from error
+            raise taken_away(self.path) from error
         try:
-            self._record = self.store.record
-            self._arrays = open_draws(self.store.path)
+            self._record = read_record(self.path, self._run_id)
+            self._arrays = open_draws(self.path)
             checkpoint = self._checkpoints.latest() or {}
             self._number = checkpoint.get("number", 0)
             self.state = checkpoint.get("state")
             self.n_draws = self._done = checkpoint.get("n_state", 0)
             n_draws = checkpoint.get("n_draws", 0)
             check_chunks(
-                self.store.path, self._record, self._arrays, self._checkpoints, n_draws, read=True
+                self.path, self._record, self._arrays, self._checkpoints, n_draws, read=True
             )
             ends = checkpoint.get("ends", [None] * len(self.chains))
             # What was seen after the state was saved will be seen again.
@@ -136,14 +149,14 @@ class Writer:
         for (group, name), parts in self._chunk.items():
             where = slice(self.chains.start, self.chains.stop), slice(first, end)
             values = np.concatenate(parts, axis=1)
-            with clear_errors(self.store.path, holds_draws=True):
+            with clear_errors(self.path, holds_draws=True):
                 self._arrays[group][name][where] = values
             self._chunk[group, name] = [values]
 
     def due(self) -> bool:
         """Whether a checkpoint is due: they take at most a twentieth of the time."""
         since = time.perf_counter() - self._committed
-        return since >= max(self.store.seconds, 20 * self._cost)
+        return since >= max(self.seconds, 20 * self._cost)
 
     def commit(self, state: Any) -> None:
         """Write a checkpoint that counts all draws so far.
@@ -171,7 +184,7 @@ class Writer:
             "n_state": self.n_draws,
             "state": self.state,
         }
-        with clear_errors(self.store.path, holds_draws=True):
+        with clear_errors(self.path, holds_draws=True):
             self._checkpoints.save(checkpoint)
         self._committed = time.perf_counter()
         self._cost = self._committed - began

@@ -1,0 +1,181 @@
+"""Creates a run in a store, in place of any that lies there: whole or not at all."""
+
+import os
+import shutil
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from xarray import DataTree
+
+from pymc_sgmcmc.run.run import Run
+from pymc_sgmcmc.run.saved_state import to_plain
+from pymc_sgmcmc.storage.checkpoints import all_checkpoints
+from pymc_sgmcmc.storage.chunks import GROUPS
+from pymc_sgmcmc.storage.file_errors import clear_errors
+from pymc_sgmcmc.storage.identity import versions
+from pymc_sgmcmc.storage.layout import lay_out
+from pymc_sgmcmc.storage.lock import Lock
+from pymc_sgmcmc.storage.record import FOLDER, FORMAT, is_run, no_run, read_record
+from pymc_sgmcmc.storage.writer import LEFT_OUT
+
+RUN_LOCK = Path(FOLDER, "run.lock")
+BYTES_PER_CHUNK = 2**23
+"""Draws are in chunks of about this size, all variables of a chain together,"""
+DRAWS_PER_CHUNK = 256
+"""... or of so many draws, where they are small."""
+
+
+def run_lock(folder: Path) -> Lock:
+    """Return the lock of the run in a folder."""
+    return Lock(folder / RUN_LOCK, "this run")
+
+
+def create(
+    path: Path,
+    run: Run,
+    tree: DataTree,
+    identity: dict[str, Any],
+    *,
+    dtype: np.dtype | None,
+    overwrite: bool,
+) -> tuple[str, Lock]:
+    """Lay out a new run in place of any that lies there.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The store.
+    run : Run
+    tree : DataTree
+        The result as it will be, but of one chain and one draw.
+    identity : dict
+        Plain values, by which the run is known when it is resumed.
+    dtype : numpy.dtype or None
+        Type of real variables; None: their own.
+    overwrite : bool
+        Whether a run that lies there may be deleted.
+
+    Returns
+    -------
+    run_id : str
+    lock : Lock
+        The run's, held.
+    """
+    for dtypes in run.step.stats_dtypes:
+        for name, dtype in dtypes.items():
+            if np.dtype(dtype) == object and name not in LEFT_OUT:
+                raise ValueError(
+                    f"The statistic '{name}' has objects as values, which cannot be stored. "
+                    "Leave out trace=, or use another step."
+                )
+    draws = {n: t.to_dataset() for n, t in tree.children.items() if n in GROUPS}
+    others = {n: t.to_dataset() for n, t in tree.children.items() if n not in GROUPS}
+    lengths = {n: run.tune if n.startswith("warmup_") else run.draws for n in draws}
+    variables = [value for dataset in draws.values() for value in dataset.values()]
+    size = sum(value.dtype.itemsize * int(np.prod(value.shape[2:])) for value in variables)
+    chunk = BYTES_PER_CHUNK // max(1, size * run.chains_together)
+    chunk = int(min(max(chunk, 1), DRAWS_PER_CHUNK))
+    run_id = uuid.uuid4().hex
+    record = {
+        "format": FORMAT,
+        "run_id": run_id,
+        "identity": identity,
+        "seed": run.seed,
+        "fresh": to_plain(run.fresh, "of the step"),
+        "versions": versions(),
+        "draws": run.draws,
+        "tune": run.tune,
+        "chains": run.n_chains,
+        "chains_together": run.chains_together,
+        "chunk": chunk,
+        "lengths": lengths,
+        "dtype": str(dtype),
+        "seconds": 0.0,
+    }
+    target = Path(os.path.realpath(path))
+    # Under another name until it is whole.
+    folder = target.with_name(f".{target.name}.{run_id}.new")
+    with clear_errors(path, is_run(path)):
+        _clear_away(target)
+        lock = _locked_folder(folder)
+        try:
+            lay_out(folder, run, draws, others, record, dtype)
+            _move(path, folder, target, overwrite)
+        except BaseException:
+            lock.release()
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    return run_id, lock
+
+
+def _locked_folder(folder: Path) -> Lock:
+    """Make the folder of a new run, and hold its lock."""
+    lock = run_lock(folder)
+    while True:
+        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire()
+            return lock
+        except FileNotFoundError:  # not locked yet, it was cleared away as a dead process's
+            continue
+
+
+def _clear_away(target: Path) -> None:
+    """Delete what a process left that died while it began a run there."""
+    for path in target.parent.iterdir():
+        own = path.name.startswith(f".{target.name}.") and path.suffix in (".new", ".old")
+        if own and (path / RUN_LOCK).exists():
+            lock = run_lock(path)
+            with suppress(RuntimeError, FileNotFoundError):  # it is alive, or has just finished
+                lock.acquire(seconds=0.0)
+                shutil.rmtree(path, ignore_errors=True)
+                lock.release()
+
+
+def _move(path: Path, folder: Path, target: Path, overwrite: bool) -> None:
+    """Put a new run in its place, once nobody writes the one that lies there."""
+    while True:
+        if overwrite and is_run(path):
+            try:
+                _delete(path, target, folder.with_suffix(".old"))
+            except FileNotFoundError:  # another process has just deleted it
+                continue
+        try:
+            os.rename(folder, target)
+            return
+        except OSError as error:
+            if not target.exists():
+                raise
+            if not is_run(path):
+                raise FileExistsError(no_run(path)) from error
+            if not overwrite:
+                raise FileExistsError(
+                    f"Another process has started a run in {path} meanwhile. Choose "
+                    "another path, or wait until it has finished."
+                ) from error
+
+
+def _delete(path: Path, target: Path, old: Path) -> None:
+    """Delete the run that lies there, once nobody writes it."""
+    locks = _locks(path)
+    try:
+        for lock in locks:
+            lock.acquire()
+        os.rename(target, old)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        for lock in locks:
+            lock.release()
+
+
+def _locks(path: Path) -> list[Lock]:
+    """Of the run that lies there, and of all its chains."""
+    try:
+        record = read_record(path)
+    except ValueError:  # damaged, or of another version: those that there are
+        paths = list((path / FOLDER).glob("chains_*.lock"))
+        return [run_lock(path), *(Lock(path, "these chains") for path in paths)]
+    return [run_lock(path), *(c.lock() for c in all_checkpoints(path, record))]

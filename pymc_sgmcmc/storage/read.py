@@ -1,0 +1,80 @@
+"""Reads a store: how many draws count, whether they are whole, and the result with them."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+from pymc.exceptions import SamplingError
+from xarray import DataTree
+
+from pymc_sgmcmc.run.result import longest_cut
+from pymc_sgmcmc.storage.checkpoints import all_checkpoints
+from pymc_sgmcmc.storage.chunks import check_chunks, open_draws
+from pymc_sgmcmc.storage.file_errors import clear_errors
+from pymc_sgmcmc.storage.metadata import mend
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+LOADED_BYTES = 100_000_000
+"""A result up to this size is read into memory; a larger one stays on disk until it is used."""
+
+
+def count_draws(path: Path, record: dict[str, Any]) -> list[int]:
+    """Count the draws of each chain that are there, tuning left out."""
+    counts = []
+    for checkpoints in all_checkpoints(path, record):
+        checkpoint = checkpoints.latest()
+        done = 0 if checkpoint is None else checkpoint["n_draws"]
+        ends = [None] * len(checkpoints.chains) if checkpoint is None else checkpoint["ends"]
+        own = [done if end is None else end for end in ends]
+        counts += [max(0, n - record["tune"]) for n in own]
+    return counts
+
+
+def check_finished(path: Path, record: dict[str, Any]) -> None:
+    """Check the draws of chains that nobody writes any more; others' are checked by then."""
+    arrays = open_draws(path)
+    total = record["tune"] + record["draws"]
+    for checkpoints in all_checkpoints(path, record):
+        if ((checkpoints.latest() or {}).get("n_draws")) == total:
+            check_chunks(path, record, arrays, checkpoints, total, read=True)
+
+
+def read_datatree(path: Path, record: dict[str, Any]) -> DataTree:
+    """Return the draws that are there: see `ZarrStore.to_datatree`."""
+    complaints = [c.complaint() for c in all_checkpoints(path, record)]
+    for complaint in filter(None, complaints):
+        _log.warning(complaint)
+    lengths = count_draws(path, record)
+    if not any(lengths):
+        message = f"No chain in {path} has got past tuning."
+        raise SamplingError(" ".join([message, *filter(None, complaints)]))
+    chains, length = longest_cut(lengths)
+    with clear_errors(path, holds_draws=True):
+        mend(path, record)
+    _check_draws(path, record, read=False)
+    tree = xr.open_datatree(path, engine="zarr")
+    groups = {}
+    for name, node in tree.children.items():
+        dataset = node.to_dataset()
+        if "draw" in dataset.dims:
+            dataset = dataset.isel(chain=chains)
+            if not name.startswith("warmup_"):
+                dataset = dataset.isel(draw=slice(length))
+        groups[name] = dataset
+    tree = DataTree.from_dict(groups)
+    if tree.nbytes > LOADED_BYTES:
+        return tree
+    try:
+        return tree.load()
+    except Exception:
+        _check_draws(path, record, read=True)  # names what is damaged
+        raise
+
+
+def _check_draws(path: Path, record: dict[str, Any], read: bool) -> None:
+    arrays = open_draws(path)
+    for checkpoints in all_checkpoints(path, record):
+        n_draws = (checkpoints.latest() or {}).get("n_draws", 0)
+        check_chunks(path, record, arrays, checkpoints, n_draws, read)

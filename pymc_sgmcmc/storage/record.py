@@ -1,0 +1,83 @@
+"""The record of a run in a store: its identity, its numbers of draws, how it is laid out."""
+
+from pathlib import Path
+from typing import Any
+
+from pymc_sgmcmc.run.saved_state import load, save
+
+FORMAT = 2
+FOLDER = ".sampler"
+"""In a store: what is not draws."""
+
+
+def record_path(path: Path) -> Path:
+    """The file of a store's record."""
+    return path / FOLDER / "run.npz"
+
+
+def is_run(path: Path) -> bool:
+    """Whether there is a run at a path, finished or not."""
+    return record_path(path).exists()
+
+
+def write_record(path: Path, record: dict[str, Any]) -> None:
+    """Write a record in place of the one that is there, if any."""
+    save(record_path(path), record)
+
+
+def read_record(path: Path, run_id: str | None = None) -> dict[str, Any]:
+    """Read a store's record.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The store.
+    run_id : str, optional
+        The run that is to lie there; default: any.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no run.
+    ValueError
+        If the record is damaged, or in the format of another version.
+    RuntimeError
+        If another run lies there.
+    """
+    if not is_run(path):
+        lost = path.is_dir() and any(path.iterdir())
+        raise FileNotFoundError(f"There is no run in {path}." if not lost else no_run(path))
+    try:
+        record = load(record_path(path))
+    except ValueError as error:
+        raise ValueError(
+            f"{error}. This file identifies the run, which cannot be resumed without it. "
+            "Restore the file from a copy; or read the draws, xarray.open_datatree("
+            f"{str(path)!r}, engine='zarr'); or start a new run, "
+            f"ZarrStore({str(path)!r}, overwrite=True)."
+        ) from error
+    if record["format"] != FORMAT:
+        raise ValueError(
+            f"{path} has the format {record['format']}, but this version of pymc_sgmcmc "
+            f"reads {FORMAT}. Use the version that wrote it, or another path."
+        )
+    if run_id is not None and record["run_id"] != run_id:
+        raise taken_away(path)
+    return record
+
+
+def taken_away(path: Path) -> RuntimeError:
+    """What to raise where another run lies in the place of this one."""
+    return RuntimeError(
+        f"{path} no longer belongs to this run: another process has started a run there, "
+        "or deleted it. Give each run its own path."
+    )
+
+
+def no_run(path: Path) -> str:
+    """What to say of a folder that is no store."""
+    return (
+        f"{path} exists but is not a run of this package, or its file "
+        f"{record_path(path).relative_to(path)} is missing. Restore that file, or choose "
+        "another path."
+    )
