@@ -171,7 +171,8 @@ def test_a_new_run_that_another_process_clears_away_is_made_again(model, step, p
 
     monkeypatch.setattr(lock.Lock, "acquire", late)
     assert same(small_run(model, step, trace=path), small_run(model, step))
-    assert cleared and left_over(path) == []
+    assert cleared
+    assert left_over(path) == []
 
 
 def test_kept_draws_of_one_run_only():
