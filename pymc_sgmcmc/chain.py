@@ -1,4 +1,4 @@
-"""One chain: its batches, noise and sampler state, and the updates that it makes of them."""
+"""One chain: its batches, noise and sampler state, and its updates."""
 
 import itertools
 import time
@@ -27,12 +27,12 @@ from pymc_sgmcmc.pacing import Pace
 from pymc_sgmcmc.schedules import Constant, Schedule
 
 BURNT_IN = 50
-"""Draws, or those of tuning if more, after which a chain's state is judged."""
+"""Draws (or those of tuning, if more) after which a chain counts as burnt in."""
 
 
 @dataclass_state
 class SGMCMCState(StepMethodState):
-    """All that the next draws depend on, besides the point: plain arrays and numbers."""
+    """Everything that the next draws depend on, except the point: plain arrays and numbers."""
 
     thin: int = field(metadata={"frozen": True})
     n_updates: int
@@ -44,12 +44,12 @@ class SGMCMCState(StepMethodState):
 
 
 class Advance(NamedTuple):
-    """What the updates of a draw have made of a point."""
+    """The result of the updates of a draw."""
 
     moved: PointType
-    """The variables that move; where they were before the draw if an update was not finite."""
+    """The sampled variables; as before the draw if an update was not finite."""
     step_size: np.ndarray
-    """Of the last update, or of that which was not finite."""
+    """Step size of the last update, or of the one that was not finite."""
     diagnostics: dict[str, float]
     potential: float
     gradient_norm: float
@@ -62,23 +62,23 @@ class Advance(NamedTuple):
 class Chain(WithSamplingState):
     """A chain at its start: fresh streams of batches and noise, no sampler state yet.
 
-    Its `sampling_state` is a `SGMCMCState`, of which PyMC gets and sets each field.
+    Its `sampling_state` is a `SGMCMCState`; PyMC gets and sets each of its fields.
 
     Parameters
     ----------
     kernel : Kernel
         With its data loaded; shared with other chains.
     rng : numpy.random.Generator
-        The chain's own, of which all its randomness is spawned.
+        The chain's own generator, from which all its random streams are spawned.
     tune : int
-        Draws of burn-in, which only warnings need to know.
+        Draws of burn-in; only warnings use it.
     fetch_ahead : bool, default False
-        Fetch the rows of large tables ahead of the calls, in a thread, where that pays.
+        Fetch the rows of large tables ahead of the calls, in a thread, if that pays.
 
     Attributes
     ----------
     state : dict of lists of arrays or None
-        Momentum, thermostat, ...: on the backend.
+        Momentum, thermostat, ..., on the backend.
     noise : object
         The generator inside the compiled updates, as the backend has it.
     init_rng : numpy.random.Generator
@@ -86,7 +86,7 @@ class Chain(WithSamplingState):
     batches : list of Batches, PrefetchedBatches or StreamedBatches
     pace : Pace
     burnt_in : int
-        Updates after which the algorithm is asked for a word of caution.
+        Number of updates after which the algorithm is asked for a warning (`caution`).
     """
 
     _state_class = SGMCMCState
@@ -122,8 +122,8 @@ class Chain(WithSamplingState):
         for var, value, shape in zip(self.vars, theta, kernel.source.shapes, strict=True):
             if value.shape != shape:
                 raise ValueError(
-                    f"'{var.name}' has the shape {value.shape} and had {shape} when the step was "
-                    "made: new data changed it. Make a new step."
+                    f"'{var.name}' has the shape {value.shape}, but {shape} when the step was "
+                    "made: new data has changed it. Make a new step."
                 )
         initial = kernel.initial_state(theta, self.init_rng)
         kernel.compile(initial)
@@ -131,7 +131,7 @@ class Chain(WithSamplingState):
             self.state = _map(kernel.backend.array, initial)
 
     def try_out(self, point: PointType) -> None:
-        """Run updates for the first time, and refuse a start at which the gradient is not finite.
+        """Run the first updates, and raise an error if the gradient at the start is not finite.
 
         Raises
         ------
@@ -151,7 +151,7 @@ class Chain(WithSamplingState):
             raise BadStart(
                 f"At the initial point the gradient of {names} is not finite"
                 f"{self._infinite_rows()}: {values}. Give the variables an initval=, pass another "
-                "initial_point=, or look for a zero probability."
+                "initial_point=, or look for data that are impossible under the model."
             )
 
     def check_start(self, point: PointType) -> None:
@@ -221,7 +221,7 @@ class Chain(WithSamplingState):
         return Advance(moved, h[-1], shown, potential, norm, nonfinite, n_updates, warning)
 
     def run(self, theta: list, others: list, n_updates: int) -> tuple[Outcome, np.ndarray]:
-        """One compiled call, and the step sizes of its updates; theta and state stay as given."""
+        """Run one compiled call; return its outcome and step sizes, and change nothing else."""
         h, typed_h = self._step_sizes_of_call(n_updates)
         return self._run(theta, others, typed_h), h
 
@@ -249,7 +249,7 @@ class Chain(WithSamplingState):
         return h, typed_h
 
     def batches_of_call(self, n_updates: int) -> tuple[list, list]:
-        """Row numbers and constants; of streamed or fetched rows only those of the call."""
+        """Return row indices and constants; of streamed or fetched rows only those of the call."""
         rows, constants = [], list(self.kernel.constants)
         for batches in self.batches:
             if isinstance(batches, Batches):
@@ -260,17 +260,17 @@ class Chain(WithSamplingState):
             rows.append(np.arange(n_updates * batches.batch_size).reshape(n_updates, -1))
         return rows, constants
 
-    # ---- what it has to say ----------------------------------------------------------------
+    # ---- warnings --------------------------------------------------------------------------
 
     def complaint(self) -> SamplerWarning | None:
-        """What is wrong with the order of streamed rows: told once a chain."""
+        """Return a warning about the order of streamed rows, once per chain."""
         for batches in self.batches:
             if isinstance(batches, StreamedBatches) and (message := batches.complaint()):
                 return SamplerWarning(WarningType.BAD_PARAMS, message, "warning")
         return None
 
     def caution(self, diagnostics: dict[str, float]) -> SamplerWarning | None:
-        """The algorithm's word of a chain that has just burnt in, from a draw's diagnostics."""
+        """Return the algorithm's warning about a chain that has just burnt in, if any."""
         kernel = self.kernel
         shuffled = bool(self.batches) and not kernel.replacement and kernel.updates_per_epoch > 1
         message = kernel.algorithm.caution(diagnostics, kernel.n_elements, shuffled)
@@ -280,14 +280,14 @@ class Chain(WithSamplingState):
         return SamplerWarning(WarningType.BAD_PARAMS, message, "warning", step=self.burnt_in)
 
     def _infinite_rows(self) -> str:
-        """What to say of infinite values among streamed rows, if there are any."""
+        """Return a hint about infinite values in streamed rows, if there are any."""
         streams = [b for b in self.batches if isinstance(b, StreamedBatches)]
         names = " and ".join(f"data['{name}']" for b in streams for name in b.infinite())
-        hint = f" (the rows just read of {names} hold infinite values: drop or replace them)"
+        hint = f" (the rows just read of {names} have infinite values: drop or replace them)"
         return hint if names else ""
 
     def failure(self, variable: int, update: int, h: np.ndarray) -> SamplerWarning | None:
-        """What became non-finite, at which update of the chain: told once.
+        """Return the warning about a non-finite update, once per chain.
 
         Parameters
         ----------
@@ -310,7 +310,7 @@ class Chain(WithSamplingState):
             f"{kernel.name}: {name} became non-finite at update {update} with step size "
             f"{step_size:.4g}. The draw is undone, and marked in the statistic 'nonfinite'. Try a "
             "smaller step_size or a larger batch_size, standardise the data, or look for data that "
-            "the model holds to be impossible."
+            "are impossible under the model."
         )
         extra = {"variable": culprit, "update": update, "step_size": step_size, "name": name}
         return SamplerWarning(WarningType.BAD_PARAMS, message, "error", step=update, extra=extra)
@@ -333,7 +333,7 @@ class Chain(WithSamplingState):
 
     @property
     def batch_states(self) -> list[dict[str, Any]]:
-        """State of each stream of row numbers."""
+        """State of each stream of row indices."""
         return [batches.state for batches in self.batches]
 
     @batch_states.setter

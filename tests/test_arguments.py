@@ -273,7 +273,7 @@ def test_new_rows_of_the_marginal_likelihood():
 
     for data, message in [
         ({"x": [0.0, 1.0], "y": [0.5, 1.0]}, "'y' has the value 0.5, .* int.*whole numbers"),
-        ({"x": [0.0, np.nan], "y": [0, 1]}, "'x' holds 1 NaN values"),
+        ({"x": [0.0, np.nan], "y": [0, 1]}, "'x' has 1 NaN values"),
         ({"x": ["a", "b"], "y": [0, 1]}, "'x' has the type <U1: it must have numbers"),
         ({"data": 0.5}, "data=0.5 must be a dict of arrays"),
     ]:
@@ -336,7 +336,7 @@ def test_streams_of_no_numbers(rows):
 def test_infinite_rows_of_a_stream():
     rows = Y.copy()
     rows[7] = np.inf
-    infinite = r"the rows just read of data\['y'\] hold infinite values: drop or replace them"
+    infinite = r"the rows just read of data\['y'\] have infinite values: drop or replace them"
     with pytest.raises(SamplingError, match=rf"gradient of 'mu' is not finite \({infinite}"):
         make(data={"y": np.full(N, np.inf)}, model=stream_model())
     made = make(data={"y": rows}, model=stream_model(), rng=1)

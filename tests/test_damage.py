@@ -127,7 +127,7 @@ def test_a_finished_run_with_a_lost_chunk(model, step, path):
         with pytest.raises(ValueError, match=r"draws 0 to 11 of chain 1 are damaged") as caught:
             again()
     slots = [path / ".sampler" / f"chains_1_1.{slot}.npz" for slot in "ab"]
-    assert f"Delete {slots[0]} and {slots[1]}, and resume=True samples" in str(caught.value)
+    assert f"Delete {slots[0]} and {slots[1]}; then resume=True samples" in str(caught.value)
     for slot in slots:
         slot.unlink(missing_ok=True)
     assert same(small_run(model, step, trace=path, resume=True), expected)

@@ -231,7 +231,7 @@ def test_separate_minibatches_in_one_term():
         x, y = pm.Minibatch(X, batch_size=5), pm.Minibatch(REAL, batch_size=5)
         pm.Normal("y", mu * x[:, 0], 1, observed=y, total_size=N)
 
-    refused(observed(rows_of), "'y' depends on separate pm.Minibatch calls", "Make one pm.Minib")
+    refused(observed(rows_of), "'y' depends on separate pm.Minibatch calls", "one pm.Minib")
 
 
 def test_minibatch_and_batch_size():
@@ -274,13 +274,13 @@ def test_data_with_nan(batch_size):
         x = pm.Data("x", np.zeros_like(X), dims=("obs", "feature"))
         pm.Normal("y", x @ pm.Normal("w", dims="feature"), 1, observed=REAL, dims="obs")
     model.set_data("x", features)
-    refused(model, "'x' holds 2 NaN", "drop or impute", batch_size=batch_size)
+    refused(model, "'x' has 2 NaN", "drop or impute", batch_size=batch_size)
 
 
 def test_constant_data_with_nan():
     features = np.where(REAL > 1, np.nan, REAL)
     model = observed(lambda mu: pm.Normal("y", mu * features, 1, observed=REAL))
-    refused(model, rf"shape \({N},\) holds .* NaN", "drop or impute", batch_size=5)
+    refused(model, rf"shape \({N},\) has .* NaN", "drop or impute", batch_size=5)
 
 
 def test_nan_that_comes_with_new_data():
@@ -288,7 +288,7 @@ def test_nan_that_comes_with_new_data():
     model = MODELS["linear"]()
     source = gradient_source(model, model.value_vars, batch_size=5)
     model.set_data("x", np.full((N, 3), np.nan))
-    with pytest.raises(ValueError, match=r"'x' holds 69 NaN.*drop or impute"):
+    with pytest.raises(ValueError, match=r"'x' has 69 NaN.*drop or impute"):
         source.check_data()
 
 

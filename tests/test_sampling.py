@@ -249,7 +249,7 @@ def test_a_killed_worker_is_told(model, step):
             os.kill(worker, signal.SIGKILL)
 
     with pytest.raises(
-        Exception, match=r"process of chain 0 ended by itself \(exit code -9\)"
+        Exception, match=r"process of chain 0 ended unexpectedly \(exit code -9\)"
     ) as e:
         sample(model, step, chains=1, draws=10**5, callback=kill, chain_method="parallel", cores=1)
     assert e.value.idata.posterior.sizes["draw"] >= 6
@@ -279,7 +279,7 @@ def test_a_nonfinite_update_stops_its_chain_only(model, method, caplog):
     assert len(told) == 2
     for text in ("after 7 draws", "'w'", "update 3", "1e+12", "smaller step_size", "initvals"):
         assert text in told[0]
-    with pytest.raises(pm.exceptions.SamplingError, match=r"beyond tuning.* 12 tuning draws.*'w'"):
+    with pytest.raises(pm.exceptions.SamplingError, match=r"past tuning.* 12 tuning draws.*'w'"):
         sample(model, step, tune=20, chains=2, **method)
 
 
@@ -292,7 +292,7 @@ def test_a_bad_start_stops_one_chain(model, step, caplog):
     assert part.posterior.chain.values.tolist() == [0, 2]
     full = sample(model, step, chains=3)
     np.testing.assert_array_equal(part.posterior["w"], full.posterior["w"][[0, 2]])
-    assert "Chains left out, for they are too short: [1]" in caplog.text
+    assert "Chains left out because they are too short: [1]" in caplog.text
 
 
 def test_starts(model, step):
@@ -397,7 +397,7 @@ def test_convergence_is_checked_on_a_part_of_large_models(model, monkeypatch, ca
     })  # fmt: skip
     for most, told in (
         (10**6, None),
-        (2 * 200 * 10, "Convergence is checked on 10 of 40 elements"),
+        (2 * 200 * 10, "Convergence is checked on only 10 of 40 elements"),
     ):
         caplog.clear()
         monkeypatch.setattr(result, "MOST_CHECKED", most)

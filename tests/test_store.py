@@ -369,13 +369,13 @@ def test_another_run_is_refused_by_name(model, step, path):
     X = model["X"].get_value()
     with model:
         pm.set_data({"X": X + 1e-9})
-        refused(r"data: 'X' is another one")
+        refused(r"data: 'X' is different")
         pm.set_data({"X": X})
     with pm.Model() as wider:
         w = pm.Normal("w", 0, 4, shape=2)
         s = pm.HalfNormal("s", 2)
         pm.Normal("y", pm.Data("X", X) @ w, s, observed=X @ [1.0, -0.5] + 0.1)
-    refused(r"model: 'w' is another one", wider, small_step(wider))
+    refused(r"model: 'w' is different", wider, small_step(wider))
     with pytest.raises(ValueError, match=r"dtype: was None, is float32"):
         small_run(model, step, trace=sgm.ZarrStore(path, dtype="float32"), resume=True)
     small_run(model, step, trace=path, resume=True)
@@ -392,7 +392,7 @@ def test_nothing_is_overwritten_unasked(model, step, expected, path):
     other.mkdir()
     (other / "thesis.tex").touch()
     for overwrite in (False, True):
-        with pytest.raises(FileExistsError, match="no run of this package"):
+        with pytest.raises(FileExistsError, match="not a run of this package"):
             small_run(model, step, trace=sgm.ZarrStore(other, overwrite=overwrite))
     assert (other / "thesis.tex").exists()
 
@@ -488,7 +488,7 @@ def test_in_pm_sample(model, step, path, cores):
     assert kept.sizes["draw"] == 9 or cores == 2
     n = kept.sizes["draw"]
     np.testing.assert_array_equal(kept["w"].sel(chain=1), expected.posterior["w"][1, :n])
-    with pytest.raises(ValueError, match=r"filled by pm.sample"):
+    with pytest.raises(ValueError, match=r"written by pm.sample"):
         small_run(model, step, trace=path, resume=True)
 
 
@@ -536,5 +536,5 @@ def test_a_state_of_another_class_is_refused(step, model):
     plain = to_plain(step.sampling_state, "step")
     with model:
         other = pm.Slice([model["w"]])
-    with pytest.raises(ValueError, match="is a SGMCMCState, that of this step a SliceState"):
+    with pytest.raises(ValueError, match="is a SGMCMCState, but that of this step is a SliceState"):
         from_plain(plain, other.sampling_state)

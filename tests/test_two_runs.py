@@ -138,7 +138,9 @@ def test_a_worker_whose_store_was_taken_away_says_so(model, step, path, monkeypa
             return told
 
     results: list = []
-    with pytest.raises(RuntimeError, match="no longer this run's: another process has begun"):
+    with pytest.raises(
+        RuntimeError, match="no longer belongs to this run: another process has started"
+    ):
         small_run(model, step, trace=Taken(path))
     assert same(sgm.ZarrStore(path).to_datatree(), results[0])
 

@@ -265,7 +265,7 @@ def test_many_like_warnings_are_one(step, monkeypatch):
         _, stats = together(step, run=VectorizedChains(step, starts(step, n), generators(n), 50, 5))
         warnings = [w for w in stats["warning"].flat if w is not None]
         assert len(warnings) == told
-    assert warnings[0].message.endswith("beware (So in 5 of 5 chains.)")
+    assert warnings[0].message.endswith("beware (The same in 5 of 5 chains.)")
 
 
 def test_calls_are_shortened_by_what_they_took_not_by_a_slow_reader(step):

@@ -15,7 +15,7 @@ from pymc_sgmcmc.gradients.refusals import explained
 from pymc_sgmcmc.gradients.row_axis import RowAxis
 
 MAX_ROWS = 20_000
-"""Rows looked at: with more, a random subset of this size stands for all (bounded cost)."""
+"""If there are more rows, the check uses a random subset of this size to bound its cost."""
 DISTANCES = (0.5, 0.5, 0.5, *(0.5 * 10.0**-k for k in range(1, 11)))
 """How far from the start points lie at most, in the order in which they are tried: where data is
 large, only near ones have a finite likelihood."""
@@ -29,7 +29,7 @@ def check_terms(
     row_axis: RowAxis,
     start: PointType,
 ) -> None:
-    """Refuse, by name, a term whose batches do not add up.
+    """Raise an error that names a term whose batches do not add up.
 
     At a random point near the start, the rows are dealt into four disjoint batches; their
     log likelihoods must sum to that of all rows: the model's own where there are at most
@@ -76,12 +76,12 @@ def check_terms(
 
 
 def cannot_be_cut(name: str, row_axis: RowAxis, error: Exception) -> ValueError:
-    """Say that a term has no value on a batch."""
+    """Return the error for a term that cannot be evaluated on a batch."""
     reason = str(error).strip().partition("\n")[0] or repr(error)
     return ValueError(
         f"The term '{name}' cannot be evaluated on a batch of rows along {row_axis} "
-        f"({reason}). An array with a row for each datum must carry the dim: give it dims= in "
-        "pm.Data, or leave batch_size=None."
+        f"({reason}). Every array of rows must have this dim: give it dims= in pm.Data, or leave "
+        "batch_size=None."
     )
 
 
@@ -95,21 +95,21 @@ def cannot_be_checked(name: str) -> ValueError:
 
 
 def compare(name: str, of_batches: Sequence[float], of_all: float, row_axis: RowAxis) -> None:
-    """Refuse a term whose log likelihoods of batches do not sum to that of all their rows."""
+    """Raise an error unless the log likelihoods of a term's batches sum to that of all rows."""
     total = sum(of_batches)
     magnitude = sum(abs(x) for x in of_batches) + abs(of_all)
     tolerance = 1e-3 if pytensor.config.floatX == "float32" else 1e-7
     if not abs(total - of_all) <= tolerance * max(magnitude, 1.0):
         raise ValueError(
             f"The term '{name}' is not conditionally independent along {row_axis}: the log "
-            f"likelihoods of disjoint batches sum to {total:.6g}, that of all their rows is "
-            f"{of_all:.6g}. Leave batch_size=None, choose another minibatch_dim, or write the "
-            "term row by row (self_check=False turns this check off)."
+            f"likelihoods of disjoint batches sum to {total:.6g}, but that of all their rows is "
+            f"{of_all:.6g}. Leave batch_size=None, pass another minibatch_dim, or write the term "
+            "so that its rows are independent (self_check=False turns this check off)."
         )
 
 
 def total_of(inputs: Sequence[TensorVariable], term: TensorVariable):
-    """A function, in Python, of a term's sum."""
+    """Compile the sum of a term in Python mode."""
     return pytensor.function(inputs, term.sum(), mode=PYTHON, on_unused_input="ignore")
 
 
@@ -120,7 +120,7 @@ def rows_looked_at(n_rows: int) -> np.ndarray:
 
 
 def moved(value: np.ndarray, rng: np.random.Generator, distance: float) -> np.ndarray:
-    """Away from the start, so that rows that were mixed up do not look alike."""
+    """Perturb a starting point, so that mixed-up rows give different values."""
     value = np.asarray(value)
     if not np.issubdtype(value.dtype, np.floating):
         return value

@@ -41,11 +41,11 @@ def client_of(client: Any) -> Any:
             client = distributed.Client.current()
         except ValueError:
             raise ValueError(
-                "chain_method='dask' needs a client: make one, distributed.Client(address), before "
-                "or pass client=."
+                "chain_method='dask' needs a client: create distributed.Client(address) before, or "
+                "pass client=."
             ) from None
     if not client.scheduler_info()["workers"]:
-        raise ValueError(f"chain_method='dask': {client!r} has no workers. Start some first.")
+        raise ValueError(f"chain_method='dask': {client!r} has no workers. Start workers first.")
     return client
 
 

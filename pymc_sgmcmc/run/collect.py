@@ -1,4 +1,4 @@
-"""What becomes of what an engine makes: kept, shown, logged, handed to the callback."""
+"""Handle the events of an engine: keep draws, show progress, log, and call the callback."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +22,7 @@ def collect(
     run: Run,
     stops: list[Stopped],
 ) -> None:
-    """Keep what the engine makes, show it, and hand it to the callback."""
+    """Keep the engine's draws, show progress, and pass each draw to the callback."""
     for event in events:
         if isinstance(event, Stopped):
             stops.append(event)

@@ -1,4 +1,4 @@
-"""Where the chains of a run go: in turns, in processes, together, or to a cluster."""
+"""Choose how the chains of a run are advanced: in turns, in processes, together, on a cluster."""
 
 import logging
 from collections.abc import Generator
@@ -17,12 +17,12 @@ from pymc_sgmcmc.step import SGMCMCStep
 _log = logging.getLogger("pymc.sgmcmc")
 
 MOST_ELEMENTS_ON_CPU = 200_000
-"""Of all chains: with more, one chain already keeps a CPU busy."""
+"""Elements of all chains above which one chain alone keeps a CPU busy."""
 METHODS = ("sequential", "parallel", "vectorized", "dask")
 
 
 def _default_method(run: Run, cores: int, uses_jax: bool) -> str:
-    """Choose what is fastest, compilation included; docs/scaling.md has the measurements."""
+    """Choose the fastest method, including compilation; docs/scaling.md has measurements."""
     if run.n_chains == 1:
         return "sequential"
     if not uses_jax:

@@ -12,7 +12,7 @@ from pymc.progress_bar import MCMCProgressBarManager, default_progress_theme
 from pymc_sgmcmc.run.run import Block, Resumed
 
 MOST_BARS = 16
-"""Beyond as many chains they share one bar."""
+"""More chains than this share one bar."""
 
 
 class Progress(MCMCProgressBarManager):
@@ -27,7 +27,7 @@ class Progress(MCMCProgressBarManager):
         self._done = np.zeros(chains, dtype=int)
 
     def resumed(self, event: Resumed) -> None:
-        """Show how far chains had come before."""
+        """Show the draws that chains had made before."""
         self._done[event.chains.start : event.chains.stop] = event.n_draws
         for chain in event.chains if self._show_progress else ():
             self._backend.update(

@@ -23,13 +23,13 @@ from pymc_sgmcmc.run.run import Block, Run
 _log = logging.getLogger("pymc.sgmcmc")
 
 MOST_DATA_BYTES = 50_000_000
-"""Data beyond this is not copied into the result unless asked for."""
+"""Larger data is not copied into the result unless asked for."""
 MOST_CHECKED = 4_000_000
-"""Numbers (elements x chains x draws) that convergence checks look at: about a second's work."""
+"""Numbers (elements x chains x draws) used by convergence checks: about a second's work."""
 
 
 class Memory:
-    """Keeps draws in PyMC's in-memory recorders, one a chain."""
+    """Keeps draws in PyMC's in-memory recorders, one per chain."""
 
     def __init__(self, run: Run):
         self.n_warmup = run.tune if run.wants_warmup else 0
@@ -136,7 +136,7 @@ def to_datatree(
     n_warmup = memory.n_warmup
     lengths = [max(0, len(trace) - n_warmup) for trace in memory.traces]
     if not any(lengths):
-        raise SamplingError("No chain got beyond tuning: there are no draws to return.")
+        raise SamplingError("No chain got past tuning: there are no draws to return.")
     numbers, length = longest_cut(lengths)
     chosen = [memory.traces[c] for c in numbers]
     multitrace = MultiTrace(chosen)[: n_warmup + length]
@@ -157,8 +157,8 @@ def to_datatree(
 def check_convergence(tree: DataTree, model: Model) -> None:
     """Log PyMC's convergence warnings, from at most `MOST_CHECKED` numbers.
 
-    R-hat and effective sample size take about a millisecond an element. In a large model they
-    are computed for elements evenly spaced over each variable.
+    R-hat and effective sample size take about a millisecond per element. In a large model they are
+    computed for elements evenly spaced over each variable.
     """
     free = {rv.name for rv in model.free_RVs}
     posterior = tree["posterior"].to_dataset()
@@ -180,8 +180,8 @@ def check_convergence(tree: DataTree, model: Model) -> None:
         )
         checked = sum(values[0, 0].size for values in posterior.values())
         _log.info(
-            f"Convergence is checked on {checked} of {sum(sizes.values())} elements: all would "
-            "take long."
+            f"Convergence is checked on only {checked} of {sum(sizes.values())} elements, to save "
+            "time."
         )
     groups = {"/posterior": posterior}
     if "sample_stats" in tree.children:
@@ -211,8 +211,8 @@ def affordable_data(model: Model) -> bool:
     n_bytes = data_bytes(model)
     if n_bytes > MOST_DATA_BYTES:
         _log.info(
-            f"The data, {n_bytes / 1e6:.0f} MB, is left out of the result: include_data=True "
-            "copies it in."
+            f"The data ({n_bytes / 1e6:.0f} MB) is left out of the result: pass include_data=True "
+            "to include it."
         )
     return n_bytes <= MOST_DATA_BYTES
 
@@ -226,7 +226,7 @@ def summary(run: Run, tree: DataTree) -> str:
         f"iterations took {tree['posterior'].attrs['sampling_time']:.0f} seconds."
     )
     if left_out:
-        text += f" Chains left out, for they are too short: {left_out}."
+        text += f" Chains left out because they are too short: {left_out}."
     return text
 
 
@@ -236,4 +236,4 @@ def salvage(error: Exception, result: Callable[[], DataTree]) -> None:
         error.idata = result()  # type: ignore[attr-defined]
     except Exception:  # there are none, or what broke the run breaks this too: the first counts
         return
-    error.add_note("The draws made until then are in this exception's attribute `idata`.")
+    error.add_note("The draws made so far are in this exception's attribute `idata`.")

@@ -1,7 +1,6 @@
-"""What a run is, and what comes out of it while it goes on.
+"""A run and its events.
 
-Every chain makes blocks of draws. Whoever makes them and whoever keeps them know each other by
-these alone.
+Every chain makes blocks of draws. These classes are all that engines and storage share.
 """
 
 from dataclasses import dataclass, field
@@ -57,7 +56,7 @@ class Block:
 
 @dataclass
 class Stopped:
-    """A chain that ended before its time, with the reason for the user."""
+    """A chain that ended early, with the reason for the user."""
 
     chain: int
     message: str
@@ -65,7 +64,7 @@ class Stopped:
 
 @dataclass
 class Resumed:
-    """Chains that go on after some draws, tuning included, of an earlier run."""
+    """Chains that continue after some draws, tuning included, of an earlier run."""
 
     chains: range
     n_draws: int
@@ -76,7 +75,7 @@ Event = Block | Stopped | Resumed
 
 @dataclass
 class Run:
-    """What all chains of a run share. Starts and generators have one entry a chain."""
+    """What all chains of a run share. Starts and generators have one entry per chain."""
 
     model: Model
     step: Any
@@ -183,5 +182,5 @@ def reason_to_stop(run: Run, chain: int, n_draws: int, failure: dict[str, Any]) 
         f"Chain {chain} stopped after {done} {phase}draws: {failure['name']} "
         f"became non-finite at update {failure['update']} with step size "
         f"{failure['step_size']:.4g}. Try a smaller step_size or a larger batch_size, "
-        "standardise the data, or start elsewhere (initvals=)."
+        "standardise the data, or pass another starting point (initvals=)."
     )

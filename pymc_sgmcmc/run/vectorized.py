@@ -403,7 +403,8 @@ class VectorizedRunner:
         for k, c in enumerate(chains):
             message = self._stopped[c][1]
             if len(chains) > MOST_WARNINGS:
-                message = f"{message} (So did {len(chains) - 1} others.)" if k == 0 else ""
+                others = f"{len(chains) - 1} other chains"
+                message = f"{message} ({others} stopped for such a reason too.)" if k == 0 else ""
             yield Stopped(c, message)
 
     def state(self) -> dict[str, Any]:
@@ -472,7 +473,7 @@ def check_step(step: Any) -> None:
     if others:
         names = ", ".join(f"'{v.name}'" for v in others)
         raise ValueError(
-            f"chain_method='vectorized' needs one step for all variables, and {step!r} leaves out "
+            f"chain_method='vectorized' needs one step for all variables, but {step!r} leaves out "
             f"{names}. {remedy}."
         )
     if not isinstance(step.kernel.mode.linker, JITLinker):
@@ -497,6 +498,6 @@ def _shorten(warnings: np.ndarray) -> None:
     told = np.flatnonzero(warnings)
     if len(told) > MOST_WARNINGS:
         first = warnings[told[0]]
-        message = f"{first.message} (So in {len(told)} of {len(warnings)} chains.)"
+        message = f"{first.message} (The same in {len(told)} of {len(warnings)} chains.)"
         warnings[told] = None
         warnings[told[0]] = replace(first, message=message)

@@ -1,4 +1,4 @@
-"""Draws on disk, with all that is needed to go on.
+"""Draws on disk, with everything that is needed to resume the run.
 
 The store is a zarr group that xarray opens as the DataTree of the run. Beside its groups lies the
 folder ``.sampler``: what the run is, and for each chain a checkpoint that says how many of its
@@ -51,40 +51,40 @@ LOADED_BYTES = 100_000_000
 
 
 class ZarrStore(BaseTrace):
-    """Keeps draws on disk while they are made, so that nothing ends a run for good.
+    """Writes draws to disk while they are made, so that any run can be resumed.
 
-    Pass it as ``trace=`` to `sample`, which can go on with it (``resume=True``) after Ctrl-C, an
-    exception or ``kill -9``, exactly as if nothing had happened. Or to `pm.sample`, inside the
-    model's context: what was drawn can be read whatever happens, but PyMC cannot go on with it.
-    Needs ``zarr``.
+    Pass it as ``trace=`` to `sample`, which can resume the run (``resume=True``) after Ctrl-C, an
+    exception or ``kill -9``, exactly as if it had not been interrupted. Or pass it to `pm.sample`,
+    inside the model's context: the draws can be read however the run ends, but PyMC cannot resume
+    it. Requires ``zarr``.
 
     Parameters
     ----------
     path : str or pathlib.Path
-        A folder that does not exist yet, or that of an earlier run.
+        A folder that does not exist yet, or the folder of an earlier run.
     overwrite : bool, default False
-        Whether a run that lies there may be deleted for a new one.
+        Whether to delete an existing run at this path.
     seconds : float, default 10.0
-        Time between two checkpoints of a chain: what a crash costs at most.
+        Time between two checkpoints of a chain, which is the most that a crash can lose.
     dtype : str or numpy.dtype, optional
-        Store real variables in this type, for example ``"float32"`` for half the size. The sampler
-        computes in its own.
+        Store real variables in this type, for example ``"float32"`` for half the size. The
+        sampler's own precision does not change.
 
     Raises
     ------
     ValueError
-        For ``seconds`` below 0, or a ``dtype`` that is no real type. When a run begins: for a
-        store that holds another run than the one to resume.
+        For ``seconds`` below 0, or a ``dtype`` that is not a real type. When a run begins: for a
+        store of a different run than the one to resume.
     ImportError
         When a run begins, without zarr 3.1 or later.
     FileExistsError
-        When a run begins, for a folder that holds something else, or a run that is neither
-        resumed nor to be overwritten.
+        When a run begins: for a folder with other contents, or an existing run without ``resume``
+        or ``overwrite``.
 
     Notes
     -----
-    ``xarray.open_datatree(path, engine="zarr")`` opens the store at any time; draws that are not
-    there yet are NaN (0 for whole numbers). `to_datatree` leaves them out.
+    ``xarray.open_datatree(path, engine="zarr")`` opens the store at any time; draws that have not
+    been made are NaN (0 for whole numbers). `to_datatree` leaves them out.
 
     Examples
     --------
@@ -134,7 +134,7 @@ class ZarrStore(BaseTrace):
 
     @property
     def exists(self) -> bool:
-        """Whether a run lies there, begun or finished.
+        """Whether there is a run at this path, finished or not.
 
         Returns
         -------
@@ -162,14 +162,15 @@ class ZarrStore(BaseTrace):
             record = load(self._record_path)
         except ValueError as error:
             raise ValueError(
-                f"{error}. It says what run lies there, which cannot be resumed without it. "
+                f"{error}. This file identifies the run, which cannot be resumed without it. "
                 "Restore the file from a copy; or read the draws, xarray.open_datatree("
-                f"{str(self.path)!r}, engine='zarr'); or begin anew, "
+                f"{str(self.path)!r}, engine='zarr'); or start a new run, "
                 f"ZarrStore({str(self.path)!r}, overwrite=True)."
             ) from error
         if record["format"] != FORMAT:
             raise ValueError(
-                f"{self.path} has the format {record['format']}; this version reads {FORMAT}."
+                f"{self.path} has the format {record['format']}, but this version of pymc_sgmcmc "
+                f"reads {FORMAT}. Use the version that wrote it, or another path."
             )
         if self.run_id is not None and record["run_id"] != self.run_id:
             raise self.taken_away()
@@ -178,14 +179,15 @@ class ZarrStore(BaseTrace):
     def taken_away(self) -> RuntimeError:
         """What to raise where another run lies in the place of this one."""
         return RuntimeError(
-            f"{self.path} is no longer this run's: another process has begun a run there, or "
-            "deleted it. Give each run a path of its own."
+            f"{self.path} no longer belongs to this run: another process has started a run there, "
+            "or deleted it. Give each run its own path."
         )
 
     def _no_run(self) -> str:
         return (
-            f"{self.path} holds something that is no run of this package, or has lost its file "
-            f"{self._record_path.relative_to(self.path)}. Restore that, or choose another path."
+            f"{self.path} exists but is not a run of this package, or its file "
+            f"{self._record_path.relative_to(self.path)} is missing. Restore that file, or choose "
+            "another path."
         )
 
     # ---- beginning -------------------------------------------------------------------------
@@ -211,8 +213,8 @@ class ZarrStore(BaseTrace):
         if self.exists and not resume and not self.overwrite:
             record = self.record
             raise FileExistsError(
-                f"{self.path} holds a run: {record['draws']} draws of {record['chains']} chains, "
-                f"of which {min(self.n_draws)} are there. resume=True goes on with it, "
+                f"{self.path} has a run of {record['draws']} draws and {record['chains']} chains, "
+                f"of which {min(self.n_draws)} draws are complete. resume=True continues it, "
                 "ZarrStore(path, overwrite=True) deletes it."
             )
         with clear_errors(self.path, self.exists):
@@ -244,8 +246,8 @@ class ZarrStore(BaseTrace):
         for step in flatten_steps(run.step):
             if not saves_state(step):
                 raise ValueError(
-                    f"{type(step).__name__} saves no state: a run with it could not be resumed. "
-                    "Leave out trace=, or take another step."
+                    f"{type(step).__name__} saves no state, so a run with it could not be resumed. "
+                    "Leave out trace=, or use another step."
                 )
         if not self.exists or self.overwrite:
             self.create(run, tree, identity(run))
@@ -255,7 +257,8 @@ class ZarrStore(BaseTrace):
         self.run_id = record["run_id"]
         if "model" not in record["identity"]:
             raise ValueError(
-                f"{self.path} was filled by pm.sample, which keeps no state to resume."
+                f"{self.path} was written by pm.sample, which saves no state to resume from. "
+                "Start a new run with sgm.sample at another path."
             )
         different = differences(record["identity"], identity(run))
         if self.dtype is not None and str(self.dtype) != record["dtype"]:
@@ -264,7 +267,7 @@ class ZarrStore(BaseTrace):
             different.append(f"draws: was {record['draws']}, is {run.draws}; more would do")
         if different:
             raise ValueError(
-                f"{self.path} holds another run and cannot be resumed by this one:\n- "
+                f"{self.path} has a different run and cannot be resumed by this one:\n- "
                 + "\n- ".join([*different, *_changed_versions(record)])
             )
         # Steps that were used before keep some of what they learned: begin as the run began.
@@ -277,7 +280,8 @@ class ZarrStore(BaseTrace):
         self._check_finished(record)
         changed = _changed_versions(record)
         return [
-            f"Resuming with other versions, so the last digits may differ: {'; '.join(changed)}."
+            "Resuming with different versions of packages, so the last digits may differ: "
+            f"{'; '.join(changed)}."
         ] * bool(changed)
 
     def create(self, run: Run, tree: DataTree, identity: dict[str, Any]) -> None:
@@ -285,7 +289,10 @@ class ZarrStore(BaseTrace):
         for dtypes in run.step.stats_dtypes:
             for name, dtype in dtypes.items():
                 if np.dtype(dtype) == object and name not in LEFT_OUT:
-                    raise ValueError(f"The statistic '{name}' holds objects: it cannot be stored.")
+                    raise ValueError(
+                        f"The statistic '{name}' has objects as values, which cannot be stored. "
+                        "Leave out trace=, or use another step."
+                    )
         draws = {n: t.to_dataset() for n, t in tree.children.items() if n in GROUPS}
         others = {n: t.to_dataset() for n, t in tree.children.items() if n not in GROUPS}
         lengths = {n: run.tune if n.startswith("warmup_") else run.draws for n in draws}
@@ -344,8 +351,8 @@ class ZarrStore(BaseTrace):
                     raise FileExistsError(self._no_run()) from error
                 if not self.overwrite:
                     raise FileExistsError(
-                        f"Another process has begun a run in {self.path} meanwhile. Choose "
-                        "another path, or wait for it."
+                        f"Another process has started a run in {self.path} meanwhile. Choose "
+                        "another path, or wait until it has finished."
                     ) from error
 
     def _delete(self, target: Path, old: Path) -> None:
@@ -438,7 +445,7 @@ class ZarrStore(BaseTrace):
         Raises
         ------
         pymc.exceptions.SamplingError
-            If no chain has got beyond tuning.
+            If no chain has got past tuning.
         FileNotFoundError
             If there is no run.
         ValueError
@@ -450,7 +457,7 @@ class ZarrStore(BaseTrace):
             _log.warning(complaint)
         lengths = self._counts(record)
         if not any(lengths):
-            message = f"No chain in {self.path} has got beyond tuning."
+            message = f"No chain in {self.path} has got past tuning."
             raise SamplingError(" ".join([message, *filter(None, complaints)]))
         chains, length = longest_cut(lengths)
         with clear_errors(self.path, holds_draws=True):
@@ -518,8 +525,8 @@ def store_of(trace: Any, resume: bool) -> ZarrStore | None:
         return ZarrStore(trace)
     if not isinstance(trace, ZarrStore):
         raise ValueError(
-            f"trace={trace!r} must be a path or a ZarrStore. Draws are kept in memory without one; "
-            "they are not lost in an error."
+            f"trace={trace!r} must be a path or a ZarrStore. Without trace=, draws are kept in "
+            "memory and are not lost after an error."
         )
     return trace
 

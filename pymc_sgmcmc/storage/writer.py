@@ -1,4 +1,4 @@
-"""The writer of some chains of a store: draws in whole chunks, then a checkpoint to count them."""
+"""Writes some chains of a store: draws in whole chunks, then a checkpoint that counts them."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -141,12 +141,12 @@ class Writer:
             self._chunk[group, name] = [values]
 
     def due(self) -> bool:
-        """Whether it is time for a checkpoint: they take at most a twentieth of the time."""
+        """Whether a checkpoint is due: they take at most a twentieth of the time."""
         since = time.perf_counter() - self._committed
         return since >= max(self.store.seconds, 20 * self._cost)
 
     def commit(self, state: Any) -> None:
-        """Make all draws so far count.
+        """Write a checkpoint that counts all draws so far.
 
         Parameters
         ----------
