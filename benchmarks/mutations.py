@@ -40,7 +40,7 @@ GIBBS = "tests/test_gibbs.py tests/test_latents.py"
 IMPORTANCE = "tests/test_importance.py"
 COMPLETION = "tests/test_evaluation.py -k completion"
 FRESH = "tests/test_samplers.py -k fresh"
-BEGIN = "        self.begin(point)\n        theta, others = kernel.split(point)\n        potential"
+BEGIN = "        self.begin(point)\n        theta, others = kernel.split(point)\n        before"
 NOISE = "sd = pt.sqrt(2 * diffusion * dt)"
 
 MUTATIONS = [
@@ -95,7 +95,7 @@ MUTATIONS = [
     Mutation("streams: one batch for a whole call", "loop.py", "take()[k]", "take()[0 * k]",
              SAMPLERS + " tests/test_step.py"),
     Mutation("streams: chains share batches", "chain.py",
-             "Batches(rows.n_rows, rows.batch_size, batch_rng",
+             "Batches(rows.n_rows, rows.batch_size, rng",
              "Batches(rows.n_rows, rows.batch_size, np.random.default_rng(0)", FRESH),
     Mutation("streams: chains share noise", "chain.py", "backend.generator(noise_rng)",
              "backend.generator(np.random.default_rng(0))", FRESH),

@@ -17,7 +17,7 @@ from rich.table import Column
 
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.argument_checks import true_or_false, whole_number
-from pymc_sgmcmc.batches.data_sources import StreamedData
+from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.docstrings import describe
 from pymc_sgmcmc.gradients.source import gradient_source, warn_of_cut_integers

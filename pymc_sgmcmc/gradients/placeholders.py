@@ -8,7 +8,7 @@ import pymc as pm
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
-from pymc_sgmcmc.batches.data_sources import StreamedData
+from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import Array, array_name, array_value
 from pymc_sgmcmc.gradients.minibatch import CutArray
 

@@ -26,7 +26,7 @@ from pytensor.tensor.variable import TensorConstant, TensorVariable
 
 from pymc_sgmcmc.algorithm import State, Tensors
 from pymc_sgmcmc.argument_checks import whole_number
-from pymc_sgmcmc.batches.data_sources import StreamedData
+from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import (
     Array,
     array_name,
