@@ -21,7 +21,7 @@ def recorder_of(
     var_names: Sequence[str] | None,
     transformed: bool,
 ) -> Recorder:
-    """Choose what to record: by default all but what has one number a row."""
+    """Choose what to record: by default everything except variables with one number per row."""
     rows = {}
     for one in flatten_steps(step):
         for stream in one.source.rows if isinstance(one, SGMCMCStep) else []:

@@ -54,7 +54,7 @@ class StackedChains(Protocol):
 
     @property
     def slowdown(self) -> float:
-        """How many times longer than one chain all may take: a guess, before it is measured."""
+        """Estimated time of all chains relative to one chain, before it is measured."""
         ...
 
     def advance(
