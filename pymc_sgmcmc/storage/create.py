@@ -65,8 +65,8 @@ def create(
         The run's, held.
     """
     for dtypes in run.step.stats_dtypes:
-        for name, dtype in dtypes.items():
-            if np.dtype(dtype) == object and name not in LEFT_OUT:
+        for name, own in dtypes.items():
+            if np.dtype(own) == object and name not in LEFT_OUT:
                 raise ValueError(
                     f"The statistic '{name}' has objects as values, which cannot be stored. "
                     "Leave out trace=, or use another step."
