@@ -383,7 +383,7 @@ def test_another_run_is_refused_by_name(model, step, path):
 
 def test_nothing_is_overwritten_unasked(model, step, expected, path):
     small_run(model, step, trace=path, random_seed=9)
-    with pytest.raises(FileExistsError, match=r"12 draws of 2 chains.*overwrite=True"):
+    with pytest.raises(FileExistsError, match=r"12 draws and 2 chains.*overwrite=True"):
         small_run(model, step, trace=path)
     assert same(small_run(model, step, trace=sgm.ZarrStore(path, overwrite=True)), expected)
     with pytest.raises(ValueError, match="contradict"):

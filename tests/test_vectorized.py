@@ -15,9 +15,10 @@ import pytest
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.loop import Outcome
-from pymc_sgmcmc.run import vectorized
+from pymc_sgmcmc.run import vectorized_chains
+from pymc_sgmcmc.run.chain_warnings import MOST_WARNINGS
 from pymc_sgmcmc.run.threads import ThreadChains
-from pymc_sgmcmc.run.vectorized import VectorizedChains
+from pymc_sgmcmc.run.vectorized_chains import VectorizedChains
 
 jax = pytest.importorskip("jax")
 
@@ -137,9 +138,9 @@ def test_groups_simplexes_and_latents_beside_each_other(monkeypatch):
     draws, stats = together(step, 3)
     assert_same(step, draws, stats, range(3))
     # Means over a draw's updates too do not depend on how these are split into calls.
-    monkeypatch.setattr(vectorized, "SECONDS_AT_MOST", 1e-9)
-    monkeypatch.setattr(vectorized, "SECONDS_PER_CALL", 1e-9)
-    monkeypatch.setattr(vectorized, "_power_of_two", lambda number: 4)
+    monkeypatch.setattr(vectorized_chains, "SECONDS_AT_MOST", 1e-9)
+    monkeypatch.setattr(vectorized_chains, "SECONDS_PER_CALL", 1e-9)
+    monkeypatch.setattr(vectorized_chains, "_power_of_two", lambda number: 4)
     _, parts = together(step, 3)
     assert np.ptp(parts["importance_ess"]) > 0
     for name, values in stats.items():
@@ -177,9 +178,9 @@ def test_a_chain_does_not_depend_on_those_beside_it(step):
 
 def test_a_draw_in_several_calls_is_the_same(step, monkeypatch):
     whole, whole_stats = together(step)
-    monkeypatch.setattr(vectorized, "SECONDS_AT_MOST", 1e-9)
-    monkeypatch.setattr(vectorized, "SECONDS_PER_CALL", 1e-9)
-    monkeypatch.setattr(vectorized, "_power_of_two", lambda number: 4)
+    monkeypatch.setattr(vectorized_chains, "SECONDS_AT_MOST", 1e-9)
+    monkeypatch.setattr(vectorized_chains, "SECONDS_PER_CALL", 1e-9)
+    monkeypatch.setattr(vectorized_chains, "_power_of_two", lambda number: 4)
     run = VectorizedChains(step, starts(step), generators(), TUNE, DRAWS)
     parts, parts_stats = together(step, run=run)
     assert run._updates_a_call == 4  # calls of 4, 4 and 2 updates
@@ -261,7 +262,10 @@ def test_a_chain_without_density(mode):
 
 def test_many_like_warnings_are_one(step, monkeypatch):
     monkeypatch.setattr(type(step.algorithm), "caution", lambda *arguments: "beware")
-    for n, told in [(vectorized.MOST_WARNINGS, vectorized.MOST_WARNINGS), (CHAINS, 1)]:
+    for n, told in [
+        (MOST_WARNINGS, MOST_WARNINGS),
+        (CHAINS, 1),
+    ]:
         _, stats = together(step, run=VectorizedChains(step, starts(step, n), generators(n), 50, 5))
         warnings = [w for w in stats["warning"].flat if w is not None]
         assert len(warnings) == told
@@ -273,17 +277,17 @@ def test_calls_are_shortened_by_what_they_took_not_by_a_slow_reader(step):
     list(run.run())
     run._room = run._draws_a_call = 64
     run._updates_a_call = step.thin
-    call = vectorized.Call(0, 0, 64, 64, step.thin, np.ones((64, step.thin)), None)
+    call = vectorized_chains.Call(0, 0, 64, 64, step.thin, np.ones((64, step.thin)), None)
     run._pace(call, 10.0, exact=False)
     assert run._draws_a_call == 64
     run._pace(call, 0.8, exact=True)
-    assert run._draws_a_call == 64 * vectorized.SECONDS_PER_CALL / 0.8
+    assert run._draws_a_call == 64 * vectorized_chains.SECONDS_PER_CALL / 0.8
     run._pace(call, 64 * 3.0, exact=True)  # a draw of three seconds is split
     assert run._updates_a_call < step.thin
 
 
 def test_device_memory_does_not_grow_with_draws(step, monkeypatch):
-    monkeypatch.setattr(vectorized, "BYTES_PER_CALL", 4 * CHAINS * 10 * 10 * 4)  # 4 draws
+    monkeypatch.setattr(vectorized_chains, "BYTES_PER_CALL", 4 * CHAINS * 10 * 10 * 4)  # 4 draws
     run = VectorizedChains(step, starts(step), generators(), 0, 400)
     held = []
     for drawn in run.run():
@@ -440,6 +444,6 @@ def test_what_cannot_be_vectorized_is_refused():
     with pytest.raises(ValueError, match="needs one minibatch step for all variables"):
         sgm.sample(DRAWS, chains=2, step=[part, rest], model=model, chain_method="vectorized")
     with pytest.raises(ValueError, match=r"leaves out 'sigma_log__'.*'parallel' or 'sequential'"):
-        vectorized.check_step(part)
+        vectorized_chains.check_step(part)
     with pytest.raises(ValueError, match="needs a step compiled for JAX or numba"):
-        vectorized.check_step(sgm.SGLD(**settings, **python))
+        vectorized_chains.check_step(sgm.SGLD(**settings, **python))
