@@ -196,7 +196,7 @@ def fetching(model, dtype, settings):
     from numba import njit
 
     from pymc_sgmcmc.backends.gather_rows import gather
-    from pymc_sgmcmc.gradients.batches import Batches
+    from pymc_sgmcmc.batches.shuffled import Batches
 
     began = time.perf_counter()
     X, y = data(model, dtype, settings["n_rows"], settings["columns"])

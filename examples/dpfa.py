@@ -30,7 +30,7 @@ from token_gibbs import BatchGibbs, Corpus, Perplexity
 from topic_gibbs import TopicGibbs, network, predict_words
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.sgrld import unconstrained
+from pymc_sgmcmc.samplers.sgrld import unconstrained
 
 ETA = 0.05
 """Of the topics' Dirichlet prior."""

@@ -25,7 +25,7 @@ from datasets import load_documents
 from token_gibbs import BatchGibbs, Corpus, DocumentLogLik, Perplexity, topic_counts
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.sgrld import unconstrained
+from pymc_sgmcmc.samplers.sgrld import unconstrained
 
 N_TOPICS, ALPHA, BETA = 30, 0.1, 0.1
 SWEEPS = {"burn_in": 5, "n_samples": 5}

@@ -2,24 +2,23 @@
 
 from importlib.metadata import version
 
-from pymc_sgmcmc.groups import Groups
-from pymc_sgmcmc.latents.completion import complete
-from pymc_sgmcmc.latents.evaluation import log_marginal_likelihood
-from pymc_sgmcmc.latents.gibbs import Gibbs
-from pymc_sgmcmc.latents.importance import NeuralImportance
-from pymc_sgmcmc.msgnht import MSGNHT_E, MSGNHT_S
-from pymc_sgmcmc.psgld import PSGLD
+from pymc_sgmcmc.batches.data_sources import StreamedData
+from pymc_sgmcmc.batches.shuffle_on_disk import shuffle_on_disk
+from pymc_sgmcmc.evaluation.marginal_likelihood import log_marginal_likelihood
+from pymc_sgmcmc.evaluation.missing_data import complete
+from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
+from pymc_sgmcmc.latents.importance.neural_importance import NeuralImportance
+from pymc_sgmcmc.samplers.groups import Groups
+from pymc_sgmcmc.samplers.msgnht import MSGNHT_E, MSGNHT_S
+from pymc_sgmcmc.samplers.psgld import PSGLD
+from pymc_sgmcmc.samplers.sghmc import SGHMC_E, SGHMC_S
+from pymc_sgmcmc.samplers.sgld import SGLD
+from pymc_sgmcmc.samplers.sgnht import SGNHT, SGNHT_S
+from pymc_sgmcmc.samplers.sgrld import SGRLD
 from pymc_sgmcmc.sampling import sample
 from pymc_sgmcmc.schedules import BlockDecay, Cyclical, PolynomialDecay
-from pymc_sgmcmc.sghmc import SGHMC_E, SGHMC_S
-from pymc_sgmcmc.sgld import SGLD
-from pymc_sgmcmc.sgnht import SGNHT
-from pymc_sgmcmc.sgnht_s import SGNHT_S
-from pymc_sgmcmc.sgrld import SGRLD
 from pymc_sgmcmc.storage.recorder import KeptDraws
 from pymc_sgmcmc.storage.store import ZarrStore
-from pymc_sgmcmc.streaming.shuffle_on_disk import shuffle_on_disk
-from pymc_sgmcmc.streaming.sources import StreamedData
 
 __version__ = version("pymc-sgmcmc")
 

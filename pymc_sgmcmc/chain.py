@@ -14,15 +14,15 @@ from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import WithSamplingState, dataclass_state
 
-from pymc_sgmcmc.gradients.batches import Batches
-from pymc_sgmcmc.gradients.fetched import FetchedBatches
+from pymc_sgmcmc.batches.prefetched import FetchedBatches
+from pymc_sgmcmc.batches.shuffled import Batches
+from pymc_sgmcmc.batches.streamed import StreamedBatches
 from pymc_sgmcmc.gradients.source import Rows
 from pymc_sgmcmc.gradients.start_check import BadStart, check_start
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.loop import Outcome, first_nonfinite
 from pymc_sgmcmc.pacing import Pace
 from pymc_sgmcmc.schedules import Constant
-from pymc_sgmcmc.streaming.batches import StreamedBatches
 
 BURNT_IN = 50
 """Draws, or those of tuning if more, after which a chain's state is judged."""

@@ -12,8 +12,8 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backends.backend import backend_of
+from pymc_sgmcmc.batches.prefetched import fetching_pays
 from pymc_sgmcmc.gradients.arrays import array_value
-from pymc_sgmcmc.gradients.fetched import fetching_pays
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 from pymc_sgmcmc.loop import Loop
 from pymc_sgmcmc.schedules import Schedule, step_sizes

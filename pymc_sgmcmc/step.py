@@ -15,15 +15,15 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_sgmcmc.algorithm import Algorithm
+from pymc_sgmcmc.batches.data_sources import StreamedData
 from pymc_sgmcmc.chain import Chain, SGMCMCState
+from pymc_sgmcmc.docstrings import describe
 from pymc_sgmcmc.gradients.source import gradient_source, warn_of_cut_integers
 from pymc_sgmcmc.gradients.start_check import check_start
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import Latents, without_latents
 from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule
-from pymc_sgmcmc.step_signature import describe
-from pymc_sgmcmc.streaming.sources import StreamedData
 from pymc_sgmcmc.variables import continuous, counterparts
 
 

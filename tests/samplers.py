@@ -16,8 +16,8 @@ from scipy.linalg import solve_discrete_lyapunov
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backends.backend import backend_of
+from pymc_sgmcmc.batches.shuffled import Batches
 from pymc_sgmcmc.gradients.arrays import array_value
-from pymc_sgmcmc.gradients.batches import Batches
 from pymc_sgmcmc.gradients.source import gradient_source
 from pymc_sgmcmc.loop import Loop
 from pymc_sgmcmc.step import SGMCMCStep

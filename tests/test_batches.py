@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pymc_sgmcmc.gradients.batches import Batches
+from pymc_sgmcmc.batches.shuffled import Batches
 
 
 def stream(n_rows=23, batch_size=5, seed=0, replacement=False):

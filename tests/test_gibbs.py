@@ -22,9 +22,9 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.latents import affine, conditionals
-from pymc_sgmcmc.latents.affine import affine_dependence
-from pymc_sgmcmc.latents.conditionals import conditional
+from pymc_sgmcmc.latents.gibbs import affine, conditionals
+from pymc_sgmcmc.latents.gibbs.affine import affine_dependence
+from pymc_sgmcmc.latents.gibbs.conditionals import conditional
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import without_latents
 from pymc_sgmcmc.noise import NoiseStream

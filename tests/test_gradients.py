@@ -10,8 +10,8 @@ import pytest
 from models import MODELS, OPTIONS, N
 from pytensor.compile.mode import Mode
 
+from pymc_sgmcmc.batches.shuffled import Batches
 from pymc_sgmcmc.gradients.arrays import array_value
-from pymc_sgmcmc.gradients.batches import Batches
 from pymc_sgmcmc.gradients.source import gradient_source
 from pymc_sgmcmc.noise import NoiseStream
 

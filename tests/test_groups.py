@@ -14,8 +14,8 @@ from scipy.stats import norm
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import kernel
 from pymc_sgmcmc.gradients.arrays import PYTHON
-from pymc_sgmcmc.groups import Grouped, Member
-from pymc_sgmcmc.msgnht import MultivariateThermostatSymmetric
+from pymc_sgmcmc.samplers.groups import Grouped, Member
+from pymc_sgmcmc.samplers.msgnht import MultivariateThermostatSymmetric
 from tests.samplers import UNCONSTRAINED, Chain, OneUpdate, assert_mean, stationary_covariance
 
 RUN = dict(progressbar=False, compute_convergence_checks=False)

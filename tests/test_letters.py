@@ -3,7 +3,15 @@
 import pytensor.tensor as pt
 import pytest
 
-from pymc_sgmcmc.splitting import EULER, LETTERS, MOMENTUM_FIRST, SYMMETRIC, Phase, held, integrate
+from pymc_sgmcmc.samplers.splitting import (
+    EULER,
+    LETTERS,
+    MOMENTUM_FIRST,
+    SYMMETRIC,
+    Phase,
+    held,
+    integrate,
+)
 
 
 def advanced(word):

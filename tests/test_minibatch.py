@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 import pytest
 from models import MODELS, N
 
-from pymc_sgmcmc.gradients import self_check
+from pymc_sgmcmc.gradients import batch_check
 from pymc_sgmcmc.gradients.minibatch import batched_terms
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
 from pymc_sgmcmc.gradients.source import gradient_source
@@ -126,7 +126,7 @@ def test_self_check_can_be_turned_off():
 def test_self_check_looks_at_a_bounded_number_of_rows(monkeypatch, dependent):
     """With many rows the whole likelihood is never evaluated; the fault is found all the same."""
     n_rows, seen = 200_000, []
-    compiled = self_check.total_of
+    compiled = batch_check.total_of
 
     def spy(inputs, term):
         function = compiled(inputs, term)
@@ -137,7 +137,7 @@ def test_self_check_looks_at_a_bounded_number_of_rows(monkeypatch, dependent):
 
         return call
 
-    monkeypatch.setattr(self_check, "total_of", spy)
+    monkeypatch.setattr(batch_check, "total_of", spy)
     x = np.random.default_rng(1).normal(size=n_rows)
     with pm.Model() as model:
         mu = pm.Normal("w") * x
@@ -147,8 +147,8 @@ def test_self_check_looks_at_a_bounded_number_of_rows(monkeypatch, dependent):
     arrays = {array: cut.whole for array, cut in cuts.items()}
     if dependent:
         with pytest.raises(ValueError, match="'y' is not conditionally independent"):
-            self_check.check_terms(model, terms, arrays, index, row_axis)
+            batch_check.check_terms(model, terms, arrays, index, row_axis)
     else:
-        self_check.check_terms(model, terms, arrays, index, row_axis)
-    quarter = self_check.MAX_ROWS // 4
-    assert seen == [[quarter]] * 4 + [[self_check.MAX_ROWS]]
+        batch_check.check_terms(model, terms, arrays, index, row_axis)
+    quarter = batch_check.MAX_ROWS // 4
+    assert seen == [[quarter]] * 4 + [[batch_check.MAX_ROWS]]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pymc_sgmcmc.gradients.permutation import MOST_SHUFFLED, Feistel, Shuffled, permutation
+from pymc_sgmcmc.batches.permutation import MOST_SHUFFLED, Feistel, Shuffled, permutation
 
 N = 100_000
 MANY = 500

@@ -10,7 +10,7 @@ from pytensor.compile.mode import Mode
 from scipy.stats import norm
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import sgrld
+from pymc_sgmcmc.samplers import sgrld
 from tests.samplers import (
     BACKENDS,
     LANGEVIN,

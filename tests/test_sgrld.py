@@ -12,8 +12,9 @@ from pymc.distributions.transforms import simplex as simplex_transform
 from scipy.stats import gamma, norm
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import kernel, sgrld
+from pymc_sgmcmc import kernel
 from pymc_sgmcmc.gradients.arrays import PYTHON
+from pymc_sgmcmc.samplers import sgrld
 from tests.samplers import Chain, OneUpdate, assert_mean
 from tests.targets import DirichletCategorical
 

@@ -9,7 +9,7 @@ import pytest
 from pytensor.compile.mode import Mode
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.splitting import Phase, elementwise, held, integrate, shared
+from pymc_sgmcmc.samplers.splitting import Phase, elementwise, held, integrate, shared
 from tests.samplers import UNCONSTRAINED, OneUpdate
 
 PYTHON = Mode(linker="py", optimizer=None)

@@ -17,9 +17,9 @@ from test_streaming import Loader
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import kernel
+from pymc_sgmcmc.batches.streamed import StreamedBatches
 from pymc_sgmcmc.run import vectorized
 from pymc_sgmcmc.run.vectorized import VectorizedChains
-from pymc_sgmcmc.streaming.batches import StreamedBatches
 
 N = 3000
 RUN = dict(progressbar=False, compute_convergence_checks=False)

@@ -17,9 +17,9 @@ import zarr
 from scipy import stats
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.streaming.batches import StreamedBatches
-from pymc_sgmcmc.streaming.shuffle import OrderCheck, Window, chunk_order
-from pymc_sgmcmc.streaming.sources import ArraySource
+from pymc_sgmcmc.batches.data_sources import ArraySource
+from pymc_sgmcmc.batches.streamed import StreamedBatches
+from pymc_sgmcmc.batches.windows import OrderCheck, Window, chunk_order
 
 N = 1003
 ROWS = np.arange(N)
@@ -468,7 +468,7 @@ def test_fork_does_not_wait_for_a_reader_of_hdf5_for_ever(tmp_path):
     program = f"""
 import os, signal, time
 import numpy as np
-from pymc_sgmcmc.streaming.read_ahead import ReadAhead
+from pymc_sgmcmc.batches.read_ahead import ReadAhead
 ReadAhead(lambda: 1).result()  # before h5py is there
 import h5py
 with h5py.File({str(tmp_path / "x.h5")!r}, "w") as file:

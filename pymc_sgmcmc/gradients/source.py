@@ -23,15 +23,15 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import State, Tensors
+from pymc_sgmcmc.batches.data_sources import StreamedData
 from pymc_sgmcmc.gradients.arrays import Array, array_name, array_value
+from pymc_sgmcmc.gradients.batch_check import check_terms
 from pymc_sgmcmc.gradients.minibatch import batched_terms
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.gradients.rewrites import tidy
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
-from pymc_sgmcmc.gradients.self_check import check_terms
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.noise import NoiseStream
-from pymc_sgmcmc.streaming.sources import StreamedData
 
 
 @dataclass(frozen=True)

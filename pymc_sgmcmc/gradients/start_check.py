@@ -10,7 +10,7 @@ from pymc.logprob.utils import ParameterValueError
 from pymc.model import Model
 
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
-from pymc_sgmcmc.gradients.self_check import MAX_ROWS
+from pymc_sgmcmc.gradients.batch_check import MAX_ROWS
 from pymc_sgmcmc.gradients.source import GradientSource
 
 IN_PYTHON: dict[str, Any] = {"mode": PYTHON, "on_unused_input": "ignore"}

@@ -1,1 +1,1 @@
-"""Latent variables local to the rows: drawn, weighed, integrated out, and predicted from."""
+"""Latent variables local to the rows: drawn or weighed, and integrated out of the gradient."""

@@ -14,6 +14,7 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.batches.data_sources import StreamedData
 from pymc_sgmcmc.gradients.minibatch import batched_terms, finite_support
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.gradients.row_axis import find_row_axis, local_shape
@@ -34,8 +35,7 @@ from pymc_sgmcmc.latents.joint import (
     LocalVariable,
     find_latents,
 )
-from pymc_sgmcmc.latents.self_check import check_latent_terms
-from pymc_sgmcmc.streaming.sources import StreamedData
+from pymc_sgmcmc.latents.latent_check import check_latent_terms
 
 
 @dataclass(frozen=True)

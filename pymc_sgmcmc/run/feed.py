@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pymc_sgmcmc.batches.streamed import StreamedBatches
 from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.gradients.source import GradientSource
-from pymc_sgmcmc.streaming.batches import StreamedBatches
 
 IN_USE = 3
 """Feeds that may be in use at a time: one is filled while two calls are under way."""

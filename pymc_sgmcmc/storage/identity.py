@@ -15,10 +15,10 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.op import HasInnerGraph
 
+from pymc_sgmcmc.batches.data_sources import ArraySource, StreamedData
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.run.chains import Run
 from pymc_sgmcmc.step import SGMCMCStep
-from pymc_sgmcmc.streaming.sources import ArraySource, StreamedData
 
 WHOLE_BYTES = 2**28
 """Arrays beyond this are told apart by evenly spaced pieces of them."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc_sgmcmc.algorithm import Algorithm, State, Tensors
-from pymc_sgmcmc.splitting import Phase, Thermostat, integrate
+from pymc_sgmcmc.samplers.splitting import Phase, Thermostat, integrate
 
 
 def check_nonnegative(name: str, value: float) -> None:

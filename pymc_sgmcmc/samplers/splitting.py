@@ -70,7 +70,7 @@ def held(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
     Examples
     --------
     >>> import pytensor.tensor as pt
-    >>> from pymc_sgmcmc.splitting import held
+    >>> from pymc_sgmcmc.samplers.splitting import held
     >>> [xi] = held([pt.constant(2.0)], [pt.constant([1.0, 3.0])], 0.5)
     >>> float(xi.eval())
     2.0
@@ -98,7 +98,7 @@ def elementwise(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
     Examples
     --------
     >>> import pytensor.tensor as pt
-    >>> from pymc_sgmcmc.splitting import elementwise
+    >>> from pymc_sgmcmc.samplers.splitting import elementwise
     >>> [xi] = elementwise([pt.constant([2.0, 2.0])], [pt.constant([1.0, 3.0])], 0.5)
     >>> xi.eval().tolist()
     [2.0, 6.0]
@@ -126,7 +126,7 @@ def shared(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
     Examples
     --------
     >>> import pytensor.tensor as pt
-    >>> from pymc_sgmcmc.splitting import shared
+    >>> from pymc_sgmcmc.samplers.splitting import shared
     >>> [xi] = shared([pt.constant(2.0)], [pt.constant([1.0, 3.0])], 0.5)
     >>> float(xi.eval())
     4.0
@@ -186,7 +186,7 @@ def integrate(
     Examples
     --------
     >>> import pytensor.tensor as pt
-    >>> from pymc_sgmcmc.splitting import Phase, held, integrate
+    >>> from pymc_sgmcmc.samplers.splitting import Phase, held, integrate
     >>> start = Phase([pt.constant(1.0)], [pt.constant(0.5)], [pt.constant(0.0)])
     >>> h = pt.constant(0.1)
     >>> end = integrate(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_sgmcmc.streaming.sources import Passage, StreamedData
+from pymc_sgmcmc.batches.data_sources import Passage, StreamedData
 
 
 def shuffle_on_disk(

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_sgmcmc.gradients.permutation import Permutation, permutation
+from pymc_sgmcmc.batches.permutation import Permutation, permutation
 
 
 @dataclass

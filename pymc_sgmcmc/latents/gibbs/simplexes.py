@@ -16,9 +16,9 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.latents.conditionals import Conditional, conditional
+from pymc_sgmcmc.latents.gibbs.conditionals import Conditional, conditional
+from pymc_sgmcmc.latents.gibbs.proposals import log_gamma_draws
 from pymc_sgmcmc.latents.joint import Joint, LocalVariable
-from pymc_sgmcmc.latents.proposals import log_gamma_draws
 from pymc_sgmcmc.noise import NoiseStream
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from pymc_sgmcmc.streaming.read_ahead import ReadAhead
-from pymc_sgmcmc.streaming.shuffle import OrderCheck, Window, shuffled_windows
-from pymc_sgmcmc.streaming.sources import StreamedData
+from pymc_sgmcmc.batches.data_sources import StreamedData
+from pymc_sgmcmc.batches.read_ahead import ReadAhead
+from pymc_sgmcmc.batches.windows import OrderCheck, Window, shuffled_windows
 
 
 class StreamedBatches:

@@ -10,9 +10,9 @@ import pytest
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.backends.cores import n_cores
-from pymc_sgmcmc.gradients import fetched
-from pymc_sgmcmc.gradients.batches import Batches
-from pymc_sgmcmc.gradients.fetched import FetchedBatches, fetching_pays
+from pymc_sgmcmc.batches import prefetched
+from pymc_sgmcmc.batches.prefetched import FetchedBatches, fetching_pays
+from pymc_sgmcmc.batches.shuffled import Batches
 
 N = 1000
 TABLES = {"x": np.arange(3 * N).reshape(N, 3), "y": np.arange(N, dtype="int8")}
@@ -25,7 +25,7 @@ def batches(seed=0, replacement=False):
 
 @pytest.fixture(params=[1, 1000, 100_000], ids=lambda n: f"blocks of {n} bytes")
 def block_bytes(request, monkeypatch):
-    monkeypatch.setattr(fetched, "BLOCK_BYTES", request.param)
+    monkeypatch.setattr(prefetched, "BLOCK_BYTES", request.param)
 
 
 @pytest.mark.parametrize("replacement", [False, True])
@@ -95,7 +95,7 @@ def test_rows_are_fetched_while_the_main_thread_works():
 
 def test_calls_of_one_length_get_parts_of_one_block(monkeypatch):
     """Nothing is put together, except where the length has changed."""
-    monkeypatch.setattr(fetched, "BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(prefetched, "BLOCK_BYTES", 10_000)
     stream, joined = FetchedBatches(batches(), TABLES), []
     concatenate = np.concatenate
     monkeypatch.setattr(np, "concatenate", lambda parts: joined.append(1) or concatenate(parts))
@@ -182,9 +182,9 @@ def test_fetching_ahead_changes_no_draw(kind, mode, monkeypatch):
     step, start = step_of(model, kind, mode), model.initial_point()
     expected, streams = draws(step, start)
     assert streams == [Batches]  # a small table
-    monkeypatch.setattr(fetched, "LARGE", 1)
-    monkeypatch.setattr(fetched, "n_cores", lambda: 2)
-    monkeypatch.setattr(fetched, "BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(prefetched, "LARGE", 1)
+    monkeypatch.setattr(prefetched, "n_cores", lambda: 2)
+    monkeypatch.setattr(prefetched, "BLOCK_BYTES", 10_000)
     fetched_ahead, streams = draws(step, start)
     assert streams == [FetchedBatches]
     np.testing.assert_array_equal(fetched_ahead, expected)
@@ -195,8 +195,8 @@ def test_what_cannot_be_fetched_is_looked_up(kind, monkeypatch):
     model = model_of(kind)
     step, start = step_of(model, kind, "NUMBA"), model.initial_point()
     expected, _ = draws(step, start)
-    monkeypatch.setattr(fetched, "LARGE", 1)
-    monkeypatch.setattr(fetched, "n_cores", lambda: 2)
+    monkeypatch.setattr(prefetched, "LARGE", 1)
+    monkeypatch.setattr(prefetched, "n_cores", lambda: 2)
     looked_up, streams = draws(step, start)
     assert streams == [Batches]
     np.testing.assert_array_equal(looked_up, expected)
@@ -206,13 +206,13 @@ def test_where_fetching_pays(monkeypatch):
     rows = {"x": np.zeros((10, 4)), "y": np.zeros(10)}
     assert not fetching_pays({})
     assert not fetching_pays(rows)
-    monkeypatch.setattr(fetched, "LARGE", 400)
+    monkeypatch.setattr(prefetched, "LARGE", 400)
     assert fetching_pays(rows) == (n_cores() > 1)
-    monkeypatch.setattr(fetched, "n_cores", lambda: 2)
+    monkeypatch.setattr(prefetched, "n_cores", lambda: 2)
     assert fetching_pays(rows)
     assert not fetching_pays({"x": np.zeros((10, 40))})  # long rows
-    monkeypatch.setattr(fetched, "n_cores", lambda: 1)
+    monkeypatch.setattr(prefetched, "n_cores", lambda: 1)
     assert not fetching_pays(rows)
-    monkeypatch.setattr(fetched, "n_cores", lambda: 2)
+    monkeypatch.setattr(prefetched, "n_cores", lambda: 2)
     monkeypatch.setattr(multiprocessing, "parent_process", object)  # as in a worker
     assert not fetching_pays(rows)

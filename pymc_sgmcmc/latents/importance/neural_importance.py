@@ -20,8 +20,8 @@ from pytensor.gradient import disconnected_grad
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
+from pymc_sgmcmc.latents.importance.recognition import Custom, Inverted, Proposal, Recognition
 from pymc_sgmcmc.latents.joint import Draws, Joint, Latents
-from pymc_sgmcmc.latents.recognition import Custom, Inverted, Proposal, Recognition
 from pymc_sgmcmc.noise import NoiseStream
 
 FIRST_DECAY, SECOND_DECAY, SMALL = 0.9, 0.999, 1e-8

@@ -3,7 +3,7 @@
 The sweep over a variable's units (the elements of one row's value) is a scan; all rows of the batch
 move at once. A unit's conditional needs the terms that depend on it alone, and of those whose
 elements each depend on one unit a table made before the sweep. The others keep their affine maps of
-z up to date: see `pymc_sgmcmc.latents.affine`.
+z up to date: see `pymc_sgmcmc.latents.gibbs.affine`.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,8 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
 from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.latents.affine import AffineDependence, affine_dependence
-from pymc_sgmcmc.latents.joint import Joint, LocalVariable
-from pymc_sgmcmc.latents.logistic import (
+from pymc_sgmcmc.latents.gibbs.affine import AffineDependence, affine_dependence
+from pymc_sgmcmc.latents.gibbs.logistic import (
     flipped,
     fold,
     log_cosh_half,
@@ -29,7 +28,8 @@ from pymc_sgmcmc.latents.logistic import (
     match_bernoulli,
     tanh_half,
 )
-from pymc_sgmcmc.latents.strict_scan import strict_scan
+from pymc_sgmcmc.latents.joint import Joint, LocalVariable
+from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
 
 
@@ -46,7 +46,7 @@ def boundary(inner: Sequence[Variable], outputs: Sequence[Variable]) -> list[Var
 
 
 class LogisticTerm(NamedTuple):
-    """log Bernoulli(y; sigmoid(a)) with a affine in z: see `pymc_sgmcmc.latents.logistic`."""
+    """log Bernoulli(y; sigmoid(a)) with a affine in z: see `pymc_sgmcmc.latents.gibbs.logistic`."""
 
     y: TensorVariable
     a: TensorVariable

@@ -1,12 +1,13 @@
 r"""A continuous latent variable's move within a Gibbs sweep.
 
 On the unconstrained scale u, with the logarithm f of the full conditional of one unit: a draw from
-the member of a family that matches slope and curvature of f (see `pymc_sgmcmc.latents.proposals`),
-accepted by Metropolis and Hastings' rule. A full conditional of the family itself is drawn exactly:
-normal; Gamma of a positive variable; Beta of one in the unit interval. Variables with a
-transform have tails on the unconstrained scale in which the curvature vanishes, so they move once
-more, to N(u, s^2) with log s uniform. The first sweeps of a fresh chain climb instead: to
-u + f'(u) / abs(f''(u)), at most `MAX_CLIMB` away, wherever f is larger.
+the member of a family that matches slope and curvature of f (see
+`pymc_sgmcmc.latents.gibbs.proposals`), accepted by Metropolis and Hastings' rule. A full
+conditional of the family itself is drawn exactly: normal; Gamma of a positive variable; Beta of one
+in the unit interval. Variables with a transform have tails on the unconstrained scale in which the
+curvature vanishes, so they move once more, to N(u, s^2) with log s uniform. The first sweeps of a
+fresh chain climb instead: to u + f'(u) / abs(f''(u)), at most `MAX_CLIMB` away, wherever f is
+larger.
 """
 
 from dataclasses import dataclass
@@ -19,10 +20,10 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
 from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.latents.conditionals import Conditional, boundary, conditional, moved
+from pymc_sgmcmc.latents.gibbs.conditionals import Conditional, boundary, conditional, moved
+from pymc_sgmcmc.latents.gibbs.proposals import Normal, Proposal, proposal_for
 from pymc_sgmcmc.latents.joint import Joint, LocalVariable
-from pymc_sgmcmc.latents.proposals import Normal, Proposal, proposal_for
-from pymc_sgmcmc.latents.strict_scan import strict_scan
+from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
 
 MAX_CLIMB = 3.0

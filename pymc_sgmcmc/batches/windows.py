@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import chi2
 
-from pymc_sgmcmc.streaming.sources import Passage, Pieces, StreamedData, refuse_nan
+from pymc_sgmcmc.batches.data_sources import Passage, Pieces, StreamedData, refuse_nan
 
 WINDOWS_COMPARED = 20
 """Windows whose means are compared, from the first."""

@@ -3,7 +3,7 @@ r"""SGHMC_E and SGHMC_S: Langevin dynamics with momentum and a fixed friction D.
 Updates (the high-order paper's mSGNHT with xi held at D; h is the step size, g the batch's
 gradient of the log posterior, N(0, s) has VARIANCE s):
 
-E, Euler, the word ``XbOT`` of `pymc_sgmcmc.splitting`:
+E, Euler, the word ``XbOT`` of `pymc_sgmcmc.samplers.splitting`:
 
     theta += h p
     p     += h g(theta) - h D p + N(0, 2 D h)
@@ -27,10 +27,10 @@ from typing import ClassVar
 import pytensor.tensor as pt
 
 from pymc_sgmcmc.algorithm import Algorithm
-from pymc_sgmcmc.momentum import check_nonnegative, mean_square, momentum
-from pymc_sgmcmc.splitting import EULER, SYMMETRIC, Phase, held, integrate
+from pymc_sgmcmc.samplers.conversions import FromMomentumDecay
+from pymc_sgmcmc.samplers.momentum import check_nonnegative, mean_square, momentum
+from pymc_sgmcmc.samplers.splitting import EULER, SYMMETRIC, Phase, held, integrate
 from pymc_sgmcmc.step import SGMCMCStep
-from pymc_sgmcmc.units import FromMomentumDecay
 
 
 @dataclass(frozen=True)

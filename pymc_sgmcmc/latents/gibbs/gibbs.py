@@ -21,11 +21,11 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import State, Tensors
 from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.latents.conditionals import Binary, Enumerated, Move, boundary, conditional
-from pymc_sgmcmc.latents.continuous import Continuous
+from pymc_sgmcmc.latents.gibbs.conditionals import Binary, Enumerated, Move, boundary, conditional
+from pymc_sgmcmc.latents.gibbs.continuous import Continuous
+from pymc_sgmcmc.latents.gibbs.simplexes import Simplexes
 from pymc_sgmcmc.latents.joint import Draws, Joint, Latents, LocalVariable, whole_number
-from pymc_sgmcmc.latents.simplex_move import Simplexes
-from pymc_sgmcmc.latents.strict_scan import strict_scan
+from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
 
 type Hook = Callable[[dict[str, TensorVariable], NoiseStream], TensorVariable]

@@ -19,7 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
 from pymc_sgmcmc.latents.joint import Joint, LocalVariable
-from pymc_sgmcmc.latents.strict_scan import strict_scan
+from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
 
 type Named = dict[str, TensorVariable]

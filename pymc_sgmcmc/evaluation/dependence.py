@@ -10,7 +10,7 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
-from pymc_sgmcmc.latents.local_model import Batch, Compiled, LocalModel
+from pymc_sgmcmc.evaluation.local_model import Batch, Compiled, LocalModel
 from pymc_sgmcmc.noise import NoiseStream
 
 ROWS_PER_CALL = 512

@@ -8,11 +8,11 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import Mode
 
-from pymc_sgmcmc.msgnht import MultivariateThermostatEuler
+from pymc_sgmcmc.samplers.conversions import FromLearningRate, FromMomentumDecay
+from pymc_sgmcmc.samplers.msgnht import MultivariateThermostatEuler
+from pymc_sgmcmc.samplers.sghmc import HamiltonianEuler
+from pymc_sgmcmc.samplers.sgnht import NoseHooverThermostat
 from pymc_sgmcmc.schedules import as_schedule
-from pymc_sgmcmc.sghmc import HamiltonianEuler
-from pymc_sgmcmc.sgnht import NoseHooverThermostat
-from pymc_sgmcmc.units import FromLearningRate, FromMomentumDecay
 
 N_UPDATES = 20
 PRECISION = np.array([[2.0, 0.3], [0.3, 0.5]])

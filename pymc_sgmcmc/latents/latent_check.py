@@ -10,8 +10,8 @@ from pytensor.tensor.random.type import random_generator_type
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.gradients.arrays import PYTHON, Array, array_value
+from pymc_sgmcmc.gradients.batch_check import cannot_be_cut, compare, moved, total_of
 from pymc_sgmcmc.gradients.row_axis import RowAxis
-from pymc_sgmcmc.gradients.self_check import cannot_be_cut, compare, moved, total_of
 from pymc_sgmcmc.latents.joint import Joint
 from pymc_sgmcmc.noise import NoiseStream
 
@@ -27,7 +27,7 @@ def check_latent_terms(
 ) -> None:
     """Refuse, by name, a term with latent variables whose batches do not add up.
 
-    As `check_terms` of `gradients/self_check.py`, for one draw from the prior of the latent
+    As `check_terms` of `gradients/batch_check.py`, for one draw from the prior of the latent
     variables of each row; at most `MAX_ROWS` rows, taken as one batch, stand for all.
 
     Raises

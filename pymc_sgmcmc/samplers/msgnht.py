@@ -3,7 +3,7 @@ r"""MSGNHT_E and MSGNHT_S: one Nose-Hoover thermostat for each element of theta.
 Updates (high-order paper; h is the step size, g the batch's gradient of the log posterior,
 N(0, s) has VARIANCE s, * works element by element):
 
-E, Euler (section 2.2), the word ``XbOT`` of `pymc_sgmcmc.splitting`:
+E, Euler (section 2.2), the word ``XbOT`` of `pymc_sgmcmc.samplers.splitting`:
 
     theta += h p
     p     += h g(theta) - h xi * p + N(0, 2 D h)
@@ -25,10 +25,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_sgmcmc.momentum import ThermostatAlgorithm, momentum
-from pymc_sgmcmc.splitting import EULER, SYMMETRIC, elementwise
+from pymc_sgmcmc.samplers.conversions import FromLearningRate
+from pymc_sgmcmc.samplers.momentum import ThermostatAlgorithm, momentum
+from pymc_sgmcmc.samplers.splitting import EULER, SYMMETRIC, elementwise
 from pymc_sgmcmc.step import SGMCMCStep
-from pymc_sgmcmc.units import FromLearningRate
 
 
 @dataclass(frozen=True)

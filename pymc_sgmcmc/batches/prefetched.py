@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from pymc_sgmcmc.backends.cores import n_cores
-from pymc_sgmcmc.gradients.batches import Batches
-from pymc_sgmcmc.streaming.read_ahead import ReadAhead
+from pymc_sgmcmc.batches.read_ahead import ReadAhead
+from pymc_sgmcmc.batches.shuffled import Batches
 
 LARGE, NARROW = 2**23, 2**8
 """Fetching pays from so many bytes of tables on, which no cache of a core holds, with rows of so

@@ -1,0 +1,1 @@
+"""Which rows come next: shuffled, prefetched or streamed. Knows no model."""

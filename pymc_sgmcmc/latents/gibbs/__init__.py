@@ -1,0 +1,1 @@
+"""Local latent variables drawn by Gibbs sampling within the gradient."""

@@ -1,0 +1,1 @@
+"""Local latent variables weighed after draws from a recognition network."""

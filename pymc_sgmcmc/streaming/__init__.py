@@ -1,1 +1,0 @@
-"""Data that stays on disk: sources of rows, shuffled epochs, and a thread that reads ahead."""
