@@ -16,6 +16,7 @@ from rich.table import Column
 
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.batches.data_sources import StreamedData
+from pymc_sgmcmc.backends.interrupts import hear_interrupts
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.docstrings import describe
 from pymc_sgmcmc.gradients.source import gradient_source, warn_of_cut_integers
@@ -225,6 +226,7 @@ class SGMCMCStep(BlockedStep):
             If the data no longer fits: too few rows for a batch, or a NaN.
         """
         super().setup_chain(rng, tune, draws)
+        hear_interrupts()
         self.kernel.load_data()
         self.chain = Chain(self.kernel, self.rng, tune, fetch_ahead=True)
 

@@ -8,10 +8,13 @@ they were written; what the outermost one calls is linked, optimised and transla
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from llvmlite.binding.newpassmanagers import FunctionPassManager
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.environment import lookup_environment
 from numba.core.registry import cpu_target
+
+from pymc_sgmcmc.backends.shape_errors import short_shape_errors
 
 
 class LateLibrary(JITCodeLibrary):
@@ -33,6 +36,21 @@ class LateLibrary(JITCodeLibrary):
     def set_env(self, name, environment):
         """Do nothing yet; see `_make_native`."""
 
+    def _optimize_functions(self, ll_module):
+        """Only shorten what has been written: it is copied into each caller that is kept on disk.
+
+        What is never read must go, too: numba does not cache a function with addresses in it.
+        """
+        ll_module.data_layout = self._codegen._data_layout
+        passes = FunctionPassManager()
+        passes.add_sroa_pass()
+        passes.add_simplify_cfg_pass()
+        passes.add_dead_code_elimination_pass()
+        builder = self._codegen._pass_builder()
+        for function in ll_module.functions:
+            if not function.is_declaration:
+                passes.run(function, builder)
+
     def finalize(self):
         """End the function's own code."""
         self._raise_if_finalized()
@@ -41,7 +59,7 @@ class LateLibrary(JITCodeLibrary):
         self._finalize_final_module()
 
     def _finalize_final_module(self):
-        if self._object_caching_enabled and self._compiled:  # it comes from a cache, as a whole
+        if self._shared_module is not None:  # it comes from the cache on disk, all in machine code
             self._is_linked = self._is_native = True
             super()._finalize_final_module()
             return
@@ -83,6 +101,7 @@ class LateLibrary(JITCodeLibrary):
         self._optimize_final_module()
         self._final_module.verify()
         self._is_native = True
+        self._dynamic_globals = []  # some are gone
         super()._finalize_final_module()
         for variable in self._final_module.global_variables:
             if environment := lookup_environment(variable.name):
@@ -120,7 +139,7 @@ def _callers_first(library: JITCodeLibrary) -> list[JITCodeLibrary]:
 def link_time_optimization() -> Iterator[None]:
     """Compile functions of numba's with `LateLibrary`."""
     codegen = cpu_target.target_context.codegen()
-    with global_compiler_lock:
+    with global_compiler_lock, short_shape_errors():
         before = codegen._library_class
         codegen._library_class = LateLibrary
         try:

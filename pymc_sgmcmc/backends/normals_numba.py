@@ -3,7 +3,8 @@
 import math
 
 import numpy as np
-from numba import int32, njit, uint32
+from numba import int32, njit, uint32, uint64
+from numba.np.random.generator_core import next_uint64
 from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 
 from pymc_sgmcmc.backends.normals import PARITY, ROTATIONS, Normals, cosine_series, sine_series
@@ -75,7 +76,7 @@ def _kernel(dtype):
             s = real(real(int32(b)) * real(2.0**-31))
             return u, s, a ^ b
 
-    @njit(fastmath={"contract"}, nogil=True, error_model="numpy")
+    @njit(fastmath={"contract"}, nogil=True, error_model="numpy", no_cpython_wrapper=True)
     def fill(first, second, k0, k1):
         for i in range(first.size):
             u, s, other_bits = uniforms(k0, k1, uint32(i))
@@ -97,9 +98,10 @@ def _drawer(dtype):
     def draw(rng, n, out=None):
         if out is None:
             out = np.empty(n, dtype)
-        key = rng.integers(-(2**63), 2**63 - 1)
+        # numba's `rng.integers` takes seconds to compile, and of 64 bits leaves 32 the same.
+        key = next_uint64(rng.bit_generator)
         pairs = n // 2
-        fill(out[:pairs], out[pairs : 2 * pairs], uint32(key), uint32(key >> 32))
+        fill(out[:pairs], out[pairs : 2 * pairs], uint32(key), uint32(key >> uint64(32)))
         if n > 2 * pairs:
             out[n - 1] = rng.standard_normal()
         return out
@@ -113,5 +115,5 @@ draw_normals = {dtype: _drawer(dtype) for dtype in ("float32", "float64")}
 
 @numba_core_rv_funcify.register(Normals)
 def numba_core_normals(op, node):
-    """Choose by the float type; 1 is the version of what numba caches."""
-    return draw_normals[op.dtype], 1
+    """Choose by the float type; 2 is the version of what numba caches."""
+    return draw_normals[op.dtype], 2

@@ -10,7 +10,8 @@ from pytensor.link.numba.linker import NumbaLinker
 from pytensor.tensor.random.type import RandomGeneratorType
 
 import pymc_sgmcmc.backends.gather_rows
-import pymc_sgmcmc.backends.matrix_vector  # both register their rewrites
+import pymc_sgmcmc.backends.matrix_product
+import pymc_sgmcmc.backends.matrix_vector  # these register their rewrites
 import pymc_sgmcmc.backends.normals_numba  # noqa: F401 (tells PyTensor how numba draws them)
 from pymc_sgmcmc.backends.generator_address import addresses, generator_at
 from pymc_sgmcmc.backends.link_time_optimization import link_time_optimization
@@ -67,6 +68,6 @@ class CheapCalls(NumbaLinker):
 def with_cheap_calls(mode: Mode) -> Mode:
     """Return the mode with this linker in place of PyTensor's numba linker."""
     if type(mode.linker) is NumbaLinker:
-        mode = mode.including("gather_rows", "matrix_vector")
+        mode = mode.including("gather_rows", "matrix_vector", "matrix_product")
         return Mode(CheapCalls(), mode.provided_optimizer)
     return mode
