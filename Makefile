@@ -1,5 +1,6 @@
 # make demo   the main job on real data: logistic regression on a9a
-# make test   the tests
+# make test   linter, types and all tests
+# make test-quick   the tests that are not marked slow: each sampler on one backend, all bad input
 # make docs   the documentation site, in docs/_build/html
 # make bench  speed against hand-written and rival loops
 # Each makes the environment first. PYTHON=/path/to/python3.12 chooses the interpreter.
@@ -7,7 +8,7 @@
 PY := .venv/bin/python
 STAMP := .venv/.installed
 
-.PHONY: install demo test lint docs bench clean
+.PHONY: install demo test test-quick lint docs bench clean
 
 install: $(STAMP)
 
@@ -27,6 +28,11 @@ test: install
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) -m pytest -n auto --dist worksteal
+
+# A test is marked slow(seconds) where it takes more than about five CPU seconds with empty caches;
+# on numba and C if it runs on JAX too (tests/conftest.py).
+test-quick: install
+	$(PY) -m pytest -n auto --dist worksteal -m "not slow"
 
 lint: install
 	$(PY) -m ruff check --fix .

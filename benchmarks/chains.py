@@ -32,21 +32,21 @@ RESULTS = Path(__file__).parent / "results" / "chains.txt"
 CHAINS = {"blr": [1, 8, 64, 1024], "mlp": [1, 4, 16]}
 
 
-def work(model: str, batch_size: int) -> tuple[float, float]:
+def work(model: str, settings: dict) -> tuple[float, float]:
     """Floating-point operations and bytes of memory that an update of a chain cannot do without.
 
     Products with the batch, once forwards and twice backwards (the data need no gradient); the
     batch's rows and the state, read and written.
     """
+    batch_size, row = settings["batch_size"], settings["columns"]
     if model == "blr":
-        n_parameters = 124
-        flops = 4 * batch_size * 123
-        row = 123
+        n_parameters = row + 1
+        flops = 4 * batch_size * row
     else:
-        sizes = [a * b for a, b in itertools.pairwise(loops.LAYERS)]
-        n_parameters = sum(sizes) + sum(loops.LAYERS[1:])
+        layers = loops.layers(settings)
+        sizes = [a * b for a, b in itertools.pairwise(layers)]
+        n_parameters = sum(sizes) + sum(layers[1:])
         flops = 2 * batch_size * (3 * sum(sizes) - sizes[0])
-        row = 784
     return flops, 4 * (batch_size * row + 6 * n_parameters)
 
 
@@ -95,7 +95,7 @@ def compare(model: str, chains: int, args) -> dict:
         for _ in range(args.turns)
     ]
     mine, theirs = np.median(pairs, axis=0)
-    flops, n_bytes = (w * chains / mine for w in work(model, settings["batch_size"]))
+    flops, n_bytes = (w * chains / mine for w in work(model, settings))
     result = {
         "model": model,
         "chains": chains,

@@ -1,6 +1,7 @@
 """The contender posteriors (PyTorch): its own SGNHT on the data and models of loops.py.
 
     python benchmarks/loop_posteriors.py blr float32
+    python benchmarks/loop_posteriors.py mlp float32 --device cuda
 
 prints a JSON line. `speed.py --posteriors PYTHON` runs it among the others, with the interpreter of
 an environment that holds posteriors and torch. PyTorch has no compiled loop: a Python loop of
@@ -9,20 +10,21 @@ updates is what its user would write.
 
 import argparse
 import json
+from functools import partial
 
 import posteriors
 import torch
-from loops import LAYERS, MODELS, data, initial_weights, microseconds_an_update
+from loops import MODELS, data, initial_weights, layers, microseconds_an_update
 from torch.nn.functional import cross_entropy, relu, softplus
 
 
-def updates(model: str, dtype: str):
-    """A callable that runs the updates of one block, and their number."""
-    settings = MODELS[model]
+def updates(model: str, dtype: str, settings: dict, device: str = "cpu"):
+    """A callable that runs the updates of one block and waits until they are done."""
     N, n = settings["n_rows"], settings["batch_size"]
-    X, y = map(torch.as_tensor, data(model, dtype, N))
+    X, y = (torch.as_tensor(a, device=device) for a in data(model, dtype, N, settings["columns"]))
+    zeros = partial(torch.zeros, dtype=X.dtype, device=device)
     if model == "blr":
-        theta = {"w": torch.zeros(X.shape[1], dtype=X.dtype), "b": torch.zeros((), dtype=X.dtype)}
+        theta = {"w": zeros(X.shape[1]), "b": zeros(())}
         prior_variance = 10.0
 
         def log_likelihood(theta, X, y):
@@ -30,9 +32,9 @@ def updates(model: str, dtype: str):
             return (y * logit - softplus(logit)).mean()
     else:
         y = y.long()
-        theta = {name: torch.as_tensor(W) for name, W in initial_weights(dtype).items()}
-        biases = (torch.zeros(size, dtype=X.dtype) for size in LAYERS[1:])
-        theta |= {f"b{k}": b for k, b in enumerate(biases)}
+        weights = initial_weights(settings, dtype).items()
+        theta = {name: torch.as_tensor(W, device=device) for name, W in weights}
+        theta |= {f"b{k}": zeros(size) for k, size in enumerate(layers(settings)[1:])}
         prior_variance = 1.0
 
         def log_likelihood(theta, X, y):
@@ -53,22 +55,27 @@ def updates(model: str, dtype: str):
 
     def run():
         for _ in range(settings["updates"]):
-            rows = torch.randint(0, N, (n,))
+            rows = torch.randint(0, N, (n,), device=device)
             carry["state"], _ = sampler.update(carry["state"], (X[rows], y[rows]), inplace=True)
 
-    return run, settings["updates"]
+        if device != "cpu":
+            torch.cuda.synchronize()
+
+    return run
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("dtype", choices=["float32", "float64"])
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--seconds", type=float, default=4.0, help="how long to measure")
     args = parser.parse_args()
     torch.manual_seed(0)
-    run, n_updates = updates(args.model, args.dtype)
+    settings = MODELS[args.model]
+    run = updates(args.model, args.dtype, settings, args.device)
     run()
-    us, _, repeats = microseconds_an_update(run, n_updates, args.seconds)
+    us, _, repeats = microseconds_an_update(run, settings["updates"], args.seconds)
     print(json.dumps({"us_per_update": us, "repeats": repeats}))
 
 

@@ -15,9 +15,14 @@ import numpy as np
 
 MODELS = {
     "blr": dict(n_rows=32_561, columns=123, batch_size=50, updates=1000, step_size=1e-3),
-    "mlp": dict(n_rows=60_000, columns=784, batch_size=100, updates=50, step_size=1e-4),
+    "mlp": dict(n_rows=60_000, columns=784, batch_size=100, updates=50, step_size=1e-4, width=400),
 }
-LAYERS = [784, 400, 400, 10]
+MODELS["mlp-1200"] = MODELS["mlp"] | dict(width=1200)
+
+
+def layers(settings) -> list[int]:
+    """Sizes of an MLP's layers, from pixels to classes."""
+    return [settings["columns"], settings["width"], settings["width"], 10]
 
 
 def data(model: str, dtype: str, n_rows: int, columns: int = 123):
@@ -28,12 +33,13 @@ def data(model: str, dtype: str, n_rows: int, columns: int = 123):
         weights = rng.normal(size=columns).astype(dtype)
         y = rng.random(n_rows) < 1 / (1 + np.exp(-(X @ weights)))
         return X, y.astype("int32")
-    return rng.random((n_rows, 784)).astype(dtype), rng.integers(10, size=n_rows, dtype="int32")
+    pixels = rng.random((n_rows, columns)).astype(dtype)
+    return pixels, rng.integers(10, size=n_rows, dtype="int32")
 
 
-def initial_weights(dtype):
+def initial_weights(settings, dtype):
     rng = np.random.default_rng(1)
-    pairs = list(itertools.pairwise(LAYERS))
+    pairs = list(itertools.pairwise(layers(settings)))
     return {f"W{k}": (0.05 * rng.normal(size=shape)).astype(dtype) for k, shape in enumerate(pairs)}
 
 
@@ -57,9 +63,9 @@ def our_step(model, backend, dtype, settings):
             b = pm.Normal("b", 0, np.sqrt(10).astype(dtype))
             pm.Bernoulli("y", logit_p=features @ w + b, observed=y)
         else:
-            start = initial_weights(dtype)
+            start = initial_weights(settings, dtype)
             a = features
-            for k, shape in enumerate(itertools.pairwise(LAYERS)):
+            for k, shape in enumerate(itertools.pairwise(layers(settings))):
                 W = pm.Normal(f"W{k}", 0, 1, shape=shape)
                 a = a @ W + pm.Normal(f"b{k}", 0, 1, shape=shape[1])
                 a = pt.maximum(a, 0) if k < 2 else a
@@ -91,10 +97,11 @@ def ours(model, backend, dtype, settings):
     return run, time.perf_counter() - began
 
 
-def hand_or_blackjax(model, who, dtype, settings, chains=None):
+def hand_or_blackjax(model, who, dtype, settings, chains=None, unroll=1):
     """The loop that a JAX user would write: gradient, noise and rows in one lax.scan.
 
-    With ``chains``, as many at once: the loop under `jax.vmap`.
+    With ``chains``, as many at once: the loop under `jax.vmap`. ``unroll`` updates stand in the
+    body of the compiled loop.
     """
     import jax
     import jax.numpy as jnp
@@ -112,8 +119,9 @@ def hand_or_blackjax(model, who, dtype, settings, chains=None):
 
         prior_variance = 10.0
     else:
-        theta = {k: jnp.asarray(v) for k, v in initial_weights(dtype).items()}
-        theta |= {f"b{k}": jnp.zeros(size, dtype) for k, size in enumerate(LAYERS[1:])}
+        theta = {k: jnp.asarray(v) for k, v in initial_weights(settings, dtype).items()}
+        sizes = enumerate(layers(settings)[1:])
+        theta |= {f"b{k}": jnp.zeros(size, dtype) for k, size in sizes}
 
         def log_likelihood(theta, X, y):
             a = X
@@ -171,7 +179,8 @@ def hand_or_blackjax(model, who, dtype, settings, chains=None):
             return sgnht.step(key, state, rows, h), None
 
     def block(state, key):
-        return jax.lax.scan(update, state, jax.random.split(key, settings["updates"]))[0]
+        keys = jax.random.split(key, settings["updates"])
+        return jax.lax.scan(update, state, keys, unroll=unroll)[0]
 
     if chains is not None:
         one_block, one_state = block, state

@@ -74,24 +74,26 @@ def on_numba(dtype: str, n: int, repeats: int):
     ]
 
 
+def loop(draw, n: int, repeats: int, dtype: str):
+    """A call of a compiled JAX loop that draws ``n`` normals so many times and adds them up."""
+
+    def body(carry, _):
+        key, total = carry
+        key, own = jax.random.split(key)
+        return (key, total + draw(own)), None
+
+    @jax.jit
+    def run(key):
+        return jax.lax.scan(body, (key, jax.numpy.zeros(n, dtype)), length=repeats)[0]
+
+    return lambda: jax.block_until_ready(run(np.array([1, 2], dtype="uint32")))
+
+
 def on_jax(dtype: str, n: int, repeats: int):
-    """Calls of our normals and JAX's, in a loop that uses them."""
-
-    def loop(draw):
-        def body(carry, _):
-            key, total = carry
-            key, own = jax.random.split(key)
-            return (key, total + draw(own)), None
-
-        @jax.jit
-        def run(key):
-            return jax.lax.scan(body, (key, jax.numpy.zeros(n, dtype)), length=repeats)[0]
-
-        return lambda: jax.block_until_ready(run(np.array([1, 2], dtype="uint32")))
-
+    """Calls of our normals and JAX's."""
     return [
-        loop(lambda key: normals(key, n, dtype)),
-        loop(lambda key: jax.random.normal(key, (n,), dtype)),
+        loop(lambda key: normals(key, n, dtype), n, repeats, dtype),
+        loop(lambda key: jax.random.normal(key, (n,), dtype), n, repeats, dtype),
     ]
 
 

@@ -24,12 +24,18 @@ N_ROWS, CALLS = 2_000, 5
 PRIOR = {"nu": 2.2, "mu": 0, "sigma": 0.09}
 
 
+def random_images(n_pixels, n_rows=N_ROWS):
+    """Binary pixels, 15% of them 1."""
+    import numpy as np
+
+    return (np.random.default_rng(0).random((n_rows, n_pixels)) < 0.15).astype("int8")
+
+
 def network(n_pixels, layers):
     """A belief network on random images; the last of ``layers`` is the top one."""
-    import numpy as np
     import pymc as pm
 
-    images = (np.random.default_rng(0).random((N_ROWS, n_pixels)) < 0.15).astype("int8")
+    images = random_images(n_pixels)
     coords = {"row": range(N_ROWS), "pixel": range(n_pixels)}
     coords |= {f"unit{k}": range(n) for k, n in enumerate(layers)}
     below = ["pixel", *(f"unit{k}" for k in range(len(layers)))]
@@ -44,17 +50,13 @@ def network(n_pixels, layers):
     return model
 
 
-def measure(mode, n_pixels, layers):
-    """Compile a step and time it, in this process."""
-    import pytensor
-
-    pytensor.config.floatX = "float32"
+def make_step(mode, n_pixels, layers):
+    """A step of 10 updates a draw."""
     import pymc_sgmcmc as sgm
 
     latents = sgm.Gibbs([f"z{k}" for k in range(len(layers))], n_samples=5, burn_in=5)
-    began = time.perf_counter()
     with network(n_pixels, layers):
-        step = sgm.SGHMC_S(
+        return sgm.SGHMC_S(
             step_size=1e-4,
             batch_size=100,
             thin=10,
@@ -62,6 +64,15 @@ def measure(mode, n_pixels, layers):
             compile_kwargs={"mode": mode},
             self_check=False,
         )
+
+
+def measure(mode, n_pixels, layers):
+    """Compile a step and time it, in this process."""
+    import pytensor
+
+    pytensor.config.floatX = "float32"
+    began = time.perf_counter()
+    step = make_step(mode, n_pixels, layers)
     compiling = time.perf_counter() - began
     point = step.model.initial_point()
     wall, cpu = [], []

@@ -27,7 +27,7 @@ from pytensor.graph.op import Op
 from pytensor.link.jax.dispatch.basic import jax_funcify
 from token_gibbs import draw_topic
 
-from pymc_sgmcmc.latents.joint import Draws, Latents, whole_number
+from pymc_sgmcmc.latents.joint import LatentDraws, Latents, whole_number
 
 SMALLEST = 1e-30
 """A gamma variable of small shape underflows, and has no logarithm then."""
@@ -332,4 +332,4 @@ class TopicGibbs(Latents):
         )
         ends = np.cumsum(self.sizes)
         layers = [units[..., end - n : end] for n, end in zip(self.sizes, ends, strict=True)]
-        return Draws([psi, *layers], None, {}, [])
+        return LatentDraws([psi, *layers], None, {}, [])

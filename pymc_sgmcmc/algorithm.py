@@ -10,16 +10,16 @@ from pytensor.tensor.variable import TensorVariable
 
 Tensors = list[TensorVariable]
 State = dict[str, Tensors]
-"""A sampler's own variables by name; a list holds one entry a model variable, or a single one."""
+"""A sampler's own variables by name, one list entry per model variable or one in total."""
 
 
 class Gradient(Protocol):
-    """A batch's estimate of grad log posterior at one theta; each list has one entry a variable."""
+    """A batch's estimate of grad log posterior at one theta; lists have one entry per variable."""
 
     prior: Tensors
     """Gradient of the log prior (with transforms' Jacobians)."""
     likelihood: Tensors
-    """Gradient of the log likelihood, scaled by N / n: unbiased for all the data."""
+    """Gradient of the log likelihood, scaled by N / n: unbiased for that of all the data."""
     total: Tensors
     """prior + likelihood."""
     mean_likelihood: Tensors
@@ -36,7 +36,7 @@ class Gradient(Protocol):
         Returns
         -------
         list of variables
-            Shaped like theta; costs one more backward pass.
+            Shaped like theta. It costs one more backward pass.
         """
         ...
 
@@ -52,9 +52,9 @@ class Algorithm(ABC):
     """A sampler: a frozen dataclass of hyperparameters that knows neither model nor data."""
 
     statistics: ClassVar[tuple[str, ...]] = ()
-    """Names of the scalars that `diagnostics` gives, in order."""
+    """Names of the scalars that `diagnostics` returns, in order."""
     step_size_shape: ClassVar[tuple[int, ...]] = ()
-    """Shape of the ``h`` of an update: a scalar, unless groups have a step size each."""
+    """Shape of the ``h`` of an update: a scalar, unless each group has its own step size."""
 
     @abstractmethod
     def init(self, theta: Sequence[np.ndarray], rng: np.random.Generator) -> dict[str, list]:
@@ -63,9 +63,9 @@ class Algorithm(ABC):
         Parameters
         ----------
         theta : list of arrays
-            The start; the state takes its shapes and float types.
+            The starting point; the state has its shapes and float types.
         rng : numpy.random.Generator
-            The chain's own.
+            The chain's own generator.
 
         Returns
         -------
@@ -87,16 +87,16 @@ class Algorithm(ABC):
         Parameters
         ----------
         theta : list of variables
-            One entry a model variable, in its shape.
+            One entry per model variable, in its shape.
         state : dict of lists of variables
-            Named and shaped as `init` has it.
+            Named and shaped as `init` returns it.
         gradient : callable
-            theta -> `Gradient` of the update's batch; call it as often as the paper evaluates one.
+            theta -> `Gradient` of the update's batch; call it as often as the paper does.
         h : variable
             Step size, of shape `step_size_shape`: a scalar.
         noise : callable
-            ``noise()`` gives fresh N(0, I) draws shaped like theta, ``noise(like)`` like those
-            tensors.
+            ``noise()`` returns new N(0, I) draws shaped like theta, ``noise(like)`` shaped like
+            those tensors.
 
         Returns
         -------
@@ -107,7 +107,7 @@ class Algorithm(ABC):
         """
 
     def diagnostics(self, state: State) -> Tensors:
-        """Scalars that tell how the sampler fares.
+        """Scalars that show how well the sampler works.
 
         Parameters
         ----------
@@ -122,12 +122,12 @@ class Algorithm(ABC):
         return []
 
     def step_size_of(self, variable: int, h: np.ndarray) -> np.ndarray:
-        """The step size with which a variable moves.
+        """Return the step size with which a variable is updated.
 
         Parameters
         ----------
         variable : int
-            Its number; that after the last stands for the log posterior.
+            Its index; the number of variables stands for the log posterior.
         h : array
             Step size of an update, of shape `step_size_shape`.
 
@@ -139,20 +139,20 @@ class Algorithm(ABC):
         return h
 
     def caution(self, diagnostics: dict[str, float], n_elements: int, shuffled: bool) -> str | None:
-        """What the user should know of a chain that has burnt in, if anything.
+        """Return a warning about a chain that has finished its burn-in, if there is one.
 
         Parameters
         ----------
         diagnostics : dict of float
-            Those of one draw, by name.
+            The diagnostics of one draw, by name.
         n_elements : int
             Elements of theta, all variables together.
         shuffled : bool
-            Whether batches are cut from shuffled epochs.
+            Whether batches come from shuffled epochs.
 
         Returns
         -------
         str or None
-            A message, logged once a chain.
+            A message, logged once per chain.
         """
         return None

@@ -4,6 +4,7 @@ import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import field
+from functools import partial
 from math import fsum, isfinite
 from typing import Any, NamedTuple
 
@@ -14,15 +15,16 @@ from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import WithSamplingState, dataclass_state
 
-from pymc_sgmcmc.batches.prefetched import FetchedBatches
+from pymc_sgmcmc.batches.prefetched import PrefetchedBatches
 from pymc_sgmcmc.batches.shuffled import Batches
 from pymc_sgmcmc.batches.streamed import StreamedBatches
+from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.source import Rows
 from pymc_sgmcmc.gradients.start_check import BadStart, check_start
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.loop import Outcome, first_nonfinite
 from pymc_sgmcmc.pacing import Pace
-from pymc_sgmcmc.schedules import Constant
+from pymc_sgmcmc.schedules import Constant, Schedule
 
 BURNT_IN = 50
 """Draws, or those of tuning if more, after which a chain's state is judged."""
@@ -81,7 +83,7 @@ class Chain(WithSamplingState):
         The generator inside the compiled updates, as the backend has it.
     init_rng : numpy.random.Generator
         Draws the first momentum.
-    batches : list of Batches, FetchedBatches or StreamedBatches
+    batches : list of Batches, PrefetchedBatches or StreamedBatches
     pace : Pace
     burnt_in : int
         Updates after which the algorithm is asked for a word of caution.
@@ -107,7 +109,7 @@ class Chain(WithSamplingState):
         self.n_updates = 0
         self.burnt_in = max(tune, BURNT_IN) * kernel.thin
         self.warned = False
-        self._last_step_sizes: tuple[np.ndarray, Any] = np.empty(0), None
+        self._last_step_sizes: tuple[Schedule | None, np.ndarray, Any] = None, np.empty(0), None
 
     # ---- updates ---------------------------------------------------------------------------
 
@@ -144,9 +146,9 @@ class Chain(WithSamplingState):
             names = ", ".join(f"'{v.name}'" for v, b in zip(self.vars, bad, strict=True) if b)
             values = {v.name: np.asarray(point[v.name]) for v in self.vars}
             raise BadStart(
-                f"At the initial point the gradient of {names} is not finite: {values}. Give the "
-                "variables an initval=, pass another initial_point=, or look for a zero "
-                "probability."
+                f"At the initial point the gradient of {names} is not finite"
+                f"{self._infinite_rows()}: {values}. Give the variables an initval=, pass another "
+                "initial_point=, or look for a zero probability."
             )
 
     def draw(self, point: PointType) -> Advance:
@@ -213,11 +215,13 @@ class Chain(WithSamplingState):
     def _step_sizes_of_call(self, n_updates: int) -> tuple[np.ndarray, Any]:
         """Step sizes as they are and as the loop takes them."""
         kernel = self.kernel
-        if isinstance(kernel.schedule, Constant) and len(self._last_step_sizes[0]) == n_updates:
-            return self._last_step_sizes
+        schedule, h, typed_h = self._last_step_sizes
+        if isinstance(schedule, Constant) and schedule is kernel.schedule and len(h) == n_updates:
+            return h, typed_h
         h = kernel.step_sizes(self.n_updates, n_updates)
-        self._last_step_sizes = h, kernel.backend.array(h.astype(pytensor.config.floatX))
-        return self._last_step_sizes
+        typed_h = kernel.backend.array(h.astype(pytensor.config.floatX))
+        self._last_step_sizes = kernel.schedule, h, typed_h
+        return h, typed_h
 
     def batches_of_call(self, n_updates: int) -> tuple[list, list]:
         """Row numbers and constants; of streamed or fetched rows only those of the call."""
@@ -250,6 +254,13 @@ class Chain(WithSamplingState):
         message = f"{kernel.name}: {message}"
         return SamplerWarning(WarningType.BAD_PARAMS, message, "warning", step=self.burnt_in)
 
+    def _infinite_rows(self) -> str:
+        """What to say of infinite values among streamed rows, if there are any."""
+        streams = [b for b in self.batches if isinstance(b, StreamedBatches)]
+        names = " and ".join(f"data['{name}']" for b in streams for name in b.infinite())
+        hint = f" (the rows just read of {names} hold infinite values: drop or replace them)"
+        return hint if names else ""
+
     def failure(self, variable: int, update: int, h: np.ndarray) -> SamplerWarning | None:
         """What became non-finite, at which update of the chain: told once.
 
@@ -269,6 +280,7 @@ class Chain(WithSamplingState):
         step_size = float(kernel.algorithm.step_size_of(variable, h))
         culprit = [*(v.name for v in self.vars), None][variable]
         name = f"'{culprit}'" if culprit else "the log posterior"
+        name += self._infinite_rows()
         message = (
             f"{kernel.name}: {name} became non-finite at update {update} with step size "
             f"{step_size:.4g}. The chain holds its last finite point and goes on from there; such "
@@ -326,12 +338,14 @@ class Chain(WithSamplingState):
 
 def _batches(
     kernel: Kernel, rows: Rows, rng: np.random.Generator, fetch_ahead: bool
-) -> Batches | FetchedBatches | StreamedBatches:
+) -> Batches | PrefetchedBatches | StreamedBatches:
     if rows.streamed is not None:
-        return StreamedBatches(rows.streamed, rows.batch_size, rng, kernel.replacement)
+        data = [array_value(array) for array, _ in kernel.source.data]
+        check = partial(kernel.index_check.of_streamed, data)
+        return StreamedBatches(rows.streamed, rows.batch_size, rng, kernel.replacement, check)
     batches = Batches(rows.n_rows, rows.batch_size, rng, kernel.replacement)
     tables = kernel.tables(rows) if fetch_ahead else {}
-    return FetchedBatches(batches, tables) if tables else batches
+    return PrefetchedBatches(batches, tables) if tables else batches
 
 
 def _exact_sum(arrays: Sequence[np.ndarray]) -> float:

@@ -1,6 +1,7 @@
-"""What `help` shows of a sampler: its own arguments and errors among those that all share."""
+"""What `help` shows for a sampler: its own arguments and errors together with the shared ones."""
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
@@ -11,64 +12,65 @@ vars : list of variables, optional
 step_size : float, Schedule or callable
     Step size of an update: a positive number, `PolynomialDecay`, `BlockDecay`, `Cyclical`, or any
     callable of the update number (from 0, tuning included). For samplers with momentum it is a
-    time, and an update moves an element by about as much. `SGLD`, `PSGLD` and `SGRLD` take the e
+    time, and an update moves an element by about that much. `SGLD`, `PSGLD` and `SGRLD` take the e
     of their equations, in units of theta^2, theta^2 / G and the expanded theta.
 batch_size : int, optional
-    Rows a batch, for an ordinary model. Default: all data at each update, or the batches that
+    Rows per batch, for an ordinary model. Default: all data at each update, or the batches that
     the model itself makes with `pm.Minibatch`.
 minibatch_dim : str, optional
-    The dim to cut into batches; found by itself where only one can be meant.
+    The dim along which the data is sliced into batches; needed only if several dims qualify.
 latents : Gibbs or another `Latents`, optional
-    How the latent variables of each row are integrated out of the gradient. It needs
+    How the latent variables of each row are integrated out of the gradient. Requires
     ``batch_size``; `pm.sample` then needs ``model=step.model``, the model without them.
 thin : int, default 1
-    Updates for each recorded draw, all in one compiled call.
+    Updates per recorded draw, all in one compiled call.
 replacement : bool, default False
     Draw rows independently instead of in shuffled epochs.
 self_check : bool, default True
     Check at construction that the likelihoods of disjoint batches add up to that of all rows.
 data : dict, iterable or StreamedData, optional
-    Data that stays on disk: a source of rows for each of the model's `pm.Data` containers with a
-    row for each datum, as in ``{"X": memmap, "y": memmap}``. The containers hold a few rows as
+    Data that stays on disk: a source of rows for each of the model's `pm.Data` containers that
+    hold rows, as in ``{"X": memmap, "y": memmap}``. The containers hold a few rows as
     placeholders.
 model : pymc.Model, optional
     Default: the model on the context stack.
 rng : int or numpy.random.Generator, optional
-    `pm.sample` replaces it by each chain's own.
+    `pm.sample` replaces it by each chain's own generator.
 initial_point : dict, optional
-    Point at which the compiled updates are tried out; default: the model's.
+    Point at which the compiled updates are tried out; default: the model's initial point.
 compile_kwargs : dict, optional
     For `pytensor.function`: ``{"mode": "JAX"}``, ``{"mode": "NUMBA"}``, ... The `backend=` and
-    `compile_kwargs=` of `pm.sample` do not reach a step that exists already.
+    `compile_kwargs=` of `pm.sample` do not affect a step that exists already.
 blocked : bool, default True
-    One step for all variables; False: one for each."""
+    One step for all variables; False: one step per variable."""
 
 COMMON_RAISES = """\
 TypeError
-    For an argument that the sampler does not have, for a ``step_size`` that is no number, schedule
-    or callable, and where there is no model.
+    For an argument that the sampler does not have, for a ``step_size`` that is not a number,
+    schedule or callable, and if there is no model.
 ValueError
     For a step size, ``thin``, ``batch_size`` or hyperparameter out of its range; for a variable
-    that is discrete or not the model's; for a model or ``data`` that cannot be cut into batches.
-    The message names the argument or variable.
+    that is discrete or not in the model; for a model or ``data`` that cannot be sliced into
+    batches. The message names the argument or variable.
 pymc.exceptions.SamplingError
-    Where the log posterior or its gradient is not finite at the initial point."""
+    If the log posterior or its gradient is not finite at the initial point."""
 
 
 def describe(cls: Any, constructor: Callable) -> None:
-    """Give a sampler's class its signature, and fill in its docstring.
+    """Give a sampler's class its signature and fill in its docstring.
 
     Parameters
     ----------
     cls : class
-        Its `algorithm_class` has the arguments of its own.
+        The fields of its `algorithm_class` are its own arguments.
     constructor : callable
-        Has the arguments that all samplers share, ``vars`` first.
+        Has the arguments that all samplers share, beginning with ``vars``.
 
     Notes
     -----
     In the docstring ``{common}`` stands for the parameters that all samplers share, ``{batches}``
-    for those of them that are about batches and draws, ``{raises}`` for the errors that all share.
+    for those of them about batches and draws, ``{raises}`` for the shared errors, ``{equations}``
+    for the module docstring after its first line.
     """
     own = [
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default)
@@ -78,7 +80,9 @@ def describe(cls: Any, constructor: Callable) -> None:
     shared = [p for p in common.values() if p.name not in ("self", "hyperparameters")]
     cls.__signature__ = inspect.Signature(shared[:2] + own + shared[2:])
     if cls.__doc__:
-        doc = inspect.cleandoc(cls.__doc__)  # Python 3.13 has taken the indentation away already
+        doc = inspect.cleandoc(cls.__doc__)  # Python 3.13 has removed the indentation already
         doc = doc.replace("{common}", COMMON_PARAMETERS)
         doc = doc.replace("{batches}", COMMON_PARAMETERS[COMMON_PARAMETERS.index("batch_size :") :])
-        cls.__doc__ = doc.replace("{raises}", COMMON_RAISES)
+        doc = doc.replace("{raises}", COMMON_RAISES)
+        module = inspect.getdoc(sys.modules[cls.__module__]) or ""
+        cls.__doc__ = doc.replace("{equations}", module.partition("\n\n")[2])

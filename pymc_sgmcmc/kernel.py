@@ -12,8 +12,9 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backends.backend import backend_of
-from pymc_sgmcmc.batches.prefetched import fetching_pays
+from pymc_sgmcmc.batches.prefetched import prefetching_pays
 from pymc_sgmcmc.gradients.arrays import array_value
+from pymc_sgmcmc.gradients.data_check import IndexCheck, check_shapes, shapes_of
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 from pymc_sgmcmc.loop import Loop
 from pymc_sgmcmc.schedules import Schedule, step_sizes
@@ -79,11 +80,14 @@ class Kernel:
             [(v.name, np.dtype(v.dtype)) for v in vars] for vars in (source.vars, source.others)
         )
         self._process = os.getpid()
+        self._shapes = shapes_of(source)
+        self._index_check: IndexCheck | None = None
         self.loop: Loop | None = None
 
     def __getstate__(self):
         left_out = ("loop", "backend", "constants")
-        return {k: v for k, v in self.__dict__.items() if k not in left_out}
+        kept = {k: v for k, v in self.__dict__.items() if k not in left_out}
+        return kept | {"_index_check": None}
 
     def __setstate__(self, state):
         self.__dict__.update(state)
@@ -95,6 +99,13 @@ class Kernel:
         """The compilation mode that was asked for."""
         return get_mode(self.compile_kwargs.get("mode"))
 
+    @property
+    def index_check(self) -> IndexCheck:
+        """Looks whether the data points at nothing that is not there."""
+        if self._index_check is None:
+            self._index_check = IndexCheck(self.source)
+        return self._index_check
+
     def load_data(self) -> None:
         """Put the data, as it is now, where compiled calls find it.
 
@@ -103,7 +114,8 @@ class Kernel:
         RuntimeError
             On JAX in a forked process.
         ValueError
-            If the data no longer fits: too few rows for a batch, or a NaN.
+            If the data no longer fits: arrays with different numbers of rows, an index beyond what
+            it points into, too few rows for a batch, or a NaN.
         """
         backend = backend_of(self.mode)
         if backend.is_jax and os.getpid() != self._process:
@@ -116,6 +128,9 @@ class Kernel:
         self.source.check_data()
         for rows in self.source.rows:
             check_batch_size(rows.batch_size, rows.n_rows)
+        values = [array_value(array) for array, _ in self.source.data]
+        self.index_check(values, [rows.n_rows for rows in self.source.rows])
+        check_shapes(self.source, self.model, self._shapes)
         floatX = pytensor.config.floatX
         scales = [np.asarray(r.n_rows / r.batch_size, dtype=floatX) for r in self.source.rows]
         data = [array_value(array) for array, _ in self.source.data]
@@ -132,7 +147,7 @@ class Kernel:
             return {}
         # On the CPU this is no copy, of an array of JAX neither.
         tables = {v: np.asarray(self.constants[self.places[v]]) for v in self.source.tables(rows)}
-        return tables if fetching_pays(tables) else {}
+        return tables if prefetching_pays(tables) else {}
 
     def compile(self, state_like: dict[str, list[np.ndarray]]) -> None:
         """Compile the updates, where this process has not yet."""

@@ -11,15 +11,16 @@ import pytensor.tensor as pt
 from pytensor.compile.mode import get_mode
 from pytensor.scan.basic import scan
 from pytensor.tensor.random.type import random_generator_type
+from pytensor.tensor.type import TensorType
 
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.noise import NoiseStream
 
-BEYOND_SENSE = 1e15
-"""A chain that has got so far from 0 (on the unconstrained scale) will not come back; for gradients
-its square."""
+DIVERGENCE_LIMIT = 1e15
+"""An update has diverged where the sum of theta (on the unconstrained scale) exceeds this, or the
+sum of the gradients' norms its square."""
 
 
 class Outcome(NamedTuple):
@@ -37,7 +38,7 @@ class Outcome(NamedTuple):
     """Norm of the whole gradient at each update, shape (k,)."""
     checksum: Any
     """A scalar that is finite if theta, gradients, diagnostics and potential are, and the former
-    below `BEYOND_SENSE`."""
+    below `DIVERGENCE_LIMIT`."""
     diagnostics: list
     """Scalars named by the algorithm's `statistics` and then by the source's."""
 
@@ -98,7 +99,7 @@ class Loop:
         h = pt.tensor("h", shape=(None, *algorithm.step_size_shape), dtype=floatX)
         rows = [pt.tensor(shape=(None, r.batch_size), dtype="int64") for r in source.rows]
         theta = [
-            pt.tensor(v.name, shape=shape, dtype=v.dtype)
+            TensorType(v.dtype, shape)(v.name)
             for v, shape in zip(source.vars, source.shapes, strict=True)
         ]
         state = [
@@ -174,7 +175,7 @@ class Loop:
         own_diagnostics = [d.mean() for d in own_outputs]
         diagnostics = [*algorithm.diagnostics(final_state), *own_diagnostics]
         total = pt.add(*(m.sum() for m in moving[: self.n_vars]), *diagnostics, 0.0)
-        good = pt.and_(pt.abs(total) < BEYOND_SENSE, gradient_norms.sum() < BEYOND_SENSE**2)
+        good = pt.and_(pt.abs(total) < DIVERGENCE_LIMIT, gradient_norms.sum() < DIVERGENCE_LIMIT**2)
         good = pt.and_(good, pt.abs(potential) < np.inf)  # or theta has no density
         checksum = pt.switch(good, total, np.nan)
         # A parameter out of its range (a step too large) must not raise: the update is seen to be

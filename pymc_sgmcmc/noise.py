@@ -10,8 +10,8 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.algorithm import Tensors
 from pymc_sgmcmc.backends.normals import Normals
 
-LARGE = 2**13
-"""Elements of a variable whose noise is drawn by itself."""
+ELEMENTS_OF_OWN_DRAW = 2**13
+"""The noise of a variable with more elements than this is drawn separately."""
 
 
 class NoiseStream:
@@ -36,9 +36,9 @@ class NoiseStream:
         draws: dict[int, TensorVariable] = {}
         groups: dict[Any, list[int]] = {}
         for k, t in enumerate(theta):
-            # One call for all small variables: each call has a price of its own. A large one's
-            # draws are used at once, while they are in the cache.
-            alone = k if math.prod(t.type.shape) > LARGE else None
+            # One call for all small variables, because each call has a fixed cost. The draws of a
+            # large variable are used at once, while they are in the cache.
+            alone = k if math.prod(t.type.shape) > ELEMENTS_OF_OWN_DRAW else None
             groups.setdefault((t.dtype, alone), []).append(k)
         for (dtype, _), alike in groups.items():
             sizes = [math.prod(theta[k].type.shape) for k in alike]

@@ -1,4 +1,4 @@
-"""How long a compiled call is: about half a second, so that Ctrl-C is heard soon."""
+"""The length of compiled calls: about half a second, so that Ctrl-C takes effect soon."""
 
 import numpy as np
 
@@ -9,12 +9,12 @@ SECONDS_PER_CALL = 0.5
 
 
 class Pace:
-    """Chooses how many updates the next call of a chain does, from what the last ones took.
+    """Chooses the number of updates of a chain's next call from the time the last ones took.
 
     Parameters
     ----------
     longest : int
-        Updates that a call does at most.
+        Largest number of updates per call.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Pace:
         self._lengths_run: set[int] = set()
 
     def took(self, n_updates: int, seconds: float) -> None:
-        """Choose the next call's length from this one's, unless this was the first so long."""
+        """Choose the next call's length from this one's time, unless it may include compilation."""
         if n_updates not in self._lengths_run:
             self._lengths_run.add(n_updates)  # it may have compiled: JAX does for each length
         elif seconds > SECONDS_PER_CALL or self.n_updates < self.longest:

@@ -1,4 +1,4 @@
-"""What this package needs of PyMC and PyTensor and has no public name there: all in one place."""
+"""All uses of PyMC's and PyTensor's private API, in one place."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -13,50 +13,50 @@ from pymc.step_methods.state import DataClassState, WithSamplingState
 
 
 def quiet_logging(quiet: bool) -> AbstractContextManager:
-    """Hold back PyMC's messages, as ``pm.sample(quiet=True)`` does."""
-    # The loggers that it silences are listed in this function alone.
+    """Silence PyMC's messages, as ``pm.sample(quiet=True)`` does."""
+    # Only this function lists the loggers that are silenced.
     return _quiet_logging(quiet)
 
 
 def choose_chains(traces: Sequence[NDArray], n_warmup: int) -> tuple[list[NDArray], int]:
     """Choose chains and a common length, warmup included, so that the most draws are kept."""
-    # The rule by which `pm.sample` cuts an interrupted run; nothing public applies it.
+    # The rule by which `pm.sample` cuts an interrupted run; no public function applies it.
     return _choose_chains(traces, n_warmup)
 
 
 def statistics_of(trace: NDArray) -> list[dict[str, np.ndarray]]:
-    """Return a recorder's statistics: one dict a step, arrays that may be written to."""
-    # `get_sampler_stats` is for reading; `record` takes one draw at a time.
+    """Return a recorder's statistics: one dict per step, of arrays that may be written to."""
+    # `get_sampler_stats` is read-only; `record` takes one draw at a time.
     return trace._stats
 
 
 def forget_statistics(trace: NDArray) -> None:
-    """Have a recorder's next `setup` make arrays for statistics of its own."""
-    # `pm.sample` records each chain in a shallow copy, and `setup` appends to what is there.
+    """Make a recorder's next `setup` create its own arrays for statistics."""
+    # `pm.sample` records each chain in a shallow copy, and `setup` appends to existing arrays.
     trace._stats = None
 
 
 def report(multitrace: MultiTrace, n_tune: int, n_draws: int, seconds: float) -> None:
-    """Say of a run what its DataTree has as attributes."""
-    # `SamplerReport` has these as properties without setters; `pm.sample` sets them like this.
+    """Set the properties of a run that become attributes of its DataTree."""
+    # `SamplerReport` has properties without setters for these; `pm.sample` sets them like this.
     multitrace.report._n_tune = n_tune
     multitrace.report._n_draws = n_draws
     multitrace.report._t_sampling = seconds
 
 
 def share_coords(model: Model, other: Model) -> None:
-    """Give a model the coords and dim lengths of another, now and after `pm.set_data`."""
-    # `add_coords` copies, and data that is set later would change one model only.
+    """Make a model share the coords and dim lengths of another, also after `pm.set_data`."""
+    # `add_coords` copies them, so data that is set later would change only one of the models.
     model._coords, model._dim_lengths = other.coords, other.dim_lengths
 
 
 def saves_state(step: WithSamplingState) -> bool:
-    """Whether a step has a `sampling_state` from which it goes on."""
-    # Steps that save nothing have the property too: only the class of their state tells.
+    """Whether a step has a `sampling_state` from which it can continue."""
+    # Steps that save nothing have the property too: only the class of their state shows it.
     return type(step)._state_class is not DataClassState
 
 
 def jitted(function: Any) -> Callable:
     """Return what numba or JAX compiled of a PyTensor function, without PyTensor's wrapper."""
-    # Mapped over chains, or called by threads: the wrapper can do neither.
+    # It is mapped over chains or called by threads, which the wrapper does not support.
     return function.vm.jit_fn

@@ -1,9 +1,9 @@
-"""`sample`: PyMC's `sample` for minibatch steps, with storage, resuming and other engines."""
+"""`sample`: PyMC's `sample` for minibatch steps, with storage, resuming and more chain methods."""
 
 import itertools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from typing import Any, Literal
@@ -20,17 +20,18 @@ from pymc.util import RandomGeneratorState, get_state_from_generator
 from rich.theme import Theme
 from xarray import DataTree
 
-from pymc_sgmcmc.backends.cores import n_cores
+from pymc_sgmcmc.argument_checks import true_or_false
 from pymc_sgmcmc.pymc_internals import quiet_logging
 from pymc_sgmcmc.run.arguments import (
     check_names,
     check_starts,
+    checked_cores,
     checked_numbers,
     sampled_model,
     seeded,
     whole_step,
 )
-from pymc_sgmcmc.run.chains import Run, Stopped
+from pymc_sgmcmc.run.chains import Event, Run, Stopped
 from pymc_sgmcmc.run.collect import collect
 from pymc_sgmcmc.run.engines import engine_of
 from pymc_sgmcmc.run.progress import Progress
@@ -78,79 +79,80 @@ def sample(
     resume: bool = False,
     include_data: bool | None = None,
 ) -> DataTree:
-    r"""Sample as `pm.sample` does, and more: storage, resuming, other ways to run chains.
+    r"""Sample as `pm.sample` does, with storage, resuming and more ways to run chains.
 
-    Arguments that `pm.sample` has too mean the same here, and the result is the same DataTree. For
-    a seed, a chain's draws do not depend on how many chains there are, nor on where they run; they
-    are those of ``pm.sample(step=...)`` from the same start.
+    Arguments that `pm.sample` also has mean the same here, and the result is the same DataTree. For
+    a given seed, a chain's draws do not depend on how many chains there are, nor on where they run;
+    they are those of ``pm.sample(step=...)`` from the same starting point.
 
     Parameters
     ----------
     draws : int, default 1000
         Draws to keep for each chain. A draw is `thin` updates of the step.
     tune : int, optional
-        Draws before those, not kept; default: what the step says (500 for the minibatch steps).
+        Draws of burn-in before those, discarded; default: the step's own (500 for minibatch steps).
     chains : int, default 4
         Independent chains.
     cores : int, optional
-        Processes of ``chain_method="parallel"``; default: as many as there are, at most 4.
+        Processes of ``chain_method="parallel"``; default: the number of cores, at most 4.
     random_seed : int, array_like of int or numpy.random.Generator, optional
         Seed of all chains.
     progressbar : bool or str, default True
-        As in `pm.sample`: ``"combined"``, ``"split"``, with ``"+stats"``. More than 16 chains share
-        one bar.
+        As in `pm.sample`: ``"combined"`` or ``"split"``, optionally with ``"+stats"``. More than 16
+        chains share one bar.
     progressbar_theme : rich.theme.Theme, optional
         Colours of the bar.
     quiet : bool, default False
         No messages, no bar.
     step : step or list of steps
-        Minibatch steps, alone or beside PyMC's. PyMC chooses steps for variables that have none.
+        Minibatch steps, alone or with PyMC's own. PyMC chooses steps for variables that have none.
     var_names : list of str, optional
-        Variables to record. Default: all free variables and deterministics, but for deterministics
-        that have a number for each row of the data, which a message names.
+        Variables to record. Default: all free variables and deterministics, except deterministics
+        with one number per row of the data, which a message names.
     initvals : dict or list of dict, optional
-        Starts by variable, for all chains or one dict for each; a value may be an array,
+        Initial values by variable, for all chains or one dict per chain; a value may be an array,
         ``"prior"`` or ``"support_point"``.
     init : {"jitter", "point"}, default "jitter"
-        "jitter" moves variables that have no initial value (in the model or in ``initvals``) by
-        uniform numbers in [-1, 1] on the unconstrained scale, other ones for each chain, as
-        PyMC's NUTS does, so that R-hat can see chains that do not mix. "point" starts all at the
-        same point, as `pm.sample` does with explicit steps.
+        "jitter" adds uniform random numbers in [-1, 1], on the unconstrained scale and different
+        for each chain, to variables that have no initial value (in the model or in ``initvals``).
+        PyMC does so for NUTS, so that R-hat can detect chains that do not mix. "point" starts all
+        chains at the same point, as `pm.sample` does with explicit steps.
     trace : ZarrStore, str or pathlib.Path, optional
-        Keep draws on disk as they come, with the state of the sampler: see `ZarrStore`. A path
-        makes a store there.
+        Write draws to disk as they are made, with the state of the sampler: see `ZarrStore`. For a
+        path, a store is created there.
     discard_tuned_samples : bool, default True
         False adds the groups ``warmup_posterior`` and ``warmup_sample_stats``.
     compute_convergence_checks : bool, default True
-        Log R-hat and effective sample sizes that are bad. In large models they are computed for
-        evenly spaced elements only, which a message says.
+        Log a warning about large R-hat and small effective sample sizes. In large models they are
+        computed for evenly spaced elements only, and a message says so.
     keep_warning_stat : bool, default False
-        Keep the statistic "warning"; such a result cannot be saved. A store has none.
+        Keep the statistic "warning"; such a result cannot be saved. A store does not have it.
     idata_kwargs : dict, optional
         For `pymc.to_inference_data`.
     callback : callable, optional
         Called as ``callback(trace=..., draw=...)`` after each draw, in this process. It may raise
         `KeyboardInterrupt` to end the run with the draws so far.
     mp_ctx : str or multiprocessing context, optional
-        How processes start. Default: the system's way, but "forkserver" with JAX.
+        How processes start. Default: that of the system, but "forkserver" with JAX.
     blas_cores : int, "auto" or None, default "auto"
-        Threads of BLAS, over all processes; "auto": one a core.
+        Total number of BLAS threads of all processes; "auto": one per core.
     model : pymc.Model, optional
         Default: the model on the context stack.
     compile_kwargs : dict, optional
-        For steps that PyMC chooses; a step that exists has its own.
+        For steps that PyMC chooses; a step that you made has its own.
     chain_method : {"sequential", "parallel", "vectorized", "dask"}, optional
-        One chain after another in this process, side by side in processes, all chains in one
-        compiled call (a step for all variables, compiled for JAX or numba), or as tasks of a Dask
-        cluster. The default suits backend, device and cores; a message says which it is.
+        Run chains in turns in this process, side by side in processes, all in one compiled call
+        (requires one step for all variables, compiled for JAX or numba), or as tasks of a Dask
+        cluster. The default depends on the backend, device and cores; a message says which it is.
     client : distributed.Client, optional
         For ``chain_method="dask"``; default: the current client. With a ``trace`` in a folder that
-        all workers see, the chains of a lost worker go on from their checkpoints on another.
+        all workers can reach, another worker resumes the chains of a lost one from their
+        checkpoints.
     resume : bool, default False
-        Go on with the run that ``trace`` holds, exactly as if it had never stopped. With more
-        ``draws`` than before a finished run is made longer.
+        Continue the run in ``trace``, exactly as if it had never stopped. With more ``draws`` than
+        before, a finished run is extended.
     include_data : bool, optional
-        Copy the model's data into the result. Default: where it is less than 50 MB.
+        Copy the model's data into the result. Default: if it takes less than 50 MB.
 
     Returns
     -------
@@ -160,16 +162,16 @@ def sample(
     Raises
     ------
     ValueError
-        For arguments that cannot be, before anything is compiled.
+        For invalid arguments, before anything is compiled.
     pymc.exceptions.SamplingError
-        If no chain got beyond tuning.
+        If no chain got past tuning.
 
     Notes
     -----
-    A chain with a non-finite update stops: its message names the variable, the update and what to
-    do. The other chains go on. Where chains have different lengths in the end, they are cut or left
-    out so that the most draws are kept. Ctrl-C ends the run and returns the draws so far. After any
-    other exception they are in its attribute ``idata``.
+    A chain with a non-finite update stops: a message names the variable, the update and the remedy.
+    The other chains continue. If the chains end up with different lengths, they are cut to a common
+    length or left out, whichever keeps more draws. Ctrl-C ends the run and returns the draws so
+    far. Any other exception has them in its attribute ``idata``.
 
     Examples
     --------
@@ -184,10 +186,25 @@ def sample(
     """
     model = sampled_model(modelcontext(model), step)
     draws, tune, chains = checked_numbers(draws, tune, chains)
+    checked_cores(cores, blas_cores)
+    switches = {
+        "quiet": quiet,
+        "discard_tuned_samples": discard_tuned_samples,
+        "compute_convergence_checks": compute_convergence_checks,
+        "keep_warning_stat": keep_warning_stat,
+        "resume": resume,
+    }
+    for name, value in switches.items():
+        true_or_false(name, value)
+    if include_data is not None:
+        true_or_false("include_data", include_data)
     check_names(model, var_names, "var_names")
     check_starts(model, initvals, init, chains)
-    if random_seed is not None and np.isscalar(random_seed) and random_seed == -1:
-        raise ValueError("random_seed=-1 is not allowed. Pass None for a random one.")
+    if isinstance(random_seed, bool) or (np.isscalar(random_seed) and random_seed == -1):
+        raise ValueError(
+            f"random_seed={random_seed} is not allowed: pass another integer, or None for a random "
+            "seed."
+        )
     store = store_of(trace, resume)
     if store is not None:
         store.check(resume)
@@ -253,27 +270,27 @@ def sample_from_init(
     include_data: bool | None = None,
     seed: Any = None,
 ) -> DataTree:
-    """Sample with everything settled: one start and one generator a chain.
+    """Sample with everything prepared: one starting point and one generator per chain.
 
-    The arguments are those of PyMC's coming interface for external samplers, then those that are
-    this package's own.
+    The arguments are those of PyMC's planned interface for external samplers, followed by this
+    package's own.
 
     Parameters
     ----------
     model : pymc.Model
-        The model that is sampled: ``step.model`` where latent variables are integrated out.
+        The sampled model: ``step.model`` if latent variables are integrated out.
     step : step
-        One for all variables: a minibatch step, or a `CompoundStep`.
+        One step for all variables: a minibatch step, or a `CompoundStep`.
     draws, tune, chains : int
-        Draws to keep, draws before them, and chains.
+        Numbers of draws to keep, of burn-in draws before them, and of chains.
     initvals : list of dict
-        Starts of the chains, by value variable, on the unconstrained scale.
+        Starting points of the chains, by value variable, on the unconstrained scale.
     random_seed : list of RandomGeneratorState
         States of the chains' generators, from `pymc.util.get_state_from_generator`.
     trace : ZarrStore, str or pathlib.Path, optional
         As for `sample`.
     seed : optional
-        What a store records as the seed of the run.
+        The seed of the run, for a store to record.
     cores, progressbar, progressbar_theme, discard_tuned_samples, keep_warning_stat : optional
         As for `sample`.
     var_names, idata_kwargs, compute_convergence_checks, resume, callback, mp_ctx : optional
@@ -291,7 +308,7 @@ def sample_from_init(
     ValueError
         For a ``chain_method`` that the step cannot run with, or a ``trace`` of another run.
     pymc.exceptions.SamplingError
-        If no chain got beyond tuning.
+        If no chain got past tuning.
 
     Examples
     --------
@@ -312,7 +329,7 @@ def sample_from_init(
     """
     idata_kwargs = dict(idata_kwargs or {})
     store = store_of(trace, resume)
-    cores = min(4, n_cores()) if cores is None else cores
+    cores = checked_cores(cores, blas_cores)
     run = Run(
         model=model,
         step=step,
@@ -346,14 +363,34 @@ def sample_from_init(
         idata_kwargs=idata_kwargs,
         settings=settings,
     )
-    memory = None
+    progress = Progress(step, chains, draws, tune, progressbar, progressbar_theme)
+    try:
+        tree = _advanced(run, engine, convert, progress, callback)
+    finally:
+        if store is not None:
+            store.release()
+    _log.info(summary(run, tree))
+    if compute_convergence_checks:
+        check_convergence(tree, model)
+    return tree
+
+
+def _advanced(
+    run: Run,
+    engine: Generator[Event],
+    convert: Callable[..., DataTree],
+    progress: Progress,
+    callback: Callable | None,
+) -> DataTree:
+    """Advance all chains with the engine and return the draws."""
+    store, memory = run.store, None
     if store is None:
         memory = Memory(run)
     else:
         example = convert(Memory.example(run), seconds=0.0)
         for message in store.begin(run, example):
             _log.warning(message)
-        if min(store.n_draws) >= draws:
+        if min(store.n_draws) >= run.draws:
             engine.close()
     began = time.perf_counter()
 
@@ -361,16 +398,14 @@ def sample_from_init(
         seconds = time.perf_counter() - began
         if memory is not None:
             return convert(memory, seconds=seconds)
-        assert store is not None
         with suppress(OSError):  # a full disk can be read
             store.add_seconds(seconds)
         return store.to_datatree()
 
     stops: list[Stopped] = []
-    progress = Progress(step, chains, draws, tune, progressbar, progressbar_theme)
     try:
         with closing(engine):
-            # The bar has a thread, and no process should be forked beside one.
+            # The progress bar has a thread, and a process should not be forked while threads run.
             first = [event for event in [next(engine, None)] if event is not None]
             with progress:
                 collect(itertools.chain(first, engine), memory, progress, callback, run, stops)
@@ -380,12 +415,8 @@ def sample_from_init(
         salvage(error, result)
         raise
     try:
-        tree = result()
+        return result()
     except SamplingError as error:
         if not stops:
             raise
         raise SamplingError(f"{error} {stops[0].message}") from None
-    _log.info(summary(run, tree))
-    if compute_convergence_checks:
-        check_convergence(tree, model)
-    return tree

@@ -11,12 +11,9 @@ from typing import Literal
 
 import numpy as np
 
+from pymc_sgmcmc.argument_checks import as_float, positive_number, real_number
+
 StepSize = float | Callable[[int], float]
-
-
-def _positive(name: str, value: float, remedy: str) -> None:
-    if not (np.isfinite(value) and value > 0):
-        raise ValueError(f"{name} must be a positive finite number, got {value!r}. {remedy}")
 
 
 class Schedule(ABC):
@@ -24,35 +21,35 @@ class Schedule(ABC):
 
     @abstractmethod
     def step_size(self, update: np.ndarray, updates_per_epoch: float) -> np.ndarray:
-        """Step sizes of some updates.
+        """Return the step sizes of the given updates.
 
         Parameters
         ----------
         update : array
-            Update numbers as floats; 0 is a chain's first, tuning included.
+            Update numbers as floats; 0 is the first update of a chain, tuning included.
         updates_per_epoch : float
-            Updates in a pass over the data, N / n; 1 without minibatches.
+            Updates per pass over the data, N / n; 1 without minibatches.
 
         Returns
         -------
         array
-            Of the same shape, in the sampler's own unit.
+            Of the same shape, in the unit of the sampler's step size.
         """
 
     def __call__(self, update, updates_per_epoch: float = 1.0):
-        """Step size at an update number or at an array of them."""
+        """Return the step size at an update number or an array of them."""
         return self.step_size(np.asarray(update, dtype=float), updates_per_epoch)
 
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """The same step size at every update (what a plain number means)."""
+    """The same step size at every update; a plain number means this."""
 
     value: float
 
     def __post_init__(self):
-        remedy = "Start small, at 1e-4 say, and double it while no update becomes non-finite."
-        _positive("step_size", self.value, remedy)
+        remedy = "Start small, for example at 1e-4, and double it until updates become non-finite."
+        positive_number("step_size", self.value, remedy)
 
     def step_size(self, update, updates_per_epoch):
         return np.full_like(update, self.value)
@@ -91,7 +88,7 @@ class PolynomialDecay(Schedule):
     def __post_init__(self):
         for name in "abc":
             remedy = "For example: PolynomialDecay(a=0.01, b=1000, c=0.33)."
-            _positive(f"PolynomialDecay({name}=)", getattr(self, name), remedy)
+            positive_number(f"PolynomialDecay({name}=)", getattr(self, name), remedy)
 
     def step_size(self, update, updates_per_epoch):
         return self.a * (self.b + update) ** -self.c
@@ -131,12 +128,12 @@ class BlockDecay(Schedule):
 
     def __post_init__(self):
         remedy = "For example: BlockDecay(initial=0.01, every=10, factor=0.5)."
-        _positive("BlockDecay(initial=)", self.initial, remedy)
-        _positive("BlockDecay(every=)", self.every, remedy)
+        positive_number("BlockDecay(initial=)", self.initial, remedy)
+        positive_number("BlockDecay(every=)", self.every, remedy)
         if self.unit not in ("epochs", "updates"):
             raise ValueError(f"BlockDecay(unit=) must be 'epochs' or 'updates', got {self.unit!r}.")
-        if not 0 < self.factor <= 1:
-            raise ValueError(f"BlockDecay(factor=) must lie in (0, 1], got {self.factor!r}.")
+        fraction = "a number in (0, 1]"
+        real_number("BlockDecay(factor=)", self.factor, fraction, lambda x: 0 < x <= 1, remedy)
 
     def step_size(self, update, updates_per_epoch):
         block = self.every * (updates_per_epoch if self.unit == "epochs" else 1.0)
@@ -154,7 +151,7 @@ class Cyclical(Schedule):
     period : int
         Length of a cycle in updates, at least 1.
     floor : float, default 0
-        Fraction of ``initial`` below which no step falls, in [0, 1).
+        Smallest step size as a fraction of ``initial``, in [0, 1).
 
     Raises
     ------
@@ -178,11 +175,11 @@ class Cyclical(Schedule):
 
     def __post_init__(self):
         remedy = "For example: Cyclical(initial=0.01, period=1000)."
-        _positive("Cyclical(initial=)", self.initial, remedy)
-        if not self.period >= 1:
-            raise ValueError(f"Cyclical(period=) must be at least 1 update, got {self.period!r}.")
-        if not 0 <= self.floor < 1:
-            raise ValueError(f"Cyclical(floor=) must lie in [0, 1), got {self.floor!r}.")
+        positive_number("Cyclical(initial=)", self.initial, remedy)
+        length = "a finite number of updates, at least 1"
+        real_number("Cyclical(period=)", self.period, length, lambda x: 1 <= x < np.inf, remedy)
+        fraction = "a number in [0, 1)"
+        real_number("Cyclical(floor=)", self.floor, fraction, lambda x: 0 <= x < 1, remedy)
 
     def step_size(self, update, updates_per_epoch):
         position = np.mod(update, self.period) / self.period
@@ -190,7 +187,7 @@ class Cyclical(Schedule):
 
 
 @dataclass(frozen=True)
-class Custom(Schedule):
+class CallableSchedule(Schedule):
     """Any callable of the update number."""
 
     function: Callable[[int], float]
@@ -205,14 +202,13 @@ def as_schedule(step_size: StepSize) -> Schedule:
     if isinstance(step_size, Schedule):
         return step_size
     if callable(step_size):
-        return Custom(step_size)
-    try:
-        value = float(step_size)
-    except (TypeError, ValueError):
+        return CallableSchedule(step_size)
+    value = as_float(step_size)
+    if value is None:
         raise TypeError(
             "step_size must be a number, a schedule or a callable of the update number, "
             f"got {step_size!r}."
-        ) from None
+        )
     return Constant(value)
 
 

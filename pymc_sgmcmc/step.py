@@ -1,6 +1,6 @@
-"""PyMC's step: seeds, points, statistics and saved state. It knows no equation."""
+"""PyMC's step: seeds, points, statistics and saved state. It contains no equations of a sampler."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple
@@ -15,8 +15,9 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_sgmcmc.algorithm import Algorithm
-from pymc_sgmcmc.batches.data_sources import StreamedData
+from pymc_sgmcmc.argument_checks import true_or_false, whole_number
 from pymc_sgmcmc.backends.interrupts import hear_interrupts
+from pymc_sgmcmc.batches.data_sources import StreamedData
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.docstrings import describe
 from pymc_sgmcmc.gradients.source import gradient_source, warn_of_cut_integers
@@ -42,17 +43,18 @@ class SGMCMCStep(BlockedStep):
 
     A subclass gives `name` and `algorithm_class`; the fields of the latter become keyword
     arguments. In its docstring ``{common}`` stands for the parameters that all samplers share,
-    ``{batches}`` for those that are about batches and draws, ``{raises}`` for the errors.
+    ``{batches}`` for those about batches and draws, ``{raises}`` for the errors, ``{equations}``
+    for the module docstring after its first line.
 
-    What chains share is in `kernel`, the chain under way in `chain`.
+    `kernel` has what the chains share, `chain` is the current chain.
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
     step_size_names: tuple[str, ...] = ("step_size",)
-    """Names of the statistics that hold an update's step sizes."""
+    """Names of the statistics that record step sizes."""
     default_blocked = True
     default_tune_steps = 500
-    # PyMC has no public name for what a step overrides: this, and the progress bar's two methods.
+    # What a step overrides has no public name in PyMC: this, and the two progress-bar methods.
     _state_class = SGMCMCState
 
     def __init_subclass__(cls, **kwargs):
@@ -79,12 +81,15 @@ class SGMCMCStep(BlockedStep):
         blocked: bool = True,
         **hyperparameters,
     ):
-        schedule = as_schedule(step_size)
-        if not isinstance(thin, int | np.integer) or thin < 1:
-            raise ValueError(
-                f"thin={thin!r} must be a whole number of updates a draw, at least 1: pass thin=1 "
-                "to keep every update."
-            )
+        schedule = self.checked_schedule(step_size)
+        thin = _checked_thin(thin)
+        replacement = true_or_false("replacement", replacement)
+        self_check = true_or_false("self_check", self_check)
+        blocked = true_or_false("blocked", blocked)
+        _check_latents(latents)
+        if not isinstance(compile_kwargs, Mapping | None):
+            example = "{'mode': 'JAX'}"
+            raise ValueError(f"compile_kwargs={compile_kwargs!r} must be a dict such as {example}.")
         self.batch_size = batch_size
         self.latents = latents
         self.blocked = blocked
@@ -112,7 +117,7 @@ class SGMCMCStep(BlockedStep):
             self.source,
             self.algorithm,
             schedule,
-            int(thin),
+            thin,
             replacement,
             dict(compile_kwargs or {}),
         )
@@ -126,7 +131,7 @@ class SGMCMCStep(BlockedStep):
 
     @classmethod
     def on(cls, vars, *, step_size: StepSize, **hyperparameters) -> Group:
-        """Name the variables that this sampler moves in a step of several samplers, `Groups`.
+        """Assign variables to this sampler in `Groups`, a step of several samplers.
 
         Parameters
         ----------
@@ -135,12 +140,12 @@ class SGMCMCStep(BlockedStep):
         step_size : float, Schedule or callable
             As for the class.
         **hyperparameters
-            The sampler's own; what is about batches and draws goes to `Groups`.
+            The sampler's own; arguments about batches and draws go to `Groups`.
 
         Returns
         -------
         Group
-            For the list that `Groups` takes, which checks it.
+            An entry of the list for `Groups`, which checks it.
 
         Examples
         --------
@@ -156,14 +161,14 @@ class SGMCMCStep(BlockedStep):
     def bind(cls, model: Model, vars: list, hyperparameters: dict[str, Any]) -> Algorithm:
         """Make the algorithm for these value variables of a model.
 
-        A sampler that needs something of the model overrides it (`SGRLD`).
+        A sampler that needs information from the model overrides this (`SGRLD`).
 
         Parameters
         ----------
         model : pymc.Model
-            The model that is sampled, without latent variables.
+            The sampled model, without latent variables.
         vars : list of value variables
-            Those to move, all continuous.
+            The variables to sample, all continuous.
         hyperparameters : dict
             The sampler's own arguments, by name.
 
@@ -182,8 +187,8 @@ class SGMCMCStep(BlockedStep):
         own = [f.name for f in fields(cls.algorithm_class)]
         for name in hyperparameters.keys() - set(own):
             raise TypeError(
-                f"{cls.__name__} has no argument '{name}'. Its own are: "
-                f"{', '.join(own) or 'none'}; see help({cls.__name__}) for the shared ones."
+                f"{cls.__name__} has no argument '{name}'. Its hyperparameters are: "
+                f"{', '.join(own) or 'none'}; see help({cls.__name__}) for its other arguments."
             )
         return cls.algorithm_class(**hyperparameters)
 
@@ -201,29 +206,29 @@ class SGMCMCStep(BlockedStep):
 
     @staticmethod
     def competence(var, has_grad):
-        """Never chosen by itself: the step size is the user's to choose."""
+        """Never assigned automatically: the user has to choose the step size."""
         return Competence.INCOMPATIBLE
 
     # ---- one chain -------------------------------------------------------------------------
 
     def setup_chain(self, rng: RandomGenerator, tune: int, draws: int) -> None:
-        """Begin a chain: fresh momentum, batches and noise from ``rng``, the data as it is now.
+        """Begin a chain: new momentum, batches and noise from ``rng``, and the current data.
 
         Parameters
         ----------
         rng : int or numpy.random.Generator
-            The chain's own.
+            The chain's own generator.
         tune : int
-            Draws of burn-in, which only warnings need to know.
+            Draws of burn-in; only warnings use it.
         draws : int
-            Draws after those; not used.
+            Draws after burn-in; not used.
 
         Raises
         ------
         RuntimeError
             For a JAX step in a forked process.
         ValueError
-            If the data no longer fits: too few rows for a batch, or a NaN.
+            If the data is no longer valid: too few rows for a batch, or a NaN.
         """
         super().setup_chain(rng, tune, draws)
         hear_interrupts()
@@ -231,19 +236,19 @@ class SGMCMCStep(BlockedStep):
         self.chain = Chain(self.kernel, self.rng, tune, fetch_ahead=True)
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
-        """Run ``thin`` updates from a point; one compiled call, or several of half a second.
+        """Run ``thin`` updates from a point, in one compiled call or several of half a second.
 
         Parameters
         ----------
         point : dict of arrays
-            By value variable; those that the step does not move are held.
+            By value variable; those that the step does not sample stay fixed.
 
         Returns
         -------
         point : dict of arrays
-            A new one; the last finite one where an update was not finite.
+            The new point; the last finite one if an update was not finite.
         stats : list of dict
-            One entry, the statistics of this draw, the warning among them.
+            One entry: the statistics of this draw, including a warning.
 
         Raises
         ------
@@ -263,38 +268,59 @@ class SGMCMCStep(BlockedStep):
         }
         return {**point, **drawn.moved}, [stats]
 
-    # ---- what the chain and the kernel hold ------------------------------------------------
+    # ---- attributes of the chain and the kernel --------------------------------------------
 
     @property
     def thin(self) -> int:
-        """Updates of a draw."""
+        """Updates per draw."""
         return self.kernel.thin
 
     @thin.setter
     def thin(self, thin: int) -> None:
-        self.kernel.thin = thin
+        self.kernel.thin = _checked_thin(thin)
 
     @property
     def schedule(self) -> Schedule:
-        """Step sizes by the number of the update."""
+        """Step size by update number; can be set to anything that ``step_size`` accepts."""
         return self.kernel.schedule
 
     @schedule.setter
-    def schedule(self, schedule: Schedule) -> None:
-        self.kernel.schedule = schedule
+    def schedule(self, step_size: StepSize) -> None:
+        self.kernel.schedule = self.checked_schedule(step_size)
+
+    def checked_schedule(self, step_size: StepSize) -> Schedule:
+        """Return the schedule for a step size, or raise an error.
+
+        Parameters
+        ----------
+        step_size : float, Schedule or callable
+            As for the class.
+
+        Returns
+        -------
+        Schedule
+
+        Raises
+        ------
+        TypeError
+            If it is not a number, schedule or callable.
+        ValueError
+            For a number that is not positive and finite.
+        """
+        return as_schedule(step_size)
 
     @property
     def replacement(self) -> bool:
-        """Whether rows are drawn independently, from the next chain on."""
+        """Whether rows are drawn independently; a change takes effect with the next chain."""
         return self.kernel.replacement
 
     @replacement.setter
     def replacement(self, replacement: bool) -> None:
-        self.kernel.replacement = replacement
+        self.kernel.replacement = true_or_false("replacement", replacement)
 
     @property
     def n_updates(self) -> int:
-        """Updates of the chain so far."""
+        """Number of updates of the chain so far."""
         return self.chain.n_updates
 
     @property
@@ -304,7 +330,7 @@ class SGMCMCStep(BlockedStep):
 
     @property
     def sampling_state(self) -> SGMCMCState:
-        """All that the next draws depend on, besides the point."""
+        """Everything that the next draws depend on, except the point."""
         return self.chain.sampling_state
 
     @sampling_state.setter
@@ -313,8 +339,8 @@ class SGMCMCStep(BlockedStep):
         self.rng = self.chain.rng
 
     def __getstate__(self):
-        # `setup_chain` (or, in the middle of a chain, __setstate__) makes the chain again in the
-        # other process. A copy in this one has a kernel of its own.
+        # `setup_chain` (or, in the middle of a chain, __setstate__) recreates the chain in the
+        # other process. A copy in this process has a kernel of its own.
         kept = {k: v for k, v in self.__dict__.items() if k != "chain"}
         return kept | {"kernel": copy(self.kernel), "saved_sampling_state": self.sampling_state}
 
@@ -349,10 +375,26 @@ class SGMCMCStep(BlockedStep):
         return (update,)
 
 
+def _checked_thin(thin: Any) -> int:
+    remedy = "pass thin=1 to keep every update."
+    return whole_number("thin", thin, 1, unit="updates per draw", remedy=remedy)
+
+
+def _check_latents(latents: Any) -> None:
+    if isinstance(latents, Latents | None):
+        return
+    listed = latents if isinstance(latents, list | tuple) else [latents]
+    names = ", ".join(str(getattr(var, "name", None) or var) for var in listed)
+    raise TypeError(
+        f"latents=[{names}] does not say how to integrate these variables out: pass "
+        "latents=sgm.Gibbs([...]) or latents=sgm.NeuralImportance([...]) with these variables."
+    )
+
+
 def _statistics(
     names: Sequence[str], step_sizes: Sequence[str]
 ) -> dict[str, tuple[type, list | None]]:
-    """Types and shapes of a draw's statistics, the sampler's own ``names`` among them."""
+    """Types and shapes of a draw's statistics, including the sampler's own ``names``."""
     return {
         **{name: (np.float64, []) for name in [*step_sizes, *names]},
         "potential": (np.float64, []),

@@ -1,4 +1,6 @@
-"""Which variables a step moves."""
+"""Which variables a step samples."""
+
+from collections import Counter
 
 import numpy as np
 from pymc.model import Model
@@ -6,7 +8,7 @@ from pymc.util import get_value_vars_from_user_vars
 
 
 def counterparts(model: Model, smaller: Model, vars) -> list | None:
-    """Variables of a model as those of the model without its latent variables."""
+    """Return the same variables in the model without latent variables."""
     if vars is None:
         return None
     own = {value: smaller.rvs_to_values.get(rv) for rv, value in model.rvs_to_values.items()}
@@ -15,8 +17,8 @@ def counterparts(model: Model, smaller: Model, vars) -> list | None:
         value = own.get(model.rvs_to_values.get(var, var), var)
         if value is None:
             raise ValueError(
-                f"'{var.name}' is one of latents=: it is integrated out, not sampled. Take it out "
-                "of vars or out of latents."
+                f"'{var.name}' is in latents=, so it is integrated out, not sampled. Remove it "
+                "from vars or from latents."
             )
         found.append(value)
     return found
@@ -30,19 +32,24 @@ def continuous(model: Model, vars) -> list:
         vars = list(vars) if isinstance(vars, list | tuple) else [vars]
         known = {*model.free_RVs, *model.value_vars}
         for var in vars:
+            if isinstance(var, str):
+                raise ValueError(f"vars: '{var}' is a name. Pass the variable: model['{var}'].")
             if var not in known:
                 names = ", ".join(f"'{rv.name}'" for rv in model.free_RVs)
                 raise ValueError(
                     f"{getattr(var, 'name', None) or var!r} is not a free variable of the model. "
-                    f"It has: {names}."
+                    f"Its free variables are: {names}."
                 )
         chosen = get_value_vars_from_user_vars(vars, model)
+        for var, count in Counter(chosen).items():
+            if count > 1:
+                raise ValueError(f"vars lists '{var.name}' {count} times: list it once.")
     for var in chosen:
         if not np.issubdtype(np.dtype(var.dtype), np.floating):
             raise ValueError(
-                f"'{var.name}' is discrete ({var.dtype}) and has no gradient. If it has a value "
-                f"for each row of the data, integrate it out: latents=sgm.Gibbs(['{var.name}']). "
-                "Else leave it to another step: name the continuous variables, as in "
+                f"'{var.name}' is discrete ({var.dtype}) and has no gradient. If it has one value "
+                f"per row of the data, integrate it out: latents=sgm.Gibbs(['{var.name}']). "
+                "Otherwise give it to another step and name the continuous variables here: "
                 "step=[Sampler([w, b], ...), pm.Metropolis([z])]."
             )
     return chosen

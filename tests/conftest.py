@@ -10,6 +10,36 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+COMPILED_CODE = {"NUMBA": 15.0, "CVM": 10.0}
+"""CPU seconds that a test takes at least on these backends, most of them to compile."""
+
+
+def backend_of(item):
+    """The compilation mode among a test's parameters."""
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    modes = ("JAX", *COMPILED_CODE)
+    return next((v for v in values if isinstance(v, str) and v in modes), None)
+
+
+def pytest_collection_modifyitems(items):
+    """Long tests first, so that none begins when the others are through.
+
+    A test of several backends is quick on JAX, and slow on those that take long to compile.
+    """
+    on_jax = {item.originalname for item in items if backend_of(item) == "JAX"}
+    for item in items:
+        seconds = COMPILED_CODE.get(backend_of(item))
+        if seconds and item.originalname in on_jax:
+            item.add_marker(pytest.mark.slow(seconds))
+    items.sort(key=cpu_seconds, reverse=True)  # a stable order: alike in all processes
+
+
+def cpu_seconds(item) -> float:
+    """What a test's nearest mark says."""
+    mark = item.get_closest_marker("slow")
+    return mark.args[0] if mark else 0.0
+
+
 @pytest.fixture(scope="session", autouse=True)
 def c_compiler():
     """Nothing is compiled to C, here or in processes started from here.
@@ -26,9 +56,7 @@ def c_compiler():
 @pytest.fixture(autouse=True)
 def _c_linker(request, c_compiler):
     """Except for the tests of the C linker."""
-    parameters = request.node.callspec.params.values() if hasattr(request.node, "callspec") else ()
-    with_c = "CVM" in (p for p in parameters if isinstance(p, str))
-    if with_c or request.node.get_closest_marker("c_linker"):
+    if backend_of(request.node) == "CVM" or request.node.get_closest_marker("c_linker"):
         with pytensor.config.change_flags(cxx=c_compiler):
             yield
     else:

@@ -16,7 +16,7 @@ import pymc as pm
 
 import pymc_sgmcmc as sgm
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which a process that has not ended is taken to hang."""
 
 
@@ -55,26 +55,36 @@ def run(model, step, sampler: str, cores: int, draws: int):
         return sgm.sample(step=step, init="point", quiet=True, chain_method=method, **options)
 
 
+def mark_first(step, mark: Path) -> None:
+    """Touch a file when a step is first taken: until then things are compiled."""
+    take = step.step
+
+    def first(point):
+        mark.touch()
+        step.step = take
+        return take(point)
+
+    step.step = first
+
+
 def in_child(work: Callable, report: Path) -> int:
     """Fork a process that hears Ctrl-C and reports what came of it; return its number."""
     pid = os.fork()
     if pid:
         return pid
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    import faulthandler; faulthandler.register(signal.SIGUSR1, file=open("/tmp/nb/fh.txt", "a"))
     try:
         tree = work()
         np.save(report.with_suffix(".npy"), tree.posterior["w"].values)
         said = {"chains": tree.posterior.chain.values.tolist()}
     except BaseException as error:
         said = {"error": f"{type(error).__name__}: {error}"[:300]}
-        import traceback; traceback.print_exception(error, file=open("/tmp/nb/tb.txt", "a"))
     report.write_text(json.dumps(said))
     os._exit(0)
 
 
-def interrupted(work: Callable, report: Path, after: float) -> dict:
-    """Send Ctrl-C to a process ``after`` seconds; return its report and what it took to end.
+def interrupted(step, work: Callable, report: Path, after: float) -> dict:
+    """Send Ctrl-C to a process, so long after its first step; return what it reports.
 
     Returns
     -------
@@ -83,14 +93,22 @@ def interrupted(work: Callable, report: Path, after: float) -> dict:
         Ctrl-C to the end.
     """
     report.unlink(missing_ok=True)
-    pid = in_child(work, report)
+    mark = report.with_suffix(".begun")
+    mark.unlink(missing_ok=True)
+
+    def marked():
+        mark_first(step, mark)
+        return work()
+
+    pid = in_child(marked, report)
+    until = time.monotonic() + PATIENCE
+    while not mark.exists() and time.monotonic() < until:
+        time.sleep(0.01)
     time.sleep(after)
     began = time.monotonic()
     os.kill(pid, signal.SIGINT)
     while os.waitpid(pid, os.WNOHANG) == (0, 0):
         if time.monotonic() - began > PATIENCE:
-            os.kill(pid, signal.SIGUSR1)
-            time.sleep(1)
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             return {"error": "it hung", "seconds": PATIENCE}

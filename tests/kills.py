@@ -172,14 +172,17 @@ def prepared(model, step, path, method="sequential", **options):
     run = replace(run, store=sgm.ZarrStore(path, seconds=0.0))
 
     def go():
-        run.store.begin(run, tree)
-        if method == "sequential":
-            engine = chains.sequential(run)
-        else:
-            engine = processes.parallel(run, 2, processes.context_for("fork", False), 1)
-        for _ in engine:
-            pass
-        return run.store.to_datatree()
+        try:
+            run.store.begin(run, tree)
+            if method == "sequential":
+                engine = chains.sequential(run)
+            else:
+                engine = processes.parallel(run, 2, processes.context_for("fork", False), 1)
+            for _ in engine:
+                pass
+            return run.store.to_datatree()
+        finally:
+            run.store.release()
 
     return go
 

@@ -12,6 +12,7 @@ from kills import same, small_model, small_run, small_step
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.run.cluster import client_of
 
+pytestmark = pytest.mark.slow(30)
 LONG = {"draws": 1500, "tune": 4, "discard_tuned_samples": True}
 
 

@@ -144,10 +144,12 @@ def test_and_back():
 @pytest.mark.parametrize("value", [0, -1.0, np.nan, np.inf])
 def test_learning_rates_are_positive(value):
     with pytest.raises(
-        ValueError, match=rf"eta must be a finite number > 0, got {value}\. .*square"
+        ValueError, match=rf"eta must be a positive finite number, got {value}\. .*square"
     ):
         converter(FromLearningRate, NoseHooverThermostat).from_learning_rate(eta=value, a=0.1)
-    with pytest.raises(ValueError, match=rf"learning_rate must be .* > 0, got {value}\. .*square"):
+    with pytest.raises(
+        ValueError, match=rf"learning_rate must be a positive .*got {value}\..*square"
+    ):
         converter(FromMomentumDecay, HamiltonianEuler).from_momentum_decay(
             learning_rate=value, momentum_decay=0.1
         )
@@ -167,11 +169,11 @@ def test_injected_noise_may_be_zero_but_not_negative():
 @pytest.mark.parametrize("per_datum", [0, -5])
 def test_per_datum_is_a_number_of_rows(per_datum):
     with pytest.raises(
-        ValueError, match=rf"per_datum must be .* > 0, got {per_datum}\. .*number of rows"
+        ValueError, match=rf"per_datum must be a positive .*, got {per_datum}\. .*number of rows"
     ):
         converter(FromMomentumDecay, HamiltonianEuler).from_momentum_decay(
             learning_rate=0.1, momentum_decay=0.1, per_datum=per_datum
         )
     step = converter(FromMomentumDecay, HamiltonianEuler)([], step_size=0.1)
-    with pytest.raises(ValueError, match=rf"per_datum must be .* > 0, got {per_datum}"):
+    with pytest.raises(ValueError, match=rf"per_datum must be a positive .*, got {per_datum}"):
         step.to_momentum_decay(per_datum)

@@ -29,6 +29,7 @@ def python_blocks(path):
     return "".join(program)
 
 
+@pytest.mark.slow(40)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "page",
@@ -57,6 +58,7 @@ def test_pages_run(page, tmp_path, monkeypatch):
         mpl.pyplot.close("all")
 
 
+@pytest.mark.slow(30)
 def test_notebook_runs():
     """With few draws, in a process of its own: it sets PyTensor's float type."""
     notebook = json.loads((ROOT / "examples/a9a_in_a_notebook.ipynb").read_text(encoding="utf-8"))
@@ -84,7 +86,7 @@ def test_public_names_are_documented(name):
     public = getattr(sgm, name)
     doc = inspect.cleandoc(public.__doc__)
     assert doc.splitlines()[0].endswith(".")
-    assert not re.search(r"\{(common|batches|raises)\}", doc), "a placeholder is left"
+    assert not re.search(r"\{(common|batches|raises|equations)\}", doc), "a placeholder is left"
     sections = dict(
         re.findall(r"^([A-Z][a-z]+)\n-+\n(.*?)(?=^[A-Z][a-z]+\n-+\n|\Z)", doc, re.M | re.S)
     )
@@ -116,6 +118,7 @@ def test_links_between_pages_exist():
             assert path.exists() or made_by_script, f"{page.name}: {target}"
 
 
+@pytest.mark.slow(13)
 @pytest.mark.parametrize(("name", "module"), [("SGLD", "sgld"), ("PSGLD", "psgld")])
 def test_a_sampler_is_one_file(name, module, tmp_path):
     """Without its file and its two lines of __init__.py the rest of the package works."""
@@ -164,6 +167,7 @@ def test_imports_run_one_way():
             assert layer[here] <= layer[name], f"{path} imports pymc_sgmcmc.{name}"
 
 
+@pytest.mark.slow(30)
 def test_site_builds_without_warnings(tmp_path):
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
     built = subprocess.run(

@@ -86,7 +86,7 @@ def test_observed_variables_of_different_dims():
 def test_array_with_two_axes_of_the_rows_length():
     with pm.Model() as model:
         w = pm.Normal("w", 0, 1, shape=N)
-        pm.Normal("y", pt.dot(np.eye(N), w), 1, observed=REAL)
+        pm.Normal("y", pt.dot(REAL * REAL[:, None], w), 1, observed=REAL)
     refused(model, rf"\({N}, {N}\)", "pm.Data with dims=", "minibatch_dim=", batch_size=5)
 
 
@@ -138,7 +138,7 @@ def test_rows_drawn_together(rows_of):
 
 def test_rows_drawn_together_without_dims():
     model = observed(lambda mu: pm.MvNormal("y", mu, np.eye(N), observed=REAL))
-    refused(model, "No observation dim", "'y'", "multivariate", "batch_size=None", batch_size=5)
+    refused(model, "'y'", "one draw of its distribution spans", "batch_size=None", batch_size=5)
 
 
 def test_rows_that_depend_on_those_before():
@@ -147,6 +147,26 @@ def test_rows_that_depend_on_those_before():
         model, rf"'y' is not conditionally independent along the dim of length {N}",
         "batch_size=None", "self_check=False", batch_size=5,
     )  # fmt: skip
+
+
+COMBINED = {
+    "a cumulative sum": lambda mu, x: pt.cumsum(mu * x),
+    "a sum or mean": lambda mu, x: mu * (x - x.mean()),
+    "a concatenation": lambda mu, x: pt.concatenate([pt.zeros(2), mu * REAL[:-2]]),
+    "a slice": lambda mu, x: mu * x - x[0],
+    "assigning to some of them of 'mu'": lambda mu, x: pt.set_subtensor(x[3:6], mu),
+    "a matrix product": lambda mu, x: pt.dot(pt.tril(pt.ones((N, N))) ** pt.exp(mu), x),
+}
+
+
+@pytest.mark.parametrize("what", COMBINED)
+def test_what_combines_the_rows_is_named(what):
+    def rows_of(mu):
+        x = pm.Data("x", X[:, 0], dims="obs")
+        pm.Normal("y", COMBINED[what](mu, x), 1, observed=REAL, dims="obs")
+
+    cause = rf"'y' is not conditionally independent along dim 'obs': {what}.* over the rows"
+    refused(observed(rows_of), cause, "Compute it beforehand", "batch_size=None", batch_size=5)
 
 
 # ---- variables -----------------------------------------------------------------------------
@@ -162,7 +182,7 @@ def test_free_variable_for_each_row():
 
 def test_free_variable_for_each_row_without_dims():
     model = observed(lambda mu: pm.Normal("y", pm.Normal("z", mu, 1, shape=N), observed=REAL))
-    refused(model, "'y'", "dims=", "batch_size=None", batch_size=5)
+    refused(model, "'z' has an element for each row", r"latents=sgm.Gibbs\(\['z'\]\)", batch_size=5)
 
 
 def test_discrete_variable():
@@ -201,6 +221,16 @@ def with_minibatch(total_size):
 
 def test_minibatch_without_total_size():
     refused(with_minibatch(None), "'y'", "pm.Minibatch without total_size=", "Pass total_size=")
+
+
+def test_separate_minibatches_in_one_term():
+    """Rows of one beside rows of another: no gradient of anything."""
+
+    def rows_of(mu):
+        x, y = pm.Minibatch(X, batch_size=5), pm.Minibatch(REAL, batch_size=5)
+        pm.Normal("y", mu * x[:, 0], 1, observed=y, total_size=N)
+
+    refused(observed(rows_of), "'y' depends on separate pm.Minibatch calls", "Make one pm.Minib")
 
 
 def test_minibatch_and_batch_size():
@@ -327,5 +357,5 @@ def test_alpha(alpha):
 
 @pytest.mark.parametrize("lam", [0, -1.0, np.nan, np.inf])
 def test_lam(lam):
-    with MODELS["linear"](), pytest.raises(ValueError, match=f"lam must be positive.* {lam!r}"):
+    with MODELS["linear"](), pytest.raises(ValueError, match=f"lam must be a positive.* {lam!r}"):
         sgm.PSGLD(step_size=0.01, lam=lam)

@@ -8,15 +8,11 @@ import pymc as pm
 import pytensor
 import pytest
 from models import MODELS, OPTIONS, N
-from pytensor.compile.mode import Mode
 
 from pymc_sgmcmc.batches.shuffled import Batches
-from pymc_sgmcmc.gradients.arrays import array_value
+from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
 from pymc_sgmcmc.gradients.source import gradient_source
 from pymc_sgmcmc.noise import NoiseStream
-
-PYTHON = Mode(linker="py", optimizer="fast_compile")
-"""Nothing is compiled: these graphs run a few times each."""
 
 
 def random_point(model, seed=1):

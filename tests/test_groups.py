@@ -39,7 +39,7 @@ def grouped(algorithm, *positions):
 
 # ---- the update ----------------------------------------------------------------------------
 
-TWO_GRADIENTS = type("TwoGradients", (MultivariateThermostatSymmetric,), {"word": "OBABO"})
+TWO_GRADIENTS = type("TwoGradients", (MultivariateThermostatSymmetric,), {"splitting": "OBABO"})
 ALGORITHMS = [
     *(
         s.step.algorithm_class(**s.noisy_settings)
@@ -138,7 +138,7 @@ def test_different_numbers_of_gradients_are_refused():
         Member("two", TWO_GRADIENTS(), (2,), 1),
     )
     theta = [np.zeros(shape) for shape in SHAPES]
-    with pytest.raises(ValueError, match=r"equally many gradients: \{'one': 1, 'two': 2\}"):
+    with pytest.raises(ValueError, match=r"they evaluate \{'one': 1, 'two': 2\}"):
         OneUpdate(Grouped(members), theta, log_likelihood)
 
 
@@ -354,7 +354,7 @@ def test_caution_is_the_members(regression):
     absorbed = calm | {"msgnht_s_2_thermostat": 9.0}
     assert step.algorithm.caution(calm, 4, shuffled=True) is None
     message = step.algorithm.caution(absorbed, 4, shuffled=True)
-    assert message.startswith("MSGNHT_S_2: the thermostat (9)")
+    assert message.startswith("MSGNHT_S_2: minibatch noise has raised the thermostat (9)")
 
 
 # ---- refusals ------------------------------------------------------------------------------
@@ -363,10 +363,10 @@ def test_caution_is_the_members(regression):
 @pytest.mark.parametrize(
     ("groups", "options", "error", "message"),
     [
-        ([], {}, ValueError, "at least one group"),
+        ([], {}, ValueError, "has no group"),
         ([sgm.SGLD], {}, TypeError, r"groups such as MSGNHT_S.on\(\[w\], step_size=0.01\), got"),
         ([("w", sgm.SGLD), ("b", sgm.SGLD), ("w", sgm.SGLD)], {}, ValueError, "'w' is in 2 groups"),
-        ([("w", sgm.SGRLD)], {}, ValueError, "'w' is none"),
+        ([("w", sgm.SGRLD)], {}, ValueError, "'w' is not one"),
         ([("w", sgm.SGLD)], {"step_size": 0.1}, TypeError, "Give 'step_size' to each group"),
         ([("w", sgm.SGLD)], {"friction": 1.0}, TypeError, "Groups has no argument 'friction'"),
         ([("w", sgm.SGLD, {"friction": 1.0})], {}, TypeError, "SGLD has no argument 'friction'"),

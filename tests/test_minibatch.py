@@ -112,7 +112,8 @@ def test_self_check_refuses_a_potential_that_is_no_sum():
     with pm.Model(coords={"obs": range(N)}) as model:
         mu = pm.Normal("mu")
         pm.Normal("y", mu, 1, observed=REAL, dims="obs")
-        pm.Potential("spread", mu * REAL / pt.abs(REAL).sum(), dims="obs")
+        x = pm.Data("x", REAL, dims="obs")
+        pm.Potential("spread", mu * x / pt.abs(x).sum(), dims="obs")
     with pytest.raises(ValueError, match="'spread' is not conditionally independent"):
         gradient_source(model, model.value_vars, batch_size=5)
 

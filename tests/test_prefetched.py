@@ -11,7 +11,7 @@ import pytest
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.batches import prefetched
-from pymc_sgmcmc.batches.prefetched import FetchedBatches, fetching_pays
+from pymc_sgmcmc.batches.prefetched import PrefetchedBatches, prefetching_pays
 from pymc_sgmcmc.batches.shuffled import Batches
 
 N = 1000
@@ -30,7 +30,7 @@ def block_bytes(request, monkeypatch):
 
 @pytest.mark.parametrize("replacement", [False, True])
 def test_rows_are_those_of_the_batches(block_bytes, replacement):
-    stream = FetchedBatches(batches(replacement=replacement), TABLES)
+    stream = PrefetchedBatches(batches(replacement=replacement), TABLES)
     numbers = batches(replacement=replacement)
     for n in CALLS:
         rows, expected = stream.take(n), numbers.take(n).ravel()
@@ -43,14 +43,14 @@ def test_rows_are_those_of_the_batches(block_bytes, replacement):
 def test_state_is_that_of_the_batches(block_bytes, replacement):
     """At any place, so that a run may go on with the one or the other."""
     stream, numbers = (
-        FetchedBatches(batches(replacement=replacement), TABLES),
+        PrefetchedBatches(batches(replacement=replacement), TABLES),
         batches(replacement=replacement),
     )
     for n in CALLS:
         assert stream.state == numbers.state
         stream.take(n)
         numbers.take(n)
-        other = FetchedBatches(batches(9, replacement), TABLES)
+        other = PrefetchedBatches(batches(9, replacement), TABLES)
         other.take(4)
         other.take(4)
         other.state = stream.state
@@ -60,7 +60,7 @@ def test_state_is_that_of_the_batches(block_bytes, replacement):
 
 
 def test_what_is_saved_does_not_move_with_the_stream():
-    stream = FetchedBatches(batches(), TABLES)
+    stream = PrefetchedBatches(batches(), TABLES)
     for n in (5, 5, 5):
         stream.take(n)
     state = stream.state
@@ -79,7 +79,7 @@ class Slow(np.ndarray):
 
 
 def test_rows_are_fetched_while_the_main_thread_works():
-    stream = FetchedBatches(batches(), {"x": TABLES["x"].view(Slow)})
+    stream = PrefetchedBatches(batches(), {"x": TABLES["x"].view(Slow)})
     stream.take(5)
     before = threading.active_count()
     stream.take(5)  # nothing is there yet: waits, and from now on reads ahead
@@ -96,7 +96,7 @@ def test_rows_are_fetched_while_the_main_thread_works():
 def test_calls_of_one_length_get_parts_of_one_block(monkeypatch):
     """Nothing is put together, except where the length has changed."""
     monkeypatch.setattr(prefetched, "BLOCK_BYTES", 10_000)
-    stream, joined = FetchedBatches(batches(), TABLES), []
+    stream, joined = PrefetchedBatches(batches(), TABLES), []
     concatenate = np.concatenate
     monkeypatch.setattr(np, "concatenate", lambda parts: joined.append(1) or concatenate(parts))
     lengths = [3] * 2 + [10] * 40 + [4] * 40
@@ -115,7 +115,7 @@ def test_an_error_of_the_thread_surfaces_and_can_be_retried():
                 raise MemoryError("no room")
             return np.asarray(self).take(*args, **kwargs)
 
-    stream, numbers = FetchedBatches(batches(), {"y": TABLES["y"].view(Unlucky)}), batches()
+    stream, numbers = PrefetchedBatches(batches(), {"y": TABLES["y"].view(Unlucky)}), batches()
     np.testing.assert_array_equal(stream.take(4)["y"], TABLES["y"][numbers.take(4).ravel()])
     with pytest.raises(MemoryError, match="no room"):
         stream.take(4)
@@ -182,11 +182,11 @@ def test_fetching_ahead_changes_no_draw(kind, mode, monkeypatch):
     step, start = step_of(model, kind, mode), model.initial_point()
     expected, streams = draws(step, start)
     assert streams == [Batches]  # a small table
-    monkeypatch.setattr(prefetched, "LARGE", 1)
+    monkeypatch.setattr(prefetched, "MIN_TABLE_BYTES", 1)
     monkeypatch.setattr(prefetched, "n_cores", lambda: 2)
     monkeypatch.setattr(prefetched, "BLOCK_BYTES", 10_000)
     fetched_ahead, streams = draws(step, start)
-    assert streams == [FetchedBatches]
+    assert streams == [PrefetchedBatches]
     np.testing.assert_array_equal(fetched_ahead, expected)
 
 
@@ -195,7 +195,7 @@ def test_what_cannot_be_fetched_is_looked_up(kind, monkeypatch):
     model = model_of(kind)
     step, start = step_of(model, kind, "NUMBA"), model.initial_point()
     expected, _ = draws(step, start)
-    monkeypatch.setattr(prefetched, "LARGE", 1)
+    monkeypatch.setattr(prefetched, "MIN_TABLE_BYTES", 1)
     monkeypatch.setattr(prefetched, "n_cores", lambda: 2)
     looked_up, streams = draws(step, start)
     assert streams == [Batches]
@@ -204,15 +204,15 @@ def test_what_cannot_be_fetched_is_looked_up(kind, monkeypatch):
 
 def test_where_fetching_pays(monkeypatch):
     rows = {"x": np.zeros((10, 4)), "y": np.zeros(10)}
-    assert not fetching_pays({})
-    assert not fetching_pays(rows)
-    monkeypatch.setattr(prefetched, "LARGE", 400)
-    assert fetching_pays(rows) == (n_cores() > 1)
+    assert not prefetching_pays({})
+    assert not prefetching_pays(rows)
+    monkeypatch.setattr(prefetched, "MIN_TABLE_BYTES", 400)
+    assert prefetching_pays(rows) == (n_cores() > 1)
     monkeypatch.setattr(prefetched, "n_cores", lambda: 2)
-    assert fetching_pays(rows)
-    assert not fetching_pays({"x": np.zeros((10, 40))})  # long rows
+    assert prefetching_pays(rows)
+    assert not prefetching_pays({"x": np.zeros((10, 40))})  # long rows
     monkeypatch.setattr(prefetched, "n_cores", lambda: 1)
-    assert not fetching_pays(rows)
+    assert not prefetching_pays(rows)
     monkeypatch.setattr(prefetched, "n_cores", lambda: 2)
     monkeypatch.setattr(multiprocessing, "parent_process", object)  # as in a worker
-    assert not fetching_pays(rows)
+    assert not prefetching_pays(rows)

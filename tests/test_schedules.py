@@ -69,7 +69,7 @@ def test_callable_is_given_plain_update_numbers():
     [
         (
             lambda: as_schedule(0),
-            r"step_size must be a positive finite number, got 0\.0\. Start small, at 1e-4",
+            r"step_size must be a positive finite number, got 0\.0\. Start small, for example",
         ),
         (lambda: as_schedule(-1), r"step_size .* positive .* got -1"),
         (lambda: as_schedule(np.nan), r"step_size .* positive .* got nan"),
@@ -94,7 +94,7 @@ def test_callable_is_given_plain_update_numbers():
             r"Cyclical\(initial=\) .* got 0\.0\. .* Cyclical\(initial=0\.01",
         ),
         (lambda: Cyclical(0.1, np.nan), r"Cyclical\(period=\) .* got nan"),
-        (lambda: Cyclical(0.1, 0), r"Cyclical\(period=\) must be at least 1 update, got 0"),
+        (lambda: Cyclical(0.1, 0), r"Cyclical\(period=\) must be .*, at least 1, got 0"),
         (lambda: Cyclical(0.1, 3, floor=1.0), r"Cyclical\(floor=\).*\[0, 1\).*1.0"),
     ],
 )

@@ -9,17 +9,29 @@ import pytest
 from pytensor.compile.mode import Mode
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.samplers.splitting import Phase, elementwise, held, integrate, shared
+from pymc_sgmcmc.samplers.splitting import (
+    EULER,
+    LETTERS,
+    MOMENTUM_FIRST,
+    SYMMETRIC,
+    Phase,
+    elementwise,
+    fixed_friction,
+    integrate,
+    shared,
+)
 from tests.samplers import UNCONSTRAINED, OneUpdate
 
 PYTHON = Mode(linker="py", optimizer=None)
 
 
-def after(word, *, h=0.1, theta=1.0, p=2.0, xi=3.0, diffusion=5.0, z=0.5, thermostat=elementwise):
-    """Theta, p and xi after a word, with the force -4 theta and the same noise z at each O."""
+def after(
+    splitting, *, h=0.1, theta=1.0, p=2.0, xi=3.0, diffusion=5.0, z=0.5, thermostat=elementwise
+):
+    """Theta, p and xi after a splitting, with the force -4 theta and the same noise z at each O."""
     phase = Phase([pt.constant([theta])], [pt.constant([p])], [pt.constant([xi])])
     phase = integrate(
-        word,
+        splitting,
         phase,
         pt.constant(h),
         force=lambda theta: [-4.0 * theta[0]],
@@ -53,14 +65,14 @@ def test_letters_share_the_step():
     np.testing.assert_allclose(after("OO")[1], 2 - 0.4 + 2 * np.sqrt(5 * 0.1) * 0.5)
 
 
-def test_words_are_read_from_left_to_right():
+def test_splittings_are_read_from_left_to_right():
     np.testing.assert_allclose(after("XT"), after("TX"))
     assert after("XO")[1] != after("OX")[1]
     np.testing.assert_allclose(after("XO")[1], 2 - 0.1 * 4 * 1.2 + 0.5)
 
 
 def test_held_friction_stays():
-    assert after("TAT", thermostat=held)[2] == 3.0
+    assert after("TAT", thermostat=fixed_friction)[2] == 3.0
 
 
 def test_shared_thermostat_averages_over_all_elements():
@@ -195,3 +207,14 @@ def test_diagnostics_are_named(sampler):
         expected["thermostat"] = np.mean(np.concatenate([np.ravel(a) for a in state["xi"]]))
     assert algorithm.statistics == tuple(expected)
     np.testing.assert_allclose(values, list(expected.values()))
+
+
+@pytest.mark.parametrize("splitting", [EULER, SYMMETRIC, MOMENTUM_FIRST, *LETTERS])
+def test_known_letters(splitting):
+    assert len(after(splitting)) == 3
+
+
+@pytest.mark.parametrize(("splitting", "letter"), [("ABOBa", "a"), ("BAOAB ", " "), ("KAK", "K")])
+def test_unknown_letter_is_named(splitting, letter):
+    with pytest.raises(ValueError, match=f"'{splitting}' has the letter '{letter}'"):
+        after(splitting)

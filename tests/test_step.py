@@ -41,6 +41,7 @@ def sample(model, step, **options):
         return pm.sample(step=step, **options)
 
 
+@pytest.mark.slow(43)
 def test_draws_depend_on_the_seed_alone(regression):
     """Same seed, same draws: whatever cores, number of chains, or earlier use of the step."""
     step = make_step(regression)

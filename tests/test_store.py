@@ -241,6 +241,7 @@ def test_finished_runs_are_only_read(model, step, expected, path, monkeypatch):
     assert same(small_run(model, step, trace=path, resume=True), expected)
 
 
+@pytest.mark.slow(10)
 def test_random_seeds_are_kept(model, step, path, small_chunks):
     """Without a seed, or with a generator, the run goes on with its own."""
     for seed in (None, np.random.default_rng(5)):
@@ -271,17 +272,17 @@ class Broken(Exception):
 
 
 def test_an_error_in_a_draw_leaves_the_store_whole(model, expected, path, small_chunks):
-    broken = [True]
+    fault = path.with_name("fault")  # outside: what a schedule holds is part of the run
 
     def schedule(update):
-        if update == 3 * (TUNE + 6) + 1 and broken[0]:
+        if update == 3 * (TUNE + 6) + 1 and fault.exists():
             raise Broken
         return 0.005
 
     step = small_step(model, step_size=schedule)
     for method in ("sequential", "parallel"):
         shutil.rmtree(path, ignore_errors=True)
-        broken[0] = True
+        fault.touch()
         with pytest.raises((Broken, SamplingError)) as caught:
             small_run(model, step, trace=path, chain_method=method, cores=2)
         assert Broken in (type(caught.value), type(caught.value.__cause__))
@@ -289,7 +290,7 @@ def test_an_error_in_a_draw_leaves_the_store_whole(model, expected, path, small_
         kept = caught.value.idata.posterior.sizes["draw"]
         # side by side, the other chain may not have got as far
         assert kept == 6 if method == "sequential" else 0 < kept <= 6
-        broken[0] = False
+        fault.unlink()
         whole = small_run(model, step, trace=path, resume=True)
         np.testing.assert_array_equal(whole.posterior["w"], expected.posterior["w"])
 
@@ -297,6 +298,7 @@ def test_an_error_in_a_draw_leaves_the_store_whole(model, expected, path, small_
 # ---- kill -9 -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(15)
 def test_killed_at_any_moment_of_writing(model, step, path):
     """Before, in the middle of and after every 101st file that is written or renamed."""
     go = prepared(model, step, path, draws=6, tune=2, chains=1)
@@ -308,6 +310,7 @@ def test_killed_at_any_moment_of_writing(model, step, path):
         assert same(go(), expected), f"killed at moment {k} of {n}"
 
 
+@pytest.mark.slow(12)
 @pytest.mark.parametrize("method", ["sequential", "parallel"])
 def test_killed_at_random_moments(model, step, path, method):
     """SIGKILL, again and again, then through; benchmarks/kills.py does it 50 times.
@@ -332,7 +335,7 @@ def test_killed_at_random_moments(model, step, path, method):
 def test_two_processes_do_not_write_one_chain(model, step, path, monkeypatch):
     small_run(model, step, trace=path, callback=stop_at(TUNE + 2))
     monkeypatch.setattr(lock, "SECONDS_FOR_LOCK", 0.1)
-    held = lock.Lock(path / ".sampler" / "chains_0_0.lock")
+    held = lock.Lock(path / ".sampler" / "chains_0_0.lock", "these chains")
     held.acquire()
     with pytest.raises(RuntimeError, match="another process is still writing"):
         small_run(model, step, trace=path, resume=True)
@@ -395,7 +398,7 @@ def test_nothing_is_overwritten_unasked(model, step, expected, path):
 
 
 def test_bad_options(tmp_path):
-    with pytest.raises(ValueError, match="seconds=-1"):
+    with pytest.raises(ValueError, match=r"seconds must be .* got -1"):
         sgm.ZarrStore(tmp_path, seconds=-1)
     with pytest.raises(ValueError, match="dtype='int32' must be a real type"):
         sgm.ZarrStore(tmp_path, dtype="int32")

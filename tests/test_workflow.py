@@ -111,6 +111,7 @@ def test_netcdf_round_trip(fitted, tmp_path):
         xr.testing.assert_equal(idata[group].to_dataset(), again[group].to_dataset().load())
 
 
+@pytest.mark.slow(42)
 def test_bambi(data):
     """Bambi's rows are constants of the graph; its own attributes must survive."""
     bambi = pytest.importorskip("bambi")
@@ -129,6 +130,7 @@ def test_bambi(data):
     assert predictions.posterior["p"].shape == (2, 200, 5)
 
 
+@pytest.mark.slow(23)
 def test_float32(data):
     """With floatX=float32 everything is computed and recorded in float32."""
     import pytensor

@@ -7,7 +7,6 @@ strides first, which is as long to compile: they are products with ones.
 """
 
 import numpy as np
-from numba import njit
 from numba.extending import overload
 from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply
@@ -46,7 +45,8 @@ class MatrixVector(Op):
         output_storage[0][0] = vector @ matrix if self.from_left else matrix @ vector
 
 
-@njit(fastmath={"reassoc", "contract"}, no_cpython_wrapper=True)  # or their order would forbid to take several at once
+# Or the order of the terms would forbid to take several at once.
+@numba_njit(fastmath={"reassoc", "contract"})
 def sums_of_rows(matrix, weights):
     """Sum each row, weighted: the rows are contiguous."""
     if matrix.shape[1] != weights.size:
@@ -60,7 +60,7 @@ def sums_of_rows(matrix, weights):
     return out
 
 
-@njit(no_cpython_wrapper=True)
+@numba_njit(fastmath=False)
 def sum_of_rows(matrix, weights):
     """Sum the rows, each times its weight: the rows are contiguous."""
     if matrix.shape[0] != weights.size:

@@ -1,32 +1,12 @@
-"""The normals of every update, drawn at the speed of vector registers.
+"""The normals of every update as an operation of PyTensor; `box_muller` is the method.
 
-Libraries draw them one by one (numba: 6 ns in float32) or through arrays of bits in memory (JAX:
-7 ns), which is more than all else that an update of a large model does. Here the bits are a
-function of a key and a position, and the normals one of the bits, both without branches or
-tables, so that compilers work on 8 or 16 at once (1 to 2 ns):
-
-    a, b = threefry(key, position)                       two words of 32 bits
-    u = (a + 1/2) / 2^32 in (0, 1),  s = b / 2^31 in [-1, 1)
-    z = sqrt(-2 log u) sin(pi/2 s)
-
-Threefry-2x32 is the generator of Salmon et al. (2011, "Parallel random numbers: as easy as 1, 2,
-3"), with 13 rounds, from which on no statistical flaw is known. The sampler's own generator gives
-the key, a new one for each call. The normals are those of Box and Muller (1958): sin(pi/2 S) of a
-uniform S is distributed as the cosine of a uniform angle.
-
-References
-----------
-J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw (2011), SC '11, doi 10.1145/2063384.2063405.
-G. E. P. Box, M. E. Muller (1958), Annals of Mathematical Statistics 29, 610-611.
+What draws them on JAX registers itself (`normals_jax`): JAX is an extra.
 """
 
-import math
-
+from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pytensor.tensor.random.op import RandomVariable
 
-ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
-PARITY = 0x1BD11BDA
-ROUNDS = 13
+from pymc_sgmcmc.backends.normals_numba import draw_normals
 
 
 class Normals(RandomVariable):
@@ -41,22 +21,10 @@ class Normals(RandomVariable):
 
     def rng_fn(self, rng, n, size):
         """Draw what numba draws: for the C linker and Python."""
-        from pymc_sgmcmc.backends.normals_numba import draw_normals
-
         return draw_normals[self.dtype](rng, int(n))
 
 
-TERMS = {"float32": 7, "float64": 11}
-"""Of the power series below: what is left out is less than a rounding."""
-
-
-def sine_series(dtype: str) -> list[float]:
-    """sin(pi/2 s) / s in powers of s^2, lowest first."""
-    odd = range(1, 2 * TERMS[dtype], 2)
-    return [(-1) ** (k // 2) * (math.pi / 2) ** k / math.factorial(k) for k in odd]
-
-
-def cosine_series(dtype: str) -> list[float]:
-    """cos(pi/2 s) in powers of s^2, lowest first."""
-    even = range(0, 2 * TERMS[dtype], 2)
-    return [(-1) ** (k // 2) * (math.pi / 2) ** k / math.factorial(k) for k in even]
+@numba_core_rv_funcify.register(Normals)
+def numba_core_normals(op, node):
+    """Choose by the float type; 2 is the version of what numba caches."""
+    return draw_normals[op.dtype], 2

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 from pytensor.link.jax.dispatch.random import jax_sample_fn
 
-from pymc_sgmcmc.backends.normals import PARITY, ROTATIONS, ROUNDS, Normals, sine_series
+from pymc_sgmcmc.backends.box_muller import PARITY, ROTATIONS, ROUNDS, sine_series
+from pymc_sgmcmc.backends.normals import Normals
 
 
 def threefry(key, x0, x1):

@@ -1,13 +1,13 @@
-"""`Normals` on numba: two from each pair of uniforms, in loops that LLVM vectorises."""
+"""Normals on numba: two from each pair of uniforms, in loops that LLVM vectorises."""
 
 import math
 
 import numpy as np
 from numba import int32, njit, uint32, uint64
 from numba.np.random.generator_core import next_uint64
-from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
+from pytensor.link.numba.dispatch.basic import numba_njit
 
-from pymc_sgmcmc.backends.normals import PARITY, ROTATIONS, Normals, cosine_series, sine_series
+from pymc_sgmcmc.backends.box_muller import PARITY, ROTATIONS, cosine_series, sine_series
 from pymc_sgmcmc.backends.numba_math import FLOATS, inlined, polynomial_of
 
 R0, R1, R2, R3, R4, R5, R6, R7 = ROTATIONS
@@ -76,7 +76,7 @@ def _kernel(dtype):
             s = real(real(int32(b)) * real(2.0**-31))
             return u, s, a ^ b
 
-    @njit(fastmath={"contract"}, nogil=True, error_model="numpy", no_cpython_wrapper=True)
+    @numba_njit(fastmath={"contract"}, nogil=True, error_model="numpy")
     def fill(first, second, k0, k1):
         for i in range(first.size):
             u, s, other_bits = uniforms(k0, k1, uint32(i))
@@ -111,9 +111,3 @@ def _drawer(dtype):
 
 
 draw_normals = {dtype: _drawer(dtype) for dtype in ("float32", "float64")}
-
-
-@numba_core_rv_funcify.register(Normals)
-def numba_core_normals(op, node):
-    """Choose by the float type; 2 is the version of what numba caches."""
-    return draw_normals[op.dtype], 2

@@ -12,7 +12,7 @@ from pytensor.tensor.random.type import RandomGeneratorType
 import pymc_sgmcmc.backends.gather_rows
 import pymc_sgmcmc.backends.matrix_product
 import pymc_sgmcmc.backends.matrix_vector  # these register their rewrites
-import pymc_sgmcmc.backends.normals_numba  # noqa: F401 (tells PyTensor how numba draws them)
+import pymc_sgmcmc.backends.normals  # noqa: F401 (tells PyTensor how numba draws them)
 from pymc_sgmcmc.backends.generator_address import addresses, generator_at
 from pymc_sgmcmc.backends.link_time_optimization import link_time_optimization
 

@@ -1,8 +1,8 @@
-"""Batches with their rows, fetched by a thread out of tables too large for the caches.
+"""Batches whose rows a thread fetches ahead of time from tables too large for the caches.
 
-A row of such a table takes some 100 ns to come from memory. While one call's updates run, the
-thread copies the rows of the next ones side by side, where they are read at once: an update takes
-as long as for a small table. The batches are those that it would have without.
+Fetching a row of such a table from memory takes some 100 ns. While the updates of one call run, the
+thread copies the rows of the next call into one contiguous block, which is fast to read: an update
+then takes as long as for a small table. The batches are the same as without prefetching.
 """
 
 import multiprocessing
@@ -17,52 +17,53 @@ from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.batches.read_ahead import ReadAhead
 from pymc_sgmcmc.batches.shuffled import Batches
 
-LARGE, NARROW = 2**23, 2**8
-"""Fetching pays from so many bytes of tables on, which no cache of a core holds, with rows of so
-many bytes at most: longer ones come from memory as fast as they can be copied."""
+MIN_TABLE_BYTES = 2**23
+"""Smallest size of tables for which prefetching pays: no core's cache holds as much."""
+MAX_ROW_BYTES = 2**8
+"""Largest size of a row for which it pays: longer rows are read as fast as they are copied."""
 BLOCK_BYTES = 2**22
-"""Rows fetched at a time, at most, unless one call needs more: two blocks fit into the caches."""
+"""Largest block of rows fetched at a time, unless one call needs more: two fit into the caches."""
 
 
-def fetching_pays(tables: Mapping[Any, np.ndarray]) -> bool:
+def prefetching_pays(tables: Mapping[Any, np.ndarray]) -> bool:
     """Whether a thread should fetch the rows of these tables.
 
-    It needs a core. In a worker process the other cores have chains of their own, which lose more
-    than this one gains.
+    The thread needs a core of its own. In a worker process the other cores are busy with chains,
+    which would lose more than this one gains.
     """
     has_core = n_cores() > 1 and multiprocessing.parent_process() is None
     n_bytes, row_bytes = (
         sum(table[some].nbytes for table in tables.values()) for some in (..., slice(1))
     )
-    return has_core and n_bytes >= LARGE and row_bytes <= NARROW
+    return has_core and n_bytes >= MIN_TABLE_BYTES and row_bytes <= MAX_ROW_BYTES
 
 
 @dataclass(frozen=True)
-class Block:
+class RowBlock:
     """Rows of consecutive batches."""
 
     state: dict[str, Any]
-    """Of the stream before these batches."""
+    """State of the stream before these batches."""
     n_batches: int
     rows: dict[Any, np.ndarray]
     """Batch after batch, by the table's key."""
 
 
-class FetchedBatches:
-    """A chain's stream of batches, with their rows out of tables in memory.
+class PrefetchedBatches:
+    """A chain's stream of batches, with their rows from tables in memory.
 
     Parameters
     ----------
     batches : Batches
-        Which rows come. It runs ahead of this stream, which owns it.
+        The row indices. It runs ahead of this stream and is used by it alone.
     tables : mapping of anything to array
-        Rows along the first axis; not modified while the stream is in use.
+        Rows along the first axis; must not be modified while the stream is in use.
 
     Examples
     --------
     >>> import numpy as np
     >>> batches = Batches(n_rows=6, batch_size=2, rng=np.random.default_rng(0))
-    >>> np.sort(FetchedBatches(batches, {"x": 10 * np.arange(6)}).take(3)["x"])
+    >>> np.sort(PrefetchedBatches(batches, {"x": 10 * np.arange(6)}).take(3)["x"])
     array([ 0, 10, 20, 30, 40, 50])
     """
 
@@ -70,14 +71,14 @@ class FetchedBatches:
         self.batch_size = batches.batch_size
         self._batches, self._tables = batches, tables
         self._batch_bytes = self.batch_size * sum(a[:1].nbytes for a in tables.values())
-        self._block: Block | None = None
+        self._block: RowBlock | None = None
         self._used = 0
-        self._ahead: ReadAhead[Block] | None = None
+        self._ahead: ReadAhead[RowBlock] | None = None
 
     def take(self, n_batches: int) -> dict[Any, np.ndarray]:
-        """Rows of the next batches, by the table's key: batch after batch, (n_batches * n, ...).
+        """Return the rows of the next batches by table: batch after batch, (n_batches * n, ...).
 
-        They may be part of a block that is used again, so do not modify them.
+        They may be part of a block that is used again, so they must not be modified.
         """
         is_first = self._block is None
         wanted = n_batches
@@ -89,13 +90,13 @@ class FetchedBatches:
             parts.append({name: a[begin:end] for name, a in block.rows.items()})
             self._used += count
             wanted -= count
-        if self._ahead is None and not is_first:  # what is only tried out leaves no thread behind
+        if self._ahead is None and not is_first:  # trying out a step leaves no thread behind
             self._ahead = ReadAhead(partial(self._fetch, self._next_size(n_batches)))
         if len(parts) == 1:
             return parts[0]
         return {name: np.concatenate([p[name] for p in parts]) for name in self._tables}
 
-    def _block_of_next_batch(self, wanted: int) -> Block:
+    def _block_of_next_batch(self, wanted: int) -> RowBlock:
         if self._block is None or self._used == self._block.n_batches:
             ahead = self._ahead
             try:
@@ -107,26 +108,26 @@ class FetchedBatches:
         return self._block
 
     def _next_size(self, n_batches: int) -> int:
-        """Batches that fill whole calls, with what is left of this block, if they stay as long."""
+        """Number of batches that, with the rest of this block, fill whole calls of that length."""
         assert self._block is not None
         left = self._block.n_batches - self._used
         calls = max(1, BLOCK_BYTES // (n_batches * self._batch_bytes))
         return -left % n_batches + calls * n_batches
 
-    def _fetch(self, n_batches: int) -> Block:
+    def _fetch(self, n_batches: int) -> RowBlock:
         state = self._batches.state
         numbers = self._batches.take(n_batches).ravel()
         try:
-            # All numbers are in range: "clip" spares NumPy a check of each.
+            # All indices are in range: "clip" makes NumPy skip checking them.
             rows = {name: a.take(numbers, axis=0, mode="clip") for name, a in self._tables.items()}
         except MemoryError:
-            self._batches.state = state  # one may try again
+            self._batches.state = state  # so that the caller can try again
             raise
-        return Block(state, n_batches, rows)
+        return RowBlock(state, n_batches, rows)
 
     @property
     def state(self) -> dict[str, Any]:
-        """As that of `Batches`; what was fetched ahead is not used yet."""
+        """Like that of `Batches`; rows fetched ahead do not count as used."""
         ahead = self._batches
         if self._block is None:
             return ahead.state

@@ -1,4 +1,4 @@
-"""What is needed next, fetched by a thread while something else is in use."""
+"""A thread that fetches what is needed next while something else is in use."""
 
 import os
 import sys
@@ -11,24 +11,24 @@ _reading: WeakSet[Thread] = WeakSet()
 
 
 def _wait_for_readers() -> None:
-    # A lock that a reader holds during a fork (of HDF5, for one) stays locked in the child.
+    # A lock that a reader holds during a fork (for example HDF5's) stays locked in the child.
     for thread in list(_reading):
         thread.join()
 
 
 @cache
 def _wait_at_fork(beside_hdf5: bool) -> None:
-    """Have forks wait for readers, once more when h5py has come.
+    """Make forks wait for readers; registered again once h5py has been imported.
 
-    Hooks run in the reverse order of their registration, and h5py's own takes the lock that a
-    reader may be waiting for: ours must be the later one.
+    Hooks run in reverse order of registration, and h5py's own hook takes the lock that a reader may
+    be waiting for, so ours must be registered later.
     """
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_wait_for_readers)
 
 
 class ReadAhead[T]:
-    """A function's result, computed by a thread of its own that ends with it."""
+    """The result of a function, computed by a thread of its own."""
 
     def __init__(self, function: Callable[[], T]):
         self._result: T | None = None
@@ -45,7 +45,7 @@ class ReadAhead[T]:
             self._error = error
 
     def result(self) -> T:
-        """Wait for it; what it raised is raised here."""
+        """Wait for the result; an exception in the thread is raised here."""
         self._thread.join()
         if self._error is not None:
             raise self._error

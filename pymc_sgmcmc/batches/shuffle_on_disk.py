@@ -1,4 +1,4 @@
-"""Rows of any source written to disk once, in random order."""
+"""Write the rows of any source to disk once, in random order."""
 
 import os
 import tempfile
@@ -17,26 +17,26 @@ def shuffle_on_disk(
     *,
     seed: int | np.random.Generator | None = None,
 ) -> dict[str, np.memmap]:
-    """Write rows in uniformly random order, as one ``.npy`` file for each container.
+    """Write rows in uniformly random order, one ``.npy`` file per container.
 
-    The remedy for data in a bad order (sorted by time or label, in runs of like rows). The data is
-    read and written twice: each row goes to a random bucket, then each bucket, which fits into
-    memory, is shuffled (Rao, 1961; Sandelius, 1962). Memory: about two windows. Disk: twice the
-    data while it runs.
+    Use it for data that is sorted (by time or label) or has runs of similar rows. The data is read
+    and written twice: each row goes to a random bucket, then each bucket, which fits into memory,
+    is shuffled (Rao, 1961; Sandelius, 1962). This needs memory for about two windows and, while it
+    runs, disk space for two copies of the data.
 
     Parameters
     ----------
-    data : StreamedData, or what it takes
-        The rows; a bucket has about half a window of them.
+    data : StreamedData, or an argument for it
+        The rows; a bucket holds about half a window.
     directory : path
-        Where to write; made if it does not exist.
+        Where to write; created if it does not exist.
     seed : int or numpy.random.Generator, optional
-        For the order.
+        Seed of the order.
 
     Returns
     -------
     dict of numpy.memmap
-        By container, read-only: can be passed as ``data=`` of a step.
+        By container, read-only; pass it as ``data=`` of a step.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def shuffle_on_disk(
     paths = {name: directory / f"{name}.npy" for name in data.names}
     for path in paths.values():
         if path.exists():
-            raise FileExistsError(f"{path} exists already: choose another directory.")
+            raise FileExistsError(f"{path} exists already: pass another directory, or delete it.")
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         sizes = _deal(data, Path(scratch), rng)
         files = {
@@ -83,7 +83,7 @@ def _bucket(scratch: Path, name: str, number: int) -> Path:
 
 
 def _deal(data: StreamedData, scratch: Path, rng: np.random.Generator) -> list[int]:
-    """Append each row to a random bucket's files; returns the buckets' numbers of rows."""
+    """Append each row to the files of a random bucket; return the number of rows per bucket."""
     n_buckets = -(-2 * data.n_rows // data.window)
     sizes = np.zeros(n_buckets, dtype=np.int64)
     for name in data.names:

@@ -10,12 +10,12 @@ from pymc_sgmcmc.batches.permutation import Permutation, permutation
 
 @dataclass
 class Batches:
-    """A chain's stream of row numbers.
+    """A chain's stream of row indices.
 
-    By default the rows come in shuffled epochs: one random permutation of all rows follows
-    another, and batches are cut from that endless stream. So every row comes exactly once in each
-    N consecutive positions that start at an epoch, none is starved, every batch has exactly n
-    rows, and N / n is the right weight of each (a batch may end one epoch and begin the next).
+    By default the rows come in shuffled epochs: one random permutation of all rows follows another,
+    and batches are consecutive pieces of that endless stream. So every row is used exactly once per
+    epoch, every batch has exactly n rows, and N / n is the right weight for each batch (a batch may
+    contain the end of one epoch and the beginning of the next).
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Batches:
     batch_size : int
         n, rows in a batch.
     rng : numpy.random.Generator
-        Owned by this stream.
+        Used by this stream alone.
     replacement : bool, default False
         Draw each row independently instead.
 
@@ -50,18 +50,18 @@ class Batches:
             self._new_epoch()
 
     def _new_epoch(self) -> None:
-        # The generator's state at the epoch's start stands for the permutation when saving.
+        # Saved instead of the permutation: the generator's state at the start of the epoch.
         self._epoch_rng = dict(self.rng.bit_generator.state)
         self._epoch = permutation(self.rng, self.n_rows)
         self._position = 0
 
     def take(self, n_batches: int) -> np.ndarray:
-        """Row numbers of the next batches.
+        """Return the row indices of the next batches.
 
         Parameters
         ----------
         n_batches : int
-            How many, one an update.
+            Number of batches, one per update.
 
         Returns
         -------

@@ -7,7 +7,7 @@ import numpy as np
 
 from pymc_sgmcmc.batches.data_sources import StreamedData
 from pymc_sgmcmc.batches.read_ahead import ReadAhead
-from pymc_sgmcmc.batches.windows import OrderCheck, Window, shuffled_windows
+from pymc_sgmcmc.batches.windows import Check, OrderCheck, Window, shuffled_windows
 
 
 class StreamedBatches:
@@ -23,6 +23,8 @@ class StreamedBatches:
         Its state is where the stream begins.
     replacement : bool, default False
         Draw rows with replacement from those of a window.
+    check : callable, optional
+        Refuses rows that were just read, by container.
 
     Raises
     ------
@@ -44,6 +46,7 @@ class StreamedBatches:
         batch_size: int,
         rng: np.random.Generator,
         replacement: bool = False,
+        check: Check | None = None,
     ):
         if batch_size > data.window:
             raise ValueError(
@@ -51,6 +54,7 @@ class StreamedBatches:
                 "pass StreamedData(..., window=...) of many batches."
             )
         self.data, self.batch_size, self.replacement = data, batch_size, replacement
+        self._check = check
         self.longest = data.window // batch_size
         """Batches to take at once, so that a block is no larger than a window."""
         self._bit_generator = type(rng.bit_generator)
@@ -63,7 +67,9 @@ class StreamedBatches:
         rng.bit_generator.state = epoch_state
         self._epoch, self._epoch_state, self._position = 0, epoch_state, position
         self._order = OrderCheck()
-        self._windows = shuffled_windows(self.data, rng, position, self.replacement, self._order)
+        self._windows = shuffled_windows(
+            self.data, rng, position, self.replacement, self._order, self._check
+        )
         self._window: Window | None = None
         self._ahead: ReadAhead[Window] | None = None
 
@@ -103,6 +109,11 @@ class StreamedBatches:
         if go_on and self._ahead is None:
             self._ahead = ReadAhead(partial(next, self._windows))
         return window
+
+    def infinite(self) -> list[str]:
+        """Names of the containers that hold infinite values among the rows at hand."""
+        rows = {} if self._window is None else self._window.rows
+        return [name for name, a in rows.items() if a.dtype.kind == "f" and np.isinf(a).any()]
 
     def complaint(self) -> str | None:
         """What is wrong with the order of the rows read so far, if anything: told once."""

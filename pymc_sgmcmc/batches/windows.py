@@ -12,7 +12,7 @@ window has the variance of n uniformly sampled rows times 1 + n (deff - 1) / W. 
 order whose rows are alike with the correlation rho, deff = 1 + (C - 1) rho.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -28,6 +28,9 @@ ROWS_COMPARED, COLUMNS_COMPARED = 2**14, 64
 """Rows of a window and elements of a row that are looked at."""
 TOLERATED_DEFF = 10.0
 """Design effect above which the order is said to be bad."""
+
+
+type Check = Callable[[dict[str, np.ndarray]], None]
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ def shuffled_windows(
     position: int = 0,
     replacement: bool = False,
     order_check: "OrderCheck | None" = None,
+    check: "Check | None" = None,
 ) -> Iterator[Window]:
     """Windows without end, one epoch after the other.
 
@@ -93,13 +97,15 @@ def shuffled_windows(
         Draw a window's rows with replacement from those that fill it.
     order_check : OrderCheck, optional
         Is shown what is read.
+    check : callable, optional
+        Refuses rows that were just read, by container.
     """
     for epoch in count():
         epoch_state = dict(rng.bit_generator.state)
         windows = window_ranges(data, rng)
         seeds = rng.integers(2**63, size=len(windows))
         passage = Passage(data.sources)
-        start = 0
+        start = n_read = 0
         for ranges, seed in zip(windows, seeds, strict=True):
             size = sum(end - begin for begin, end in ranges)
             pieces = (piece for begin, end in ranges for piece in passage.pieces(begin, end))
@@ -108,6 +114,9 @@ def shuffled_windows(
                 window = Window(rows, epoch, epoch_state, start)
                 if window.n_rows == 0:  # all of it dropped by its loader
                     break
+                n_read += window.n_rows
+                if check is not None:
+                    check(window.rows)
                 if order_check is not None:
                     order_check.see(window)
                 yield window
@@ -116,6 +125,9 @@ def shuffled_windows(
                     pass
             start += size
         passage.finish()
+        if n_read == 0 and position == 0:
+            labels = ", ".join(source.label for source in data.sources)
+            raise ValueError(f"{labels}: an epoch has no rows, where {data.n_rows} were told.")
         position = 0
 
 
@@ -168,7 +180,8 @@ class OrderCheck:
             moments = np.stack([values.sum(axis=0), np.square(values).sum(axis=0)])
             self._moments.setdefault(name, []).append(moments)
         if len(self._n_rows) > 1:
-            self._judge()
+            with np.errstate(all="ignore"):  # infinite values: nothing can be said of their means
+                self._judge()
 
     def design_effects(self) -> dict[str, tuple[float, float]]:
         """F and the design effect for each container: means over the elements that vary."""

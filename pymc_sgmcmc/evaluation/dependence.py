@@ -10,10 +10,9 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
-from pymc_sgmcmc.evaluation.local_model import Batch, Compiled, LocalModel
+from pymc_sgmcmc.evaluation.local_model import ROWS_PER_CALL, Batch, Compiled, LocalModel
 from pymc_sgmcmc.noise import NoiseStream
 
-ROWS_PER_CALL = 512
 SMALL = 1e-5
 """Relative change of a log probability below which nothing is seen to depend."""
 

@@ -16,15 +16,21 @@ from pymc.model.transform.conditioning import remove_value_transforms
 from pytensor.compile.mode import get_mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.random.type import random_generator_type
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.gradients.arrays import Array, array_value, observed_array
+from pymc_sgmcmc.gradients.data_check import IndexCheck
 from pymc_sgmcmc.gradients.row_axis import find_row_axis, sliced_axis
+from pymc_sgmcmc.gradients.source import refuse_nan_in
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
 from pymc_sgmcmc.latents.gradient import LatentGradientSource, latent_gradient_source
 from pymc_sgmcmc.latents.joint import Joint, Latents, find_latents, without_latents
 from pymc_sgmcmc.noise import NoiseStream
+
+ROWS_PER_CALL = 512
+"""Rows that one compiled call looks at."""
 
 type Draws = xr.DataTree | xr.Dataset | Mapping[str, Any]
 
@@ -76,7 +82,7 @@ class Compiled:
         k = len(source.vars)
         inputs = [v.type(v.name) for v in source.inputs]
         inputs[:k] = [
-            pt.tensor(v.name, shape=shape, dtype=v.dtype)
+            TensorType(v.dtype, shape)(v.name)
             for v, shape in zip(source.vars, source.shapes, strict=True)
         ]
         inputs[k] = pt.tensor("rows", shape=(n_rows,), dtype="int64")
@@ -130,6 +136,8 @@ class LocalModel:
 
     def data(self, new: Mapping[str, np.ndarray] | None) -> tuple[list[np.ndarray], int]:
         """Values for the source's N / n and data, new rows by name, and the number of rows."""
+        if not isinstance(new, Mapping | None):
+            raise ValueError(f"data={new!r} must be a dict of arrays by name.")
         axes = self.axes
         names = {array: self.name_of(array) for array in axes}
         for name in new or {}:
@@ -146,8 +154,10 @@ class LocalModel:
             values.append(value.astype(variable.dtype, copy=False))
         if len(set(lengths.values())) > 1 or 0 in lengths.values():
             raise ValueError(f"data: the numbers of rows must be equal and positive: {lengths}.")
+        n_rows = next(iter(lengths.values()))
+        IndexCheck(self.source)(values, [n_rows])
         scale = np.asarray(1, dtype=pytensor.config.floatX)
-        return [scale, *values], next(iter(lengths.values()))
+        return [scale, *values], n_rows
 
     @staticmethod
     def _fitting(name, new, own, axis) -> np.ndarray:
@@ -161,6 +171,16 @@ class LocalModel:
                 f"data: '{name}' has the shape {value.shape}, and {own.shape} in the model: only "
                 f"axis {axis}, the rows, may have another length."
             )
+        if value.dtype.kind not in "biuf":
+            raise ValueError(f"data: '{name}' has the type {value.dtype}: it must be of numbers.")
+        refuse_nan_in(f"data: '{name}'", value)
+        if own.dtype.kind != "f":
+            changed = value.astype(own.dtype) != value
+            if changed.any():
+                raise ValueError(
+                    f"data: '{name}' holds {value[changed].flat[0]}, and in the model it is of the "
+                    f"type {own.dtype}: it must be of whole numbers that this type can hold."
+                )
         return value
 
     @cached_property

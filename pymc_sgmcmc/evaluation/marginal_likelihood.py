@@ -24,10 +24,11 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import logsumexp
 
+from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.evaluation.local_model import Batch, Compiled, Draws, LocalModel, Thetas
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
 from pymc_sgmcmc.latents.importance.neural_importance import NeuralImportance
-from pymc_sgmcmc.latents.joint import Joint, Latents, whole_number
+from pymc_sgmcmc.latents.joint import Joint, Latents
 from pymc_sgmcmc.noise import NoiseStream
 
 PARTICLES_PER_CALL = 2048

@@ -14,14 +14,20 @@ from pymc.util import RandomGenerator, get_random_generator
 from pytensor.tensor.random.basic import BernoulliRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.evaluation.dependence import Elements, dependence
-from pymc_sgmcmc.evaluation.local_model import Batch, Compiled, Draws, LocalModel, Thetas
+from pymc_sgmcmc.evaluation.local_model import (
+    ROWS_PER_CALL,
+    Batch,
+    Compiled,
+    Draws,
+    LocalModel,
+    Thetas,
+)
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
-from pymc_sgmcmc.latents.joint import Latents, whole_number
+from pymc_sgmcmc.latents.joint import Latents
 from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
-
-ROWS_PER_CALL = 512
 
 
 def complete(

@@ -1,6 +1,7 @@
 """The arrays of a model: data containers and constants, and what follows from them alone."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -8,12 +9,25 @@ import pytensor
 from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.traversal import walk
 from pytensor.tensor.elemwise import Elemwise
 
 type Array = SharedVariable | Constant
 
-PYTHON = Mode(linker="py", optimizer="fast_compile")
+
+@node_rewriter([Elemwise])
+def _narrow(fgraph, node):
+    """Split an operation on many operands in two: NumPy's universal functions take 32."""
+    k = len(node.inputs) // 2
+    if k < 15 or not getattr(node.op.scalar_op, "associative", False):
+        return None
+    return [node.op(node.op(*node.inputs[:k]), node.op(*node.inputs[k:]))]
+
+
+PYTHON = Mode(linker="py", optimizer="fast_compile").register(
+    (dfs_rewriter(_narrow, ignore_newtrees=False), 100)
+)
 """For graphs that run once or twice: no code is generated (with `pytensor.config.cxx` empty)."""
 
 
@@ -35,11 +49,20 @@ def array_name(array: Array) -> str:
     return f"'{array.name}'" if array.name else f"the array of shape {array_value(array).shape}"
 
 
-def leaf_arrays(outputs: Iterable[Variable], stop: Sequence[Variable]) -> list[Array]:
-    """Shared variables and array constants that outputs depend on, not through ``stop``."""
-    blocked = set(stop)
+def leaf_arrays(
+    outputs: Iterable[Variable],
+    stop: Sequence[Variable],
+    folds: Mapping[Variable, Variable] | None = None,
+) -> list[Array]:
+    """Shared variables and array constants that outputs depend on, not through ``stop``.
+
+    ``folds`` has what stands for some expressions.
+    """
+    blocked, folds = set(stop), folds or {}
 
     def parents(var: Variable):
+        if var in folds:
+            return [folds[var]]
         return None if var in blocked or var.owner is None else reversed(var.owner.inputs)
 
     return [
@@ -53,14 +76,31 @@ def leaf_arrays(outputs: Iterable[Variable], stop: Sequence[Variable]) -> list[A
 
 def dims_of(model: pm.Model, var: Variable) -> tuple[str | None, ...]:
     """Dim names of a variable's axes, None where they have none."""
-    return tuple(model.named_vars_to_dims.get(var.name) or (None,) * var.ndim)
+    of_itself = getattr(var.tag, "dims", None)  # a constant of pymc.dims
+    return tuple(of_itself or model.named_vars_to_dims.get(var.name) or (None,) * var.ndim)
 
 
-def arrays_of(model: pm.Model, rv: Variable) -> list[Array]:
+def has_named_dims(model: pm.Model) -> bool:
+    """Whether any of a model's variables is one of `pymc.dims`."""
+    variables = [*model.named_vars.values(), *model.rvs_to_values.values()]
+    return any(hasattr(var.type, "dims") for var in variables)
+
+
+def tensor_model(model: pm.Model) -> Any:
+    """Return a model of `pymc.dims` with plain tensors in the place of its values and data."""
+    # Imported here: PyTensor's named dims add to the rewrites of everything that is compiled.
+    from pymc_sgmcmc.gradients.named_dims import TensorModel
+
+    return TensorModel(model)
+
+
+def arrays_of(
+    model: pm.Model, rv: Variable, folds: Mapping[Variable, Variable] | None = None
+) -> list[Array]:
     """Arrays that an observed variable depends on, its own values among them."""
     others = [*model.free_RVs, *(o for o in model.observed_RVs if o is not rv)]
     value = model.rvs_to_values.get(rv)
-    return leaf_arrays([rv] if value is None else [rv, value], stop=others)
+    return leaf_arrays([rv] if value is None else [rv, value], others, folds)
 
 
 def observed_array(model: pm.Model, rv: Variable) -> Variable:
@@ -77,4 +117,5 @@ def shape_of(var: Variable) -> tuple[int, ...]:
         return array_value(var).shape
     if None not in var.type.shape:
         return var.type.shape
-    return tuple(int(n) for n in evaluate(var.shape)[0])
+    lengths = evaluate(*var.shape) if isinstance(var.shape, tuple) else evaluate(var.shape)[0]
+    return tuple(int(n) for n in lengths)

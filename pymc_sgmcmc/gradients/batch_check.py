@@ -10,6 +10,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.gradients.arrays import PYTHON, Array, array_value
 from pymc_sgmcmc.gradients.minibatch import Term
+from pymc_sgmcmc.gradients.refusals import explained
 from pymc_sgmcmc.gradients.row_axis import RowAxis
 
 MAX_ROWS = 20_000
@@ -58,8 +59,13 @@ def check_terms(
                 else:
                     continue  # `check_start` will tell
             except (ValueError, IndexError, AssertionError, TypeError) as error:
-                raise cannot_be_cut(term.name, row_axis, error) from error
-            compare(term.name, of_batches, of_all, row_axis)
+                reason = explained(model, term.variable, term.full, row_axis, row_axis.length)
+                raise reason or cannot_be_cut(term.name, row_axis, error) from error
+            try:
+                compare(term.name, of_batches, of_all, row_axis)
+            except ValueError as error:
+                reason = explained(model, term.variable, term.full, row_axis, row_axis.length)
+                raise reason or error from error
 
 
 def cannot_be_cut(name: str, row_axis: RowAxis, error: Exception) -> ValueError:

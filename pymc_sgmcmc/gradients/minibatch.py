@@ -5,18 +5,20 @@ of rows baked in). Instead each observed variable is built anew from the batch's
 PyMC's own `change_dist_size`, and its log probability derived as PyMC derives any other.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pymc.distributions.custom import CustomSymbolicDistRV
 from pymc.distributions.shape_utils import change_dist_size
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.gradients.arrays import (
@@ -25,10 +27,14 @@ from pymc_sgmcmc.gradients.arrays import (
     arrays_of,
     dims_of,
     evaluate,
+    leaf_arrays,
     observed_array,
     shape_of,
 )
+from pymc_sgmcmc.gradients.refusals import dependent_rows
+from pymc_sgmcmc.gradients.resize import folded, resized
 from pymc_sgmcmc.gradients.row_axis import RowAxis, batch_ndim, sliced_axis
+from pymc_sgmcmc.gradients.sparse_rows import products_of_rows
 
 
 @dataclass(frozen=True)
@@ -128,18 +134,34 @@ def batched_terms(
             return
         shape = [n if a != axis else None for a, n in enumerate(array_value(array).shape)]
         dtype = (dtypes or {}).get(array.name, array.type.dtype)
-        whole = pt.tensor(array.name, shape=shape, dtype=dtype)
+        whole = TensorType(dtype, shape)(array.name)
         cuts[array] = CutArray(whole, axis)
         batch[array] = whole[(slice(None),) * axis + (index,)].astype(array.type.dtype)
 
-    for rv, axis in row_axis.axes.items():
-        cut(observed_array(model, rv), axis)
-    for var in [*latents, *row_axis.axes, *potentials]:
-        for array in arrays_of(model, var):
+    def cut_all(arrays: Iterable[Array]) -> None:
+        for array in arrays:
             if array not in cuts:
                 cut(array, sliced_axis(model, array, row_axis))
-    if not cuts:
-        raise ValueError(f"No array of the model has rows along {row_axis}: give dims= to pm.Data.")
+
+    for rv, axis in row_axis.axes.items():
+        cut(observed_array(model, rv), axis)
+    length = model.dim_lengths.get(row_axis.name)
+    if isinstance(length, SharedVariable):  # else it is a number like others
+        batch[length] = index.shape[0].astype(length.dtype)
+    named_dims = not isinstance(model, pm.Model)
+    variables = [*latents, *row_axis.axes, *potentials]
+    values = [observed_values[rv] for rv in row_axis.axes]
+    folds: dict[Variable, TensorVariable] = {
+        **folded([*variables, *values], row_axis.length, model.free_RVs),
+        **products_of_rows(variables, row_axis.length, model.free_RVs),
+    }
+    for var in [] if named_dims else variables:
+        try:
+            cut_all(arrays_of(model, var, folds))
+        except ValueError as error:  # an array of all rows by all rows
+            full = _full_term(model, var)
+            reason = dependent_rows(model, var, full, row_axis, row_axis.length)
+            raise reason or error from error
 
     # Free variables are cut off first, so that data inside their priors stays whole.
     free = {rv: rv.type(rv.name) for rv in model.free_RVs if rv not in latents}
@@ -151,8 +173,20 @@ def batched_terms(
     def for_batch(var: Variable, others: dict) -> Variable:
         others = {**latents, **others}
         others.pop(var, None)
-        [out] = clone_replace([var], {**free, **others, **batch}, rebuild_strict=False)
+        replace = {**free, **others, **batch}
+        for v, expression in folds.items():
+            [new] = resized([expression], replace, row_axis.length, index.shape[0])
+            replace.setdefault(v, new)
+        [out] = resized([var], replace, row_axis.length, index.shape[0])
         return out
+
+    def with_captured(logp: TensorVariable) -> TensorVariable:
+        """Cut what is not yet: arrays that the functions of a `pm.CustomDist` have captured."""
+        captured = folded([logp], row_axis.length, stop=[])
+        cut_all(leaf_arrays([logp], [], captured))
+        replace = {v: batch.get(c, c) for v, c in captured.items()}
+        [logp] = resized([logp], {**replace, **batch}, row_axis.length, index.shape[0])
+        return logp
 
     batch_values = {
         rv: for_batch(value, {}) if rv in row_axis.axes else value
@@ -161,14 +195,17 @@ def batched_terms(
     parts: list[tuple[Variable, TensorVariable, int]] = []
     batch_rvs = {}
     for rv, value in [*latents.items(), *((rv, batch_values[rv]) for rv in row_axis.axes)]:
+        if named_dims:  # PyMC resizes random variables of plain tensors only
+            parts.append((rv, with_captured(_full_term(model, rv)), row_axis.axes[rv]))
+            continue
         batch_rv = for_batch(rv, batch_values)
         if rv in latents:
             size = (index.shape[0], *value.type.shape[1 : batch_ndim(rv)])
         else:
             size = tuple(value.shape[a] for a in range(batch_ndim(rv)))
         try:
-            batch_rv = change_dist_size(batch_rv, size)
-            logp = pm.logp(batch_rv, value)
+            batch_rv = _of_size(batch_rv, size)
+            logp = with_captured(pm.logp(batch_rv, value))
         except NotImplementedError as error:
             raise ValueError(
                 f"The variable '{rv.name}' cannot be cut into batches: {error} "
@@ -179,7 +216,12 @@ def batched_terms(
             batch_rvs[rv] = batch_rv
     for potential in potentials:
         axis = _row_axis_of_potential(model, potential, row_axis)
-        parts.append((potential, for_batch(potential, batch_values), axis))
+        if named_dims:
+            parts.append((potential, with_captured(_full_term(model, potential)), axis))
+        else:
+            parts.append((potential, for_batch(potential, batch_values), axis))
+    if not cuts:
+        raise ValueError(f"No array of the model has rows along {row_axis}: give dims= to pm.Data.")
     observed = [pt.moveaxis(batch_values[rv], axis, 0) for rv, axis in row_axis.axes.items()]
     replaced = clone_replace(
         [*(logp for _, logp, _ in parts), *batch_rvs.values(), *observed],
@@ -204,6 +246,18 @@ def batched_terms(
         latents=dict(zip(batch_rvs, replaced[k : k + m], strict=True)),
         observed=dict(zip(names, replaced[k + m :], strict=True)),
     )
+
+
+def _of_size(rv: Variable, size: tuple) -> Variable:
+    """Change the size of a random variable, as PyMC does."""
+    out = change_dist_size(rv, size)
+    if isinstance(out.owner.op, CustomSymbolicDistRV):
+        # PyMC gives it the parameters that the distribution was first made with, not these.
+        own = rv.owner.op.dist_params(rv.owner)
+        new_size, *_ = out.owner.inputs
+        rngs = out.owner.inputs[1 + len(own) :]
+        out = out.owner.op(new_size, *own, *rngs)
+    return out
 
 
 def _full_term(model: pm.Model, var: Variable) -> TensorVariable:

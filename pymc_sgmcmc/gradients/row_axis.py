@@ -17,6 +17,7 @@ from pymc_sgmcmc.gradients.arrays import (
     observed_array,
     shape_of,
 )
+from pymc_sgmcmc.gradients.refusals import element_for_each_row, has_axis, one_draw_spans
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,19 @@ class RowAxis:
 def batch_ndim(var: Variable) -> int:
     """Leading axes along which the elements of a variable are separate draws."""
     return var.ndim - getattr(var.owner.op, "ndim_supp", 0)
+
+
+def _separate_axes(var: Variable) -> list[int]:
+    """Axes along which the elements of a variable are separate draws."""
+    dims = getattr(var.type, "dims", None)
+    if dims is None:
+        return list(range(batch_ndim(var)))
+    while var.owner.inputs and not hasattr(var.owner.op, "core_dims"):  # a transposed one
+        var = var.owner.inputs[0]
+        if var.owner is None:
+            return list(range(len(dims)))
+    spanned = var.owner.op.core_dims[-1]
+    return [axis for axis, dim in enumerate(dims) if dim not in spanned]
 
 
 def _named_axes(model: pm.Model, rv: Variable) -> list[tuple[str | None, int]]:
@@ -114,20 +128,11 @@ def find_row_axis(
             "minibatch_dim=, or dims= to the observed variable."
         )
     for rv, axis in row_axis.axes.items():
-        if axis >= batch_ndim(rv):
-            raise ValueError(
-                f"The observed variable '{rv.name}' is not conditionally independent along "
-                f"{row_axis}: one draw of its distribution spans it (a multivariate normal, a "
-                "Gaussian process or a time series over the rows?). Leave batch_size=None, or "
-                "give another minibatch_dim."
-            )
+        if axis not in _separate_axes(rv):
+            raise one_draw_spans(rv, row_axis)
     for rv in model.free_RVs:
         if rv not in latents and key[0] is not None and key[0] in dims_of(model, rv):
-            raise ValueError(
-                f"The free variable '{rv.name}' has an element for each row of {row_axis}: it is "
-                "local to the data and cannot be sampled with minibatches of rows. Integrate it "
-                f"out with latents=sgm.Gibbs(['{rv.name}']), or leave batch_size=None."
-            )
+            raise element_for_each_row(rv, row_axis)
     return row_axis
 
 
@@ -137,11 +142,12 @@ def _only_candidate(
     latents: Collection[Variable],
 ) -> tuple[str | None, int]:
     free = [rv for rv in model.free_RVs if rv not in latents]
-    free_dims = {dim for rv in free for dim in dims_of(model, rv) if dim is not None}
+    free_dims = _dims_of_all(model, free)
     free_lengths = {n for rv in free for n in rv.type.shape if n is not None}
+    free_lengths |= {int(n) for n in evaluate(*(model.dim_lengths[dim] for dim in free_dims))}
     candidates: list[tuple[str | None, int]] = []
     for rv, labels in axes.items():
-        for name, length in labels[: batch_ndim(rv)]:
+        for name, length in (labels[axis] for axis in _separate_axes(rv)):
             taken = name in free_dims if name else rv.ndim > 1 and length in free_lengths
             if length > 1 and not taken and (name, length) not in candidates:
                 candidates.append((name, length))
@@ -167,11 +173,16 @@ def _only_candidate(
         return candidates[0]
     names = ", ".join(f"'{rv.name}'" for rv in axes)
     if not candidates:
+        for rv, labels in axes.items():  # the first axis is what most call the rows
+            for axis, (name, length) in enumerate(labels):
+                rows = RowAxis(name, length, {})
+                if length > 1 and axis not in _separate_axes(rv):
+                    raise one_draw_spans(rv, rows)
+                for local in free:
+                    if length > 1 and has_axis(model, local, name, length):
+                        raise element_for_each_row(local, rows)
         raise ValueError(
-            f"No observation dim found: no axis of the observed {names} can be cut into batches "
-            "(each is part of one multivariate draw, has length 1, or belongs to a free variable "
-            "too). Give minibatch_dim=, integrate out variables with a value for each row by "
-            "latents=, or leave batch_size=None."
+            f"No observation dim found: the observed {names} have one row. Leave batch_size=None."
         )
     options = ", ".join(f"'{name}'" if name else f"(length {n})" for name, n in candidates)
     raise ValueError(
@@ -180,12 +191,19 @@ def _only_candidate(
     )
 
 
+def _dims_of_all(model: pm.Model, variables: Collection[Variable]) -> set[str]:
+    return {dim for rv in variables for dim in dims_of(model, rv) if dim is not None}
+
+
 def sliced_axis(model: pm.Model, array: Array, rows: RowAxis) -> int | None:
     """Axis of an array that runs along the rows, or None if it has none."""
     dims, shape = dims_of(model, array), array_value(array).shape
     if rows.name is not None and rows.name in dims:
         return dims.index(rows.name)
-    fitting = [a for a, n in enumerate(shape) if dims[a] is None and n == rows.length]
+    possible: set[str | None] = {None}  # dims of data that may be the rows
+    if rows.name is None:
+        possible |= set(dims) - _dims_of_all(model, model.free_RVs)
+    fitting = [a for a, n in enumerate(shape) if dims[a] in possible and n == rows.length]
     if len(fitting) > 1:
         raise ValueError(
             f"{array_name(array)} has several axes of length {rows.length}: it is not clear "

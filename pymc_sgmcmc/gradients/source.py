@@ -1,7 +1,7 @@
 """The stochastic gradient of a PyMC model, as symbolic expressions of theta and a batch."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -20,13 +20,21 @@ from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import AdvancedSubtensor
-from pytensor.tensor.variable import TensorVariable
+from pytensor.tensor.type import TensorType
+from pytensor.tensor.variable import TensorConstant, TensorVariable
 
 from pymc_sgmcmc.algorithm import State, Tensors
+from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.batches.data_sources import StreamedData
-from pymc_sgmcmc.gradients.arrays import Array, array_name, array_value
+from pymc_sgmcmc.gradients.arrays import (
+    Array,
+    array_name,
+    array_value,
+    has_named_dims,
+    tensor_model,
+)
 from pymc_sgmcmc.gradients.batch_check import check_terms
-from pymc_sgmcmc.gradients.minibatch import batched_terms
+from pymc_sgmcmc.gradients.minibatch import CutArray, batched_terms
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.gradients.rewrites import tidy
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
@@ -43,19 +51,41 @@ class Rows:
     scale: TensorVariable
     """N / n, a scalar of the model's float type."""
     batch_size: int
-    array: Array
-    axis: int
+    cuts: tuple[tuple[Array, int], ...]
+    """The arrays that are cut, and the axis of each one's rows."""
     streamed: StreamedData | None = None
     """Where the rows come from, if the model's arrays are placeholders."""
     fixed_size: bool = False
     """Whether the model holds for batches of this size alone."""
+    total_size: int | None = None
+    """N as the model has it, where that is a constant and was right when the step was made."""
 
     @property
     def n_rows(self) -> int:
         """N, as the data is now."""
         if self.streamed is not None:
             return self.streamed.n_rows
-        return array_value(self.array).shape[self.axis]
+        array, axis = self.cuts[0]
+        return array_value(array).shape[axis]
+
+    def check_lengths(self) -> None:
+        """Refuse arrays that no longer have the same number of rows."""
+        if self.streamed is not None:
+            return
+        lengths = {array: array_value(array).shape[axis] for array, axis in self.cuts}
+        if len(set(lengths.values())) > 1:
+            told = ", ".join(f"{array_name(array)} has {n}" for array, n in lengths.items())
+            raise ValueError(
+                f"The arrays whose rows belong together have different numbers of rows: {told}. "
+                "Set all of them in one pm.set_data({...}); a plain array keeps its rows, so make "
+                "it pm.Data, or make a new model and step."
+            )
+        if self.total_size not in (None, self.n_rows):
+            raise ValueError(
+                f"{array_name(self.cuts[0][0])} has {self.n_rows} rows now, and the model says "
+                f"total_size={self.total_size}, by which the likelihood is scaled. Write "
+                "total_size=data.shape[0] for data that changes, or make a new model and step."
+            )
 
 
 class Evaluation(NamedTuple):
@@ -207,6 +237,8 @@ class GradientSource:
 
     def check_data(self) -> None:
         """Refuse data that holds NaN or whose shape is not what the expressions were made for."""
+        for rows in self.rows:
+            rows.check_lengths()
         streamed = self.streamed.names if self.streamed else ()
         for array, variable in self.data:
             if array.name in streamed:
@@ -222,14 +254,16 @@ class GradientSource:
 
 def refuse_nan(array: Array) -> None:
     """Refuse data that holds NaN, by name."""
-    value = array_value(array)
+    refuse_nan_in(f"The data {array_name(array)}", array_value(array))
+
+
+def refuse_nan_in(name: str, value: np.ndarray) -> None:
+    """Refuse an array that holds NaN."""
     if np.issubdtype(value.dtype, np.floating):
         # pm.set_data masks what is NaN, and a masked sum would skip it
         n_missing = int(np.isnan(np.ma.filled(value, np.nan)).sum())
         if n_missing:
-            raise ValueError(
-                f"The data {array_name(array)} holds {n_missing} NaN values: drop or impute them."
-            )
+            raise ValueError(f"{name} holds {n_missing} NaN values: drop or impute them.")
 
 
 def warn_of_cut_integers(array: Array) -> None:
@@ -249,12 +283,7 @@ def warn_of_cut_integers(array: Array) -> None:
 
 def check_batch_size(batch_size: int, n_rows: int) -> None:
     """Refuse a batch size that is no whole number between 1 and the number of rows."""
-    whole = isinstance(batch_size, int | np.integer) and not isinstance(batch_size, bool)
-    if not whole or not 1 <= batch_size <= n_rows:
-        raise ValueError(
-            f"batch_size={batch_size!r} must be a whole number between 1 and the number of rows, "
-            f"{n_rows}."
-        )
+    whole_number("batch_size", batch_size, 1, n_rows, most_is="the number of rows")
 
 
 def gradient_source(
@@ -304,16 +333,19 @@ def gradient_source(
     [(100, 10)]
     """
     variables = [*model.free_RVs, *model.observed_RVs, *model.potentials]
-    minibatches = any(uses_minibatch(model, var) for var in variables)
+    minibatches = [var for var in variables if uses_minibatch(model, var)]
     if batch_size is None and minibatch_dim is not None:
         raise ValueError(f"minibatch_dim='{minibatch_dim}' needs batch_size= too.")
     if batch_size is not None and minibatches:
         raise ValueError(
-            f"batch_size={batch_size!r} and pm.Minibatch in the model: use one of them "
-            "(batch_size= leaves the model whole for predictions and is preferred)."
+            f"batch_size={batch_size!r} and pm.Minibatch in '{minibatches[0].name}': use one of "
+            "them (batch_size= leaves the model whole for predictions and is preferred)."
         )
     if data is not None and batch_size is None:
         raise ValueError("data= needs batch_size= too, and a model without pm.Minibatch.")
+    if has_named_dims(model):
+        model = tensor_model(model)
+        vars = [v for v in model.value_vars if v.name in {var.name for var in vars}]
     if minibatches:
         parts = _written_with_minibatch(model)
     elif batch_size is not None:
@@ -366,9 +398,13 @@ def _cut_into_batches(model, batch_size, minibatch_dim, self_check, data):
     prior = model.logp(vars=[*model.free_RVs, *rest])
     scale = pt.scalar("N/n", dtype=pytensor.config.floatX)
     likelihood = scale * sum_of([term.logp for term in terms])
-    [(array, cut), *_] = cuts.items()
-    rows = Rows(index, scale, int(batch_size), array, cut.axis, data)
+    rows = Rows(index, scale, int(batch_size), axes_of(cuts), data)
     return prior, likelihood, scale * batch_size, [rows], arrays
+
+
+def axes_of(cuts: Mapping[Array, CutArray]) -> tuple[tuple[Array, int], ...]:
+    """Arrays that are cut, and the axis of each one's rows."""
+    return tuple((array, cut.axis) for array, cut in cuts.items())
 
 
 def _minibatch_nodes(outputs: Sequence[Variable]) -> list[Apply]:
@@ -390,20 +426,34 @@ def _written_with_minibatch(model: Model):
                 f"The observed variable '{rv.name}' uses pm.Minibatch without total_size=: its "
                 "likelihood would count the batch alone. Pass total_size=<number of rows>."
             )
-    likelihood = sum_of(model.logp(vars=model.observed_RVs, sum=False))
+    terms = model.logp(vars=model.observed_RVs, sum=False)
+    for rv, term in zip(model.observed_RVs, terms, strict=True):
+        if len({node.inputs[-1] for node in _minibatch_nodes([term])}) > 1:
+            raise ValueError(
+                f"The observed variable '{rv.name}' depends on separate pm.Minibatch calls, which "
+                "draw different rows each: what belongs together would not meet. Make one "
+                "pm.Minibatch(x, y, batch_size=...) of all its arrays."
+            )
+    likelihood = sum_of(terms)
     prior = model.logp(vars=[*model.free_RVs, *model.potentials])
-    streams: dict[Variable, Rows] = {}
+    nodes = _minibatch_nodes([likelihood, prior])
+    drawn: dict[Variable, dict[Variable, None]] = {}  # together, by the generator they share
+    for node in nodes:  # of which PyMC may have made clones
+        *tensors, rng = node.inputs
+        drawn.setdefault(rng, {}).update(dict.fromkeys(tensors))
+    total_sizes = _total_sizes(model, drawn)
+    streams = {
+        rng: _stream(k, list(tensors), nodes, rng, total_sizes.get(rng, ()))
+        for k, (rng, tensors) in enumerate(drawn.items())
+    }
     arrays: dict[Array, TensorVariable] = {}
     batch: dict[Variable, TensorVariable] = {}
-    for node in _minibatch_nodes([likelihood, prior]):
+    for node in nodes:
         *tensors, rng = node.inputs
-        parts = node.outputs[:-1]
-        if rng not in streams:  # PyMC may have cloned the node: what is drawn alike shares it
-            streams[rng] = _stream(len(streams), tensors[0], parts[0].type.shape[0])
-        for tensor, part in zip(tensors, parts, strict=True):
+        for tensor, part in zip(tensors, node.outputs[:-1], strict=True):
             if isinstance(tensor, Constant):  # data as an input is not copied into the graph
                 shape = (None, *tensor.type.shape[1:])  # of some rows, where they are fetched
-                arrays.setdefault(tensor, pt.tensor(tensor.name, shape=shape, dtype=tensor.dtype))
+                arrays.setdefault(tensor, TensorType(tensor.dtype, shape)(tensor.name))
             batch[part] = arrays.get(tensor, tensor)[streams[rng].index]
     # the static number of rows goes, so that pm.set_data may change it
     prior, likelihood = clone_replace([prior, likelihood], batch, rebuild_strict=False)
@@ -411,16 +461,54 @@ def _written_with_minibatch(model: Model):
     return prior, likelihood, rows[0].scale * rows[0].batch_size, rows, arrays
 
 
-def _stream(number: int, array: Variable, batch_size: int) -> Rows:
-    if not isinstance(array, SharedVariable | Constant):
+def _total_sizes(
+    model: Model, drawn: Mapping[Variable, Iterable[Variable]]
+) -> dict[Variable, set[int]]:
+    """Constant total_size= of the terms of each generator; refuse terms that mix generators."""
+    found: dict[Variable, set[int]] = {}
+    for var in [*model.observed_RVs, *model.potentials]:
+        logp = model.logp(vars=[var], sum=False)
+        rngs = list(dict.fromkeys(node.inputs[-1] for node in _minibatch_nodes(logp)))
+        if len(rngs) > 1:
+            calls = [", ".join(map(_shown, drawn[rng])) for rng in rngs]
+            kind = "observed variable" if var in model.observed_RVs else "potential"
+            raise ValueError(
+                f"The {kind} '{var.name}' mixes rows of {len(rngs)} pm.Minibatch calls, of "
+                f"{' and of '.join(calls)}. Each call draws rows of its own, so they do not belong "
+                "together. Draw them in one call: X_mb, y_mb = pm.Minibatch(X, y, batch_size=...)."
+            )
+        if rngs and isinstance(var.owner.op, MinibatchRandomVariable):
+            total = var.owner.inputs[1]
+            if isinstance(total, TensorConstant):
+                found.setdefault(rngs[0], set()).add(int(total.data))
+    return found
+
+
+def _shown(tensor: Variable) -> str:
+    return array_name(tensor) if isinstance(tensor, SharedVariable | Constant) else str(tensor)
+
+
+def _stream(
+    number: int,
+    tensors: Sequence[Variable],
+    nodes: Sequence[Apply],
+    rng: Variable,
+    total_sizes: Collection[int],
+) -> Rows:
+    """Row numbers of the pm.Minibatch call that draws ``tensors`` together."""
+    if not isinstance(tensors[0], SharedVariable | Constant):
         raise ValueError(
-            f"pm.Minibatch of the expression {array}: pass it a plain array or pm.Data, and "
+            f"pm.Minibatch of the expression {tensors[0]}: pass it a plain array or pm.Data, and "
             "compute with the batch."
         )
-    check_batch_size(batch_size, array_value(array).shape[0])
+    n_rows = array_value(tensors[0]).shape[0]
+    batch_size = next(n.outputs[0].type.shape[0] for n in nodes if n.inputs[-1] is rng)
+    check_batch_size(batch_size, n_rows)
     scale = pt.scalar(f"N/n_{number}", dtype=pytensor.config.floatX)
     index = pt.lvector(f"rows_{number}")
-    return Rows(index, scale, batch_size, array, 0, fixed_size=True)
+    cuts = tuple((t, 0) for t in tensors if isinstance(t, SharedVariable | Constant))
+    total_size = n_rows if n_rows in total_sizes else None
+    return Rows(index, scale, batch_size, cuts, fixed_size=True, total_size=total_size)
 
 
 def explicit_data(
@@ -436,7 +524,7 @@ def explicit_data(
     data = dict(arrays)
     for var in ancestors(expressions):
         if isinstance(var, SharedVariable) and var not in data:
-            data[var] = pt.tensor(var.name, shape=var.type.shape, dtype=var.type.dtype)
+            data[var] = TensorType(var.type.dtype, var.type.shape)(var.name)
     return clone_replace(expressions, data, rebuild_strict=False), data
 
 

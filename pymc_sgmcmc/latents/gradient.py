@@ -12,6 +12,7 @@ from pytensor.gradient import disconnected_grad
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.batches.data_sources import StreamedData
@@ -21,6 +22,7 @@ from pymc_sgmcmc.gradients.row_axis import find_row_axis, local_shape
 from pymc_sgmcmc.gradients.source import (
     GradientSource,
     Rows,
+    axes_of,
     check_batch_size,
     explicit_data,
     gradient_of,
@@ -171,7 +173,7 @@ def _cut_into_batches(
 ) -> LatentGradientSource:
     names = ", ".join(f"'{rv.name}'" for rv in latent_rvs)
     placeholders = {
-        rv: pt.tensor(rv.name, shape=(None, *local_shape(model, rv, row_axis)), dtype=rv.type.dtype)
+        rv: TensorType(rv.type.dtype, (None, *local_shape(model, rv, row_axis)))(rv.name)
         for rv in latent_rvs
     }
     free = global_model.free_RVs
@@ -244,11 +246,10 @@ def _cut_into_batches(
     likelihood = scale * pt.sum(weights * joint.of_rows)
     prior = rewrite_pregrad(prior.astype(floatX))
     start = global_model.initial_point()
-    [(array, cut), *_] = part.cuts.items()
     source = LatentGradientSource(
         vars=vars,
         shapes=[np.shape(start[v.name]) for v in vars],
-        rows=[Rows(index, scale, int(batch_size), array, cut.axis, streamed)],
+        rows=[Rows(index, scale, int(batch_size), axes_of(part.cuts), streamed)],
         data=used_data,
         others=others,
         log_prior=prior,

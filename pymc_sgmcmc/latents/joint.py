@@ -25,6 +25,8 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import State, Tensors
+from pymc_sgmcmc.argument_checks import whole_number
+from pymc_sgmcmc.gradients.arrays import has_named_dims
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.noise import NoiseStream
 from pymc_sgmcmc.pymc_internals import share_coords
@@ -69,7 +71,7 @@ class LocalTerm:
         return self.logp.sum(axis=tuple(range(1, self.logp.ndim)))
 
 
-class Draws(NamedTuple):
+class LatentDraws(NamedTuple):
     """Draws of the latent variables for a batch."""
 
     values: Tensors
@@ -266,7 +268,7 @@ class Latents(ABC):
         return {}
 
     @abstractmethod
-    def draw(self, joint: Joint, state: State, stream: NoiseStream) -> Draws:
+    def draw(self, joint: Joint, state: State, stream: NoiseStream) -> LatentDraws:
         """Draw for a batch.
 
         Parameters
@@ -280,21 +282,18 @@ class Latents(ABC):
 
         Returns
         -------
-        Draws
+        LatentDraws
             ``n_samples`` draws of every latent variable for every row, with the next state.
         """
 
 
-def whole_number(name: str, value, least: int) -> int:
-    """Refuse what is not a whole number of at least ``least``, by name."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or value < least:
-        raise ValueError(f"{name}={value!r} must be a whole number, at least {least}.")
-    return int(value)
-
-
 def find_latents(model: pm.Model, vars: Sequence) -> list[Variable]:
     """Return the model's random variables that are meant by variables or names."""
+    if has_named_dims(model):
+        raise ValueError(
+            "latents= does not work with variables of pymc.dims yet: write this model with the "
+            "distributions of pymc itself (pm.Normal(..., dims=) for pmd.Normal)."
+        )
     by_name = {rv.name: rv for rv in model.free_RVs}
     values = {model.rvs_to_values[rv]: rv for rv in model.free_RVs}
     found = []
@@ -306,8 +305,9 @@ def find_latents(model: pm.Model, vars: Sequence) -> list[Variable]:
             raise ValueError(
                 f"latents: '{shown}' is not a free variable of the model. It has: {names}."
             )
-        if rv not in found:
-            found.append(rv)
+        if rv in found:
+            raise ValueError(f"latents: '{rv.name}' is named more than once: name it once.")
+        found.append(rv)
     if not found:
         raise ValueError("latents: the list of variables is empty; leave latents=None.")
     return found

@@ -15,7 +15,7 @@ from pymc_sgmcmc.gradients.row_axis import RowAxis
 from pymc_sgmcmc.latents.joint import Joint
 from pymc_sgmcmc.noise import NoiseStream
 
-MAX_ROWS = 200
+MAX_ROWS_WITH_LATENTS = 200
 """Rows looked at: with more, a random subset of this size stands for all (bounded cost)."""
 
 
@@ -28,7 +28,7 @@ def check_latent_terms(
     """Refuse, by name, a term with latent variables whose batches do not add up.
 
     As `check_terms` of `gradients/batch_check.py`, for one draw from the prior of the latent
-    variables of each row; at most `MAX_ROWS` rows, taken as one batch, stand for all.
+    variables of each row; at most `MAX_ROWS_WITH_LATENTS` rows, taken as one batch, stand for all.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def check_latent_terms(
         Naming the term.
     """
     rng = np.random.default_rng(20240)
-    n_rows = min(row_axis.length, MAX_ROWS)
+    n_rows = min(row_axis.length, MAX_ROWS_WITH_LATENTS)
     subset = rng.choice(row_axis.length, size=n_rows, replace=False)
     pieces = np.array_split(np.arange(n_rows), min(4, n_rows))
     arrays = [np.asarray(array_value(array), dtype=v.dtype) for array, v in data]

@@ -18,6 +18,8 @@ from pymc.util import (
     random_generator_from_state,
 )
 
+from pymc_sgmcmc.argument_checks import whole_number
+from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.run.plain import from_plain, to_plain
 from pymc_sgmcmc.step import SGMCMCStep
 
@@ -29,13 +31,18 @@ CHAINS = 4
 
 def checked_numbers(draws: Any, tune: Any, chains: Any) -> tuple[int, int | None, int]:
     """Return draws, tune and chains as numbers, refusing what cannot be."""
-    numbers = {"draws": (draws, 1), "tune": (tune, 0), "chains": (chains, 1)}
-    for name, (number, least) in numbers.items():
-        if number is None and name != "draws":
-            continue
-        if not isinstance(number, int | np.integer) or number < least:
-            raise ValueError(f"{name}={number!r} must be a whole number, at least {least}.")
-    return int(draws), tune if tune is None else int(tune), CHAINS if chains is None else chains
+    return (
+        whole_number("draws", draws, 1),
+        None if tune is None else whole_number("tune", tune, 0),
+        CHAINS if chains is None else whole_number("chains", chains, 1),
+    )
+
+
+def checked_cores(cores: Any, blas_cores: Any) -> int:
+    """Return the number of processes, refusing what cannot be."""
+    if blas_cores is not None and blas_cores != "auto":
+        whole_number("blas_cores", blas_cores, 1, remedy="or 'auto', or None for no limit.")
+    return min(4, n_cores()) if cores is None else whole_number("cores", cores, 1)
 
 
 def check_names(model: Model, names: Any, argument: str) -> None:
@@ -44,6 +51,8 @@ def check_names(model: Model, names: Any, argument: str) -> None:
         return
     if isinstance(names, str):
         raise ValueError(f"{argument}={names!r} must be a list of names: [{names!r}].")
+    if argument == "var_names" and len(names) == 0:
+        raise ValueError("var_names=[] would record nothing: name a variable, or leave it out.")
     variables = [*model.unobserved_RVs, *model.value_vars]
     known = {v.name for v in variables}
     for name in names:

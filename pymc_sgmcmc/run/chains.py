@@ -22,6 +22,7 @@ from pymc.step_methods.compound import flatten_steps
 from pymc.util import RandomGeneratorState, random_generator_from_state
 from pytensor.graph.replace import vectorize_graph
 
+from pymc_sgmcmc.gradients.arrays import has_named_dims, tensor_model
 from pymc_sgmcmc.gradients.start_check import BadStart
 from pymc_sgmcmc.run.plain import from_plain, to_plain
 from pymc_sgmcmc.step import SGMCMCStep
@@ -92,8 +93,8 @@ class Run:
     store: Any = None
     seed: Any = None
     """As it was given, as plain values."""
-    chains_together: int = 1
-    """Chains of one runner."""
+    together: bool = False
+    """Whether one runner advances all chains."""
     fresh: Any = None
     """The step's state before its first chain."""
     recorder: NDArray | None = field(default=None, repr=False)
@@ -103,6 +104,11 @@ class Run:
     @property
     def n_chains(self) -> int:
         return len(self.starts)
+
+    @property
+    def chains_together(self) -> int:
+        """Chains of one runner."""
+        return self.n_chains if self.together else 1
 
     @property
     def wants_warmup(self) -> bool:
@@ -139,8 +145,12 @@ class Run:
         values = self.model.value_vars
         derived = [v for v in self.recorded.vars if v not in values]
         if derived and self._record is None:
-            many = [v.type.clone(shape=(TILE, *v.type.shape))(v.name) for v in values]
-            outs = vectorize_graph(derived, dict(zip(values, many, strict=True)))
+            inputs, outs = values, derived
+            if has_named_dims(self.model):
+                plain = tensor_model(self.model)
+                inputs, outs = plain.value_vars, plain.tensors(derived)
+            many = [v.type.clone(shape=(TILE, *v.type.shape))(v.name) for v in inputs]
+            outs = vectorize_graph(outs, dict(zip(inputs, many, strict=True)))
             self._record = pytensor.function(many, outs, on_unused_input="ignore")
         n = len(next(iter(points.values())))
         columns: dict[str, list] = {v.name: [] for v in derived}

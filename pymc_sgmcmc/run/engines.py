@@ -45,7 +45,7 @@ def engine_of(
         method = _default_method(run, cores, uses_jax)
     if method == "vectorized":
         check_step(run.step)
-        run.chains_together = run.n_chains
+        run.together = True
         _log.info(f"chain_method='vectorized': {run.n_chains} chains in one compiled call")
         return vectorized(run), method
     if method == "parallel":

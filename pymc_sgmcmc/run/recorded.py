@@ -18,11 +18,18 @@ def choose_recorded(run: Run, var_names: Sequence[str] | None, transformed: bool
     rows = {}
     for step in flatten_steps(run.step):
         for stream in step.source.rows if isinstance(step, SGMCMCStep) else []:
-            dims = model.named_vars_to_dims.get(stream.array.name or "")
-            rows[stream.n_rows] = dims[stream.axis] if dims else None
+            array, axis = stream.cuts[0]
+            dims = model.named_vars_to_dims.get(array.name or "")
+            rows[stream.n_rows] = dims[axis] if dims else None
     if var_names is not None:
-        chosen = [v for v in model.unobserved_RVs if v.name in set(var_names)]
+        named = {getattr(v, "name", v) for v in var_names}
+        chosen = [v for v in model.unobserved_RVs if v.name in named]
         run.vars = model.replace_rvs_by_values(chosen)
+        if not run.vars:
+            raise ValueError(
+                f"var_names={list(var_names)!r} names no free variable or deterministic on its own "
+                "scale: " + ", ".join(v.name for v in model.unobserved_RVs) + "."
+            )
         return
     chosen = list(model.unobserved_RVs)
     left_out = [

@@ -1,7 +1,7 @@
-"""Other papers' parametrisations of the same dynamics.
+"""Parametrisations of the same dynamics in other papers.
 
 ========================  =========================================  ==========================
-paper                     its symbols                                ours
+paper                     symbols there                              here
 ========================  =========================================  ==========================
 SGNHT, Algorithm 2        u = p h, eta = h^2, alpha = xi h, a = A h  h = sqrt(eta), D = a / h
 doubly stochastic, eq 4   gamma = p h, lambda = h^2, xi = D h        h = sqrt(lambda), D = xi / h
@@ -11,22 +11,25 @@ the same per datum        gradient divided by N: lambda' = N h^2     h = sqrt(la
 
 import math
 
+from pymc_sgmcmc.argument_checks import nonnegative_number, positive_number
+
 REMEDIES = {
     "eta": "It is the square of the step size, 1e-4 for a step size of 0.01.",
     "a": "It is the injected noise, D times the step size: 0.01 for example.",
     "learning_rate": "It is the square of the step size, 1e-4 for a step size of 0.01 (times "
     "per_datum=, if that is given).",
-    "momentum_decay": "It is the fraction of the momentum lost in an update: 0.01 for example.",
-    "per_datum": "It is the number of rows of all the data; leave it out if the gradient is not "
+    "momentum_decay": "It is the fraction of the momentum lost per update: 0.01 for example.",
+    "per_datum": "It is the number of rows of the data; leave it out if the gradient is not "
     "divided by it.",
 }
 
 
-def _check(name: str, value: float, at_least_zero: bool = False) -> float:
-    if not (math.isfinite(value) and (value > 0 or (at_least_zero and value == 0))):
-        bound = ">= 0" if at_least_zero else "> 0"
-        raise ValueError(f"{name} must be a finite number {bound}, got {value!r}. {REMEDIES[name]}")
-    return value
+def _positive(name: str, value: float) -> float:
+    return positive_number(name, value, REMEDIES[name])
+
+
+def _nonnegative(name: str, value: float) -> float:
+    return nonnegative_number(name, value, REMEDIES[name])
 
 
 class FromLearningRate:
@@ -55,7 +58,7 @@ class FromLearningRate:
         Raises
         ------
         ValueError
-            For ``eta`` not positive or ``a`` negative, besides what the class raises.
+            For ``eta`` not positive or ``a`` negative, in addition to the errors of the class.
 
         Examples
         --------
@@ -65,8 +68,8 @@ class FromLearningRate:
         ...     sgm.SGNHT.from_learning_rate(eta=0.25, a=1.0)
         SGNHT(step_size=0.5, diffusion=2.0, batch_size=None, thin=1) of [x]
         """
-        h = math.sqrt(_check("eta", eta))
-        diffusion = _check("a", a, at_least_zero=True) / h
+        h = math.sqrt(_positive("eta", eta))
+        diffusion = _nonnegative("a", a) / h
         return cls(vars, step_size=h, diffusion=diffusion, **options)
 
     def to_learning_rate(self) -> dict[str, float]:
@@ -112,7 +115,7 @@ class FromMomentumDecay:
         learning_rate : float
             lambda, the square of the step size, positive.
         momentum_decay : float
-            xi = D h, the fraction of the momentum lost in an update, at least 0.
+            xi = D h, the fraction of the momentum lost per update, at least 0.
         per_datum : int, optional
             N, if the learning rate multiplies the gradient divided by N.
         **options
@@ -127,8 +130,8 @@ class FromMomentumDecay:
         Raises
         ------
         ValueError
-            For ``learning_rate`` or ``per_datum`` not positive or ``momentum_decay`` negative,
-            besides what the class raises.
+            For ``learning_rate`` or ``per_datum`` not positive or ``momentum_decay`` negative, in
+            addition to the errors of the class.
 
         Examples
         --------
@@ -138,9 +141,9 @@ class FromMomentumDecay:
         ...     sgm.SGHMC_S.from_momentum_decay(learning_rate=0.25, momentum_decay=0.1)
         SGHMC_S(step_size=0.5, friction=0.2, batch_size=None, thin=1) of [x]
         """
-        n = 1 if per_datum is None else _check("per_datum", per_datum)
-        h = math.sqrt(_check("learning_rate", learning_rate) / n)
-        friction = _check("momentum_decay", momentum_decay, at_least_zero=True) / h
+        n = 1 if per_datum is None else _positive("per_datum", per_datum)
+        h = math.sqrt(_positive("learning_rate", learning_rate) / n)
+        friction = _nonnegative("momentum_decay", momentum_decay) / h
         return cls(vars, step_size=h, friction=friction, **options)
 
     def to_momentum_decay(self, per_datum: int | None = None) -> dict[str, float]:
@@ -170,7 +173,7 @@ class FromMomentumDecay:
         >>> step.to_momentum_decay(per_datum=100)
         {'learning_rate': 25.0, 'momentum_decay': 0.1}
         """
-        n = 1 if per_datum is None else _check("per_datum", per_datum)
+        n = 1 if per_datum is None else _positive("per_datum", per_datum)
         h = float(self.schedule(0))
         return {
             "learning_rate": h * h * n,

@@ -1,21 +1,22 @@
 r"""Groups: several samplers in one step, on one gradient of one batch.
 
 Each group of variables theta_j has a sampler of its own, with a step size h_j. An update asks every
-sampler where it wants the gradient, evaluates it ONCE at the point put together from their
-answers, for one batch (and one set of latent draws), and gives each sampler its part:
+sampler where it needs the gradient, evaluates it ONCE at the point combined from their answers, on
+one batch (and one set of latent draws), and gives each sampler its part:
 
     x      = (x_1, ..., x_m),  x_j: where sampler j asks, from theta_j and its own state
     g      = g(x)
     theta_j = sampler j's update with g_j and h_j
 
-With the same sampler and step size in every group this is that sampler's update of all
-variables. Samplers that ask at different times of their update (SGRLD at its start, MSGNHT_S after
-half a step) see each other's variables late by a fraction of a step: bias of order 1 in the
-step sizes, whatever the samplers' own orders.
+With the same sampler and step size in every group this is that sampler's update of all variables.
+Samplers that ask at different times of their update (SGRLD at its start, MSGNHT_S after half a
+step) see each other's variables with a delay of a fraction of a step, which gives a bias of order 1
+in the step sizes, whatever the samplers' own orders.
 """
 
 import inspect
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ import pytensor.tensor as pt
 from pymc.model import Model, modelcontext
 
 from pymc_sgmcmc.algorithm import Algorithm, Gradient, Noise, Tensors
-from pymc_sgmcmc.schedules import Schedule, as_schedule, step_sizes
+from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule, step_sizes
 from pymc_sgmcmc.step import Group, SGMCMCStep
 from pymc_sgmcmc.variables import continuous
 
@@ -34,18 +35,18 @@ class Member:
     """One group's algorithm."""
 
     name: str
-    """What its statistics and state begin with."""
+    """Prefix of the names of its statistics and state."""
     algorithm: Algorithm
     positions: tuple[int, ...]
-    """Its variables among all of the step's."""
+    """Indices of its variables among all of the step's."""
     n_elements: int
 
     def named(self, own: dict[str, Any]) -> dict[str, Any]:
-        """Under the names that tell members apart."""
+        """Add the prefix that distinguishes members to the names."""
         return {f"{self.name}_{name}": value for name, value in own.items()}
 
     def own(self, named: dict[str, Any]) -> dict[str, Any]:
-        """What is this member's, under the names that its algorithm knows."""
+        """Select this member's entries and remove the prefix."""
         start = len(self.name) + 1
         mine = f"{self.name}_"
         return {name[start:]: v for name, v in named.items() if name.startswith(mine)}
@@ -83,7 +84,7 @@ class Part:
         return self._mine(self.whole.mean_likelihood)
 
     def mean_curvature(self, direction) -> Tensors:
-        """The group's block of the Hessian of the mean log likelihood times a direction."""
+        """Multiply the group's block of the Hessian of the mean log likelihood with a direction."""
         everywhere = [pt.zeros_like(t) for t in self.theta]
         for i, d in zip(self.positions, direction, strict=True):
             everywhere[i] = d
@@ -91,7 +92,7 @@ class Part:
 
 
 class Unknown:
-    """Stands for a gradient while it is found out where samplers ask for it."""
+    """Stands in for a gradient until it is known where samplers need it."""
 
     def __init__(self, theta: Tensors):
         self.prior = self.likelihood = self.total = self.mean_likelihood = [
@@ -99,15 +100,14 @@ class Unknown:
         ]
 
     def mean_curvature(self, direction) -> Tensors:
-        """Nothing is known of it."""
+        """Stand in for the curvature, too."""
         return self.total
 
 
 class Rehearsal:
-    """A group's update, run symbolically as often as it takes to find where it asks.
+    """A group's update, run symbolically until it is known where it needs gradients.
 
-    The gradients that are not yet `known` are stood for by `Unknown`; the noise is the same in
-    each run.
+    `Unknown` stands in for gradients that are not yet `known`; the noise is the same in each run.
     """
 
     def __init__(self, member: Member, theta: Tensors, state, h, noise: Noise):
@@ -120,7 +120,7 @@ class Rehearsal:
         self.asked: list[Tensors] = []
 
     def run(self, known: list[tuple[Gradient, Tensors]]):
-        """Next theta and state, right if all gradients are known; leaves where it `asked`."""
+        """Return the next theta and state, valid once all gradients are known; fills `asked`."""
         self.asked, n_drawn = [], 0
 
         def gradient(theta):
@@ -142,7 +142,7 @@ class Rehearsal:
 
 @dataclass(frozen=True)
 class Grouped(Algorithm):
-    """The update of several algorithms at once; ``h`` holds one step size for each."""
+    """The update of several algorithms together; ``h`` has one step size for each."""
 
     members: tuple[Member, ...] = ()
 
@@ -165,7 +165,8 @@ class Grouped(Algorithm):
             counts = {g.member.name: len(g.asked) for g in groups}
             if len(set(counts.values())) > 1:
                 raise ValueError(
-                    f"The samplers of a step must ask for equally many gradients: {counts}."
+                    "All samplers of a step must evaluate the same number of gradients per update, "
+                    f"but they evaluate {counts}. Put them into separate steps."
                 )
             if len(known) == len(groups[0].asked):
                 break
@@ -212,15 +213,16 @@ class GroupSchedules(Schedule):
 class Groups(SGMCMCStep):
     """Several samplers in one step: they share each batch, its gradient and its latent draws.
 
-    Each group's statistics carry its sampler's name, as in ``msgnht_s_kinetic_temperature``,
-    with a number where several groups have the same sampler (``msgnht_s_2_...``).
+    The names of a group's statistics begin with its sampler's name, as in
+    ``msgnht_s_kinetic_temperature``, with a number if several groups have the same sampler
+    (``msgnht_s_2_...``).
 
     Parameters
     ----------
     groups : list of groups
         Made by the samplers' ``on``: ``sgm.SGRLD.on([phi], step_size=1e-3)``, with the sampler's
-        own hyperparameters. No variable may be in two groups; those in none are left to other
-        steps of `pm.sample`.
+        own hyperparameters. No variable may be in two groups; variables in no group are left to
+        other steps of `pm.sample`.
     {batches}
 
     Raises
@@ -228,22 +230,22 @@ class Groups(SGMCMCStep):
     {raises}
     TypeError
         For a group that was not made by a sampler's ``on``, and for ``vars`` or ``step_size``,
-        which each group has for itself.
+        which belong to each group.
     ValueError
-        For a variable in two groups, no group at all, or samplers that differ in the number of
-        gradients that they ask for in an update.
+        For a variable in two groups, an empty list of groups, or samplers that evaluate different
+        numbers of gradients per update.
 
     Notes
     -----
-    x_j is where sampler j asks for the gradient. All are put together, the gradient is evaluated
-    once, and each sampler gets its part, with its own step size h_j::
+    x_j is the point at which sampler j needs the gradient. The points are combined, the gradient is
+    evaluated once, and each sampler gets its part, with its own step size h_j::
 
         x       = (x_1, ..., x_m)
         g       = g(x)
         theta_j = sampler j's update with g_j and h_j
 
-    Samplers that ask at different times of their update see each other's variables late by a
-    fraction of a step: bias of order 1 in the step sizes.
+    Samplers that need it at different times of their update see each other's variables with a delay
+    of a fraction of a step, which gives a bias of order 1 in the step sizes.
 
     Examples
     --------
@@ -280,7 +282,10 @@ class Groups(SGMCMCStep):
                     f"Groups takes groups such as MSGNHT_S.on([w], step_size=0.01), got {group!r}."
                 )
         if not self.groups:
-            raise ValueError("Groups needs at least one group.")
+            raise ValueError(
+                "Groups([]) has no group: pass a list such as "
+                "[MSGNHT_S.on([w], step_size=0.01), SGRLD.on([pi], step_size=0.001)]."
+            )
         for name in {"vars", "step_size"} & options.keys():
             raise TypeError(f"Give '{name}' to each group: MSGNHT_S.on([w], step_size=0.01).")
         vars = [continuous(model, group.vars) for group in self.groups]
@@ -303,6 +308,32 @@ class Groups(SGMCMCStep):
             **options,
         )
 
+    def checked_schedule(self, step_size: StepSize | Sequence[StepSize]) -> Schedule:
+        """Return the groups' schedules side by side; raise an error unless there is one per group.
+
+        Parameters
+        ----------
+        step_size : list of float, Schedule or callable
+            One entry per group.
+
+        Returns
+        -------
+        Schedule
+
+        Raises
+        ------
+        TypeError, ValueError
+            For a wrong number of entries, and as for other steps.
+        """
+        n = len(self.groups)
+        given = step_size.schedules if isinstance(step_size, GroupSchedules) else step_size
+        if not isinstance(given, list | tuple) or len(given) != n:
+            raise ValueError(
+                f"schedule={step_size!r} must be a list of {n} step sizes or schedules, one for "
+                "each group."
+            )
+        return GroupSchedules(tuple(as_schedule(one) for one in given))
+
     @staticmethod
     def _check_disjoint(model: Model, vars: list[list]) -> None:
         for var, count in Counter(var for own in vars for var in own).items():
@@ -313,8 +344,12 @@ class Groups(SGMCMCStep):
 
     def __repr__(self):
         groups = []
-        for group, member in zip(self.groups, self.algorithm.members, strict=True):
-            settings = {"step_size": group.step_size} | group.hyperparameters
+        schedules = self.schedule.schedules  # type: ignore[attr-defined]
+        for group, member, schedule in zip(
+            self.groups, self.algorithm.members, schedules, strict=True
+        ):
+            step_size = getattr(schedule, "value", schedule)
+            settings = {"step_size": step_size} | group.hyperparameters
             shown = ", ".join(f"{name}={value!r}" for name, value in settings.items())
             names = ", ".join(self.vars[i].name for i in member.positions)
             groups.append(f"{group.sampler.__name__}({shown}) of [{names}]")
@@ -337,7 +372,7 @@ Groups.__signature__ = inspect.Signature([_GROUPS, *_SHARED])  # type: ignore[at
 
 
 def _names(groups: list[Group]) -> list[str]:
-    """Samplers' names, numbered where several groups have the same."""
+    """Names of the samplers, numbered if several groups have the same sampler."""
     names = [group.sampler.name for group in groups]
     seen: Counter = Counter()
     numbered = []

@@ -8,16 +8,14 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc_sgmcmc.algorithm import Algorithm, State, Tensors
+from pymc_sgmcmc.argument_checks import nonnegative_number
 from pymc_sgmcmc.samplers.splitting import Phase, Thermostat, integrate
 
 
-def check_nonnegative(name: str, value: float) -> None:
-    """Refuse a negative or non-finite hyperparameter by name."""
-    if not (np.isfinite(value) and value >= 0):
-        raise ValueError(
-            f"{name} must be a finite number >= 0, got {value!r}: the injected noise has the "
-            f"variance 2 {name} step_size an update (default 1)."
-        )
+def check_noise(name: str, value: float) -> None:
+    """Raise an error that names a hyperparameter which is not a finite number >= 0."""
+    remedy = f"The injected noise has the variance 2 {name} step_size per update (default 1)."
+    nonnegative_number(name, value, remedy)
 
 
 def momentum(theta: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
@@ -26,29 +24,29 @@ def momentum(theta: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.n
 
 
 def mean_square(p: Tensors):
-    """Mean of p * p over all elements: the kinetic temperature, 1 when all is well."""
+    """Mean of p * p over all elements: the kinetic temperature, 1 in equilibrium."""
     return pt.concatenate([(q * q).ravel() for q in p]).mean()
 
 
 @dataclass(frozen=True)
 class ThermostatAlgorithm(Algorithm):
-    """mSGNHT and SGNHT: momentum p, thermostat xi, injected noise D, a splitting word.
+    """mSGNHT and SGNHT: momentum p, thermostat xi, injected noise D, a splitting.
 
-    ``diffusion`` is D >= 0: the injected noise has variance 2 D h an update.
+    ``diffusion`` is D >= 0: the injected noise has variance 2 D h per update.
     """
 
     diffusion: float = 1.0
 
-    word: ClassVar[str]
+    splitting: ClassVar[str]
     thermostat: ClassVar[Thermostat]
     statistics = ("kinetic_temperature", "thermostat")
 
     def __post_init__(self):
-        check_nonnegative("diffusion", self.diffusion)
+        check_noise("diffusion", self.diffusion)
 
     def update(self, theta, state, gradient, h, noise):
         theta, p, xi = integrate(
-            self.word,
+            self.splitting,
             Phase(theta, state["p"], state["xi"]),
             h,
             force=lambda theta: gradient(theta).total,
@@ -63,14 +61,15 @@ class ThermostatAlgorithm(Algorithm):
         return [mean_square(state["p"]), mean_xi]
 
     def caution(self, diagnostics, n_elements, shuffled):
-        # Friction answers to each update's noise, but over an epoch that noise cancels: the
-        # posterior comes out too narrow. 4 sds of a mean of xi, whose elements have variance 1.
+        # Friction reacts to each update's noise, but over an epoch that noise cancels: the
+        # posterior comes out too narrow. 4 / sqrt(n) is 4 sds of the mean of xi, whose elements
+        # have variance 1.
         absorbed = diagnostics["thermostat"] - self.diffusion
         if not shuffled or absorbed < max(0.5 * self.diffusion, 4 / n_elements**0.5):
             return None
         return (
-            f"the thermostat ({diagnostics['thermostat']:.3g}) has absorbed minibatch noise far "
-            f"beyond diffusion={self.diffusion:.3g}, and batches come in shuffled epochs, over "
+            f"minibatch noise has raised the thermostat ({diagnostics['thermostat']:.3g}) far "
+            f"above diffusion={self.diffusion:.3g}, but batches come from shuffled epochs, over "
             "which that noise cancels: posterior standard deviations may be too small. Pass "
-            "replacement=True, or take a smaller step_size, a larger batch_size or diffusion."
+            "replacement=True, a smaller step_size, or a larger batch_size or diffusion."
         )

@@ -1,15 +1,15 @@
 r"""MSGNHT_E and MSGNHT_S: one Nose-Hoover thermostat for each element of theta.
 
 Updates (high-order paper; h is the step size, g the batch's gradient of the log posterior,
-N(0, s) has VARIANCE s, * works element by element):
+N(0, s) has VARIANCE s, * is elementwise):
 
-E, Euler (section 2.2), the word ``XbOT`` of `pymc_sgmcmc.samplers.splitting`:
+E, Euler (section 2.2), the splitting ``XbOT`` of `pymc_sgmcmc.samplers.splitting`::
 
     theta += h p
     p     += h g(theta) - h xi * p + N(0, 2 D h)
     xi    += h (p * p - 1)
 
-S, symmetric splitting (eq 3), the word ``ABOBA``:
+S, the symmetric splitting ``ABOBA`` (eq 3)::
 
     theta += h/2 p;  xi += h/2 (p * p - 1)
     p     *= exp(-h/2 xi)
@@ -17,7 +17,7 @@ S, symmetric splitting (eq 3), the word ``ABOBA``:
     p     *= exp(-h/2 xi)
     theta += h/2 p;  xi += h/2 (p * p - 1)
 
-Shapes: p and xi like theta; p starts at N(0, I), xi at D. One gradient an update. The bias is of
+Shapes: p and xi like theta; p starts at N(0, I), xi at D. One gradient per update. The bias is of
 order 1 in h for E and 2 for S. Li et al. (2016b), Ding et al. (2014), Gan et al. (2015).
 """
 
@@ -35,7 +35,7 @@ from pymc_sgmcmc.step import SGMCMCStep
 class MultivariateThermostatEuler(ThermostatAlgorithm):
     """mSGNHT-E's update."""
 
-    word = EULER
+    splitting = EULER
     thermostat = staticmethod(elementwise)
 
     def init(self, theta, rng):
@@ -46,7 +46,7 @@ class MultivariateThermostatEuler(ThermostatAlgorithm):
 class MultivariateThermostatSymmetric(MultivariateThermostatEuler):
     """mSGNHT-S's update."""
 
-    word = SYMMETRIC
+    splitting = SYMMETRIC
 
 
 class MSGNHT_E(FromLearningRate, SGMCMCStep):
@@ -57,7 +57,7 @@ class MSGNHT_E(FromLearningRate, SGMCMCStep):
     Parameters
     ----------
     diffusion : float, default 1
-        D >= 0, the injected noise: variance 2 D h an update. Larger damps more.
+        D >= 0, the injected noise: variance 2 D h per update. Larger values damp the motion more.
     {common}
 
     Raises
@@ -66,15 +66,7 @@ class MSGNHT_E(FromLearningRate, SGMCMCStep):
 
     Notes
     -----
-    An update, with h the step size, g the batch's gradient of the log posterior and N(0, s) of
-    variance s, element by element::
-
-        theta += h p
-        p     += h g(theta) - h xi * p + N(0, 2 D h)
-        xi    += h (p * p - 1)
-
-    p starts at N(0, I), xi at D, both shaped like theta. One gradient an update; bias of order 1
-    in h.
+    {equations}
 
     References
     ----------
@@ -100,15 +92,15 @@ class MSGNHT_S(FromLearningRate, SGMCMCStep):
     """Multivariate stochastic gradient Nose-Hoover thermostat, symmetric splitting.
 
     Each element's thermostat balances the minibatch noise of that element; the integrator's bias is
-    of order 2 in the step size. Noise that is correlated between elements, or that cancels over a
-    shuffled epoch, it cannot balance: keep the mean of the statistic ``thermostat`` near
-    ``diffusion`` (by a smaller step, larger batches or a larger ``diffusion``) where sds and
-    correlations must be right.
+    of order 2 in the step size. It cannot balance noise that is correlated between elements, or
+    that cancels over a shuffled epoch: where sds and correlations must be right, keep the mean of
+    the statistic ``thermostat`` near ``diffusion`` (by a smaller step, larger batches or a larger
+    ``diffusion``).
 
     Parameters
     ----------
     diffusion : float, default 1
-        D >= 0, the injected noise: variance 2 D h an update. Larger damps more.
+        D >= 0, the injected noise: variance 2 D h per update. Larger values damp the motion more.
     {common}
 
     Raises
@@ -117,17 +109,7 @@ class MSGNHT_S(FromLearningRate, SGMCMCStep):
 
     Notes
     -----
-    An update, with h the step size, g the batch's gradient of the log posterior and N(0, s) of
-    variance s, element by element::
-
-        theta += h/2 p;  xi += h/2 (p * p - 1)
-        p     *= exp(-h/2 xi)
-        p     += h g(theta) + N(0, 2 D h)
-        p     *= exp(-h/2 xi)
-        theta += h/2 p;  xi += h/2 (p * p - 1)
-
-    p starts at N(0, I), xi at D, both shaped like theta. One gradient an update; bias of order 2
-    in h.
+    {equations}
 
     References
     ----------

@@ -1,19 +1,20 @@
 r"""PSGLD: SGLD preconditioned by the running size of the gradient.
 
 Update (pSGLD paper eq 4-5 and Algorithm 1; gbar is the MEAN over the batch of the likelihood's
-gradient, without prior and without N; N(0, s) has VARIANCE s):
+gradient, without prior and without N; N(0, s) has VARIANCE s, * is elementwise)::
 
     V      = alpha V + (1 - alpha) gbar * gbar
-    G      = 1 / (lambda + sqrt(V))
+    G      = 1 / (lam + sqrt(V))
     theta += e / 2 (G g + Gamma) + N(0, e G)
     Gamma_i = dG_i / dtheta_i
-            = -(1 - alpha) gbar_i / sqrt(V_i) / (lambda + sqrt(V_i))^2  d gbar_i / d theta_i
+            = -(1 - alpha) gbar_i / sqrt(V_i) / (lam + sqrt(V_i))^2  d gbar_i / d theta_i
 
-Gamma needs the diagonal of the Hessian H of the mean log likelihood; it is estimated without bias
-by z * (H z) with a fresh vector z of random signs (Bekas et al. 2007), one more backward pass an
-update. Signs, not normals: the estimate of H_ii then errs by the other elements of its row only.
+V starts at 0, so the first steps are the longest. Gamma needs the diagonal of the Hessian H of the
+mean log likelihood; it is estimated without bias by z * (H z) with a fresh vector z of random signs
+(Bekas et al. 2007), which costs one more backward pass per update. With signs instead of normals
+the error of the estimate of H_ii comes only from the other elements of its row.
 
-Shapes: V like theta. Bias of order 1 in e. Li et al. (2016a).
+Shapes: V like theta. One gradient per update. Bias of order 1 in e. Li et al. (2016a).
 """
 
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc_sgmcmc.algorithm import Algorithm
+from pymc_sgmcmc.argument_checks import positive_number, real_number, true_or_false
 from pymc_sgmcmc.step import SGMCMCStep
 
 
@@ -34,16 +36,11 @@ class PreconditionedLangevin(Algorithm):
     gamma: bool = False
 
     def __post_init__(self):
-        if not 0 <= self.alpha < 1:
-            raise ValueError(
-                f"alpha must lie in [0, 1), got {self.alpha!r}: V is then the mean of about "
-                "1 / (1 - alpha) squared gradients (default 0.99)."
-            )
-        if not (np.isfinite(self.lam) and self.lam > 0):
-            raise ValueError(
-                f"lam must be positive and finite, got {self.lam!r}: the preconditioner is at most "
-                "1 / lam (default 1e-5)."
-            )
+        remedy = "V is the mean of about 1 / (1 - alpha) squared gradients (default 0.99)."
+        real_number("alpha", self.alpha, "a number in [0, 1)", lambda x: 0 <= x < 1, remedy)
+        remedy = "The preconditioner is at most 1 / lam (default 1e-5)."
+        positive_number("lam", self.lam, remedy)
+        true_or_false("gamma", self.gamma)
 
     def init(self, theta, rng):
         return {"V": [np.zeros_like(t) for t in theta]}
@@ -73,18 +70,18 @@ class PreconditionedLangevin(Algorithm):
 
 
 class PSGLD(SGMCMCStep):
-    """Preconditioned SGLD: each element moves on the scale that its gradient shows.
+    """Preconditioned SGLD: each element moves on the scale of its own gradients.
 
     Parameters
     ----------
     alpha : float, default 0.99
         Weight of the past in the running mean of squared gradients, per update, in [0, 1).
     lam : float, default 1e-5
-        lambda > 0: bounds the preconditioner from above by 1 / lambda; on the scale of the MEAN
-        per-row gradient.
+        lambda > 0: bounds the preconditioner from above by 1 / lambda. It has the scale of the MEAN
+        gradient per row.
     gamma : bool, default False
         Add the correction Gamma (the paper drops it: alpha near 1 makes it small). Costs one
-        more backward pass an update.
+        more backward pass per update.
     {common}
 
     Raises
@@ -93,23 +90,16 @@ class PSGLD(SGMCMCStep):
 
     Notes
     -----
-    An update, with e the step size, g the batch's gradient of the log posterior, gbar the MEAN over
-    the batch of the likelihood's gradient (no prior, no N) and N(0, s) of variance s, element by
-    element::
+    {equations}
 
-        V      = alpha V + (1 - alpha) gbar * gbar
-        G      = 1 / (lam + sqrt(V))
-        theta += e/2 (G g + Gamma) + N(0, e G)
+    Gamma is added only with ``gamma=True``.
 
-    V starts at 0, so the first steps are the longest. Gamma_i = dG_i / dtheta_i with ``gamma``,
-    else 0. One gradient an update; bias of order 1 in e.
-
-    Where the gradient's size depends on theta
-    more than on the batch, the stationary distribution is biased even for tiny steps: V then
-    follows theta at once, and the draws have the density posterior / G without ``gamma``,
-    posterior / G^alpha with it (the paper's Gamma counts the newest term of V only). The bias goes
-    where G hardly varies: minibatch noise dominates V, alpha is so near 1 that V averages over
-    the posterior, or ``lam`` is large. With ``gamma`` it also goes for alpha = 0.
+    Where the gradient's size depends on theta more than on the batch, the stationary distribution
+    is biased even for tiny steps: V then follows theta immediately, and the draws have the density
+    posterior / G without ``gamma``, posterior / G^alpha with it (the paper's Gamma includes only
+    the newest term of V). The bias vanishes where G hardly varies: when minibatch noise dominates
+    V, when alpha is so near 1 that V averages over the posterior, or when ``lam`` is large. With
+    ``gamma`` it also vanishes for alpha = 0.
 
     References
     ----------

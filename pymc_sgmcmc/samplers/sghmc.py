@@ -3,12 +3,12 @@ r"""SGHMC_E and SGHMC_S: Langevin dynamics with momentum and a fixed friction D.
 Updates (the high-order paper's mSGNHT with xi held at D; h is the step size, g the batch's
 gradient of the log posterior, N(0, s) has VARIANCE s):
 
-E, Euler, the word ``XbOT`` of `pymc_sgmcmc.samplers.splitting`:
+E, Euler, the splitting ``XbOT`` of `pymc_sgmcmc.samplers.splitting`::
 
     theta += h p
     p     += h g(theta) - h D p + N(0, 2 D h)
 
-S, symmetric splitting, the word ``ABOBA``:
+S, the symmetric splitting ``ABOBA``::
 
     theta += h/2 p
     p     *= exp(-h/2 D)
@@ -16,9 +16,10 @@ S, symmetric splitting, the word ``ABOBA``:
     p     *= exp(-h/2 D)
     theta += h/2 p
 
-Shapes: p like theta; p starts at N(0, I). One gradient an update. The bias is of order 1 in h for
-E and 2 for S (on a Gaussian E's theta has order 2 by accident, its p order 1). Minibatch noise is
-not corrected for: it adds to the temperature. Chen, Fox and Guestrin (2014), Li et al. (2016b).
+Shapes: p like theta; p starts at N(0, I). One gradient per update. The bias is of order 1 in h for
+E and 2 for S (on a Gaussian, E happens to have order 2 for theta and order 1 for p). Minibatch
+noise is not corrected for: it raises the temperature. Chen, Fox and Guestrin (2014), Li et al.
+(2016b).
 """
 
 from dataclasses import dataclass
@@ -28,8 +29,8 @@ import pytensor.tensor as pt
 
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.samplers.conversions import FromMomentumDecay
-from pymc_sgmcmc.samplers.momentum import check_nonnegative, mean_square, momentum
-from pymc_sgmcmc.samplers.splitting import EULER, SYMMETRIC, Phase, held, integrate
+from pymc_sgmcmc.samplers.momentum import check_noise, mean_square, momentum
+from pymc_sgmcmc.samplers.splitting import EULER, SYMMETRIC, Phase, fixed_friction, integrate
 from pymc_sgmcmc.step import SGMCMCStep
 
 
@@ -39,24 +40,24 @@ class HamiltonianEuler(Algorithm):
 
     friction: float = 1.0
 
-    word: ClassVar[str] = EULER
+    splitting: ClassVar[str] = EULER
     statistics = ("kinetic_temperature",)
 
     def __post_init__(self):
-        check_nonnegative("friction", self.friction)
+        check_noise("friction", self.friction)
 
     def init(self, theta, rng):
         return {"p": momentum(theta, rng)}
 
     def update(self, theta, state, gradient, h, noise):
         theta, p, _ = integrate(
-            self.word,
+            self.splitting,
             Phase(theta, state["p"], [pt.constant(self.friction, dtype=h.dtype)]),
             h,
             force=lambda theta: gradient(theta).total,
             noise=noise,
             diffusion=self.friction,
-            thermostat=held,
+            thermostat=fixed_friction,
         )
         return theta, {"p": p}
 
@@ -68,7 +69,7 @@ class HamiltonianEuler(Algorithm):
 class HamiltonianSymmetric(HamiltonianEuler):
     """SGHMC-S's update."""
 
-    word = SYMMETRIC
+    splitting = SYMMETRIC
 
 
 class SGHMC_E(FromMomentumDecay, SGMCMCStep):
@@ -79,7 +80,7 @@ class SGHMC_E(FromMomentumDecay, SGMCMCStep):
     Parameters
     ----------
     friction : float, default 1
-        D >= 0, per unit of time; the injected noise has variance 2 D h an update.
+        D >= 0, per unit of time; the injected noise has variance 2 D h per update.
     {common}
 
     Raises
@@ -88,13 +89,7 @@ class SGHMC_E(FromMomentumDecay, SGMCMCStep):
 
     Notes
     -----
-    An update, with h the step size, g the batch's gradient of the log posterior and N(0, s) of
-    variance s::
-
-        theta += h p
-        p     += h g(theta) - h D p + N(0, 2 D h)
-
-    p starts at N(0, I). One gradient an update; bias of order 1 in h.
+    {equations}
 
     References
     ----------
@@ -122,13 +117,14 @@ class SGHMC_E(FromMomentumDecay, SGMCMCStep):
 class SGHMC_S(FromMomentumDecay, SGMCMCStep):
     """Stochastic gradient Hamiltonian Monte Carlo, symmetric splitting.
 
-    Right when batches are large or friction is strong: minibatch noise of variance s^2 per
-    gradient raises the temperature by about h s^2 / (2 D). The thermostats correct for that.
+    Suitable when batches are large or friction is strong: minibatch noise of variance s^2 per
+    gradient raises the temperature by about h s^2 / (2 D). The thermostats (`MSGNHT_S`) correct for
+    that.
 
     Parameters
     ----------
     friction : float, default 1
-        D >= 0, per unit of time; the injected noise has variance 2 D h an update.
+        D >= 0, per unit of time; the injected noise has variance 2 D h per update.
     {common}
 
     Raises
@@ -137,16 +133,7 @@ class SGHMC_S(FromMomentumDecay, SGMCMCStep):
 
     Notes
     -----
-    An update, with h the step size, g the batch's gradient of the log posterior and N(0, s) of
-    variance s::
-
-        theta += h/2 p
-        p     *= exp(-h/2 D)
-        p     += h g(theta) + N(0, 2 D h)
-        p     *= exp(-h/2 D)
-        theta += h/2 p
-
-    p starts at N(0, I). One gradient an update; bias of order 2 in h.
+    {equations}
 
     References
     ----------

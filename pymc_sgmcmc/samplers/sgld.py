@@ -1,11 +1,11 @@
 r"""SGLD: stochastic gradient Langevin dynamics.
 
 Update (pSGLD paper eq 2; e is the step size, g the batch's gradient of the log posterior,
-N(0, s) has VARIANCE s):
+N(0, s) has VARIANCE s)::
 
     theta += e / 2 g(theta) + N(0, e)
 
-Shapes: theta and the noise alike, variable by variable. No state. One gradient an update.
+Shapes: the noise is shaped like theta, variable by variable. No state. One gradient per update.
 Bias of order 1 in e. Welling and Teh (2011), Li et al. (2016a).
 """
 
@@ -35,9 +35,9 @@ class Langevin(Algorithm):
 class SGLD(SGMCMCStep):
     """Stochastic gradient Langevin dynamics.
 
-    The simplest sampler: a gradient step of e / 2 and Gaussian noise of variance e an update.
-    The step size lives on the scale of theta squared: below the smallest posterior variance
-    (of the noisiest direction, divided by N / n if batches are small).
+    The simplest sampler: a gradient step of e / 2 and Gaussian noise of variance e per update. The
+    step size has the units of theta squared: choose it below the smallest posterior variance (that
+    of the noisiest direction, divided by N / n if batches are small).
 
     Parameters
     ----------
@@ -49,12 +49,7 @@ class SGLD(SGMCMCStep):
 
     Notes
     -----
-    An update, with e the step size, g the batch's gradient of the log posterior and N(0, s) of
-    variance s::
-
-        theta += e/2 g(theta) + N(0, e)
-
-    One gradient an update, no state; bias of order 1 in e.
+    {equations}
 
     References
     ----------

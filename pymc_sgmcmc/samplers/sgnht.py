@@ -4,14 +4,14 @@ Updates (h is the step size, g the batch's gradient of the log posterior, n the 
 of theta, N(0, s) has VARIANCE s):
 
 SGNHT (SGNHT paper, Algorithm 1 with A written D), the splitting ``bOXT`` of
-`pymc_sgmcmc.samplers.splitting`:
+`pymc_sgmcmc.samplers.splitting`::
 
     p     += -h xi p + h g(theta) + N(0, 2 D h)
     theta += h p
     xi    += h (p.p / n - 1)
 
 SGNHT_S (high-order paper eq 3 with the single thermostat of the SGNHT paper, eq 6), the splitting
-``ABOBA``:
+``ABOBA``::
 
     theta += h/2 p;  xi += h/2 (p.p / n - 1)
     p     *= exp(-h/2 xi)
@@ -38,7 +38,7 @@ from pymc_sgmcmc.step import SGMCMCStep
 class NoseHooverThermostat(ThermostatAlgorithm):
     """SGNHT's update."""
 
-    word = MOMENTUM_FIRST
+    splitting = MOMENTUM_FIRST
     thermostat = staticmethod(shared)
 
     def init(self, theta, rng):
@@ -49,19 +49,19 @@ class NoseHooverThermostat(ThermostatAlgorithm):
 class NoseHooverThermostatSymmetric(NoseHooverThermostat):
     """SGNHT-S's update."""
 
-    word = SYMMETRIC
+    splitting = SYMMETRIC
 
 
 class SGNHT(FromLearningRate, SGMCMCStep):
     """Stochastic gradient Nose-Hoover thermostat with a single thermostat variable.
 
-    Right when the minibatch noise is about as strong in every direction; otherwise
+    Suitable when the minibatch noise is about equally strong in every direction; otherwise
     `MSGNHT_S` is more accurate.
 
     Parameters
     ----------
     diffusion : float, default 1
-        D >= 0 (the paper's A), the injected noise: variance 2 D h an update.
+        D >= 0 (the paper's A), the injected noise: variance 2 D h per update.
     {common}
 
     Raises
@@ -70,15 +70,7 @@ class SGNHT(FromLearningRate, SGMCMCStep):
 
     Notes
     -----
-    An update, with h the step size, g the batch's gradient of the log posterior, n the number of
-    elements of theta and N(0, s) of variance s::
-
-        p     += -h xi p + h g(theta) + N(0, 2 D h)
-        theta += h p
-        xi    += h (p.p / n - 1)
-
-    One xi for all variables of the step. p starts at N(0, I), xi at D. One gradient an update;
-    bias of order 1 in h.
+    {equations}
 
     References
     ----------
@@ -103,13 +95,13 @@ class SGNHT(FromLearningRate, SGMCMCStep):
 class SGNHT_S(FromLearningRate, SGMCMCStep):
     """Stochastic gradient Nose-Hoover thermostat with a single variable, symmetric splitting.
 
-    `SGNHT` with the integrator of `MSGNHT_S`: the same cost, a bias of order 2 in the step size.
-    Right when the minibatch noise is about as strong in every direction.
+    `SGNHT` with the integrator of `MSGNHT_S`: the same cost, and a bias of order 2 in the step
+    size. Suitable when the minibatch noise is about equally strong in every direction.
 
     Parameters
     ----------
     diffusion : float, default 1
-        D >= 0 (the SGNHT paper's A), the injected noise: variance 2 D h an update.
+        D >= 0 (the SGNHT paper's A), the injected noise: variance 2 D h per update.
     {common}
 
     Raises
@@ -118,17 +110,7 @@ class SGNHT_S(FromLearningRate, SGMCMCStep):
 
     Notes
     -----
-    An update, with h the step size, g the batch's gradient of the log posterior, n the number of
-    elements of theta and N(0, s) of variance s::
-
-        theta += h/2 p;  xi += h/2 (p.p / n - 1)
-        p     *= exp(-h/2 xi)
-        p     += h g(theta) + N(0, 2 D h)
-        p     *= exp(-h/2 xi)
-        theta += h/2 p;  xi += h/2 (p.p / n - 1)
-
-    One xi for all variables of the step. p starts at N(0, I), xi at D. One gradient an update;
-    bias of order 2 in h.
+    {equations}
 
     References
     ----------

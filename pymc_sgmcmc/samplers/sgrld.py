@@ -1,27 +1,28 @@
 r"""SGRLD: stochastic gradient Riemannian Langevin dynamics on probability simplexes.
 
 Expanded-mean form: a simplex pi of K elements is pi = theta / sum(theta), theta > 0. The model's
-posterior of pi is kept, and the sum of theta gets the distribution Gamma(A, 1), independent of
-pi: for a Dirichlet(alpha) prior and A = sum(alpha) theta_k ~ Gamma(alpha_k, 1) a priori.
+posterior of pi is unchanged, and the sum of theta, which starts at A, has the stationary
+distribution Gamma(A, 1), independent of pi. For a Dirichlet(alpha) prior and A = sum(alpha),
+theta_k ~ Gamma(alpha_k, 1) a priori.
 
-Update (Patterson and Teh 2013; e is the step size, N(0, s) has VARIANCE s, * works
-element by element):
+Update (Patterson and Teh 2013; e is the step size, N(0, s) has VARIANCE s, * is
+elementwise)::
 
     theta = | theta + e / 2 (alpha - theta + theta * g_lik(theta)) + N(0, e theta) |
 
 g_lik is the batch's gradient of the log likelihood with respect to theta. With the gradient g of
 the whole log posterior with respect to PyMC's variable y, which is
-y_i = log pi_i - mean(log pi), i < K, this is
+y_i = log pi_i - mean(log pi), i < K, this is::
 
     G_K = -sum(g) / K;  G_i = g_i + G_K
     theta = | theta + e / 2 (A pi - theta + G) + N(0, e theta) |
 
-because G = theta * dlog p / dtheta, and of a Dirichlet prior and the transform's Jacobian it is
-alpha - A pi. So only A has to be known, and a prior of any other form is as good.
+because G = theta * dlog p / dtheta, to which a Dirichlet prior and the transform's Jacobian
+contribute alpha - A pi. So only A has to be known, and the prior may have any other form.
 
-Shapes: y (..., K - 1); the state `total`, the sum of theta, (...). One gradient an update.
-Bias of order 1 in e for elements whose posterior shape a (prior alpha_k plus its counts) is at
-least 1, of order a below: the reflection at 0 keeps rare elements too large.
+Shapes: y (..., K - 1); the state `total`, the sum of theta, (...). One gradient per update. The
+bias is of order 1 in e for elements whose posterior shape a (prior alpha_k plus the counts) is at
+least 1, and of order a for smaller a: the reflection at 0 keeps rare elements too large.
 """
 
 from dataclasses import dataclass
@@ -34,23 +35,24 @@ from pymc.model import Model
 from pytensor.graph.traversal import ancestors
 
 from pymc_sgmcmc.algorithm import Algorithm
+from pymc_sgmcmc.argument_checks import positive_number
 from pymc_sgmcmc.gradients.arrays import evaluate
 from pymc_sgmcmc.step import SGMCMCStep
 
 
 def simplex(y):
-    """PyMC's y to pi: the last axis grows by one."""
+    """Transform PyMC's y to pi: the last axis grows by one."""
     return pt.special.softmax(pt.concatenate([y, -y.sum(axis=-1, keepdims=True)], axis=-1), axis=-1)
 
 
 def simplex_gradient(g):
-    """Gradient with respect to y to theta * (gradient with respect to theta), which sums to 0."""
+    """Turn the gradient with respect to y into theta * (that for theta), which sums to 0."""
     last = -g.sum(axis=-1, keepdims=True) / (g.shape[-1] + 1).astype(g.dtype)
     return pt.concatenate([g + last, last], axis=-1)
 
 
 def unconstrained(theta):
-    """Positive theta to PyMC's y: the last axis shrinks by one."""
+    """Transform positive theta to PyMC's y: the last axis shrinks by one."""
     log_theta = pt.log(theta)
     return (log_theta - log_theta.mean(axis=-1, keepdims=True))[..., :-1]
 
@@ -67,10 +69,7 @@ class ExpandedMean(Algorithm):
     def __post_init__(self):
         if isinstance(self.concentration, tuple) or self.concentration is None:
             return
-        if not (np.isfinite(self.concentration) and self.concentration > 0):
-            raise ValueError(
-                f"concentration must be a positive finite number, got {self.concentration!r}."
-            )
+        positive_number("concentration", self.concentration)
 
     def _each(self, theta) -> tuple:
         A = self.concentration
@@ -95,7 +94,7 @@ class ExpandedMean(Algorithm):
             expanded = total[..., None] * p
             drift = mean - expanded + simplex_gradient(gy)
             expanded = abs(expanded + 0.5 * h * drift + pt.sqrt(h * expanded) * z)
-            # exactly 0 has no logarithm; nor would 1 / pi, squared, fit into the float type
+            # 0 has no logarithm, and 1 / pi squared must not overflow the float type
             expanded = pt.maximum(expanded, np.sqrt(np.finfo(p.dtype).tiny).astype(p.dtype))
             new_theta.append(unconstrained(expanded))
             new_total.append(expanded.sum(axis=-1))
@@ -105,41 +104,32 @@ class ExpandedMean(Algorithm):
 class SGRLD(SGMCMCStep):
     """Stochastic gradient Riemannian Langevin dynamics for probability simplexes.
 
-    For variables that PyMC keeps on a simplex, of any batch shape: each element moves on the scale
-    of the square root of its own size, so frequent and rare ones move alike. The step size lives
-    on the scale of the expanded theta, whose sum is about ``concentration``; it should stay well
-    below concentration / N, the scale of the likelihood's pull.
+    For variables that PyMC keeps on a simplex, of any batch shape. Each element moves on the scale
+    of the square root of its own size, which suits both frequent and rare elements. The step size
+    has the units of the expanded theta, whose sum is about ``concentration``; it should stay well
+    below concentration / N, the time scale of the likelihood.
 
     Parameters
     ----------
     concentration : float, optional
-        A > 0, the mean of the expanded theta's sum: any gives the right posterior. Larger is a
-        smaller step (the simplex sees ``step_size`` / A) and steadier. Default: the sum of each
-        Dirichlet's own alpha, as in the paper.
+        A > 0, the mean of the sum of the expanded theta. Any value gives the right posterior; a
+        larger one makes the effective step smaller (the simplex depends on ``step_size`` / A) and
+        steadier. Default: the sum of each Dirichlet's own alpha, as in the paper.
     {common}
 
     Raises
     ------
     {raises}
     ValueError
-        For a variable that is not on a simplex, and without ``concentration`` for one that is no
-        Dirichlet or whose concentration is not constant.
+        For a variable that is not on a simplex; and, if ``concentration`` is not given, for one
+        that is not a Dirichlet or whose concentration is not constant.
 
     Notes
     -----
-    With pi = theta / sum(theta), theta > 0, an update is, with e the step size, g_lik the batch's
-    gradient of the log likelihood with respect to theta, alpha the prior's and N(0, s) of
-    variance s, element by element::
+    {equations}
 
-        theta = | theta + e/2 (alpha - theta + theta * g_lik(theta)) + N(0, e theta) |
-
-    That is for A = sum(alpha). With another A or prior, alpha + theta * g_lik is replaced by
-    A pi + theta * g, g being the gradient of the log posterior of PyMC's unconstrained variable.
-    The sum of theta has the distribution Gamma(A, 1), independent of pi, and starts at A.
-
-    One gradient an update; bias of order 1 in e where an element's posterior shape (alpha plus
-    counts) is at least 1. Elements that have almost no counts and a prior alpha below 1 come out
-    too large: their bias goes as ``step_size ** alpha``.
+    Elements that have almost no counts and a prior alpha below 1 come out too large, with a bias of
+    order ``step_size ** alpha``.
 
     The *expanded-natural* form of the paper is a model rather than a sampler:
     ``pm.math.softmax(pm.Normal(...))`` with any of the other samplers.
@@ -172,14 +162,14 @@ class SGRLD(SGMCMCStep):
 
     @classmethod
     def bind(cls, model, vars, hyperparameters):
-        """Take the concentrations from the model's Dirichlets where none is given."""
+        """Take the concentrations from the model's Dirichlets if none is given."""
         for var in vars:
             rv = model.values_to_rvs[var]
             if not isinstance(model.rvs_to_transforms[rv], SimplexTransform):
                 raise ValueError(
                     f"SGRLD samples probability simplexes, such as pm.Dirichlet variables, and "
-                    f"'{rv.name}' is none. Name the simplexes, as in SGRLD([pi], ...), and leave "
-                    "the others to another step or group."
+                    f"'{rv.name}' is not one. Name the simplexes, as in SGRLD([pi], ...), and give "
+                    "the other variables to another step or group."
                 )
         if hyperparameters.get("concentration") is None:
             own = tuple(_concentration(model, model.values_to_rvs[var]) for var in vars)
@@ -189,8 +179,8 @@ class SGRLD(SGMCMCStep):
 
 def _concentration(model: Model, rv) -> float | np.ndarray:
     """Sum of a Dirichlet's alpha: a number, or an array where simplexes differ."""
-    remedy = "Pass concentration= to SGRLD: any positive number is right, about its number of "
-    remedy += "elements times their prior alpha is natural."
+    remedy = "Pass concentration= to SGRLD: any positive number gives the right posterior; its "
+    remedy += "number of elements times their prior alpha is a natural choice."
     if not isinstance(rv.owner.op, type(pm.Dirichlet.rv_op)):
         raise ValueError(f"'{rv.name}' is not a pm.Dirichlet and has no concentration. {remedy}")
     [alpha] = rv.owner.op.dist_params(rv.owner)

@@ -1,4 +1,4 @@
-"""Splitting integrators: an update is a word over six letters.
+"""Splitting integrators: an update is a string of letters, each an exact or Euler sub-step.
 
 A momentum sampler follows (high-order paper eq 2; xi acts element by element)
 
@@ -13,12 +13,12 @@ letter  update                                        solves
 ``T``   xi += h (p * p - 1)                           the thermostat, exactly
 ``A``   X and T together                              sub-SDE A of eq 3, exactly
 ``B``   p *= exp(-h xi)                               sub-SDE B of eq 3, exactly
-``b``   p -= h xi p                                   the friction, by Euler's rule
+``b``   p -= h xi p                                   the friction, by an Euler step
 ``O``   p += h g(theta) + N(0, 2 D h)                 sub-SDE O of eq 3 at fixed theta
 ======  ============================================  ==============================
 
-N(0, s) has VARIANCE s. A letter that occurs k times in a word advances by h / k each time,
-so every word advances the whole system by h. Words are read from left to right.
+N(0, s) has VARIANCE s. A letter that occurs k times in a splitting advances by h / k each time, so
+every splitting advances the whole system by h. A splitting is read from left to right.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,33 +32,33 @@ from pymc_sgmcmc.backends.exponential import exp
 Tensors = list[TensorVariable]
 
 LETTERS = "XTABbO"
-"""Those of the table above."""
+"""The letters of the table above."""
 
 EULER = "XbOT"
 """mSGNHT-E (high-order paper 2.2): theta first, then p at the new theta, then xi. Order 1."""
 
 SYMMETRIC = "ABOBA"
-"""mSGNHT-S (high-order paper eq 3): the same word read from either end. Order 2."""
+"""mSGNHT-S (high-order paper eq 3): the same read in either direction. Order 2."""
 
 MOMENTUM_FIRST = "bOXT"
 """SGNHT (SGNHT paper, Algorithm 1): p at the old theta, then theta with the new p. Order 1."""
 
 
 class Thermostat(Protocol):
-    """How xi answers to the kinetic energy: one of the three functions below."""
+    """How xi reacts to the kinetic energy: one of the three functions below."""
 
     def __call__(self, xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors: ...
 
 
-def held(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
-    """xi stays where it is: a fixed friction (SGHMC).
+def fixed_friction(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
+    """Leave xi unchanged: a fixed friction (SGHMC).
 
     Parameters
     ----------
     xi : list of variables
         Friction, a single scalar.
     p : list of variables
-        Momentum, one entry a model variable.
+        Momentum, one entry per model variable.
     h : scalar variable
         Time to advance.
 
@@ -70,8 +70,8 @@ def held(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
     Examples
     --------
     >>> import pytensor.tensor as pt
-    >>> from pymc_sgmcmc.samplers.splitting import held
-    >>> [xi] = held([pt.constant(2.0)], [pt.constant([1.0, 3.0])], 0.5)
+    >>> from pymc_sgmcmc.samplers.splitting import fixed_friction
+    >>> [xi] = fixed_friction([pt.constant(2.0)], [pt.constant([1.0, 3.0])], 0.5)
     >>> float(xi.eval())
     2.0
     """
@@ -86,7 +86,7 @@ def elementwise(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
     xi : list of variables
         Thermostats, shaped like ``p``.
     p : list of variables
-        Momentum, one entry a model variable.
+        Momentum, one entry per model variable.
     h : scalar variable
         Time to advance.
 
@@ -114,7 +114,7 @@ def shared(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
     xi : list of variables
         The thermostat, a single scalar.
     p : list of variables
-        Momentum, one entry a model variable.
+        Momentum, one entry per model variable.
     h : scalar variable
         Time to advance.
 
@@ -137,7 +137,7 @@ def shared(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
 
 
 class Phase(NamedTuple):
-    """A point of the extended space; one entry a variable (xi: one, or one a variable)."""
+    """A point of the extended space: one entry per variable (xi: one in total or per variable)."""
 
     theta: Tensors
     p: Tensors
@@ -145,7 +145,7 @@ class Phase(NamedTuple):
 
 
 def integrate(
-    word: str,
+    splitting: str,
     phase: Phase,
     h: TensorVariable,
     *,
@@ -158,20 +158,20 @@ def integrate(
 
     Parameters
     ----------
-    word : str
-        Letters of the table above, for example ``"ABOBA"``.
+    splitting : str
+        Letters of the module's table, for example ``"ABOBA"``.
     phase : Phase
-        Where to start.
+        The starting point.
     h : scalar variable
-        Step size, the time that the whole word advances.
+        Step size, the time that the whole splitting advances.
     force : callable
-        theta -> g, the stochastic gradient of the log posterior (with respect to theta).
+        theta -> g, the stochastic gradient of the log posterior with respect to theta.
     noise : callable
         Returns fresh N(0, I) draws shaped like theta at each call.
     diffusion : float
         D: the injected noise has variance 2 D per unit of time.
     thermostat : callable
-        `held`, `elementwise` or `shared`.
+        `fixed_friction`, `elementwise` or `shared`.
 
     Returns
     -------
@@ -186,22 +186,25 @@ def integrate(
     Examples
     --------
     >>> import pytensor.tensor as pt
-    >>> from pymc_sgmcmc.samplers.splitting import Phase, held, integrate
+    >>> from pymc_sgmcmc.samplers.splitting import Phase, fixed_friction, integrate
     >>> start = Phase([pt.constant(1.0)], [pt.constant(0.5)], [pt.constant(0.0)])
     >>> h = pt.constant(0.1)
     >>> end = integrate(
     ...     "AOA", start, h, force=lambda theta: [-theta[0]],
-    ...     noise=lambda: [pt.constant(0.0)], diffusion=0.0, thermostat=held,
+    ...     noise=lambda: [pt.constant(0.0)], diffusion=0.0, thermostat=fixed_friction,
     ... )  # leapfrog on U = theta^2 / 2
     >>> round(float(end.theta[0].eval()), 6), round(float(end.p[0].eval()), 6)
     (1.044875, 0.3975)
     """
-    for letter in word:
+    for letter in splitting:
         if letter not in LETTERS:
-            raise ValueError(f"'{letter}' in the word '{word}' is none of the letters {LETTERS}.")
+            raise ValueError(
+                f"The splitting '{splitting}' has the letter '{letter}': use only letters of "
+                f"'{LETTERS}'."
+            )
     theta, p, xi = phase
-    for letter in word:
-        dt = h / word.count(letter)
+    for letter in splitting:
+        dt = h / splitting.count(letter)
         friction = xi if len(xi) == len(p) else xi * len(p)
         if letter in "XA":
             theta = [t + dt * q for t, q in zip(theta, p, strict=True)]

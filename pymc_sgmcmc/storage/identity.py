@@ -1,9 +1,9 @@
 """What makes a run the run it is: model, data, step and seed, in short digests."""
 
-import hashlib
-import re
+import platform
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,19 @@ import pymc
 import pytensor
 from pymc.model import Model
 from pymc.step_methods.compound import flatten_steps
-from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.op import HasInnerGraph
 
 from pymc_sgmcmc.batches.data_sources import ArraySource, StreamedData
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.run.chains import Run
 from pymc_sgmcmc.step import SGMCMCStep
-
-WHOLE_BYTES = 2**28
-"""Arrays beyond this are told apart by evenly spaced pieces of them."""
-PIECES = 1024
+from pymc_sgmcmc.storage.digests import (
+    ArrayDigests,
+    array_digest,
+    graph_digest,
+    rows_digest,
+    value_digest,
+    without_addresses,
+)
 
 
 def identity(run: Run) -> dict[str, Any]:
@@ -35,24 +36,32 @@ def identity(run: Run) -> dict[str, Any]:
     Returns
     -------
     dict
-        Plain values: ``model``, ``data`` and ``recorded`` with a digest by name, ``step`` with a
-        description of each step, and the run's own settings.
+        Plain values: ``model``, ``data``, ``settings`` and ``recorded`` with a digest by name,
+        ``step`` with a description of each step, and the run's own settings.
     """
     model = run.model
     steps = flatten_steps(run.step)
+    ours = [step for step in steps if isinstance(step, SGMCMCStep)]
+    arrays = ArrayDigests()
     return {
-        "model": _terms(model),
+        "model": _terms(model, arrays),
         "likelihood": {
-            f"of {names(step)}": graph_digest([step.source.log_likelihood])
-            for step in steps
-            if isinstance(step, SGMCMCStep)
+            f"of {names(step)}": graph_digest([step.source.log_likelihood], arrays) for step in ours
         },
-        "data": _data(model, steps),
-        "recorded": {v.name: graph_digest([v]) for v in run.vars},
+        "data": _data(model, ours, arrays),
+        "coords": {dim: value_digest(labels) for dim, labels in model.coords.items()},
+        "recorded": {v.name: graph_digest([v], arrays) for v in run.vars},
         "step": [_describe(step) for step in steps],
-        "seed": _without_addresses(repr(run.seed if run.seed is not None else run.rngs)),
+        "settings": {
+            f"{name} of {names(step)}": value_digest(value)
+            for step in ours
+            for name, value in _settings(step).items()
+        },
+        "seed": without_addresses(repr(run.seed if run.seed is not None else run.rngs)),
         "start": [_points_digest(start) for start in run.starts],
         "chains": run.n_chains,
+        # Together they are rounded otherwise than each by itself.
+        "chain_method": "vectorized" if run.together else "sequential, parallel or dask",
         "tune": run.tune,
         "discard_tuned_samples": not run.keep_warmup,
         "floatX": pytensor.config.floatX,
@@ -62,6 +71,7 @@ def identity(run: Run) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Return versions of what computes: other ones may give other last digits."""
     found = {"pymc": pymc.__version__, "pytensor": pytensor.__version__, "numpy": np.__version__}
+    found["python"] = platform.python_version()
     for name in ("jax", "numba"):
         if name in sys.modules:
             found[name] = sys.modules[name].__version__
@@ -90,20 +100,26 @@ def differences(stored: dict[str, Any], present: dict[str, Any]) -> list[str]:
     return found
 
 
-def _terms(model: Model) -> dict[str, str]:
+def _terms(model: Model, arrays: ArrayDigests) -> dict[str, str]:
     """Digest of each variable's log probability."""
     variables = [*model.basic_RVs, *model.potentials]
     terms = model.logp(sum=False)
     if len(terms) != len(variables):
-        return {"log probability": graph_digest(terms)}
-    return {v.name: graph_digest([t]) for v, t in zip(variables, terms, strict=True)}
+        return {"log probability": graph_digest(terms, arrays)}
+    return {v.name: graph_digest([t], arrays) for v, t in zip(variables, terms, strict=True)}
 
 
 def _describe(step: Any) -> str:
     """Class, settings and variables of a step, without memory addresses."""
     if isinstance(step, SGMCMCStep):
-        return _without_addresses(f"{step!r}, {step.kernel.compile_kwargs}")
+        return without_addresses(f"{step!r}, {step.kernel.compile_kwargs}")
     return f"{type(step).__name__} of [{names(step)}]"
+
+
+def _settings(step: SGMCMCStep) -> dict[str, Any]:
+    """What a step's description may not show in full: functions, long arrays."""
+    settings = {"step_size": step.schedule, "hyperparameters": step.algorithm}
+    return settings if step.latents is None else settings | {"latents": step.latents}
 
 
 def names(step: Any) -> str:
@@ -111,96 +127,38 @@ def names(step: Any) -> str:
     return ", ".join(v.name for v in step.vars)
 
 
-def _data(model: Model, steps: Sequence[Any]) -> dict[str, str]:
+def _data(model: Model, steps: Sequence[SGMCMCStep], arrays: ArrayDigests) -> dict[str, str]:
     """Digest of each array and stream of rows."""
-    arrays = list(model.data_vars)
+    data = list(model.data_vars)
     digests = {}
     for step in steps:
-        if isinstance(step, SGMCMCStep):
-            arrays += [array for array, _ in step.source.data if array not in arrays]
-            for rows in step.source.rows:
-                if rows.streamed is not None:
-                    digests[f"stream {names(step)}"] = _stream_digest(rows.streamed)
-    for k, array in enumerate(arrays):
-        digests[array.name or f"array {k}"] = _array_digest(array_value(array))
+        data += [array for array, _ in step.source.data if array not in data]
+        for rows in step.source.rows:
+            if rows.streamed is not None:
+                digests[f"stream {names(step)}"] = _stream_digest(rows.streamed)
+    for k, array in enumerate(data):
+        digests[array.name or f"array {k}"] = arrays(array_value(array))
     return digests
 
 
 def _stream_digest(data: StreamedData) -> str:
-    """Digest of a stream's form and of some of its rows: it may be too long to read."""
-    digest = hashlib.blake2b(repr(data).encode(), digest_size=16)
-    digest.update("".join(map(_array_digest, data.head().values())).encode())
+    """Digest of a stream's form and rows: all those of arrays, the first of an iterable."""
+    parts = [repr(data)]
+    head = data.head()
     for source in data.sources:
         if isinstance(source, ArraySource):
-            for row in np.linspace(0, data.n_rows - 1, PIECES // 16).astype(int):
-                [rows] = source.read(row, row + 1)
-                digest.update(_array_digest(rows).encode())
-    return digest.hexdigest()
+            first = head[source.names[0]]
+            like = np.broadcast_to(np.empty((), first.dtype), (source.n_rows, *first.shape[1:]))
+            parts.append(rows_digest(partial(_rows, source), source.n_rows, like))
+        else:
+            parts += [array_digest(head[name]) for name in source.names]
+    return value_digest(parts)
 
 
-def _without_addresses(text: str) -> str:
-    return re.sub(r" at 0x[0-9a-f]+", "", text)
-
-
-def _array_digest(array: Any) -> str:
-    array = np.asanyarray(array)
-    digest = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
-    if array.dtype == object:
-        digest.update(repr(array.tolist()).encode())
-    elif array.nbytes <= WHOLE_BYTES or array.ndim == 0:
-        digest.update(np.ascontiguousarray(array).data)
-    else:
-        for row in np.linspace(0, len(array) - 1, PIECES).astype(int):
-            digest.update(np.ascontiguousarray(array[row]).data)
-    return digest.hexdigest()
+def _rows(source: ArraySource, first: int, end: int) -> np.ndarray:
+    [rows] = source.read(first, end)
+    return rows
 
 
 def _points_digest(point: dict[str, np.ndarray]) -> str:
-    return "".join(f"{name}:{_array_digest(value)[:8]} " for name, value in point.items()).strip()
-
-
-def graph_digest(outputs: Sequence[Variable]) -> str:
-    """Digest of an expression: operations, constants, names and types of its inputs.
-
-    The same in another process, and another one where any of these changes.
-    """
-    numbers: dict[Variable, int] = {}
-    digest = hashlib.blake2b(digest_size=16)
-
-    def known(variables: Iterable[Variable]) -> bool:
-        return all(v in numbers for v in variables)
-
-    stack = list(reversed(outputs))
-    while stack:
-        variable = stack[-1]
-        if variable in numbers:
-            stack.pop()
-            continue
-        node = variable.owner
-        if node is not None and not known(node.inputs):
-            stack += [v for v in reversed(node.inputs) if v not in numbers]
-            continue
-        stack.pop()
-        if isinstance(variable, Constant):
-            text = f"constant {variable.type} {_constant_digest(variable.data)}"
-        elif node is None:
-            named = variable.name if isinstance(variable, SharedVariable) or variable.name else ""
-            text = f"input {named} {variable.type}"
-        else:
-            op = node.op
-            inner = graph_digest(op.fgraph.outputs) if isinstance(op, HasInnerGraph) else ""
-            where = [numbers[v] for v in node.inputs]
-            text = (
-                f"{type(op).__name__} {_without_addresses(str(op))} {inner} {where} "
-                f"{node.outputs.index(variable)} {variable.type}"
-            )
-        numbers[variable] = len(numbers)
-        digest.update(text.encode())
-    digest.update(str([numbers[v] for v in outputs]).encode())
-    return digest.hexdigest()
-
-
-def _constant_digest(data: Any) -> str:
-    if isinstance(data, np.ndarray | np.generic):
-        return _array_digest(data)
-    return _without_addresses(repr(data))
+    return "".join(f"{name}:{array_digest(value)[:8]} " for name, value in point.items()).strip()

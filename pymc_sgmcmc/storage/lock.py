@@ -1,5 +1,6 @@
 """A lock of one process, on a file."""
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -10,35 +11,76 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 SECONDS_FOR_LOCK = 15.0
-"""How long a chain waits for the process of an earlier run to end."""
+"""How long to wait for the process of an earlier run to end."""
 
 
 class Lock:
-    """Keeps two processes from writing the same chains; falls when its process ends."""
+    """Keeps two processes from writing the same chains; falls when its process ends.
 
-    def __init__(self, path: Path):
-        self.path = path
+    Forked processes hold it too, until they end or this one releases it.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Of the file, which is made where it is not there.
+    what : str
+        What the lock is for, in the message if another process holds it.
+    """
+
+    def __init__(self, path: Path, what: str):
+        self.path, self.what = path, what
         self._file: Any = None
+        self._process: int | None = None
 
-    def acquire(self) -> None:
+    def acquire(self, seconds: float | None = None) -> None:
+        """Wait for the lock.
+
+        Parameters
+        ----------
+        seconds : float, optional
+            How long; default: `SECONDS_FOR_LOCK`.
+
+        Raises
+        ------
+        RuntimeError
+            If another process holds it for longer.
+        FileNotFoundError
+            If its folder is gone.
+        """
         if fcntl is None:
             return
-        self._file = open(self.path, "a")  # noqa: SIM115  held until `release`
-        until = time.monotonic() + SECONDS_FOR_LOCK
+        until = time.monotonic() + (SECONDS_FOR_LOCK if seconds is None else seconds)
         while True:
+            file = open(self.path, "a")  # noqa: SIM115  held until `release`
             try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                file.close()
                 if time.monotonic() > until:
-                    self.release()
                     raise RuntimeError(
-                        f"{self.path} is locked: another process is still writing these chains. "
+                        f"{self.path} is locked: another process is still writing {self.what}. "
                         "Wait for it, or end it."
                     ) from None
                 time.sleep(0.05)
+                continue
+            if self._is_there(file):
+                self._file, self._process = file, os.getpid()
+                return
+            file.close()  # what it belongs to was deleted meanwhile: look at what is there now
+
+    def _is_there(self, file: Any) -> bool:
+        try:
+            return os.path.samestat(os.fstat(file.fileno()), os.stat(self.path))
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
+        """Give it to the next one."""
         if self._file is not None:
+            if self._process == os.getpid():  # forked processes have the file open too
+                fcntl.flock(self._file, fcntl.LOCK_UN)
             self._file.close()
             self._file = None
+
+    def __getstate__(self):
+        return self.__dict__ | {"_file": None, "_process": None}

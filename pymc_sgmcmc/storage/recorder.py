@@ -61,7 +61,9 @@ class KeptDraws(NDArray):
         self.chains: list[KeptDraws] = []
 
     def setup(self, draws, chain, sampler_vars=None) -> None:
-        """Begin a chain with arrays of its own."""
+        """Begin a chain with arrays of its own; chain 0 comes first, and begins a run."""
+        if chain == 0:
+            self.chains.clear()
         self.samples: dict = {}
         forget_statistics(self)
         self.n_warmup = self.draw_idx = 0
@@ -94,8 +96,7 @@ class KeptDraws(NDArray):
         ValueError
             If no chain has a finished draw after tuning.
         """
-        last_run = {trace.chain: trace for trace in self.chains}
-        finished = [t for t in last_run.values() if t.draw_idx > t.n_warmup]
+        finished = [t for t in self.chains if t.draw_idx > t.n_warmup]
         if not finished:
             raise ValueError("No chain got beyond tuning: there are no finished draws to keep.")
         length = min(t.draw_idx - t.n_warmup for t in finished)
@@ -110,14 +111,13 @@ class StoredDraws(KeptDraws):
         super().__init__(name, model, vars, test_point, **kwargs)
         self.store: Any = store
         self._writer: Any = None
-        self.shared: dict[str, bool] = {}
+        self.shared: dict[str, int] = {}
 
     def setup(self, draws, chain, sampler_vars=None) -> None:
         """Begin a chain. Chain 0 comes first, and all of them before any draw."""
         if chain == 0:
             self.store.check(resume=False)
-            self.chains.clear()
-            self.shared["laid_out"] = False
+            self.shared |= {"laid_out": False, "writing": 0}
         super().setup(draws, chain, sampler_vars)
         self._written = 0
 
@@ -161,6 +161,7 @@ class StoredDraws(KeptDraws):
             self.shared["laid_out"] = True
         self._writer = self.store.writer(run, range(self.chain, self.chain + 1))
         self._writer.__enter__()
+        self.shared["writing"] += 1
         self._since = time.perf_counter()
 
     def _write(self) -> None:
@@ -186,4 +187,7 @@ class StoredDraws(KeptDraws):
             finally:
                 self._writer.__exit__(None, None, None)
                 self._writer = None
+                self.shared["writing"] -= 1
+                if self.shared["writing"] == 0:  # the next chain's lock is its own
+                    self.store.unlock()
         super().close()

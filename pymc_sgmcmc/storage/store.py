@@ -8,9 +8,12 @@ checkpoint counts is whole, and anything beyond is made again.
 """
 
 import copy
+import logging
 import os
 import shutil
+import uuid
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +24,23 @@ from pymc.exceptions import SamplingError
 from pymc.step_methods.compound import flatten_steps
 from xarray import Dataset, DataTree
 
+from pymc_sgmcmc.argument_checks import real_number, true_or_false
 from pymc_sgmcmc.pymc_internals import saves_state
 from pymc_sgmcmc.run.chains import Run
 from pymc_sgmcmc.run.plain import from_plain, load, save, to_plain
 from pymc_sgmcmc.storage.checkpoints import Checkpoints
+from pymc_sgmcmc.storage.chunks import GROUPS, check_chunks, open_draws
 from pymc_sgmcmc.storage.file_errors import clear_errors
 from pymc_sgmcmc.storage.identity import differences, identity, versions
+from pymc_sgmcmc.storage.lock import Lock
+from pymc_sgmcmc.storage.metadata import edited, mend, recorded_files
 from pymc_sgmcmc.storage.recorder import StoredDraws
-from pymc_sgmcmc.storage.writer import GROUPS, LEFT_OUT, Writer
+from pymc_sgmcmc.storage.writer import LEFT_OUT, Writer
 
-FORMAT = 1
+_log = logging.getLogger("pymc.sgmcmc")
+
+FORMAT = 2
+RUN_LOCK = Path(".sampler", "run.lock")
 BYTES_PER_CHUNK = 2**23
 """Draws are in chunks of about this size, all variables of a chain together,"""
 DRAWS_PER_CHUNK = 256
@@ -99,11 +109,12 @@ class ZarrStore(BaseTrace):
         dtype: Any = None,
     ):
         self.path = Path(path)
-        self.overwrite = overwrite
+        self.overwrite = true_or_false("overwrite", overwrite)
+        self.run_id: str | None = None
+        self._lock: Lock | None = None
         self._recorder: StoredDraws | None = None
-        if not seconds >= 0:
-            raise ValueError(f"seconds={seconds!r} must be a number of seconds, at least 0.")
-        self.seconds = float(seconds)
+        length = "a number of seconds, at least 0"
+        self.seconds = real_number("seconds", seconds, length, lambda x: x >= 0)
         self.dtype = None if dtype is None else np.dtype(dtype)
         if self.dtype is not None and self.dtype.kind != "f":
             raise ValueError(f"dtype={dtype!r} must be a real type, such as 'float32'.")
@@ -142,18 +153,45 @@ class ZarrStore(BaseTrace):
     def record(self) -> dict[str, Any]:
         """What the run is: its identity, its numbers of draws, how it is laid out."""
         if not self.exists:
-            raise FileNotFoundError(f"There is no run in {self.path}.")
-        record = load(self._record_path)
+            lost = self.path.is_dir() and any(self.path.iterdir())
+            raise FileNotFoundError(
+                f"There is no run in {self.path}." if not lost else self._no_run()
+            )
+        try:
+            record = load(self._record_path)
+        except ValueError as error:
+            raise ValueError(
+                f"{error}. It says what run lies there, which cannot be resumed without it. "
+                "Restore the file from a copy; or read the draws, xarray.open_datatree("
+                f"{str(self.path)!r}, engine='zarr'); or begin anew, "
+                f"ZarrStore({str(self.path)!r}, overwrite=True)."
+            ) from error
         if record["format"] != FORMAT:
             raise ValueError(
                 f"{self.path} has the format {record['format']}; this version reads {FORMAT}."
             )
+        if self.run_id is not None and record["run_id"] != self.run_id:
+            raise self.taken_away()
         return record
+
+    def taken_away(self) -> RuntimeError:
+        """What to raise where another run lies in the place of this one."""
+        return RuntimeError(
+            f"{self.path} is no longer this run's: another process has begun a run there, or "
+            "deleted it. Give each run a path of its own."
+        )
+
+    def _no_run(self) -> str:
+        return (
+            f"{self.path} holds something that is no run of this package, or has lost its file "
+            f"{self._record_path.relative_to(self.path)}. Restore that, or choose another path."
+        )
 
     # ---- beginning -------------------------------------------------------------------------
 
     def check(self, resume: bool) -> None:
         """Refuse a path that cannot be used, before any work is done."""
+        self.run_id = None  # whatever lies there, it is not this run
         try:
             import zarr
         except ImportError as error:
@@ -162,10 +200,13 @@ class ZarrStore(BaseTrace):
             raise ImportError(f"A store needs zarr 3.1 or later, and this is {zarr.__version__}.")
         if resume and self.overwrite:
             raise ValueError("resume=True and ZarrStore(overwrite=True) contradict each other.")
+        for place in (self.path, *self.path.parents):
+            if place.exists() and not place.is_dir():
+                raise FileExistsError(
+                    f"{self.path} cannot be a folder: {place} is a file. Choose another path."
+                )
         if self.path.exists() and not self.exists and any(self.path.iterdir()):
-            raise FileExistsError(
-                f"{self.path} holds something that is no run of this package. Choose another path."
-            )
+            raise FileExistsError(self._no_run())
         if self.exists and not resume and not self.overwrite:
             record = self.record
             raise FileExistsError(
@@ -175,7 +216,8 @@ class ZarrStore(BaseTrace):
             )
         with clear_errors(self.path, self.exists):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            probe = (self.path if self.exists else self.path.parent) / ".probe"
+            folder = self.path if resume and self.exists else self.path.parent
+            probe = folder / f".probe-{uuid.uuid4().hex}"
             probe.touch()
             probe.unlink()
 
@@ -207,14 +249,14 @@ class ZarrStore(BaseTrace):
         if not self.exists or self.overwrite:
             self.create(run, tree, identity(run))
             return []
+        self._hold(self.path)
         record = self.record
+        self.run_id = record["run_id"]
         if "model" not in record["identity"]:
             raise ValueError(
                 f"{self.path} was filled by pm.sample, which keeps no state to resume."
             )
         different = differences(record["identity"], identity(run))
-        if record["chains_together"] != run.chains_together:
-            different.append("chain_method: chains were not run in the same way")
         if self.dtype is not None and str(self.dtype) != record["dtype"]:
             different.append(f"dtype: was {record['dtype']}, is {self.dtype}")
         if run.draws < record["draws"]:
@@ -222,17 +264,17 @@ class ZarrStore(BaseTrace):
         if different:
             raise ValueError(
                 f"{self.path} holds another run and cannot be resumed by this one:\n- "
-                + "\n- ".join(different)
+                + "\n- ".join([*different, *_changed_versions(record)])
             )
         # Steps that were used before keep some of what they learned: begin as the run began.
         run.fresh = from_plain(record["fresh"], run.fresh)
         with clear_errors(self.path, self.exists):
-            self._lengthen(record, run.draws)
-        changed = [
-            f"{name} was {record['versions'].get(name)}, is {version}"
-            for name, version in versions().items()
-            if record["versions"].get(name, version) != version
-        ]
+            if run.draws != record["draws"]:
+                record = _lengthened(record, run.draws)
+                save(self._record_path, record)
+            mend(self.path, record)
+        self._check_finished(record)
+        changed = _changed_versions(record)
         return [
             f"Resuming with other versions, so the last digits may differ: {'; '.join(changed)}."
         ] * bool(changed)
@@ -250,8 +292,10 @@ class ZarrStore(BaseTrace):
         size = sum(value.dtype.itemsize * int(np.prod(value.shape[2:])) for value in variables)
         chunk = BYTES_PER_CHUNK // max(1, size * run.chains_together)
         chunk = int(min(max(chunk, 1), DRAWS_PER_CHUNK))
+        run_id = uuid.uuid4().hex
         record = {
             "format": FORMAT,
+            "run_id": run_id,
             "identity": identity,
             "seed": run.seed,
             "fresh": to_plain(run.fresh, "of the step"),
@@ -261,33 +305,111 @@ class ZarrStore(BaseTrace):
             "chains": run.n_chains,
             "chains_together": run.chains_together,
             "chunk": chunk,
+            "lengths": lengths,
             "dtype": str(self.dtype),
             "seconds": 0.0,
         }
+        target = Path(os.path.realpath(self.path))
         # Under another name until it is whole.
-        folder = self.path.with_name(f".{self.path.name}.new")
+        folder = target.with_name(f".{target.name}.{run_id}.new")
         with clear_errors(self.path, self.exists):
-            old = self.path.with_name(f".{self.path.name}.old")
-            for left in (folder, old):  # of a process that died here
-                shutil.rmtree(left, ignore_errors=True)
-            for name, dataset in draws.items():
-                # Their coordinates only: the draws' own arrays follow.
-                others[name] = dataset.drop_vars([*dataset.data_vars, "chain", "draw"])
-                others[name] = others[name].assign_coords(
-                    chain=np.arange(run.n_chains), draw=np.arange(lengths[name])
-                )
-            with warnings.catch_warnings():  # strings have no final place in zarr's format yet
-                warnings.filterwarnings("ignore", module="zarr")
-                DataTree.from_dict(others).to_zarr(folder, consolidated=False)
-            for name, dataset in draws.items():
-                self._create_arrays(folder, name, dataset, lengths[name], run, chunk)
-            _consolidate(folder)
-            (folder / ".sampler").mkdir()
-            save(folder / ".sampler" / "run.npz", record)
-            if self.path.exists():
-                os.replace(self.path, old)
-            os.replace(folder, self.path)
+            _clear_away(target)
+            (folder / ".sampler").mkdir(parents=True)
+            self._hold(folder)
+            try:
+                self._lay_out(folder, run, draws, others, record)
+                self._move(folder, target)
+            except BaseException:
+                self.release()
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+        self.run_id = run_id
+
+    def _lay_out(
+        self,
+        folder: Path,
+        run: Run,
+        draws: dict[str, Dataset],
+        others: dict[str, Dataset],
+        record: dict[str, Any],
+    ) -> None:
+        for name, dataset in draws.items():
+            # Their coordinates only: the draws' own arrays follow.
+            others[name] = dataset.drop_vars([*dataset.data_vars, "chain", "draw"])
+            others[name] = others[name].assign_coords(
+                chain=np.arange(run.n_chains), draw=np.arange(record["lengths"][name])
+            )
+        with warnings.catch_warnings():  # strings have no final place in zarr's format yet
+            warnings.filterwarnings("ignore", module="zarr")
+            DataTree.from_dict(others).to_zarr(folder, mode="a", consolidated=False)
+        for name, dataset in draws.items():
+            self._create_arrays(
+                folder, name, dataset, record["lengths"][name], run, record["chunk"]
+            )
+        _consolidate(folder)
+        texts, digests = recorded_files(folder)
+        save(folder / ".sampler" / "run.npz", record | {"metadata": texts, "digests": digests})
+
+    def _move(self, folder: Path, target: Path) -> None:
+        """Put a new run in its place, once nobody writes the one that lies there."""
+        while True:
+            if self.overwrite and self.exists:
+                try:
+                    self._delete(target, folder.with_suffix(".old"))
+                except FileNotFoundError:  # another process has just deleted it
+                    continue
+            try:
+                os.rename(folder, target)
+                return
+            except OSError as error:
+                if not target.exists():
+                    raise
+                if not self.exists:
+                    raise FileExistsError(self._no_run()) from error
+                if not self.overwrite:
+                    raise FileExistsError(
+                        f"Another process has begun a run in {self.path} meanwhile. Choose "
+                        "another path, or wait for it."
+                    ) from error
+
+    def _delete(self, target: Path, old: Path) -> None:
+        """Delete the run that lies there, once nobody writes it."""
+        locks = self._locks()
+        try:
+            for lock in locks:
+                lock.acquire()
+            os.rename(target, old)
             shutil.rmtree(old, ignore_errors=True)
+        finally:
+            for lock in locks:
+                lock.release()
+
+    def _locks(self) -> list[Lock]:
+        """Of the run that lies there, and of all its chains."""
+        try:
+            record = self.record
+        except ValueError:  # damaged, or of another version: those that there are
+            paths = list(self._sampler.glob("chains_*.lock"))
+            return [_run_lock(self.path), *(Lock(path, "these chains") for path in paths)]
+        return [_run_lock(self.path), *(c.lock() for c in self._all_checkpoints(record))]
+
+    def _hold(self, folder: Path) -> None:
+        """Keep others from beginning a run in this one's place, until `unlock`."""
+        self.unlock()
+        lock = _run_lock(folder)
+        lock.acquire()
+        self._lock = lock
+
+    def unlock(self) -> None:
+        """Leave the store to other processes while nothing is written."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def release(self) -> None:
+        """Leave the store to other runs: this one has ended, or was interrupted."""
+        self.run_id = None
+        self.unlock()
 
     def _create_arrays(
         self, folder: Path, name: str, dataset: Dataset, length: int, run: Run, chunk: int
@@ -311,25 +433,6 @@ class ZarrStore(BaseTrace):
                 attributes=dict(value.attrs),
             )
 
-    def _lengthen(self, record: dict[str, Any], draws: int) -> None:
-        """Make room for more draws; done again from the start if it is interrupted."""
-        import zarr
-
-        root: Any = zarr.open_group(self.path, mode="r+")
-        for name in ("posterior", "sample_stats"):
-            if name not in root:
-                continue
-            for array in root[name].array_values():
-                names = array.metadata.dimension_names
-                if "draw" in names and array.shape[names.index("draw")] != draws:
-                    shape = list(array.shape)
-                    shape[names.index("draw")] = draws
-                    array.resize(tuple(shape))
-            root[name]["draw"][:] = np.arange(draws)
-        _consolidate(self.path)
-        if draws != record["draws"]:
-            save(self._record_path, record | {"draws": draws})
-
     # ---- reading ---------------------------------------------------------------------------
 
     @property
@@ -348,14 +451,23 @@ class ZarrStore(BaseTrace):
         ValueError
             If it is in the format of another version.
         """
-        record = self.record
+        return self._counts(self.record)
+
+    def _counts(self, record: dict[str, Any]) -> list[int]:
         counts = []
-        for first in range(0, record["chains"], record["chains_together"]):
-            chains = range(first, min(first + record["chains_together"], record["chains"]))
-            checkpoint = self.checkpoints(chains).latest()
+        for checkpoints in self._all_checkpoints(record):
+            checkpoint = checkpoints.latest()
             done = 0 if checkpoint is None else checkpoint["n_draws"]
-            counts += [max(0, done - record["tune"])] * len(chains)
+            counts += [max(0, done - record["tune"])] * len(checkpoints.chains)
         return counts
+
+    def _check_finished(self, record: dict[str, Any]) -> None:
+        """Check the draws of chains that nobody writes any more; others' are checked by then."""
+        arrays = open_draws(self.path)
+        total = record["tune"] + record["draws"]
+        for checkpoints in self._all_checkpoints(record):
+            if ((checkpoints.latest() or {}).get("n_draws")) == total:
+                check_chunks(self.path, record, arrays, checkpoints, total, read=True)
 
     def to_datatree(self) -> DataTree:
         """Return the draws that are there, as `sample` does.
@@ -373,13 +485,23 @@ class ZarrStore(BaseTrace):
             If no chain has got beyond tuning.
         FileNotFoundError
             If there is no run.
+        ValueError
+            If a file of it is missing or damaged, naming it and the remedy.
         """
-        lengths = np.array(self.n_draws)
+        record = self.record
+        complaints = [c.complaint() for c in self._all_checkpoints(record)]
+        for complaint in filter(None, complaints):
+            _log.warning(complaint)
+        lengths = np.array(self._counts(record))
         if not lengths.any():
-            raise SamplingError(f"No chain in {self.path} has got beyond tuning.")
+            message = f"No chain in {self.path} has got beyond tuning."
+            raise SamplingError(" ".join([message, *filter(None, complaints)]))
         longest = np.sort(lengths)[::-1]
         length = int(longest[np.argmax(longest * np.arange(1, len(longest) + 1))])
         chains = np.flatnonzero(lengths >= length)
+        with clear_errors(self.path, holds_draws=True):
+            mend(self.path, record)
+        self._check_draws(record, read=False)
         tree = xr.open_datatree(self.path, engine="zarr")
         groups = {}
         for name, node in tree.children.items():
@@ -390,24 +512,42 @@ class ZarrStore(BaseTrace):
                     dataset = dataset.isel(draw=slice(length))
             groups[name] = dataset
         tree = DataTree.from_dict(groups)
-        return tree.load() if tree.nbytes <= LOADED_BYTES else tree
+        if tree.nbytes > LOADED_BYTES:
+            return tree
+        try:
+            return tree.load()
+        except Exception:
+            self._check_draws(record, read=True)  # names what is damaged
+            raise
+
+    def _check_draws(self, record: dict[str, Any], read: bool) -> None:
+        arrays = open_draws(self.path)
+        for checkpoints in self._all_checkpoints(record):
+            n_draws = (checkpoints.latest() or {}).get("n_draws", 0)
+            check_chunks(self.path, record, arrays, checkpoints, n_draws, read)
 
     def add_seconds(self, seconds: float) -> None:
         """Count the time of a session."""
-        import zarr
-
         record = self.record
         seconds += record["seconds"]
-        root: Any = zarr.open_group(self.path, mode="r+")
-        for name in GROUPS:
-            if name in root:
-                root[name].attrs["sampling_time"] = seconds
-        _consolidate(self.path)
-        save(self._record_path, record | {"seconds": seconds})
+
+        def set_time(path: str, node: dict[str, Any]) -> None:
+            if path in GROUPS:
+                node["attributes"]["sampling_time"] = seconds
+
+        record |= {"seconds": seconds, "metadata": edited(record["metadata"], set_time)}
+        save(self._record_path, record)
+        mend(self.path, record)
 
     def checkpoints(self, chains: range) -> Checkpoints:
         """Return the checkpoints of chains that advance together."""
-        return Checkpoints(self._sampler, chains)
+        assert self.run_id is not None
+        return Checkpoints(self._sampler, chains, self.run_id)
+
+    def _all_checkpoints(self, record: dict[str, Any]) -> list[Checkpoints]:
+        n, together = record["chains"], record["chains_together"]
+        groups = (range(first, min(first + together, n)) for first in range(0, n, together))
+        return [Checkpoints(self._sampler, chains, record["run_id"]) for chains in groups]
 
     def writer(self, run: Run, chains: range) -> Writer:
         """Return the one writer of some chains, for a ``with`` block."""
@@ -428,6 +568,44 @@ def store_of(trace: Any, resume: bool) -> ZarrStore | None:
             "they are not lost in an error."
         )
     return trace
+
+
+def _run_lock(folder: Path) -> Lock:
+    return Lock(folder / RUN_LOCK, "this run")
+
+
+def _clear_away(target: Path) -> None:
+    """Delete what a process left that died while it began a run there."""
+    for path in target.parent.iterdir():
+        own = path.name.startswith(f".{target.name}.") and path.suffix in (".new", ".old")
+        if own and (path / RUN_LOCK).exists():
+            lock = _run_lock(path)
+            with suppress(RuntimeError, FileNotFoundError):  # it is alive, or has just finished
+                lock.acquire(seconds=0.0)
+                shutil.rmtree(path, ignore_errors=True)
+                lock.release()
+
+
+def _lengthened(record: dict[str, Any], draws: int) -> dict[str, Any]:
+    """The record of the same run with room for more draws; `mend` makes the room."""
+    grown = ("posterior", "sample_stats")
+
+    def set_length(path: str, node: dict[str, Any]) -> None:
+        names = node.get("dimension_names") or []
+        if path.split("/")[0] in grown and "draw" in names:
+            node["shape"][names.index("draw")] = draws
+
+    lengths = {n: draws if n in grown else length for n, length in record["lengths"].items()}
+    metadata = edited(record["metadata"], set_length)
+    return record | {"draws": draws, "lengths": lengths, "metadata": metadata}
+
+
+def _changed_versions(record: dict[str, Any]) -> list[str]:
+    return [
+        f"{name} was {record['versions'].get(name)}, is {version}"
+        for name, version in versions().items()
+        if record["versions"].get(name, version) != version
+    ]
 
 
 def _consolidate(folder: Path) -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pymc_sgmcmc.run.chains import Block, Run
+from pymc_sgmcmc.storage.chunks import check_chunks, open_draws
 from pymc_sgmcmc.storage.file_errors import clear_errors
-from pymc_sgmcmc.storage.lock import Lock
 
 if TYPE_CHECKING:
     from pymc_sgmcmc.storage.store import ZarrStore
@@ -19,7 +19,6 @@ RENAMED = {
     "tree_size": "n_steps",
 }
 """PyMC's names of statistics in a DataTree."""
-GROUPS = ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats")
 LEFT_OUT = {"tune", "in_warmup", "warning"}
 
 
@@ -39,20 +38,26 @@ class Writer:
 
     def __init__(self, store: "ZarrStore", run: Run, chains: range):
         self.store, self.run, self.chains = store, run, chains
-        self._record = store.record
         self._checkpoints = store.checkpoints(chains)
-        self._lock = Lock(self._checkpoints.lock_path)
+        self._lock = self._checkpoints.lock()
         self._sources = _sources(run.step.stats_dtypes)
 
     def __enter__(self) -> "Writer":
-        self._lock.acquire()
         try:
-            self._arrays = self._open()
+            self._lock.acquire()
+        except FileNotFoundError as error:
+            raise self.store.taken_away() from error
+        try:
+            self._record = self.store.record
+            self._arrays = open_draws(self.store.path)
             checkpoint = self._checkpoints.latest() or {}
             self._number = checkpoint.get("number", 0)
             self.state = checkpoint.get("state")
             self.n_draws = self._done = checkpoint.get("n_state", 0)
-            self._verify(checkpoint.get("n_draws", 0))
+            n_draws = checkpoint.get("n_draws", 0)
+            check_chunks(
+                self.store.path, self._record, self._arrays, self._checkpoints, n_draws, read=True
+            )
             self._chunk = self._read_chunk()
             self._whole = True
             self._committed = time.perf_counter()
@@ -64,20 +69,6 @@ class Writer:
 
     def __exit__(self, *exc) -> None:
         self._lock.release()
-
-    def _open(self) -> dict[str, dict[str, Any]]:
-        import zarr
-
-        root: Any = zarr.open_group(self.store.path, mode="r+")
-        return {
-            name: {
-                key: array.with_config({"write_empty_chunks": True})
-                for key, array in root[name].arrays()
-                if key != "draw" and "draw" in array.metadata.dimension_names
-            }
-            for name in GROUPS
-            if name in root
-        }
 
     # ---- where a draw goes -----------------------------------------------------------------
 
@@ -194,37 +185,6 @@ class Writer:
             for group, arrays in self._groups(prefix).items()
             for name, array in arrays.items()
         }
-
-    def _verify(self, n_draws: int) -> None:
-        """Refuse draws that count and are missing or damaged."""
-        size = self._record["chunk"]
-        tune = self.run.tune
-        for prefix, count in (("warmup_", min(n_draws, tune)), ("", max(0, n_draws - tune))):
-            if not self._kept(prefix):
-                continue
-            for group, arrays in self._groups(prefix).items():
-                for name, array in arrays.items():
-                    for first in range(0, count, size):
-                        self._verify_chunk(
-                            array, f"{group}/{name}", first, min(first + size, count)
-                        )
-
-    def _verify_chunk(self, array: Any, name: str, first: int, end: int) -> None:
-        grid = [
-            self.chains.start // self._record["chains_together"],
-            first // self._record["chunk"],
-        ]
-        key = "/".join(map(str, ["c", *grid, *[0] * (array.ndim - 2)]))
-        try:
-            if not (self.store.path / name / key).exists():
-                raise FileNotFoundError("the file is missing")
-            array[self.chains.start : self.chains.stop, first:end]
-        except Exception as error:
-            raise ValueError(
-                f"{self.store.path / name}: draws {first} to {end - 1} of chain "
-                f"{self.chains.start} are damaged ({error}). They were written as a whole once, so "
-                "the disk or another program changed them, and the run cannot go on."
-            ) from error
 
 
 def _sources(stats_dtypes: list[dict[str, Any]]) -> dict[str, list[tuple[int, str]]]:

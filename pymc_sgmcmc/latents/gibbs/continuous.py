@@ -21,7 +21,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.algorithm import Tensors
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.latents.gibbs.conditionals import Conditional, boundary, conditional, moved
-from pymc_sgmcmc.latents.gibbs.proposals import Normal, Proposal, proposal_for
+from pymc_sgmcmc.latents.gibbs.proposals import NormalProposal, Proposal, proposal_for
 from pymc_sgmcmc.latents.joint import Joint, LocalVariable
 from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
@@ -134,7 +134,7 @@ class Continuous:
         slope = pt.grad(f.sum(), t, disconnected_inputs="ignore")
         curvature = pt.grad(slope.sum(), t, disconnected_inputs="ignore")
         limit = MAX_CLIMB if self.transformed else np.inf
-        steepest = Normal().matched(t, slope, curvature)[0] - t
+        steepest = NormalProposal().matched(t, slope, curvature)[0] - t
         template = [f, t + pt.clip(steepest, -limit, limit)]
         template += proposal.matched(t, slope, curvature)
 

@@ -20,11 +20,12 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import State, Tensors
+from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.latents.gibbs.conditionals import Binary, Enumerated, Move, boundary, conditional
 from pymc_sgmcmc.latents.gibbs.continuous import Continuous
 from pymc_sgmcmc.latents.gibbs.simplexes import Simplexes
-from pymc_sgmcmc.latents.joint import Draws, Joint, Latents, LocalVariable, whole_number
+from pymc_sgmcmc.latents.joint import Joint, LatentDraws, Latents, LocalVariable
 from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
 
@@ -109,7 +110,15 @@ class Gibbs(Latents):
         super().__init__(vars, n_samples)
         self.burn_in = whole_number("burn_in", burn_in, 0)
         self.support = _by_name("support", support, self.names)
+        for name, values in self.support.items():
+            _check_support(name, values)
         self.conditional = _by_name("conditional", conditional, self.names)
+        for name, function in self.conditional.items():
+            if not callable(function):
+                raise ValueError(
+                    f"conditional={{'{name}': {function!r}}}: it must be a function that draws "
+                    f"'{name}'."
+                )
 
     def check(self, joint: Joint) -> None:
         for variable in joint.variables:
@@ -121,7 +130,7 @@ class Gibbs(Latents):
                     f"or conditional={{'{variable.name}': function}} to Gibbs."
                 )
 
-    def draw(self, joint: Joint, state: State, stream: NoiseStream) -> Draws:
+    def draw(self, joint: Joint, state: State, stream: NoiseStream) -> LatentDraws:
         start = joint.draw_prior(stream)
         n_climbs = (self.burn_in + 1) // 2
         draws = self.sweeps(joint, start, self.burn_in + self.n_samples, stream, n_climbs)
@@ -132,7 +141,7 @@ class Gibbs(Latents):
         moves = [pt.neq(c[1:], c[:-1]).mean(dtype=pytensor.config.floatX) for c in chains]
         sizes = np.array([np.prod(v.shape, dtype=int) for v in joint.variables])
         share = pt.add(*(m * w for m, w in zip(moves, sizes / sizes.sum(), strict=True)), 0.0)
-        return Draws([d[self.burn_in :] for d in draws], None, {}, [share])
+        return LatentDraws([d[self.burn_in :] for d in draws], None, {}, [share])
 
     def sweeps(
         self, joint: Joint, start: Tensors, n_sweeps: int, stream: NoiseStream, n_climbs: int = 0
@@ -216,7 +225,19 @@ class Given:
         return pt.as_tensor(self.function(values, stream))
 
 
+def _check_support(name: str, values: Sequence[int]) -> None:
+    support = np.asarray(values)
+    whole = support.dtype.kind in "iu" and support.ndim == 1
+    if not whole or len(support) < 2 or len(np.unique(support)) < len(support):
+        raise ValueError(
+            f"support={{'{name}': {values!r}}} must be a list of at least two different whole "
+            f"numbers: all values that '{name}' can take."
+        )
+
+
 def _by_name(what: str, given: Mapping[Any, Any] | None, names: list[str]) -> dict[str, Any]:
+    if not isinstance(given, Mapping | None):
+        raise ValueError(f"{what}={given!r} must be a dict by variable: {{'{names[0]}': ...}}.")
     by_name = {getattr(var, "name", var): value for var, value in (given or {}).items()}
     for name in by_name.keys() - set(names):
         raise ValueError(f"{what}= names '{name}', which is not one of the latents: {names}.")

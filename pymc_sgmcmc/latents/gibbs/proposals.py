@@ -45,7 +45,7 @@ class Proposal(Protocol):
         ...
 
 
-class Normal:
+class NormalProposal:
     """Where the log density is convex, its precision is taken for the curvature's size."""
 
     draws_within = False
@@ -66,10 +66,10 @@ class Normal:
 
 
 class OfTwoShapes(ABC):
-    """Base of the families below: a `Normal` where no member of the family matches."""
+    """Base of the families below: a `NormalProposal` where no member of the family matches."""
 
     draws_within = True
-    _fallback = Normal()
+    _fallback = NormalProposal()
 
     def matched(self, u, slope, curvature) -> Tensors:
         """Mean and precision of the normal one; whether the family has a match; its parameters."""
@@ -142,4 +142,4 @@ def proposal_for(transform: Transform | None) -> Proposal:
         return LogGamma()
     if type(transform) is type(logodds):
         return LogitBeta()
-    return Normal()
+    return NormalProposal()

@@ -20,8 +20,14 @@ from pytensor.gradient import disconnected_grad
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
-from pymc_sgmcmc.latents.importance.recognition import Custom, Inverted, Proposal, Recognition
-from pymc_sgmcmc.latents.joint import Draws, Joint, Latents
+from pymc_sgmcmc.argument_checks import nonnegative_number, true_or_false
+from pymc_sgmcmc.latents.importance.recognition import (
+    CustomRecognition,
+    Inverted,
+    ProposalFunction,
+    Recognition,
+)
+from pymc_sgmcmc.latents.joint import Joint, LatentDraws, Latents
 from pymc_sgmcmc.noise import NoiseStream
 
 FIRST_DECAY, SECOND_DECAY, SMALL = 0.9, 0.999, 1e-8
@@ -99,7 +105,7 @@ class NeuralImportance(Latents):
         vars,
         n_samples: int = 5,
         *,
-        proposal: Proposal | None = None,
+        proposal: ProposalFunction | None = None,
         weights: Mapping[str, np.ndarray] | None = None,
         autoregressive: bool = False,
         learning_rate: float = 1e-3,
@@ -107,16 +113,14 @@ class NeuralImportance(Latents):
         super().__init__(vars, n_samples)
         if self.n_samples < 2:
             raise ValueError("n_samples=1 gives every draw the weight 1: take at least 2.")
-        if not (np.isfinite(learning_rate) and learning_rate >= 0):
-            raise ValueError(f"learning_rate={learning_rate!r} must be a finite number >= 0.")
         if proposal is not None and weights is None:
             raise ValueError("proposal= needs weights=, a dict of its initial arrays.")
         if proposal is not None and autoregressive:
             raise ValueError("autoregressive=True is for the default network: leave out proposal=.")
         self.proposal = proposal
         self.weights = weights
-        self.autoregressive = autoregressive
-        self.learning_rate = float(learning_rate)
+        self.autoregressive = true_or_false("autoregressive", autoregressive)
+        self.learning_rate = nonnegative_number("learning_rate", learning_rate)
 
     def check(self, joint):
         self._network(joint)
@@ -131,7 +135,7 @@ class NeuralImportance(Latents):
     def _network(self, joint: Joint) -> Recognition:
         if self.proposal is None:
             return Inverted(joint, self.weights, self.autoregressive)
-        return Custom(joint.variables, self.proposal, self.weights or {})
+        return CustomRecognition(joint.variables, self.proposal, self.weights or {})
 
     def draw(self, joint, state, stream):
         arrays, mean, square, [updates] = (state[name] for name in self.state_names)
@@ -149,7 +153,7 @@ class NeuralImportance(Latents):
         objective = pt.sum(w * log_q) / joint.n_rows
         gradient = pt.grad(objective, arrays, disconnected_inputs="ignore")
         moved = self._adam(arrays, gradient, mean, square, updates)
-        return Draws(z, w, dict(zip(self.state_names, moved, strict=True)), [ess])
+        return LatentDraws(z, w, dict(zip(self.state_names, moved, strict=True)), [ess])
 
     def _adam(self, weights, gradient, mean, square, updates):
         """One step of Adam uphill."""

@@ -23,7 +23,7 @@ from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
 
 type Named = dict[str, TensorVariable]
-type Proposal = Callable[[str, Named, Named, Named], Any]
+type ProposalFunction = Callable[[str, Named, Named, Named], Any]
 
 
 class Bernoulli:
@@ -211,10 +211,10 @@ class Recognition(ABC):
         return [z[name] for name in joint.names], pt.add(*terms, 0.0)
 
 
-class Custom(Recognition):
+class CustomRecognition(Recognition):
     """A network given by the user as a function of (name, x, z, weights)."""
 
-    def __init__(self, order, function: Proposal, weights: Mapping[str, np.ndarray]):
+    def __init__(self, order, function: ProposalFunction, weights: Mapping[str, np.ndarray]):
         super().__init__(order)
         self.function, self.weights = function, weights
         self.names = list(weights)

@@ -1,0 +1,164 @@
+"""Checks of arguments: whole numbers, real numbers, and True or False.
+
+NumPy scalars and zero-dimensional arrays count as numbers, like Python's own; True does not.
+"""
+
+import numbers
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+LARGEST = int(np.iinfo(np.int64).max)
+"""Updates and draws are counted in 64 bits."""
+
+
+def whole_number(
+    name: str,
+    value: Any,
+    least: int,
+    most: int = LARGEST,
+    *,
+    unit: str = "",
+    most_is: str = "",
+    remedy: str = "",
+) -> int:
+    """Raise an error unless a value is a whole number in a range.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for the message.
+    value : object
+    least, most : int
+        The range, both included.
+    unit : str, optional
+        What is counted.
+    most_is : str, optional
+        What the upper end stands for, for the message.
+    remedy : str, optional
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    ValueError
+        Naming the argument, the value and the range.
+
+    Examples
+    --------
+    >>> whole_number("thin", np.int64(5), 1)
+    5
+    >>> whole_number("thin", 2.5, 1, unit="updates")
+    Traceback (most recent call last):
+        ...
+    ValueError: thin=2.5 must be a whole number of updates, at least 1.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
+        bounds = f", at least {least}"
+        if most_is or (number is not None and number > most):
+            bounds = f" between {least} and {most_is + ', ' if most_is else ''}{most}"
+        of = f" of {unit}" if unit else ""
+        end = f": {remedy}" if remedy else "."
+        raise ValueError(f"{name}={value!r} must be a whole number{of}{bounds}{end}")
+    return number
+
+
+def as_float(value: Any) -> float | None:
+    """Return a real number as a float; None for anything else, such as True, "1" and 1j."""
+    if isinstance(value, bool):
+        return None
+    if not isinstance(value, numbers.Real):
+        value = np.asarray(value)
+        if value.ndim or value.dtype.kind not in "iuf":
+            return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def real_number(
+    name: str, value: Any, what: str, fits: Callable[[float], bool], remedy: str = ""
+) -> float:
+    """Raise an error unless a value is a real number with some property.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for the message.
+    value : object
+    what : str
+        What the value must be, for the message.
+    fits : callable
+        Whether a number has the property; not called with NaN.
+    remedy : str, optional
+        A sentence.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        Naming the argument and the value.
+
+    Examples
+    --------
+    >>> real_number("factor", np.float32(0.5), "a number in (0, 1]", lambda x: 0 < x <= 1)
+    0.5
+    """
+    number = as_float(value)
+    if number is None or np.isnan(number) or not fits(number):
+        raise ValueError(f"{name} must be {what}, got {value!r}. {remedy}".rstrip())
+    return number
+
+
+def positive_number(name: str, value: Any, remedy: str = "") -> float:
+    """Raise an error unless a value is a positive finite number: see `real_number`."""
+    what = "a positive finite number"
+    return real_number(name, value, what, lambda x: 0 < x < np.inf, remedy)
+
+
+def nonnegative_number(name: str, value: Any, remedy: str = "") -> float:
+    """Raise an error unless a value is a finite number >= 0: see `real_number`."""
+    return real_number(name, value, "a finite number >= 0", lambda x: 0 <= x < np.inf, remedy)
+
+
+def true_or_false(name: str, value: Any) -> bool:
+    """Raise an error unless a value is True or False.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for the message.
+    value : object
+
+    Returns
+    -------
+    bool
+
+    Raises
+    ------
+    ValueError
+        Naming the argument and the value.
+
+    Examples
+    --------
+    >>> true_or_false("replacement", "no")
+    Traceback (most recent call last):
+        ...
+    ValueError: replacement='no' must be True or False.
+    """
+    array = np.asarray(value)
+    if array.ndim or array.dtype.kind != "b":
+        raise ValueError(f"{name}={value!r} must be True or False.")
+    return bool(array)

@@ -1,0 +1,220 @@
+"""The data's check: does it still fit together, and point at nothing that is not there?
+
+`pm.set_data` may change it after a step was made. Compiled updates do not look: where a row or an
+index is out of range, numba reads beyond the array and JAX takes the last element instead.
+"""
+
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+import pytensor
+from pymc.logprob.utils import ParameterValueError
+from pymc.model import Model
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.basic import constant, tensor_from_scalar
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
+from pytensor.tensor.type import TensorType, integer_dtypes
+
+from pymc_sgmcmc.gradients.arrays import PYTHON, array_name, array_value
+from pymc_sgmcmc.gradients.source import GradientSource
+
+
+class Lookup(NamedTuple):
+    """An index into an array that data alone determines, as in ``effect[group]``."""
+
+    index: Variable
+    length: Variable
+    """Of the axis that is indexed."""
+    data: str
+    """What the index comes from, for messages."""
+    indexed: str
+    """What is indexed, for messages."""
+
+
+class IndexCheck:
+    """The range of each index that comes from data.
+
+    Parameters
+    ----------
+    source : GradientSource
+    """
+
+    def __init__(self, source: GradientSource):
+        self._data = [variable for _, variable in source.data]
+        self._rows = [rows.index for rows in source.rows]
+        streamed = set(source.streamed.names if source.streamed else ())
+        self._streamed = [v.name in streamed for v in self._data]
+        # Of streamed data there are placeholders only: the rows are checked as they are read.
+        placeholders = {v for v, s in zip(self._data, self._streamed, strict=True) if s}
+        found = _lookups(source, {*self._data, *self._rows})
+        self._lookups: dict[bool, list[Lookup]] = {False: [], True: []}
+        for lookup in found:
+            depends = placeholders.intersection(ancestors([lookup.index]))
+            self._lookups[bool(depends)].append(lookup)
+        self._functions = {
+            of_stream: self._function(lookups) for of_stream, lookups in self._lookups.items()
+        }
+        self._lock = Lock()  # streams of several chains are read by threads
+
+    def _function(self, lookups: Sequence[Lookup]):
+        if not lookups:
+            return None
+        outputs = [v for lookup in lookups for v in (lookup.index, lookup.length)]
+        with pytensor.config.change_flags(cxx=""):
+            inputs = [*self._rows, *self._data]
+            return pytensor.function(inputs, outputs, mode=PYTHON, on_unused_input="ignore")
+
+    def __call__(self, data: Sequence[np.ndarray], n_rows: Sequence[int]) -> None:
+        """Check all data that does not come in streams.
+
+        Parameters
+        ----------
+        data : list of arrays
+            In the order of the source's.
+        n_rows : list of int
+            Of each stream of row numbers.
+
+        Raises
+        ------
+        ValueError
+            Naming the data, the index, and the range that it must lie in.
+        """
+        self._check(False, data, n_rows)
+
+    def of_streamed(self, data: Sequence[np.ndarray], rows: Mapping[str, np.ndarray]) -> None:
+        """Check rows that were just read, by container; ``data`` is the rest."""
+        given = [
+            rows[v.name] if streamed else value
+            for v, value, streamed in zip(self._data, data, self._streamed, strict=True)
+        ]
+        self._check(True, given, [len(next(iter(rows.values())))])
+
+    def _check(self, of_stream: bool, data: Sequence[np.ndarray], n_rows: Sequence[int]) -> None:
+        function = self._functions[of_stream]
+        if function is None:
+            return
+        inputs = [np.arange(n) for n in n_rows]
+        inputs += [np.asarray(a, v.dtype) for a, v in zip(data, self._data, strict=True)]
+        with self._lock, pytensor.config.change_flags(cxx=""):
+            out = iter(function(*inputs))
+        for lookup in self._lookups[of_stream]:
+            index, length = np.asarray(next(out)), int(next(out))
+            bad = (index < -length) | (index >= length)
+            if bad.any():
+                at = np.argwhere(bad)[0].tolist()
+                where = f" (at {at[0] if len(at) == 1 else tuple(at)})" if at else ""
+                raise ValueError(
+                    f"The {lookup.data} points at element {index[bad].flat[0]}{where} of "
+                    f"{lookup.indexed}, which has {length} elements there, numbered from 0 to "
+                    f"{length - 1}. Correct it (pm.set_data), or make a new model with more "
+                    "elements."
+                )
+
+
+def _lookups(source: GradientSource, known: set[Variable]) -> list[Lookup]:
+    """Where integers that data alone determines index an array."""
+    rows = {r.index for r in source.rows}
+    names = {v: array_name(array) for array, v in source.data}
+    found = {}
+    outputs = [source.log_prior, source.log_likelihood]
+    for node in {v.owner: None for v in ancestors(outputs) if v.owner is not None}:
+        if not isinstance(node.op, Subtensor | AdvancedSubtensor):
+            continue
+        indexed, *indices = node.inputs
+        axis = 0
+        for entry in node.op.idx_list:
+            if not isinstance(entry, int):  # a slice cannot go beyond
+                axis += 1
+                continue
+            index = indices[entry]
+            is_cut = index in rows and indexed in names  # whose lengths are compared elsewhere
+            if index.type.dtype in integer_dtypes and not is_cut:
+                length, inputs = _length(indexed, axis, known), _inputs(index)
+                if length is not None and inputs <= known:
+                    data = " and ".join(names[v] for v in inputs if v in names)
+                    shown = _shown(indexed, source, names)
+                    found[index, indexed, axis] = Lookup(
+                        index if isinstance(index.type, TensorType) else tensor_from_scalar(index),
+                        length,
+                        f"data {data}" if data else f"index {index}",
+                        shown,
+                    )
+            axis += index.type.ndim if index.type.dtype == "bool" else 1
+    return list(found.values())
+
+
+def _inputs(variable: Variable) -> set[Variable]:
+    return {v for v in ancestors([variable]) if v.owner is None and not isinstance(v, Constant)}
+
+
+def _length(array: Variable, axis: int, known: set[Variable]) -> Variable | None:
+    """Length of an axis, where it is known or data alone determines it."""
+    if array.type.shape[axis] is not None:
+        return constant(array.type.shape[axis])
+    length = rewrite_graph(array.shape[axis], include=("ShapeOpt", "canonicalize"))
+    return length if _inputs(length) <= known else None
+
+
+def _shown(array: Variable, source: GradientSource, names: Mapping[Variable, str]) -> str:
+    """Name what is indexed: itself, or the variables that it is made of."""
+    if array in names:
+        return names[array]
+    made_of = set(ancestors([array]))
+    used = [f"'{v.name}'" for v in (*source.vars, *source.others) if v in made_of]
+    used = used or [name for v, name in names.items() if v in made_of]
+    return " and ".join(used) or "an array"
+
+
+def shapes_of(source: GradientSource) -> list[tuple[int, ...]]:
+    """Shapes of the data as it is now."""
+    return [array_value(array).shape for array, _ in source.data]
+
+
+def check_shapes(source: GradientSource, model: Model, before: Sequence[tuple[int, ...]]) -> None:
+    """Refuse data whose shapes have changed so that the model has no value any more.
+
+    Parameters
+    ----------
+    source : GradientSource
+    model : pymc.Model
+        The model that is sampled, without latent variables.
+    before : list of tuples
+        What `shapes_of` said when the step was made.
+
+    Raises
+    ------
+    ValueError
+        Naming the data that has changed, both shapes and what does not fit.
+    """
+    now = shapes_of(source)
+    if now == list(before):
+        return
+    start = model.initial_point()
+    inputs = [np.asarray(start[v.name], dtype=v.dtype) for v in source.vars]
+    inputs += [np.arange(rows.batch_size) for rows in source.rows]
+    inputs += [np.ones((), rows.scale.dtype) for rows in source.rows]
+    inputs += [np.asarray(array_value(array), dtype=v.dtype) for array, v in source.data]
+    inputs += [np.asarray(start[v.name], dtype=v.dtype) for v in source.others]
+    with pytensor.config.change_flags(cxx=""), np.errstate(all="ignore"):
+        density = pytensor.function(
+            source.inputs, source.determined, mode=PYTHON, on_unused_input="ignore"
+        )
+        try:
+            density(*inputs)
+        except (ParameterValueError, NotImplementedError):
+            return  # of values that the start's check looks at; or of what is only compiled
+        except (ValueError, TypeError, IndexError, AssertionError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            changed = ", ".join(
+                f"{array_name(array)} from {old} to {new}"
+                for (array, _), old, new in zip(source.data, before, now, strict=True)
+                if old != new
+            )
+            raise ValueError(
+                f"The data no longer fits the model since its shapes changed ({changed}): {reason} "
+                "Set the other data too, in the same pm.set_data, or make a new model and step."
+            ) from error

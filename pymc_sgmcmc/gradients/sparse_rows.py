@@ -1,0 +1,68 @@
+"""Sparse matrices with a row for each datum, as arrays that are cut into batches like others."""
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.traversal import io_toposort
+from pytensor.tensor.type import TensorType
+from pytensor.tensor.variable import TensorVariable
+from scipy.sparse import csr_matrix, issparse
+
+
+def products_of_rows(
+    outputs: Sequence[Variable], n_rows: int, stop: Collection[Variable]
+) -> dict[Variable, TensorVariable]:
+    """Write each product of a sparse matrix of the rows with arrays of a row each.
+
+    Each row becomes its columns that are not zero and their values, padded to the longest row: two
+    dense arrays, from which a batch is taken as from any other.
+
+    Parameters
+    ----------
+    outputs : sequence of variables
+    n_rows : int
+        Number of rows of the data.
+    stop : collection of variables
+        What lies behind these is left alone.
+
+    Raises
+    ------
+    ValueError
+        For a sparse matrix of the rows that is not the left factor of a product.
+    """
+    products: dict[Variable, TensorVariable] = {}
+    padded: dict[Variable, tuple[Variable, Variable]] = {}
+    for node in io_toposort(list(stop), list(outputs)):
+        sparse = [i for i in node.inputs if _has_rows(i, n_rows)]
+        if not sparse:
+            continue
+        matrix, *others = node.inputs
+        is_product = type(node.op).__name__ in ("Dot", "StructuredDot", "TrueDot")
+        dense = all(type(v.type) is TensorType for v in (*others, node.outputs[0]))
+        if not (is_product and dense and sparse == [matrix] and matrix.type.shape[0] == n_rows):
+            raise ValueError(
+                f"The sparse matrix of shape {sparse[0].type.shape} is an input of {node.op}: its "
+                "rows can be cut into batches only where it is the left factor of a product "
+                "(pytensor.sparse.dot(matrix, dense)). Use a dense array."
+            )
+        if matrix not in padded:
+            padded[matrix] = _padded(matrix.data)
+        columns, values = padded[matrix]
+        products[node.outputs[0]] = (values[:, :, None] * others[0][columns]).sum(axis=1)
+    return products
+
+
+def _has_rows(var: Variable, n_rows: int) -> bool:
+    return isinstance(var, Constant) and issparse(var.data) and n_rows in var.data.shape
+
+
+def _padded(matrix) -> tuple[Variable, Variable]:
+    """Columns and values of the entries of each row, shape (N, entries of the longest row)."""
+    rows = csr_matrix(matrix)
+    counts = np.diff(rows.indptr)
+    used = np.arange(max(counts.max(initial=0), 1)) < counts[:, None]
+    columns, values = np.zeros(used.shape, rows.indices.dtype), np.zeros(used.shape, rows.dtype)
+    columns[used], values[used] = rows.indices, rows.data
+    return pt.constant(columns), pt.constant(values)

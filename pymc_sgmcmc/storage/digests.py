@@ -1,0 +1,253 @@
+"""Digests: short texts that tell arrays, expressions, functions and settings apart.
+
+The same in another process; another one where anything changes that a draw may depend on.
+"""
+
+import copyreg
+import dis
+import functools
+import hashlib
+import re
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+from pymc.model import Model
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.op import HasInnerGraph, Op
+
+from pymc_sgmcmc.backends.cores import n_cores
+
+BYTES_AT_ONCE = 2**24
+"""Of an array: hashed side by side, so that much is in memory at a time for each core."""
+
+
+def digest_of(data: Any) -> str:
+    """Digest of bytes."""
+    # Against accidents only, and twice as fast as blake2b: see docs/storage.md.
+    return hashlib.sha1(data, usedforsecurity=False).hexdigest()
+
+
+def array_digest(array: Any) -> str:
+    """Digest of every element, type and shape of an array, in memory or mapped from a file."""
+    array = np.asanyarray(array)
+    if array.dtype == object:
+        return digest_of(f"{array.shape}{without_addresses(repr(array.tolist()))}".encode())
+    n_rows = len(array) if array.ndim else 1
+    return rows_digest(lambda first, end: array[first:end] if array.ndim else array, n_rows, array)
+
+
+def rows_digest(read: Callable[[int, int], np.ndarray], n_rows: int, like: Any) -> str:
+    """Digest of all rows that ``read`` gives, a piece at a time.
+
+    Parameters
+    ----------
+    read : callable
+        ``read(first, end)``: some rows. Called by one thread at a time.
+    n_rows : int
+    like : array
+        Its type and shape count too.
+    """
+    row_bytes = max(1, np.dtype(like.dtype).itemsize * int(np.prod(like.shape[1:], dtype=int)))
+    step = max(1, BYTES_AT_ONCE // row_bytes)
+
+    reading = Lock()
+
+    def piece(first: int) -> str:
+        with reading:
+            rows = read(first, min(first + step, n_rows))
+        rows = np.ascontiguousarray(rows)
+        return digest_of(rows.reshape(-1).view(np.uint8).data if rows.size else b"")
+
+    text = f"{np.dtype(like.dtype).str}{tuple(like.shape)}"
+    if n_rows <= step:
+        return digest_of(f"{text}{piece(0)}".encode())
+    with ThreadPoolExecutor(n_cores()) as threads:
+        pieces = threads.map(piece, range(0, n_rows, step))
+        return digest_of("".join([text, *pieces]).encode())
+
+
+class ArrayDigests:
+    """`array_digest` for arrays that come more than once while none of them changes."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, str]] = {}
+
+    def __call__(self, array: Any) -> str:
+        if id(array) not in self._known:  # kept with it, so that no other gets its id
+            self._known[id(array)] = array, array_digest(array)
+        return self._known[id(array)][1]
+
+
+def graph_digest(
+    outputs: Sequence[Variable], array_digest: Callable[[Any], str] = array_digest
+) -> str:
+    """Digest of an expression: operations, constants, names and types of its inputs."""
+    numbers: dict[Variable, int] = {}
+    digest = hashlib.blake2b(digest_size=16)
+
+    def known(variables: Iterable[Variable]) -> bool:
+        return all(v in numbers for v in variables)
+
+    stack = list(reversed(outputs))
+    while stack:
+        variable = stack[-1]
+        if variable in numbers:
+            stack.pop()
+            continue
+        node = variable.owner
+        if node is not None and not known(node.inputs):
+            stack += [v for v in reversed(node.inputs) if v not in numbers]
+            continue
+        stack.pop()
+        if isinstance(variable, Constant):
+            data = variable.data
+            is_array = isinstance(data, np.ndarray | np.generic)
+            value = array_digest(data) if is_array else without_addresses(repr(data))
+            text = f"constant {variable.type} {value}"
+        elif node is None:
+            named = variable.name if isinstance(variable, SharedVariable) or variable.name else ""
+            text = f"input {named} {variable.type}"
+        else:
+            op = node.op
+            inner = ""
+            if isinstance(op, HasInnerGraph):
+                inner = graph_digest(op.fgraph.outputs, array_digest)
+            where = [numbers[v] for v in node.inputs]
+            text = (
+                f"{type(op).__name__} {without_addresses(str(op))} {inner} {where} "
+                f"{node.outputs.index(variable)} {variable.type}"
+            )
+        numbers[variable] = len(numbers)
+        digest.update(text.encode())
+    digest.update(str([numbers[v] for v in outputs]).encode())
+    return digest.hexdigest()
+
+
+def value_digest(value: Any) -> str:
+    """Digest of a setting: a number, a function, an object with all that it holds.
+
+    A function counts with its code, constants and defaults, and with the values that it takes
+    from around it (its closure and the globals that it names), functions of its author's among
+    them. What belongs to Python or to an installed package counts by its name.
+    """
+    return digest_of(_Describer().text(value).encode())
+
+
+class _Describer:
+    """Writes out what a value is."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, str] = {}
+        self._kept: list[Any] = []  # an id is free again when its object is gone
+
+    def text(self, value: Any) -> str:
+        if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+            return f"{type(value).__name__} {value!r}"
+        if id(value) not in self._known:
+            self._kept.append(value)
+            self._known[id(value)] = "itself"  # where something holds itself
+            self._known[id(value)] = digest_of(self._long(value).encode())
+        return self._known[id(value)]
+
+    def _long(self, value: Any) -> str:
+        if isinstance(value, np.ndarray | np.generic):
+            return array_digest(value)
+        if isinstance(value, Variable):
+            return graph_digest([value])
+        if isinstance(value, Model):  # known by its variables
+            return "a model"
+        if isinstance(value, Op):
+            return f"{type(value).__name__} {without_addresses(str(value))}"
+        if isinstance(value, ModuleType):
+            return f"module {value.__name__}"
+        if isinstance(value, CodeType):
+            return self._code(value)
+        if isinstance(value, FunctionType | type):
+            return self._definition(value)
+        if isinstance(value, BuiltinFunctionType):
+            owner = getattr(value, "__self__", None)
+            return (
+                f"{value.__qualname__} {'' if isinstance(owner, ModuleType) else self.text(owner)}"
+            )
+        if isinstance(value, MethodType):
+            return f"{self.text(value.__func__)} of {self.text(value.__self__)}"
+        if isinstance(value, functools.partial):
+            return self._all([value.func, value.args, value.keywords])
+        if isinstance(value, Mapping):
+            return self._all(sorted(self._all(item) for item in value.items()))
+        if isinstance(value, set | frozenset):
+            return self._all(sorted(map(self.text, value)))
+        if isinstance(value, list | tuple):
+            return self._all(value)
+        return self._object(value)
+
+    def _all(self, values: Iterable[Any]) -> str:
+        return f"[{', '.join(map(self.text, values))}]"
+
+    def _definition(self, value: Any) -> str:
+        """Text of a function or class: its name alone, if it is not the user's own."""
+        name = f"{value.__module__}.{value.__qualname__}"
+        if _is_installed(value.__module__):
+            return name
+        if isinstance(value, FunctionType):
+            around = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
+            names = sorted(_global_names(value.__code__) & value.__globals__.keys())
+            around += [value.__globals__[name] for name in names]
+            return self._all([value.__code__, value.__defaults__, value.__kwdefaults__, *around])
+        own = {k: v for k, v in vars(value).items() if callable(v) or not k.startswith("__")}
+        return f"{name} {self._all([*value.__bases__, own])}"
+
+    def _code(self, code: CodeType) -> str:
+        shape = (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags)
+        return self._all([code.co_code, code.co_names, code.co_consts, shape])
+
+    def _object(self, value: Any) -> str:
+        kind = self.text(type(value))
+        if isinstance(value, property):
+            return self._all([value.fget])
+        try:  # what pickle would write, but the same for equal values
+            known = copyreg.dispatch_table.get(type(value))
+            parts: Any = known(value) if known else value.__reduce_ex__(4)
+        except Exception:  # files, locks: by their class
+            return kind
+        if isinstance(parts, str):
+            return f"{kind} {parts}"
+        parts = [list(part) if hasattr(part, "__next__") else part for part in parts[1:]]
+        return f"{kind} {self._all(parts)}"
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:  # not yet assigned
+        return False
+    return True
+
+
+def _global_names(code: CodeType) -> set[str]:
+    """Globals that a function names, those of the functions inside it too."""
+    names = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
+    return names.union(*(_global_names(c) for c in code.co_consts if isinstance(c, CodeType)))
+
+
+@functools.lru_cache
+def _is_installed(module: str | None) -> bool:
+    """Whether a module belongs to Python or to an installed package, so that its name tells it."""
+    top = (module or "builtins").partition(".")[0]
+    if top in sys.stdlib_module_names - {"__main__"} or top == __name__.partition(".")[0]:
+        return True
+    file = getattr(sys.modules.get(top), "__file__", None)
+    paths = sysconfig.get_paths()
+    return file is not None and file.startswith((paths["purelib"], paths["platlib"]))
+
+
+def without_addresses(text: str) -> str:
+    """Text of an object, the same in another process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", text)

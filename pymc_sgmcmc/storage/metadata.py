@@ -1,0 +1,94 @@
+"""The files of a store that are no draws: known to the record, so that damage is seen.
+
+The record of a run has the text of each file of zarr's metadata, and a digest of each file of
+coordinates and data. Metadata that is damaged, or that a process was about to change when it died,
+is written again from there.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pymc_sgmcmc.storage.digests import digest_of
+
+ROOT = "zarr.json"
+DRAW = "draw"
+"""Name of the coordinate that grows: it is known, and needs no record."""
+
+type Edit = Callable[[str, dict[str, Any]], None]
+"""Changes the metadata of the group or array at a path, in place."""
+
+
+def recorded_files(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Texts of a new store's metadata and digests of its other files, by their paths in it."""
+    texts, digests = {}, {}
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        name = path.relative_to(folder).as_posix()
+        if path.name == ROOT:
+            texts[name] = path.read_text()
+        elif not name.startswith(".") and name.split("/")[1] != DRAW:
+            digests[name] = digest_of(path.read_bytes())
+    return texts, digests
+
+
+def edited(texts: dict[str, str], edit: Edit) -> dict[str, str]:
+    """Metadata with a change to each group or array, in its own file and in the root's."""
+    changed = {}
+    for name, text in texts.items():
+        node = json.loads(text)
+        if name == ROOT:
+            for path, known in node["consolidated_metadata"]["metadata"].items():
+                edit(path, known)
+        else:
+            edit(name.removesuffix(f"/{ROOT}"), node)
+        changed[name] = json.dumps(node, indent=2)
+    return changed
+
+
+def mend(folder: Path, record: dict[str, Any]) -> None:
+    """Write again the metadata that is not as the record has it.
+
+    Raises
+    ------
+    ValueError
+        If a coordinate or data is missing or damaged, naming the file.
+    """
+    for name, text in record["metadata"].items():
+        path = folder / name
+        if not path.is_file() or path.read_bytes() != text.encode():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _replace(path, text)
+    for name, digest in record["digests"].items():
+        path = folder / name
+        if not path.is_file() or digest_of(path.read_bytes()) != digest:
+            raise ValueError(
+                f"{path} is missing or damaged, and the run cannot be read as a whole or go on. "
+                "Restore it from a copy; or read the draws alone, xarray.open_zarr("
+                f"{str(folder)!r}, group='posterior'); or begin anew, "
+                f"ZarrStore({str(folder)!r}, overwrite=True)."
+            )
+    for group, length in record["lengths"].items():
+        _mend_numbers(folder, f"{group}/{DRAW}", length)
+
+
+def _mend_numbers(folder: Path, name: str, length: int) -> None:
+    import zarr
+
+    array: Any = zarr.open_array(folder / name, mode="r+")
+    numbers = np.arange(length)
+    try:
+        whole = bool((array[:] == numbers).all())
+    except Exception:  # whatever a codec makes of damaged bytes
+        whole = False
+    if not whole:
+        array[:] = numbers
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial.write_text(text)
+    os.replace(partial, path)

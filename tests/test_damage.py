@@ -1,0 +1,154 @@
+"""A store of which a file is lost or damaged: the right result, or an error with a remedy."""
+
+import logging
+import shutil
+
+import numpy as np
+import pytensor
+import pytest
+import xarray as xr
+from kills import TUNE, prepared, same, small_model, small_run, small_step
+from pymc.exceptions import SamplingError
+
+import pymc_sgmcmc as sgm
+from pymc_sgmcmc.run import chains
+from pymc_sgmcmc.storage import store
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation():
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(quick_compilation):
+    return small_model()
+
+
+@pytest.fixture(scope="module")
+def step(model):
+    return small_step(model)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.zarr"
+
+
+def deleted(file, rng):
+    file.unlink()
+
+
+def truncated(file, rng):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def corrupted(file, rng):
+    """One bit is another."""
+    whole = bytearray(file.read_bytes())
+    whole[rng.integers(len(whole))] ^= 1 << int(rng.integers(8))
+    file.write_bytes(whole)
+
+
+DAMAGES = (deleted, truncated, corrupted)
+
+
+def part_of(tree, whole):
+    """Whether all that is there agrees with a whole result."""
+    for name, node in tree.children.items():
+        kept = node.to_dataset()
+        n = {dim: slice(kept.sizes[dim]) for dim in ("draw",) if dim in kept.dims}
+        chosen = whole[name].to_dataset().isel(n)
+        if "chain" in kept.dims:
+            chosen = chosen.sel(chain=kept.chain)
+        if not xr.DataTree(kept.load()).to_dataset().identical(chosen.assign_attrs(kept.attrs)):
+            return False
+    return True
+
+
+def test_no_damage_goes_unseen(model, step, path, monkeypatch, caplog):
+    """Each file in turn is damaged in one of three ways; the store is read, and the run resumed."""
+    monkeypatch.setattr(store, "DRAWS_PER_CHUNK", 5)
+    monkeypatch.setattr(chains, "SECONDS_PER_BLOCK", -1.0)
+    go = prepared(model, step, path, discard_tuned_samples=True)
+    expected = go()
+    shutil.rmtree(path)
+
+    def stop(trace, draw):
+        if draw.chain == 1 and draw.draw_idx == TUNE + 8:
+            raise KeyboardInterrupt
+
+    options = dict(trace=sgm.ZarrStore(path, seconds=0.0), discard_tuned_samples=True)
+    kept = small_run(model, step, callback=stop, **options)
+    whole = path.with_name("whole")
+    path.rename(whole)
+    rng = np.random.default_rng(0)
+    files = sorted(
+        p.relative_to(whole) for p in whole.rglob("*") if p.is_file() and p.stat().st_size
+    )
+    assert len(files) > 50
+    errors = []
+    for k, file in enumerate(files):
+        damage = DAMAGES[k % len(DAMAGES)]
+        for work in (sgm.ZarrStore(path).to_datatree, go):
+            shutil.rmtree(path, ignore_errors=True)
+            shutil.copytree(whole, path)
+            damage(path / file, rng)
+            caplog.clear()
+            try:
+                with caplog.at_level(logging.WARNING):
+                    tree = work()
+            except (ValueError, OSError, SamplingError) as error:
+                told = str(error)
+                assert str(path) in told, f"{file} {damage.__name__}: {told}"
+                assert any(
+                    remedy in told for remedy in ("resume=True", "overwrite=True", "another path")
+                ), f"{file} {damage.__name__}: {told}"
+                errors.append(file)
+            else:
+                right = same(tree, expected) if work is go else part_of(tree, expected)
+                assert right, f"{file} {damage.__name__} went unseen"
+                if work is not go and tree.posterior.sizes != kept.posterior.sizes:
+                    assert str(path) in caplog.text, f"{file} {damage.__name__}"
+    # Draws and data cannot be made up; what can be written again is.
+    assert {f.name for f in errors}.isdisjoint({"zarr.json", "run.lock"})
+    assert {f.parts[0] for f in errors} >= {"posterior", "sample_stats", "observed_data"}
+
+
+def test_a_finished_run_with_a_lost_chunk(model, step, path):
+    """It must not become NaN; the remedy that is named makes the same draws again."""
+    expected = small_run(model, step, trace=path)
+    (path / "posterior" / "w" / "c" / "1" / "0" / "0").unlink()
+    for again in (
+        sgm.ZarrStore(path).to_datatree,
+        lambda: small_run(model, step, trace=path, resume=True),
+    ):
+        with pytest.raises(ValueError, match=r"draws 0 to 11 of chain 1 are damaged") as caught:
+            again()
+    slots = [path / ".sampler" / f"chains_1_1.{slot}.npz" for slot in "ab"]
+    assert f"Delete {slots[0]} and {slots[1]}, and resume=True samples" in str(caught.value)
+    for slot in slots:
+        slot.unlink(missing_ok=True)
+    assert same(small_run(model, step, trace=path, resume=True), expected)
+
+
+def test_a_checkpoint_of_another_run(model, step, path):
+    small_run(model, step, trace=path)
+    other = path.with_name("other")
+    small_run(model, step, trace=other, random_seed=2)
+    name = "chains_0_0.a.npz"
+    slot = name if (path / ".sampler" / name).exists() else name.replace(".a.", ".b.")
+    shutil.copy(other / ".sampler" / slot, path / ".sampler" / slot)
+    with pytest.raises(ValueError, match=r"is the checkpoint of another run\. Delete"):
+        small_run(model, step, trace=path, resume=True)
+
+
+def test_the_number_of_chains_is_no_chain_method(model, path):
+    """One chain alone is not resumed as one of many together: their states differ."""
+    pytest.importorskip("jax")
+    with model:
+        step = sgm.MSGNHT_S(step_size=0.005, batch_size=20, thin=3, compile_kwargs={"mode": "JAX"})
+    small_run(model, step, trace=path, chains=1)
+    with pytest.raises(ValueError, match=r"chain_method: was 'sequential.*, is 'vectorized'"):
+        small_run(model, step, trace=path, chains=1, chain_method="vectorized", resume=True)
