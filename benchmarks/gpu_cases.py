@@ -95,7 +95,7 @@ class Ours:
     def __init__(self, step, point, chains: int):
         import jax
 
-        from pymc_sgmcmc.run.feed import Feeder
+        from pymc_sgmcmc.run.chain_batches import Feeder
         from pymc_sgmcmc.run.vectorized import VectorizedChains
 
         together = VectorizedChains(

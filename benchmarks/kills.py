@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import kills
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.run import chains
+from pymc_sgmcmc.run import sequential
 
 KILLS = 50
 RESULTS = Path(__file__).parent / "results" / "kills.txt"
@@ -35,7 +35,7 @@ RESULTS = Path(__file__).parent / "results" / "kills.txt"
 
 def killed_at_random(model, step, folder):
     rng = np.random.default_rng(0)
-    chains.SECONDS_PER_BLOCK = 0.01
+    sequential.SECONDS_PER_BLOCK = 0.01
     lines = []
     for method, least in (("sequential", KILLS // 2), ("parallel", KILLS - KILLS // 2)):
         path = folder / f"{method}.zarr"

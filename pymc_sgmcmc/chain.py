@@ -1,4 +1,4 @@
-"""One chain: its batches, noise and sampler state, and the updates that it makes of them."""
+"""One chain: its batches, noise and sampler state, and its updates."""
 
 import itertools
 import time
@@ -27,12 +27,12 @@ from pymc_sgmcmc.pacing import Pace
 from pymc_sgmcmc.schedules import Constant, Schedule
 
 BURNT_IN = 50
-"""Draws, or those of tuning if more, after which a chain's state is judged."""
+"""Draws (or those of tuning, if more) after which a chain counts as burnt in."""
 
 
 @dataclass_state
 class SGMCMCState(StepMethodState):
-    """All that the next draws depend on, besides the point: plain arrays and numbers."""
+    """Everything that the next draws depend on, except the point: plain arrays and numbers."""
 
     thin: int = field(metadata={"frozen": True})
     n_updates: int
@@ -44,12 +44,12 @@ class SGMCMCState(StepMethodState):
 
 
 class Advance(NamedTuple):
-    """What the updates of a draw have made of a point."""
+    """The result of the updates of a draw."""
 
     moved: PointType
-    """The variables that move; at their last finite values where an update was not finite."""
+    """The sampled variables; as before the draw if an update was not finite."""
     step_size: np.ndarray
-    """Of the last update."""
+    """Step size of the last update, or of the one that was not finite."""
     diagnostics: dict[str, float]
     potential: float
     gradient_norm: float
@@ -62,23 +62,23 @@ class Advance(NamedTuple):
 class Chain(WithSamplingState):
     """A chain at its start: fresh streams of batches and noise, no sampler state yet.
 
-    Its `sampling_state` is a `SGMCMCState`, of which PyMC gets and sets each field.
+    Its `sampling_state` is a `SGMCMCState`; PyMC gets and sets each of its fields.
 
     Parameters
     ----------
     kernel : Kernel
         With its data loaded; shared with other chains.
     rng : numpy.random.Generator
-        The chain's own, of which all its randomness is spawned.
+        The chain's own generator, from which all its random streams are spawned.
     tune : int
-        Draws of burn-in, which only warnings need to know.
+        Draws of burn-in; only warnings use it.
     fetch_ahead : bool, default False
-        Fetch the rows of large tables ahead of the calls, in a thread, where that pays.
+        Fetch the rows of large tables ahead of the calls, in a thread, if that pays.
 
     Attributes
     ----------
     state : dict of lists of arrays or None
-        Momentum, thermostat, ...: on the backend.
+        Momentum, thermostat, ..., on the backend.
     noise : object
         The generator inside the compiled updates, as the backend has it.
     init_rng : numpy.random.Generator
@@ -86,7 +86,7 @@ class Chain(WithSamplingState):
     batches : list of Batches, PrefetchedBatches or StreamedBatches
     pace : Pace
     burnt_in : int
-        Updates after which the algorithm is asked for a word of caution.
+        Number of updates after which the algorithm is asked for a warning (`caution`).
     """
 
     _state_class = SGMCMCState
@@ -122,8 +122,8 @@ class Chain(WithSamplingState):
         for var, value, shape in zip(self.vars, theta, kernel.source.shapes, strict=True):
             if value.shape != shape:
                 raise ValueError(
-                    f"'{var.name}' has the shape {value.shape} and had {shape} when the step was "
-                    "made: new data changed it. Make a new step."
+                    f"'{var.name}' has the shape {value.shape}, but {shape} when the step was "
+                    "made: new data has changed it. Make a new step."
                 )
         initial = kernel.initial_state(theta, self.init_rng)
         kernel.compile(initial)
@@ -131,7 +131,7 @@ class Chain(WithSamplingState):
             self.state = _map(kernel.backend.array, initial)
 
     def try_out(self, point: PointType) -> None:
-        """Run updates for the first time, and refuse a start at which the gradient is not finite.
+        """Run the first updates, and raise an error if the gradient at the start is not finite.
 
         Raises
         ------
@@ -140,16 +140,30 @@ class Chain(WithSamplingState):
         """
         self.begin(point)
         theta, others = self.kernel.split(point)
-        outcome, _ = self.run(theta, others, self.pace.n_updates)
-        bad = ~np.isfinite(np.asarray(outcome.squared_gradient)[0])
+        # With step sizes of 0 no update moves: all gradients are those at the start.
+        h = np.zeros((self.pace.n_updates, *self.kernel.algorithm.step_size_shape))
+        outcome = self._run(theta, others, self._typed(h))
+        each_bad = ~np.isfinite(np.asarray(outcome.squared_gradient))
+        bad = each_bad[np.argmax(each_bad.any(axis=1))]  # in the first update that has any
         if bad.any():
             names = ", ".join(f"'{v.name}'" for v, b in zip(self.vars, bad, strict=True) if b)
             values = {v.name: np.asarray(point[v.name]) for v in self.vars}
             raise BadStart(
                 f"At the initial point the gradient of {names} is not finite"
                 f"{self._infinite_rows()}: {values}. Give the variables an initval=, pass another "
-                "initial_point=, or look for a zero probability."
+                "initial_point=, or look for data that are impossible under the model."
             )
+
+    def check_start(self, point: PointType) -> None:
+        """Refuse a start without a finite density or gradient; nothing of this chain moves on.
+
+        Raises
+        ------
+        BadStart
+            Naming the variables.
+        """
+        check_start(self.kernel.model, self.kernel.source, point)
+        Chain(self.kernel, np.random.default_rng(0), tune=0).try_out(point)
 
     def draw(self, point: PointType) -> Advance:
         """Run the updates of a draw, in one compiled call or several of half a second.
@@ -157,14 +171,14 @@ class Chain(WithSamplingState):
         Raises
         ------
         BadStart
-            If the chain's first call is not finite because the point has no posterior density.
+            If the chain's first call is not finite because the point has no finite posterior
+            density or gradient.
         """
         kernel, thin = self.kernel, self.kernel.thin
         self.begin(point)
         theta, others = kernel.split(point)
-        potential, done = np.nan, 0
-        norms: list[np.ndarray] = []
-        diagnostics: list[Any] = [np.nan] * len(kernel.statistics)
+        before = theta, self.state
+        done, per_update = 0, list[list[np.ndarray]]()
         failure: tuple[int, int] | None = None
         while done < thin and failure is None:
             n = min(thin - done, self.pace.n_updates)
@@ -174,43 +188,54 @@ class Chain(WithSamplingState):
             self.pace.took(n, time.perf_counter() - began)
             if finite:
                 theta, self.state = outcome.theta, outcome.state
-                diagnostics = outcome.diagnostics
-                potential = float(np.asarray(outcome.potential))
-                # Kept apart: their mean must not depend on how updates are split into calls.
-                norms.append(np.asarray(outcome.gradient_norms))
+                per_update.append([np.asarray(values) for values in outcome.per_update])
             else:
                 if self.n_updates == 0:
-                    check_start(kernel.model, kernel.source, point)
+                    self.check_start(point)
                 failure = first_nonfinite(outcome.squared_gradient, outcome.theta)
             self.n_updates += n
             done += n
-        # By way of NumPy: `float` of a scalar on JAX takes five times as long.
-        values = map(float, map(np.asarray, diagnostics))
-        shown = dict(zip(kernel.statistics, values, strict=True))
         n_updates = self.n_updates
+        shown = dict.fromkeys([*kernel.averaged, *kernel.statistics, "potential"], np.nan)
         if failure is None:
-            norm = _exact_sum(norms) / thin
+            for name, *calls in zip(kernel.averaged, *per_update, strict=True):
+                shown[name] = _exact_sum(calls) / thin
+            final = zip(kernel.algorithm.statistics, outcome.diagnostics, strict=True)
+            for name, value in (*final, ("potential", outcome.potential)):
+                # By way of NumPy: `float` of a scalar on JAX takes five times as long.
+                shown[name] = float(np.asarray(value))
             warning = self.complaint()
             if warning is None and n_updates == self.burnt_in:
-                warning = self.caution(shown)
+                warning = self.caution({name: shown[name] for name in kernel.statistics})
         else:
-            potential = norm = np.nan
+            # All of the draw is undone: how far it got in whole calls depends on their lengths.
+            theta, self.state = before
             variable, at = failure
-            warning = self.failure(variable, n_updates - len(h) + at, h[at])
-        self.n_updates += thin - done  # a failed draw takes its share of the schedule too
+            n_updates, h = n_updates - len(h) + at, h[: at + 1]
+            warning = self.failure(variable, n_updates, h[at])
+        # A failed draw takes its share of the schedule too.
+        n_updates = self.n_updates = self.n_updates + thin - done
+        norm, potential = shown.pop("gradient_norm"), shown.pop("potential")
         moved = kernel.moved(theta)
         nonfinite = failure is not None
         return Advance(moved, h[-1], shown, potential, norm, nonfinite, n_updates, warning)
 
     def run(self, theta: list, others: list, n_updates: int) -> tuple[Outcome, np.ndarray]:
-        """One compiled call, and the step sizes of its updates; theta and state stay as given."""
+        """Run one compiled call; return its outcome and step sizes, and change nothing else."""
         h, typed_h = self._step_sizes_of_call(n_updates)
-        rows, constants = self.batches_of_call(n_updates)
+        return self._run(theta, others, typed_h), h
+
+    def _run(self, theta: list, others: list, typed_h: Any) -> Outcome:
+        rows, constants = self.batches_of_call(len(typed_h))
         loop = self.kernel.loop
         assert loop is not None  # `begin` has made it
         outcome = loop(typed_h, rows, theta, self.state, self.noise, [*constants, *others])
         self.noise = outcome.rng
-        return outcome, h
+        return outcome
+
+    def _typed(self, h: np.ndarray) -> Any:
+        """Step sizes as the loop takes them."""
+        return self.kernel.backend.array(h.astype(pytensor.config.floatX))
 
     def _step_sizes_of_call(self, n_updates: int) -> tuple[np.ndarray, Any]:
         """Step sizes as they are and as the loop takes them."""
@@ -219,12 +244,12 @@ class Chain(WithSamplingState):
         if isinstance(schedule, Constant) and schedule is kernel.schedule and len(h) == n_updates:
             return h, typed_h
         h = kernel.step_sizes(self.n_updates, n_updates)
-        typed_h = kernel.backend.array(h.astype(pytensor.config.floatX))
+        typed_h = self._typed(h)
         self._last_step_sizes = kernel.schedule, h, typed_h
         return h, typed_h
 
     def batches_of_call(self, n_updates: int) -> tuple[list, list]:
-        """Row numbers and constants; of streamed or fetched rows only those of the call."""
+        """Return row indices and constants; of streamed or fetched rows only those of the call."""
         rows, constants = [], list(self.kernel.constants)
         for batches in self.batches:
             if isinstance(batches, Batches):
@@ -235,17 +260,17 @@ class Chain(WithSamplingState):
             rows.append(np.arange(n_updates * batches.batch_size).reshape(n_updates, -1))
         return rows, constants
 
-    # ---- what it has to say ----------------------------------------------------------------
+    # ---- warnings --------------------------------------------------------------------------
 
     def complaint(self) -> SamplerWarning | None:
-        """What is wrong with the order of streamed rows: told once a chain."""
+        """Return a warning about the order of streamed rows, once per chain."""
         for batches in self.batches:
             if isinstance(batches, StreamedBatches) and (message := batches.complaint()):
                 return SamplerWarning(WarningType.BAD_PARAMS, message, "warning")
         return None
 
     def caution(self, diagnostics: dict[str, float]) -> SamplerWarning | None:
-        """The algorithm's word of a chain that has just burnt in, from a draw's diagnostics."""
+        """Return the algorithm's warning about a chain that has just burnt in, if any."""
         kernel = self.kernel
         shuffled = bool(self.batches) and not kernel.replacement and kernel.updates_per_epoch > 1
         message = kernel.algorithm.caution(diagnostics, kernel.n_elements, shuffled)
@@ -255,14 +280,14 @@ class Chain(WithSamplingState):
         return SamplerWarning(WarningType.BAD_PARAMS, message, "warning", step=self.burnt_in)
 
     def _infinite_rows(self) -> str:
-        """What to say of infinite values among streamed rows, if there are any."""
+        """Return a hint about infinite values in streamed rows, if there are any."""
         streams = [b for b in self.batches if isinstance(b, StreamedBatches)]
         names = " and ".join(f"data['{name}']" for b in streams for name in b.infinite())
-        hint = f" (the rows just read of {names} hold infinite values: drop or replace them)"
+        hint = f" (the rows just read of {names} have infinite values: drop or replace them)"
         return hint if names else ""
 
     def failure(self, variable: int, update: int, h: np.ndarray) -> SamplerWarning | None:
-        """What became non-finite, at which update of the chain: told once.
+        """Return the warning about a non-finite update, once per chain.
 
         Parameters
         ----------
@@ -283,10 +308,9 @@ class Chain(WithSamplingState):
         name += self._infinite_rows()
         message = (
             f"{kernel.name}: {name} became non-finite at update {update} with step size "
-            f"{step_size:.4g}. The chain holds its last finite point and goes on from there; such "
-            "draws are marked in the statistic 'nonfinite'. Try a smaller step_size or a larger "
-            "batch_size, standardise the data, or look for data that the model holds to be "
-            "impossible."
+            f"{step_size:.4g}. The draw is undone, and marked in the statistic 'nonfinite'. Try a "
+            "smaller step_size or a larger batch_size, standardise the data, or look for data that "
+            "are impossible under the model."
         )
         extra = {"variable": culprit, "update": update, "step_size": step_size, "name": name}
         return SamplerWarning(WarningType.BAD_PARAMS, message, "error", step=update, extra=extra)
@@ -309,7 +333,7 @@ class Chain(WithSamplingState):
 
     @property
     def batch_states(self) -> list[dict[str, Any]]:
-        """State of each stream of row numbers."""
+        """State of each stream of row indices."""
         return [batches.state for batches in self.batches]
 
     @batch_states.setter

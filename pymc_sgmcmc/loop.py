@@ -27,20 +27,22 @@ class Outcome(NamedTuple):
     """What a compiled call returns."""
 
     theta: list
-    state: dict[str, list]
+    state: Any
+    """Lists of arrays by name, or all of them in one list."""
     rng: Any
     potential: Any
     """Estimate of -log posterior from the last batch, a scalar: at the final theta, or where the
     last gradient was taken if the source is costly."""
     squared_gradient: Any
     """Squared norm of each variable's gradient at each update, shape (k, number of variables)."""
-    gradient_norms: Any
-    """Norm of the whole gradient at each update, shape (k,)."""
+    per_update: list
+    """Shape (k,) each: norm of the whole gradient, then what the source's `statistics` name. They
+    are not summed here: a draw's mean must not depend on how its updates are split into calls."""
     checksum: Any
     """A scalar that is finite if theta, gradients, diagnostics and potential are, and the former
     below `DIVERGENCE_LIMIT`."""
     diagnostics: list
-    """Scalars named by the algorithm's `statistics` and then by the source's."""
+    """Scalars of the final state, named by the algorithm's `statistics`."""
 
 
 def first_nonfinite(squared_gradient: Any, theta: Sequence) -> tuple[int, int]:
@@ -92,6 +94,7 @@ class Loop:
         compile_kwargs: dict[str, Any],
     ):
         self.n_vars = len(source.vars)
+        self.n_per_update = 1 + len(source.statistics)
         self.layout = {name: len(arrays) for name, arrays in state_like.items()}
         ends = dict(zip(self.layout, accumulate(self.layout.values()), strict=True))
         self._parts = {name: slice(end - self.layout[name], end) for name, end in ends.items()}
@@ -172,14 +175,14 @@ class Loop:
             last_batch = [r[-1] for r in rows]
             evaluation = source.at(moving[: self.n_vars], last_batch, constants, own, stream)
             potential = evaluation.potential
-        own_diagnostics = [d.mean() for d in own_outputs]
-        diagnostics = [*algorithm.diagnostics(final_state), *own_diagnostics]
-        total = pt.add(*(m.sum() for m in moving[: self.n_vars]), *diagnostics, 0.0)
+        diagnostics = algorithm.diagnostics(final_state)
+        means = [d.mean() for d in own_outputs]
+        total = pt.add(*(m.sum() for m in moving[: self.n_vars]), *diagnostics, *means, 0.0)
         good = pt.and_(pt.abs(total) < DIVERGENCE_LIMIT, gradient_norms.sum() < DIVERGENCE_LIMIT**2)
         good = pt.and_(good, pt.abs(potential) < np.inf)  # or theta has no density
         checksum = pt.switch(good, total, np.nan)
         # A parameter out of its range (a step too large) must not raise: the update is seen to be
-        # non-finite, and the chain holds its last finite point.
+        # non-finite, and the draw is undone.
         mode = get_mode(compile_kwargs.get("mode")).including("local_remove_check_parameter")
         self.mode = with_cheap_calls(mode)
         kwargs = {name: value for name, value in compile_kwargs.items() if name != "mode"}
@@ -192,8 +195,9 @@ class Loop:
                 pytensor.Out(stream.rng, borrow=True),
                 potential,
                 squared,
-                gradient_norms,
                 checksum,
+                gradient_norms,
+                *own_outputs,
                 *diagnostics,
             ],
             mode=self.mode,
@@ -209,9 +213,13 @@ class Loop:
     def __call__(self, h, rows, theta, state, rng, constants) -> Outcome:
         """Run ``len(h)`` updates."""
         flat = [array for arrays in state.values() for array in arrays]
-        out = self.function(h, *rows, *theta, *flat, rng, *constants)
-        end = self.n_vars + len(flat)
-        rng, potential, squared, norms, checksum, *diagnostics = out[end:]
-        state = self.named(out[self.n_vars : end])
-        theta = out[: self.n_vars]
-        return Outcome(theta, state, rng, potential, squared, norms, checksum, diagnostics)
+        outcome = self.outcome(self.function(h, *rows, *theta, *flat, rng, *constants))
+        return outcome._replace(state=self.named(outcome.state))
+
+    def outcome(self, out: Sequence) -> Outcome:
+        """Name what the compiled function returns; the state stays a list."""
+        n_state = sum(self.layout.values())
+        theta, state = list(out[: self.n_vars]), list(out[self.n_vars : self.n_vars + n_state])
+        rng, potential, squared, checksum, *rest = out[self.n_vars + n_state :]
+        per_update, diagnostics = rest[: self.n_per_update], rest[self.n_per_update :]
+        return Outcome(theta, state, rng, potential, squared, per_update, checksum, diagnostics)

@@ -1,11 +1,11 @@
 """All uses of PyMC's and PyTensor's private API, in one place."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
-from pymc.backends.base import MultiTrace, _choose_chains
+from pymc.backends.base import MultiTrace
 from pymc.backends.ndarray import NDArray
 from pymc.model import Model
 from pymc.sampling.mcmc import _quiet_logging
@@ -16,12 +16,6 @@ def quiet_logging(quiet: bool) -> AbstractContextManager:
     """Silence PyMC's messages, as ``pm.sample(quiet=True)`` does."""
     # Only this function lists the loggers that are silenced.
     return _quiet_logging(quiet)
-
-
-def choose_chains(traces: Sequence[NDArray], n_warmup: int) -> tuple[list[NDArray], int]:
-    """Choose chains and a common length, warmup included, so that the most draws are kept."""
-    # The rule by which `pm.sample` cuts an interrupted run; no public function applies it.
-    return _choose_chains(traces, n_warmup)
 
 
 def statistics_of(trace: NDArray) -> list[dict[str, np.ndarray]]:

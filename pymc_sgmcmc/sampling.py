@@ -31,11 +31,10 @@ from pymc_sgmcmc.run.arguments import (
     seeded,
     whole_step,
 )
-from pymc_sgmcmc.run.chains import Event, Run, Stopped
 from pymc_sgmcmc.run.collect import collect
 from pymc_sgmcmc.run.engines import engine_of
 from pymc_sgmcmc.run.progress import Progress
-from pymc_sgmcmc.run.recorded import choose_recorded
+from pymc_sgmcmc.run.recorded_variables import choose_recorded
 from pymc_sgmcmc.run.result import (
     Memory,
     affordable_data,
@@ -44,6 +43,7 @@ from pymc_sgmcmc.run.result import (
     summary,
     to_datatree,
 )
+from pymc_sgmcmc.run.run import Event, Run, Stopped
 from pymc_sgmcmc.run.starts import starts_of
 from pymc_sgmcmc.storage.store import store_of
 

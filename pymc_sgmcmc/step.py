@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import fields
+from threading import Lock, get_ident
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -28,6 +29,8 @@ from pymc_sgmcmc.latents.joint import Latents, without_latents
 from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule
 from pymc_sgmcmc.variables import continuous, counterparts
 
+_TAKING = Lock()
+
 
 class Group(NamedTuple):
     """Variables that one sampler of a `Groups` step moves, made by the sampler's ``on``."""
@@ -52,6 +55,8 @@ class SGMCMCStep(BlockedStep):
     algorithm_class: ClassVar[type[Algorithm]]
     step_size_names: tuple[str, ...] = ("step_size",)
     """Names of the statistics that record step sizes."""
+    _thread: int | None
+    """The thread that has begun this chain; None before the first draw."""
     default_blocked = True
     default_tune_steps = 500
     # What a step overrides has no public name in PyMC: this, and the two progress-bar methods.
@@ -102,6 +107,7 @@ class SGMCMCStep(BlockedStep):
             "batch_size": batch_size,
             "minibatch_dim": minibatch_dim,
             "self_check": self_check,
+            "start": dict(self.model.initial_point() if initial_point is None else initial_point),
         }
         if data is not None:
             options["data"] = StreamedData.of(data)
@@ -124,10 +130,10 @@ class SGMCMCStep(BlockedStep):
         self.statistics = self.kernel.statistics
         self.stats_dtypes_shapes = _statistics(self.statistics, self.step_size_names)
         self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
-        start = dict(self.model.initial_point() if initial_point is None else initial_point)
         self.setup_chain(self.rng, tune=0, draws=0)
-        check_start(self.model, self.source, start)
-        self.chain.try_out(start)
+        check_start(self.model, self.source, options["start"])
+        self.chain.try_out(options["start"])
+        self._thread = None  # whichever draws first
 
     @classmethod
     def on(cls, vars, *, step_size: StepSize, **hyperparameters) -> Group:
@@ -234,6 +240,7 @@ class SGMCMCStep(BlockedStep):
         hear_interrupts()
         self.kernel.load_data()
         self.chain = Chain(self.kernel, self.rng, tune, fetch_ahead=True)
+        self._thread = get_ident()
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Run ``thin`` updates from a point, in one compiled call or several of half a second.
@@ -246,7 +253,7 @@ class SGMCMCStep(BlockedStep):
         Returns
         -------
         point : dict of arrays
-            The new point; the last finite one if an update was not finite.
+            The new point; the same one if an update was not finite.
         stats : list of dict
             One entry: the statistics of this draw, including a warning.
 
@@ -255,7 +262,11 @@ class SGMCMCStep(BlockedStep):
         ValueError
             If new data has changed a variable's shape, or the schedule gives a step size that is
             not positive.
+        RuntimeError
+            If another thread has begun this chain.
         """
+        if self._thread != get_ident():
+            self._take_thread()
         drawn = self.chain.draw(point)
         stats = {
             **dict(zip(self.step_size_names, drawn.step_size.ravel().tolist(), strict=True)),
@@ -267,6 +278,17 @@ class SGMCMCStep(BlockedStep):
             "warning": drawn.warning,
         }
         return {**point, **drawn.moved}, [stats]
+
+    def _take_thread(self) -> None:
+        """Draw in this thread from now on, or refuse where another one has begun the chain."""
+        with _TAKING:
+            if self._thread not in (None, get_ident()):
+                raise RuntimeError(
+                    f"This {type(self).__name__} is used in two threads, and a step holds the "
+                    "state of one chain. Give each thread a step of its own, copy.deepcopy(step), "
+                    "or call setup_chain in the thread that draws."
+                )
+            self._thread = get_ident()
 
     # ---- attributes of the chain and the kernel --------------------------------------------
 
@@ -349,7 +371,12 @@ class SGMCMCStep(BlockedStep):
         saved = state.pop("saved_sampling_state")
         self.__dict__.update(state)
         self.setup_chain(self.rng, tune=0, draws=0)
+        self._thread = None
         self.sampling_state = saved
+
+    def __deepcopy__(self, memo):
+        # As copy.copy: its own chain, kernel and compiled updates, for the same model and data.
+        return copy(self)
 
     # ---- progress bar ----------------------------------------------------------------------
 

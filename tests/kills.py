@@ -18,7 +18,7 @@ import zarr.storage._local as zarr_files
 from pytensor.compile.mode import Mode
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.run import chains, processes
+from pymc_sgmcmc.run import processes, sequential
 from pymc_sgmcmc.storage import store
 
 DRAWS, TUNE, CHAINS = 12, 4, 2
@@ -98,7 +98,7 @@ def kill_after(pid, seconds):
 
 def write_much():
     """Hand on and commit every draw, in small chunks: as many moments of writing as can be."""
-    chains.SECONDS_PER_BLOCK = -1.0
+    sequential.SECONDS_PER_BLOCK = -1.0
     store.DRAWS_PER_CHUNK = 5
     store.Writer.due = lambda self: True
 
@@ -175,7 +175,7 @@ def prepared(model, step, path, method="sequential", **options):
         try:
             run.store.begin(run, tree)
             if method == "sequential":
-                engine = chains.sequential(run)
+                engine = sequential.sequential(run)
             else:
                 engine = processes.parallel(run, 2, processes.context_for("fork", False), 1)
             for _ in engine:

@@ -74,7 +74,7 @@ def test_a_client_is_needed(model, step, monkeypatch):
         raise ValueError("Client.current() called without an active client")
 
     monkeypatch.setattr(distributed.Client, "current", none_is_current)
-    with pytest.raises(ValueError, match=r"needs a client: make one.*or pass client="):
+    with pytest.raises(ValueError, match=r"needs a client: create .*or pass client="):
         small_run(model, step, chain_method="dask")
     with pytest.raises(ValueError, match="has no workers"):
         client_of(type("Client", (), {"scheduler_info": lambda self: {"workers": {}}})())

@@ -11,7 +11,7 @@ from kills import TUNE, prepared, same, small_model, small_run, small_step
 from pymc.exceptions import SamplingError
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.run import chains
+from pymc_sgmcmc.run import sequential
 from pymc_sgmcmc.storage import store
 
 
@@ -70,7 +70,7 @@ def part_of(tree, whole):
 def test_no_damage_goes_unseen(model, step, path, monkeypatch, caplog):
     """Each file in turn is damaged in one of three ways; the store is read, and the run resumed."""
     monkeypatch.setattr(store, "DRAWS_PER_CHUNK", 5)
-    monkeypatch.setattr(chains, "SECONDS_PER_BLOCK", -1.0)
+    monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
     go = prepared(model, step, path, discard_tuned_samples=True)
     expected = go()
     shutil.rmtree(path)
@@ -127,7 +127,7 @@ def test_a_finished_run_with_a_lost_chunk(model, step, path):
         with pytest.raises(ValueError, match=r"draws 0 to 11 of chain 1 are damaged") as caught:
             again()
     slots = [path / ".sampler" / f"chains_1_1.{slot}.npz" for slot in "ab"]
-    assert f"Delete {slots[0]} and {slots[1]}, and resume=True samples" in str(caught.value)
+    assert f"Delete {slots[0]} and {slots[1]}; then resume=True samples" in str(caught.value)
     for slot in slots:
         slot.unlink(missing_ok=True)
     assert same(small_run(model, step, trace=path, resume=True), expected)

@@ -12,6 +12,7 @@ from pytensor.graph.op import Op
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import kernel
+from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.gradients.source import gradient_source
 
 
@@ -230,7 +231,7 @@ def test_separate_minibatches_in_one_term():
         x, y = pm.Minibatch(X, batch_size=5), pm.Minibatch(REAL, batch_size=5)
         pm.Normal("y", mu * x[:, 0], 1, observed=y, total_size=N)
 
-    refused(observed(rows_of), "'y' depends on separate pm.Minibatch calls", "Make one pm.Minib")
+    refused(observed(rows_of), "'y' depends on separate pm.Minibatch calls", "one pm.Minib")
 
 
 def test_minibatch_and_batch_size():
@@ -273,13 +274,13 @@ def test_data_with_nan(batch_size):
         x = pm.Data("x", np.zeros_like(X), dims=("obs", "feature"))
         pm.Normal("y", x @ pm.Normal("w", dims="feature"), 1, observed=REAL, dims="obs")
     model.set_data("x", features)
-    refused(model, "'x' holds 2 NaN", "drop or impute", batch_size=batch_size)
+    refused(model, "'x' has 2 NaN", "drop or impute", batch_size=batch_size)
 
 
 def test_constant_data_with_nan():
     features = np.where(REAL > 1, np.nan, REAL)
     model = observed(lambda mu: pm.Normal("y", mu * features, 1, observed=REAL))
-    refused(model, rf"shape \({N},\) holds .* NaN", "drop or impute", batch_size=5)
+    refused(model, rf"shape \({N},\) has .* NaN", "drop or impute", batch_size=5)
 
 
 def test_nan_that_comes_with_new_data():
@@ -287,7 +288,7 @@ def test_nan_that_comes_with_new_data():
     model = MODELS["linear"]()
     source = gradient_source(model, model.value_vars, batch_size=5)
     model.set_data("x", np.full((N, 3), np.nan))
-    with pytest.raises(ValueError, match=r"'x' holds 69 NaN.*drop or impute"):
+    with pytest.raises(ValueError, match=r"'x' has 69 NaN.*drop or impute"):
         source.check_data()
 
 
@@ -326,6 +327,47 @@ def test_start_without_a_gradient(monkeypatch):
         pm.Normal("y", pt.sqrt(mu), 1, observed=REAL)
     with model, pytest.raises(SamplingError, match=r"initial point the gradient of 'mu'.*initval="):
         sgm.SGLD(step_size=0.01, batch_size=5, compile_kwargs={"mode": "JAX"})
+
+
+def edge(start):
+    """A model with a density at mu = 0 and no finite gradient; b has one everywhere."""
+    with pm.Model() as model:
+        mu = pm.Flat("mu", initval=start)
+        pm.Normal("y", pt.sqrt(mu) + pm.Normal("b"), 1, observed=REAL)
+    return model
+
+
+def test_start_without_a_gradient_whichever_way_it_moves_first(monkeypatch):
+    """Before the gradient some samplers move by half a step, where there may be one."""
+    monkeypatch.undo()
+    for seed in range(4):
+        with pytest.raises(SamplingError, match=r"the gradient of 'mu' is not finite.*initval="):
+            sgm.MSGNHT_S(
+                model=edge(0.0), step_size=0.01, batch_size=5, rng=seed,
+                compile_kwargs={"mode": PYTHON},
+            )  # fmt: skip
+
+
+def test_chain_s_start_without_a_gradient(monkeypatch):
+    """The step's own start has one, a chain's has none."""
+    monkeypatch.undo()
+    with edge(1.0) as model:
+        step = sgm.SGLD(step_size=1e-4, batch_size=5, compile_kwargs={"mode": "JAX"})
+    told = r"the gradient of 'mu' is not finite.*initval="
+    options = dict(
+        draws=3, tune=2, step=step, model=model, random_seed=1, compute_convergence_checks=False,
+        initvals={"mu": 0.0}, progressbar=False,
+    )  # fmt: skip
+    with pytest.raises(SamplingError, match=told):
+        pm.sample(chains=1, cores=1, **options)
+    with pytest.raises(SamplingError, match=told):
+        sgm.sample(chains=1, **options)
+    with pytest.raises(SamplingError, match=told):
+        sgm.sample(chains=2, chain_method="vectorized", **options)
+    # A start that is good, and a step that is too large: another message.
+    step.schedule = 1e12
+    with pytest.raises(SamplingError, match="became non-finite at update"):
+        sgm.sample(chains=2, chain_method="vectorized", **options | {"initvals": {"mu": 1.0}})
 
 
 def test_impossible_data():

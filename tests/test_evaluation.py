@@ -258,9 +258,9 @@ def test_completion_of_autoregressive_data(order):
     [
         (
             np.tril(np.ones((5, 5)), -1),
-            "'x': something known depends on missing elements of 'data'",
+            "'x': known elements depend on missing elements of 'data'",
         ),
-        (np.ones((5, 5)) - np.eye(5), "elements of 'data' depend on each other both ways"),
+        (np.ones((5, 5)) - np.eye(5), "elements of 'data' depend on each other in both directions"),
     ],
     ids=["known", "cycle"],
 )
@@ -287,10 +287,10 @@ def test_completion_needs_gibbs():
     ("arguments", "message"),
     [
         ({"draws": {"w": 0}}, "draws: there is no 'c'"),
-        ({"draws": THETA | {"c": np.zeros(4)}}, r"draws: 'c' has the shape \(4,\), and \(5,\)"),
-        ({"data": {"pictures": X}}, "no rows called 'pictures', but 'data'"),
+        ({"draws": THETA | {"c": np.zeros(4)}}, r"draws: 'c' has the shape \(4,\), but \(5,\)"),
+        ({"data": {"pictures": X}}, "no array of rows 'pictures'. It has: 'data'"),
         ({"data": {}}, "new rows of 'data' are needed"),
-        ({"data": {"data": X[:, :3]}}, r"'data' has the shape \(3, 3\), and \(3, 5\)"),
+        ({"data": {"data": X[:, :3]}}, r"'data' has the shape \(3, 3\), but \(3, 5\)"),
         ({"data": {"data": X[:0]}}, "must be equal and positive"),
         ({"method": "chib"}, "method='chib' must be"),
         ({"path": "straight"}, "path='straight' must be"),
@@ -342,7 +342,7 @@ def test_path_of_parameters_needs_data_that_do_not_depend_on_z_at_zero():
         w = pm.Normal("w")
         z = pm.Bernoulli("z", 0.5, dims="obs")
         pm.Normal("x", w + z, 1, observed=np.zeros(3), dims="obs")
-    with pytest.raises(ValueError, match="path='parameters': at theta = 0 the data depends on"):
+    with pytest.raises(ValueError, match="path='parameters': at theta = 0 the data depend on"):
         sgm.log_marginal_likelihood(
             {"w": 0.5}, [z], path="parameters", n_temperatures=2, model=model, compile_kwargs=JAX
         )
@@ -357,7 +357,9 @@ def test_prior_that_cannot_be_drawn_from():
         p = pt.as_tensor(0.3)
         z = pm.CustomDist("z", p, logp=log_p, dtype="int64", dims="obs")
         pm.Normal("x", w * z, 1, observed=np.zeros(3), dims="obs")
-    with pytest.raises(ValueError, match="The prior of the latent variable 'z' cannot be drawn"):
+    with pytest.raises(
+        ValueError, match=r"The prior of the latent variable 'z' .* cannot be sampled"
+    ):
         sgm.log_marginal_likelihood(
             {"w": 0.5}, sgm.Gibbs([z], support={"z": [0, 1]}), model=model, compile_kwargs=JAX
         )

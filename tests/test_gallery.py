@@ -144,7 +144,7 @@ def test_accepted(name):
     assert [rows.n_rows for rows in source.rows] == [form.n_rows]
     if form.whole is None:  # else the model itself says which rows
         assert find_row_axis(model, form.options["minibatch_dim"]).name == form.dim
-    assert source.vars == model.value_vars
+    assert [v.name for v in source.vars] == [v.name for v in model.value_vars]
     of_batch, of_all = BatchGradient(source), FullGradient(form.whole() if form.whole else model)
     assert of_all.names == [v.name for v in source.vars]
     points = two_points(model)

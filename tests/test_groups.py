@@ -64,8 +64,8 @@ def test_groups_of_one_sampler_are_that_sampler(algorithm):
     assert together.n_gradients == alone.n_gradients
     other_theta = theta
     state = algorithm.init(theta, rng)
-    other = {f"g_0_{name}": arrays[1:2] for name, arrays in state.items()}
-    other |= {f"g_1_{name}": [arrays[0], arrays[2]] for name, arrays in state.items()}
+    other = {f"g_0.{name}": arrays[1:2] for name, arrays in state.items()}
+    other |= {f"g_1.{name}": [arrays[0], arrays[2]] for name, arrays in state.items()}
     assert set(divided.init(theta, rng)) == set(other)
     for _ in range(3):
         draws = [
@@ -77,8 +77,8 @@ def test_groups_of_one_sampler_are_that_sampler(algorithm):
         for mine, expected in zip(other_theta, theta, strict=True):
             np.testing.assert_array_equal(mine, expected)
     for name, arrays in state.items():
-        np.testing.assert_array_equal(other[f"g_0_{name}"][0], arrays[1])
-        np.testing.assert_array_equal(other[f"g_1_{name}"][1], arrays[2])
+        np.testing.assert_array_equal(other[f"g_0.{name}"][0], arrays[1])
+        np.testing.assert_array_equal(other[f"g_1.{name}"][1], arrays[2])
 
 
 def test_curvature_is_the_groups_block():
@@ -96,7 +96,7 @@ def test_curvature_is_the_groups_block():
     draws = [[rng.normal(size=shape) for shape in SHAPES] for _ in range(2)]
     expected, _ = alone(theta, {"V": V}, 0.1, *draws)
     of_groups = [[z[1]] for z in draws] + [[z[0], z[2]] for z in draws]
-    state = {"g_0_V": V[1:2], "g_1_V": [V[0], V[2]]}
+    state = {"g_0.V": V[1:2], "g_1.V": [V[0], V[2]]}
     moved, _ = together(theta, state, np.full(2, 0.1), *of_groups)
     for mine, theirs in zip(moved, expected, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-13)
@@ -124,7 +124,7 @@ def test_own_step_sizes():
         moved, state = update(
             [x[:1], x[1:2]], {"a_p": [x[2:3]]}, np.array([0.5, 0.3]), [x[3:4]], [x[4:5]]
         )
-        return np.concatenate([*moved, state["a_p"][0]])
+        return np.concatenate([*moved, state["a.p"][0]])
 
     columns = np.column_stack([image(e) for e in np.eye(5)])
     M, Q = columns[:, :state_size], columns[:, state_size:] @ columns[:, state_size:].T
@@ -140,6 +140,58 @@ def test_different_numbers_of_gradients_are_refused():
     theta = [np.zeros(shape) for shape in SHAPES]
     with pytest.raises(ValueError, match=r"they evaluate \{'one': 1, 'two': 2\}"):
         OneUpdate(Grouped(members), theta, log_likelihood)
+
+
+class Particular(sgm.SGLD.algorithm_class):
+    """Has a state and a statistic, and insists that they are its own."""
+
+    def __init__(self, kind):
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "statistics", (kind,))
+
+    def init(self, theta, rng):
+        return {self.kind: [np.zeros(())]}
+
+    def update(self, theta, state, gradient, h, noise):
+        assert set(state) == {self.kind}
+        theta, _ = super().update(theta, {}, gradient, h, noise)
+        return theta, {self.kind: [state[self.kind][0] + 1]}
+
+    def diagnostics(self, state):
+        assert set(state) == {self.kind}
+        return state[self.kind]
+
+    def caution(self, diagnostics, n_elements, shuffled):
+        assert set(diagnostics) == {self.kind}
+
+
+@pytest.mark.parametrize(("short", "long"), [("a", "a_b"), ("sgnht", "sgnht_s")])
+def test_name_that_is_the_beginning_of_another(short, long):
+    members = (
+        Member(short, Particular("b_p"), (0, 1), 1),
+        Member(long, Particular("q"), (2,), 1),
+    )
+    theta = [np.zeros(shape) for shape in SHAPES]
+    together = Grouped(members)
+    state = together.init(theta, np.random.default_rng(0))
+    assert [list(m.own(state)) for m in members] == [["b_p"], ["q"]]
+    together.diagnostics(state)
+    together.caution(dict.fromkeys(together.statistics, 0.0), 1, shuffled=True)
+    _, state = OneUpdate(together, theta, log_likelihood)(
+        theta,
+        state,
+        np.full(2, 0.1),
+        *[[np.zeros(s) for s in (SHAPES[0], SHAPES[1])], [np.zeros(SHAPES[2])]],
+    )
+    assert [
+        float(m.own(state)[kind][0]) for m, kind in zip(members, ["b_p", "q"], strict=True)
+    ] == [1.0, 1.0]
+
+
+def test_statistics_of_one_name():
+    members = (Member("a", Particular("b_p"), (0,), 1), Member("a_b", Particular("p"), (1,), 1))
+    with pytest.raises(ValueError, match=r"samplers 'a', 'a_b' of Groups both .* 'a_b_p'"):
+        Grouped(members)
 
 
 # ---- one gradient, one batch ---------------------------------------------------------------
@@ -233,7 +285,7 @@ def test_dirichlet_and_normal():
     covariance = np.sum(p * (grid_w - means[0]) * (grid_mu - means[1]))
     product = ((first - means[0]) * (centre - means[1])).mean(axis=0)
     assert_mean(product, covariance, 0.03 * abs(covariance))
-    assert_mean((state["msgnht_s_p"][0] ** 2).mean(axis=0), 1, 0.02)
+    assert_mean((state["msgnht_s.p"][0] ** 2).mean(axis=0), 1, 0.02)
 
 
 # ---- the step ------------------------------------------------------------------------------
@@ -269,7 +321,7 @@ def test_statistics_tell_groups_apart(regression):
     assert stats["msgnht_s_2_step_size"] == 0.005
     np.testing.assert_allclose(stats["sgld_step_size"], 1e-4 / np.sqrt(5))  # the fifth update
     for k in (1, 2):
-        [xi], [p] = (step.sampler_state[f"msgnht_s_{k}_{name}"] for name in ("xi", "p"))
+        [xi], [p] = (step.sampler_state[f"msgnht_s_{k}.{name}"] for name in ("xi", "p"))
         np.testing.assert_allclose(stats[f"msgnht_s_{k}_thermostat"], xi.mean())
         np.testing.assert_allclose(stats[f"msgnht_s_{k}_kinetic_temperature"], np.mean(p * p))
     columns, start = step._progressbar_config(2)
@@ -292,7 +344,7 @@ def test_a_run_and_its_state(regression):
     point, _ = step.step(regression.initial_point())
     saved = step.sampling_state
     assert set(saved.sampler_state) == {
-        "msgnht_s_1_p", "msgnht_s_1_xi", "msgnht_s_2_p", "msgnht_s_2_xi",
+        "msgnht_s_1.p", "msgnht_s_1.xi", "msgnht_s_2.p", "msgnht_s_2.xi",
     }  # fmt: skip
     expected, _ = step.step(point)
     step.setup_chain(np.random.default_rng(8), 0, 0)

@@ -175,7 +175,7 @@ def test_another_schedule_is_another_run(model):
     same = identity_of(model, small_step(model, step_size=lambda update: 0.005))
     other = identity_of(model, small_step(model, step_size=lambda update: 0.006))
     assert differences(one, same) == []
-    assert differences(one, other) == ["settings: 'step_size of w, s_log__' is another one"]
+    assert differences(one, other) == ["settings: 'step_size of w, s_log__' is different"]
 
 
 def test_another_conditional_is_another_run():
@@ -203,7 +203,7 @@ def test_another_conditional_is_another_run():
 
     one, same, other = (identity_of(model, step(drawn(share))) for share in (0.5, 0.5, 0.9))
     assert differences(one, same) == []
-    assert differences(one, other) == ["settings: 'latents of centre' is another one"]
+    assert differences(one, other) == ["settings: 'latents of centre' is different"]
 
 
 def test_rows_that_a_sample_of_them_misses(tmp_path):
@@ -218,7 +218,7 @@ def test_rows_that_a_sample_of_them_misses(tmp_path):
         step = sgm.SGLD(step_size=1e-4, batch_size=10, data=data, compile_kwargs={"mode": MODE})
     one = identity_of(model, step)
     y[1234] += 1e-9
-    assert differences(one, identity_of(model, step)) == ["data: 'stream mu' is another one"]
+    assert differences(one, identity_of(model, step)) == ["data: 'stream mu' is different"]
 
 
 def test_other_labels_are_another_run():
@@ -228,4 +228,4 @@ def test_other_labels_are_another_run():
             pm.Normal("y", w.sum(), observed=np.arange(20.0))
         return identity_of(model, small_step(model, batch_size=None))
 
-    assert differences(of(["a", "b"]), of(["a", "c"])) == ["coords: 'feature' is another one"]
+    assert differences(of(["a", "b"]), of(["a", "c"])) == ["coords: 'feature' is different"]

@@ -240,7 +240,7 @@ def test_n_samples(n_samples):
 def test_unknown_names():
     refused(mixture(), "'q' is not a free variable", "'mu', 'z'", latents=sgm.Gibbs(["q"]))
     refused(mixture(), "empty", latents=sgm.Gibbs([]))
-    with pytest.raises(ValueError, match=r"support= names 'q'.*\['z'\]"):
+    with pytest.raises(ValueError, match=r"support= has the key 'q'.*\['z'\]"):
         sgm.Gibbs(["z"], support={"q": [0, 1]})
 
 
@@ -259,7 +259,7 @@ def test_discrete_variable_that_is_not_among_the_latents():
 def test_continuous_local_variable_that_is_not_among_the_latents():
     model = many_kinds()
     latents = sgm.Gibbs(["bits", "kind", "scale"])
-    refused(model, "belongs to a free variable too", "latents=", latents=latents)
+    refused(model, "'factor' has an element for each row", "latents=", latents=latents)
     hint = r"latents=sgm.Gibbs\(\['factor'\]\)"
     refused(model, "'factor'", hint, latents=latents, minibatch_dim="obs")
 
@@ -267,7 +267,7 @@ def test_continuous_local_variable_that_is_not_among_the_latents():
 @before_compiling
 def test_latent_that_is_sampled_too():
     model = mixture()
-    refused(model, "'z' is one of latents", vars=[model["z"], model["mu"]])
+    refused(model, "'z' is in latents=", vars=[model["z"], model["mu"]])
 
 
 @before_compiling
@@ -316,13 +316,13 @@ def test_unknown_support():
         rate = pm.HalfNormal("rate")
         z = pm.Poisson("z", rate, dims="obs")
         pm.Normal("y", z, 1, observed=Y, dims="obs")
-    refused(model, "'z' can take", r"support=\{'z'", r"conditional=\{'z'")
+    refused(model, "'z' does not show which values", r"support=\{'z'", r"conditional=\{'z'")
 
 
 @before_compiling
 def test_parameters_of_the_local_terms_cannot_be_left_to_another_step():
     model = sigmoid_belief_network()
-    refused(model, "'b' enters the terms", "vars", vars=[model["W"], model["c"]])
+    refused(model, "'b' is in terms", "vars", vars=[model["W"], model["c"]])
 
 
 @before_compiling

@@ -6,7 +6,9 @@ import pytensor.tensor as pt
 import pytest
 from models import MODELS, N
 
+import pymc_sgmcmc as sgm
 from pymc_sgmcmc.gradients import batch_check
+from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.gradients.minibatch import batched_terms
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
 from pymc_sgmcmc.gradients.source import gradient_source
@@ -143,13 +145,71 @@ def test_self_check_looks_at_a_bounded_number_of_rows(monkeypatch, dependent):
     with pm.Model() as model:
         mu = pm.Normal("w") * x
         pm.Normal("y", pt.cumsum(mu) if dependent else mu, 1, observed=x)
-    row_axis, index = find_row_axis(model, None), pt.lvector()
+    row_axis, index, start = find_row_axis(model, None), pt.lvector(), model.initial_point()
     terms, cuts, *_ = batched_terms(model, row_axis, index)
     arrays = {array: cut.whole for array, cut in cuts.items()}
     if dependent:
         with pytest.raises(ValueError, match="'y' is not conditionally independent"):
-            batch_check.check_terms(model, terms, arrays, index, row_axis)
+            batch_check.check_terms(model, terms, arrays, index, row_axis, start)
     else:
-        batch_check.check_terms(model, terms, arrays, index, row_axis)
+        batch_check.check_terms(model, terms, arrays, index, row_axis, start)
     quarter = batch_check.MAX_ROWS // 4
     assert seen == [[quarter]] * 4 + [[batch_check.MAX_ROWS]]
+
+
+def far_from_zero(centred_in_graph, w_start=None):
+    """Counts on x from 1e5 to 9e5: away from w = 0 the rate overflows."""
+    x = np.linspace(1e5, 9e5, N)
+    with pm.Model() as model:
+        x = pm.Data("x", x)
+        w = pm.Normal("w", 0, 1, initval=w_start)
+        rate = pt.exp(w * (x - x.mean() if centred_in_graph else x))
+        pm.Poisson("y", rate, observed=np.arange(N) % 4)
+    return model
+
+
+def test_self_check_where_only_near_points_are_finite():
+    model = far_from_zero(centred_in_graph=True)
+    with pytest.raises(ValueError, match="'y' is not conditionally independent"):
+        gradient_source(model, model.value_vars, batch_size=5)
+    model = far_from_zero(centred_in_graph=False)
+    gradient_source(model, model.value_vars, batch_size=5)
+
+
+def test_self_check_begins_at_the_step_s_own_start():
+    """Where the model's is not finite, that of the step counts."""
+    model = far_from_zero(centred_in_graph=True, w_start=1.0)
+    with pytest.raises(ValueError, match="'y' is not conditionally independent"):
+        sgm.SGLD(model=model, step_size=0.1, batch_size=5, initial_point={"w": np.array(0.0)})
+
+
+def test_self_check_finds_no_finite_point():
+    """At the start alone there is one: nothing can be said of the batches."""
+    with pm.Model() as model:
+        w = pm.Normal("w")
+        wall = pt.switch(pt.eq(w, 0), 0.0, -np.inf)
+        pm.Normal("x", w, 1, observed=REAL)
+        pm.CustomDist("y", wall, logp=lambda y, wall: wall + 0 * y, observed=REAL)
+    with pytest.raises(ValueError, match=r"'y' has no finite .*near the initial one.*initval="):
+        gradient_source(model, model.value_vars, batch_size=5)
+    gradient_source(model, model.value_vars, batch_size=5, self_check=False)
+
+
+@pytest.mark.parametrize("centred_in_graph", [True, False])
+def test_self_check_with_latents_where_only_near_points_are_finite(centred_in_graph):
+    with pm.Model(coords={"obs": range(N)}) as model:
+        x = pm.Data("x", np.linspace(1e5, 9e5, N), dims="obs")
+        z = pm.Bernoulli("z", 0.5, dims="obs")
+        rate = pt.exp(pm.Normal("w") * (x - x.mean() if centred_in_graph else x) + z)
+        pm.Poisson("y", rate, observed=np.arange(N) % 4, dims="obs")
+
+    def make():
+        mode = {"mode": PYTHON}
+        latents = sgm.Gibbs([z], n_samples=1, burn_in=0)
+        sgm.SGLD(model=model, step_size=1e-20, batch_size=5, latents=latents, compile_kwargs=mode)
+
+    if not centred_in_graph:
+        make()
+        return
+    with pytest.raises(ValueError, match="'y' is not conditionally independent"):
+        make()

@@ -243,3 +243,13 @@ def test_gradients_of_a_users_own_operation_stay():
     assert pytensor.grad(opened, new).eval(value).tolist() == [2, 2, 2]
     operations = {type(v.owner.op) for v in ancestors([opened]) if v.owner}
     assert OpFromGraph not in operations
+
+
+def test_what_is_known_of_a_matrix_stays_known():
+    """PyTensor spares the Cholesky decomposition of L L' where L is marked as triangular."""
+    x, new = pt.tensor("x", shape=(N, N)), pt.matrix("new")
+    factor = pt.tril(x) * 1
+    factor.tag.lower_triangular = True
+    [out] = resized([factor], {x: new}, N, pt.lscalar())
+    assert out is not factor
+    assert out.tag.lower_triangular

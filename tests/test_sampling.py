@@ -17,7 +17,7 @@ import xarray as xr
 from kills import MODE, same, small_model, small_step
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.run import chains, progress, result
+from pymc_sgmcmc.run import progress, result, sequential
 from pymc_sgmcmc.sampling import sample_from_init
 
 RUN = dict(
@@ -129,9 +129,9 @@ def test_a_chain_is_the_same_beside_any_others(model, step, method):
 
 def test_turns_change_nothing(model, step, monkeypatch):
     expected = sample(model, step, chains=3)
-    monkeypatch.setattr(chains, "SECONDS_PER_BLOCK", -1.0)
-    monkeypatch.setattr(chains, "SECONDS_PER_TURN", -1.0)
-    monkeypatch.setattr(chains, "TURNS_PER_CHANGE", 0)
+    monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
+    monkeypatch.setattr(sequential, "SECONDS_PER_TURN", -1.0)
+    monkeypatch.setattr(sequential, "TURNS_PER_CHANGE", 0)
     seen = []
     got = sample(model, step, chains=3, callback=lambda trace, draw: seen.append(draw.chain))
     assert seen[:6] == [0, 1, 2, 0, 1, 2]
@@ -187,8 +187,8 @@ def test_interrupted_by_a_callback(model, step, method):
 
 def test_interrupt_finds_all_chains(model, step, monkeypatch):
     """Ctrl-C, in one process: no chain has been left behind."""
-    monkeypatch.setattr(chains, "SECONDS_PER_TURN", -1.0)
-    monkeypatch.setattr(chains, "TURNS_PER_CHANGE", 0)
+    monkeypatch.setattr(sequential, "SECONDS_PER_TURN", -1.0)
+    monkeypatch.setattr(sequential, "TURNS_PER_CHANGE", 0)
 
     def ctrl_c(trace, draw):
         if draw.chain == 2 and draw.draw_idx == 15:
@@ -249,7 +249,7 @@ def test_a_killed_worker_is_told(model, step):
             os.kill(worker, signal.SIGKILL)
 
     with pytest.raises(
-        Exception, match=r"process of chain 0 ended by itself \(exit code -9\)"
+        Exception, match=r"process of chain 0 ended unexpectedly \(exit code -9\)"
     ) as e:
         sample(model, step, chains=1, draws=10**5, callback=kill, chain_method="parallel", cores=1)
     assert e.value.idata.posterior.sizes["draw"] >= 6
@@ -279,7 +279,7 @@ def test_a_nonfinite_update_stops_its_chain_only(model, method, caplog):
     assert len(told) == 2
     for text in ("after 7 draws", "'w'", "update 3", "1e+12", "smaller step_size", "initvals"):
         assert text in told[0]
-    with pytest.raises(pm.exceptions.SamplingError, match=r"beyond tuning.* 12 tuning draws.*'w'"):
+    with pytest.raises(pm.exceptions.SamplingError, match=r"past tuning.* 12 tuning draws.*'w'"):
         sample(model, step, tune=20, chains=2, **method)
 
 
@@ -292,7 +292,7 @@ def test_a_bad_start_stops_one_chain(model, step, caplog):
     assert part.posterior.chain.values.tolist() == [0, 2]
     full = sample(model, step, chains=3)
     np.testing.assert_array_equal(part.posterior["w"], full.posterior["w"][[0, 2]])
-    assert "Chains left out, for they are too short: [1]" in caplog.text
+    assert "Chains left out because they are too short: [1]" in caplog.text
 
 
 def test_starts(model, step):
@@ -397,7 +397,7 @@ def test_convergence_is_checked_on_a_part_of_large_models(model, monkeypatch, ca
     })  # fmt: skip
     for most, told in (
         (10**6, None),
-        (2 * 200 * 10, "Convergence is checked on 10 of 40 elements"),
+        (2 * 200 * 10, "Convergence is checked on only 10 of 40 elements"),
     ):
         caplog.clear()
         monkeypatch.setattr(result, "MOST_CHECKED", most)

@@ -521,7 +521,7 @@ def test_kept_draws_survive_an_error(regression):
 def test_kept_draws_without_any(regression):
     with regression:
         kept = sgm.KeptDraws()
-    with pytest.raises(ValueError, match="No chain got beyond tuning"):
+    with pytest.raises(ValueError, match="No chain got past tuning"):
         kept.to_inference_data()
 
 

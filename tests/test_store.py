@@ -33,8 +33,8 @@ from kills import (
 from pymc.exceptions import SamplingError
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.run import chains
-from pymc_sgmcmc.run.plain import from_plain, load, save, to_plain
+from pymc_sgmcmc.run import sequential
+from pymc_sgmcmc.run.saved_state import from_plain, load, save, to_plain
 from pymc_sgmcmc.storage import lock, store
 
 
@@ -68,7 +68,7 @@ def path(tmp_path):
 def small_chunks(monkeypatch):
     """Chunks of a few draws, and a block for each draw."""
     monkeypatch.setattr(store, "DRAWS_PER_CHUNK", 5)
-    monkeypatch.setattr(chains, "SECONDS_PER_BLOCK", -1.0)
+    monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
 
 
 def stop_at(number, chain=None, error=KeyboardInterrupt):
@@ -172,7 +172,7 @@ def test_the_state_is_needed(model, step, expected, path, small_chunks, monkeypa
     """A run that goes on with fresh momentum or batches is seen to differ."""
     small_run(model, step, trace=path, callback=stop_at(TUNE + 5))
     monkeypatch.setattr(
-        chains.ChainRunner, "restore", lambda self, n, state: setattr(self, "n_draws", n)
+        sequential.ChainRunner, "restore", lambda self, n, state: setattr(self, "n_draws", n)
     )
     assert not same(small_run(model, step, trace=path, resume=True), expected)
 
@@ -318,7 +318,7 @@ def test_killed_at_random_moments(model, step, path, method):
     Workers whose parent is killed end by themselves, and leave the store to the next run.
     """
     go = prepared(model, step, path, method, draws=200)
-    chains.SECONDS_PER_BLOCK, before = 0.01, chains.SECONDS_PER_BLOCK
+    sequential.SECONDS_PER_BLOCK, before = 0.01, sequential.SECONDS_PER_BLOCK
     try:
         began = time.perf_counter()
         expected = go()
@@ -329,7 +329,7 @@ def test_killed_at_random_moments(model, step, path, method):
         assert kills == 4
         assert same(go(), expected)
     finally:
-        chains.SECONDS_PER_BLOCK = before
+        sequential.SECONDS_PER_BLOCK = before
 
 
 def test_two_processes_do_not_write_one_chain(model, step, path, monkeypatch):
@@ -369,13 +369,13 @@ def test_another_run_is_refused_by_name(model, step, path):
     X = model["X"].get_value()
     with model:
         pm.set_data({"X": X + 1e-9})
-        refused(r"data: 'X' is another one")
+        refused(r"data: 'X' is different")
         pm.set_data({"X": X})
     with pm.Model() as wider:
         w = pm.Normal("w", 0, 4, shape=2)
         s = pm.HalfNormal("s", 2)
         pm.Normal("y", pm.Data("X", X) @ w, s, observed=X @ [1.0, -0.5] + 0.1)
-    refused(r"model: 'w' is another one", wider, small_step(wider))
+    refused(r"model: 'w' is different", wider, small_step(wider))
     with pytest.raises(ValueError, match=r"dtype: was None, is float32"):
         small_run(model, step, trace=sgm.ZarrStore(path, dtype="float32"), resume=True)
     small_run(model, step, trace=path, resume=True)
@@ -392,7 +392,7 @@ def test_nothing_is_overwritten_unasked(model, step, expected, path):
     other.mkdir()
     (other / "thesis.tex").touch()
     for overwrite in (False, True):
-        with pytest.raises(FileExistsError, match="no run of this package"):
+        with pytest.raises(FileExistsError, match="not a run of this package"):
             small_run(model, step, trace=sgm.ZarrStore(other, overwrite=overwrite))
     assert (other / "thesis.tex").exists()
 
@@ -488,7 +488,7 @@ def test_in_pm_sample(model, step, path, cores):
     assert kept.sizes["draw"] == 9 or cores == 2
     n = kept.sizes["draw"]
     np.testing.assert_array_equal(kept["w"].sel(chain=1), expected.posterior["w"][1, :n])
-    with pytest.raises(ValueError, match=r"filled by pm.sample"):
+    with pytest.raises(ValueError, match=r"written by pm.sample"):
         small_run(model, step, trace=path, resume=True)
 
 
@@ -536,5 +536,5 @@ def test_a_state_of_another_class_is_refused(step, model):
     plain = to_plain(step.sampling_state, "step")
     with model:
         other = pm.Slice([model["w"]])
-    with pytest.raises(ValueError, match="is a SGMCMCState, that of this step a SliceState"):
+    with pytest.raises(ValueError, match="is a SGMCMCState, but that of this step is a SliceState"):
         from_plain(plain, other.sampling_state)

@@ -402,7 +402,7 @@ class Silent:
 @pytest.mark.parametrize(
     ("data", "matches"),
     [
-        ({"X": X}, ["'y' has a row for each datum", "data={'y'"]),
+        ({"X": X}, ["'y' holds rows like", "data={'y'"]),
         ({"X": X, "y": Y, "z": Y}, ["'z'", "no pm.Data container", "'X', 'y'", r"head\(\)"]),
         ({"X": X, "y": Y[:99]}, ["different numbers of rows", r"'X'\] 100", r"'y'\] 99"]),
         ({"X": X[:, :1], "y": Y}, [r"data\['X'\]", r"\(1,\)", r"\(2,\)"]),
@@ -416,7 +416,7 @@ class Silent:
         (Silent(), ["data=", "total_size", r"n_rows=\.\.\."]),
         (Loader(X, Y), ["yields a tuple", r"\(\"X\", \"y\"\): iterable"]),
         ({("X", "y"): Loader(X)}, ["100 arrays|70 arrays", "X, y"]),
-        (Loader(X, keys=("X",)), ["'y' has a row for each datum"]),
+        (Loader(X, keys=("X",)), ["'y' holds rows like"]),
         ({("X", "y"): [(X, Y[:9])]}, ["same number of rows", "9 for 'y'"]),
         ({"X": X[:0], "y": Y[:0]}, [r"data\['X'\] has 0 rows"]),
         ({"X": np.ma.masked_equal(X, 0), "y": Y}, ["'X' have masked"]),

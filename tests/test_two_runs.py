@@ -13,7 +13,7 @@ import pytest
 from kills import ended, in_child, prepared, same, small_model, small_run, small_step
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.run import chains
+from pymc_sgmcmc.run import sequential
 from pymc_sgmcmc.storage import lock, store
 
 
@@ -41,7 +41,7 @@ def path(tmp_path):
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     monkeypatch.setattr(store, "DRAWS_PER_CHUNK", 5)
-    monkeypatch.setattr(chains, "SECONDS_PER_BLOCK", -1.0)
+    monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
     monkeypatch.setattr(lock, "SECONDS_FOR_LOCK", 0.5)
 
 
@@ -138,7 +138,9 @@ def test_a_worker_whose_store_was_taken_away_says_so(model, step, path, monkeypa
             return told
 
     results: list = []
-    with pytest.raises(RuntimeError, match="no longer this run's: another process has begun"):
+    with pytest.raises(
+        RuntimeError, match="no longer belongs to this run: another process has started"
+    ):
         small_run(model, step, trace=Taken(path))
     assert same(sgm.ZarrStore(path).to_datatree(), results[0])
 

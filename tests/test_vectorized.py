@@ -14,6 +14,7 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.loop import Outcome
 from pymc_sgmcmc.run import vectorized
 from pymc_sgmcmc.run.threads import ThreadChains
 from pymc_sgmcmc.run.vectorized import VectorizedChains
@@ -131,10 +132,18 @@ def mixture_step():
         )
 
 
-def test_groups_simplexes_and_latents_beside_each_other():
+def test_groups_simplexes_and_latents_beside_each_other(monkeypatch):
     step = mixture_step()
     draws, stats = together(step, 3)
     assert_same(step, draws, stats, range(3))
+    # Means over a draw's updates too do not depend on how these are split into calls.
+    monkeypatch.setattr(vectorized, "SECONDS_AT_MOST", 1e-9)
+    monkeypatch.setattr(vectorized, "SECONDS_PER_CALL", 1e-9)
+    monkeypatch.setattr(vectorized, "_power_of_two", lambda number: 4)
+    _, parts = together(step, 3)
+    assert np.ptp(parts["importance_ess"]) > 0
+    for name, values in stats.items():
+        np.testing.assert_array_equal(parts[name], values, err_msg=name)
 
 
 def test_threads_hand_each_chain_its_own_rows():
@@ -143,12 +152,15 @@ def test_threads_hand_each_chain_its_own_rows():
 
     def update(h, rows, theta, rng, scale, data):
         seen.setdefault(float(theta[0]), []).append(data[rows].tolist())
-        return [theta, rng, 0.0, np.zeros((1, 1)), np.zeros(1), 0.0]
+        return [theta, rng, 0.0, np.zeros((1, 1)), 0.0, np.zeros(1)]
 
-    loop = SimpleNamespace(function=SimpleNamespace(vm=SimpleNamespace(jit_fn=update)))
+    loop = SimpleNamespace(
+        function=SimpleNamespace(vm=SimpleNamespace(jit_fn=update)),
+        outcome=lambda out: Outcome(out[:1], [], out[1], 0.0, out[3], out[5:], out[4], []),
+    )
     constants = [np.asarray(1.0), np.zeros(2)]
     rngs = [np.random.default_rng(c) for c in range(3)]
-    chains = ThreadChains(loop, constants, [np.arange(3.0)[:, None]], [], rngs, 0)
+    chains = ThreadChains(loop, constants, [np.arange(3.0)[:, None]], [], rngs)
     rows = np.broadcast_to(np.array([1, 0]), (4, 3, 1, 2))
     block = np.arange(24.0).reshape(4, 3, 2)
     chains.advance(2, 0, np.ones((4, 1)), [rows], {1: block})
@@ -174,7 +186,7 @@ def test_a_draw_in_several_calls_is_the_same(step, monkeypatch):
     for name, values in whole.items():
         np.testing.assert_array_equal(parts[name], values)
     for name, values in whole_stats.items():
-        np.testing.assert_array_equal(parts_stats[name], values)
+        np.testing.assert_array_equal(parts_stats[name], values, err_msg=name)
 
 
 def test_goes_on_from_a_saved_state_together_or_alone(step):
@@ -253,7 +265,7 @@ def test_many_like_warnings_are_one(step, monkeypatch):
         _, stats = together(step, run=VectorizedChains(step, starts(step, n), generators(n), 50, 5))
         warnings = [w for w in stats["warning"].flat if w is not None]
         assert len(warnings) == told
-    assert warnings[0].message.endswith("beware (So in 5 of 5 chains.)")
+    assert warnings[0].message.endswith("beware (The same in 5 of 5 chains.)")
 
 
 def test_calls_are_shortened_by_what_they_took_not_by_a_slow_reader(step):
@@ -360,6 +372,57 @@ def test_resumes_from_a_store_bit_for_bit(step, tmp_path):
     for group in ("posterior", "warmup_posterior", "sample_stats"):
         for name, values in undisturbed[group].data_vars.items():
             np.testing.assert_array_equal(resumed[group][name], values, err_msg=name)
+
+
+def climbing_step():
+    """A chain that gets to 1 has no density there: those that start high stop early."""
+    with pm.Model():
+        x = pm.Flat("x")
+        pm.Potential("slope", pt.switch(x < 1, 100 * x, -np.inf))
+        return sgm.SGLD(step_size=1e-3, thin=2, compile_kwargs={"mode": "JAX"})
+
+
+def test_a_chain_that_stops_leaves_its_draws_out(tmp_path, caplog):
+    """As one chain after another: in memory, in a store, read at once or after resuming."""
+    step = climbing_step()
+    starts = [{"x": v} for v in (-9.0, 0.0, 5.0, -1.0)]  # goes on, stops, has no density, stops
+    settings = dict(chains=4, initvals=starts, tune=3, discard_tuned_samples=False)
+    one_by_one = sample(step, chain_method="sequential", **settings)
+    reasons = [r.message for r in caplog.records if "stopped" in r.message]
+    assert len(reasons) == 3
+    assert any("Chain 2 stopped at once" in reason for reason in reasons)
+    assert 0 < one_by_one.posterior.sizes["draw"] <= DRAWS
+    caplog.clear()
+
+    def assert_like_one_by_one(tree):
+        for group in ("posterior", "warmup_posterior", "sample_stats"):
+            assert tree[group].sizes == one_by_one[group].sizes
+            for name, values in one_by_one[group].data_vars.items():
+                np.testing.assert_allclose(tree[group][name], values, rtol=1e-8, err_msg=name)
+        assert sorted(reasons) == sorted(
+            {r.message for r in caplog.records if "stopped" in r.message}
+        )
+        caplog.clear()
+
+    settings["chain_method"] = "vectorized"
+    assert_like_one_by_one(sample(step, **settings))
+    path = tmp_path / "run.zarr"
+    assert_like_one_by_one(sample(step, trace=path, **settings))
+    counts = sgm.ZarrStore(path).n_draws
+    assert counts[0] == DRAWS
+    assert counts[2] == 0
+    assert 0 < counts[1] < counts[3] < DRAWS
+    assert_like_one_by_one(sample(step, trace=path, resume=True, **settings))
+    interrupted = tmp_path / "interrupted.zarr"
+
+    def interrupt(trace, draw):
+        if draw.draw_idx == 20:
+            raise KeyboardInterrupt
+
+    sample(step, trace=interrupted, callback=interrupt, **settings)
+    caplog.clear()
+    assert_like_one_by_one(sample(step, trace=interrupted, resume=True, **settings))
+    assert sgm.ZarrStore(interrupted).n_draws == counts
 
 
 def test_default_on_jax_is_said(step, caplog):

@@ -1,1 +1,1 @@
-"""Which rows come next: shuffled, prefetched or streamed. Knows no model."""
+"""Which rows come next: shuffled, prefetched or streamed. Independent of the model."""

@@ -18,11 +18,11 @@ class StreamedBatches:
     data : StreamedData
         Fitted to the model's containers.
     batch_size : int
-        n, rows in a batch; at most the window's.
+        n, rows in a batch; at most the rows of the window.
     rng : numpy.random.Generator
-        Its state is where the stream begins.
+        Its state determines where the stream begins.
     replacement : bool, default False
-        Draw rows with replacement from those of a window.
+        Draw rows with replacement from each window.
     check : callable, optional
         Refuses rows that were just read, by container.
 
@@ -51,18 +51,18 @@ class StreamedBatches:
         if batch_size > data.window:
             raise ValueError(
                 f"batch_size={batch_size} is larger than the shuffle window of {data.window} rows: "
-                "pass StreamedData(..., window=...) of many batches."
+                "pass StreamedData(..., window=...) with room for many batches."
             )
         self.data, self.batch_size, self.replacement = data, batch_size, replacement
         self._check = check
         self.longest = data.window // batch_size
-        """Batches to take at once, so that a block is no larger than a window."""
+        """Largest number of batches per call, so that a block is no larger than a window."""
         self._bit_generator = type(rng.bit_generator)
         self._complained = False
         self._begin_at(dict(rng.bit_generator.state), 0)
 
     def _begin_at(self, epoch_state: dict[str, Any], position: int) -> None:
-        """Go on from a position in the epoch that began in that state of the generator."""
+        """Continue from a position in the epoch that began with this state of the generator."""
         rng = np.random.Generator(self._bit_generator())
         rng.bit_generator.state = epoch_state
         self._epoch, self._epoch_state, self._position = 0, epoch_state, position
@@ -74,9 +74,9 @@ class StreamedBatches:
         self._ahead: ReadAhead[Window] | None = None
 
     def take(self, n_batches: int) -> dict[str, np.ndarray]:
-        """Rows of the next batches, by container: batch after batch, (n_batches * n, ...).
+        """Return rows of the next batches by container: batch after batch, (n_batches * n, ...).
 
-        They may be part of the window itself, so do not modify them.
+        They may be part of the window itself, so they must not be modified.
         """
         wanted = n_batches * self.batch_size
         parts: list[dict[str, np.ndarray]] = []
@@ -92,15 +92,17 @@ class StreamedBatches:
         return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
 
     def _window_of_next_row(self) -> Window:
-        """The window that has the next row; the one after it is on its way."""
+        """Return the window with the next row, while a thread reads the window after it."""
         window = self._window
-        # A stream that is only tried out reads one window, and no thread is left behind.
+        # A stream that is only tried out reads one window and leaves no thread behind.
         go_on = window is not None
         while window is None or self._position == window.start + window.n_rows:
             try:
                 window = next(self._windows) if self._ahead is None else self._ahead.result()
             except BaseException:
-                self._begin_at(self._epoch_state, self._position)  # one may try again
+                self._begin_at(
+                    self._epoch_state, self._position
+                )  # so that the caller can try again
                 raise
             self._window, self._ahead = window, None
             if window.epoch != self._epoch:
@@ -111,19 +113,19 @@ class StreamedBatches:
         return window
 
     def infinite(self) -> list[str]:
-        """Names of the containers that hold infinite values among the rows at hand."""
+        """Names of the containers with infinite values in the current window."""
         rows = {} if self._window is None else self._window.rows
         return [name for name, a in rows.items() if a.dtype.kind == "f" and np.isinf(a).any()]
 
     def complaint(self) -> str | None:
-        """What is wrong with the order of the rows read so far, if anything: told once."""
+        """Return, once, what is wrong with the order of the rows read so far, if anything."""
         complaint = None if self._complained else self._order.complaint
         self._complained |= complaint is not None
         return complaint
 
     @property
     def state(self) -> dict[str, Any]:
-        """Plain values from which the stream goes on identically; what was read ahead is not used.
+        """Plain values from which the stream continues identically; rows read ahead do not count.
 
         An iterable must yield the same rows in the same order again.
         """

@@ -1,15 +1,15 @@
-"""Shuffled epochs through a window: every row once an epoch, read in chunks of consecutive rows.
+"""Shuffled epochs through a window: every row once per epoch, read in chunks of consecutive rows.
 
-A window of W rows is filled with W / C chunks of C consecutive rows and its rows are shuffled.
-Which chunks: the array's chunks are cut into W / C equal stretches (strata), and each window takes
-one of each, in random order and without replacement. This is cluster sampling with one cluster a
-stratum (Cochran, Sampling Techniques, 3rd ed., 1977): a quantity that changes slowly along the
-array has almost the same mean in all windows.
+A window of W rows is filled with W / C chunks of C consecutive rows and its rows are shuffled. The
+array's chunks are divided into W / C equal strata of consecutive chunks, and each window takes one
+chunk of each stratum, in random order and without replacement. This is cluster sampling with one
+cluster per stratum (Cochran, Sampling Techniques, 3rd ed., 1977): a quantity that changes slowly
+along the array has almost the same mean in all windows.
 
-With the design effect of a window (Kish, Survey Sampling, 1965),
-deff = W Var(window mean) / Var(row), which is 1 for uniform sampling, the mean of n rows of a
-window has the variance of n uniformly sampled rows times 1 + n (deff - 1) / W. For chunks in random
-order whose rows are alike with the correlation rho, deff = 1 + (C - 1) rho.
+With the design effect of a window (Kish, Survey Sampling, 1965), deff = W Var(window
+mean) / Var(row), which is 1 for uniform sampling, the mean of n rows of a window has the variance
+of n uniformly sampled rows times 1 + n (deff - 1) / W. For chunks in random order with the
+intraclass correlation rho, deff = 1 + (C - 1) rho.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,11 +23,11 @@ from scipy.stats import chi2
 from pymc_sgmcmc.batches.data_sources import Passage, Pieces, StreamedData, refuse_nan
 
 WINDOWS_COMPARED = 20
-"""Windows whose means are compared, from the first."""
+"""Number of windows, beginning with the first, whose means are compared."""
 ROWS_COMPARED, COLUMNS_COMPARED = 2**14, 64
-"""Rows of a window and elements of a row that are looked at."""
+"""Rows per window and elements per row that are compared."""
 TOLERATED_DEFF = 10.0
-"""Design effect above which the order is said to be bad."""
+"""Design effect above which there is a warning about the order."""
 
 
 type Check = Callable[[dict[str, np.ndarray]], None]
@@ -35,15 +35,15 @@ type Check = Callable[[dict[str, np.ndarray]], None]
 
 @dataclass(frozen=True)
 class Window:
-    """Shuffled rows. Never modified: what is cut from it need not be copied."""
+    """Shuffled rows. Never modified, so that batches can be views of it."""
 
     rows: dict[str, np.ndarray]
     epoch: int
-    """Number of the epoch, from 0 where the stream began."""
+    """Number of the epoch, counted from 0 at the beginning of the stream."""
     epoch_state: dict[str, Any]
     """State of the stream's generator when the epoch began."""
     start: int
-    """Rows of the epoch that came before."""
+    """Number of rows of the epoch before this window."""
 
     @property
     def n_rows(self) -> int:
@@ -52,7 +52,7 @@ class Window:
 
 
 def chunk_order(n_chunks: int, per_window: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Chunk numbers of each window, ascending.
+    """Return the chunk numbers of each window, ascending.
 
     >>> [w.tolist() for w in chunk_order(9, 3, np.random.default_rng(1))]
     [[0, 5, 7], [1, 3, 6], [2, 4, 8]]
@@ -61,13 +61,13 @@ def chunk_order(n_chunks: int, per_window: int, rng: np.random.Generator) -> lis
     n_strata = -(-n_chunks // n_windows)
     bounds = np.arange(n_strata + 1) * n_chunks // n_strata
     table = bounds[:-1, None] + np.arange(n_windows)
-    table[table >= bounds[1:, None]] = -1  # strata may be one chunk short: an empty place
+    table[table >= bounds[1:, None]] = -1  # strata may be one chunk short
     table = rng.permuted(table, axis=1)
     return [column[column >= 0] for column in table.T]
 
 
 def window_ranges(data: StreamedData, rng: np.random.Generator) -> list[list[tuple[int, int]]]:
-    """Ranges of consecutive rows that fill each window of one epoch."""
+    """Return the ranges of consecutive rows that fill each window of one epoch."""
     n, window, chunk = data.n_rows, data.window, data.chunk
     if not data.by_row:
         return [[(k, min(k + window, n))] for k in range(0, n, window)]
@@ -83,20 +83,20 @@ def shuffled_windows(
     order_check: "OrderCheck | None" = None,
     check: "Check | None" = None,
 ) -> Iterator[Window]:
-    """Windows without end, one epoch after the other.
+    """Yield windows without end, one epoch after the other.
 
     Parameters
     ----------
     data : StreamedData
         Fitted to the model's containers.
     rng : numpy.random.Generator
-        As it is when the first epoch begins; owned by this stream.
+        In the state at the beginning of the first epoch; used by this stream alone.
     position : int
-        Rows of the first epoch that were used already: windows that lie before are left out.
+        Number of rows of the first epoch that were used already; windows before it are skipped.
     replacement : bool, default False
-        Draw a window's rows with replacement from those that fill it.
+        Draw the rows of a window with replacement from those read.
     order_check : OrderCheck, optional
-        Is shown what is read.
+        Sees each window that is read.
     check : callable, optional
         Refuses rows that were just read, by container.
     """
@@ -112,7 +112,7 @@ def shuffled_windows(
             if start + size > position:
                 rows = _shuffled(pieces, size, data, np.random.default_rng(seed), replacement)
                 window = Window(rows, epoch, epoch_state, start)
-                if window.n_rows == 0:  # all of it dropped by its loader
+                if window.n_rows == 0:  # the loader dropped all of its rows
                     break
                 n_read += window.n_rows
                 if check is not None:
@@ -120,21 +120,24 @@ def shuffled_windows(
                 if order_check is not None:
                     order_check.see(window)
                 yield window
-            elif not data.by_row:  # an iterable's rows can only be passed over one by one
+            elif not data.by_row:  # the rows of an iterable can only be skipped by reading them
                 for _ in pieces:
                     pass
             start += size
         passage.finish()
         if n_read == 0 and position == 0:
             labels = ", ".join(source.label for source in data.sources)
-            raise ValueError(f"{labels}: an epoch has no rows, where {data.n_rows} were told.")
+            raise ValueError(
+                f"{labels} yields no rows in this epoch instead of {data.n_rows}: check that every "
+                "pass over the iterable yields all rows."
+            )
         position = 0
 
 
 def _shuffled(
     pieces: Pieces, size: int, data: StreamedData, rng: np.random.Generator, replacement: bool
 ) -> dict[str, np.ndarray]:
-    """Rows in random order: each is written to its place as it is read."""
+    """Return rows in random order: each is written to a random place as it is read."""
     window = {name: np.empty((size, *f.shape), f.dtype) for name, f in data.formats.items()}
     places = rng.permutation(size)
     filled = 0
@@ -155,7 +158,7 @@ def _shuffled(
 
 
 class OrderCheck:
-    """Do the first windows look like random samples of the same rows?
+    """Tests whether the first windows look like random samples of the same rows.
 
     One-way analysis of variance of some elements of m rows of each window: the mean square between
     windows over that within, F, is about 1 if windows are random samples; (F - 1) W / m + 1
@@ -164,12 +167,12 @@ class OrderCheck:
 
     def __init__(self) -> None:
         self.complaint: str | None = None
-        """What is wrong with the order, if it is far worse than chance can explain."""
+        """Message about the order, if it is far worse than chance can explain."""
         self._n_rows: list[int] = []
         self._moments: dict[str, list[np.ndarray]] = {}
 
     def see(self, window: Window) -> None:
-        """Judge with one more window."""
+        """Include one more window in the comparison."""
         if self.complaint is not None or len(self._n_rows) == WINDOWS_COMPARED:
             return
         self._n_rows.append(window.n_rows)
@@ -180,11 +183,11 @@ class OrderCheck:
             moments = np.stack([values.sum(axis=0), np.square(values).sum(axis=0)])
             self._moments.setdefault(name, []).append(moments)
         if len(self._n_rows) > 1:
-            with np.errstate(all="ignore"):  # infinite values: nothing can be said of their means
+            with np.errstate(all="ignore"):  # infinite values: their means cannot be compared
                 self._judge()
 
     def design_effects(self) -> dict[str, tuple[float, float]]:
-        """F and the design effect for each container: means over the elements that vary."""
+        """Return F and the design effect per container, averaged over the elements that vary."""
         effects = {}
         n_rows = np.array(self._n_rows, dtype=float)[:, None]
         sizes = np.minimum(n_rows, ROWS_COMPARED)
@@ -207,9 +210,9 @@ class OrderCheck:
         for name, (f, effect) in self.design_effects().items():
             if f > by_chance and effect > TOLERATED_DEFF:
                 self.complaint = (
-                    f"The first {freedom + 1} shuffle windows of data['{name}'] are no random "
+                    f"The first {freedom + 1} shuffle windows of data['{name}'] are not random "
                     f"samples of the same rows: the variance of their means is {effect:.3g} times "
-                    "that of uniformly sampled rows. The data lies in an order (time, label, "
-                    "place), and draws may follow the windows. Shuffle it on disk once "
+                    "that of uniformly sampled rows. The data seem to be sorted (by time, label or "
+                    "place), so draws may follow the windows. Shuffle the data on disk once "
                     "(shuffle_on_disk), or use smaller chunks or a larger window."
                 )

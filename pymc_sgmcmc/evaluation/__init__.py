@@ -1,1 +1,1 @@
-"""How well a model with local latent variables predicts rows, and what it makes of missing ones."""
+"""Evaluation of models with local latent variables: predicted rows and missing elements."""

@@ -14,22 +14,22 @@ from pymc_sgmcmc.evaluation.local_model import ROWS_PER_CALL, Batch, Compiled, L
 from pymc_sgmcmc.noise import NoiseStream
 
 SMALL = 1e-5
-"""Relative change of a log probability below which nothing is seen to depend."""
+"""Relative change of a log probability below which there is no dependence."""
 
 
 @dataclass(frozen=True)
 class Elements:
-    """The data of an observed variable, as a matrix: one line a row, one column an element."""
+    """The data of an observed variable as a matrix, with one column per element of a row."""
 
     local: LocalModel
     at: int
-    """Position of the data in the source's."""
+    """Position of the data among the source's data."""
     observed: str
     """Name of the variable."""
 
     @property
     def axis(self) -> int:
-        """Axis of the data along which the rows are."""
+        """The data's axis of rows."""
         return self.local.axes[self.local.source.data[self.at][0]]
 
     @property
@@ -38,7 +38,7 @@ class Elements:
         return [t.name for t in self.local.source.joint.terms].index(self.observed)
 
     def matrix(self, array):
-        """Return an array shaped like the data as such a matrix."""
+        """Reshape an array that is shaped like the data to such a matrix."""
         others = [a for a in range(array.ndim) if a != self.axis]
         return array.transpose([self.axis, *others]).reshape((array.shape[self.axis], -1))
 
@@ -48,7 +48,7 @@ class Elements:
         return self.matrix(data[self.at])[rows]
 
     def own_rows(self, batch: Batch) -> Batch:
-        """Return the batch with its rows as all the data."""
+        """Return a batch whose data consists of its own rows only."""
         rows, scale, *data = batch.rest
         for k, (array, _) in enumerate(self.local.source.data):
             if array in self.local.axes:
@@ -59,7 +59,7 @@ class Elements:
     def log_density(
         self, own: Batch, x: TensorVariable, z: Tensors
     ) -> tuple[TensorVariable, TensorVariable]:
-        """Log probability of each element of x, shaped like it, and of all else, one a row."""
+        """Log probability of each element of x, in its shape, and of the rest, one per row."""
         rows, scale, *data = own.rest
         like = pt.moveaxis(data[self.at], self.axis, 0)
         data[self.at] = pt.moveaxis(x.reshape(like.shape), 0, self.axis)
@@ -77,16 +77,16 @@ def dependence(
     rng: np.random.Generator,
     compile_kwargs: dict[str, Any] | None,
 ) -> np.ndarray:
-    """What depends on each element of the first row, given the latent variables.
+    """Find what depends on each element of the first row, given the latent variables.
 
-    Found by flipping one binary element after the other, at one theta and latent variables drawn
-    from their prior.
+    It flips one binary element after the other, at one theta and with latent variables drawn from
+    their prior.
 
     Returns
     -------
     numpy.ndarray
-        Shape (P, P + 1): [i, j] is True if the probability of element j changes with element i,
-        False if i = j; [i, P] if that of anything else does.
+        Shape (P, P + 1): [i, j] is True if the probability of element j changes with element i
+        (False for i = j), [i, P] if that of anything else does.
     """
     first = elements.matrix(data[1 + elements.at])[0]
     n_elements = len(first)
@@ -104,7 +104,7 @@ def dependence(
     depends = np.zeros((n_elements, n_elements + 1), dtype=bool)
     for begin in range(0, n_elements, n_rows - 1):
         flipped = np.arange(begin, min(begin + n_rows - 1, n_elements))
-        block = np.repeat(first[None], n_rows, axis=0)  # its first row stays as it is
+        block = np.repeat(first[None], n_rows, axis=0)  # its first row is not changed
         block[1 + np.arange(len(flipped)), flipped] = first[flipped] == 0
         evaluate.put([*data, block])
         [log_p] = evaluate(theta, np.zeros(n_rows, dtype=np.int64))

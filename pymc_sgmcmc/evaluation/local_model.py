@@ -1,4 +1,4 @@
-"""A model with local latent variables, to be evaluated at draws of theta on any rows."""
+"""A model with local latent variables, evaluated at draws of theta on any rows."""
 
 import copy
 import dataclasses
@@ -30,7 +30,7 @@ from pymc_sgmcmc.latents.joint import Joint, Latents, find_latents, without_late
 from pymc_sgmcmc.noise import NoiseStream
 
 ROWS_PER_CALL = 512
-"""Rows that one compiled call looks at."""
+"""Number of rows per compiled call."""
 
 type Draws = xr.DataTree | xr.Dataset | Mapping[str, Any]
 
@@ -43,11 +43,11 @@ class Batch:
     n_rows: int
     theta: list[TensorVariable]
     rest: list[TensorVariable]
-    """Row numbers, N / n, data: as in `GradientSource.inputs`."""
+    """Row indices, N / n, data: as in `GradientSource.inputs`."""
 
     @property
     def inputs(self) -> list[TensorVariable]:
-        """Everything it depends on."""
+        """All its inputs."""
         return [*self.theta, *self.rest]
 
     def of(self, inputs: Sequence[TensorVariable]) -> "Batch":
@@ -63,7 +63,7 @@ class Batch:
 
 
 class Compiled:
-    """A compiled function of theta and row numbers, with random draws inside."""
+    """A compiled function of theta and row indices that draws random numbers inside."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Compiled:
         extra: Sequence[TensorVariable] = (),
     ):
         kwargs = dict(compile_kwargs or {})
-        # a parameter out of its range gives no density, not an exception
+        # a parameter out of its range gives zero density instead of an exception
         mode = get_mode(kwargs.pop("mode", None)).including("local_remove_check_parameter")
         self.backend = backend_of(mode)
         source = local.source
@@ -100,11 +100,11 @@ class Compiled:
         self.rng = self.backend.generator(rng)
 
     def put(self, data: Sequence[np.ndarray]) -> None:
-        """Put the data (N / n, arrays, extra inputs) where the function finds it uncopied."""
+        """Put the data (N / n, arrays, extra inputs) on the backend once, for all calls."""
         self.data = [self.backend.array(value) for value in data]
 
     def __call__(self, theta: Sequence[np.ndarray], rows: np.ndarray) -> list[np.ndarray]:
-        """Evaluate it."""
+        """Evaluate the function."""
         array = self.backend.array
         *out, self.rng = self.function(*map(array, theta), array(rows), *self.data, self.rng)
         return [np.asarray(o) for o in out]
@@ -112,7 +112,7 @@ class Compiled:
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A model's joint density of data and latent variables, its global variables as they are."""
+    """A model's joint density of data and latent variables, with global variables untransformed."""
 
     model: Model
     source: LatentGradientSource
@@ -135,15 +135,15 @@ class LocalModel:
         return cls(plain, source, latents, minibatch_dim)
 
     def data(self, new: Mapping[str, np.ndarray] | None) -> tuple[list[np.ndarray], int]:
-        """Values for the source's N / n and data, new rows by name, and the number of rows."""
+        """Return N / n and the data (with new rows by name), and the number of rows."""
         if not isinstance(new, Mapping | None):
-            raise ValueError(f"data={new!r} must be a dict of arrays by name.")
+            raise ValueError(f"data={new!r} must be a dict of arrays with their names as keys.")
         axes = self.axes
         names = {array: self.name_of(array) for array in axes}
         for name in new or {}:
             if name not in names.values():
                 known = ", ".join(f"'{n}'" for n in names.values())
-                raise ValueError(f"data: the model has no rows called '{name}', but {known}.")
+                raise ValueError(f"data: the model has no array of rows '{name}'. It has: {known}.")
         values, lengths = [], {}
         for array, variable in self.source.data:
             value = array_value(array)
@@ -153,7 +153,7 @@ class LocalModel:
                 lengths[names[array]] = value.shape[axes[array]]
             values.append(value.astype(variable.dtype, copy=False))
         if len(set(lengths.values())) > 1 or 0 in lengths.values():
-            raise ValueError(f"data: the numbers of rows must be equal and positive: {lengths}.")
+            raise ValueError(f"data: the numbers of rows {lengths} must be equal and positive.")
         n_rows = next(iter(lengths.values()))
         IndexCheck(self.source)(values, [n_rows])
         scale = np.asarray(1, dtype=pytensor.config.floatX)
@@ -162,47 +162,47 @@ class LocalModel:
     @staticmethod
     def _fitting(name, new, own, axis) -> np.ndarray:
         if name not in new:
-            raise ValueError(f"data: new rows of '{name}' are needed too.")
+            raise ValueError(f"data: new rows of '{name}' are needed too: add them to data=.")
         value = np.asarray(new[name])
         if value.ndim != own.ndim or any(
             n != m for a, (n, m) in enumerate(zip(value.shape, own.shape, strict=True)) if a != axis
         ):
             raise ValueError(
-                f"data: '{name}' has the shape {value.shape}, and {own.shape} in the model: only "
-                f"axis {axis}, the rows, may have another length."
+                f"data: '{name}' has the shape {value.shape}, but {own.shape} in the model: only "
+                f"the length of axis {axis}, the number of rows, may differ."
             )
         if value.dtype.kind not in "biuf":
-            raise ValueError(f"data: '{name}' has the type {value.dtype}: it must be of numbers.")
+            raise ValueError(f"data: '{name}' has the type {value.dtype}: it must have numbers.")
         refuse_nan_in(f"data: '{name}'", value)
         if own.dtype.kind != "f":
             changed = value.astype(own.dtype) != value
             if changed.any():
                 raise ValueError(
-                    f"data: '{name}' holds {value[changed].flat[0]}, and in the model it is of the "
-                    f"type {own.dtype}: it must be of whole numbers that this type can hold."
+                    f"data: '{name}' has the value {value[changed].flat[0]}, which its type in the "
+                    f"model, {own.dtype}, cannot hold: pass whole numbers within its range."
                 )
         return value
 
     @cached_property
     def axes(self) -> dict[Array, int]:
-        """Axis of the rows of each array that has rows."""
+        """The axis of rows of each array that has rows."""
         latents = find_latents(self.model, self.latents.vars)
         row_axis = find_row_axis(self.model, self.minibatch_dim, latents)
         axes = {array: sliced_axis(self.model, array, row_axis) for array, _ in self.source.data}
         return {array: axis for array, axis in axes.items() if axis is not None}
 
     def observed_with(self, array: Array) -> TensorVariable | None:
-        """Observed variable whose data an array is."""
+        """Return the observed variable whose data an array is, if any."""
         for rv in self.model.observed_RVs:
             if observed_array(self.model, rv) is array:
                 return rv
         return None
 
     def name_of(self, array: Array) -> str:
-        """Name of an array for the user: of its pm.Data, or of the observed variable."""
+        """Return an array's name for the user: that of its pm.Data or of the observed variable."""
         rv = None if isinstance(array, SharedVariable) else self.observed_with(array)
         name = array.name if rv is None else rv.name
-        return name or f"(the array of shape {array_value(array).shape}: wrap it in pm.Data)"
+        return name or f"(unnamed array of shape {array_value(array).shape}: wrap it in pm.Data)"
 
 
 @dataclass(frozen=True)
@@ -210,19 +210,19 @@ class Thetas:
     """Posterior draws of the global variables."""
 
     values: list[np.ndarray]
-    """One array a variable, with leading axes chain and draw."""
+    """One array per variable, with leading axes chain and draw."""
     coords: dict[str, np.ndarray]
 
     @classmethod
     def of(cls, local: LocalModel, draws: Draws) -> "Thetas":
-        """Take them from a DataTree, its posterior, or one point."""
+        """Take them from a DataTree, its posterior group, or one point."""
         if isinstance(draws, xr.DataTree):
             draws = draws["posterior"].to_dataset()
         names = [v.name for v in local.source.vars]
         for name in names:
             if name not in draws:
                 raise ValueError(
-                    f"draws: there is no '{name}'. All free variables but the latent ones are "
+                    f"draws: there is no '{name}'. All free variables except the latent ones are "
                     f"needed: {', '.join(names)}."
                 )
         if isinstance(draws, xr.Dataset):
@@ -234,7 +234,8 @@ class Thetas:
         for name, array, shape in zip(names, arrays, local.source.shapes, strict=True):
             if array.shape[2:] != shape:
                 raise ValueError(
-                    f"draws: '{name}' has the shape {array.shape[2:]}, and {shape} in the model."
+                    f"draws: '{name}' has the shape {array.shape[2:]}, but {shape} in the model. "
+                    "Pass draws of this model."
                 )
         dtypes = [v.dtype for v in local.source.vars]
         return cls([a.astype(d) for a, d in zip(arrays, dtypes, strict=True)], coords)
@@ -245,5 +246,5 @@ class Thetas:
         return len(self.coords["chain"]), len(self.coords["draw"])
 
     def at(self, draw: tuple[int, ...]) -> list[np.ndarray]:
-        """One value a variable."""
+        """Return one value per variable."""
         return [array[draw] for array in self.values]

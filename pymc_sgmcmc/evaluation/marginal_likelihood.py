@@ -1,10 +1,10 @@
-"""How well a model with latent variables local to the rows predicts rows: log p(x | theta).
+"""log p(x | theta) of rows under a model with latent variables local to the rows.
 
 Both estimators average weights w with E[w] = p(x | theta) (doubly stochastic paper, appendix B).
 Importance sampling draws z from a proposal, w = p(x, z | theta) / q(z | x). Annealed importance
-sampling (Neal 2001) takes z from a distribution that can be drawn from to its posterior through
-many in between, by transitions that leave each of them invariant. The logarithm of an unbiased
-estimate is too low on average: by half its squared standard error, when that is small.
+sampling (Neal 2001) takes z from a distribution that is easy to sample through many intermediate
+ones to its posterior, by transitions that leave each of them invariant. The logarithm of an
+unbiased estimate is too low on average, by half its squared standard error if that is small.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from pymc_sgmcmc.latents.joint import Joint, Latents
 from pymc_sgmcmc.noise import NoiseStream
 
 PARTICLES_PER_CALL = 2048
-"""Rows times weights a row in one compiled call: bounds its memory."""
+"""Rows times weights per row in one compiled call; bounds its memory."""
 
 type LogWeights = Callable[[Batch, NoiseStream], list[TensorVariable]]
 
@@ -56,28 +56,29 @@ def log_marginal_likelihood(
     Parameters
     ----------
     draws : DataTree, Dataset or dict
-        Posterior draws of the model's free variables but the latent ones, with dims chain and
-        draw; or one point, a value for each name. The cost is proportional to the number of
-        draws, and a few are enough: ``idata.isel(draw=slice(None, None, 100))``.
+        Posterior draws of the model's free variables except the latent ones, with dims chain and
+        draw; or one point, a value for each name. The cost is proportional to the number of draws,
+        and a few are enough: ``idata.isel(draw=slice(None, None, 100))``.
     latents : list of random variables or names, or Gibbs or NeuralImportance
-        The latent variables that are local to the rows. `Gibbs` (the default for a list) makes
-        the transitions of "ais". `NeuralImportance` with trained weights (see its `trained`) is
-        the proposal of "importance"; for a list the proposal is the latent variables' prior.
+        The latent variables that are local to the rows. `Gibbs` (the default for a list) makes the
+        transitions of "ais". `NeuralImportance` with trained weights (see its `trained`) is the
+        proposal of "importance"; for a list the proposal is the prior of the latent variables.
     data : dict, optional
-        New rows, any number: an array for each `pm.Data`, or observed variable written without
-        one, that has rows. Default: the model's own.
+        New rows, any number of them: an array for each `pm.Data` that has rows, or observed
+        variable without a `pm.Data`. Default: the model's own rows.
     method : {"ais", "importance"}, default "ais"
         Annealed importance sampling, or importance sampling.
     n_samples : int, optional
-        Independent weights a row and draw. Default: 16 for "ais", 10 000 for "importance".
+        Independent weights per row and draw. Default: 16 for "ais", 10 000 for "importance".
     n_temperatures : int, default 1000
         K, steps of the annealing: its variance falls as 1 / K.
     path : {"likelihood", "parameters"}, default "likelihood"
-        What lies between, for k = 0, ..., K: p(z | theta) p(x | z, theta)^(k/K), for any model; or
-        the paper's p(x, z | k theta / K), for models in which x does not depend on z at theta = 0,
-        such as a sigmoid belief network. There its sweeps are much the faster ones.
+        The intermediate distributions, for k = 0, ..., K: "likelihood" is p(z | theta) p(x | z,
+        theta)^(k/K), for any model; "parameters" is the paper's p(x, z | k theta / K), for models
+        in which x does not depend on z at theta = 0, such as a sigmoid belief network. For those
+        its sweeps are much faster.
     minibatch_dim : str, optional
-        The observation dim, where more than one can be meant.
+        The observation dim; needed only if several dims qualify.
     model : pymc.Model, optional
         Default: the model on the context stack.
     random_seed : int or numpy.random.Generator, optional
@@ -88,10 +89,10 @@ def log_marginal_likelihood(
     -------
     xarray.Dataset
         In nats. ``log_p`` (chain, draw, row): the estimates; ``mean_log_p`` (chain, draw): their
-        mean over the rows; ``log_predictive`` (row): the logarithm of the mean of p(x | theta)
-        over the draws; ``mean_log_predictive``: its mean over the rows. Each has its ``..._mcse``,
-        the standard error that comes from the sampled latent variables alone: not from the choice
-        of the rows, nor from that of the draws.
+        mean over the rows; ``log_predictive`` (row): the logarithm of the mean of p(x | theta) over
+        the draws; ``mean_log_predictive``: its mean over the rows. Each has a companion
+        ``..._mcse``, the standard error due to sampling the latent variables. It does not include
+        the error from the choice of rows or draws.
 
     Raises
     ------
@@ -138,21 +139,24 @@ def log_marginal_likelihood(
     elif isinstance(local.latents, Gibbs):
         log_weights = _annealed(local.latents, n_temperatures, path)
     else:
-        raise ValueError("method='ais' needs latents=Gibbs([...]) or a list of variables.")
+        raise ValueError(
+            "method='ais' needs latents=Gibbs([...]) or a list of variables, "
+            f"got {latents!r}. Pass one of these, or method='importance'."
+        )
     weigh = Compiled(local, log_weights, rows_per_call * samples_per_call, rng, compile_kwargs)
     weigh.put(data_values)
 
     log_p, mcse = np.empty((2, *thetas.shape, n_rows))
     for draw in np.ndindex(thetas.shape):
         for first in range(0, n_rows, rows_per_call):
-            # The last piece wraps around: the number of rows in a call is compiled in.
+            # The last piece wraps around, because the number of rows per call is compiled in.
             piece = np.arange(first, first + rows_per_call) % n_rows
             index = np.repeat(piece, samples_per_call)
             calls = [weigh(thetas.at(draw), index) for _ in range(n_calls)]
             if not all(valid for _, valid in calls):
                 raise ValueError(
-                    "path='parameters': at theta = 0 the data depends on the latent variables, or "
-                    "has no density. Use path='likelihood'."
+                    "path='parameters': at theta = 0 the data depend on the latent variables, or "
+                    "have no density. Use path='likelihood'."
                 )
             log_w = np.concatenate([w.reshape(rows_per_call, -1) for w, _ in calls], axis=1)
             log_w = log_w[: n_rows - first, :n_samples].astype(np.float64)
@@ -172,14 +176,13 @@ def _likelihood(joint: Joint) -> Joint:
 
 
 def _from_prior(joint: Joint, stream: NoiseStream) -> list[TensorVariable]:
-    """Draw the latent variables from their prior, which must be one that can be drawn from."""
+    """Draw the latent variables from their prior, or raise an error if that is impossible."""
     for v in joint.variables:
         op = v.batch_rv.owner.op
         if not isinstance(op, RandomVariable) or isinstance(op, CustomDistRV):
             raise ValueError(
-                f"The prior of the latent variable '{v.name}' cannot be drawn from inside a graph "
-                f"({op}): its log p(x | theta) needs method='importance' with a trained "
-                "NeuralImportance."
+                f"The prior of the latent variable '{v.name}' ({op}) cannot be sampled inside a "
+                "graph. Use method='importance' with a trained NeuralImportance."
             )
     return joint.draw_prior(stream)
 
@@ -211,7 +214,7 @@ def _annealed(latents: Gibbs, n_temperatures: int, path: str) -> LogWeights:
         ends = np.linspace(0, 1, n_temperatures + 1).astype(floatX)
 
         def density(batch, t):
-            """log f at a fraction t of the way, as a function of z."""
+            """log f at a fraction t of the path, as a function of z."""
             if path == "parameters":
                 return batch.joint([(t * v).astype(v.dtype) for v in batch.theta])
             joint = batch.joint()
@@ -238,7 +241,7 @@ def _annealed(latents: Gibbs, n_temperatures: int, path: str) -> LogWeights:
         log_z0 = pt.zeros((batch.n_rows,), dtype=floatX)
         valid = pt.constant(True)
         if path == "parameters":
-            # Z_0 is the probability of the data given any z: another z must give the same
+            # Z_0 is the probability of the data given any z, so another z must give the same
             log_z0, other = (
                 _likelihood(start).log_density(z) for z in (z, _from_prior(start, stream))
             )
@@ -257,7 +260,7 @@ def _annealed(latents: Gibbs, n_temperatures: int, path: str) -> LogWeights:
     return log_weights
 
 
-# ---- what comes out ------------------------------------------------------------------------
+# ---- results -------------------------------------------------------------------------------
 
 
 def log_mean(log_w: np.ndarray) -> np.ndarray:

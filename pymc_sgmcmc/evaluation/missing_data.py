@@ -1,4 +1,4 @@
-"""Missing data: what a model with local latent variables makes of the known part of a row."""
+"""Missing data: predict the rest of a row from its known part, with local latent variables."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -45,28 +45,29 @@ def complete(
 ) -> xr.Dataset:
     """Predict missing binary data from the rest of its row.
 
-    For each draw of theta the latent variables are sampled given the known elements alone (Gibbs);
-    each sweep then gives a completion of the row. Where missing elements depend on one another, as
-    in an autoregressive model, they are drawn one after the other: a row of P of them costs P
-    evaluations of the likelihood a sweep, and one if they are independent.
+    For each draw of theta the latent variables are sampled given only the known elements (Gibbs);
+    each sweep then gives a completion of the row. Missing elements that depend on one another, as
+    in an autoregressive model, are drawn one after the other: P of them in a row cost P evaluations
+    of the likelihood per sweep, compared with one if they are independent.
 
     Parameters
     ----------
     draws, latents, data, minibatch_dim, model, random_seed, compile_kwargs
-        As for `log_marginal_likelihood`. What ``data`` holds at the missing elements is ignored.
+        As for `log_marginal_likelihood`. The values of ``data`` at the missing elements are
+        ignored.
     missing : dict
-        For one array of ``data``, by name, where it is missing: True or False, of its shape or one
-        row's.
+        For one array of ``data``, by name: True where an element is missing, in the shape of the
+        array or of one row.
     n_completions : int, default 50
         Sweeps for each draw of theta after the burn-in.
     burn_in : int, default 50
-        Sweeps before.
+        Sweeps before those.
 
     Returns
     -------
     xarray.Dataset
-        ``probability``: of 1, averaged over completions and draws; known elements as they are.
-        ``completed``: the majority vote. Both are shaped like the data.
+        ``probability``: the probability of 1, averaged over completions and draws; known elements
+        keep their value. ``completed``: the majority vote. Both are shaped like the data.
 
     Raises
     ------
@@ -100,9 +101,11 @@ def complete(
     local = LocalModel.of(model, latents, minibatch_dim)
     gibbs = local.latents
     if not isinstance(gibbs, Gibbs):
-        raise ValueError("complete needs latents=Gibbs([...]) or a list of variables.")
+        raise ValueError(
+            f"complete needs latents=Gibbs([...]) or a list of variables, got {latents!r}."
+        )
     if len(missing) != 1:
-        raise ValueError(f"missing: give one array, not {len(missing)}.")
+        raise ValueError(f"missing= must have one array, got {len(missing)}: {list(missing)}.")
     [(name, mask)] = missing.items()
     elements = Elements(local, *_binary_data(local, name))
     thetas = Thetas.of(local, draws)
@@ -113,7 +116,8 @@ def complete(
         mask = np.broadcast_to(mask, known_data.shape)
     except ValueError:
         raise ValueError(
-            f"missing: '{name}' has the shape {mask.shape}, and the data {known_data.shape}."
+            f"missing: '{name}' has the shape {mask.shape}, but the data have the shape "
+            f"{known_data.shape}. Pass one flag per element of the data or of a row."
         ) from None
     rng = get_random_generator(random_seed)
     depends = dependence(elements, values, thetas.at((0, 0)), rng, compile_kwargs)
@@ -151,7 +155,7 @@ def complete(
 
 
 def _binary_data(local: LocalModel, name: str) -> tuple[int, str]:
-    """Position of an array in the source's data, and its observed variable."""
+    """Return the position of an array in the source's data, and its observed variable."""
     for at, (array, _) in enumerate(local.source.data):
         if array in local.axes and local.name_of(array) == name:
             rv = local.observed_with(array)
@@ -161,16 +165,16 @@ def _binary_data(local: LocalModel, name: str) -> tuple[int, str]:
                 )
             return at, rv.name
     known = ", ".join(f"'{local.name_of(array)}'" for array in local.axes)
-    raise ValueError(f"missing: the model has no rows called '{name}', but {known}.")
+    raise ValueError(f"missing: the model has no array of rows '{name}'. It has: {known}.")
 
 
 def _order(depends: np.ndarray, missing: np.ndarray, observed: str, name: str) -> np.ndarray:
-    """An order to draw missing elements in: a row of flags for each group drawn together."""
+    """Find an order to draw missing elements in: one row of flags per group drawn together."""
     among, on_others = depends[:, :-1], depends[:, -1]
     if np.any(missing & on_others) or np.any((missing @ among) & ~missing):
         raise ValueError(
-            f"'{observed}': something known depends on missing elements of '{name}' (an "
-            "autoregressive model?). Only elements on which nothing known depends, given the "
+            f"'{observed}': known elements depend on missing elements of '{name}' (an "
+            "autoregressive model?). Only elements on which no known element depends, given the "
             "latent variables, can be completed: in an autoregressive model the last ones."
         )
     ever = np.flatnonzero(missing.any(axis=0))
@@ -179,8 +183,8 @@ def _order(depends: np.ndarray, missing: np.ndarray, observed: str, name: str) -
         sorter.prepare()
     except CycleError:
         raise ValueError(
-            f"'{observed}': missing elements of '{name}' depend on each other both ways: there is "
-            "no order to draw them in."
+            f"'{observed}': missing elements of '{name}' depend on each other in both directions, "
+            "so there is no order in which to draw them. Mark fewer elements as missing."
         ) from None
     groups = []
     while sorter.is_active():

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pymc as pm
 import pytensor
+from pymc.blocking import PointType
 from pymc.logprob.utils import ParameterValueError
 from pytensor.tensor.variable import TensorVariable
 
@@ -14,7 +15,10 @@ from pymc_sgmcmc.gradients.refusals import explained
 from pymc_sgmcmc.gradients.row_axis import RowAxis
 
 MAX_ROWS = 20_000
-"""Rows looked at: with more, a random subset of this size stands for all (bounded cost)."""
+"""If there are more rows, the check uses a random subset of this size to bound its cost."""
+DISTANCES = (0.5, 0.5, 0.5, *(0.5 * 10.0**-k for k in range(1, 11)))
+"""How far from the start points lie at most, in the order in which they are tried: where data is
+large, only near ones have a finite likelihood."""
 
 
 def check_terms(
@@ -23,10 +27,11 @@ def check_terms(
     arrays: dict[Array, TensorVariable],
     index: TensorVariable,
     row_axis: RowAxis,
+    start: PointType,
 ) -> None:
-    """Refuse, by name, a term whose batches do not add up.
+    """Raise an error that names a term whose batches do not add up.
 
-    At a random point near the initial one, the rows are dealt into four disjoint batches; their
+    At a random point near the start, the rows are dealt into four disjoint batches; their
     log likelihoods must sum to that of all rows: the model's own where there are at most
     `MAX_ROWS`, else that of a random subset taken as one batch.
 
@@ -36,31 +41,33 @@ def check_terms(
         Naming the term.
     """
     rng = np.random.default_rng(20240)
-    n_rows = min(row_axis.length, MAX_ROWS)
-    subset = rng.choice(row_axis.length, size=n_rows, replace=False)
+    subset = rows_looked_at(row_axis.length)
+    n_rows = len(subset)
     pieces = np.array_split(subset, min(4, n_rows))
     data = [np.asarray(array_value(a), dtype=whole.dtype) for a, whole in arrays.items()]
     values = model.value_vars
-    with pytensor.config.change_flags(cxx=""):  # nothing is compiled: each graph runs a few times
-        start = model.initial_point()
+    # Nothing is compiled: each graph runs a few times.
+    with pytensor.config.change_flags(cxx=""), np.errstate(all="ignore"):
         for term in terms:
             try:
                 batch = total_of([*values, index, *arrays.values()], term.logp)
                 whole = total_of(values, term.full) if n_rows == row_axis.length else None
-                for _ in range(10):  # some points may have no finite likelihood
-                    point = [moved(start[v.name], rng) for v in values]
+                for distance in (*DISTANCES, 0.0):
+                    point = [moved(start[v.name], rng, distance) for v in values]
                     try:
                         of_batches = [float(batch(*point, piece, *data)) for piece in pieces]
                         of_all = float(whole(*point) if whole else batch(*point, subset, *data))
                     except ParameterValueError:
-                        continue
-                    if np.isfinite(of_all):
+                        of_all, of_batches = np.nan, []
+                    if np.isfinite([of_all, *of_batches]).all():
                         break
-                else:
-                    continue  # `check_start` will tell
             except (ValueError, IndexError, AssertionError, TypeError) as error:
                 reason = explained(model, term.variable, term.full, row_axis, row_axis.length)
                 raise reason or cannot_be_cut(term.name, row_axis, error) from error
+            if distance == 0.0:
+                if np.isfinite(of_all):
+                    raise cannot_be_checked(term.name)
+                continue  # `check_start` will tell, of the same rows
             try:
                 compare(term.name, of_batches, of_all, row_axis)
             except ValueError as error:
@@ -69,37 +76,52 @@ def check_terms(
 
 
 def cannot_be_cut(name: str, row_axis: RowAxis, error: Exception) -> ValueError:
-    """Say that a term has no value on a batch."""
+    """Return the error for a term that cannot be evaluated on a batch."""
     reason = str(error).strip().partition("\n")[0] or repr(error)
     return ValueError(
         f"The term '{name}' cannot be evaluated on a batch of rows along {row_axis} "
-        f"({reason}). An array with a row for each datum must carry the dim: give it dims= in "
-        "pm.Data, or leave batch_size=None."
+        f"({reason}). Every array of rows must have this dim: give it dims= in pm.Data, or leave "
+        "batch_size=None."
+    )
+
+
+def cannot_be_checked(name: str) -> ValueError:
+    """Say that a term has no finite value anywhere near the start."""
+    return ValueError(
+        f"The term '{name}' has no finite log likelihood at any point near the initial one, so it "
+        "cannot be checked that the likelihoods of batches add up. Start elsewhere (initval=, "
+        "initial_point=), standardise the data, or pass self_check=False."
     )
 
 
 def compare(name: str, of_batches: Sequence[float], of_all: float, row_axis: RowAxis) -> None:
-    """Refuse a term whose log likelihoods of batches do not sum to that of all their rows."""
+    """Raise an error unless the log likelihoods of a term's batches sum to that of all rows."""
     total = sum(of_batches)
     magnitude = sum(abs(x) for x in of_batches) + abs(of_all)
     tolerance = 1e-3 if pytensor.config.floatX == "float32" else 1e-7
     if not abs(total - of_all) <= tolerance * max(magnitude, 1.0):
         raise ValueError(
             f"The term '{name}' is not conditionally independent along {row_axis}: the log "
-            f"likelihoods of disjoint batches sum to {total:.6g}, that of all their rows is "
-            f"{of_all:.6g}. Leave batch_size=None, choose another minibatch_dim, or write the "
-            "term row by row (self_check=False turns this check off)."
+            f"likelihoods of disjoint batches sum to {total:.6g}, but that of all their rows is "
+            f"{of_all:.6g}. Leave batch_size=None, pass another minibatch_dim, or write the term "
+            "so that its rows are independent (self_check=False turns this check off)."
         )
 
 
 def total_of(inputs: Sequence[TensorVariable], term: TensorVariable):
-    """A function, in Python, of a term's sum."""
+    """Compile the sum of a term in Python mode."""
     return pytensor.function(inputs, term.sum(), mode=PYTHON, on_unused_input="ignore")
 
 
-def moved(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Away from the initial point, so that rows that were mixed up do not look alike."""
+def rows_looked_at(n_rows: int) -> np.ndarray:
+    """Numbers of all rows, or of a random `MAX_ROWS`, in random order: always the same."""
+    rng = np.random.default_rng(20240)
+    return rng.choice(n_rows, size=min(n_rows, MAX_ROWS), replace=False)
+
+
+def moved(value: np.ndarray, rng: np.random.Generator, distance: float) -> np.ndarray:
+    """Perturb a starting point, so that mixed-up rows give different values."""
     value = np.asarray(value)
     if not np.issubdtype(value.dtype, np.floating):
         return value
-    return (value + rng.uniform(-0.5, 0.5, size=value.shape)).astype(value.dtype)
+    return (value + rng.uniform(-distance, distance, size=value.shape)).astype(value.dtype)

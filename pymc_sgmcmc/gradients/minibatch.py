@@ -1,8 +1,8 @@
 """Minibatches of an unchanged model: which arrays hold rows, and each term for a batch of rows.
 
-The likelihood of a batch is not cut out of the full likelihood's graph (that graph has the number
-of rows baked in). Instead each observed variable is built anew from the batch's rows, resized by
-PyMC's own `change_dist_size`, and its log probability derived as PyMC derives any other.
+The likelihood of a batch is not derived from the graph of the full likelihood, which depends on the
+number of rows. Instead each observed variable is rebuilt from the batch's rows, resized by PyMC's
+own `change_dist_size`, and its log probability derived by PyMC as for any other variable.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -45,7 +45,7 @@ class Term:
     logp: TensorVariable
     """Elementwise, not scaled; depends on the value variables, ``rows`` and the data."""
     full: TensorVariable
-    """The same for all rows, as the model itself has it."""
+    """The same for all rows, from the model itself."""
     axis: int
     """Axis of the rows in both."""
     variable: Variable
@@ -53,21 +53,21 @@ class Term:
 
 
 class CutArray(NamedTuple):
-    """An array that is cut into batches."""
+    """An array that is sliced into batches."""
 
     whole: TensorVariable
-    """Stands for all its rows in the terms."""
+    """Placeholder for all its rows in the terms."""
     axis: int
     """Axis of the rows."""
 
 
 def _is_random(var: Variable) -> bool:
-    """Whether a variable is not made of constants alone."""
+    """Whether a variable depends on anything but constants."""
     return any(v.owner is None and not isinstance(v, Constant) for v in ancestors([var]))
 
 
 def finite_support(rv: Variable) -> np.ndarray | None:
-    """Return the values that a discrete variable can take, where they are few and known."""
+    """Return the values that a discrete variable can take, if they are few and known."""
     name = type(rv.owner.op).__name__
     parameters = rv.owner.inputs[2:]
     if name == "BernoulliRV":
@@ -86,16 +86,16 @@ def finite_support(rv: Variable) -> np.ndarray | None:
 
 
 class BatchModel(NamedTuple):
-    """The part of a model that is cut into batches."""
+    """The part of a model that is sliced into batches."""
 
     terms: list[Term]
-    """One for each latent variable, observed variable and potential along the rows."""
+    """One term per latent variable, observed variable and potential along the rows."""
     cuts: dict[Array, CutArray]
-    """Each array that is cut, with what stands for it in the terms."""
+    """Each sliced array, with its placeholder in the terms."""
     rest: list[Variable]
     """The observed variables and potentials that do not run along the rows."""
     latents: dict[Variable, Variable]
-    """Each latent variable, anew for a batch: a function of what `batched_terms` was given."""
+    """Each latent variable, rebuilt for a batch from the arguments of `batched_terms`."""
     observed: dict[str, TensorVariable]
     """Values of each observed variable along the rows, rows along the first axis."""
 
@@ -108,20 +108,20 @@ def batched_terms(
     global_values: dict[Variable, Variable] | None = None,
     dtypes: Mapping[str, np.dtype] | None = None,
 ) -> BatchModel:
-    """Build the terms of the model that are cut into batches.
+    """Build the terms of the model that are sliced into batches.
 
     Parameters
     ----------
     model : pymc.Model
     row_axis : RowAxis
     index : integer vector
-        Row numbers of the batch.
+        Row indices of the batch.
     latents : dict, optional
-        What stands for the batch's values of each latent variable, rows along the first axis.
+        Placeholders for the batch's values of each latent variable, rows along the first axis.
     global_values : dict, optional
-        What stands for the other free variables; default: the model's value variables.
+        Replacements of the other free variables; default: the model's value variables.
     dtypes : mapping, optional
-        Types in which the rows of some arrays come, by the arrays' names; default: their own.
+        Types of the rows of some arrays, by name; default: the arrays' own.
     """
     latents = latents or {}
     observed_values = {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
@@ -163,7 +163,7 @@ def batched_terms(
             reason = dependent_rows(model, var, full, row_axis, row_axis.length)
             raise reason or error from error
 
-    # Free variables are cut off first, so that data inside their priors stays whole.
+    # Free variables are replaced first, so that data inside their priors is not sliced.
     free = {rv: rv.type(rv.name) for rv in model.free_RVs if rv not in latents}
     if global_values is None:
         values = model.replace_rvs_by_values(list(free))
@@ -208,7 +208,7 @@ def batched_terms(
             logp = with_captured(pm.logp(batch_rv, value))
         except NotImplementedError as error:
             raise ValueError(
-                f"The variable '{rv.name}' cannot be cut into batches: {error} "
+                f"The variable '{rv.name}' cannot be sliced into batches: {error} "
                 "Leave batch_size=None, or write the model with pm.Minibatch."
             ) from error
         parts.append((rv, logp, row_axis.axes.get(rv, 0)))
@@ -252,7 +252,7 @@ def _of_size(rv: Variable, size: tuple) -> Variable:
     """Change the size of a random variable, as PyMC does."""
     out = change_dist_size(rv, size)
     if isinstance(out.owner.op, CustomSymbolicDistRV):
-        # PyMC gives it the parameters that the distribution was first made with, not these.
+        # PyMC gives it the parameters of the original distribution instead of these.
         own = rv.owner.op.dist_params(rv.owner)
         new_size, *_ = out.owner.inputs
         rngs = out.owner.inputs[1 + len(own) :]
@@ -277,13 +277,13 @@ def _row_axis_of_potential(model: pm.Model, potential: Variable, row_axis: RowAx
 def _runs_along(
     model: pm.Model, potential: Variable, row_axis: RowAxis, latents: Collection[Variable]
 ) -> bool:
-    """Whether a potential has an element for each row (else it counts as part of the prior)."""
+    """Whether a potential has one element per row (otherwise it counts as part of the prior)."""
     if potential.name in model.named_vars_to_dims:
         return row_axis.name in dims_of(model, potential)
     if not set(latents).isdisjoint(ancestors([potential])):
         raise ValueError(
-            f"The potential '{potential.name}' depends on a latent variable: say by dims= which "
-            f"of its axes runs along {row_axis}."
+            f"The potential '{potential.name}' depends on a latent variable: pass dims= to show "
+            f"which of its axes runs along {row_axis}."
         )
     if potential.ndim == 0 or all(
         sliced_axis(model, array, row_axis) is None for array in arrays_of(model, potential)

@@ -1,4 +1,4 @@
-"""Containers of a model that hold a few rows in place of streamed data."""
+"""Containers of a model that hold a few rows as placeholders for streamed data."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,32 +19,35 @@ def _containers(model: pm.Model, data: StreamedData) -> dict[str, SharedVariable
         if name not in known:
             names = ", ".join(f"'{n}'" for n in known) or "none"
             raise ValueError(
-                f"data= has rows for '{name}', which is no pm.Data container of the model (it has: "
-                f"{names}). Write pm.Data('{name}', data.head()['{name}'], dims=...)."
+                f"data= has rows for '{name}', which is no pm.Data container of the model (its "
+                f"containers are {names}). Add pm.Data('{name}', data.head()['{name}'], dims=...)."
             )
     return {name: known[name] for name in data.names}
 
 
 def fitted_to(model: pm.Model, data: StreamedData) -> StreamedData:
-    """Check data against the model's containers, and say how it travels to them.
+    """Check data against the model's containers and fit its types to them.
 
     Raises
     ------
     ValueError
-        Naming the container: unknown, or of another type or shape of a row.
+        Naming a container that is unknown or whose rows have another type or shape.
     """
     formats = {}
     for name, array in _containers(model, data).items():
         value = array_value(array)
         if value.ndim == 0:
-            raise ValueError(f"The container '{name}' in data= is a scalar: it has no rows.")
+            raise ValueError(
+                f"The container '{name}' in data= is a scalar and has no rows: leave it out of "
+                "data=."
+            )
         formats[name] = (value.dtype, value.shape[1:])
     return data.fitted(formats)
 
 
 @contextmanager
 def filled(model: pm.Model, data: StreamedData | None) -> Iterator[None]:
-    """Real rows in the placeholders for a while: all-zero ones would pass any check."""
+    """Temporarily put real rows into the placeholders: all-zero rows would pass any check."""
     if data is None:
         yield
         return
@@ -53,7 +56,7 @@ def filled(model: pm.Model, data: StreamedData | None) -> Iterator[None]:
     head = data.head(max(len(value) for value in before.values()))
     try:
         for name, array in containers.items():
-            rows = np.resize(head[name], before[name].shape)  # repeats where there are too few
+            rows = np.resize(head[name], before[name].shape)  # repeats rows if there are too few
             array.set_value(rows.astype(before[name].dtype), borrow=True)
         yield
     finally:
@@ -62,7 +65,7 @@ def filled(model: pm.Model, data: StreamedData | None) -> Iterator[None]:
 
 
 def check_covered(cuts: Mapping[Array, CutArray], data: StreamedData) -> None:
-    """Refuse a model some of whose rows are not streamed, or whose rows are not the first axis.
+    """Raise an error if some rows are not streamed, or are not along the first axis.
 
     Raises
     ------
@@ -74,17 +77,17 @@ def check_covered(cuts: Mapping[Array, CutArray], data: StreamedData) -> None:
             remedy = (
                 f"pass its source too: data={{'{array.name}': ...}}."
                 if isinstance(array, SharedVariable)
-                else "make it a pm.Data container and pass its source too (or, if it has not a "
-                "row for each datum, give dims= or use another number of placeholder rows)."
+                else "make it a pm.Data container and pass its source too (or, if it does not hold "
+                "rows, give dims= or use another number of placeholder rows)."
             )
             raise ValueError(
-                f"{array_name(array)} has a row for each datum like those in data= "
+                f"{array_name(array)} holds rows like the containers in data= "
                 f"({', '.join(data.names)}): {remedy}"
             )
         if cut.axis != 0:
             raise ValueError(
-                f"The container {array_name(array)} has its rows along axis {cut.axis}; streamed "
-                "data has them along the first. Transpose it in the model."
+                f"The container {array_name(array)} has its rows along axis {cut.axis}, but "
+                "streamed data has them along the first. Transpose it in the model."
             )
     covered = {array.name for array in cuts}
     for name in data.names:
@@ -96,11 +99,11 @@ def check_covered(cuts: Mapping[Array, CutArray], data: StreamedData) -> None:
 
 
 def refuse_whole(inputs_of_prior: Iterable[Variable], data: StreamedData) -> None:
-    """Refuse a prior or scalar potential that looks at all rows: it would see placeholders."""
+    """Raise an error for a prior or scalar potential that uses all rows of streamed data."""
     for variable in inputs_of_prior:
         if variable.name in data.names:
             raise ValueError(
                 f"The container '{variable.name}' is used as a whole by a prior or a scalar "
-                "potential, which would see the placeholder's rows only. Compute what it needs "
-                "beforehand, and pass that in a container of its own."
+                "potential, which would see only the rows of the placeholder. Compute what it "
+                "needs beforehand, and pass that in a separate container."
             )

@@ -1,4 +1,4 @@
-"""Why a model cannot be cut into batches of rows: one cause, by name, and its remedy."""
+"""Errors for models that cannot be sliced into batches: the variable, one cause, one remedy."""
 
 from collections.abc import Container
 
@@ -26,16 +26,16 @@ from pymc_sgmcmc.gradients.resize import resized
 
 
 def one_draw_spans(variable: Variable, rows: object) -> ValueError:
-    """Say that the rows of an observed variable are drawn together."""
+    """Return the error for an observed variable whose rows are drawn jointly."""
     return ValueError(
         f"The observed variable '{variable.name}' is not conditionally independent along {rows}: "
         "one draw of its distribution spans it (a multivariate normal, a Gaussian process or a "
-        "time series over the rows?). Leave batch_size=None, or give another minibatch_dim."
+        "time series over the rows?). Leave batch_size=None, or pass another minibatch_dim."
     )
 
 
 def element_for_each_row(variable: Variable, rows: object) -> ValueError:
-    """Say that a free variable is local to the rows."""
+    """Return the error for a free variable that is local to the rows."""
     return ValueError(
         f"The free variable '{variable.name}' has an element for each row of {rows}: it is local "
         "to the data and cannot be sampled with minibatches of rows. Integrate it out with "
@@ -44,7 +44,7 @@ def element_for_each_row(variable: Variable, rows: object) -> ValueError:
 
 
 def has_axis(model: pm.Model, variable: Variable, name: str | None, length: int) -> bool:
-    """Whether a variable has an axis with a name, or of a length where there is no name."""
+    """Whether a variable has an axis with this name, or of this length if there is no name."""
     dims = dims_of(model, variable)
     if name is not None:
         return name in dims
@@ -56,9 +56,9 @@ def has_axis(model: pm.Model, variable: Variable, name: str | None, length: int)
 
 
 def local_variable(model: pm.Model, of: Variable, length: int) -> Variable | None:
-    """Find a free variable whose elements meet the rows of a term one by one.
+    """Find a free variable whose elements are combined with the rows of a term one by one.
 
-    Not one of which the rows pick elements: so a group's effect may have any length.
+    Variables that rows index into do not count, so a group's effect may have any length.
     """
     free = set(model.free_RVs)
 
@@ -73,7 +73,7 @@ def local_variable(model: pm.Model, of: Variable, length: int) -> Variable | Non
 
 
 def combined_rows(model: pm.Model, full: TensorVariable, length: int) -> str | None:
-    """Say in words what combines several rows in a term of all of them, if that can be seen."""
+    """Describe what combines several rows in a term, if the graph shows it."""
     start = model.initial_point()
     shapes = {v: np.shape(start[v.name]) for v in model.value_vars}
     for v in ancestors([full]):
@@ -123,21 +123,21 @@ def _combines(node: Apply, length: int, values: Container[Variable]) -> str | No
 def dependent_rows(
     model: pm.Model, variable: Variable, full: TensorVariable, rows: object, length: int
 ) -> ValueError | None:
-    """Say what makes the rows of a term depend on each other, if that can be seen in its graph."""
+    """Return the error for a term with dependent rows, if its graph shows the cause."""
     what = combined_rows(model, full, length)
     if what is None:
         return None
     return ValueError(
         f"The term '{variable.name}' is not conditionally independent along {rows}: {what} "
-        "over the rows makes one depend on others. Compute it beforehand, outside the model, or "
-        "leave batch_size=None (self_check=False turns this check off)."
+        "over the rows makes them depend on each other. Compute it beforehand, outside the model, "
+        "or leave batch_size=None (self_check=False turns this check off)."
     )
 
 
 def explained(
     model: pm.Model, variable: Variable, full: TensorVariable, rows: object, length: int
 ) -> ValueError | None:
-    """Say why the batches of a term do not add up, if that can be seen in its graph."""
+    """Return the error for a term whose batches do not add up, if its graph shows the cause."""
     local = local_variable(model, variable, length)
     if local is not None:
         return element_for_each_row(local, rows)

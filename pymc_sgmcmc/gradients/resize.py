@@ -130,6 +130,8 @@ def resized(
         if any(a is not b for a, b in zip(inputs, node.inputs, strict=True)):
             for old, out in zip(node.outputs, _rebuilt(node, inputs, n_rows, size), strict=True):
                 out.name = old.name
+                for tag, value in vars(old.tag).items():  # that a matrix is triangular, say
+                    vars(out.tag).setdefault(tag, value)
                 new.setdefault(old, out)
     return [new.get(out, out) for out in outputs]
 

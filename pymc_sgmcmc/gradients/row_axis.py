@@ -1,4 +1,4 @@
-"""The dimension along which a model's data is cut into batches: found, or refused by name."""
+"""Find the dimension along which a model's data is sliced into batches."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -22,19 +22,19 @@ from pymc_sgmcmc.gradients.refusals import element_for_each_row, has_axis, one_d
 
 @dataclass(frozen=True)
 class RowAxis:
-    """The dimension along which the model's data is cut into batches."""
+    """The dimension along which the model's data is sliced into batches."""
 
     name: str | None
     length: int
     axes: dict[Variable, int]
-    """Axis of each observed variable that carries the dimension."""
+    """Axis of rows of each observed variable that has the dimension."""
 
     def __str__(self):
         return f"dim '{self.name}'" if self.name else f"the dim of length {self.length}"
 
 
 def batch_ndim(var: Variable) -> int:
-    """Leading axes along which the elements of a variable are separate draws."""
+    """Number of leading axes along which the elements of a variable are separate draws."""
     return var.ndim - getattr(var.owner.op, "ndim_supp", 0)
 
 
@@ -67,49 +67,50 @@ def _named_axes(model: pm.Model, rv: Variable) -> list[tuple[str | None, int]]:
 
 
 def _refuse_unsuitable(model: pm.Model) -> None:
-    """Refuse observed variables that are split in two by PyMC, or scaled already."""
+    """Raise an error for observed variables that PyMC has split in two or scaled already."""
     for rv in model.observed_RVs:
         name = rv.name.removesuffix("_observed")
         if f"{name}_unobserved" in model.named_vars:
             raise ValueError(
                 f"The observed variable '{name}' has masked (missing) values: its rows cannot be "
-                "cut into batches. Drop those rows, or impute them in a variable of their own."
+                "sliced into batches. Drop those rows, or impute the values beforehand."
             )
         if isinstance(rv.owner.op, MinibatchRandomVariable):
             raise ValueError(
-                f"The observed variable '{rv.name}' has total_size= and the step has batch_size=: "
-                "scale once. Remove total_size (and pm.Minibatch) from the model, or batch_size."
+                f"The observed variable '{rv.name}' has total_size= and the step has batch_size=, "
+                "so the likelihood would be scaled twice. Remove total_size (and pm.Minibatch) "
+                "from the model, or batch_size from the step."
             )
 
 
 def find_row_axis(
     model: pm.Model, minibatch_dim: str | None, latents: Collection[Variable] = ()
 ) -> RowAxis:
-    """Find the dimension that the observed variables' rows lie along.
+    """Find the dimension of the rows of the observed variables.
 
-    ``latents`` are the free variables that may have an element for each row.
+    ``latents`` are the free variables that may have one element per row.
 
     Raises
     ------
     ValueError
-        If no dimension or more than one can be meant, naming them and the remedy.
+        If no dimension or more than one qualifies, naming them and the remedy.
     """
     _refuse_unsuitable(model)
     axes = {rv: _named_axes(model, rv) for rv in model.observed_RVs if rv.ndim > 0}
-    if not axes:  # a likelihood written as potentials, if they say which dim is theirs
+    if not axes:  # a likelihood written as potentials with dims=
         named = [p for p in model.potentials if p.name in model.named_vars_to_dims]
         axes = {p: list(zip(dims_of(model, p), shape_of(p), strict=True)) for p in named}
     if not axes:
         raise ValueError(
             "No observation dim found: the model has no observed variable, and no potential with "
-            "dims=, with an axis to cut into batches. Leave batch_size=None to use the whole "
-            "model at each update."
+            "dims=, with an axis to slice into batches. Leave batch_size=None to use all the data "
+            "at each update."
         )
     if minibatch_dim is not None:
         if minibatch_dim not in model.dim_lengths:
             known = ", ".join(f"'{dim}'" for dim in model.dim_lengths) or "none"
             raise ValueError(
-                f"minibatch_dim='{minibatch_dim}' is not a dim of the model (dims: {known})."
+                f"minibatch_dim='{minibatch_dim}' is not a dim of the model. Its dims are: {known}."
             )
         [length] = evaluate(model.dim_lengths[minibatch_dim])
         key: tuple[str | None, int] = (minibatch_dim, int(length))
@@ -124,8 +125,8 @@ def find_row_axis(
     if not found:
         names = ", ".join(f"'{rv.name}'" for rv in axes)
         raise ValueError(
-            f"No observation dim found: none of the observed {names} has {row_axis}. Give another "
-            "minibatch_dim=, or dims= to the observed variable."
+            f"No observation dim found: none of the observed {names} has {row_axis}. Pass another "
+            "minibatch_dim=, or give dims= to the observed variable."
         )
     for rv, axis in row_axis.axes.items():
         if axis not in _separate_axes(rv):
@@ -156,10 +157,10 @@ def _only_candidate(
         lengths = {n for rv in latents for n in rv.type.shape[:1]}
         local = [c for c in candidates if c[0] in first - {None} or c[1] in lengths - {None}]
         candidates = local if len(local) == 1 else candidates
-    if len(candidates) > 1:  # prefer what all observed variables have
+    if len(candidates) > 1:  # prefer a dim that all observed variables have
         common = [c for c in candidates if all(c in labels for labels in axes.values())]
         candidates = common or candidates
-    if len(candidates) > 1:  # prefer what the data on the other side of the model has too
+    if len(candidates) > 1:  # prefer a dim that the predictors have too
         lengths = {
             n
             for rv in axes
@@ -173,7 +174,7 @@ def _only_candidate(
         return candidates[0]
     names = ", ".join(f"'{rv.name}'" for rv in axes)
     if not candidates:
-        for rv, labels in axes.items():  # the first axis is what most call the rows
+        for rv, labels in axes.items():  # most models have their rows along the first axis
             for axis, (name, length) in enumerate(labels):
                 rows = RowAxis(name, length, {})
                 if length > 1 and axis not in _separate_axes(rv):
@@ -182,11 +183,12 @@ def _only_candidate(
                     if length > 1 and has_axis(model, local, name, length):
                         raise element_for_each_row(local, rows)
         raise ValueError(
-            f"No observation dim found: the observed {names} have one row. Leave batch_size=None."
+            f"No observation dim found: the observed {names} have only one row. Leave "
+            "batch_size=None."
         )
     options = ", ".join(f"'{name}'" if name else f"(length {n})" for name, n in candidates)
     raise ValueError(
-        f"Several dims of the observed {names} could be cut into batches: {options}. Say which "
+        f"Several dims of the observed {names} could be sliced into batches: {options}. Choose one "
         "with minibatch_dim= (and give dims= to the observed variables and pm.Data)."
     )
 
@@ -196,7 +198,7 @@ def _dims_of_all(model: pm.Model, variables: Collection[Variable]) -> set[str]:
 
 
 def sliced_axis(model: pm.Model, array: Array, rows: RowAxis) -> int | None:
-    """Axis of an array that runs along the rows, or None if it has none."""
+    """Return an array's axis of rows, or None if it has none."""
     dims, shape = dims_of(model, array), array_value(array).shape
     if rows.name is not None and rows.name in dims:
         return dims.index(rows.name)
@@ -206,7 +208,7 @@ def sliced_axis(model: pm.Model, array: Array, rows: RowAxis) -> int | None:
     fitting = [a for a, n in enumerate(shape) if dims[a] in possible and n == rows.length]
     if len(fitting) > 1:
         raise ValueError(
-            f"{array_name(array)} has several axes of length {rows.length}: it is not clear "
+            f"{array_name(array)} has several axes of length {rows.length}: it is unclear "
             f"which of them runs along {rows}. Wrap it in pm.Data with dims= and pass "
             "minibatch_dim=."
         )
@@ -214,7 +216,7 @@ def sliced_axis(model: pm.Model, array: Array, rows: RowAxis) -> int | None:
 
 
 def local_shape(model: pm.Model, rv: Variable, row_axis: RowAxis) -> tuple[int, ...]:
-    """Shape of one row's value of a latent variable; refuse one that is not local to the rows."""
+    """Shape of one row's value of a latent variable, which must be local to the rows."""
     dims = dims_of(model, rv)
     lengths = [
         known if known is not None else int(evaluate(model.dim_lengths[dim])[0]) if dim else None

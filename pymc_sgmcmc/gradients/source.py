@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pymc.blocking import PointType
 from pymc.data import MinibatchOp
 from pymc.model.core import Model
 from pymc.pytensorf import rewrite_pregrad
@@ -44,52 +45,52 @@ from pymc_sgmcmc.noise import NoiseStream
 
 @dataclass(frozen=True)
 class Rows:
-    """One stream of row numbers: batches of ``batch_size`` of an array's rows."""
+    """One stream of row indices: batches of ``batch_size`` of an array's rows."""
 
     index: TensorVariable
-    """Row numbers of a batch, int64, shape (n,)."""
+    """Row indices of a batch, int64, shape (n,)."""
     scale: TensorVariable
     """N / n, a scalar of the model's float type."""
     batch_size: int
     cuts: tuple[tuple[Array, int], ...]
-    """The arrays that are cut, and the axis of each one's rows."""
+    """The sliced arrays, each with its axis of rows."""
     streamed: StreamedData | None = None
-    """Where the rows come from, if the model's arrays are placeholders."""
+    """Source of the rows, if the model's arrays are placeholders."""
     fixed_size: bool = False
-    """Whether the model holds for batches of this size alone."""
+    """Whether the model is valid only for batches of this size."""
     total_size: int | None = None
-    """N as the model has it, where that is a constant and was right when the step was made."""
+    """The model's total_size=, if it is a constant and was right when the step was made."""
 
     @property
     def n_rows(self) -> int:
-        """N, as the data is now."""
+        """N, the current number of rows."""
         if self.streamed is not None:
             return self.streamed.n_rows
         array, axis = self.cuts[0]
         return array_value(array).shape[axis]
 
     def check_lengths(self) -> None:
-        """Refuse arrays that no longer have the same number of rows."""
+        """Raise an error if the arrays no longer have the same number of rows."""
         if self.streamed is not None:
             return
         lengths = {array: array_value(array).shape[axis] for array, axis in self.cuts}
         if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{array_name(array)} has {n}" for array, n in lengths.items())
+            shown = ", ".join(f"{array_name(array)} has {n}" for array, n in lengths.items())
             raise ValueError(
-                f"The arrays whose rows belong together have different numbers of rows: {told}. "
+                f"The arrays whose rows belong together have different numbers of rows: {shown}. "
                 "Set all of them in one pm.set_data({...}); a plain array keeps its rows, so make "
                 "it pm.Data, or make a new model and step."
             )
         if self.total_size not in (None, self.n_rows):
             raise ValueError(
-                f"{array_name(self.cuts[0][0])} has {self.n_rows} rows now, and the model says "
+                f"{array_name(self.cuts[0][0])} has {self.n_rows} rows now, but the model has "
                 f"total_size={self.total_size}, by which the likelihood is scaled. Write "
                 "total_size=data.shape[0] for data that changes, or make a new model and step."
             )
 
 
 class Evaluation(NamedTuple):
-    """A batch's gradient of the log posterior at one theta; lists have one entry a variable."""
+    """A batch's gradient of the log posterior at one theta; lists have one entry per variable."""
 
     potential: TensorVariable
     """Estimate of -log posterior (up to the evidence), a scalar."""
@@ -98,7 +99,7 @@ class Evaluation(NamedTuple):
     n_data: TensorVariable
     mean_curvature: Callable[[Sequence[TensorVariable]], Tensors]
     state: State
-    """What the source carries to the next evaluation."""
+    """State of the source for the next evaluation."""
     diagnostics: Tensors
     """Scalars named by the source's `statistics`."""
 
@@ -117,8 +118,8 @@ class Evaluation(NamedTuple):
 class GradientSource:
     """A model's log prior and scaled log likelihood for a batch, with their gradients.
 
-    ``inputs`` are, in order: the value variables to sample, the row numbers of each stream, and
-    the constants of a run: each stream's N / n, the data, the other value variables.
+    ``inputs`` are, in order: the value variables to sample, the row indices of each stream, and the
+    constants of a run: each stream's N / n, the data, the other value variables.
     """
 
     vars: list[TensorVariable]
@@ -137,24 +138,24 @@ class GradientSource:
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """Names of what is carried from one evaluation to the next: none if it is exact."""
+        """Names of the state carried from one evaluation to the next; none by default."""
         return ()
 
     @property
     def statistics(self) -> tuple[str, ...]:
-        """Names of the scalars that an evaluation reports."""
+        """Names of the scalars that an evaluation returns as diagnostics."""
         return ()
 
     @property
     def determined(self) -> Tensors:
-        """What the inputs, as they are before sampling, determine of the log posterior."""
+        """The terms of the log posterior that can be evaluated before sampling."""
         parts = [self.log_prior, self.log_likelihood]
         return parts if self.streamed is None else parts[:1]  # the rows are still to come
 
     def tables(self, rows: Rows) -> list[TensorVariable]:
-        """Stand-ins of the data of which these row numbers pick rows; none if they do more.
+        """Data from which these row indices only pick rows; none if they are used otherwise.
 
-        A batch's rows may then take the data's place, and their own numbers that of the others.
+        A batch's rows can then replace the data, with row indices from 0 to n - 1.
         """
         data = {variable for _, variable in self.data}
         picked: dict[TensorVariable, None] = {}
@@ -172,12 +173,12 @@ class GradientSource:
         return [] if used_whole.intersection(picked) else list(picked)
 
     def init(self, rng: np.random.Generator) -> dict[str, list]:
-        """Initial arrays of what is carried, by `state_names`."""
+        """Initial arrays of the carried state, by `state_names`."""
         return {}
 
     @property
     def streamed(self) -> StreamedData | None:
-        """Data of which each compiled call gets only the rows that it needs."""
+        """Streamed data, of which each compiled call gets only the rows that it needs."""
         return next((rows.streamed for rows in self.rows), None)
 
     @property
@@ -188,7 +189,7 @@ class GradientSource:
 
     @property
     def inputs(self) -> list[TensorVariable]:
-        """Everything that the expressions depend on."""
+        """All inputs of the expressions."""
         return [*self.vars, *(r.index for r in self.rows), *self.constants]
 
     def at(
@@ -201,7 +202,7 @@ class GradientSource:
     ) -> Evaluation:
         """Evaluate the gradient at ``theta`` for a batch of ``rows``.
 
-        ``state`` is what the last evaluation left, ``stream`` gives random numbers.
+        ``state`` is from the last evaluation, ``stream`` gives random numbers.
         """
         replace = dict(zip(self.inputs, [*theta, *rows, *constants], strict=True))
         return self._evaluate(replace, state={}, diagnostics=[])
@@ -236,53 +237,53 @@ class GradientSource:
         return pt.grad(along, self.vars, disconnected_inputs="ignore")
 
     def check_data(self) -> None:
-        """Refuse data that holds NaN or whose shape is not what the expressions were made for."""
+        """Raise an error for data with NaN or with a shape that the expressions do not fit."""
         for rows in self.rows:
             rows.check_lengths()
         streamed = self.streamed.names if self.streamed else ()
         for array, variable in self.data:
             if array.name in streamed:
-                continue  # a placeholder; what is read is checked when it is
+                continue  # a placeholder; rows are checked when they are read
             refuse_nan(array)
             shape = array_value(array).shape
             if any(m not in (None, n) for m, n in zip(variable.type.shape, shape, strict=True)):
                 raise ValueError(
-                    f"The data {array_name(array)} has the shape {shape}, where the step was made "
+                    f"The data {array_name(array)} has the shape {shape}, but the step was made "
                     f"for {variable.type.shape} (None: any number of rows). Make a new step."
                 )
 
 
 def refuse_nan(array: Array) -> None:
-    """Refuse data that holds NaN, by name."""
+    """Raise an error that names data with NaN."""
     refuse_nan_in(f"The data {array_name(array)}", array_value(array))
 
 
 def refuse_nan_in(name: str, value: np.ndarray) -> None:
-    """Refuse an array that holds NaN."""
+    """Raise an error for an array with NaN."""
     if np.issubdtype(value.dtype, np.floating):
-        # pm.set_data masks what is NaN, and a masked sum would skip it
+        # pm.set_data masks NaN values, and a masked sum would skip them
         n_missing = int(np.isnan(np.ma.filled(value, np.nan)).sum())
         if n_missing:
-            raise ValueError(f"{name} holds {n_missing} NaN values: drop or impute them.")
+            raise ValueError(f"{name} has {n_missing} NaN values: drop or impute them.")
 
 
 def warn_of_cut_integers(array: Array) -> None:
-    """Warn where integers look as if `pm.Data` had cut off their highest bits."""
+    """Warn about integers that may have overflowed in `pm.Data`."""
     value = array_value(array)
     if value.dtype in ("int16", "int32") and value.size:
         largest = np.iinfo(value.dtype).max
         if max(value.max(), -int(value.min())) > 0.9 * largest:
             warnings.warn(
                 f"The data {array_name(array)} has the type {value.dtype} and values from "
-                f"{value.min()} to {value.max()}. pm.Data gives integers that type under floatX="
-                f"'{pytensor.config.floatX}', and cuts without a word those beyond +-{largest}. If "
-                "yours go further, use the array itself in the model instead of pm.Data.",
+                f"{value.min()} to {value.max()}. Under floatX='{pytensor.config.floatX}' pm.Data "
+                f"converts integers to that type, and those beyond +-{largest} overflow without an "
+                "error. If you have larger ones, use the array itself instead of pm.Data.",
                 stacklevel=4,
             )
 
 
 def check_batch_size(batch_size: int, n_rows: int) -> None:
-    """Refuse a batch size that is no whole number between 1 and the number of rows."""
+    """Raise an error unless a batch size is a whole number from 1 to the number of rows."""
     whole_number("batch_size", batch_size, 1, n_rows, most_is="the number of rows")
 
 
@@ -294,6 +295,7 @@ def gradient_source(
     minibatch_dim: str | None = None,
     self_check: bool = True,
     data: StreamedData | None = None,
+    start: PointType | None = None,
 ) -> GradientSource:
     """Derive the stochastic gradient of a model with respect to some of its value variables.
 
@@ -302,23 +304,25 @@ def gradient_source(
     model : pymc.Model
     vars : list of value variables
     batch_size : int, optional
-        Rows a batch; None for the whole data or for a model written with `pm.Minibatch`.
+        Rows per batch; None for all the data or for a model written with `pm.Minibatch`.
     minibatch_dim : str, optional
-        The dim to cut into batches, where more than one can be meant.
+        The dim along which to slice; needed only if several dims qualify.
     self_check : bool, default True
-        Compare the batches' likelihood with the model's own before use.
+        First compare the likelihood of batches with the model's own.
     data : StreamedData, optional
-        The rows, where the model's containers are placeholders for them.
+        The rows, if the model's containers are placeholders for them.
+    start : dict of arrays, optional
+        Point near which batches are compared; default: the model's initial point.
 
     Returns
     -------
     GradientSource
-        Its likelihood's gradient is scaled by N / n: unbiased for all the data.
+        The gradient of its likelihood is scaled by N / n, so it is unbiased.
 
     Raises
     ------
     ValueError
-        If the model cannot be cut into batches, naming the variable and the remedy; for
+        If the model cannot be sliced into batches, naming the variable and the remedy; for
         ``minibatch_dim`` or ``data`` without ``batch_size``, and `pm.Minibatch` with it.
 
     Examples
@@ -338,8 +342,8 @@ def gradient_source(
         raise ValueError(f"minibatch_dim='{minibatch_dim}' needs batch_size= too.")
     if batch_size is not None and minibatches:
         raise ValueError(
-            f"batch_size={batch_size!r} and pm.Minibatch in '{minibatches[0].name}': use one of "
-            "them (batch_size= leaves the model whole for predictions and is preferred)."
+            f"batch_size={batch_size!r} and pm.Minibatch in '{minibatches[0].name}': use only one "
+            "of them (prefer batch_size=, with which predictions use all the data)."
         )
     if data is not None and batch_size is None:
         raise ValueError("data= needs batch_size= too, and a model without pm.Minibatch.")
@@ -351,7 +355,7 @@ def gradient_source(
     elif batch_size is not None:
         data = None if data is None else fitted_to(model, data)
         with filled(model, data):
-            parts = _cut_into_batches(model, batch_size, minibatch_dim, self_check, data)
+            parts = _cut_into_batches(model, batch_size, minibatch_dim, self_check, data, start)
     else:
         parts = _whole(model)
     source = _differentiate(model, vars, *parts)
@@ -375,13 +379,13 @@ def _n_rows(terms: Sequence[Variable]) -> TensorVariable:
 
 
 def _whole(model: Model):
-    """Everything at each update: exact gradients."""
+    """All the data at each update: exact gradients."""
     likelihood = model.logp(vars=model.observed_RVs, sum=False) if model.observed_RVs else []
     prior = model.logp(vars=[*model.free_RVs, *model.potentials])
     return prior, sum_of(likelihood), _n_rows(likelihood), [], {}
 
 
-def _cut_into_batches(model, batch_size, minibatch_dim, self_check, data):
+def _cut_into_batches(model, batch_size, minibatch_dim, self_check, data, start):
     """Batches of an unchanged model."""
     row_axis = find_row_axis(model, minibatch_dim)
     check_batch_size(batch_size, data.n_rows if data else row_axis.length)
@@ -394,7 +398,8 @@ def _cut_into_batches(model, batch_size, minibatch_dim, self_check, data):
     for array in arrays:
         refuse_nan(array)
     if self_check:
-        check_terms(model, terms, arrays, index, row_axis)
+        start = model.initial_point() if start is None else start
+        check_terms(model, terms, arrays, index, row_axis, start)
     prior = model.logp(vars=[*model.free_RVs, *rest])
     scale = pt.scalar("N/n", dtype=pytensor.config.floatX)
     likelihood = scale * sum_of([term.logp for term in terms])
@@ -403,7 +408,7 @@ def _cut_into_batches(model, batch_size, minibatch_dim, self_check, data):
 
 
 def axes_of(cuts: Mapping[Array, CutArray]) -> tuple[tuple[Array, int], ...]:
-    """Arrays that are cut, and the axis of each one's rows."""
+    """Return the sliced arrays, each with its axis of rows."""
     return tuple((array, cut.axis) for array, cut in cuts.items())
 
 
@@ -413,32 +418,34 @@ def _minibatch_nodes(outputs: Sequence[Variable]) -> list[Apply]:
 
 
 def uses_minibatch(model: Model, rv: Variable) -> bool:
-    """Whether a variable or its value is cut by `pm.Minibatch`."""
+    """Whether a variable or its value uses `pm.Minibatch`."""
     return bool(_minibatch_nodes([rv, model.rvs_to_values.get(rv, rv)]))
 
 
 def _written_with_minibatch(model: Model):
-    """Own the indices of the model's pm.Minibatch draws; its total_size scales the terms."""
+    """Replace the indices of the model's pm.Minibatch; its total_size scales the terms."""
     for rv in model.observed_RVs:
         scaled = isinstance(rv.owner.op, MinibatchRandomVariable)
         if not scaled and uses_minibatch(model, rv):
             raise ValueError(
-                f"The observed variable '{rv.name}' uses pm.Minibatch without total_size=: its "
-                "likelihood would count the batch alone. Pass total_size=<number of rows>."
+                f"The observed variable '{rv.name}' uses pm.Minibatch without total_size=, so its "
+                "likelihood would not be scaled to all the data. Pass total_size=<number of rows>."
             )
     terms = model.logp(vars=model.observed_RVs, sum=False)
     for rv, term in zip(model.observed_RVs, terms, strict=True):
         if len({node.inputs[-1] for node in _minibatch_nodes([term])}) > 1:
             raise ValueError(
-                f"The observed variable '{rv.name}' depends on separate pm.Minibatch calls, which "
-                "draw different rows each: what belongs together would not meet. Make one "
-                "pm.Minibatch(x, y, batch_size=...) of all its arrays."
+                f"The observed variable '{rv.name}' depends on separate pm.Minibatch calls, each "
+                "of which draws different rows, so rows that belong together are separated. Use "
+                "one pm.Minibatch(x, y, batch_size=...) for all its arrays."
             )
     likelihood = sum_of(terms)
     prior = model.logp(vars=[*model.free_RVs, *model.potentials])
     nodes = _minibatch_nodes([likelihood, prior])
-    drawn: dict[Variable, dict[Variable, None]] = {}  # together, by the generator they share
-    for node in nodes:  # of which PyMC may have made clones
+    drawn: dict[
+        Variable, dict[Variable, None]
+    ] = {}  # arrays drawn together, by their common generator
+    for node in nodes:  # PyMC may have cloned them
         *tensors, rng = node.inputs
         drawn.setdefault(rng, {}).update(dict.fromkeys(tensors))
     total_sizes = _total_sizes(model, drawn)
@@ -451,11 +458,11 @@ def _written_with_minibatch(model: Model):
     for node in nodes:
         *tensors, rng = node.inputs
         for tensor, part in zip(tensors, node.outputs[:-1], strict=True):
-            if isinstance(tensor, Constant):  # data as an input is not copied into the graph
+            if isinstance(tensor, Constant):  # as an input, data is not copied into the graph
                 shape = (None, *tensor.type.shape[1:])  # of some rows, where they are fetched
                 arrays.setdefault(tensor, TensorType(tensor.dtype, shape)(tensor.name))
             batch[part] = arrays.get(tensor, tensor)[streams[rng].index]
-    # the static number of rows goes, so that pm.set_data may change it
+    # without a static number of rows, so that pm.set_data may change it
     prior, likelihood = clone_replace([prior, likelihood], batch, rebuild_strict=False)
     rows = list(streams.values())
     return prior, likelihood, rows[0].scale * rows[0].batch_size, rows, arrays
@@ -464,7 +471,7 @@ def _written_with_minibatch(model: Model):
 def _total_sizes(
     model: Model, drawn: Mapping[Variable, Iterable[Variable]]
 ) -> dict[Variable, set[int]]:
-    """Constant total_size= of the terms of each generator; refuse terms that mix generators."""
+    """Find constant total_size= by generator; raise an error for terms that mix generators."""
     found: dict[Variable, set[int]] = {}
     for var in [*model.observed_RVs, *model.potentials]:
         logp = model.logp(vars=[var], sum=False)
@@ -474,7 +481,7 @@ def _total_sizes(
             kind = "observed variable" if var in model.observed_RVs else "potential"
             raise ValueError(
                 f"The {kind} '{var.name}' mixes rows of {len(rngs)} pm.Minibatch calls, of "
-                f"{' and of '.join(calls)}. Each call draws rows of its own, so they do not belong "
+                f"{' and of '.join(calls)}. Each call draws different rows, so they do not belong "
                 "together. Draw them in one call: X_mb, y_mb = pm.Minibatch(X, y, batch_size=...)."
             )
         if rngs and isinstance(var.owner.op, MinibatchRandomVariable):
@@ -495,11 +502,11 @@ def _stream(
     rng: Variable,
     total_sizes: Collection[int],
 ) -> Rows:
-    """Row numbers of the pm.Minibatch call that draws ``tensors`` together."""
+    """Row indices of the pm.Minibatch call that draws ``tensors`` together."""
     if not isinstance(tensors[0], SharedVariable | Constant):
         raise ValueError(
-            f"pm.Minibatch of the expression {tensors[0]}: pass it a plain array or pm.Data, and "
-            "compute with the batch."
+            f"pm.Minibatch of the expression {tensors[0]}: pass a plain array or pm.Data to "
+            "pm.Minibatch, and compute the expression from the batch."
         )
     n_rows = array_value(tensors[0]).shape[0]
     batch_size = next(n.outputs[0].type.shape[0] for n in nodes if n.inputs[-1] is rng)
@@ -514,12 +521,12 @@ def _stream(
 def explicit_data(
     expressions: Sequence[TensorVariable], arrays: dict[Array, TensorVariable]
 ) -> tuple[list[TensorVariable], dict[Array, TensorVariable]]:
-    """Make the data explicit inputs of expressions; ``arrays`` are so already."""
+    """Make the data explicit inputs of expressions; ``arrays`` are explicit already."""
     for var in ancestors(expressions):
         if isinstance(var, SharedVariable) and isinstance(var.type, RandomType):
             raise ValueError(
-                "The model's log probability contains a random draw without a value; "
-                "only pm.Minibatch draws are supported there."
+                "The model's log probability contains a random draw without a value. Only draws of "
+                "pm.Minibatch are supported there: make the draw a variable of the model."
             )
     data = dict(arrays)
     for var in ancestors(expressions):
@@ -552,7 +559,7 @@ def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays)
 
 
 def gradient_of(log_p: TensorVariable, var: TensorVariable) -> TensorVariable:
-    """Differentiate, or refuse by name."""
+    """Differentiate, or raise an error that names the variable."""
     try:
         return pt.grad(log_p, var, disconnected_inputs="ignore")
     except (NullTypeGradError, NotImplementedError, DisconnectedInputError) as error:

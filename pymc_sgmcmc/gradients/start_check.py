@@ -1,4 +1,4 @@
-"""The start's check: are the log prior and the log likelihood finite there?"""
+"""Check that the log prior and the log likelihood are finite at the starting point."""
 
 from typing import Any
 
@@ -10,21 +10,21 @@ from pymc.logprob.utils import ParameterValueError
 from pymc.model import Model
 
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
-from pymc_sgmcmc.gradients.batch_check import MAX_ROWS
+from pymc_sgmcmc.gradients.batch_check import rows_looked_at
 from pymc_sgmcmc.gradients.source import GradientSource
 
 IN_PYTHON: dict[str, Any] = {"mode": PYTHON, "on_unused_input": "ignore"}
 
 
 class BadStart(SamplingError):
-    """A chain has no posterior density where it is to begin."""
+    """A chain's starting point has no posterior density."""
 
 
 def check_start(model: Model, source: GradientSource, point: PointType) -> None:
-    """Refuse a point without a finite density, in Python: before anything is compiled.
+    """Raise an error for a point without a finite density, in Python, before compiling.
 
-    Looks at all rows, or at a random `MAX_ROWS` of them where there are more (bounded cost); of a
-    model written with `pm.Minibatch` at one batch, of streamed data at none.
+    It uses the `rows_looked_at`: all rows, or a random part if there are many (to bound the cost);
+    for a model written with `pm.Minibatch` one batch, for streamed data none.
 
     Raises
     ------
@@ -50,24 +50,22 @@ def check_start(model: Model, source: GradientSource, point: PointType) -> None:
         shown = {v.name: value for v, value in zip(source.vars, own, strict=True)}
         raise BadStart(
             f"At the initial point the log probability of {culprits} is not finite: {shown}. Give "
-            "the variables an initval=, pass another initial_point=, or look for data that the "
-            "model holds to be impossible."
+            "the variables an initval=, pass another initial_point=, or look for data that are "
+            "impossible under the model."
         )
 
 
 def _rows_of_one_batch(source: GradientSource) -> list[np.ndarray]:
-    """As many as the expressions can take, up to `MAX_ROWS`."""
+    """As many as the expressions can take."""
     rng = np.random.default_rng(20241)
     return [
-        np.arange(r.n_rows)
-        if r.n_rows <= MAX_ROWS and not r.fixed_size
-        else rng.integers(r.n_rows, size=r.batch_size if r.fixed_size else MAX_ROWS)
+        rng.integers(r.n_rows, size=r.batch_size) if r.fixed_size else rows_looked_at(r.n_rows)
         for r in source.rows
     ]
 
 
 def _without_density(model: Model, point: PointType) -> str:
-    """Name the variables without a finite log probability, and the first rows that have none."""
+    """Name the variables without a finite log probability, and their first rows without one."""
     names = []
     inputs = [np.asarray(point[v.name], dtype=v.dtype) for v in model.value_vars]
     for variable in (*model.free_RVs, *model.potentials, *model.observed_RVs):

@@ -1,1 +1,1 @@
-"""Latent variables local to the rows: drawn or weighed, and integrated out of the gradient."""
+"""Latent variables local to the rows, integrated out of the gradient by Monte Carlo."""

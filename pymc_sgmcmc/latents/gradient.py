@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pymc.blocking import PointType
 from pymc.model.core import Model
 from pymc.pytensorf import rewrite_pregrad
 from pymc.vartypes import discrete_types
@@ -51,7 +52,7 @@ class LatentGradientSource(GradientSource):
     latents: Latents = field(kw_only=True)
     joint: Joint = field(kw_only=True)
     weights: TensorVariable = field(kw_only=True)
-    """Of each draw and row, shape (samples * n,)."""
+    """Weights of each draw and row, shape (samples * n,)."""
 
     is_costly = True
 
@@ -68,7 +69,7 @@ class LatentGradientSource(GradientSource):
         return [self.log_prior]
 
     def tables(self, rows):
-        """None: drawing latent variables takes so long that fetching rows does not count."""
+        """None: drawing latent variables takes so long that fetching rows hardly matters."""
         return []
 
     def init(self, rng):
@@ -95,8 +96,8 @@ class LatentGradientSource(GradientSource):
         copies, n_rows = self.latents.n_samples, self.joint.n_rows
         if copies < 2:
             raise ValueError(
-                f"n_samples={copies} in {self.latents!r}: gamma=True needs the spread of at least "
-                "2 draws."
+                f"n_samples={copies} in {self.latents!r}: gamma=True needs the variance of the "
+                "draws. Pass n_samples=2 or more."
             )
         of_rows = self.joint.of_rows
         # directional derivative of each row's term: the gradient with respect to its weight u
@@ -124,6 +125,7 @@ def latent_gradient_source(
     minibatch_dim: str | None = None,
     self_check: bool = True,
     data: StreamedData | None = None,
+    start: PointType | None = None,
 ) -> LatentGradientSource:
     """Derive the stochastic gradient of a model with its local latent variables integrated out.
 
@@ -135,21 +137,22 @@ def latent_gradient_source(
     vars : list of value variables
         Of ``global_model``.
     latents : Latents
-    batch_size, minibatch_dim, self_check, data
+    batch_size, minibatch_dim, self_check, data, start
         As for `gradient_source`.
 
     Raises
     ------
     ValueError
-        If a latent variable is not local to the rows, or the model cannot be cut into batches,
+        If a latent variable is not local to the rows, or the model cannot be sliced into batches,
         naming the variable and the remedy.
     """
     latent_rvs = find_latents(model, latents.vars)
     names = ", ".join(f"'{rv.name}'" for rv in latent_rvs)
     if any(uses_minibatch(model, var) for var in [*model.observed_RVs, *model.potentials]):
         raise ValueError(
-            f"latents= ({names}) and pm.Minibatch in the model: write the model with its whole "
-            "data, latent variables with the observation dim, and pass batch_size=."
+            f"latents= ({names}) cannot be used with pm.Minibatch in the model: write the model "
+            "with all the data, give the latent variables the observation dim, and pass "
+            "batch_size=."
         )
     if batch_size is None:
         raise ValueError(
@@ -161,7 +164,16 @@ def latent_gradient_source(
         row_axis = find_row_axis(model, minibatch_dim, latent_rvs)
         check_batch_size(batch_size, data.n_rows if data else row_axis.length)
         source = _cut_into_batches(
-            model, global_model, vars, latents, latent_rvs, batch_size, row_axis, self_check, data
+            model,
+            global_model,
+            vars,
+            latents,
+            latent_rvs,
+            batch_size,
+            row_axis,
+            self_check,
+            data,
+            global_model.initial_point() if start is None else start,
         )
     if data is not None:
         refuse_whole(explicit_graph_inputs([source.log_prior]), data)
@@ -169,7 +181,16 @@ def latent_gradient_source(
 
 
 def _cut_into_batches(
-    model, global_model, vars, latents, latent_rvs, batch_size, row_axis, self_check, streamed
+    model,
+    global_model,
+    vars,
+    latents,
+    latent_rvs,
+    batch_size,
+    row_axis,
+    self_check,
+    streamed,
+    start,
 ) -> LatentGradientSource:
     names = ", ".join(f"'{rv.name}'" for rv in latent_rvs)
     placeholders = {
@@ -186,8 +207,8 @@ def _cut_into_batches(
     for var in part.rest:
         for rv in set(latent_rvs) & set(ancestors([var])):
             raise ValueError(
-                f"'{rv.name}' is not local to the rows: it enters '{var.name}', which has no axis "
-                f"along {row_axis}."
+                f"'{rv.name}' is not local to the rows, because '{var.name}' depends on it and has "
+                f"no axis along {row_axis}. Leave it out of latents=."
             )
     arrays = {array: cut.whole for array, cut in part.cuts.items()}
     for array in arrays:
@@ -205,8 +226,8 @@ def _cut_into_batches(
     for var in others:
         if var in ancestors(logps):
             raise ValueError(
-                f"'{var.name}' enters the terms whose latent variables ({names}) are integrated "
-                "out: only this step can sample it. Leave vars=None, or add it to vars."
+                f"'{var.name}' is in terms whose latent variables ({names}) are integrated out, so "
+                "only this step can sample it. Leave vars=None, or add it to vars."
             )
     floatX = pytensor.config.floatX
     terms = [
@@ -240,15 +261,15 @@ def _cut_into_batches(
     latents.check(joint)
     used_data = [(array, v) for array, v in data.items() if v in used]
     if self_check:
-        check_latent_terms(global_model, joint, used_data, row_axis)
+        check_latent_terms(global_model, joint, used_data, row_axis, start)
     scale = pt.scalar("N/n", dtype=floatX)
     weights = pt.vector("weights", dtype=floatX)
     likelihood = scale * pt.sum(weights * joint.of_rows)
     prior = rewrite_pregrad(prior.astype(floatX))
-    start = global_model.initial_point()
+    own_start = global_model.initial_point()
     source = LatentGradientSource(
         vars=vars,
-        shapes=[np.shape(start[v.name]) for v in vars],
+        shapes=[np.shape(own_start[v.name]) for v in vars],
         rows=[Rows(index, scale, int(batch_size), axes_of(part.cuts), streamed)],
         data=used_data,
         others=others,
@@ -266,7 +287,7 @@ def _cut_into_batches(
 
 
 def _simplified(logp: TensorVariable) -> TensorVariable:
-    """Cheap and stable to evaluate and differentiate; without the checks of parameters."""
+    """Simplify and stabilise a log probability, without the checks of parameters."""
     return rewrite_graph(
         logp, include=("canonicalize", "stabilize", "local_remove_check_parameter")
     )

@@ -34,20 +34,20 @@ from pymc_sgmcmc.pymc_internals import share_coords
 
 @dataclass(frozen=True)
 class LocalVariable:
-    """A latent variable: one value for each row."""
+    """A latent variable with one value per row."""
 
     name: str
     shape: tuple[int, ...]
-    """Of one row's value."""
+    """Shape of one row's value."""
     dtype: str
     value: TensorVariable
-    """Stands for the values of a batch's rows, shape (rows, *shape)."""
+    """Placeholder for the values of a batch's rows, shape (rows, *shape)."""
     batch_rv: Variable
     """The random variable for a batch's rows, a function of the parents' values."""
     transform: Transform | None
-    """To the unconstrained scale; of continuous variables."""
+    """Transform to the unconstrained scale, for continuous variables."""
     support: np.ndarray | None
-    """The values it can take, where they are few and known."""
+    """The values it can take, if they are few and known."""
 
     @property
     def is_discrete(self) -> bool:
@@ -63,7 +63,7 @@ class LocalTerm:
     logp: TensorVariable
     """Elementwise; the rows are along the first axis."""
     depends_on: frozenset[str]
-    """Names of the latent variables in it."""
+    """Names of the latent variables that it depends on."""
 
     @property
     def of_rows(self) -> TensorVariable:
@@ -75,11 +75,11 @@ class LatentDraws(NamedTuple):
     """Draws of the latent variables for a batch."""
 
     values: Tensors
-    """One entry a latent variable, shape (samples, rows, *shape)."""
+    """One entry per latent variable, shape (samples, rows, *shape)."""
     weights: TensorVariable | None
     """Shape (samples, rows), summing to 1 over the samples; None: 1 / samples each."""
     state: State
-    """What is carried to the next batch, by `Latents.state_names`."""
+    """The state for the next batch, named by `Latents.state_names`."""
     diagnostics: Tensors
     """Scalars, one for each of `Latents.statistics`."""
 
@@ -88,7 +88,8 @@ class LatentDraws(NamedTuple):
 class Joint:
     """log p(x, z | theta) for the rows of a batch, at one theta.
 
-    The expressions in its fields are made of placeholders; ``replace`` says what stands for them.
+    The expressions in its fields are in terms of placeholders; ``replace`` maps these to their
+    values.
     """
 
     variables: list[LocalVariable]
@@ -98,7 +99,7 @@ class Joint:
     parameters: dict[str, TensorVariable]
     """Values of the model's other free variables, on their own (constrained) scale."""
     rows: TensorVariable
-    """Row numbers of the batch."""
+    """Row indices of the batch."""
     n_rows: int
     """Rows in a batch."""
     replace: dict[Variable, Variable] = field(default_factory=dict, repr=False)
@@ -110,15 +111,15 @@ class Joint:
 
     @property
     def of_rows(self) -> TensorVariable:
-        """log p(x, z | theta) of each row, made of placeholders."""
+        """log p(x, z | theta) of each row, in terms of placeholders."""
         return pt.add(*(term.of_rows for term in self.terms), 0.0)
 
     def at(self, replace: dict[Variable, Variable]) -> "Joint":
-        """Put a theta and a batch in the place of placeholders."""
+        """Replace placeholders by a theta and a batch."""
         return dataclasses.replace(self, replace=self.replace | replace)
 
     def with_support(self, support: Mapping[str, Sequence[int]]) -> "Joint":
-        """Say which values discrete variables can take, by name."""
+        """Set the values that discrete variables can take, by name."""
         variables = [
             dataclasses.replace(v, support=np.asarray(support[v.name])) if v.name in support else v
             for v in self.variables
@@ -131,7 +132,7 @@ class Joint:
         values: Sequence[Variable] = (),
         copies: int = 1,
     ) -> list:
-        """Put theta, batch and values of the latent variables into expressions of placeholders.
+        """Replace the placeholders in expressions by theta, the batch and latent values.
 
         With ``copies`` the batch is repeated: ``values`` have copies * n_rows rows.
         """
@@ -146,8 +147,8 @@ class Joint:
     def log_density(self, values: Sequence[TensorVariable], copies: int = 1) -> TensorVariable:
         """log p(x, z | theta) of each row, shape (copies * n_rows,).
 
-        ``values`` has an entry of shape ``(copies * n_rows, *shape)`` for each latent variable, all
-        rows of the first copy first.
+        ``values`` has one entry per latent variable, of shape ``(copies * n_rows, *shape)``, with
+        all rows of the first copy first.
         """
         [density] = self.evaluate([self.of_rows], values, copies)
         return density
@@ -159,8 +160,8 @@ class Joint:
     def draw_prior(self, stream: NoiseStream) -> Tensors:
         """Draw the latent variables from their prior, each given those it depends on.
 
-        A variable whose distribution cannot be drawn from inside a graph (`pm.CustomDist`, say) is
-        drawn uniformly from its support, or on the unconstrained scale from N(0, 1).
+        A variable whose distribution cannot be sampled inside a graph (such as `pm.CustomDist`) is
+        drawn uniformly from its support, or from N(0, 1) on the unconstrained scale.
         """
         drawn: dict[Variable, Variable] = {}
         waiting = list(self.variables)
@@ -184,7 +185,7 @@ def _draw(
         size = pt.constant(shape[: len(shape) - node.op.ndim_supp], dtype="int64")
         parameters = node.op.dist_params(node)
         stream.rng, draw = node.op.make_node(stream.rng, size, *parameters).outputs
-        if isinstance(node.op, BernoulliRV):  # on JAX its draws are bools, whatever its type says
+        if isinstance(node.op, BernoulliRV):  # on JAX its draws are bools, whatever its dtype
             draw = pt.switch(draw, np.asarray(1, draw.dtype), np.asarray(0, draw.dtype))
     elif variable.support is not None:
         uniforms = stream.draw(pt.random.uniform, size=shape)
@@ -192,7 +193,7 @@ def _draw(
         draw = pt.constant(variable.support)[which]
     elif variable.is_discrete:
         raise ValueError(
-            f"The latent variable '{variable.name}' has a distribution that cannot be drawn from "
+            f"The latent variable '{variable.name}' has a distribution that cannot be sampled from "
             f"and no known support: pass support={{'{variable.name}': [...]}}."
         )
     else:
@@ -211,15 +212,15 @@ class Latents(ABC):
         The model's free variables that are local to the rows: their first axis is the
         observation dim.
     n_samples : int
-        Draws of them for each row and evaluation of the gradient.
+        Draws per row and evaluation of the gradient.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ()
-    """Names of what is carried from one batch to the next."""
+    """Names of the state that is carried from one batch to the next."""
     statistics: ClassVar[tuple[str, ...]] = ()
     """Names of the scalars that each evaluation reports."""
     support: Mapping[str, Sequence[int]] = {}
-    """Values of discrete variables, by name, that their distributions do not tell."""
+    """Values of discrete variables, by name, if their distributions do not show them."""
 
     def __init__(self, vars, n_samples: int):
         self.vars = list(vars) if isinstance(vars, list | tuple) else [vars]
@@ -237,12 +238,12 @@ class Latents(ABC):
         return f"{type(self).__name__}([{names}]{shown})"
 
     def check(self, joint: Joint) -> None:  # noqa: B027
-        """Refuse, by name, latent variables that cannot be drawn; called once for a model.
+        """Raise an error that names a latent variable which cannot be drawn; called once per model.
 
         Parameters
         ----------
         joint : Joint
-            At no theta or batch yet.
+            Without a theta or batch.
 
         Raises
         ------
@@ -251,14 +252,14 @@ class Latents(ABC):
         """
 
     def init(self, joint: Joint, rng: np.random.Generator) -> dict[str, list]:
-        """Initial arrays of what is carried from batch to batch.
+        """Return the initial arrays of the state that is carried from batch to batch.
 
         Parameters
         ----------
         joint : Joint
-            At no theta or batch yet.
+            Without a theta or batch.
         rng : numpy.random.Generator
-            The chain's own.
+            The chain's own generator.
 
         Returns
         -------
@@ -269,14 +270,14 @@ class Latents(ABC):
 
     @abstractmethod
     def draw(self, joint: Joint, state: State, stream: NoiseStream) -> LatentDraws:
-        """Draw for a batch.
+        """Draw the latent variables of a batch.
 
         Parameters
         ----------
         joint : Joint
             At the current theta and rows.
         state : dict of lists of variables
-            What is carried, by `state_names`.
+            The carried state, named by `state_names`.
         stream : NoiseStream
             The source of all random numbers.
 
@@ -288,7 +289,7 @@ class Latents(ABC):
 
 
 def find_latents(model: pm.Model, vars: Sequence) -> list[Variable]:
-    """Return the model's random variables that are meant by variables or names."""
+    """Return the model's random variables for variables or names."""
     if has_named_dims(model):
         raise ValueError(
             "latents= does not work with variables of pymc.dims yet: write this model with the "
@@ -303,22 +304,23 @@ def find_latents(model: pm.Model, vars: Sequence) -> list[Variable]:
             names = ", ".join(f"'{name}'" for name in by_name)
             shown = var if isinstance(var, str) else getattr(var, "name", None) or repr(var)
             raise ValueError(
-                f"latents: '{shown}' is not a free variable of the model. It has: {names}."
+                f"latents: '{shown}' is not a free variable of the model. Its free variables are: "
+                f"{names}."
             )
         if rv in found:
-            raise ValueError(f"latents: '{rv.name}' is named more than once: name it once.")
+            raise ValueError(f"latents: '{rv.name}' is listed more than once: list it once.")
         found.append(rv)
     if not found:
-        raise ValueError("latents: the list of variables is empty; leave latents=None.")
+        raise ValueError("latents: the list of variables is empty: leave latents= out.")
     return found
 
 
 def without_latents(model: pm.Model, vars: Sequence) -> pm.Model:
     """Make the model of the global parameters alone, for `pm.sample`.
 
-    It has the same random variables and data, but neither the latent variables nor whatever
-    depends on them (observed variables, potentials, deterministics): nothing in it has a value
-    for each row and latent variable. Its value variables are its own.
+    It has the same random variables and data, but neither the latent variables nor whatever depends
+    on them (observed variables, potentials, deterministics): nothing in it has a value for each row
+    and latent variable. It has value variables of its own.
 
     Parameters
     ----------
@@ -334,7 +336,7 @@ def without_latents(model: pm.Model, vars: Sequence) -> pm.Model:
     ------
     ValueError
         For a name that the model does not have, and for a free variable that depends on a latent
-        one without being named.
+        one and is not in ``vars``.
     """
     latents = set(find_latents(model, vars))
     for rv in model.free_RVs:
@@ -342,8 +344,8 @@ def without_latents(model: pm.Model, vars: Sequence) -> pm.Model:
         if rv not in latents and blamed:
             name = sorted(v.name for v in blamed)[0]
             raise ValueError(
-                f"The free variable '{rv.name}' depends on the latent variable '{name}': it is "
-                "local to the rows too. Name it in latents= as well."
+                f"The free variable '{rv.name}' depends on the latent variable '{name}', so it is "
+                "local to the rows too. Add it to latents=."
             )
 
     def is_global(var: Variable) -> bool:

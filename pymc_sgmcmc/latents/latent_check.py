@@ -6,17 +6,26 @@ from collections.abc import Sequence
 import numpy as np
 import pymc as pm
 import pytensor
+from pymc.blocking import PointType
+from pymc.logprob.utils import ParameterValueError
 from pytensor.tensor.random.type import random_generator_type
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.gradients.arrays import PYTHON, Array, array_value
-from pymc_sgmcmc.gradients.batch_check import cannot_be_cut, compare, moved, total_of
+from pymc_sgmcmc.gradients.batch_check import (
+    DISTANCES,
+    cannot_be_checked,
+    cannot_be_cut,
+    compare,
+    moved,
+    total_of,
+)
 from pymc_sgmcmc.gradients.row_axis import RowAxis
 from pymc_sgmcmc.latents.joint import Joint
 from pymc_sgmcmc.noise import NoiseStream
 
 MAX_ROWS_WITH_LATENTS = 200
-"""Rows looked at: with more, a random subset of this size stands for all (bounded cost)."""
+"""If there are more rows, the check uses a random subset of this size to bound its cost."""
 
 
 def check_latent_terms(
@@ -24,11 +33,12 @@ def check_latent_terms(
     joint: Joint,
     data: Sequence[tuple[Array, TensorVariable]],
     row_axis: RowAxis,
+    start: PointType,
 ) -> None:
-    """Refuse, by name, a term with latent variables whose batches do not add up.
+    """Raise an error that names a term with latent variables whose batches do not add up.
 
-    As `check_terms` of `gradients/batch_check.py`, for one draw from the prior of the latent
-    variables of each row; at most `MAX_ROWS_WITH_LATENTS` rows, taken as one batch, stand for all.
+    Like `check_terms` of `gradients/batch_check.py`, for one draw of the latent variables from
+    their prior, on at most `MAX_ROWS_WITH_LATENTS` rows taken as one batch.
 
     Raises
     ------
@@ -42,22 +52,27 @@ def check_latent_terms(
     arrays = [np.asarray(array_value(array), dtype=v.dtype) for array, v in data]
     inputs = [*model.value_vars, joint.rows, *(variable for _, variable in data)]
     placeholders = [v.value for v in joint.variables]
-    with pytensor.config.change_flags(cxx=""):
-        start = model.initial_point()
-        point = [moved(start[v.name], rng) for v in model.value_vars]
+    with pytensor.config.change_flags(cxx=""), np.errstate(all="ignore"):
         generator = random_generator_type()
         prior = dataclasses.replace(joint, n_rows=n_rows).draw_prior(NoiseStream(generator))
         draw = pytensor.function([generator, *inputs], prior, mode=PYTHON, on_unused_input="ignore")
-        z = draw(rng, *point, subset, *arrays)
         for term in joint.terms:
             batch = total_of([*placeholders, *inputs], term.logp)
-            try:
-                of_batches = [
-                    float(batch(*(v[piece] for v in z), *point, subset[piece], *arrays))
-                    for piece in pieces
-                ]
-                of_all = float(batch(*z, *point, subset, *arrays))
-            except (ValueError, IndexError, AssertionError, TypeError) as error:
-                raise cannot_be_cut(term.name, row_axis, error) from error
-            if np.isfinite(of_all):
-                compare(term.name, of_batches, of_all, row_axis)
+            for distance in DISTANCES:
+                point = [moved(start[v.name], rng, distance) for v in model.value_vars]
+                try:
+                    z = draw(rng, *point, subset, *arrays)
+                    of_batches = [
+                        float(batch(*(v[piece] for v in z), *point, subset[piece], *arrays))
+                        for piece in pieces
+                    ]
+                    of_all = float(batch(*z, *point, subset, *arrays))
+                except ParameterValueError:
+                    continue
+                except (ValueError, IndexError, AssertionError, TypeError) as error:
+                    raise cannot_be_cut(term.name, row_axis, error) from error
+                if np.isfinite([of_all, *of_batches]).all():
+                    compare(term.name, of_batches, of_all, row_axis)
+                    break
+            else:
+                raise cannot_be_checked(term.name)

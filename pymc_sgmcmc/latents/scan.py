@@ -1,4 +1,4 @@
-"""A scan that depends on nothing but its arguments."""
+"""A scan that depends only on its arguments."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,7 +13,7 @@ def strict_scan(
     non_sequences: Sequence[Variable],
     n_steps: int,
 ) -> list[Variable]:
-    """Run PyTensor's strict scan, where the same variable may stand for several non-sequences.
+    """Run PyTensor's strict scan, with the same variable allowed as several non-sequences.
 
     The function gets the sequences, the recurrent outputs and the non-sequences one by one.
     """

@@ -1,1 +1,1 @@
-"""A run of `sample`: engines that advance chains, where they start, what comes out."""
+"""A run of `sample`: starting points, engines that advance chains, and results."""

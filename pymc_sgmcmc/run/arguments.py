@@ -1,4 +1,4 @@
-"""What `sample` is called with, checked and settled before anything is compiled."""
+"""The arguments of `sample`, checked and completed before anything is compiled."""
 
 import logging
 from collections.abc import Sequence
@@ -20,17 +20,17 @@ from pymc.util import (
 
 from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.backends.cores import n_cores
-from pymc_sgmcmc.run.plain import from_plain, to_plain
+from pymc_sgmcmc.run.saved_state import from_plain, to_plain
 from pymc_sgmcmc.step import SGMCMCStep
 
 _log = logging.getLogger("pymc.sgmcmc")
 
 CHAINS = 4
-"""Chains by default: enough for R-hat, and the same on every machine."""
+"""Default number of chains: enough for R-hat, and the same on every machine."""
 
 
 def checked_numbers(draws: Any, tune: Any, chains: Any) -> tuple[int, int | None, int]:
-    """Return draws, tune and chains as numbers, refusing what cannot be."""
+    """Return draws, tune and chains as numbers, or raise an error."""
     return (
         whole_number("draws", draws, 1),
         None if tune is None else whole_number("tune", tune, 0),
@@ -39,20 +39,22 @@ def checked_numbers(draws: Any, tune: Any, chains: Any) -> tuple[int, int | None
 
 
 def checked_cores(cores: Any, blas_cores: Any) -> int:
-    """Return the number of processes, refusing what cannot be."""
+    """Return the number of processes, or raise an error."""
     if blas_cores is not None and blas_cores != "auto":
         whole_number("blas_cores", blas_cores, 1, remedy="or 'auto', or None for no limit.")
     return min(4, n_cores()) if cores is None else whole_number("cores", cores, 1)
 
 
 def check_names(model: Model, names: Any, argument: str) -> None:
-    """Refuse names that the model does not have."""
+    """Raise an error for names that the model does not have."""
     if names is None:
         return
     if isinstance(names, str):
         raise ValueError(f"{argument}={names!r} must be a list of names: [{names!r}].")
     if argument == "var_names" and len(names) == 0:
-        raise ValueError("var_names=[] would record nothing: name a variable, or leave it out.")
+        raise ValueError(
+            "var_names=[] would record nothing: name a variable, or leave var_names= out."
+        )
     variables = [*model.unobserved_RVs, *model.value_vars]
     known = {v.name for v in variables}
     for name in names:
@@ -67,12 +69,13 @@ def check_names(model: Model, names: Any, argument: str) -> None:
 def check_starts(
     model: Model, initvals: StartDict | Sequence[StartDict | None] | None, init: str, chains: int
 ) -> None:
-    """Refuse starts that are not the model's, or not one a chain."""
+    """Raise an error for starts that the model does not have, or not one per chain."""
     for one in [initvals] if isinstance(initvals, dict) else initvals or []:
         check_names(model, one, "initvals")
     if not isinstance(initvals, dict | None) and len(initvals) != chains:
         raise ValueError(
-            f"initvals has {len(initvals)} entries, one a chain, and there are {chains} chains."
+            f"initvals has {len(initvals)} entries, but there are {chains} chains: pass one dict "
+            "per chain, or a single dict."
         )
     if init not in ("jitter", "point"):
         raise ValueError(f"init={init!r} must be 'jitter' or 'point'.")
@@ -93,7 +96,7 @@ def seeded(random_seed: Any) -> tuple[Any, np.random.Generator]:
 
 
 def sampled_model(model: Model, step: Any) -> Model:
-    """Return the model that is sampled: that of a step that integrates out latent variables."""
+    """Return the sampled model: that of a step that integrates out latent variables, if any."""
     steps = step if isinstance(step, list | tuple) else [step]
     for one in steps:
         if isinstance(one, SGMCMCStep) and one.latents is not None:
@@ -107,7 +110,7 @@ def whole_step(model: Model, step: Any, start: PointType, compile_kwargs: Any) -
     """Return one step for all variables; PyMC chooses steps for those that have none."""
     if isinstance(step, type):
         raise ValueError(
-            f"step={step.__name__} is a class. Make a step of it: step={step.__name__}(...)"
+            f"step={step.__name__} is a class. Pass an instance: step={step.__name__}(...)"
         )
     provided, selected = assign_step_methods(model, step, methods=STEP_METHODS)
     step = instantiate_steppers(
@@ -122,12 +125,16 @@ def whole_step(model: Model, step: Any, start: PointType, compile_kwargs: Any) -
         step = CompoundStep(step)
     for variables in selected.values():
         names = ", ".join(f"'{v.name}'" for v in variables)
-        _log.info(f"PyMC chose the steps of {names}, which see all data at each draw.")
+        _log.info(f"PyMC chose steps for {names}; they use all the data at each draw.")
     for one in flatten_steps(step):
         if isinstance(one, PopulationArrayStepShared):
             raise ValueError(
-                f"{type(one).__name__} needs all chains at once. Use pm.sample, or another step."
+                f"{type(one).__name__} has to update all chains together, which sgm.sample cannot "
+                "do. Use pm.sample, or another step."
             )
         if isinstance(one, SGMCMCStep) and one.model is not model:
-            raise ValueError(f"{one!r} was made for another model.")
+            raise ValueError(
+                f"{one!r} was made for another model: make it in the context of the model that "
+                "you sample."
+            )
     return step

@@ -16,7 +16,9 @@ from typing import Any
 
 import cloudpickle
 
-from pymc_sgmcmc.run.chains import ChainRunner, Event, Resumed, Run, run_and_keep
+from pymc_sgmcmc.run.run import Event, Resumed, Run
+from pymc_sgmcmc.run.runner import run_and_keep
+from pymc_sgmcmc.run.sequential import ChainRunner
 
 SECONDS_TO_LISTEN = 0.1
 """How often to ask for news."""
@@ -39,11 +41,11 @@ def client_of(client: Any) -> Any:
             client = distributed.Client.current()
         except ValueError:
             raise ValueError(
-                "chain_method='dask' needs a client: make one, distributed.Client(address), before "
-                "or pass client=."
+                "chain_method='dask' needs a client: create distributed.Client(address) before, or "
+                "pass client=."
             ) from None
     if not client.scheduler_info()["workers"]:
-        raise ValueError(f"chain_method='dask': {client!r} has no workers. Start some first.")
+        raise ValueError(f"chain_method='dask': {client!r} has no workers. Start workers first.")
     return client
 
 

@@ -1,4 +1,4 @@
-"""What becomes of what an engine makes: kept, shown, logged, handed to the callback."""
+"""Handle the events of an engine: keep draws, show progress, log, and call the callback."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -7,9 +7,9 @@ import numpy as np
 from pymc.sampling.parallel import Draw
 from pymc.stats.convergence import log_warning_stats
 
-from pymc_sgmcmc.run.chains import Block, Event, Resumed, Run, Stopped
 from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.result import Memory
+from pymc_sgmcmc.run.run import Block, Event, Resumed, Run, Stopped
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -22,11 +22,12 @@ def collect(
     run: Run,
     stops: list[Stopped],
 ) -> None:
-    """Keep what the engine makes, show it, and hand it to the callback."""
+    """Keep the engine's draws, show progress, and pass each draw to the callback."""
     for event in events:
         if isinstance(event, Stopped):
             stops.append(event)
-            _log.error(event.message)
+            if event.message:
+                _log.error(event.message)
             progress.failed(event.chain)
             continue
         if isinstance(event, Resumed):
@@ -46,7 +47,7 @@ def _draws(block: Block, run: Run) -> Iterator[tuple[int, Draw]]:
     """A block's draws as PyMC's callbacks know them."""
     assert block.points is not None
     for k, chain in enumerate(block.chains):
-        for i, point in enumerate(block.points[k]):
+        for i, point in enumerate(block.points[k][: block.count(k)]):
             number = block.first + i
             stats = [{name: values[k, i] for name, values in s.items()} for s in block.stats]
             last = number + 1 == run.total

@@ -7,13 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytensor
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pymc_sgmcmc.loop import Loop
 from pymc_sgmcmc.pymc_internals import jitted
-from pymc_sgmcmc.run.pieces import Carry, Piece
+from pymc_sgmcmc.run.carry import Carry, Piece
 
 CHAINS = "chains"
 """Name of the mesh axis: the first of every array of a `Carry`."""
@@ -35,28 +34,23 @@ class DeviceChains:
         With a leading chain axis, on the host.
     rngs : list
         Each chain's generator.
-    n_diagnostics : int
-        How many scalars the loop reports.
     """
 
-    def __init__(
-        self, loop: Loop, constants: list, theta: list, state: list, rngs: list, n_diagnostics: int
-    ):
+    def __init__(self, loop: Loop, constants: list, theta: list, state: list, rngs: list):
         n_chains = len(rngs)
         devices = jax.devices()
         # Each device has as many chains as any other: XLA's arrays cannot be cut otherwise.
         count = max(k for k in range(1, len(devices) + 1) if n_chains % k == 0)
         self.devices = devices[:count]
-        mesh, self._advance = _compiled(jitted(loop.function), tuple(self.devices))
+        mesh, self._advance = _compiled(jitted(loop.function), loop.outcome, tuple(self.devices))
         if count > 1:
             constants = jax.device_put(constants, NamedSharding(mesh, P()))
         self._constants = constants
         self._rows_go = NamedSharding(mesh, P(None, CHAINS))
         rng = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *rngs)
-        none, zero = np.full(n_chains, -1, "int32"), np.zeros(n_chains, pytensor.config.floatX)
+        none = np.full(n_chains, -1, "int32")
         self.carry = jax.device_put(
-            Carry(theta, state, rng, none, none, [zero] * n_diagnostics),
-            NamedSharding(mesh, P(CHAINS)),
+            Carry(theta, state, rng, none, none), NamedSharding(mesh, P(CHAINS))
         )
 
     asynchronous = True
@@ -116,10 +110,10 @@ class DeviceChains:
 
 
 @lru_cache(maxsize=16)
-def _compiled(function: Callable, devices: tuple) -> tuple[Mesh, Callable]:
+def _compiled(function: Callable, outcome: Callable, devices: tuple) -> tuple[Mesh, Callable]:
     """Return the devices' mesh and `_advance` for it: the same for each run with a loop."""
     mesh = Mesh(np.array(devices), (CHAINS,))
-    advance = partial(_advance, function)
+    advance = partial(_advance, function, outcome)
     chains, pieces, everywhere = P(CHAINS), P(None, CHAINS), P()
     if len(devices) > 1:
         # Chains never communicate: XLA is told, and need not find out.
@@ -136,42 +130,37 @@ def _compiled(function: Callable, devices: tuple) -> tuple[Mesh, Callable]:
     )
 
 
-def _advance(function, carry, n, done, h, feed, constants):
+def _advance(function, outcome, carry, n, done, h, feed, constants):
     """``n`` pieces of all chains, in one compiled loop."""
-    n_theta, n_state = len(carry.theta), len(carry.state)
 
     def one_chain(carry, h, feed):
         rows, blocks = feed
         data = [blocks.get(place, constant) for place, constant in enumerate(constants)]
         begins = done == 0
         variable = jnp.where(begins, -1, carry.variable)
-        shown = [jnp.where(begins, jnp.nan, d) for d in carry.diagnostics]
-        out = list(function(h, *rows, *carry.theta, *carry.state, carry.rng, *data))
-        theta, state = out[:n_theta], out[n_theta : n_theta + n_state]
-        rng, potential, squared, norms, checksum, *diagnostics = out[n_theta + n_state :]
-        finite = jnp.isfinite(checksum)
+        out = outcome(function(h, *rows, *carry.theta, *carry.state, carry.rng, *data))
+        finite = jnp.isfinite(out.checksum)
         moved = finite & (variable < 0)
         fails = ~finite & (variable < 0)
-        culprit, at = _first_nonfinite(squared, theta)
+        culprit, at = _first_nonfinite(out.squared_gradient, out.theta)
 
         def keep(new, old):
             return [jnp.where(moved, a, b).astype(b.dtype) for a, b in zip(new, old, strict=True)]
 
         carry = Carry(
-            theta=keep(theta, carry.theta),
-            state=keep(state, carry.state),
-            rng=rng,
+            theta=keep(out.theta, carry.theta),
+            state=keep(out.state, carry.state),
+            rng=out.rng,
             variable=jnp.where(fails, culprit, variable),
             update=jnp.where(fails, done + at, carry.update),
-            diagnostics=keep(diagnostics, shown),
         )
         piece = Piece(
             theta=carry.theta,
-            potential=jnp.where(moved, potential, jnp.nan),
-            gradient_norms=norms,
+            potential=jnp.where(moved, out.potential, jnp.nan),
+            per_update=out.per_update,
             variable=carry.variable,
             update=carry.update,
-            diagnostics=carry.diagnostics,
+            diagnostics=out.diagnostics,
         )
         return carry, piece
 

@@ -1,4 +1,4 @@
-"""Where the chains of a run go: in turns, in processes, together, or to a cluster."""
+"""Choose how the chains of a run are advanced: in turns, in processes, together, on a cluster."""
 
 import logging
 from collections.abc import Generator
@@ -7,21 +7,22 @@ from typing import Any
 import numpy as np
 from pymc.step_methods.compound import flatten_steps
 
-from pymc_sgmcmc.run.chains import Event, Run, sequential
 from pymc_sgmcmc.run.cluster import client_of, on_cluster
 from pymc_sgmcmc.run.processes import context_for, parallel
+from pymc_sgmcmc.run.run import Event, Run
+from pymc_sgmcmc.run.sequential import sequential
 from pymc_sgmcmc.run.vectorized import check_step, vectorized
 from pymc_sgmcmc.step import SGMCMCStep
 
 _log = logging.getLogger("pymc.sgmcmc")
 
 MOST_ELEMENTS_ON_CPU = 200_000
-"""Of all chains: with more, one chain already keeps a CPU busy."""
+"""Elements of all chains above which one chain alone keeps a CPU busy."""
 METHODS = ("sequential", "parallel", "vectorized", "dask")
 
 
 def _default_method(run: Run, cores: int, uses_jax: bool) -> str:
-    """Choose what is fastest, compilation included; docs/scaling.md has the measurements."""
+    """Choose the fastest method, including compilation; docs/scaling.md has measurements."""
     if run.n_chains == 1:
         return "sequential"
     if not uses_jax:

@@ -22,7 +22,9 @@ from pymc.exceptions import SamplingError
 from threadpoolctl import threadpool_limits
 
 from pymc_sgmcmc.backends.interrupts import hear_interrupts
-from pymc_sgmcmc.run.chains import ChainRunner, Event, Resumed, Run, run_and_keep
+from pymc_sgmcmc.run.run import Event, Resumed, Run
+from pymc_sgmcmc.run.runner import run_and_keep
+from pymc_sgmcmc.run.sequential import ChainRunner
 
 SECONDS_TO_HEAR = 1.0 if os.name == "posix" else 10.0
 """What a worker is given to see between two draws that it is to end, before it is interrupted;
@@ -45,8 +47,8 @@ def context_for(mp_ctx: Any, uses_jax: bool) -> Any:
         mp_ctx = multiprocessing.get_context(mp_ctx)
     if uses_jax and mp_ctx.get_start_method() == "fork":
         raise ValueError(
-            "mp_ctx='fork' and a JAX step do not go together: JAX's threads do not survive a "
-            "fork, and the run would hang. Leave mp_ctx out, or pass 'forkserver' or 'spawn'."
+            "mp_ctx='fork' cannot be used with a JAX step: JAX's threads do not survive a fork, "
+            "and the run would hang. Leave mp_ctx out, or pass 'forkserver' or 'spawn'."
         )
     return mp_ctx
 
@@ -136,10 +138,10 @@ class _Pool:
             process = self.process_of[connection]
             process.join(SECONDS_TO_END)
             raise ChainError(
-                f"The process of chain {chain} ended by itself (exit code {process.exitcode}). "
-                "Was it killed, or out of memory? A script whose processes do not begin needs "
-                "its main part under `if __name__ == '__main__':`; chain_method='sequential' "
-                "does without processes."
+                f"The process of chain {chain} ended unexpectedly (exit code {process.exitcode}). "
+                "It may have been killed or run out of memory. If processes fail to start, put "
+                "the main part of the script under `if __name__ == '__main__':`, or pass "
+                "chain_method='sequential', which needs no processes."
             ) from None
         if isinstance(event, tuple):
             pickled, trace = event

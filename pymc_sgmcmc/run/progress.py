@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from pymc.progress_bar import MCMCProgressBarManager, default_progress_theme
 
-from pymc_sgmcmc.run.chains import Block, Resumed
+from pymc_sgmcmc.run.run import Block, Resumed
 
 MOST_BARS = 16
-"""Beyond as many chains they share one bar."""
+"""More chains than this share one bar."""
 
 
 class Progress(MCMCProgressBarManager):
@@ -27,7 +27,7 @@ class Progress(MCMCProgressBarManager):
         self._done = np.zeros(chains, dtype=int)
 
     def resumed(self, event: Resumed) -> None:
-        """Show how far chains had come before."""
+        """Show the draws that chains had made before."""
         self._done[event.chains.start : event.chains.stop] = event.n_draws
         for chain in event.chains if self._show_progress else ():
             self._backend.update(
@@ -41,14 +41,14 @@ class Progress(MCMCProgressBarManager):
 
     def block(self, block: Block) -> None:
         """Show a block's last draw."""
-        self._done[block.chains.start : block.chains.stop] = block.first + block.n_draws
-        if not self._show_progress:
-            return
         for k, chain in enumerate(block.chains):
-            self._show(chain, block.n_draws, block, k)
+            if n := block.count(k):
+                self._done[chain] = block.first + n
+                if self._show_progress:
+                    self._show(chain, n, block, k)
 
     def _show(self, chain: int, advance: int, block: Block, k: int) -> None:
-        last = [{name: values[k, -1] for name, values in s.items()} for s in block.stats]
+        last = [{name: values[k, advance - 1] for name, values in s.items()} for s in block.stats]
         failing, shown = self._extract_stats(last)
         if self.combined_progress:
             bar, count, total = 0, int(self._done.sum()), self.total_draws

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,19 +17,19 @@ from pymc.util import drop_warning_stat
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.gradients.arrays import array_value
-from pymc_sgmcmc.pymc_internals import choose_chains, report, statistics_of
-from pymc_sgmcmc.run.chains import Block, Run
+from pymc_sgmcmc.pymc_internals import report, statistics_of
+from pymc_sgmcmc.run.run import Block, Run
 
 _log = logging.getLogger("pymc.sgmcmc")
 
 MOST_DATA_BYTES = 50_000_000
-"""Data beyond this is not copied into the result unless asked for."""
+"""Larger data is not copied into the result unless asked for."""
 MOST_CHECKED = 4_000_000
-"""Numbers (elements x chains x draws) that convergence checks look at: about a second's work."""
+"""Numbers (elements x chains x draws) used by convergence checks: about a second's work."""
 
 
 class Memory:
-    """Keeps draws in PyMC's in-memory recorders, one a chain."""
+    """Keeps draws in PyMC's in-memory recorders, one per chain."""
 
     def __init__(self, run: Run):
         self.n_warmup = run.tune if run.wants_warmup else 0
@@ -60,14 +60,16 @@ class Memory:
         first = block.first - self.skipped
         if first < 0:
             return
-        end = first + block.n_draws
         for k, chain in enumerate(block.chains):
-            trace = self.traces[chain]
+            n, trace = block.count(k), self.traces[chain]
+            if n == 0:
+                continue
+            end = first + n
             for name, values in block.values.items():
-                trace.samples[name][first:end] = values[k]
+                trace.samples[name][first:end] = values[k, :n]
             for kept, new in zip(statistics_of(trace), block.stats, strict=True):
                 for name, values in new.items():
-                    kept[name][first:end] = values[k]
+                    kept[name][first:end] = values[k, :n]
             trace.draw_idx = end  # last, so that an interrupted write leaves no gap
 
 
@@ -79,6 +81,27 @@ class _DrawsOnly(DataTreeConverter):
 
     def constant_data_to_xarray(self):
         return None
+
+
+def longest_cut(lengths: Sequence[int]) -> tuple[list[int], int]:
+    """Choose chains and a common length, so that the most draws are kept.
+
+    The rule by which `pm.sample` cuts an interrupted run.
+
+    Parameters
+    ----------
+    lengths : sequence of int
+        Draws of each chain, not all 0.
+
+    Returns
+    -------
+    chains : list of int
+        Their numbers, in order.
+    length : int
+    """
+    longest = np.sort(lengths)[::-1]
+    length = int(longest[np.argmax(longest * np.arange(1, len(longest) + 1))])
+    return [c for c, n in enumerate(lengths) if n >= length], length
 
 
 def to_datatree(
@@ -111,20 +134,18 @@ def to_datatree(
         If no chain has a draw after tuning.
     """
     n_warmup = memory.n_warmup
-    try:
-        chosen, length = choose_chains(memory.traces, n_warmup)
-    except ValueError:
-        raise SamplingError("No chain got beyond tuning: there are no draws to return.") from None
-    # PyMC chooses the longest first; here they stay in order, under their own numbers.
-    chosen = sorted(chosen, key=lambda trace: trace.chain)
-    multitrace = MultiTrace(chosen)[:length]
+    lengths = [max(0, len(trace) - n_warmup) for trace in memory.traces]
+    if not any(lengths):
+        raise SamplingError("No chain got past tuning: there are no draws to return.")
+    numbers, length = longest_cut(lengths)
+    chosen = [memory.traces[c] for c in numbers]
+    multitrace = MultiTrace(chosen)[: n_warmup + length]
     if discard_warmup:
         multitrace = multitrace[n_warmup:]
-    report(multitrace, tune, int(length) - n_warmup, seconds)
+    report(multitrace, tune, length, seconds)
     converter = DataTreeConverter if include_data else _DrawsOnly
     kwargs = {"model": model, "save_warmup": not discard_warmup} | idata_kwargs
     tree = converter(trace=multitrace, **kwargs).to_inference_data()
-    numbers = [trace.chain for trace in chosen]
     for name in ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats"):
         if name in tree.children:
             group = tree[name].to_dataset().assign_coords(chain=numbers)
@@ -136,8 +157,8 @@ def to_datatree(
 def check_convergence(tree: DataTree, model: Model) -> None:
     """Log PyMC's convergence warnings, from at most `MOST_CHECKED` numbers.
 
-    R-hat and effective sample size take about a millisecond an element. In a large model they
-    are computed for elements evenly spaced over each variable.
+    R-hat and effective sample size take about a millisecond per element. In a large model they are
+    computed for elements evenly spaced over each variable.
     """
     free = {rv.name for rv in model.free_RVs}
     posterior = tree["posterior"].to_dataset()
@@ -159,8 +180,8 @@ def check_convergence(tree: DataTree, model: Model) -> None:
         )
         checked = sum(values[0, 0].size for values in posterior.values())
         _log.info(
-            f"Convergence is checked on {checked} of {sum(sizes.values())} elements: all would "
-            "take long."
+            f"Convergence is checked on only {checked} of {sum(sizes.values())} elements, to save "
+            "time."
         )
     groups = {"/posterior": posterior}
     if "sample_stats" in tree.children:
@@ -190,8 +211,8 @@ def affordable_data(model: Model) -> bool:
     n_bytes = data_bytes(model)
     if n_bytes > MOST_DATA_BYTES:
         _log.info(
-            f"The data, {n_bytes / 1e6:.0f} MB, is left out of the result: include_data=True "
-            "copies it in."
+            f"The data ({n_bytes / 1e6:.0f} MB) is left out of the result: pass include_data=True "
+            "to include it."
         )
     return n_bytes <= MOST_DATA_BYTES
 
@@ -205,7 +226,7 @@ def summary(run: Run, tree: DataTree) -> str:
         f"iterations took {tree['posterior'].attrs['sampling_time']:.0f} seconds."
     )
     if left_out:
-        text += f" Chains left out, for they are too short: {left_out}."
+        text += f" Chains left out because they are too short: {left_out}."
     return text
 
 
@@ -215,4 +236,4 @@ def salvage(error: Exception, result: Callable[[], DataTree]) -> None:
         error.idata = result()  # type: ignore[attr-defined]
     except Exception:  # there are none, or what broke the run breaks this too: the first counts
         return
-    error.add_note("The draws made until then are in this exception's attribute `idata`.")
+    error.add_note("The draws made so far are in this exception's attribute `idata`.")

@@ -15,7 +15,7 @@ from pymc_sgmcmc.backends.backend import Host
 from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.loop import Loop, first_nonfinite
 from pymc_sgmcmc.pymc_internals import jitted
-from pymc_sgmcmc.run.pieces import Carry, Piece
+from pymc_sgmcmc.run.carry import Carry, Piece
 
 
 class ThreadChains:
@@ -25,15 +25,13 @@ class ThreadChains:
     are cores.
     """
 
-    def __init__(
-        self, loop: Loop, constants: list, theta: list, state: list, rngs: list, n_diagnostics: int
-    ):
-        self._function = jitted(loop.function)
+    def __init__(self, loop: Loop, constants: list, theta: list, state: list, rngs: list):
+        self._function, self._outcome = jitted(loop.function), loop.outcome
         self._constants = constants
         self._rngs = rngs
         self._n_threads = min(len(rngs), n_cores())
-        none, shown = np.full(len(rngs), -1), [np.zeros(len(rngs))] * n_diagnostics
-        self.carry = Carry(theta, state, None, none, none, shown)
+        none = np.full(len(rngs), -1)
+        self.carry = Carry(theta, state, None, none, none)
 
     asynchronous = False
 
@@ -83,37 +81,35 @@ class ThreadChains:
     def _one_chain(self, c: int, n: int, done: int, h: np.ndarray, rows: list, blocks: dict):
         old = self.carry
         theta, state = [np.array(t[c]) for t in old.theta], [np.array(s[c]) for s in old.state]
-        shown = [d[c] for d in old.diagnostics]
         variable, update = int(old.variable[c]), int(old.update[c])
-        end = len(theta) + len(state)
         pieces, data = [], list(self._constants)
         for i in range(n):
             if done == 0:
-                variable, shown = -1, [np.nan] * len(shown)
+                variable = -1
             for place, block in blocks.items():
                 data[place] = block[i]
-            out = self._function(h[i], *(r[i] for r in rows), *theta, *state, self._rngs[c], *data)
-            _, potential, squared, norms, checksum, *diagnostics = out[end:]
-            finite = bool(np.isfinite(checksum))
+            out = self._outcome(
+                self._function(h[i], *(r[i] for r in rows), *theta, *state, self._rngs[c], *data)
+            )
+            finite = bool(np.isfinite(out.checksum))
             moved = finite and variable < 0
             if moved:
-                theta, state = list(out[: len(theta)]), list(out[len(theta) : end])
-                shown = [float(d) for d in diagnostics]
+                theta, state = out.theta, out.state
             elif variable < 0:
-                variable, at = first_nonfinite(squared, out[: len(theta)])
+                variable, at = first_nonfinite(out.squared_gradient, out.theta)
                 update = done + at
             pieces.append(
                 Piece(
                     theta,
-                    float(potential) if moved else np.nan,
-                    norms,
+                    float(out.potential),
+                    out.per_update,
                     variable,
                     update,
-                    shown,
+                    [float(d) for d in out.diagnostics],
                 )
             )
         state_of_rng = Host().generator_state(self._rngs[c])
-        carry = Carry(theta, state, state_of_rng, variable, update, shown)
+        carry = Carry(theta, state, state_of_rng, variable, update)
         return carry, Piece(*_stack(pieces, axis=0))
 
 

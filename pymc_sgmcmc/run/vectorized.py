@@ -6,7 +6,7 @@ each chain on numba (`threads.py`).
 """
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -14,14 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor
 from pymc.blocking import PointType
+from pymc.stats.convergence import SamplerWarning
 from pymc.util import random_generator_from_state
 from pytensor.link.basic import JITLinker
 
 from pymc_sgmcmc.chain import Chain, SGMCMCState
+from pymc_sgmcmc.gradients.start_check import BadStart
 from pymc_sgmcmc.pacing import FIRST_CALL
-from pymc_sgmcmc.run.chains import Block, Event, Run, run_and_keep
-from pymc_sgmcmc.run.feed import Feeder, bytes_per_update, most_updates
-from pymc_sgmcmc.run.plain import from_plain, to_plain
+from pymc_sgmcmc.run.chain_batches import Feeder, bytes_per_update, most_updates
+from pymc_sgmcmc.run.run import Block, Event, Run, Stopped, reason_to_stop
+from pymc_sgmcmc.run.runner import run_and_keep
+from pymc_sgmcmc.run.saved_state import from_plain, to_plain
 from pymc_sgmcmc.run.threads import ThreadChains
 from pymc_sgmcmc.step import SGMCMCStep
 
@@ -67,6 +70,8 @@ class Drawn:
     carry: Any
     batch_states: list[list[dict[str, Any]]]
     """Of each chain, after the last of these draws."""
+    failures: dict[int, SamplerWarning]
+    """What became non-finite, by chain, at the chain's first draw that is marked so."""
 
 
 class VectorizedChains:
@@ -113,7 +118,7 @@ class VectorizedChains:
         self._room = self._draws_a_call = self._updates_a_call = 1
         self._shapes_run: set[tuple[int, int]] = set()
         self._last_ready = 0.0
-        self._norms: list[np.ndarray] = []
+        self._per_update: list[list[np.ndarray]] = []
         self._helper: Executor
         self._threads: Executor
 
@@ -198,7 +203,6 @@ class VectorizedChains:
             [np.stack(values) for values in zip(*theta, strict=True)],
             [np.stack(values) for values in zip(*states, strict=True)],
             [chain.noise for chain in self.chains],
-            len(kernel.statistics),
         )
 
     # ---- how much at once ------------------------------------------------------------------
@@ -295,36 +299,41 @@ class VectorizedChains:
             since = max(dispatched, self._last_ready)
             self._pace(call, ready - since, exact=waited and not is_new)
         self._last_ready = ready
-        self._norms.append(np.asarray(small.gradient_norms[: call.n], dtype=float))
+        self._per_update.append([np.asarray(v[: call.n], dtype=float) for v in small.per_update])
         if self._after(call)[1] != 0:
             return None
-        norms = np.concatenate(self._norms, axis=2).mean(axis=2).T
-        self._norms = []
-
-        def chains_first(array):
-            return np.asarray(array[: call.n], dtype=float).T
-
-        shown = {
-            name: chains_first(d)
-            for name, d in zip(self.kernel.statistics, small.diagnostics, strict=True)
-        }
         nonfinite = small.variable[: call.n].T >= 0
+
+        def unless_nonfinite(values):
+            return np.where(nonfinite, np.nan, values.T)
+
+        kernel, calls = self.kernel, zip(*self._per_update, strict=True)
+        self._per_update = []
+        final = zip(kernel.algorithm.statistics, small.diagnostics, strict=True)
+        means = zip(kernel.averaged, calls, strict=True)
+        known = {name: _mean(np.concatenate(values, axis=2)) for name, values in means}
+        known |= {name: np.asarray(values[: call.n], dtype=float) for name, values in final}
+        known = {name: unless_nonfinite(values) for name, values in known.items()}
+        shown = {name: known[name] for name in kernel.statistics}
+        warnings, failures = self._warnings(call, small, shown, nonfinite)
         updates = (call.first + 1 + np.arange(call.n)) * self.kernel.thin
         like = np.ones_like(nonfinite, dtype=float)
         last_h = call.h[:, -1].astype(float).reshape(call.n, -1).T
         stats = {
             **{name: h * like for name, h in zip(self._step_size_names, last_h, strict=True)},
             **shown,
-            "potential": chains_first(small.potential),
-            "gradient_norm": np.where(nonfinite, np.nan, norms),
+            "potential": unless_nonfinite(np.asarray(small.potential[: call.n], dtype=float)),
+            "gradient_norm": known["gradient_norm"],
             "nonfinite": nonfinite,
             "n_updates": np.broadcast_to(updates, nonfinite.shape),
-            "warning": self._warnings(call, small, shown, nonfinite),
+            "warning": warnings,
         }
-        return Drawn(call.first, call.n, pieces.theta, stats, carry, batch_states)
+        return Drawn(call.first, call.n, pieces.theta, stats, carry, batch_states, failures)
 
-    def _warnings(self, call, small, shown, nonfinite) -> np.ndarray:
-        """The chains' own warnings, each at its chain and draw."""
+    def _warnings(
+        self, call, small, shown, nonfinite
+    ) -> tuple[np.ndarray, dict[int, SamplerWarning]]:
+        """The chains' own warnings, each at its chain and draw; all those of failures by chain."""
         thin, burnt_in = self.kernel.thin, self.chains[0].burnt_in
         warnings = np.full(nonfinite.shape, None, dtype=object)
         i = burnt_in // thin - 1 - call.first
@@ -343,10 +352,11 @@ class VectorizedChains:
             first, at = (call.first + i) * thin, int(small.update[i, c])
             h = self.kernel.step_sizes(first, thin)[at]
             failures[c] = self.chains[c].failure(int(small.variable[i, c]), first + at, h)
+        failed = {int(c): failures[c] for c in np.flatnonzero(failures)}
         _shorten(failures)
         for c in np.flatnonzero(failures):
             warnings[c, int(np.argmax(nonfinite[c]))] = failures[c]
-        return warnings
+        return warnings, failed
 
 
 class VectorizedRunner:
@@ -361,11 +371,41 @@ class VectorizedRunner:
             self._vectorized.most_draws_a_call = 1
         self._drawn: Drawn | None = None
         self._restored: dict[str, Any] = {}
+        self._stopped: dict[int, tuple[int, str]] = {}
+        """Draws that a chain has made, tuning included, and why it made no more."""
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[Block | Stopped]:
+        yield from self._stops(self._stopped)
         for drawn in self._vectorized.run():
             self._drawn = drawn
+            failed = [c for c in drawn.failures if c not in self._stopped]
+            for c in failed:
+                self._stopped[c] = self._end(drawn, c)
             yield self._block(drawn)
+            yield from self._stops(failed)
+            if len(self._stopped) == len(self.chains):
+                return
+
+    def _end(self, drawn: Drawn, chain: int) -> tuple[int, str]:
+        """After how many draws a chain ends, and what the user is told."""
+        n_draws = drawn.first + int(np.argmax(drawn.stats["nonfinite"][chain]))
+        if n_draws == 0:
+            try:
+                self._vectorized.chains[chain].check_start(self.run.starts[chain])
+            except BadStart as error:
+                return 0, f"Chain {chain} stopped at once. {error}"
+        failure = drawn.failures[chain].extra
+        return n_draws, reason_to_stop(self.run, chain, n_draws, failure)
+
+    def _stops(self, chains: Iterable[int]) -> Iterator[Stopped]:
+        """Events of chains that have stopped; where they are many, the first speaks for all."""
+        chains = list(chains)
+        for k, c in enumerate(chains):
+            message = self._stopped[c][1]
+            if len(chains) > MOST_WARNINGS:
+                others = f"{len(chains) - 1} other chains"
+                message = f"{message} ({others} stopped for such a reason too.)" if k == 0 else ""
+            yield Stopped(c, message)
 
     def state(self) -> dict[str, Any]:
         """Of each chain, what a runner of that chain alone would say."""
@@ -373,14 +413,16 @@ class VectorizedRunner:
             return self._restored
         points, states = self._vectorized.saved(self._drawn)
         return {
+            "stopped": [[c, n, message] for c, (n, message) in self._stopped.items()],
             "chains": [
                 {"point": point, "step": to_plain(state, "step")}
                 for point, state in zip(points, states, strict=True)
-            ]
+            ],
         }
 
     def restore(self, n_draws: int, state: dict[str, Any]) -> None:
         self._restored = state
+        self._stopped = {c: (n, message) for c, n, message in state["stopped"]}
         names = list(self.run.starts[0])
         like = self.run.step.sampling_state
         self._vectorized.restore(
@@ -407,7 +449,11 @@ class VectorizedRunner:
                     [{name: theta[name][c, i] for name in names} for i in range(drawn.n)]
                     for c in self.chains
                 ]
-        return Block(self.chains, drawn.first, drawn.n, values, [drawn.stats], points)
+        block = Block(self.chains, drawn.first, drawn.n, values, [drawn.stats], points)
+        if self._stopped:
+            ends = [self._stopped.get(c, (run.total,))[0] - drawn.first for c in self.chains]
+            block.end_early([min(max(end, 0), drawn.n) for end in ends])
+        return block
 
 
 def vectorized(run: Run) -> Generator[Event]:
@@ -427,7 +473,7 @@ def check_step(step: Any) -> None:
     if others:
         names = ", ".join(f"'{v.name}'" for v in others)
         raise ValueError(
-            f"chain_method='vectorized' needs one step for all variables, and {step!r} leaves out "
+            f"chain_method='vectorized' needs one step for all variables, but {step!r} leaves out "
             f"{names}. {remedy}."
         )
     if not isinstance(step.kernel.mode.linker, JITLinker):
@@ -435,6 +481,11 @@ def check_step(step: Any) -> None:
             "chain_method='vectorized' needs a step compiled for JAX or numba: pass "
             f"compile_kwargs={{'mode': 'JAX'}} to {type(step).__name__}. {remedy}."
         )
+
+
+def _mean(values: np.ndarray) -> np.ndarray:
+    """Mean over the last axis: one number after the other, for `sum` chooses by the shape."""
+    return np.cumsum(values, axis=-1)[..., -1] / values.shape[-1]
 
 
 def _power_of_two(number: float) -> int:
@@ -447,6 +498,6 @@ def _shorten(warnings: np.ndarray) -> None:
     told = np.flatnonzero(warnings)
     if len(told) > MOST_WARNINGS:
         first = warnings[told[0]]
-        message = f"{first.message} (So in {len(told)} of {len(warnings)} chains.)"
+        message = f"{first.message} (The same in {len(told)} of {len(warnings)} chains.)"
         warnings[told] = None
         warnings[told[0]] = replace(first, message=message)

@@ -1,1 +1,1 @@
-"""The samplers, one file a family, and what the momentum samplers are made of."""
+"""The samplers, one file per family, and the parts of the momentum samplers."""

@@ -35,21 +35,27 @@ class Member:
     """One group's algorithm."""
 
     name: str
-    """Prefix of the names of its statistics and state."""
+    """What the names of its statistics and state begin with."""
     algorithm: Algorithm
     positions: tuple[int, ...]
     """Indices of its variables among all of the step's."""
     n_elements: int
 
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Names of its statistics among those of all members."""
+        return tuple(f"{self.name}_{name}" for name in self.algorithm.statistics)
+
+    # A dot, for the name of one member may be the beginning of another's: sgnht and sgnht_s.
+
     def named(self, own: dict[str, Any]) -> dict[str, Any]:
-        """Add the prefix that distinguishes members to the names."""
-        return {f"{self.name}_{name}": value for name, value in own.items()}
+        """Its state under names that distinguish members."""
+        return {f"{self.name}.{name}": value for name, value in own.items()}
 
     def own(self, named: dict[str, Any]) -> dict[str, Any]:
-        """Select this member's entries and remove the prefix."""
-        start = len(self.name) + 1
-        mine = f"{self.name}_"
-        return {name[start:]: v for name, v in named.items() if name.startswith(mine)}
+        """Its part of the state of all members, under the algorithm's own names."""
+        parts = [(name.partition("."), value) for name, value in named.items()]
+        return {name: value for (member, _, name), value in parts if member == self.name}
 
 
 @dataclass(frozen=True)
@@ -147,7 +153,14 @@ class Grouped(Algorithm):
     members: tuple[Member, ...] = ()
 
     def __post_init__(self):
-        names = tuple(f"{m.name}_{s}" for m in self.members for s in m.algorithm.statistics)
+        names = tuple(name for m in self.members for name in m.statistics)
+        for name, count in Counter(names).items():
+            if count > 1:
+                members = ", ".join(f"'{m.name}'" for m in self.members if name in m.statistics)
+                raise ValueError(
+                    f"The samplers {members} of Groups both have a statistic '{name}': give one of "
+                    "the classes another name."
+                )
         object.__setattr__(self, "statistics", names)
         object.__setattr__(self, "step_size_shape", (len(self.members),))
 
@@ -191,7 +204,11 @@ class Grouped(Algorithm):
 
     def caution(self, diagnostics, n_elements, shuffled):
         for m in self.members:
-            message = m.algorithm.caution(m.own(diagnostics), m.n_elements, shuffled)
+            own = {
+                name: diagnostics[named]
+                for name, named in zip(m.algorithm.statistics, m.statistics, strict=True)
+            }
+            message = m.algorithm.caution(own, m.n_elements, shuffled)
             if message:
                 return f"{m.name.upper()}: {message}"
         return None

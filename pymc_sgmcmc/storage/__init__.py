@@ -1,1 +1,1 @@
-"""Draws and states on disk, so that nothing is lost and a run can go on."""
+"""Draws and states on disk, so that nothing is lost and a run can be resumed."""

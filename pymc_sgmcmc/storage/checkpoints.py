@@ -1,9 +1,9 @@
-"""Checkpoints of a store's chains: how many of their draws count, and the sampler's state."""
+"""Checkpoints of a store's chains: the number of valid draws and the sampler's state."""
 
 from pathlib import Path
 from typing import Any
 
-from pymc_sgmcmc.run.plain import load, save
+from pymc_sgmcmc.run.saved_state import load, save
 from pymc_sgmcmc.storage.lock import Lock
 
 
@@ -35,7 +35,7 @@ class Checkpoints:
     def remedy(self) -> str:
         """How to have these chains sampled again."""
         files = " and ".join(str(slot) for slot in self.slots)
-        return f"Delete {files}, and resume=True samples these chains again from their start."
+        return f"Delete {files}; then resume=True samples these chains again from their start."
 
     def latest(self) -> dict[str, Any] | None:
         """Return the latest one that is whole.
@@ -58,8 +58,8 @@ class Checkpoints:
         there = {path.name for path in self.slots if path.exists()} - {p.name for p in damaged}
         lost = " and ".join(str(path) for path in self.slots if path.name not in there)
         return (
-            f"{lost}: a checkpoint is damaged or missing, and draws that it may have counted are "
-            "left out. resume=True makes them again."
+            f"{lost}: this checkpoint is damaged or missing, and draws that it may have counted "
+            "are left out. resume=True makes them again."
         )
 
     def _read(self) -> tuple[list[dict[str, Any]], list[Path]]:

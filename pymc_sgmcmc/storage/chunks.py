@@ -1,4 +1,4 @@
-"""The chunks of draws on disk, checked before anything is built on them."""
+"""The chunks of draws on disk, checked before they are used."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +33,7 @@ def check_chunks(
     n_draws: int,
     read: bool,
 ) -> None:
-    """Refuse draws that count and are missing or damaged.
+    """Raise an error if valid draws are missing or damaged.
 
     Parameters
     ----------
@@ -68,8 +68,8 @@ def check_chunks(
             whose = f"chain {chains.start}" + (f" to {chains[-1]}" if len(chains) > 1 else "")
             raise ValueError(
                 f"{path / group / name}: draws {first} to {end - 1} of {whose} are damaged "
-                f"({file}: {error}). They were written as a whole once, so the disk or another "
-                f"program changed them. {checkpoints.remedy}"
+                f"({file}: {error}). They were written completely, so the disk or another "
+                f"program has changed them. {checkpoints.remedy}"
             ) from error
 
 

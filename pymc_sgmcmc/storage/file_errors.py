@@ -1,4 +1,4 @@
-"""What an error of the file system means to whoever samples."""
+"""Errors of the file system, explained to the user."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ def clear_errors(path: Path, holds_draws: bool) -> Iterator[None]:
     path : pathlib.Path
         The store.
     holds_draws : bool
-        Whether a run lies there.
+        Whether there is a run at this path already.
     """
     try:
         yield
@@ -31,9 +31,9 @@ def clear_errors(path: Path, holds_draws: bool) -> Iterator[None]:
         raise
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        advice = ADVICE.get(error.errno or 0, "See to it")
+        advice = ADVICE.get(error.errno or 0, "Correct the cause, or choose another path")
         after = ""
         if holds_draws:
-            after = " Earlier draws can be read, and resume=True goes on with the run."
+            after = " Earlier draws can be read, and resume=True continues the run."
         message = f"The store {path} cannot be written: {reason}. {advice}.{after}"
         raise OSError(error.errno, message) from error

@@ -1,4 +1,4 @@
-"""What makes a run the run it is: model, data, step and seed, in short digests."""
+"""The identity of a run: short digests of its model, data, step and seed."""
 
 import platform
 import sys
@@ -14,7 +14,7 @@ from pymc.step_methods.compound import flatten_steps
 
 from pymc_sgmcmc.batches.data_sources import ArraySource, StreamedData
 from pymc_sgmcmc.gradients.arrays import array_value
-from pymc_sgmcmc.run.chains import Run
+from pymc_sgmcmc.run.run import Run
 from pymc_sgmcmc.step import SGMCMCStep
 from pymc_sgmcmc.storage.digests import (
     ArrayDigests,
@@ -27,7 +27,7 @@ from pymc_sgmcmc.storage.digests import (
 
 
 def identity(run: Run) -> dict[str, Any]:
-    """Describe a run, so that another one can be told from it by name.
+    """Describe a run, so that differences from another run can be named.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def identity(run: Run) -> dict[str, Any]:
         "seed": without_addresses(repr(run.seed if run.seed is not None else run.rngs)),
         "start": [_points_digest(start) for start in run.starts],
         "chains": run.n_chains,
-        # Together they are rounded otherwise than each by itself.
+        # Chains together are rounded differently from single chains.
         "chain_method": "vectorized" if run.together else "sequential, parallel or dask",
         "tune": run.tune,
         "discard_tuned_samples": not run.keep_warmup,
@@ -69,7 +69,7 @@ def identity(run: Run) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return versions of what computes: other ones may give other last digits."""
+    """Return the versions of the packages that compute: others may give different last digits."""
     found = {"pymc": pymc.__version__, "pytensor": pytensor.__version__, "numpy": np.__version__}
     found["python"] = platform.python_version()
     for name in ("jax", "numba"):
@@ -92,7 +92,7 @@ def differences(stored: dict[str, Any], present: dict[str, Any]) -> list[str]:
                 elif name not in then:
                     found.append(f"{key}: '{name}' is new")
                 elif then[name] != now[name]:
-                    found.append(f"{key}: '{name}' is another one")
+                    found.append(f"{key}: '{name}' is different")
         elif key == "start":
             found.append("start: other initial values")
         else:

@@ -1,4 +1,4 @@
-"""A lock of one process, on a file."""
+"""A file lock that one process holds."""
 
 import os
 import time
@@ -11,11 +11,11 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 SECONDS_FOR_LOCK = 15.0
-"""How long to wait for the process of an earlier run to end."""
+"""Seconds to wait for the process of an earlier run to end."""
 
 
 class Lock:
-    """Keeps two processes from writing the same chains; falls when its process ends.
+    """Keeps two processes from writing the same chains; released when its process ends.
 
     Forked processes hold it too, until they end or this one releases it.
 
@@ -59,7 +59,7 @@ class Lock:
                 if time.monotonic() > until:
                     raise RuntimeError(
                         f"{self.path} is locked: another process is still writing {self.what}. "
-                        "Wait for it, or end it."
+                        "Wait for that process, or end it."
                     ) from None
                 time.sleep(0.05)
                 continue
@@ -75,7 +75,7 @@ class Lock:
             return False
 
     def release(self) -> None:
-        """Give it to the next one."""
+        """Release the lock."""
         if self._file is not None:
             if self._process == os.getpid():  # forked processes have the file open too
                 fcntl.flock(self._file, fcntl.LOCK_UN)

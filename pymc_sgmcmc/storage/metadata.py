@@ -1,4 +1,4 @@
-"""The files of a store that are no draws: known to the record, so that damage is seen.
+"""The files of a store other than draws, listed in its record so that damage is detected.
 
 The record of a run has the text of each file of zarr's metadata, and a digest of each file of
 coordinates and data. Metadata that is damaged, or that a process was about to change when it died,
@@ -66,9 +66,9 @@ def mend(folder: Path, record: dict[str, Any]) -> None:
         path = folder / name
         if not path.is_file() or digest_of(path.read_bytes()) != digest:
             raise ValueError(
-                f"{path} is missing or damaged, and the run cannot be read as a whole or go on. "
-                "Restore it from a copy; or read the draws alone, xarray.open_zarr("
-                f"{str(folder)!r}, group='posterior'); or begin anew, "
+                f"{path} is missing or damaged, so the run cannot be read completely or resumed. "
+                "Restore it from a copy; or read only the draws, xarray.open_zarr("
+                f"{str(folder)!r}, group='posterior'); or start a new run, "
                 f"ZarrStore({str(folder)!r}, overwrite=True)."
             )
     for group, length in record["lengths"].items():

@@ -1,4 +1,4 @@
-"""Recorders for `pm.sample` that keep the finished draws whatever ends the run."""
+"""Recorders for `pm.sample` that keep the finished draws, however the run ends."""
 
 import time
 from types import SimpleNamespace
@@ -11,22 +11,22 @@ from pymc.util import drop_warning_stat
 from xarray import DataTree
 
 from pymc_sgmcmc.pymc_internals import forget_statistics, statistics_of
-from pymc_sgmcmc.run.chains import Block, Run
 from pymc_sgmcmc.run.result import Memory, to_datatree
+from pymc_sgmcmc.run.run import Block, Run
 
 SECONDS_PER_WRITE = 1.0
 
 
 class KeptDraws(NDArray):
-    """Recorder for ``pm.sample(trace=...)`` from which finished draws can be had after an error.
+    """Recorder for ``pm.sample(trace=...)`` that keeps the finished draws after an error.
 
-    `pm.sample` loses every chain when anything in the run raises: another step, a callback, a
-    worker process. The draws recorded until then stay in this object.
+    `pm.sample` loses every chain when anything in the run raises an exception: another step, a
+    callback, a worker process. The draws recorded until then stay in this object.
 
     Parameters
     ----------
     name, model, vars, test_point
-        As for PyMC's own in-memory recorder; inside a model context none is needed.
+        As for PyMC's own in-memory recorder; not needed inside a model context.
 
     Raises
     ------
@@ -61,7 +61,7 @@ class KeptDraws(NDArray):
         self.chains: list[KeptDraws] = []
 
     def setup(self, draws, chain, sampler_vars=None) -> None:
-        """Begin a chain with arrays of its own; chain 0 comes first, and begins a run."""
+        """Begin a chain with its own arrays; chain 0 comes first and begins a run."""
         if chain == 0:
             self.chains.clear()
         self.samples: dict = {}
@@ -76,9 +76,9 @@ class KeptDraws(NDArray):
         self.n_warmup += in_warmup
 
     def to_inference_data(self, **kwargs) -> DataTree:
-        """Finished draws of the last run, tuning left out.
+        """Return the finished draws of the last run, without tuning.
 
-        Chains that did not get beyond tuning are left out; the others are cut to the length of
+        Chains that did not get past tuning are left out; the others are cut to the length of
         the shortest.
 
         Parameters
@@ -98,7 +98,7 @@ class KeptDraws(NDArray):
         """
         finished = [t for t in self.chains if t.draw_idx > t.n_warmup]
         if not finished:
-            raise ValueError("No chain got beyond tuning: there are no finished draws to keep.")
+            raise ValueError("No chain got past tuning: there are no finished draws to return.")
         length = min(t.draw_idx - t.n_warmup for t in finished)
         cut = [t[t.n_warmup : t.n_warmup + length] for t in finished]
         return drop_warning_stat(pm.to_inference_data(MultiTrace(cut), model=self.model, **kwargs))

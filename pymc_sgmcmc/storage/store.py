@@ -1,4 +1,4 @@
-"""Draws on disk, with all that is needed to go on.
+"""Draws on disk, with everything that is needed to resume the run.
 
 The store is a zarr group that xarray opens as the DataTree of the run. Beside its groups lies the
 folder ``.sampler``: what the run is, and for each chain a checkpoint that says how many of its
@@ -12,7 +12,6 @@ import logging
 import os
 import shutil
 import uuid
-import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,18 +21,20 @@ import xarray as xr
 from pymc.backends.base import BaseTrace
 from pymc.exceptions import SamplingError
 from pymc.step_methods.compound import flatten_steps
-from xarray import Dataset, DataTree
+from xarray import DataTree
 
 from pymc_sgmcmc.argument_checks import real_number, true_or_false
 from pymc_sgmcmc.pymc_internals import saves_state
-from pymc_sgmcmc.run.chains import Run
-from pymc_sgmcmc.run.plain import from_plain, load, save, to_plain
+from pymc_sgmcmc.run.result import longest_cut
+from pymc_sgmcmc.run.run import Run
+from pymc_sgmcmc.run.saved_state import from_plain, load, save, to_plain
 from pymc_sgmcmc.storage.checkpoints import Checkpoints
 from pymc_sgmcmc.storage.chunks import GROUPS, check_chunks, open_draws
 from pymc_sgmcmc.storage.file_errors import clear_errors
 from pymc_sgmcmc.storage.identity import differences, identity, versions
+from pymc_sgmcmc.storage.layout import lay_out, lengthened
 from pymc_sgmcmc.storage.lock import Lock
-from pymc_sgmcmc.storage.metadata import edited, mend, recorded_files
+from pymc_sgmcmc.storage.metadata import edited, mend
 from pymc_sgmcmc.storage.recorder import StoredDraws
 from pymc_sgmcmc.storage.writer import LEFT_OUT, Writer
 
@@ -50,40 +51,40 @@ LOADED_BYTES = 100_000_000
 
 
 class ZarrStore(BaseTrace):
-    """Keeps draws on disk while they are made, so that nothing ends a run for good.
+    """Writes draws to disk while they are made, so that any run can be resumed.
 
-    Pass it as ``trace=`` to `sample`, which can go on with it (``resume=True``) after Ctrl-C, an
-    exception or ``kill -9``, exactly as if nothing had happened. Or to `pm.sample`, inside the
-    model's context: what was drawn can be read whatever happens, but PyMC cannot go on with it.
-    Needs ``zarr``.
+    Pass it as ``trace=`` to `sample`, which can resume the run (``resume=True``) after Ctrl-C, an
+    exception or ``kill -9``, exactly as if it had not been interrupted. Or pass it to `pm.sample`,
+    inside the model's context: the draws can be read however the run ends, but PyMC cannot resume
+    it. Requires ``zarr``.
 
     Parameters
     ----------
     path : str or pathlib.Path
-        A folder that does not exist yet, or that of an earlier run.
+        A folder that does not exist yet, or the folder of an earlier run.
     overwrite : bool, default False
-        Whether a run that lies there may be deleted for a new one.
+        Whether to delete an existing run at this path.
     seconds : float, default 10.0
-        Time between two checkpoints of a chain: what a crash costs at most.
+        Time between two checkpoints of a chain, which is the most that a crash can lose.
     dtype : str or numpy.dtype, optional
-        Store real variables in this type, for example ``"float32"`` for half the size. The sampler
-        computes in its own.
+        Store real variables in this type, for example ``"float32"`` for half the size. The
+        sampler's own precision does not change.
 
     Raises
     ------
     ValueError
-        For ``seconds`` below 0, or a ``dtype`` that is no real type. When a run begins: for a
-        store that holds another run than the one to resume.
+        For ``seconds`` below 0, or a ``dtype`` that is not a real type. When a run begins: for a
+        store of a different run than the one to resume.
     ImportError
         When a run begins, without zarr 3.1 or later.
     FileExistsError
-        When a run begins, for a folder that holds something else, or a run that is neither
-        resumed nor to be overwritten.
+        When a run begins: for a folder with other contents, or an existing run without ``resume``
+        or ``overwrite``.
 
     Notes
     -----
-    ``xarray.open_datatree(path, engine="zarr")`` opens the store at any time; draws that are not
-    there yet are NaN (0 for whole numbers). `to_datatree` leaves them out.
+    ``xarray.open_datatree(path, engine="zarr")`` opens the store at any time; draws that have not
+    been made are NaN (0 for whole numbers). `to_datatree` leaves them out.
 
     Examples
     --------
@@ -133,7 +134,7 @@ class ZarrStore(BaseTrace):
 
     @property
     def exists(self) -> bool:
-        """Whether a run lies there, begun or finished.
+        """Whether there is a run at this path, finished or not.
 
         Returns
         -------
@@ -161,14 +162,15 @@ class ZarrStore(BaseTrace):
             record = load(self._record_path)
         except ValueError as error:
             raise ValueError(
-                f"{error}. It says what run lies there, which cannot be resumed without it. "
+                f"{error}. This file identifies the run, which cannot be resumed without it. "
                 "Restore the file from a copy; or read the draws, xarray.open_datatree("
-                f"{str(self.path)!r}, engine='zarr'); or begin anew, "
+                f"{str(self.path)!r}, engine='zarr'); or start a new run, "
                 f"ZarrStore({str(self.path)!r}, overwrite=True)."
             ) from error
         if record["format"] != FORMAT:
             raise ValueError(
-                f"{self.path} has the format {record['format']}; this version reads {FORMAT}."
+                f"{self.path} has the format {record['format']}, but this version of pymc_sgmcmc "
+                f"reads {FORMAT}. Use the version that wrote it, or another path."
             )
         if self.run_id is not None and record["run_id"] != self.run_id:
             raise self.taken_away()
@@ -177,14 +179,15 @@ class ZarrStore(BaseTrace):
     def taken_away(self) -> RuntimeError:
         """What to raise where another run lies in the place of this one."""
         return RuntimeError(
-            f"{self.path} is no longer this run's: another process has begun a run there, or "
-            "deleted it. Give each run a path of its own."
+            f"{self.path} no longer belongs to this run: another process has started a run there, "
+            "or deleted it. Give each run its own path."
         )
 
     def _no_run(self) -> str:
         return (
-            f"{self.path} holds something that is no run of this package, or has lost its file "
-            f"{self._record_path.relative_to(self.path)}. Restore that, or choose another path."
+            f"{self.path} exists but is not a run of this package, or its file "
+            f"{self._record_path.relative_to(self.path)} is missing. Restore that file, or choose "
+            "another path."
         )
 
     # ---- beginning -------------------------------------------------------------------------
@@ -210,8 +213,8 @@ class ZarrStore(BaseTrace):
         if self.exists and not resume and not self.overwrite:
             record = self.record
             raise FileExistsError(
-                f"{self.path} holds a run: {record['draws']} draws of {record['chains']} chains, "
-                f"of which {min(self.n_draws)} are there. resume=True goes on with it, "
+                f"{self.path} has a run of {record['draws']} draws and {record['chains']} chains, "
+                f"of which {min(self.n_draws)} draws are complete. resume=True continues it, "
                 "ZarrStore(path, overwrite=True) deletes it."
             )
         with clear_errors(self.path, self.exists):
@@ -243,8 +246,8 @@ class ZarrStore(BaseTrace):
         for step in flatten_steps(run.step):
             if not saves_state(step):
                 raise ValueError(
-                    f"{type(step).__name__} saves no state: a run with it could not be resumed. "
-                    "Leave out trace=, or take another step."
+                    f"{type(step).__name__} saves no state, so a run with it could not be resumed. "
+                    "Leave out trace=, or use another step."
                 )
         if not self.exists or self.overwrite:
             self.create(run, tree, identity(run))
@@ -254,7 +257,8 @@ class ZarrStore(BaseTrace):
         self.run_id = record["run_id"]
         if "model" not in record["identity"]:
             raise ValueError(
-                f"{self.path} was filled by pm.sample, which keeps no state to resume."
+                f"{self.path} was written by pm.sample, which saves no state to resume from. "
+                "Start a new run with sgm.sample at another path."
             )
         different = differences(record["identity"], identity(run))
         if self.dtype is not None and str(self.dtype) != record["dtype"]:
@@ -263,20 +267,21 @@ class ZarrStore(BaseTrace):
             different.append(f"draws: was {record['draws']}, is {run.draws}; more would do")
         if different:
             raise ValueError(
-                f"{self.path} holds another run and cannot be resumed by this one:\n- "
+                f"{self.path} has a different run and cannot be resumed by this one:\n- "
                 + "\n- ".join([*different, *_changed_versions(record)])
             )
         # Steps that were used before keep some of what they learned: begin as the run began.
         run.fresh = from_plain(record["fresh"], run.fresh)
         with clear_errors(self.path, self.exists):
             if run.draws != record["draws"]:
-                record = _lengthened(record, run.draws)
+                record = lengthened(record, run.draws)
                 save(self._record_path, record)
             mend(self.path, record)
         self._check_finished(record)
         changed = _changed_versions(record)
         return [
-            f"Resuming with other versions, so the last digits may differ: {'; '.join(changed)}."
+            "Resuming with different versions of packages, so the last digits may differ: "
+            f"{'; '.join(changed)}."
         ] * bool(changed)
 
     def create(self, run: Run, tree: DataTree, identity: dict[str, Any]) -> None:
@@ -284,7 +289,10 @@ class ZarrStore(BaseTrace):
         for dtypes in run.step.stats_dtypes:
             for name, dtype in dtypes.items():
                 if np.dtype(dtype) == object and name not in LEFT_OUT:
-                    raise ValueError(f"The statistic '{name}' holds objects: it cannot be stored.")
+                    raise ValueError(
+                        f"The statistic '{name}' has objects as values, which cannot be stored. "
+                        "Leave out trace=, or use another step."
+                    )
         draws = {n: t.to_dataset() for n, t in tree.children.items() if n in GROUPS}
         others = {n: t.to_dataset() for n, t in tree.children.items() if n not in GROUPS}
         lengths = {n: run.tune if n.startswith("warmup_") else run.draws for n in draws}
@@ -317,38 +325,13 @@ class ZarrStore(BaseTrace):
             (folder / ".sampler").mkdir(parents=True)
             self._hold(folder)
             try:
-                self._lay_out(folder, run, draws, others, record)
+                lay_out(folder, run, draws, others, record, self.dtype)
                 self._move(folder, target)
             except BaseException:
                 self.release()
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
         self.run_id = run_id
-
-    def _lay_out(
-        self,
-        folder: Path,
-        run: Run,
-        draws: dict[str, Dataset],
-        others: dict[str, Dataset],
-        record: dict[str, Any],
-    ) -> None:
-        for name, dataset in draws.items():
-            # Their coordinates only: the draws' own arrays follow.
-            others[name] = dataset.drop_vars([*dataset.data_vars, "chain", "draw"])
-            others[name] = others[name].assign_coords(
-                chain=np.arange(run.n_chains), draw=np.arange(record["lengths"][name])
-            )
-        with warnings.catch_warnings():  # strings have no final place in zarr's format yet
-            warnings.filterwarnings("ignore", module="zarr")
-            DataTree.from_dict(others).to_zarr(folder, mode="a", consolidated=False)
-        for name, dataset in draws.items():
-            self._create_arrays(
-                folder, name, dataset, record["lengths"][name], run, record["chunk"]
-            )
-        _consolidate(folder)
-        texts, digests = recorded_files(folder)
-        save(folder / ".sampler" / "run.npz", record | {"metadata": texts, "digests": digests})
 
     def _move(self, folder: Path, target: Path) -> None:
         """Put a new run in its place, once nobody writes the one that lies there."""
@@ -368,8 +351,8 @@ class ZarrStore(BaseTrace):
                     raise FileExistsError(self._no_run()) from error
                 if not self.overwrite:
                     raise FileExistsError(
-                        f"Another process has begun a run in {self.path} meanwhile. Choose "
-                        "another path, or wait for it."
+                        f"Another process has started a run in {self.path} meanwhile. Choose "
+                        "another path, or wait until it has finished."
                     ) from error
 
     def _delete(self, target: Path, old: Path) -> None:
@@ -411,28 +394,6 @@ class ZarrStore(BaseTrace):
         self.run_id = None
         self.unlock()
 
-    def _create_arrays(
-        self, folder: Path, name: str, dataset: Dataset, length: int, run: Run, chunk: int
-    ) -> None:
-        import zarr
-        from zarr.codecs import Crc32cCodec
-
-        group: Any = zarr.open_group(folder, mode="r+")[name]
-        for variable, value in dataset.items():
-            dtype: Any = value.dtype
-            if self.dtype is not None and dtype.kind == "f" and name.endswith("posterior"):
-                dtype = self.dtype
-            group.create_array(
-                str(variable),
-                shape=(run.n_chains, length, *value.shape[2:]),
-                chunks=(run.chains_together, chunk, *(max(n, 1) for n in value.shape[2:])),
-                dtype=dtype,
-                fill_value=np.nan if dtype.kind == "f" else 0,
-                compressors=[Crc32cCodec()],  # random digits do not compress; damage must be seen
-                dimension_names=[str(d) for d in value.dims],
-                attributes=dict(value.attrs),
-            )
-
     # ---- reading ---------------------------------------------------------------------------
 
     @property
@@ -458,7 +419,9 @@ class ZarrStore(BaseTrace):
         for checkpoints in self._all_checkpoints(record):
             checkpoint = checkpoints.latest()
             done = 0 if checkpoint is None else checkpoint["n_draws"]
-            counts += [max(0, done - record["tune"])] * len(checkpoints.chains)
+            ends = [None] * len(checkpoints.chains) if checkpoint is None else checkpoint["ends"]
+            own = [done if end is None else end for end in ends]
+            counts += [max(0, n - record["tune"]) for n in own]
         return counts
 
     def _check_finished(self, record: dict[str, Any]) -> None:
@@ -482,7 +445,7 @@ class ZarrStore(BaseTrace):
         Raises
         ------
         pymc.exceptions.SamplingError
-            If no chain has got beyond tuning.
+            If no chain has got past tuning.
         FileNotFoundError
             If there is no run.
         ValueError
@@ -492,13 +455,11 @@ class ZarrStore(BaseTrace):
         complaints = [c.complaint() for c in self._all_checkpoints(record)]
         for complaint in filter(None, complaints):
             _log.warning(complaint)
-        lengths = np.array(self._counts(record))
-        if not lengths.any():
-            message = f"No chain in {self.path} has got beyond tuning."
+        lengths = self._counts(record)
+        if not any(lengths):
+            message = f"No chain in {self.path} has got past tuning."
             raise SamplingError(" ".join([message, *filter(None, complaints)]))
-        longest = np.sort(lengths)[::-1]
-        length = int(longest[np.argmax(longest * np.arange(1, len(longest) + 1))])
-        chains = np.flatnonzero(lengths >= length)
+        chains, length = longest_cut(lengths)
         with clear_errors(self.path, holds_draws=True):
             mend(self.path, record)
         self._check_draws(record, read=False)
@@ -564,8 +525,8 @@ def store_of(trace: Any, resume: bool) -> ZarrStore | None:
         return ZarrStore(trace)
     if not isinstance(trace, ZarrStore):
         raise ValueError(
-            f"trace={trace!r} must be a path or a ZarrStore. Draws are kept in memory without one; "
-            "they are not lost in an error."
+            f"trace={trace!r} must be a path or a ZarrStore. Without trace=, draws are kept in "
+            "memory and are not lost after an error."
         )
     return trace
 
@@ -586,32 +547,9 @@ def _clear_away(target: Path) -> None:
                 lock.release()
 
 
-def _lengthened(record: dict[str, Any], draws: int) -> dict[str, Any]:
-    """The record of the same run with room for more draws; `mend` makes the room."""
-    grown = ("posterior", "sample_stats")
-
-    def set_length(path: str, node: dict[str, Any]) -> None:
-        names = node.get("dimension_names") or []
-        if path.split("/")[0] in grown and "draw" in names:
-            node["shape"][names.index("draw")] = draws
-
-    lengths = {n: draws if n in grown else length for n, length in record["lengths"].items()}
-    metadata = edited(record["metadata"], set_length)
-    return record | {"draws": draws, "lengths": lengths, "metadata": metadata}
-
-
 def _changed_versions(record: dict[str, Any]) -> list[str]:
     return [
         f"{name} was {record['versions'].get(name)}, is {version}"
         for name, version in versions().items()
         if record["versions"].get(name, version) != version
     ]
-
-
-def _consolidate(folder: Path) -> None:
-    """Gather all metadata in one file, so that opening the store lists no folders."""
-    import zarr
-
-    with warnings.catch_warnings():  # zarr warns that others may not know of it: they need not
-        warnings.filterwarnings("ignore", module="zarr")
-        zarr.consolidate_metadata(folder)

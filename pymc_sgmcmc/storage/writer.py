@@ -1,11 +1,11 @@
-"""The writer of some chains of a store: draws in whole chunks, then a checkpoint to count them."""
+"""Writes some chains of a store: draws in whole chunks, then a checkpoint that counts them."""
 
 import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pymc_sgmcmc.run.chains import Block, Run
+from pymc_sgmcmc.run.run import Block, Run
 from pymc_sgmcmc.storage.chunks import check_chunks, open_draws
 from pymc_sgmcmc.storage.file_errors import clear_errors
 
@@ -36,6 +36,9 @@ class Writer:
         Draws, tuning included, after which that state was saved.
     """
 
+    _ends: list[int | None]
+    """Draws, tuning included, of chains that ended before the others."""
+
     def __init__(self, store: "ZarrStore", run: Run, chains: range):
         self.store, self.run, self.chains = store, run, chains
         self._checkpoints = store.checkpoints(chains)
@@ -58,6 +61,9 @@ class Writer:
             check_chunks(
                 self.store.path, self._record, self._arrays, self._checkpoints, n_draws, read=True
             )
+            ends = checkpoint.get("ends", [None] * len(self.chains))
+            # What was seen after the state was saved will be seen again.
+            self._ends = [e if e is not None and e <= self.n_draws else None for e in ends]
             self._chunk = self._read_chunk()
             self._whole = True
             self._committed = time.perf_counter()
@@ -104,6 +110,9 @@ class Writer:
                 if (position + n) % size == 0 or position + n == length:
                     self._flush(prefix, position + n)
                     self._chunk = {}
+        for k, end in enumerate(self._ends):
+            if end is None and block.count(k) < block.n_draws:
+                self._ends[k] = block.first + block.count(k)
         self._done = block.first + block.n_draws
         self._whole = True
 
@@ -132,12 +141,12 @@ class Writer:
             self._chunk[group, name] = [values]
 
     def due(self) -> bool:
-        """Whether it is time for a checkpoint: they take at most a twentieth of the time."""
+        """Whether a checkpoint is due: they take at most a twentieth of the time."""
         since = time.perf_counter() - self._committed
         return since >= max(self.store.seconds, 20 * self._cost)
 
     def commit(self, state: Any) -> None:
-        """Make all draws so far count.
+        """Write a checkpoint that counts all draws so far.
 
         Parameters
         ----------
@@ -158,6 +167,7 @@ class Writer:
         checkpoint = {
             "number": self._number,
             "n_draws": self._done,
+            "ends": self._ends,
             "n_state": self.n_draws,
             "state": self.state,
         }

@@ -1,8 +1,8 @@
-"""How a log density depends on one latent variable: affine maps of it first, the rest after.
+"""Split a log density's dependence on a latent variable: affine maps first, then the rest.
 
 Changing one element of z by d changes an affine map a(z) by d times a fixed column, so a Gibbs
-sweep that keeps a(z) up to date never computes it anew (`z @ W + c` costs a matrix product, its
-change by one unit a row of W).
+sweep can update a(z) instead of recomputing it (`z @ W + c` costs a matrix product, its change for
+one unit only a row of W).
 """
 
 from collections.abc import Collection, Sequence
@@ -23,18 +23,18 @@ from pytensor.tensor.variable import TensorVariable
 
 @dataclass(frozen=True)
 class AffineDependence:
-    """An expression of z as a function of affine maps of z (the frontier) alone."""
+    """An expression of z as a function only of affine maps of z (the frontier)."""
 
     expression: TensorVariable
     z: TensorVariable
     frontier: list[TensorVariable]
-    """Affine in z, the same way for each row; rows along the first axis."""
+    """Affine in z, with the same coefficients for each row; rows along the first axis."""
     nodes: list[Apply]
-    """From z to the frontier, in order."""
+    """The nodes from z to the frontier, in order."""
 
     @property
     def is_elementwise(self) -> bool:
-        """Whether each element depends on the element of z at the same place alone."""
+        """Whether each element depends only on the element of z at the same position."""
         tail = io_toposort(self.frontier, [self.expression])
         depends = _dependents([self.z], tail)
         return (
@@ -44,7 +44,7 @@ class AffineDependence:
         )
 
     def columns(self, basis: TensorVariable) -> list[TensorVariable]:
-        """Change of each map for each change of z in ``basis`` (the linear part)."""
+        """Return the change of each map for each change of z in ``basis`` (the linear part)."""
         linear: dict[Variable, TensorVariable] = {self.z: basis}
         for node in self.nodes:
             linear[node.outputs[0]] = _linear_part(node, linear)
@@ -54,10 +54,10 @@ class AffineDependence:
 def affine_dependence(
     expression: TensorVariable, z: TensorVariable, row_variables: Collection[Variable]
 ) -> AffineDependence:
-    """Find the last affine maps of z on the way to an expression.
+    """Find the last affine maps of z on the path to an expression.
 
-    ``row_variables`` are what the rows' own values come from: a map whose coefficients depend on
-    them differs from row to row and does not count.
+    ``row_variables`` are the sources of values that differ between rows: a map whose coefficients
+    depend on them differs from row to row and does not count.
     """
     by_row = set(row_variables) - {z}
     affine: set[Variable] = {z}
@@ -108,7 +108,7 @@ def _is_affine(
         return moving == [first] and same_for_all_rows(node.inputs[1:])
     if isinstance(op, Elemwise):
         scalar_op = op.scalar_op
-        # not Neg: softplus(-a) and softplus(a) would be two maps to keep up to date
+        # not Neg: softplus(-a) and softplus(a) would be two maps to update
         if isinstance(scalar_op, ps.Add | ps.Sub | ps.Cast | ps.Identity):
             return True
         if isinstance(scalar_op, ps.Mul):

@@ -1,9 +1,9 @@
 """A latent variable's full conditionals, derived from the joint log density of model and data.
 
 The sweep over a variable's units (the elements of one row's value) is a scan; all rows of the batch
-move at once. A unit's conditional needs the terms that depend on it alone, and of those whose
-elements each depend on one unit a table made before the sweep. The others keep their affine maps of
-z up to date: see `pymc_sgmcmc.latents.gibbs.affine`.
+are updated at once. A unit's conditional needs only the terms that depend on the variable. Terms
+whose elements each depend on one unit are tabulated before the sweep. For the others, the affine
+maps of z in them are updated with each unit: see `pymc_sgmcmc.latents.gibbs.affine`.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from pymc_sgmcmc.noise import NoiseStream
 
 
 def boundary(inner: Sequence[Variable], outputs: Sequence[Variable]) -> list[Variable]:
-    """Return the variables that outputs take in besides what depends on ``inner``."""
+    """Return the inputs of ``outputs`` that do not depend on ``inner``."""
     depends = set(inner)
     taken: dict[Variable, None] = {}
     for node in io_toposort(list(inner), list(outputs)):
@@ -46,7 +46,7 @@ def boundary(inner: Sequence[Variable], outputs: Sequence[Variable]) -> list[Var
 
 
 class LogisticTerm(NamedTuple):
-    """log Bernoulli(y; sigmoid(a)) with a affine in z: see `pymc_sgmcmc.latents.gibbs.logistic`."""
+    """log Bernoulli(y; sigmoid(a)), a affine in z: see `pymc_sgmcmc.latents.gibbs.logistic`."""
 
     y: TensorVariable
     a: TensorVariable
@@ -69,9 +69,9 @@ class Conditional:
     of_rows: TensorVariable
     """Sum of the other terms for each row, as a function of ``maps`` and ``fixed``."""
     fixed: list[Variable]
-    """What does not change while the units of this variable do."""
+    """Inputs that do not change while the units of this variable do."""
     is_affine: bool = True
-    """Else ``maps`` is the variable's value alone, without columns."""
+    """If False, ``maps`` is just the variable's value, without columns."""
 
     @property
     def n_units(self) -> int:
@@ -89,8 +89,8 @@ def conditional(
 ) -> Conditional:
     """Collect the terms that depend on a latent variable.
 
-    ``logistic`` and ``separable`` tell whether such terms are set apart, ``affine`` whether affine
-    maps are looked for.
+    ``logistic`` and ``separable`` say whether to treat such terms separately, ``affine`` whether to
+    look for affine maps.
     """
     rows = [joint.rows, *(v.value for v in joint.variables)]
     n_units = int(np.prod(variable.shape, dtype=int))
@@ -131,12 +131,12 @@ def _same_matrix(y: TensorVariable, a: TensorVariable) -> bool:
 
 
 def _along_rows(per_row: TensorVariable, like: TensorVariable) -> TensorVariable:
-    """Append axes, so that a value for each row multiplies an array with more axes."""
+    """Append axes, so that one value per row can multiply an array with more axes."""
     return per_row.reshape((-1, *[1] * (like.ndim - 1))) if like.ndim > 1 else per_row
 
 
 def moved(maps: Sequence, columns: Sequence, steps: TensorVariable) -> Tensors:
-    """Affine maps after a unit has changed by a step for each row."""
+    """Return the affine maps after a unit has changed, by one step per row."""
     return [
         a + (_along_rows(steps, a) * column).astype(a.dtype)
         for a, column in zip(maps, columns, strict=True)
@@ -144,9 +144,9 @@ def moved(maps: Sequence, columns: Sequence, steps: TensorVariable) -> Tensors:
 
 
 class Move(Protocol):
-    """How a sweep draws one latent variable given the others.
+    """How a Gibbs sweep draws one latent variable given the others.
 
-    Expressions are made of a joint's placeholders; `sweep` is given their values.
+    Its expressions are in terms of a joint's placeholders; `sweep` gets their values.
     """
 
     @property
@@ -156,12 +156,12 @@ class Move(Protocol):
 
     @property
     def once(self) -> list[Variable]:
-        """What is the same for all sweeps of a batch."""
+        """Values that are the same for all sweeps of a batch."""
         ...
 
     @property
     def each_sweep(self) -> list[Variable]:
-        """What a sweep begins with."""
+        """Values at the start of each sweep."""
         ...
 
     def sweep(
@@ -172,9 +172,9 @@ class Move(Protocol):
         stream: NoiseStream,
         climbing: TensorVariable,
     ) -> TensorVariable:
-        """Draw anew, starting from ``z``.
+        """Draw the variable, starting from ``z``.
 
-        While ``climbing``, a move that cannot draw from the full conditional may go uphill instead.
+        While ``climbing``, a move that cannot draw from the full conditional may ascend instead.
         """
         ...
 
@@ -191,13 +191,13 @@ class Binary:
 
     @property
     def once(self) -> list[Variable]:
-        """What is the same for all sweeps of a batch."""
+        """Values that are the same for all sweeps of a batch."""
         c = self.conditional
         return [*c.columns, *(term.column for term in c.logistic)]
 
     @property
     def each_sweep(self) -> list[Variable]:
-        """What a sweep begins with."""
+        """Values at the start of each sweep."""
         c = self.conditional
         logistic = [v for term in c.logistic for v in (term.y, term.a)]
         return [*(_at_value(self, value) for value in self.support), *c.maps, *c.fixed, *logistic]
@@ -242,7 +242,8 @@ class Binary:
                 proposed = density(trial, fixed)
                 gain = gain + proposed - current
             for v, tau in zip(vs, taus, strict=True):
-                # v first: sign * tau depends on no state, and scan would compute it for all units
+                # v * sign first: scan would compute sign * tau, which has no state, for all units
+                # at once
                 gain = gain - log_products(v * sign[None, :, None], tau[:, None, :])
             flips = uniform < pt.sigmoid(gain)
             new = [pt.neq(is_high, flips)]
@@ -267,7 +268,7 @@ class Binary:
 
 
 def _at_value(move, value) -> TensorVariable:
-    """Sum of the separable terms with all units at one value, a function of the other latents."""
+    """Sum of the separable terms with all units at one value, given the other latents."""
     c, v = move.conditional, move.conditional.variable
     filled = pt.full((move.copies * move.n_rows, *v.shape), np.asarray(value, dtype=v.dtype))
     return substitute([c.separable], {v.value: filled})[0]
@@ -277,7 +278,7 @@ def _at_value(move, value) -> TensorVariable:
 class Enumerated:
     """Draws from the full conditionals of a variable with few values.
 
-    The values are tried side by side, on as many copies of the batch.
+    The values are evaluated side by side, each on its own copy of the batch.
     """
 
     conditional: Conditional
@@ -290,12 +291,12 @@ class Enumerated:
 
     @property
     def once(self) -> list[Variable]:
-        """What is the same for all sweeps of a batch."""
+        """Values that are the same for all sweeps of a batch."""
         return list(self.conditional.columns)
 
     @property
     def each_sweep(self) -> list[Variable]:
-        """What a sweep begins with, for all copies of the batch."""
+        """Values at the start of each sweep, for all copies of the batch."""
         c, v = self.conditional, self.conditional.variable
         values = pt.constant(np.repeat(self.support, self.n_rows).astype(v.dtype))
         side_by_side = _along_rows(values, v.value) * pt.ones((1, *v.shape), dtype=v.dtype)

@@ -1,13 +1,12 @@
-r"""A continuous latent variable's move within a Gibbs sweep.
+r"""How a Gibbs sweep updates a continuous latent variable.
 
-On the unconstrained scale u, with the logarithm f of the full conditional of one unit: a draw from
-the member of a family that matches slope and curvature of f (see
-`pymc_sgmcmc.latents.gibbs.proposals`), accepted by Metropolis and Hastings' rule. A full
-conditional of the family itself is drawn exactly: normal; Gamma of a positive variable; Beta of one
-in the unit interval. Variables with a transform have tails on the unconstrained scale in which the
-curvature vanishes, so they move once more, to N(u, s^2) with log s uniform. The first sweeps of a
-fresh chain climb instead: to u + f'(u) / abs(f''(u)), at most `MAX_CLIMB` away, wherever f is
-larger.
+On the unconstrained scale u, let f be the logarithm of the full conditional of one unit. The
+proposal is the member of a family that matches the slope and curvature of f (see
+`pymc_sgmcmc.latents.gibbs.proposals`), accepted by the Metropolis-Hastings rule. A full conditional
+in the family is drawn exactly: a normal; a Gamma for a positive variable; a Beta for one in the
+unit interval. Variables with a transform have tails on the unconstrained scale in which the
+curvature vanishes, so a random walk follows, to N(u, s^2) with log s uniform. The first sweeps of a
+new chain climb instead: to u + f'(u) / abs(f''(u)), at most `MAX_CLIMB` away, if f is larger there.
 """
 
 from dataclasses import dataclass
@@ -27,14 +26,14 @@ from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
 
 MAX_CLIMB = 3.0
-"""Largest move of a sweep that climbs, where there is a transform."""
+"""Largest change in a climbing sweep, for variables with a transform."""
 LOG_SCALES = (-3.0, 1.5)
 """Range of log s, with s the standard deviation of a random-walk proposal."""
 
 
 @dataclass(frozen=True)
 class Continuous:
-    """Moves of a continuous variable, unit by unit of its unconstrained value."""
+    """Updates a continuous variable, one unit of its unconstrained value after the other."""
 
     terms: Conditional
     u: TensorVariable
@@ -42,9 +41,9 @@ class Continuous:
     z: TensorVariable
     """The variable's value as a function of ``u``, shape (rows, ...)."""
     start: TensorVariable
-    """The unconstrained value of the variable's current value."""
+    """The current value of the variable, unconstrained."""
     log_jacobian: TensorVariable
-    """For each row, a function of ``u``."""
+    """One value per row, a function of ``u``."""
     n_rows: int
     proposal: Proposal
     transformed: bool
@@ -66,7 +65,7 @@ class Continuous:
         if None in shape:
             raise ValueError(
                 f"The latent variable '{variable.name}' has an unconstrained value of unknown "
-                "shape: give it shape= or dims= of known lengths, or a conditional= of its own."
+                "shape: give it shape= or dims= of known lengths, or pass conditional= to Gibbs."
             )
         u = pt.tensor("u", shape=(n, int(np.prod(shape, dtype=int))), dtype=variable.dtype)
         unfolded = u.reshape((n, *shape))
@@ -97,7 +96,7 @@ class Continuous:
         return [self.start, *self.terms.maps, *self._fixed]
 
     def _density(self, t, unit, maps, columns) -> TensorVariable:
-        """Log of the full conditional with one unit of ``u`` at ``t`` (a value for each row)."""
+        """Log of the full conditional with one unit of ``u`` at ``t`` (one value per row)."""
         c = self.terms
         u = self.u + (t - self._of_unit(unit))[:, None] * unit
         [z, log_jacobian] = substitute([self.z, self.log_jacobian], {self.u: u})
@@ -113,7 +112,7 @@ class Continuous:
         return (self.u * unit).sum(axis=1)
 
     def sweep(self, z, once, each_sweep, stream: NoiseStream, climbing) -> TensorVariable:
-        """Move each unit given the others, one after the other."""
+        """Update each unit given the others, one after the other."""
         c, n, dtype = self.terms, self.n_rows, self.u.dtype
         n_units = self.u.type.shape[1]
         k = len(c.maps)

@@ -1,13 +1,14 @@
-r"""Gibbs sampling of local latent variables: the full conditionals come from the model.
+r"""Gibbs sampling of local latent variables, with full conditionals derived from the model.
 
-For each row of a batch, independently, burn-in sweeps and then one sweep for each draw go through
-the units (elements) of the latent variables, drawing
+For each row of a batch, independently, some burn-in sweeps and then one sweep per draw go through
+the units (elements) of the latent variables and draw
 
     z_j ~ p(z_j | z_-j, x, theta),
 
 proportional to the joint density (doubly stochastic paper, eq 15 for sigmoid belief networks). The
-draws give the gradient of eq 5. Chains start anew for each batch, from the prior: z of the rows
-seen last is of no use to others, and storing it for all rows is what minibatches are to avoid.
+draws give the gradient of eq 5. For each batch the Gibbs chains start again from the prior: the z
+of the last batch's rows is of no use for other rows, and storing z for all rows is what minibatches
+are meant to avoid.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,10 +37,11 @@ class Gibbs(Latents):
     """Integrate out local latent variables by Gibbs sampling.
 
     Discrete variables with few values (Bernoulli, Categorical, DiscreteUniform and Binomial with
-    constant parameters) are drawn from their full conditionals by enumeration. Continuous ones move
-    by a Metropolis step whose proposal matches slope and curvature of the full conditional's
-    logarithm. Where that is normal, Gamma (of a positive variable), Beta (in the unit interval) or
-    Dirichlet (on a simplex), the proposal is the full conditional itself.
+    constant parameters) are drawn from their full conditionals by enumeration. Continuous ones are
+    updated by a Metropolis step whose proposal matches slope and curvature of the full
+    conditional's logarithm. If the full conditional is normal, Gamma (for a positive variable),
+    Beta (in the unit interval) or Dirichlet (on a simplex), the proposal is the full conditional
+    itself.
 
     Parameters
     ----------
@@ -47,30 +49,29 @@ class Gibbs(Latents):
         Free variables of the model whose first axis is the observation dim, in the order in which
         a sweep draws them.
     n_samples : int, default 5
-        Draws for each row and gradient, from consecutive sweeps.
+        Draws per row and gradient, from consecutive sweeps.
     burn_in : int, default 5
-        Sweeps before the first draw. Each gradient starts its chains anew, at draws from the prior;
-        what they have not forgotten by then biases the gradient.
+        Sweeps before the first draw. For each gradient new chains start at draws from the prior; to
+        the extent that they still depend on their start, the gradient is biased.
     support : dict, optional
         Values that a discrete variable can take (variable or name: sequence), for distributions
-        from which they cannot be read, such as `pm.CustomDist`.
+        that do not show them, such as `pm.CustomDist`.
     conditional : dict, optional
-        Functions that draw a variable in place of the derived conditional (variable or name:
+        Functions that draw a variable instead of the derived conditional (variable or name:
         function). A function takes a dict of the current values by name (latent variables, observed
-        variables, parameters; rows along the first axis where they have any) and a `NoiseStream`,
-        and returns a draw of all of the variable's units, shape (rows, ...), as PyTensor
-        expressions.
+        variables, parameters; rows, if any, along the first axis) and a `NoiseStream`, and returns
+        a draw of all units of the variable, shape (rows, ...), as PyTensor expressions.
 
     Raises
     ------
     ValueError
         For ``n_samples`` below 1, ``burn_in`` below 0, and names in ``support`` or ``conditional``
         that are not in ``vars``. When a step is made: for a variable that the model does not have
-        or that is not local to the rows, and for a discrete one whose values cannot be found out.
+        or that is not local to the rows, and for a discrete one whose possible values are unknown.
 
     Notes
     -----
-    The statistic ``latent_moves`` is the mean share of units that a sweep changes.
+    The statistic ``latent_moves`` is the mean proportion of units that a sweep changes.
 
     References
     ----------
@@ -79,7 +80,7 @@ class Gibbs(Latents):
 
     Examples
     --------
-    A mixture of two normal distributions, by the component of each datum:
+    A mixture of two normal distributions, with the component of each datum as latent variable:
 
     >>> import numpy as np, pymc as pm, pymc_sgmcmc as sgm
     >>> y = np.concatenate([np.linspace(-3, -1, 50), np.linspace(2, 4, 50)])
@@ -116,8 +117,7 @@ class Gibbs(Latents):
         for name, function in self.conditional.items():
             if not callable(function):
                 raise ValueError(
-                    f"conditional={{'{name}': {function!r}}}: it must be a function that draws "
-                    f"'{name}'."
+                    f"conditional={{'{name}': {function!r}}}: pass a function that draws '{name}'."
                 )
 
     def check(self, joint: Joint) -> None:
@@ -125,8 +125,8 @@ class Gibbs(Latents):
             unknown = variable.is_discrete and variable.support is None
             if unknown and variable.name not in self.conditional:
                 raise ValueError(
-                    f"The values that the latent variable '{variable.name}' can take cannot be "
-                    f"read from its distribution. Pass support={{'{variable.name}': [0, 1, ...]}} "
+                    f"The distribution of the latent variable '{variable.name}' does not show "
+                    f"which values it can take. Pass support={{'{variable.name}': [0, 1, ...]}} "
                     f"or conditional={{'{variable.name}': function}} to Gibbs."
                 )
 
@@ -140,19 +140,19 @@ class Gibbs(Latents):
         ]
         moves = [pt.neq(c[1:], c[:-1]).mean(dtype=pytensor.config.floatX) for c in chains]
         sizes = np.array([np.prod(v.shape, dtype=int) for v in joint.variables])
-        share = pt.add(*(m * w for m, w in zip(moves, sizes / sizes.sum(), strict=True)), 0.0)
-        return LatentDraws([d[self.burn_in :] for d in draws], None, {}, [share])
+        moved = pt.add(*(m * w for m, w in zip(moves, sizes / sizes.sum(), strict=True)), 0.0)
+        return LatentDraws([d[self.burn_in :] for d in draws], None, {}, [moved])
 
     def sweeps(
         self, joint: Joint, start: Tensors, n_sweeps: int, stream: NoiseStream, n_climbs: int = 0
     ) -> Tensors:
-        """Sweep so many times from a start; one entry a variable, shape (sweeps, rows, ...).
+        """Run ``n_sweeps`` sweeps; one list entry per variable, shape (sweeps, rows, ...).
 
-        In the first ``n_climbs`` sweeps continuous variables go uphill instead.
+        In the first ``n_climbs`` sweeps continuous variables ascend instead.
         """
         placeholders = [v.value for v in joint.variables]
         moves = [(i, m) for i, v in enumerate(joint.variables) for m in self._moves(joint, v)]
-        # what does not depend on z is computed once, outside of the sweeps
+        # whatever does not depend on z is computed once, outside the sweeps
         each_sweep = [move.each_sweep for _, move in moves]
         outside = boundary(placeholders, [e for own in each_sweep for e in own])
         copies = list(dict.fromkeys(move.copies for _, move in moves))
@@ -187,7 +187,7 @@ class Gibbs(Latents):
         return draws
 
     def _moves(self, joint: Joint, variable: LocalVariable) -> list[Move]:
-        """How a sweep draws a variable: one move after the other."""
+        """Return the moves by which a sweep draws a variable, one after the other."""
         if variable.name in self.conditional:
             return [Given(joint, self.conditional[variable.name])]
         if not variable.is_discrete:
@@ -195,7 +195,7 @@ class Gibbs(Latents):
             return (
                 [Simplexes.of(joint, variable), by_unit] if Simplexes.fits(variable) else [by_unit]
             )
-        assert variable.support is not None  # `check` has seen to it
+        assert variable.support is not None  # `check` has raised an error otherwise
         binary = len(variable.support) == 2
         kind = Binary if binary else Enumerated
         terms = conditional(joint, variable, logistic=binary)
@@ -203,7 +203,7 @@ class Gibbs(Latents):
 
 
 class Given:
-    """Draws by a function that the user gives."""
+    """Draws a variable with a function given by the user."""
 
     copies = 1
     once: list[Variable] = []
@@ -231,14 +231,18 @@ def _check_support(name: str, values: Sequence[int]) -> None:
     if not whole or len(support) < 2 or len(np.unique(support)) < len(support):
         raise ValueError(
             f"support={{'{name}': {values!r}}} must be a list of at least two different whole "
-            f"numbers: all values that '{name}' can take."
+            f"numbers: all the values that '{name}' can take."
         )
 
 
 def _by_name(what: str, given: Mapping[Any, Any] | None, names: list[str]) -> dict[str, Any]:
     if not isinstance(given, Mapping | None):
-        raise ValueError(f"{what}={given!r} must be a dict by variable: {{'{names[0]}': ...}}.")
+        raise ValueError(
+            f"{what}={given!r} must be a dict with variables as keys: {{'{names[0]}': ...}}."
+        )
     by_name = {getattr(var, "name", var): value for var, value in (given or {}).items()}
     for name in by_name.keys() - set(names):
-        raise ValueError(f"{what}= names '{name}', which is not one of the latents: {names}.")
+        raise ValueError(
+            f"{what}= has the key '{name}', which is not one of the latent variables {names}."
+        )
     return by_name

@@ -1,11 +1,11 @@
-"""Bernoulli terms whose log odds are affine in z: what a flip changes, without a transcendental.
+"""Bernoulli terms whose log odds are affine in z: the effect of a flip, without exponentials.
 
 With v = tanh(a/2) and tau = tanh(d/2), a flip that adds d to the log odds a changes the term by
 
     y d - (softplus(a + d) - softplus(a)) = (y - 1/2) d - log cosh(d/2) - log(1 + v tau)
 
-and takes v to (v + tau) / (1 + v tau), as tanh adds. What depends on d alone is known before
-the sweep, and the logarithm is taken of products of several elements.
+and takes v to (v + tau) / (1 + v tau), as tanh adds. Whatever depends only on d is computed before
+the sweep, and one logarithm is taken of the product of several elements.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from pytensor.scalar.math import Softplus
 from pytensor.tensor.variable import TensorVariable
 
 FACTORS = 8
-"""Elements a product."""
+"""Elements per product."""
 
 
 def _scalar_op(var: Variable):
@@ -28,14 +28,14 @@ def _inputs(var: Variable, scalar_op: type) -> list[Variable] | None:
 
 
 def _softplus_of(var: Variable) -> Variable | None:
-    """Return a, where a variable is -softplus(a)."""
+    """Return a if a variable is -softplus(a)."""
     negated = _inputs(var, ps.Neg)
     inner = negated and _inputs(negated[0], Softplus)
     return inner[0] if inner else None
 
 
 def match_bernoulli(logp: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
-    """Return (y, a) where a log density is that of y ~ Bernoulli(sigmoid(a)), by element."""
+    """Return (y, a) if a log density is that of y ~ Bernoulli(sigmoid(a)), elementwise."""
     while isinstance(_scalar_op(logp), ps.Cast):
         [logp] = logp.owner.inputs
     outside = _inputs(logp, ps.Switch)
@@ -58,7 +58,7 @@ def match_bernoulli(logp: TensorVariable) -> tuple[TensorVariable, TensorVariabl
 def fold(values: TensorVariable) -> TensorVariable:
     """Rearrange (m, elements) for products over the first axis: (FACTORS, m, elements / FACTORS).
 
-    Zeros pad it.
+    Padded with zeros.
     """
     width = values.type.shape[1]
     width = values.shape[1] if width is None else width
@@ -76,18 +76,18 @@ def log_cosh_half(d: TensorVariable) -> TensorVariable:
 
 
 def tanh_half(d: TensorVariable) -> TensorVariable:
-    """tanh(d/2), kept off +-1 so that 1 + v tau is never zero."""
+    """tanh(d/2), kept away from +-1 so that 1 + v tau is never zero."""
     limit = 1 - 2 * np.finfo(d.dtype).eps
     return pt.clip(pt.tanh(d / 2), -limit, limit).astype(d.dtype)
 
 
 def log_products(v: TensorVariable, tau: TensorVariable) -> TensorVariable:
-    """log(1 + v tau) summed over each row's elements; both folded."""
+    """log(1 + v tau), summed over each row's elements; both arguments folded."""
     products = pt.prod(1 + v * tau, axis=0, dtype=v.dtype, acc_dtype=v.dtype)
     smallest = np.finfo(v.dtype).tiny
     return pt.log(pt.maximum(products, smallest)).sum(axis=-1, acc_dtype=v.dtype)
 
 
 def flipped(v: TensorVariable, tau: TensorVariable) -> TensorVariable:
-    """Return v after a flip; where tau is 0 it stays."""
+    """Return v after a flip; where tau is 0 it does not change."""
     return (v + tau) / (1 + v * tau)

@@ -1,8 +1,8 @@
-r"""Proposals that match slope and curvature of a log density at a point.
+r"""Proposals that match the slope and curvature of a log density at a point.
 
-A target of the family itself is matched wherever one stands: the proposal is the target, and
-Metropolis and Hastings' rule accepts each draw. On the unconstrained scale u, with the slope s and
-the curvature c of the log density there,
+If the target itself belongs to the family, it is matched from every point: the proposal is the
+target, and the Metropolis-Hastings rule accepts every draw. On the unconstrained scale u, with the
+slope s and the curvature c of the log density at u,
 
 - a normal density has the precision -c and the mean u - s / c;
 - that of u = log z with z ~ Gamma(a, rate b), a u - b e^u, has a = s - c and b = -c / z;
@@ -28,10 +28,10 @@ class Proposal(Protocol):
     """A family of distributions of u; all arrays have the shape (rows,)."""
 
     draws_within: bool
-    """Whether `draw` needs more than a standard normal draw made beforehand."""
+    """Whether `draw` needs more random numbers than a standard normal draw made beforehand."""
 
     def matched(self, u, slope, curvature) -> Tensors:
-        """Parameters of the member that matches at ``u``."""
+        """Return the parameters of the member that matches at ``u``."""
         ...
 
     def draw(
@@ -46,7 +46,7 @@ class Proposal(Protocol):
 
 
 class NormalProposal:
-    """Where the log density is convex, its precision is taken for the curvature's size."""
+    """The normal family. Where the log density is convex, the precision is abs(curvature)."""
 
     draws_within = False
 
@@ -66,13 +66,13 @@ class NormalProposal:
 
 
 class OfTwoShapes(ABC):
-    """Base of the families below: a `NormalProposal` where no member of the family matches."""
+    """Base of the families below; uses `NormalProposal` where no member of the family matches."""
 
     draws_within = True
     _fallback = NormalProposal()
 
     def matched(self, u, slope, curvature) -> Tensors:
-        """Mean and precision of the normal one; whether the family has a match; its parameters."""
+        """Return mean and precision of the normal; whether the family matches; its parameters."""
         a, b = self._shapes(u, slope, curvature)
         matches = (a > 0) & (b > 0)
         a, b = pt.switch(matches, a, 1), pt.switch(matches, b, 1)
@@ -90,7 +90,7 @@ class OfTwoShapes(ABC):
 
     @abstractmethod
     def _shapes(self, u, slope, curvature) -> tuple[TensorVariable, TensorVariable]:
-        """Parameters that match, of a member of the family if they are positive."""
+        """Return the matching parameters; there is such a member only if they are positive."""
 
     @abstractmethod
     def _draw(self, a, b, stream) -> TensorVariable:
@@ -102,7 +102,7 @@ class OfTwoShapes(ABC):
 
 
 def log_gamma_draws(a: TensorVariable, stream: NoiseStream) -> TensorVariable:
-    """Logarithms of draws from Gamma(a, 1), of which some may be too small for their type."""
+    """Logarithms of draws from Gamma(a, 1), some of which may underflow."""
     draws = stream.draw(pt.random.gamma, a, scale=1.0, dtype=a.dtype)
     return pt.log(pt.maximum(draws, np.finfo(a.dtype).tiny))
 

@@ -1,9 +1,9 @@
-r"""A move of latent variables on simplexes within a Gibbs sweep: all of a row's at once.
+r"""How a Gibbs sweep updates latent variables on simplexes: all simplexes of a row at once.
 
-With f the logarithm of the full conditional as a function of z, also off the simplex, the proposal
-is Dirichlet with the concentrations 1 + z_k df/dz_k, accepted by Metropolis and Hastings' rule.
-f = sum_k (a_k - 1) log z_k has the concentrations a_k wherever one stands: a Dirichlet conditional
-is drawn exactly. Where a concentration is not positive the row stays as it is.
+Let f be the logarithm of the full conditional as a function of z, extended off the simplex. The
+proposal is Dirichlet with the concentrations 1 + z_k df/dz_k, accepted by the Metropolis-Hastings
+rule. For f = sum_k (a_k - 1) log z_k the concentrations are a_k at every point: a Dirichlet
+conditional is drawn exactly. If a concentration is not positive, the row does not change.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from pymc_sgmcmc.noise import NoiseStream
 
 @dataclass(frozen=True)
 class Simplexes:
-    """Moves a variable whose last axis is a simplex."""
+    """Updates a variable whose last axis is a simplex."""
 
     terms: Conditional
 
@@ -33,7 +33,7 @@ class Simplexes:
 
     @classmethod
     def of(cls, joint: Joint, variable: LocalVariable) -> "Simplexes":
-        """Derive the move from the joint log density."""
+        """Derive the update from the joint log density."""
         return cls(conditional(joint, variable, logistic=False, separable=False, affine=False))
 
     @staticmethod
@@ -47,7 +47,7 @@ class Simplexes:
         return list(self.terms.fixed)
 
     def sweep(self, z, once, each_sweep, stream: NoiseStream, climbing) -> TensorVariable:
-        """Move all simplexes of each row at once."""
+        """Update all simplexes of each row at once."""
         [value] = self.terms.maps
         f = self.terms.of_rows
         template = [f, 1 + value * pt.grad(f.sum(), value)]
@@ -69,6 +69,6 @@ class Simplexes:
 
 
 def _log_dirichlet(a: TensorVariable, z: TensorVariable) -> TensorVariable:
-    """Log density of each row's simplexes together."""
+    """Joint log density of each row's simplexes."""
     log_p = pt.gammaln(a.sum(axis=-1)) + ((a - 1) * pt.log(z) - pt.gammaln(a)).sum(axis=-1)
     return log_p.sum(axis=tuple(range(1, log_p.ndim)))

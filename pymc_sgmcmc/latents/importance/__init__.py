@@ -1,1 +1,1 @@
-"""Local latent variables weighed after draws from a recognition network."""
+"""Local latent variables, drawn by a recognition network and importance-weighted."""

@@ -1,14 +1,15 @@
-r"""NeuralImportance: latent variables weighed after draws from a recognition network.
+r"""NeuralImportance: latent variables drawn by a recognition network and importance-weighted.
 
-For each row x of a batch, L draws z_s come from a network q(z | x; phi) and get the weights
+For each row x of a batch, L values z_s are drawn from a network q(z | x; phi) and given the weights
 
     w_s = p(x, z_s | theta) / q(z_s | x; phi),    W_s = w_s / (w_1 + ... + w_L),
 
 with which grad log p(x | theta) is about sum_s W_s grad log p(x, z_s | theta) (doubly stochastic
-paper, eq 6; the bias falls as 1 / L). The same draws move the network up the gradient of
-E_{p(z | x, theta)} log q(z | x; phi), by sum_s W_s grad_phi log q(z_s | x; phi) averaged over the
-batch (eq 8-10): the inclusive Kullback-Leibler divergence falls, and q covers the posterior of z.
-The network's weights and Adam's moments (Kingma and Ba 2015) are carried from batch to batch.
+paper, eq 6; the bias falls as 1 / L). The same draws train the network by ascending the gradient of
+E_{p(z | x, theta)} log q(z | x; phi), estimated by sum_s W_s grad_phi log q(z_s | x; phi) averaged
+over the batch (eq 8-10). This minimises the inclusive Kullback-Leibler divergence, so q covers the
+posterior of z. The network's weights and Adam's moments (Kingma and Ba 2015) are carried from batch
+to batch.
 """
 
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ from pymc_sgmcmc.latents.joint import Joint, LatentDraws, Latents
 from pymc_sgmcmc.noise import NoiseStream
 
 FIRST_DECAY, SECOND_DECAY, SMALL = 0.9, 0.999, 1e-8
-"""Adam's constants, as its authors have them."""
+"""Adam's constants, as recommended by its authors."""
 
 
 class NeuralImportance(Latents):
@@ -43,24 +44,24 @@ class NeuralImportance(Latents):
         Bernoulli, Categorical or continuous latent variables. With ``proposal``, they are drawn
         in this order.
     n_samples : int, default 5
-        L, draws for each row; at least 2.
+        L, draws per row; at least 2.
     proposal : callable, optional
-        ``proposal(name, x, z, weights)`` gives the parameters of q for the latent variable of
+        ``proposal(name, x, z, weights)`` returns the parameters of q for the latent variable of
         that name: logits for a Bernoulli one; logits with a last axis of the categories for a
-        Categorical one; mean and log standard deviation (a pair), on the unconstrained scale, for
-        a continuous one. ``x`` holds the batch's observed values and ``z`` the latent variables
-        drawn before, by name: tensors with leading axes (draws or 1, rows). ``weights`` is the
-        network's. Default: the model's layers inverted. Each variable, those nearest to the data
-        first, gets an affine function of what it touches in the model: of the observed variables
-        that depend on it and of the latent variables already drawn.
+        Categorical one; mean and log standard deviation (a pair), on the unconstrained scale, for a
+        continuous one. ``x`` holds the batch's observed values and ``z`` the latent variables drawn
+        so far, by name: tensors with leading axes (draws or 1, rows). ``weights`` has the network's
+        weights. Default: a network that inverts the model's layers. It starts with the variables
+        nearest to the data; the parameters of each are an affine function of the observed variables
+        that depend on it and of the connected latent variables drawn so far.
     weights : dict of arrays, optional
-        Initial weights of the network, by name. Needed with ``proposal``; for the default network
-        those that `trained` gives.
+        Initial weights of the network, by name. Required with ``proposal``; for the default
+        network, those of a `trained` one.
     autoregressive : bool, default False
-        Let each unit of a Bernoulli variable depend on those drawn before it, in the default
-        network: a better proposal where units explain each other away, drawn unit by unit.
+        In the default network, let each unit of a Bernoulli variable depend on the units drawn
+        before it: a better proposal where units explain each other away, but drawn unit by unit.
     learning_rate : float, default 0.001
-        Of Adam, an update. 0 keeps the network as it is.
+        Learning rate of Adam. 0 leaves the network unchanged.
 
     Raises
     ------
@@ -71,9 +72,8 @@ class NeuralImportance(Latents):
 
     Notes
     -----
-    The statistic ``importance_ess`` is the
-    effective sample size 1 / sum_s W_s^2 of a row's weights, averaged over rows and updates: from
-    1 (one draw counts) to L.
+    The statistic ``importance_ess`` is the effective sample size 1 / sum_s W_s^2 of a row's
+    weights, averaged over rows and updates: from 1 (one draw has all the weight) to L.
 
     References
     ----------
@@ -112,9 +112,9 @@ class NeuralImportance(Latents):
     ):
         super().__init__(vars, n_samples)
         if self.n_samples < 2:
-            raise ValueError("n_samples=1 gives every draw the weight 1: take at least 2.")
+            raise ValueError("n_samples=1 gives every draw the weight 1: pass at least 2.")
         if proposal is not None and weights is None:
-            raise ValueError("proposal= needs weights=, a dict of its initial arrays.")
+            raise ValueError("proposal= needs weights=, a dict of the network's initial weights.")
         if proposal is not None and autoregressive:
             raise ValueError("autoregressive=True is for the default network: leave out proposal=.")
         self.proposal = proposal
@@ -149,14 +149,14 @@ class NeuralImportance(Latents):
         log_p = joint.log_density(flat, self.n_samples).reshape((self.n_samples, joint.n_rows))
         w = disconnected_grad(pt.special.softmax(log_p - log_q, axis=0))
         ess = pt.mean(1 / pt.sum(w**2, axis=0))
-        # eq 9 and 10 as a mean over the batch: Adam does not feel the scale
+        # eq 9 and 10 as a mean over the batch: Adam is invariant to the scale
         objective = pt.sum(w * log_q) / joint.n_rows
         gradient = pt.grad(objective, arrays, disconnected_inputs="ignore")
         moved = self._adam(arrays, gradient, mean, square, updates)
         return LatentDraws(z, w, dict(zip(self.state_names, moved, strict=True)), [ess])
 
     def _adam(self, weights, gradient, mean, square, updates):
-        """One step of Adam uphill."""
+        """One ascent step of Adam."""
         t = updates + 1
         a, b = FIRST_DECAY, SECOND_DECAY
         mean = [a * m + (1 - a) * g for m, g in zip(mean, gradient, strict=True)]
@@ -169,10 +169,10 @@ class NeuralImportance(Latents):
         return weights, mean, square, [t]
 
     def trained(self, step) -> "NeuralImportance":
-        """Return the same with the network that a step has trained.
+        """Return a copy with the network that a step has trained.
 
-        Its weights are those after the step's last draw in this process: `pm.sample` with
-        ``cores=1`` leaves there the last chain's.
+        Its weights are those after the step's last draw in this process: after `pm.sample` with
+        ``cores=1`` they are those of the last chain.
 
         Parameters
         ----------
@@ -182,7 +182,7 @@ class NeuralImportance(Latents):
         Returns
         -------
         NeuralImportance
-            A new one with ``weights`` set, for a further step or for `log_marginal_likelihood`.
+            A copy with ``weights`` set, for another step or for `log_marginal_likelihood`.
 
         Raises
         ------
@@ -206,7 +206,10 @@ class NeuralImportance(Latents):
         ['z', 'z from y']
         """
         if step.latents is not self or step.sampler_state is None:
-            raise ValueError("The step has not drawn with these latents yet (in this process).")
+            raise ValueError(
+                "The step has not made a draw with these latents in this process: pass a step that "
+                "was made with them, after pm.sample(..., cores=1)."
+            )
         names = self._network(step.source.joint).names
         return NeuralImportance(
             [v.name for v in step.source.joint.variables],
@@ -218,7 +221,7 @@ class NeuralImportance(Latents):
         )
 
     def propose(self, joint: Joint, stream: NoiseStream) -> tuple[Tensors, TensorVariable]:
-        """Draw once for each row from the network as it is given: z and log q(z | x)."""
+        """Draw once per row from the network with the given weights: z and log q(z | x)."""
         if self.weights is None:
             raise ValueError("NeuralImportance has no weights yet: pass latents.trained(step).")
         weights = {name: pt.as_tensor(w) for name, w in self.weights.items()}

@@ -1,7 +1,7 @@
-"""Recognition networks q(z | x): draws of the latent variables of a batch, given its data.
+"""Recognition networks q(z | x), which draw the latent variables of a batch given its data.
 
-q is a product of conditionals, one for each latent variable in the order of drawing. The family
-of each is told by the variable's type, its parameters are what the network computes.
+q is a product of conditionals, one for each latent variable in the order of drawing. The variable's
+type determines the family of each; the network computes its parameters.
 """
 
 import math
@@ -42,12 +42,12 @@ class Bernoulli:
 
 
 class AutoregressiveBernoulli:
-    """Parameters: logits, shaped like z, and the links S of the flat units: sum_i<j S_ji z_i."""
+    """Parameters: logits, shaped like z, and links S of the flattened units: sum_i<j S_ji z_i."""
 
     outputs = 1
 
     def draw(self, parameters, shape, stream):
-        """Draw unit after unit; those drawn move the log odds of those after them."""
+        """Draw unit after unit; each changes the log odds of those after it."""
         logits, links = parameters
         n_units = math.prod(shape[2:])
         of_units = logits.reshape((*_lead(logits), n_units)).dimshuffle(2, 0, 1)
@@ -116,12 +116,12 @@ type Family = Bernoulli | AutoregressiveBernoulli | Categorical | Normal
 def family_of(variable: LocalVariable, autoregressive: bool = False) -> Family:
     """Family of q for a latent variable.
 
-    ``autoregressive`` lets the units of a Bernoulli one depend on each other.
+    ``autoregressive`` lets the units of a Bernoulli variable depend on each other.
 
     Raises
     ------
     ValueError
-        For variables that none is made for.
+        For variables without a suitable family.
     """
     op = variable.batch_rv.owner.op
     if isinstance(op, BernoulliRV):
@@ -133,17 +133,18 @@ def family_of(variable: LocalVariable, autoregressive: bool = False) -> Family:
     if not variable.is_discrete and (transform is None or transform.ndim_supp == 0):
         return Normal()
     raise ValueError(
-        f"NeuralImportance has no proposal for '{variable.name}': it draws Bernoulli variables, "
+        f"NeuralImportance has no proposal for '{variable.name}': it supports Bernoulli variables, "
         "Categorical ones with a known number of categories, and continuous ones whose elements "
         "are transformed one by one. Use latents=sgm.Gibbs([...])."
     )
 
 
 def _width(name: str, value: TensorVariable) -> int:
-    """Numbers in a row of an observed variable."""
+    """Number of elements in a row of an observed variable."""
     if None in value.type.shape[1:]:
         raise ValueError(
-            f"The shape of a row of the observed '{name}' is not known: {value.type.shape}."
+            f"The shape {value.type.shape} of the observed variable '{name}' is unknown within a "
+            "row: give it shape= or dims= of known lengths."
         )
     return math.prod(value.type.shape[1:])
 
@@ -151,7 +152,7 @@ def _width(name: str, value: TensorVariable) -> int:
 def _constrained(
     joint: Joint, variable: LocalVariable, u: TensorVariable
 ) -> tuple[TensorVariable, TensorVariable]:
-    """Value of a variable for an unconstrained one, and the log Jacobian of each element."""
+    """Return the constrained value of a variable, and the log Jacobian of each element."""
     transform, inputs = variable.transform, variable.batch_rv.owner.inputs
     assert transform is not None
     z, log_jacobian = transform.backward(u, *inputs), transform.log_jac_det(u, *inputs)
@@ -173,15 +174,15 @@ class Recognition(ABC):
         self.families = {v.name: family_of(v, autoregressive) for v in self.order}
 
     names: list[str]
-    """Of the weights."""
+    """Names of the weights."""
 
     @abstractmethod
     def init(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Initial weights by name: those given, else random ones."""
+        """Return initial weights by name: the given ones, or random ones."""
 
     @abstractmethod
     def parameters(self, variable: LocalVariable, x: Named, z: Named, weights: Named):
-        """Parameters of q for a variable: tensors with leading axes (draws or 1, rows)."""
+        """Return the parameters of q: tensors with leading axes (draws or 1, rows)."""
 
     def draw(
         self, joint: Joint, weights: Named, n_samples: int, stream: NoiseStream
@@ -191,7 +192,7 @@ class Recognition(ABC):
         Returns
         -------
         z : list
-            One entry a variable of ``joint``, shape (n_samples, rows, ...).
+            One entry per variable of ``joint``, shape (n_samples, rows, ...).
         log_q : tensor
             Shape (n_samples, rows); only the weights have a gradient.
         """
@@ -227,12 +228,12 @@ class CustomRecognition(Recognition):
 
 
 class Inverted(Recognition):
-    """The model's layers inverted, each an affine function (doubly stochastic paper, section 3).
+    """Inverts the model's layers with affine functions (doubly stochastic paper, section 3).
 
-    The variables are drawn in the reverse of the model's order. Each depends on those of its
-    Markov blanket that are known by then: the observed or drawn variables that depend on it in the
-    model, and their other parents already drawn. With ``autoregressive``, each unit of a Bernoulli
-    variable depends on those before it too.
+    The variables are drawn in the reverse of the model's order. Each depends on the variables of
+    its Markov blanket that are known by then: the observed or drawn variables that depend on it in
+    the model, and their other parents if already drawn. With ``autoregressive``, each unit of a
+    Bernoulli variable also depends on the units before it.
     """
 
     def __init__(
@@ -275,7 +276,9 @@ class Inverted(Recognition):
         self.names = list(self.shapes)
         given = self.shapes if weights is None else {n: np.shape(w) for n, w in weights.items()}
         if given != self.shapes:
-            raise ValueError(f"weights: the network needs the shapes {self.shapes}, not {given}.")
+            raise ValueError(
+                f"weights= has the shapes {given}, but the network needs {self.shapes}."
+            )
 
     def init(self, rng):
         if self.weights is not None:
@@ -293,7 +296,7 @@ class Inverted(Recognition):
             value = known[name]
             if name in self.families and isinstance(self.families[name], Categorical):
                 value = pt.eq(value[..., None], np.arange(self.families[name].outputs))
-            once = value.type.shape[0] == 1  # data: the same for all draws
+            once = value.type.shape[0] == 1  # data, the same for all draws
             rows = value.reshape((-1, self.widths[name])).astype(total.dtype)
             product = rows @ weights[f"{variable.name} from {name}"]
             total = total + (product[None] if once else product.reshape((*_lead(value), -1)))
@@ -313,5 +316,5 @@ def _within(variable: LocalVariable) -> str:
 
 
 def _lead(value: TensorVariable) -> list:
-    """Lengths of the axes (draws or 1, rows), as numbers where they are known."""
+    """Lengths of the axes (draws or 1, rows), as numbers if they are known."""
     return [value.shape[a] if n is None else n for a, n in enumerate(value.type.shape[:2])]

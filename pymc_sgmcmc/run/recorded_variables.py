@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pymc.model import Model
 from pymc.step_methods.compound import flatten_steps
 
-from pymc_sgmcmc.run.chains import Run
+from pymc_sgmcmc.run.run import Run
 from pymc_sgmcmc.step import SGMCMCStep
 
 _log = logging.getLogger("pymc.sgmcmc")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 class Carry(NamedTuple):
     """What all chains take from one piece of a draw to the next: arrays with a leading chain axis.
 
-    The last three are about the draw in progress.
+    The last two are about the draw in progress.
     """
 
     theta: list
@@ -20,8 +20,6 @@ class Carry(NamedTuple):
     """Number of the variable that became non-finite in this draw, or -1."""
     update: Any
     """Number of the update, within the draw, at which it did."""
-    diagnostics: list
-    """Of the last finite piece."""
 
 
 class Piece(NamedTuple):
@@ -29,8 +27,9 @@ class Piece(NamedTuple):
 
     theta: list
     potential: Any
-    gradient_norms: Any
-    """Of each update: their mean must not depend on how updates are split into calls."""
+    per_update: list
+    """As in an `Outcome`."""
     variable: Any
     update: Any
     diagnostics: list
+    """Of the state after the piece."""

@@ -68,8 +68,8 @@ def from_plain(plain: Any, like: Any) -> Any:
     if isinstance(plain, dict) and CLASS in plain:
         if type(like).__name__ != plain[CLASS]:
             raise ValueError(
-                f"The stored state is a {plain[CLASS]}, that of this step a "
-                f"{type(like).__name__}: it is another step, or another version."
+                f"The stored state is a {plain[CLASS]}, but that of this step is a "
+                f"{type(like).__name__}. Resume with the step and version that wrote it."
             )
         return type(like)(
             **{

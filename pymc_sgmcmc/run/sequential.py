@@ -1,0 +1,199 @@
+"""Engine: chains one after another, in this process; and the runner of one chain."""
+
+import time
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from pymc.blocking import PointType
+from pymc.step_methods.compound import flatten_steps
+from pymc.util import random_generator_from_state
+
+from pymc_sgmcmc.gradients.start_check import BadStart
+from pymc_sgmcmc.run.run import Block, Event, Run, Stopped, reason_to_stop
+from pymc_sgmcmc.run.runner import run_and_keep
+from pymc_sgmcmc.run.saved_state import from_plain, to_plain
+from pymc_sgmcmc.step import SGMCMCStep
+
+SECONDS_PER_BLOCK = 0.1
+"""Draws are handed on about ten times a second: often enough for a progress bar."""
+BYTES_PER_BLOCK = 2**23
+"""... or sooner, where draws are large."""
+SECONDS_PER_TURN = 0.5
+"""Chains in one process take turns of at least this long,"""
+TURNS_PER_CHANGE = 20
+"""... and of this multiple of what changing costs: a shuffle of all row numbers."""
+
+
+class ChainRunner:
+    """Runs one chain with PyMC's steps, in this process."""
+
+    def __init__(self, run: Run, chain: int):
+        self.run = run
+        self.chain = chain
+        self.chains = range(chain, chain + 1)
+        self.point = run.starts[chain]
+        self.n_draws = 0
+        step = run.step
+        step.sampling_state = run.fresh  # nothing is left of another chain
+        step.setup_chain(random_generator_from_state(run.rngs[chain]), run.tune, run.draws)
+        step.tune = run.tune > 0
+        if hasattr(step, "reset_tuning"):
+            step.reset_tuning()
+        if hasattr(step, "iter_count"):
+            step.iter_count = 0
+        self._away: Any = None
+
+    def state(self) -> dict[str, Any]:
+        state = self.run.step.sampling_state if self._away is None else self._away
+        return {"point": dict(self.point), "step": to_plain(state, "step")}
+
+    def pause(self) -> None:
+        """Leave the step to another chain."""
+        self._away = self.run.step.sampling_state
+
+    def go_on(self) -> None:
+        """Take the step back after `pause`."""
+        self.run.step.sampling_state, self._away = self._away, None
+
+    def restore(self, n_draws: int, state: dict[str, Any]) -> None:
+        self.n_draws = n_draws
+        self.point = {name: state["point"][name] for name in self.point}
+        step = self.run.step
+        step.sampling_state = from_plain(state["step"], step.sampling_state)
+
+    def blocks(self) -> Iterator[Block | Stopped]:
+        run, step, waiting = self.run, self.run.step, _Waiting(self)
+        failure: dict[str, Any] | None = None
+        try:
+            while self.n_draws < run.total and failure is None:
+                if self.n_draws == run.tune:
+                    step.stop_tuning()
+                try:
+                    point, stats = step.step(self.point)
+                except BadStart as error:
+                    yield Stopped(self.chain, f"Chain {self.chain} stopped at once. {error}")
+                    return
+                failure = _nonfinite(stats)
+                if failure is None:
+                    waiting.add(point, stats)
+                    self.point = point
+                    self.n_draws += 1
+                    if waiting.due():
+                        yield waiting.block()
+        except BaseException:
+            if waiting.draws:
+                yield waiting.block()
+            raise
+        if waiting.draws:
+            yield waiting.block()
+        if failure is not None:
+            yield Stopped(self.chain, reason_to_stop(run, self.chain, self.n_draws, failure))
+
+
+class _Waiting:
+    """Draws of one chain that have not been handed on."""
+
+    def __init__(self, runner: ChainRunner):
+        self.runner = runner
+        self.recorded = runner.run.recorded
+        self.draws: list[tuple[PointType, Sequence | None, Sequence]] = []
+        self.first = runner.n_draws
+        size = sum(
+            int(np.prod(shape)) * np.dtype(self.recorded.var_dtypes[name]).itemsize
+            for name, shape in self.recorded.var_shapes.items()
+        )
+        self.most = 1 if runner.run.each_draw else max(1, BYTES_PER_BLOCK // max(size, 1))
+        self.since = time.perf_counter()
+
+    def add(self, point: PointType, stats: Sequence[dict[str, Any]]) -> None:
+        run = self.runner.run
+        kept = run.wants_warmup or self.runner.n_draws >= run.tune
+        # As PyMC's recorder does it, one call a draw, so that recorded values are the same bits.
+        values = self.recorded.fn(*point.values()) if kept else None
+        self.draws.append((point, values, stats))
+
+    def due(self) -> bool:
+        return (
+            len(self.draws) >= self.most
+            or time.perf_counter() - self.since > SECONDS_PER_BLOCK
+            or self.runner.n_draws == self.runner.run.tune
+        )
+
+    def block(self) -> Block:
+        points, values, stats = zip(*self.draws, strict=True)
+        run = self.runner.run
+        n = len(points)
+        first, self.first = self.first, self.first + n
+        columns = {}
+        if run.wants_warmup or first >= run.tune:
+            columns = {
+                name: np.array(column, dtype=self.recorded.var_dtypes[name])[None]
+                for name, column in zip(
+                    self.recorded.varnames, zip(*values, strict=True), strict=True
+                )
+            }
+        self.draws = []
+        self.since = time.perf_counter()
+        return Block(
+            self.runner.chains,
+            first,
+            n,
+            columns,
+            [
+                {name: _column(name, dtype, k, stats)[None] for name, dtype in dtypes.items()}
+                for k, dtypes in enumerate(run.step.stats_dtypes)
+            ],
+            [list(points)] if run.each_draw else None,
+        )
+
+
+def _column(name: str, dtype: Any, sampler: int, stats: Sequence[Sequence[dict]]) -> np.ndarray:
+    """Return one statistic of one step over draws; 0 where it is missing, as PyMC has it."""
+    column = np.zeros(len(stats), dtype=dtype)
+    for i, draw in enumerate(stats):
+        if name in draw[sampler]:
+            column[i] = draw[sampler][name]
+    return column
+
+
+def _nonfinite(stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Name what became non-finite in a draw, if anything."""
+    for step_stats in stats:
+        if step_stats.get("nonfinite", False):
+            return step_stats["warning"].extra
+    return None
+
+
+def sequential(run: Run) -> Generator[Event]:
+    """Engine: all chains in this process, in turns of about half a second.
+
+    So Ctrl-C finds all of them about equally far. PyMC's steps and those of others run one chain
+    after another: not all save their whole state.
+    """
+    in_turns = all(isinstance(step, SGMCMCStep) for step in flatten_steps(run.step))
+    waiting = deque(range(run.n_chains))
+    begun: dict[int, tuple[ChainRunner, Generator]] = {}
+    try:
+        while waiting:
+            began = time.perf_counter()
+            chain = waiting.popleft()
+            if chain in begun:
+                runner, events = begun[chain]
+                runner.go_on()
+            else:
+                runner = ChainRunner(run, chain)
+                events = run_and_keep(runner, run)
+                begun[chain] = runner, events
+            changed = time.perf_counter()
+            turn = max(SECONDS_PER_TURN, TURNS_PER_CHANGE * (changed - began))
+            for event in events:
+                yield event
+                if in_turns and waiting and time.perf_counter() - changed > turn:
+                    runner.pause()
+                    waiting.append(chain)
+                    break
+    finally:
+        for _, events in begun.values():
+            events.close()
