@@ -55,16 +55,17 @@ def run(model, step, sampler: str, cores: int, draws: int):
         return sgm.sample(step=step, init="point", quiet=True, chain_method=method, **options)
 
 
-def mark_first(step, mark: Path) -> None:
-    """Touch a file when a step is first taken: until then things are compiled."""
-    take = step.step
+def mark_tenth(step, mark: Path) -> None:
+    """Touch a file at the tenth step, or at the first long one: until then things are compiled."""
+    take, taken = step.step, []
 
-    def first(point):
-        mark.touch()
-        step.step = take
+    def counted(point):
+        taken.append(1)
+        if len(taken) == (1 if step.thin > 1 else 10):
+            mark.touch()
         return take(point)
 
-    step.step = first
+    step.step = counted
 
 
 def in_child(work: Callable, report: Path) -> int:
@@ -84,7 +85,7 @@ def in_child(work: Callable, report: Path) -> int:
 
 
 def interrupted(step, work: Callable, report: Path, after: float) -> dict:
-    """Send Ctrl-C to a process, so long after its first step; return what it reports.
+    """Send Ctrl-C to a process, so long after it began to sample; return what it reports.
 
     Returns
     -------
@@ -97,7 +98,7 @@ def interrupted(step, work: Callable, report: Path, after: float) -> dict:
     mark.unlink(missing_ok=True)
 
     def marked():
-        mark_first(step, mark)
+        mark_tenth(step, mark)
         return work()
 
     pid = in_child(marked, report)
