@@ -16,20 +16,14 @@ from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.batches.data_sources import StreamedData
-from pymc_sgmcmc.gradients.minibatch import batched_terms, finite_support
+from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.gradients.arrays import refuse_nan
+from pymc_sgmcmc.gradients.batch_terms import batched_terms, finite_support
+from pymc_sgmcmc.gradients.model_gradient import axes_of, explicit_data, gradient_of
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
+from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch
 from pymc_sgmcmc.gradients.row_axis import find_row_axis, local_shape
-from pymc_sgmcmc.gradients.source import (
-    GradientSource,
-    Rows,
-    axes_of,
-    check_batch_size,
-    explicit_data,
-    gradient_of,
-    refuse_nan,
-    uses_minibatch,
-)
+from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.latents.joint import (
     Joint,

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pymc as pm
+import pytensor.sparse as ps
 import pytensor.tensor as pt
+import scipy.sparse
 
 from gallery.forms import accepted
-from gallery.rows import FEATURES, REAL, N, X
+from gallery.rows import FEATURES, GROUP, GROUPS, REAL, N, X
 
 
 def _regression(design, k):
@@ -86,4 +88,16 @@ def tiled_scalar():
     with pm.Model() as model:
         sigma = pt.tile(pm.HalfNormal("sigma", 1).reshape((1,)), N)
         pm.Normal("y", pm.Normal("mu") * X[:, 0], sigma, observed=REAL)
+    return model
+
+
+@accepted()
+def sparse():
+    """Dummies of the groups and the features, stored sparsely."""
+    dummies = (GROUP[:, None] == np.arange(GROUPS)).astype(float)
+    design = scipy.sparse.csr_matrix(np.hstack([dummies, X * (np.abs(X) > 0.5)]))
+    with pm.Model() as model:
+        w = pm.Normal("w", 0, 1, shape=GROUPS + FEATURES)
+        mu = ps.structured_dot(ps.as_sparse_variable(design), w[:, None])[:, 0]
+        pm.Normal("y", mu, pm.HalfNormal("sigma", 1), observed=REAL)
     return model

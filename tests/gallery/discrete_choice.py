@@ -43,6 +43,15 @@ def utilities_with_named_rows():
 
 
 @accepted()
+def attributes_of_alternatives():
+    """Rows x alternatives x attributes in one array."""
+    with pm.Model() as model:
+        s = pt.dot(OPTIONS, pm.Normal("beta", 0, 1, shape=2))
+        pm.Categorical("choice", logit_p=s, observed=CHOICE)
+    return model
+
+
+@accepted()
 def tastes_by_person():
     """Mixed logit: each person has tastes of their own."""
     with pm.Model() as model:

@@ -3,7 +3,7 @@
 import pymc as pm
 
 from gallery.forms import accepted, refused
-from gallery.rows import BATCH, FEATURES, REAL, N, X
+from gallery.rows import BATCH, COUNT, FEATURES, REAL, N, X
 
 
 def _linear(x, y, **options):
@@ -40,9 +40,37 @@ def total_size_and_batch_size():
     return model
 
 
+@refused("y", cause="pm.Minibatch", remedy="one of them|[Rr]emove")
+def minibatch_and_batch_size():
+    with pm.Model() as model:
+        x, y = pm.Minibatch(X, REAL, batch_size=BATCH)
+        _linear(x, y, total_size=N)
+    return model
+
+
 @refused("y", cause="without total_size", remedy="total_size=", batch_size=None)
 def without_total_size():
     with pm.Model() as model:
         x, y = pm.Minibatch(X, REAL, batch_size=BATCH)
         _linear(x, y)
+    return model
+
+
+@refused("y", cause="draws different rows", remedy=r"X_mb, y_mb = pm\.Minibatch", batch_size=None)
+def separate_draws_that_meet():
+    """Predictors of some rows beside outcomes of others."""
+    with pm.Model() as model:
+        x, y = pm.Minibatch(X, batch_size=BATCH), pm.Minibatch(REAL, batch_size=BATCH)
+        _linear(x, y, total_size=N)
+    return model
+
+
+@refused("z", cause="draws different rows", remedy=r"X_mb, y_mb = pm\.Minibatch", batch_size=None)
+def separate_draws_that_meet_in_the_second_term():
+    with pm.Model() as model:
+        x, y = pm.Minibatch(X, REAL, batch_size=BATCH)
+        counts = pm.Minibatch(COUNT.astype("int32"), batch_size=BATCH)
+        _linear(x, y, total_size=N)
+        rate = pm.math.exp(pm.math.dot(x, pm.Normal("v", 0, 1, shape=FEATURES)))
+        pm.Poisson("z", rate, observed=counts, total_size=N)
     return model

@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from gallery.forms import refused
+from gallery.forms import DEPENDENT, refused
 from gallery.rows import COORDS, REAL, N, X
 
 GONE = np.arange(N) % 7 == 3
@@ -39,6 +39,16 @@ def imputed_predictor():
     with pm.Model() as model:
         x = pm.Normal("x", pm.Normal("m"), 1, observed=np.ma.masked_array(X[:, 0], GONE))
         pm.Normal("y", pm.Normal("b") * x, 1, observed=REAL)
+    return model
+
+
+@refused("x_gone", cause=DEPENDENT, remedy="batch_size=None")
+def imputed_predictor_by_hand():
+    """Free values are written into the column at the rows where it has none."""
+    with pm.Model(coords=COORDS) as model:
+        gone = pm.Normal("x_gone", 0, 1, shape=int(GONE.sum()))
+        x = pt.set_subtensor(pt.as_tensor(X[:, 0])[np.flatnonzero(GONE)], gone)
+        pm.Normal("y", pm.Normal("b") * x, 1, observed=REAL, dims="obs")
     return model
 
 

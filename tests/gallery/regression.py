@@ -14,6 +14,7 @@ from gallery.rows import (
     REAL,
     TABLE,
     TRIALS,
+    N,
     X,
     new_rows,
 )
@@ -100,4 +101,14 @@ def several_outcomes_that_correlate():
         w = pm.Normal("w", 0, 1, shape=(FEATURES, 2))
         chol, *_ = pm.LKJCholeskyCov("chol", n=2, eta=2, sd_dist=pm.Exponential.dist(1, shape=2))
         pm.MvNormal("y", pm.math.dot(X, w), chol=chol, observed=outcomes)
+    return model
+
+
+@accepted()
+def forty_scalars():
+    """Summed in one expression."""
+    columns = np.random.default_rng(3).normal(size=(40, N))
+    with pm.Model() as model:
+        mu = sum(pm.Normal(f"w{k}", 0, 1) * column for k, column in enumerate(columns))
+        pm.Normal("y", mu, 1, observed=REAL)
     return model

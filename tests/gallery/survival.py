@@ -100,6 +100,16 @@ def truncated_constant_bounds():
 
 
 @accepted()
+def truncated_normal():
+    """One of its bounds is infinite."""
+    with pm.Model() as model:
+        mu = pm.math.dot(X, pm.Normal("w", 0, 1, shape=FEATURES))
+        sigma = pm.HalfNormal("sigma", 1)
+        pm.TruncatedNormal("y", mu, sigma, lower=0, observed=POSITIVE)
+    return model
+
+
+@accepted()
 def truncated_gamma():
     with pm.Model() as model:
         mu, alpha = pm.math.exp(pm.math.dot(X, pm.Normal("w", shape=FEATURES))), 2.0
