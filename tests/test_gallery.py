@@ -36,17 +36,6 @@ def _quick_graphs():
         yield
 
 
-AS_WRITTEN = Mode(linker="py", optimizer=None)
-"""Graphs are evaluated as they stand: these run a few times each."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quick_graphs():
-    """No record of where each node was made: a tenth of the time."""
-    with pytensor.config.change_flags(traceback__limit=0):
-        yield
-
-
 def source_of(form):
     """The model of a form, and the gradient source that a step would make of it."""
     model = form.build()
