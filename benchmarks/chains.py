@@ -115,7 +115,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=CHAINS, action="append")
     parser.add_argument("--chains", type=int, action="append")
-    parser.add_argument("--thin", type=int, help="updates a draw")
+    parser.add_argument("--thin", type=int, help="updates per draw")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a turn")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--peak-gbytes", type=float, help="memory bandwidth of the device, GB/s")

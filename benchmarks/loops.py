@@ -44,7 +44,7 @@ def initial_weights(settings, dtype):
 
 
 def our_step(model, backend, dtype, settings):
-    """A step that runs ``settings["updates"]`` updates a draw, and a point to start from."""
+    """A step that runs ``settings["updates"]`` updates per draw, and a starting point."""
     import pymc as pm
     import pytensor
 

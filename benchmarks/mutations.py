@@ -40,7 +40,7 @@ GIBBS = "tests/test_gibbs.py tests/test_latents.py"
 IMPORTANCE = "tests/test_importance.py"
 COMPLETION = "tests/test_evaluation.py -k completion"
 FRESH = "tests/test_samplers.py -k fresh"
-BEGIN = "        self.begin(point)\n        theta, others = kernel.split(point)\n        potential"
+BEGIN = "        self.begin(point)\n        theta, others = kernel.split(point)\n        before"
 NOISE = "sd = pt.sqrt(2 * diffusion * dt)"
 
 MUTATIONS = [
@@ -88,14 +88,15 @@ MUTATIONS = [
              "lax.optimization_barrier(normals(0 * key, n, dtype))", NORMALS),
     Mutation("normals: a rotation of Threefry's is wrong", "backends/box_muller.py",
              "(13, 15, 26, 6,", "(13, 15, 27, 6,", NORMALS),
-    Mutation("gradient: N / n forgotten", "gradients/source.py", "likelihood = scale * sum_of(",
-             "likelihood = 1.0 * sum_of(", "tests/test_gradients.py"),
+    Mutation("gradient: N / n forgotten", "gradients/model_gradient.py",
+             "likelihood = scale * sum_of(", "likelihood = 1.0 * sum_of(",
+             "tests/test_gradients.py"),
     Mutation("streams: noise does not advance", "noise.py", "self.rng, draws =", "_, draws =",
              FRESH),
     Mutation("streams: one batch for a whole call", "loop.py", "take()[k]", "take()[0 * k]",
              SAMPLERS + " tests/test_step.py"),
     Mutation("streams: chains share batches", "chain.py",
-             "Batches(rows.n_rows, rows.batch_size, batch_rng",
+             "Batches(rows.n_rows, rows.batch_size, rng",
              "Batches(rows.n_rows, rows.batch_size, np.random.default_rng(0)", FRESH),
     Mutation("streams: chains share noise", "chain.py", "backend.generator(noise_rng)",
              "backend.generator(np.random.default_rng(0))", FRESH),

@@ -31,7 +31,7 @@ def peak_memory() -> float:
 
 
 def measure(backend: str, n_parameters: int) -> dict[str, float]:
-    """Microseconds an update, and memory beyond that of the data."""
+    """Microseconds per update, and memory beyond that of the data."""
     import numpy as np
     import pytensor
 

@@ -51,7 +51,7 @@ def network(n_pixels, layers):
 
 
 def make_step(mode, n_pixels, layers):
-    """A step of 10 updates a draw."""
+    """A step of 10 updates per draw."""
     import pymc_sgmcmc as sgm
 
     latents = sgm.Gibbs([f"z{k}" for k in range(len(layers))], n_samples=5, burn_in=5)

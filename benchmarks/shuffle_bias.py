@@ -32,7 +32,7 @@ class InOrder:
 
 
 def orders():
-    """One number a row: mean 0, variance about 1."""
+    """One number per row: mean 0, variance about 1."""
     rng = np.random.default_rng(0)
     noise = rng.normal(size=N)
     return {

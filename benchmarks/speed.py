@@ -41,7 +41,7 @@ def measure(model, who, dtype, *options, env=None):
 
 
 def contest(model, dtype, rounds):
-    """Median microseconds an update of each contender over interleaved rounds."""
+    """Median microseconds per update of each contender over interleaved rounds."""
     times = {who: [] for who in CONTENDERS}
     for _ in range(rounds):
         for who in CONTENDERS:

@@ -122,7 +122,7 @@ def both_steps(directory, name, case, backend):
 
 
 def timed(directory, name, case, backend, seconds):
-    """Microseconds an update of both, taking turns."""
+    """Microseconds per update of both, taking turns."""
     data, steps = both_steps(directory, name, case, backend)
     points = {who: start for who, (_, start) in steps.items()}
     times = {who: [] for who in steps}
@@ -148,7 +148,7 @@ def timed(directory, name, case, backend, seconds):
 
 
 def together(directory, name, case, backend, seconds):
-    """Microseconds an update of `CHAINS` vectorized chains, all of them counted."""
+    """Microseconds per update of `CHAINS` vectorized chains together."""
     import pymc_sgmcmc as sgm
 
     _, steps = both_steps(directory, name, case, backend)

@@ -2,8 +2,8 @@
 
 from importlib.metadata import version
 
-from pymc_sgmcmc.batches.data_sources import StreamedData
 from pymc_sgmcmc.batches.shuffle_on_disk import shuffle_on_disk
+from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.evaluation.marginal_likelihood import log_marginal_likelihood
 from pymc_sgmcmc.evaluation.missing_data import complete
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs

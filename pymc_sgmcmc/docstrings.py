@@ -84,5 +84,7 @@ def describe(cls: Any, constructor: Callable) -> None:
         doc = doc.replace("{common}", COMMON_PARAMETERS)
         doc = doc.replace("{batches}", COMMON_PARAMETERS[COMMON_PARAMETERS.index("batch_size :") :])
         doc = doc.replace("{raises}", COMMON_RAISES)
-        module = inspect.getdoc(sys.modules[cls.__module__]) or ""
-        cls.__doc__ = doc.replace("{equations}", module.partition("\n\n")[2])
+        if "{equations}" in doc:
+            module = inspect.getdoc(sys.modules[cls.__module__]) or ""
+            doc = doc.replace("{equations}", module.partition("\n\n")[2])
+        cls.__doc__ = doc

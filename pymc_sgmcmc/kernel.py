@@ -1,4 +1,4 @@
-"""What all chains of a step share: the updates, compiled once, and the data where they find it."""
+"""What all chains of a step share: the updates, compiled once, and the data on the backend."""
 
 import os
 from typing import Any
@@ -21,7 +21,7 @@ from pymc_sgmcmc.schedules import Schedule, step_sizes
 
 
 class Kernel:
-    """An algorithm's updates on a gradient source, and how many make a draw.
+    """An algorithm's updates on a gradient source, and the number of updates per draw.
 
     Pickled without compiled code and the copies of the data: `load_data` and `compile` make them
     again in the other process.
@@ -104,13 +104,13 @@ class Kernel:
 
     @property
     def index_check(self) -> IndexCheck:
-        """Looks whether the data points at nothing that is not there."""
+        """Check that indices in the data are within range."""
         if self._index_check is None:
             self._index_check = IndexCheck(self.source)
         return self._index_check
 
     def load_data(self) -> None:
-        """Put the data, as it is now, where compiled calls find it.
+        """Put the current data on the backend, for the compiled calls.
 
         Raises
         ------
@@ -123,8 +123,8 @@ class Kernel:
         backend = backend_of(self.mode)
         if backend.is_jax and os.getpid() != self._process:
             raise RuntimeError(
-                "A JAX step cannot go on in a forked process: JAX's threads do not survive a "
-                "fork, and it would hang. Pass mp_ctx='forkserver' (or 'spawn'), or cores=1, to "
+                "A JAX step cannot run in a forked process: JAX's threads do not survive a fork, "
+                "and it would hang. Pass mp_ctx='forkserver' (or 'spawn'), or cores=1, to "
                 "pm.sample."
             )
         self.backend = backend
@@ -145,34 +145,35 @@ class Kernel:
         self.updates_per_epoch = first.n_rows / first.batch_size if first else 1.0
 
     def tables(self, rows: Rows) -> dict[TensorVariable, np.ndarray]:
-        """Data out of which a stream's rows are better fetched ahead of the calls, if any is."""
+        """The data whose rows should be fetched ahead of the calls, if any."""
         if self.backend.has_accelerator:
             return {}
-        # On the CPU this is no copy, of an array of JAX neither.
+        # On the CPU this does not copy, not even arrays of JAX.
         tables = {v: np.asarray(self.constants[self.places[v]]) for v in self.source.tables(rows)}
         return tables if prefetching_pays(tables) else {}
 
     def compile(self, state_like: dict[str, list[np.ndarray]]) -> None:
-        """Compile the updates, where this process has not yet."""
+        """Compile the updates, unless this process has done so."""
         if self.loop is None:
             self.loop = Loop(self.source, self.algorithm, state_like, self.compile_kwargs)
 
     def initial_state(self, theta: list, rng: np.random.Generator) -> dict[str, list]:
-        """The algorithm's state and the source's at the start of a chain, drawn from ``rng``."""
+        """Draw the initial states of the algorithm and the source from ``rng``."""
         return self.algorithm.init(theta, rng) | self.source.init(rng)
 
     def step_sizes(self, first: int, n_updates: int) -> np.ndarray:
-        """Step sizes of updates that follow each other."""
+        """Step sizes of consecutive updates."""
         return step_sizes(self.schedule, first, n_updates, self.updates_per_epoch)
 
     def split(self, point: PointType) -> tuple[list, list]:
-        """The variables that move, and those that are held."""
-        # JAX's compiled calls take NumPy arrays over ten times as fast as `jax.numpy` does.
+        """Split a point into the sampled variables and the fixed ones."""
+        # JAX's compiled calls take NumPy arrays over ten times faster than `jax.numpy` converts
+        # them.
         theta = [np.asarray(point[name], dtype) for name, dtype in self._moved]
         others = [np.asarray(point[name], dtype) for name, dtype in self._held]
         return theta, others
 
     def moved(self, theta: list) -> PointType:
-        """Variables that have moved, as part of a point."""
+        """Return the sampled variables as part of a point."""
         as_numpy = self.backend.as_numpy
         return {name: as_numpy(t) for (name, _), t in zip(self._moved, theta, strict=True)}

@@ -17,10 +17,11 @@ from rich.table import Column
 
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.argument_checks import true_or_false, whole_number
-from pymc_sgmcmc.batches.data_sources import StreamedData
+from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.docstrings import describe
-from pymc_sgmcmc.gradients.source import gradient_source, warn_of_cut_integers
+from pymc_sgmcmc.gradients.arrays import warn_of_cut_integers
+from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.gradients.start_check import check_start
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.latents.gradient import latent_gradient_source

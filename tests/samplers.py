@@ -18,7 +18,7 @@ from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.batches.shuffled import Batches
 from pymc_sgmcmc.gradients.arrays import array_value
-from pymc_sgmcmc.gradients.source import gradient_source
+from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.loop import Loop
 from pymc_sgmcmc.step import SGMCMCStep
 from tests.references import euler, psgld, sgld, sgnht, sgnht_symmetric, symmetric

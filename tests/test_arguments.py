@@ -339,7 +339,8 @@ def test_infinite_rows_of_a_stream():
     infinite = r"the rows just read of data\['y'\] have infinite values: drop or replace them"
     with pytest.raises(SamplingError, match=rf"gradient of 'mu' is not finite \({infinite}"):
         make(data={"y": np.full(N, np.inf)}, model=stream_model())
-    made = make(data={"y": rows}, model=stream_model(), rng=1)
+    # With this seed the batch that is tried at construction is without row 7.
+    made = make(data={"y": rows}, model=stream_model(), rng=2)
     point, said = made.model.initial_point(), []
     for _ in range(5):
         point, [stats] = made.step(point)

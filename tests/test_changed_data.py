@@ -169,7 +169,7 @@ def test_index_out_of_range(minibatch, options, first, bad):
     groups = GROUP.copy()
     groups[[7, 9]] = bad
     pm.set_data({"group": groups + first}, model=model)
-    told = rf"data 'group' points at element {bad} \(at 7\) of 'effect', which has 4 elements"
+    told = rf"data 'group' has the index {bad} \(at 7\) into 'effect', which has 4 elements"
     with pytest.raises(ValueError, match=told):
         begin(step)
     groups[[7, 9]] = -K  # counts from the end, as NumPy does
@@ -182,7 +182,7 @@ def test_index_out_of_range(minibatch, options, first, bad):
 def test_index_out_of_range_from_the_start(as_data, options):
     groups = GROUP.copy()
     groups[3] = K
-    with pytest.raises(ValueError, match=r"element 4 \(at 3\) of 'effect'"):
+    with pytest.raises(ValueError, match=r"index 4 \(at 3\) into 'effect'"):
         make(grouped(as_data=as_data, groups=groups), self_check=False, **options)
 
 
@@ -196,10 +196,10 @@ def test_index_into_data_and_scalar_index():
     step = make(model)
     pm.set_data({"centre": np.zeros((2, 3))}, model=model)
     assert GROUP.max() == 3
-    with pytest.raises(ValueError, match=r"'group' points at element 3 .* of 'centre', .* 3 el"):
+    with pytest.raises(ValueError, match=r"'group' has the index 3 .* into 'centre', .* 3 el"):
         begin(step)
     pm.set_data({"centre": np.zeros((2, K)), "which": np.array(3)}, model=model)
-    with pytest.raises(ValueError, match=r"'which' points at element 3 of 'log_scale'"):
+    with pytest.raises(ValueError, match=r"'which' has the index 3 into 'log_scale'"):
         begin(step)
 
 
@@ -222,12 +222,12 @@ def test_index_of_latent_rows():
     step = make(model, latents=sgm.Gibbs([z], n_samples=1, burn_in=0))
     groups = np.where(np.arange(N) == 5, K, GROUP)
     new = {"group": groups, "y": Y}
-    with pytest.raises(ValueError, match=r"element 4 \(at 5\) of 'effect'"):
+    with pytest.raises(ValueError, match=r"index 4 \(at 5\) into 'effect'"):
         sgm.log_marginal_likelihood(
             {"effect": np.zeros(K)}, [z], data=new, model=model, compile_kwargs=IN_PYTHON
         )
     pm.set_data({"group": groups}, model=model)
-    with pytest.raises(ValueError, match=r"element 4 \(at 5\) of 'effect'"):
+    with pytest.raises(ValueError, match=r"index 4 \(at 5\) into 'effect'"):
         begin(step)
 
 
@@ -257,14 +257,14 @@ def test_index_out_of_range_in_a_stream():
     groups = GROUP + 1
     groups[31] = K + 1
     data = {"group": groups, "y_data": Y}
-    with pytest.raises(ValueError, match=r"'group' points at element 4 .* of 'effect'"):
+    with pytest.raises(ValueError, match=r"'group' has the index 4 .* into 'effect'"):
         make(streamed_model(), data=data, self_check=False)
 
 
 def test_index_that_goes_wrong_while_streaming():
     """Draws made until then are kept."""
     step = make(streamed_model(), data=Loader(), thin=4)
-    with pytest.raises(ValueError, match=r"'group' points at element 4 ") as caught:
+    with pytest.raises(ValueError, match=r"'group' has the index 4 ") as caught:
         sgm.sample(
             100, tune=0, chains=1, step=step, model=step.model, quiet=True,
             compute_convergence_checks=False,

@@ -13,7 +13,7 @@ from pytensor.graph.op import Op
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import kernel
 from pymc_sgmcmc.gradients.arrays import PYTHON
-from pymc_sgmcmc.gradients.source import gradient_source
+from pymc_sgmcmc.gradients.model_gradient import gradient_source
 
 
 @pytest.fixture
@@ -222,16 +222,6 @@ def with_minibatch(total_size):
 
 def test_minibatch_without_total_size():
     refused(with_minibatch(None), "'y'", "pm.Minibatch without total_size=", "Pass total_size=")
-
-
-def test_separate_minibatches_in_one_term():
-    """Rows of one beside rows of another: no gradient of anything."""
-
-    def rows_of(mu):
-        x, y = pm.Minibatch(X, batch_size=5), pm.Minibatch(REAL, batch_size=5)
-        pm.Normal("y", mu * x[:, 0], 1, observed=y, total_size=N)
-
-    refused(observed(rows_of), "'y' depends on separate pm.Minibatch calls", "one pm.Minib")
 
 
 def test_minibatch_and_batch_size():

@@ -14,8 +14,8 @@ from gallery.forms import ACCEPTED, REFUSED
 from pytensor.compile.mode import Mode
 
 from pymc_sgmcmc.gradients.arrays import array_value
+from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
-from pymc_sgmcmc.gradients.source import gradient_source
 from pymc_sgmcmc.variables import continuous
 
 RTOL = 1e-9

@@ -11,7 +11,7 @@ from models import MODELS, OPTIONS, N
 
 from pymc_sgmcmc.batches.shuffled import Batches
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
-from pymc_sgmcmc.gradients.source import gradient_source
+from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.noise import NoiseStream
 
 

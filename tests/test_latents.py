@@ -322,7 +322,7 @@ def test_unknown_support():
 @before_compiling
 def test_parameters_of_the_local_terms_cannot_be_left_to_another_step():
     model = sigmoid_belief_network()
-    refused(model, "'b' enters the terms", "vars", vars=[model["W"], model["c"]])
+    refused(model, "'b' is in terms", "vars", vars=[model["W"], model["c"]])
 
 
 @before_compiling

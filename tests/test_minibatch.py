@@ -9,9 +9,9 @@ from models import MODELS, N
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.gradients import batch_check
 from pymc_sgmcmc.gradients.arrays import PYTHON
-from pymc_sgmcmc.gradients.minibatch import batched_terms
+from pymc_sgmcmc.gradients.batch_terms import batched_terms
+from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
-from pymc_sgmcmc.gradients.source import gradient_source
 
 REAL = np.random.default_rng(0).normal(size=N)
 

@@ -10,7 +10,7 @@ from test_gradients import PYTHON, assert_unbiased, average_over_batches
 from xarray import DataArray
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.gradients.source import gradient_source
+from pymc_sgmcmc.gradients.model_gradient import gradient_source
 
 COORDS = {"obs": range(N), "feature": list("abc"), "group": list("pqrs"), "alternative": range(3)}
 

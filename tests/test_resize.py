@@ -12,8 +12,8 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.traversal import ancestors
 from test_gradients import assert_unbiased
 
+from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.gradients.resize import folded, resized
-from pymc_sgmcmc.gradients.source import gradient_source
 
 POSITIVE = np.exp(REAL)
 

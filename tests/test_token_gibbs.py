@@ -12,7 +12,7 @@ import pytest
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.gradients.arrays import PYTHON
-from pymc_sgmcmc.gradients.source import gradient_source
+from pymc_sgmcmc.gradients.model_gradient import gradient_source
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ALPHA = 0.3

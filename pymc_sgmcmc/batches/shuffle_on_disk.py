@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pymc_sgmcmc.batches.data_sources import Passage, StreamedData
+from pymc_sgmcmc.batches.data_sources import Passage
+from pymc_sgmcmc.batches.streamed_data import StreamedData
 
 
 def shuffle_on_disk(

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import chi2
 
-from pymc_sgmcmc.batches.data_sources import Passage, Pieces, StreamedData, refuse_nan
+from pymc_sgmcmc.batches.data_sources import Passage, Pieces, refuse_nan_rows
+from pymc_sgmcmc.batches.streamed_data import StreamedData
 
 WINDOWS_COMPARED = 20
 """Number of windows, beginning with the first, whose means are compared."""
@@ -150,7 +151,7 @@ def _shuffled(
         used = np.sort(places[:filled])
         window = {name: rows[used] for name, rows in window.items()}
     for name, rows in window.items():
-        refuse_nan(name, rows)
+        refuse_nan_rows(name, rows)
     if replacement:
         draws = rng.integers(filled, size=filled)
         window = {name: np.take(rows, draws, axis=0) for name, rows in window.items()}

@@ -20,10 +20,9 @@ from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.backend import backend_of
-from pymc_sgmcmc.gradients.arrays import Array, array_value, observed_array
+from pymc_sgmcmc.gradients.arrays import Array, array_value, observed_array, refuse_nan_in
 from pymc_sgmcmc.gradients.data_check import IndexCheck
 from pymc_sgmcmc.gradients.row_axis import find_row_axis, sliced_axis
-from pymc_sgmcmc.gradients.source import refuse_nan_in
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
 from pymc_sgmcmc.latents.gradient import LatentGradientSource, latent_gradient_source
 from pymc_sgmcmc.latents.joint import Joint, Latents, find_latents, without_latents

@@ -1,17 +1,20 @@
 """The arrays of a model: data containers and constants, and what follows from them alone."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.traversal import walk
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.variable import TensorVariable
 
 type Array = SharedVariable | Constant
 
@@ -119,3 +122,38 @@ def shape_of(var: Variable) -> tuple[int, ...]:
         return var.type.shape
     lengths = evaluate(*var.shape) if isinstance(var.shape, tuple) else evaluate(var.shape)[0]
     return tuple(int(n) for n in lengths)
+
+
+def sum_of(terms: Sequence[Variable]) -> TensorVariable:
+    """Sum over all elements, in the model's float type."""
+    total = pt.add(*(pt.sum(t) for t in terms), 0.0)
+    return total.astype(pytensor.config.floatX)  # counts may have made it float64
+
+
+def refuse_nan(array: Array) -> None:
+    """Raise an error that names data with NaN."""
+    refuse_nan_in(f"The data {array_name(array)}", array_value(array))
+
+
+def refuse_nan_in(name: str, value: np.ndarray) -> None:
+    """Raise an error for an array with NaN."""
+    if np.issubdtype(value.dtype, np.floating):
+        # pm.set_data masks NaN values, and a masked sum would skip them
+        n_missing = int(np.isnan(np.ma.filled(value, np.nan)).sum())
+        if n_missing:
+            raise ValueError(f"{name} has {n_missing} NaN values: drop or impute them.")
+
+
+def warn_of_cut_integers(array: Array) -> None:
+    """Warn about integers that may have overflowed in `pm.Data`."""
+    value = array_value(array)
+    if value.dtype in ("int16", "int32") and value.size:
+        largest = np.iinfo(value.dtype).max
+        if max(value.max(), -int(value.min())) > 0.9 * largest:
+            warnings.warn(
+                f"The data {array_name(array)} has the type {value.dtype} and values from "
+                f"{value.min()} to {value.max()}. Under floatX='{pytensor.config.floatX}' pm.Data "
+                f"converts integers to that type, and those beyond +-{largest} overflow without an "
+                "error. If you have larger ones, use the array itself instead of pm.Data.",
+                stacklevel=4,
+            )

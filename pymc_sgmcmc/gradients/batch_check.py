@@ -10,7 +10,7 @@ from pymc.logprob.utils import ParameterValueError
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.gradients.arrays import PYTHON, Array, array_value
-from pymc_sgmcmc.gradients.minibatch import Term
+from pymc_sgmcmc.gradients.batch_terms import Term
 from pymc_sgmcmc.gradients.refusals import explained
 from pymc_sgmcmc.gradients.row_axis import RowAxis
 

@@ -1,7 +1,7 @@
-"""The data's check: does it still fit together, and point at nothing that is not there?
+"""Check that the data still fits together and that indices in it are within range.
 
-`pm.set_data` may change it after a step was made. Compiled updates do not look: where a row or an
-index is out of range, numba reads beyond the array and JAX takes the last element instead.
+`pm.set_data` may change it after a step was made. Compiled updates do not check this: if a row or
+an index is out of range, numba reads beyond the array and JAX takes the last element instead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class Lookup(NamedTuple):
 
 
 class IndexCheck:
-    """The range of each index that comes from data.
+    """Checks the range of each index that comes from data.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class IndexCheck:
         self._rows = [rows.index for rows in source.rows]
         streamed = set(source.streamed.names if source.streamed else ())
         self._streamed = [v.name in streamed for v in self._data]
-        # Of streamed data there are placeholders only: the rows are checked as they are read.
+        # Streamed data has placeholders only: its rows are checked as they are read.
         placeholders = {v for v, s in zip(self._data, self._streamed, strict=True) if s}
         found = _lookups(source, {*self._data, *self._rows})
         self._lookups: dict[bool, list[Lookup]] = {False: [], True: []}
@@ -69,7 +69,7 @@ class IndexCheck:
             return pytensor.function(inputs, outputs, mode=PYTHON, on_unused_input="ignore")
 
     def __call__(self, data: Sequence[np.ndarray], n_rows: Sequence[int]) -> None:
-        """Check all data that does not come in streams.
+        """Check all data that is not streamed.
 
         Parameters
         ----------
@@ -108,15 +108,15 @@ class IndexCheck:
                 at = np.argwhere(bad)[0].tolist()
                 where = f" (at {at[0] if len(at) == 1 else tuple(at)})" if at else ""
                 raise ValueError(
-                    f"The {lookup.data} points at element {index[bad].flat[0]}{where} of "
-                    f"{lookup.indexed}, which has {length} elements there, numbered from 0 to "
-                    f"{length - 1}. Correct it (pm.set_data), or make a new model with more "
-                    "elements."
+                    f"The {lookup.data} has the index {index[bad].flat[0]}{where} into "
+                    f"{lookup.indexed}, which has {length} elements along this axis, numbered from "
+                    f"0 to {length - 1}. Correct the data (pm.set_data), or make a new model with "
+                    "more elements."
                 )
 
 
 def _lookups(source: GradientSource, known: set[Variable]) -> list[Lookup]:
-    """Where integers that data alone determines index an array."""
+    """Find where integers that depend only on data index an array."""
     rows = {r.index for r in source.rows}
     names = {v: array_name(array) for array, v in source.data}
     found = {}
@@ -152,7 +152,7 @@ def _inputs(variable: Variable) -> set[Variable]:
 
 
 def _length(array: Variable, axis: int, known: set[Variable]) -> Variable | None:
-    """Length of an axis, where it is known or data alone determines it."""
+    """Return the length of an axis, if it is known or depends only on data."""
     if array.type.shape[axis] is not None:
         return constant(array.type.shape[axis])
     length = rewrite_graph(array.shape[axis], include=("ShapeOpt", "canonicalize"))
@@ -160,7 +160,7 @@ def _length(array: Variable, axis: int, known: set[Variable]) -> Variable | None
 
 
 def _shown(array: Variable, source: GradientSource, names: Mapping[Variable, str]) -> str:
-    """Name what is indexed: itself, or the variables that it is made of."""
+    """Return a name of what is indexed: its own, or those of the variables it is made of."""
     if array in names:
         return names[array]
     made_of = set(ancestors([array]))
@@ -170,12 +170,12 @@ def _shown(array: Variable, source: GradientSource, names: Mapping[Variable, str
 
 
 def shapes_of(source: GradientSource) -> list[tuple[int, ...]]:
-    """Shapes of the data as it is now."""
+    """Shapes of the current data."""
     return [array_value(array).shape for array, _ in source.data]
 
 
 def check_shapes(source: GradientSource, model: Model, before: Sequence[tuple[int, ...]]) -> None:
-    """Refuse data whose shapes have changed so that the model has no value any more.
+    """Raise an error if the shapes of the data no longer fit together.
 
     Parameters
     ----------
@@ -215,6 +215,6 @@ def check_shapes(source: GradientSource, model: Model, before: Sequence[tuple[in
                 if old != new
             )
             raise ValueError(
-                f"The data no longer fits the model since its shapes changed ({changed}): {reason} "
+                f"The data no longer fits the model after its shapes changed ({changed}): {reason} "
                 "Set the other data too, in the same pm.set_data, or make a new model and step."
             ) from error

@@ -8,9 +8,9 @@ import pymc as pm
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
-from pymc_sgmcmc.batches.data_sources import StreamedData
+from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import Array, array_name, array_value
-from pymc_sgmcmc.gradients.minibatch import CutArray
+from pymc_sgmcmc.gradients.batch_terms import CutArray
 
 
 def _containers(model: pm.Model, data: StreamedData) -> dict[str, SharedVariable]:

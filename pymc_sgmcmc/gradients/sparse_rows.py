@@ -1,4 +1,4 @@
-"""Sparse matrices with a row for each datum, as arrays that are cut into batches like others."""
+"""Sparse matrices of rows, as arrays that are sliced into batches like others."""
 
 from collections.abc import Collection, Sequence
 
@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix, issparse
 def products_of_rows(
     outputs: Sequence[Variable], n_rows: int, stop: Collection[Variable]
 ) -> dict[Variable, TensorVariable]:
-    """Write each product of a sparse matrix of the rows with arrays of a row each.
+    """Rewrite products with a sparse matrix of the rows in terms of padded dense arrays.
 
     Each row becomes its columns that are not zero and their values, padded to the longest row: two
     dense arrays, from which a batch is taken as from any other.
@@ -44,7 +44,7 @@ def products_of_rows(
         if not (is_product and dense and sparse == [matrix] and matrix.type.shape[0] == n_rows):
             raise ValueError(
                 f"The sparse matrix of shape {sparse[0].type.shape} is an input of {node.op}: its "
-                "rows can be cut into batches only where it is the left factor of a product "
+                "rows can be sliced into batches only if it is the left factor of a product "
                 "(pytensor.sparse.dot(matrix, dense)). Use a dense array."
             )
         if matrix not in padded:

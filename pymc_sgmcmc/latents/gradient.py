@@ -16,20 +16,14 @@ from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.batches.data_sources import StreamedData
-from pymc_sgmcmc.gradients.minibatch import batched_terms, finite_support
+from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.gradients.arrays import refuse_nan
+from pymc_sgmcmc.gradients.batch_terms import batched_terms, finite_support
+from pymc_sgmcmc.gradients.model_gradient import axes_of, explicit_data, gradient_of
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
+from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch
 from pymc_sgmcmc.gradients.row_axis import find_row_axis, local_shape
-from pymc_sgmcmc.gradients.source import (
-    GradientSource,
-    Rows,
-    axes_of,
-    check_batch_size,
-    explicit_data,
-    gradient_of,
-    refuse_nan,
-    uses_minibatch,
-)
+from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.latents.joint import (
     Joint,
@@ -52,7 +46,7 @@ class LatentGradientSource(GradientSource):
     latents: Latents = field(kw_only=True)
     joint: Joint = field(kw_only=True)
     weights: TensorVariable = field(kw_only=True)
-    """Of each draw and row, shape (samples * n,)."""
+    """Weights of each draw and row, shape (samples * n,)."""
 
     is_costly = True
 
@@ -69,7 +63,7 @@ class LatentGradientSource(GradientSource):
         return [self.log_prior]
 
     def tables(self, rows):
-        """None: drawing latent variables takes so long that fetching rows does not count."""
+        """None: drawing latent variables takes so long that fetching rows hardly matters."""
         return []
 
     def init(self, rng):
@@ -96,8 +90,8 @@ class LatentGradientSource(GradientSource):
         copies, n_rows = self.latents.n_samples, self.joint.n_rows
         if copies < 2:
             raise ValueError(
-                f"n_samples={copies} in {self.latents!r}: gamma=True needs the spread of at least "
-                "2 draws."
+                f"n_samples={copies} in {self.latents!r}: gamma=True needs the variance of the "
+                "draws. Pass n_samples=2 or more."
             )
         of_rows = self.joint.of_rows
         # directional derivative of each row's term: the gradient with respect to its weight u
@@ -143,15 +137,16 @@ def latent_gradient_source(
     Raises
     ------
     ValueError
-        If a latent variable is not local to the rows, or the model cannot be cut into batches,
+        If a latent variable is not local to the rows, or the model cannot be sliced into batches,
         naming the variable and the remedy.
     """
     latent_rvs = find_latents(model, latents.vars)
     names = ", ".join(f"'{rv.name}'" for rv in latent_rvs)
     if any(uses_minibatch(model, var) for var in [*model.observed_RVs, *model.potentials]):
         raise ValueError(
-            f"latents= ({names}) and pm.Minibatch in the model: write the model with its whole "
-            "data, latent variables with the observation dim, and pass batch_size=."
+            f"latents= ({names}) cannot be used with pm.Minibatch in the model: write the model "
+            "with all the data, give the latent variables the observation dim, and pass "
+            "batch_size=."
         )
     if batch_size is None:
         raise ValueError(
@@ -206,8 +201,8 @@ def _cut_into_batches(
     for var in part.rest:
         for rv in set(latent_rvs) & set(ancestors([var])):
             raise ValueError(
-                f"'{rv.name}' is not local to the rows: it enters '{var.name}', which has no axis "
-                f"along {row_axis}."
+                f"'{rv.name}' is not local to the rows, because '{var.name}' depends on it and has "
+                f"no axis along {row_axis}. Leave it out of latents=."
             )
     arrays = {array: cut.whole for array, cut in part.cuts.items()}
     for array in arrays:
@@ -225,8 +220,8 @@ def _cut_into_batches(
     for var in others:
         if var in ancestors(logps):
             raise ValueError(
-                f"'{var.name}' enters the terms whose latent variables ({names}) are integrated "
-                "out: only this step can sample it. Leave vars=None, or add it to vars."
+                f"'{var.name}' is in terms whose latent variables ({names}) are integrated out, so "
+                "only this step can sample it. Leave vars=None, or add it to vars."
             )
     floatX = pytensor.config.floatX
     terms = [
@@ -286,7 +281,7 @@ def _cut_into_batches(
 
 
 def _simplified(logp: TensorVariable) -> TensorVariable:
-    """Cheap and stable to evaluate and differentiate; without the checks of parameters."""
+    """Simplify and stabilise a log probability, without the checks of parameters."""
     return rewrite_graph(
         logp, include=("canonicalize", "stabilize", "local_remove_check_parameter")
     )

@@ -21,15 +21,15 @@ from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.sequential import ChainRunner
 
 SECONDS_TO_LISTEN = 0.1
-"""How often to ask for news."""
+"""Seconds between two looks for new blocks."""
 MOST_NEWS = 256
-"""Blocks on their way: a caller that falls behind slows the workers, not the scheduler."""
+"""Largest number of blocks in transit: a slow caller slows the workers, not the scheduler."""
 
 _one_at_a_time = threading.Lock()
 
 
 def client_of(client: Any) -> Any:
-    """Return the Dask client to use: the one given, or the one that is current."""
+    """Return the Dask client to use: the given one, or the current one."""
     try:
         import distributed
     except ImportError as error:
@@ -67,7 +67,7 @@ def on_cluster(run: Run, client: Any) -> Generator[Event]:
     name = f"pymc_sgmcmc-{uuid.uuid4().hex}"
     news = distributed.Queue(name, client=client, maxsize=MOST_NEWS)
     enough = distributed.Event(name, client=client)
-    # One array of bytes: Dask would look into a Run, and pickle the data for each task.
+    # As one array of bytes: Dask would inspect a Run, and pickle the data for each task.
     payload = client.scatter(cloudpickle.dumps(run), broadcast=True, hash=False)
     tasks = [
         client.submit(_run_chain, payload, chain, name, key=f"{name}-{chain}", pure=False)
@@ -94,7 +94,7 @@ def on_cluster(run: Run, client: Any) -> Generator[Event]:
 
 @lru_cache(maxsize=1)
 def _load(name: str, payload: bytes) -> Run:
-    """Load a run once a worker, where it compiles once for all its chains."""
+    """Load a run once per worker, where it compiles once for all its chains."""
     return cloudpickle.loads(payload)
 
 

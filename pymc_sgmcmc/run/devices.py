@@ -72,7 +72,7 @@ class DeviceChains:
 
     @property
     def slowdown(self) -> int:
-        """How many times longer than one chain all may take: a guess, before it is measured."""
+        """Estimated time of all chains relative to one chain, before it is measured."""
         return len(self.carry.variable) if self.devices[0].platform == "cpu" else 1
 
     def advance(
@@ -116,7 +116,7 @@ def _compiled(function: Callable, outcome: Callable, devices: tuple) -> tuple[Me
     advance = partial(_advance, function, outcome)
     chains, pieces, everywhere = P(CHAINS), P(None, CHAINS), P()
     if len(devices) > 1:
-        # Chains never communicate: XLA is told, and need not find out.
+        # Chains never communicate; telling XLA saves it from finding out.
         advance = jax.shard_map(
             advance,
             mesh=mesh,

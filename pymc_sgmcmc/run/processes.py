@@ -1,9 +1,9 @@
 """Engine: chains in processes of their own.
 
-PyMC's own process per chain hands over one draw at a time (about 90 us each), compiles once a
-chain, and cannot begin in the middle. Here as many workers as cores run chain after chain, compile
-once, write to the store themselves and hand on blocks of draws; a worker whose parent is gone
-sees its pipe closed, and ends.
+PyMC's own process per chain sends one draw at a time (about 90 us each), compiles once per chain,
+and cannot resume. Here one worker per core runs one chain after another, compiles once, writes to
+the store itself and sends blocks of draws; a worker whose parent has ended sees its pipe closed,
+and ends.
 """
 
 import multiprocessing
@@ -55,7 +55,7 @@ def parallel(run: Run, workers: int, mp_ctx: Any, blas_threads: int | None) -> G
     ----------
     run : Run
     workers : int
-        Processes; at most one a chain is of use.
+        Number of processes; more than one per chain are not used.
     mp_ctx : multiprocessing context
     blas_threads : int or None
         Threads of BLAS in each worker; None leaves them as they are.

@@ -13,7 +13,7 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 
 def choose_recorded(run: Run, var_names: Sequence[str] | None, transformed: bool) -> None:
-    """Choose what to record: by default all but what has one number a row."""
+    """Choose what to record: by default everything except variables with one number per row."""
     model = run.model
     rows = {}
     for step in flatten_steps(run.step):

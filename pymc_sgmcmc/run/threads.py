@@ -37,7 +37,7 @@ class ThreadChains:
 
     @staticmethod
     def is_ready(piece: Piece) -> bool:
-        """Pieces are there when `advance` returns."""
+        """Pieces are complete when `advance` returns."""
         return True
 
     @staticmethod
@@ -69,7 +69,7 @@ class ThreadChains:
             own = [r[:n, c].astype(np.int64) for r in rows]
             return self._one_chain(c, n, done, h, own, {k: b[:, c] for k, b in blocks.items()})
 
-        # Threads of BLAS would be in the way of those of the chains.
+        # BLAS threads would compete with the chains' threads.
         with (
             threadpool_limits(1 if self._n_threads > 1 else None),
             ThreadPoolExecutor(self._n_threads) as threads,

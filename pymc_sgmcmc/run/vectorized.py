@@ -29,23 +29,24 @@ from pymc_sgmcmc.run.threads import ThreadChains
 from pymc_sgmcmc.step import SGMCMCStep
 
 SECONDS_PER_CALL = 0.2
-"""A call of whole draws is aimed at this."""
+"""Target length of a call of whole draws."""
 SECONDS_AT_MOST = 0.5
-"""A draw that takes no longer is one call; of a longer one, a call is aimed at this: each copies
-what it returns. Two calls may be under way, and Ctrl-C should be heard within a second."""
+"""A draw that takes at most this long is one call; longer draws are split into calls of about this
+length, each of which copies its results. Two calls may be in progress, and Ctrl-C should take
+effect within a second."""
 BYTES_PER_CALL = 2**26
-"""Draws and row numbers of a call take no more, unless one draw does."""
+"""Largest memory of a call's draws and row indices, unless a single draw needs more."""
 MOST_WARNINGS = 4
-"""Chains that are named one by one where the same befalls several at once."""
+"""If more chains than this stop at once, they share one message."""
 
 
 class Call(NamedTuple):
-    """What one compiled call is to do: ``n`` whole draws, or a part of one."""
+    """The task of one compiled call: ``n`` whole draws, or a part of one."""
 
     first: int
     """Number of the first draw, tuning included."""
     done: int
-    """Updates of that draw that earlier calls do."""
+    """Updates of that draw that earlier calls make."""
     n: int
     room: int
     """How many the arrays are made for: a number that seldom changes, for each is compiled."""
@@ -71,7 +72,7 @@ class Drawn:
     batch_states: list[list[dict[str, Any]]]
     """Of each chain, after the last of these draws."""
     failures: dict[int, SamplerWarning]
-    """What became non-finite, by chain, at the chain's first draw that is marked so."""
+    """What became non-finite, by chain, at the chain's first non-finite draw."""
 
 
 class VectorizedChains:
@@ -125,7 +126,7 @@ class VectorizedChains:
     def restore(
         self, n_done: int, points: Sequence[PointType], states: Sequence[SGMCMCState]
     ) -> None:
-        """Go on after ``n_done`` draws, tuning included, from what `saved` gave."""
+        """Continue after ``n_done`` draws, tuning included, from what `saved` returned."""
         self.n_done = n_done
         self.points = [dict(point) for point in points]
         for chain, state in zip(self.chains, states, strict=True):
@@ -208,7 +209,7 @@ class VectorizedChains:
     # ---- how much at once ------------------------------------------------------------------
 
     def _probe(self) -> None:
-        """Guess a call's length from one chain's speed; `_pace` corrects it."""
+        """Estimate a call's length from one chain's speed; `_pace` corrects it."""
         chain = Chain(self.kernel, np.random.default_rng(0), tune=0)
         chain.begin(self.points[0])
         theta, others = self.kernel.split(self.points[0])
@@ -264,7 +265,7 @@ class VectorizedChains:
             self._draws_a_call = min(self._room, max(1, int(affordable / thin)))
 
     def _plan(self, first: int, done: int) -> Call | None:
-        """The next call; its batches are taken while the device computes."""
+        """Prepare the next call; its batches are drawn while the device computes."""
         thin = self.kernel.thin
         if first == self.total:
             return None
@@ -462,7 +463,7 @@ def vectorized(run: Run) -> Generator[Event]:
 
 
 def check_step(step: Any) -> None:
-    """Refuse a step whose chains cannot be advanced together, naming the remedy."""
+    """Raise an error for a step whose chains cannot be advanced together, with the remedy."""
     remedy = "Use chain_method='parallel' or 'sequential'"
     if not isinstance(step, SGMCMCStep):
         raise ValueError(
@@ -494,7 +495,7 @@ def _power_of_two(number: float) -> int:
 
 
 def _shorten(warnings: np.ndarray) -> None:
-    """Leave one for all where many chains have the same to say."""
+    """Keep one warning for all if many chains have the same one."""
     told = np.flatnonzero(warnings)
     if len(told) > MOST_WARNINGS:
         first = warnings[told[0]]

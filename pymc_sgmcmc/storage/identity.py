@@ -12,7 +12,8 @@ import pytensor
 from pymc.model import Model
 from pymc.step_methods.compound import flatten_steps
 
-from pymc_sgmcmc.batches.data_sources import ArraySource, StreamedData
+from pymc_sgmcmc.batches.data_sources import ArraySource
+from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.run.run import Run
 from pymc_sgmcmc.step import SGMCMCStep

@@ -403,7 +403,7 @@ class ZarrStore(BaseTrace):
         Returns
         -------
         list of int
-            One entry a chain: what its last checkpoint counts.
+            One entry per chain: the draws that its last checkpoint counts.
 
         Raises
         ------

@@ -1,0 +1,204 @@
+"""The gradient source of a model: all its data, batches of rows, or its own `pm.Minibatch`."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.blocking import PointType
+from pymc.model.core import Model
+from pymc.pytensorf import rewrite_pregrad
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.gradient import DisconnectedInputError, NullTypeGradError
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors, explicit_graph_inputs
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.type import TensorType
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.gradients.arrays import (
+    Array,
+    has_named_dims,
+    refuse_nan,
+    sum_of,
+    tensor_model,
+)
+from pymc_sgmcmc.gradients.batch_check import check_terms
+from pymc_sgmcmc.gradients.batch_terms import CutArray, batched_terms
+from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
+from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch, written_with_minibatch
+from pymc_sgmcmc.gradients.rewrites import tidy
+from pymc_sgmcmc.gradients.row_axis import find_row_axis
+from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
+
+
+def gradient_source(
+    model: Model,
+    vars: list[TensorVariable],
+    *,
+    batch_size: int | None = None,
+    minibatch_dim: str | None = None,
+    self_check: bool = True,
+    data: StreamedData | None = None,
+    start: PointType | None = None,
+) -> GradientSource:
+    """Derive the stochastic gradient of a model with respect to some of its value variables.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    vars : list of value variables
+    batch_size : int, optional
+        Rows per batch; None for all the data or for a model written with `pm.Minibatch`.
+    minibatch_dim : str, optional
+        The dim along which to slice; needed only if several dims qualify.
+    self_check : bool, default True
+        First compare the likelihood of batches with the model's own.
+    data : StreamedData, optional
+        The rows, if the model's containers are placeholders for them.
+    start : dict of arrays, optional
+        Point near which batches are compared; default: the model's initial point.
+
+    Returns
+    -------
+    GradientSource
+        The gradient of its likelihood is scaled by N / n, so it is unbiased.
+
+    Raises
+    ------
+    ValueError
+        If the model cannot be sliced into batches, naming the variable and the remedy; for
+        ``minibatch_dim`` or ``data`` without ``batch_size``, and `pm.Minibatch` with it.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm
+    >>> from pymc_sgmcmc.gradients.model_gradient import gradient_source
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 10)
+    ...     y = pm.Normal("y", mu, 1, observed=np.linspace(-1, 1, 100))
+    >>> source = gradient_source(model, model.value_vars, batch_size=10)
+    >>> [(rows.n_rows, rows.batch_size) for rows in source.rows]
+    [(100, 10)]
+    """
+    variables = [*model.free_RVs, *model.observed_RVs, *model.potentials]
+    minibatches = [var for var in variables if uses_minibatch(model, var)]
+    if batch_size is None and minibatch_dim is not None:
+        raise ValueError(f"minibatch_dim='{minibatch_dim}' needs batch_size= too.")
+    if batch_size is not None and minibatches:
+        raise ValueError(
+            f"batch_size={batch_size!r} and pm.Minibatch in '{minibatches[0].name}': use only one "
+            "of them (prefer batch_size=, with which predictions use all the data)."
+        )
+    if data is not None and batch_size is None:
+        raise ValueError("data= needs batch_size= too, and a model without pm.Minibatch.")
+    if has_named_dims(model):
+        model = tensor_model(model)
+        vars = [v for v in model.value_vars if v.name in {var.name for var in vars}]
+    if minibatches:
+        parts = written_with_minibatch(model)
+    elif batch_size is not None:
+        data = None if data is None else fitted_to(model, data)
+        with filled(model, data):
+            parts = _cut_into_batches(model, batch_size, minibatch_dim, self_check, data, start)
+    else:
+        parts = _whole(model)
+    source = _differentiate(model, vars, *parts)
+    if data is not None:
+        refuse_whole(explicit_graph_inputs([source.log_prior]), data)
+    return source
+
+
+def _n_rows(terms: Sequence[Variable]) -> TensorVariable:
+    sizes = [t.shape[0] for t in terms if t.ndim > 0] or [pt.constant(1)]
+    n = sizes[0]
+    for size in sizes[1:]:
+        n = pt.maximum(n, size)
+    return n.astype(pytensor.config.floatX)
+
+
+def _whole(model: Model):
+    """All the data at each update: exact gradients."""
+    likelihood = model.logp(vars=model.observed_RVs, sum=False) if model.observed_RVs else []
+    prior = model.logp(vars=[*model.free_RVs, *model.potentials])
+    return prior, sum_of(likelihood), _n_rows(likelihood), [], {}
+
+
+def _cut_into_batches(model, batch_size, minibatch_dim, self_check, data, start):
+    """Batches of an unchanged model."""
+    row_axis = find_row_axis(model, minibatch_dim)
+    check_batch_size(batch_size, data.n_rows if data else row_axis.length)
+    index = pt.lvector("rows")
+    dtypes = {name: f.dtype for name, f in data.formats.items()} if data else {}
+    terms, cuts, rest, *_ = batched_terms(model, row_axis, index, dtypes=dtypes)
+    if data is not None:
+        check_covered(cuts, data)
+    arrays = {array: cut.whole for array, cut in cuts.items()}
+    for array in arrays:
+        refuse_nan(array)
+    if self_check:
+        start = model.initial_point() if start is None else start
+        check_terms(model, terms, arrays, index, row_axis, start)
+    prior = model.logp(vars=[*model.free_RVs, *rest])
+    scale = pt.scalar("N/n", dtype=pytensor.config.floatX)
+    likelihood = scale * sum_of([term.logp for term in terms])
+    rows = Rows(index, scale, int(batch_size), axes_of(cuts), data)
+    return prior, likelihood, scale * batch_size, [rows], arrays
+
+
+def axes_of(cuts: Mapping[Array, CutArray]) -> tuple[tuple[Array, int], ...]:
+    """Return the sliced arrays, each with its axis of rows."""
+    return tuple((array, cut.axis) for array, cut in cuts.items())
+
+
+def explicit_data(
+    expressions: Sequence[TensorVariable], arrays: dict[Array, TensorVariable]
+) -> tuple[list[TensorVariable], dict[Array, TensorVariable]]:
+    """Make the data explicit inputs of expressions; ``arrays`` are explicit already."""
+    for var in ancestors(expressions):
+        if isinstance(var, SharedVariable) and isinstance(var.type, RandomType):
+            raise ValueError(
+                "The model's log probability contains a random draw without a value. Only draws of "
+                "pm.Minibatch are supported there: make the draw a variable of the model."
+            )
+    data = dict(arrays)
+    for var in ancestors(expressions):
+        if isinstance(var, SharedVariable) and var not in data:
+            data[var] = TensorType(var.type.dtype, var.type.shape)(var.name)
+    return clone_replace(expressions, data, rebuild_strict=False), data
+
+
+def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays):
+    """Make the data explicit inputs and take the gradients."""
+    expressions, data = explicit_data([log_prior, log_likelihood, n_data], arrays)
+    used = set(explicit_graph_inputs(expressions))
+    log_prior, log_likelihood, n_data = expressions
+    log_prior, log_likelihood = rewrite_pregrad(log_prior), rewrite_pregrad(log_likelihood)
+    start = model.initial_point()
+    source = GradientSource(
+        vars=vars,
+        shapes=[np.shape(start[v.name]) for v in vars],
+        rows=rows,
+        data=[(array, v) for array, v in data.items() if v in used],
+        others=[v for v in model.value_vars if v not in vars and v in used],
+        log_prior=log_prior,
+        log_likelihood=log_likelihood,
+        n_data=n_data,
+        prior=[gradient_of(log_prior, v) for v in vars],
+        likelihood=tidy([gradient_of(log_likelihood, v) for v in vars]),
+    )
+    source.check_data()
+    return source
+
+
+def gradient_of(log_p: TensorVariable, var: TensorVariable) -> TensorVariable:
+    """Differentiate, or raise an error that names the variable."""
+    try:
+        return pt.grad(log_p, var, disconnected_inputs="ignore")
+    except (NullTypeGradError, NotImplementedError, DisconnectedInputError) as error:
+        raise ValueError(
+            f"The log probability has no gradient with respect to '{var.name}': {error} "
+            "Sample it with another step, or write its term with differentiable operations."
+        ) from error
