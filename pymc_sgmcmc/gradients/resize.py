@@ -100,7 +100,7 @@ def _computes_by_row(node: Apply, by_row: Collection[Variable], n_rows: int) -> 
 
 
 def _joins_rows(node: Apply, n_rows: int) -> bool:
-    """Whether an array of rows, first axis, becomes one of N*k rows, as `dot` makes of N x k x m."""
+    """Whether a reshape of N x k x m to N*k x m, as `dot` makes one, joins rows with an axis."""
     before, after = node.inputs[0].type.shape, node.outputs[0].type.shape
     return (
         before[:1] == (n_rows,)
