@@ -180,6 +180,22 @@ MUTATIONS = [
              "known = pt.ones_like(missing, dtype=floatX)", COMPLETION),
     Mutation("state: n_updates not saved", "chain.py",
              "    n_updates: int\n    sampler_state", "    sampler_state", "tests/test_step.py"),
+    Mutation("changed data: numbers of rows not compared", "gradients/source.py",
+             "if len(set(lengths.values())) > 1:", "if False:", "tests/test_changed_data.py"),
+    Mutation("changed data: indices not looked at", "kernel.py",
+             "        self.index_check(values,", "        (lambda *_: None)(values,",
+             "tests/test_changed_data.py"),
+    Mutation("pm.Minibatch: separate draws meet", "gradients/pm_minibatch.py",
+             "if len(rngs) > 1:", "if False:", "tests/test_changed_data.py -k separate"),
+    Mutation("self-check: no point is near enough", "gradients/batch_check.py",
+             "if np.isfinite([of_all, *of_batches]).all():", "if True:",
+             "tests/test_minibatch.py"),
+    Mutation("lengths: that of all rows kept in a batch", "gradients/resize.py",
+             "            return size.astype(length.dtype)", "            return length",
+             "tests/test_resize.py"),
+    Mutation("statistics: those of a draw's last call", "chain.py",
+             "_exact_sum(calls) / thin", "_exact_sum(calls[-1:]) / thin",
+             "tests/test_statistics.py"),
 ]  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """One compiled call: many updates of any sampler, on any backend, in one PyTensor scan."""
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -140,9 +141,10 @@ class Loop:
                 for n, o in zip([*new_theta, *flat], [*old_theta, *old_state], strict=True)
             ]
             last = evaluations[-1]
-            squared = pt.stack([pt.sum(g * g) for g in last.total])
+            squares = [pt.sum(g * g) for g in last.total]
+            norm = pt.sqrt(reduce(pt.add, squares))
             potential = [last.potential] if source.is_costly else []
-            return [k + 1, *new, stream.rng, squared, *potential, *last.diagnostics]
+            return [k + 1, *new, stream.rng, pt.stack(squares), norm, *potential, *last.diagnostics]
 
         n_own = len(source.statistics) + source.is_costly
         outputs = scan(
@@ -155,13 +157,13 @@ class Loop:
                 *theta,
                 *state,
                 rng,
-                *[None] * (1 + n_own),
+                *[None] * (2 + n_own),
             ],
             non_sequences=[*rows, *constants],
             strict=True,
             return_updates=False,
         )
-        _, *moving, next_rng, squared = outputs[: len(outputs) - n_own]
+        _, *moving, next_rng, squared, gradient_norms = outputs[: len(outputs) - n_own]
         moving = [m[-1] for m in moving]
         final_state = self.named(moving[self.n_vars :])
         own_outputs = outputs[len(outputs) - n_own :]
@@ -174,7 +176,6 @@ class Loop:
             evaluation = source.at(moving[: self.n_vars], last_batch, constants, own, stream)
             potential = evaluation.potential
         diagnostics = algorithm.diagnostics(final_state)
-        gradient_norms = pt.sqrt(squared.sum(axis=1))
         means = [d.mean() for d in own_outputs]
         total = pt.add(*(m.sum() for m in moving[: self.n_vars]), *diagnostics, *means, 0.0)
         good = pt.and_(pt.abs(total) < DIVERGENCE_LIMIT, gradient_norms.sum() < DIVERGENCE_LIMIT**2)

@@ -17,6 +17,7 @@ from rich.table import Column
 
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.argument_checks import true_or_false, whole_number
+from pymc_sgmcmc.backends.interrupts import hear_interrupts
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.docstrings import describe
@@ -237,6 +238,7 @@ class SGMCMCStep(BlockedStep):
             If the data is no longer valid: too few rows for a batch, or a NaN.
         """
         super().setup_chain(rng, tune, draws)
+        hear_interrupts()
         self.kernel.load_data()
         self.chain = Chain(self.kernel, self.rng, tune, fetch_ahead=True)
         self._thread = get_ident()

@@ -132,3 +132,20 @@ def test_exponential(mode, dtype):
     assert (np.abs(np.asarray(f(values)) - exact) <= allowed).all()
     ends = np.array([np.nan, np.inf, -np.inf, 0, 1e30, -1e30], dtype=dtype)
     np.testing.assert_array_equal(f(ends), [np.nan, np.inf, 0, 1, np.inf, 0])
+
+
+def test_a_call_takes_64_random_bits_for_its_key():
+    """The generator's next word, low half first; the bits of ten normals are those it gives."""
+    from numba import uint32
+
+    from pymc_sgmcmc.backends import normals_numba
+
+    word = np.random.default_rng(7).bit_generator.random_raw()
+    z = normals_numba.draw_normals["float32"](np.random.default_rng(7), 10)
+    for k in range(5):
+        a, b = normals_numba.threefry(
+            uint32(word & 0xFFFFFFFF), uint32(word >> 32), uint32(0), uint32(k)
+        )
+        radius = np.sqrt(-2 * np.log((a + 0.5) / 2**32))
+        s = np.int32(np.uint32(b)) / 2**31
+        assert z[k] == pytest.approx(radius * np.sin(np.pi / 2 * s), rel=1e-4)

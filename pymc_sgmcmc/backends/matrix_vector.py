@@ -1,22 +1,22 @@
-"""Products of a matrix and a vector on numba, in two short loops.
+"""Products of a matrix and a vector on numba, and sums along an axis, in two short loops.
 
 PyTensor's numba makes them general matrix products, whose code for all layouts takes numba 10 to 20
 seconds to compile and each function around it seconds more. A minibatch's matrix is small and
-contiguous: a loop that LLVM vectorises is as fast.
+contiguous: a loop that LLVM vectorises is as fast. Its sums of a matrix along an axis sort the
+strides first, which is as long to compile: they are products with ones.
 """
 
 import numpy as np
-from numba import njit
 from numba.extending import overload
 from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
-from pytensor.graph.rewriting.basic import node_rewriter
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
-from pytensor.tensor.basic import expand_dims
+from pytensor.tensor.basic import constant, expand_dims
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.extra_ops import squeeze
-from pytensor.tensor.math import Dot
+from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.type import tensor
 
 FLOATS = ("float32", "float64")
@@ -45,7 +45,8 @@ class MatrixVector(Op):
         output_storage[0][0] = vector @ matrix if self.from_left else matrix @ vector
 
 
-@njit(fastmath={"reassoc", "contract"})  # or their order would forbid to take several at once
+# Or the order of the terms would forbid to take several at once.
+@numba_njit(fastmath={"reassoc", "contract"})
 def sums_of_rows(matrix, weights):
     """Sum each row, weighted: the rows are contiguous."""
     if matrix.shape[1] != weights.size:
@@ -59,7 +60,7 @@ def sums_of_rows(matrix, weights):
     return out
 
 
-@njit
+@numba_njit(fastmath=False)
 def sum_of_rows(matrix, weights):
     """Sum the rows, each times its weight: the rows are contiguous."""
     if matrix.shape[0] != weights.size:
@@ -123,3 +124,25 @@ def dot_to_matrix_vector(fgraph, node):
 
 
 optdb["specialize"].register("dot_to_matrix_vector", dot_to_matrix_vector, "matrix_vector")
+
+
+@node_rewriter([Sum])
+def sum_to_matrix_vector(fgraph, node):
+    """Replace a matrix's sum along an axis whose length is known."""
+    [matrix] = node.inputs
+    if matrix.type.ndim != 2 or len(node.op.axis or ()) != 1 or matrix.dtype not in FLOATS:
+        return None
+    [axis] = node.op.axis
+    length = matrix.type.shape[axis]
+    if length is None or not node.op.acc_dtype == matrix.dtype == node.outputs[0].dtype:
+        return None
+    from_left = axis == 0
+    return [MatrixVector(from_left)(matrix, constant(np.ones(length, matrix.dtype)))]
+
+
+optdb.register(
+    "sum_to_matrix_vector",
+    dfs_rewriter(sum_to_matrix_vector),
+    "matrix_vector",
+    position=110,  # after sums have been fused with what is summed
+)

@@ -3,7 +3,9 @@
 import math
 
 import numpy as np
-from numba import int32, njit, uint32
+from numba import int32, njit, uint32, uint64
+from numba.np.random.generator_core import next_uint64
+from pytensor.link.numba.dispatch.basic import numba_njit
 
 from pymc_sgmcmc.backends.box_muller import PARITY, ROTATIONS, cosine_series, sine_series
 from pymc_sgmcmc.backends.numba_math import FLOATS, inlined, polynomial_of
@@ -74,7 +76,7 @@ def _kernel(dtype):
             s = real(real(int32(b)) * real(2.0**-31))
             return u, s, a ^ b
 
-    @njit(fastmath={"contract"}, nogil=True, error_model="numpy")
+    @numba_njit(fastmath={"contract"}, nogil=True, error_model="numpy")
     def fill(first, second, k0, k1):
         for i in range(first.size):
             u, s, other_bits = uniforms(k0, k1, uint32(i))
@@ -96,9 +98,10 @@ def _drawer(dtype):
     def draw(rng, n, out=None):
         if out is None:
             out = np.empty(n, dtype)
-        key = rng.integers(-(2**63), 2**63 - 1)
+        # numba's `rng.integers` takes seconds to compile, and of 64 bits leaves 32 the same.
+        key = next_uint64(rng.bit_generator)
         pairs = n // 2
-        fill(out[:pairs], out[pairs : 2 * pairs], uint32(key), uint32(key >> 32))
+        fill(out[:pairs], out[pairs : 2 * pairs], uint32(key), uint32(key >> uint64(32)))
         if n > 2 * pairs:
             out[n - 1] = rng.standard_normal()
         return out

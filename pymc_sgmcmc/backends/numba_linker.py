@@ -1,41 +1,73 @@
-"""A numba linker whose compiled functions are cheap to call."""
+"""A numba linker whose functions are cheap to call, and soon there."""
+
+from collections.abc import Callable
 
 from numba import njit
 from pytensor import config
 from pytensor.compile.mode import Mode
 from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.linker import NumbaLinker
+from pytensor.tensor.random.type import RandomGeneratorType
 
 import pymc_sgmcmc.backends.gather_rows
-import pymc_sgmcmc.backends.matrix_vector  # both register their rewrites
+import pymc_sgmcmc.backends.matrix_product
+import pymc_sgmcmc.backends.matrix_vector  # these register their rewrites
 import pymc_sgmcmc.backends.normals  # noqa: F401 (tells PyTensor how numba draws them)
+from pymc_sgmcmc.backends.generator_address import addresses, generator_at
+from pymc_sgmcmc.backends.link_time_optimization import link_time_optimization
+
+VERSION = 2
+"""Of what numba caches of the outermost function."""
 
 
 class CheapCalls(NumbaLinker):
     """PyTensor's numba linker, but for the outermost function.
 
     PyTensor's takes ``*args``, whose types numba looks up in Python at each call: 200 us for ten
-    arguments. This one has a fixed number of them. It also lets other threads run meanwhile.
+    arguments. This one has a fixed number of them, and a generator's are its addresses. It also
+    lets other threads run meanwhile.
     """
 
-    def jit_compile(self, fn_and_cache):
+    def jit_compile(self, fn_and_cache) -> Callable:
         """Compile, or take from PyTensor's cache on disk."""
         fn, cache_key = fn_and_cache
         if cache_key is not None:  # what is cached names this module
-            cache_key = f"{cache_key}_{__name__}_fastmath{int(config.numba__fastmath)}"
-        names = ", ".join(f"x{k}" for k in range(len(self.fgraph.inputs)))
-        call = compile_numba_function_src(
-            f"def cheap_call({names}):\n    return fn({names})",
+            cache_key = f"{cache_key}_{__name__}_{VERSION}_fastmath{int(config.numba__fastmath)}"
+        names, taken, given, made = [], [], [], []
+        for k, variable in enumerate(self.fgraph.inputs):
+            names.append(f"x{k}")
+            if isinstance(variable.type, RandomGeneratorType):
+                taken += [f"bits{k}", f"itself{k}"]
+                given.append(f"*addresses(x{k})")
+                made.append(f"generator_at(bits{k}, itself{k})")
+            else:
+                taken.append(f"x{k}")
+                given.append(f"x{k}")
+                made.append(f"x{k}")
+        cheap_call = compile_numba_function_src(
+            f"def cheap_call({', '.join(taken)}):\n    return fn({', '.join(made)})",
             "cheap_call",
-            {"fn": fn, "__name__": __name__},  # the cache on disk asks for the module
+            # the cache on disk asks for the module
+            {"fn": fn, "generator_at": generator_at, "__name__": __name__},
             cache_key=cache_key,
         )
-        return njit(call, nogil=True, cache=cache_key is not None)
+        compiled = njit(cheap_call, nogil=True, cache=cache_key is not None)
+        compile_types = compiled.compile
+
+        def compile_linked(signature):
+            with link_time_optimization():
+                return compile_types(signature)
+
+        compiled.compile = compile_linked
+        scope = {"compiled": compiled, "addresses": addresses}
+        source = f"def call({', '.join(names)}):\n    return compiled({', '.join(given)})"
+        exec(source, scope)
+        return scope["call"]
 
 
 def with_cheap_calls(mode: Mode) -> Mode:
     """Return the mode with this linker in place of PyTensor's numba linker."""
     if type(mode.linker) is NumbaLinker:
-        mode = mode.including("gather_rows", "matrix_vector")
+        mode = mode.including("gather_rows", "matrix_vector", "matrix_product")
         return Mode(CheapCalls(), mode.provided_optimizer)
     return mode

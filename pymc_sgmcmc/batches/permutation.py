@@ -3,7 +3,8 @@
 from typing import Protocol
 
 import numpy as np
-from numba import njit
+
+from pymc_sgmcmc.backends.numba_cache import cached_njit
 
 MOST_SHUFFLED = 2**16
 """Rows up to which a permutation is an array: in the caches, shuffling it costs little."""
@@ -87,14 +88,14 @@ class Feistel:
         return _network(out, place, self._n, *self._bits, self._keys)
 
 
-@njit(nogil=True, cache=True)
+@cached_njit(nogil=True)
 def _shuffle(rows: np.ndarray, uniform: np.ndarray) -> None:
     for i in range(len(rows) - 1, 0, -1):
         j = int(uniform[i] * (i + 1))
         rows[i], rows[j] = rows[j], rows[i]
 
 
-@njit(nogil=True, cache=True, inline="always")
+@cached_njit(nogil=True, inline="always")
 def _mixed(half, key, bits):
     """A number of so many bits (at most 32) from a number and a key."""
     mixed = np.uint32(np.uint32(half ^ key) * MIX_1)
@@ -102,7 +103,7 @@ def _mixed(half, key, bits):
     return np.uint32(mixed >> np.uint32(32 - bits))
 
 
-@njit(nogil=True, cache=True)
+@cached_njit(nogil=True)
 def _network(out, place, n, left_bits, right_bits, keys):
     n_places = 1 << (left_bits + right_bits)
     left, right = np.empty(PIECE, np.uint32), np.empty(PIECE, np.uint32)

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import time
 import traceback
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
@@ -20,12 +21,16 @@ import cloudpickle
 from pymc.exceptions import SamplingError
 from threadpoolctl import threadpool_limits
 
+from pymc_sgmcmc.backends.interrupts import hear_interrupts
 from pymc_sgmcmc.run.run import Event, Resumed, Run
 from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.sequential import ChainRunner
 
+SECONDS_TO_HEAR = 1.0 if os.name == "posix" else 10.0
+"""What a worker is given to see between two draws that it is to end, before it is interrupted;
+elsewhere that kills it."""
 SECONDS_TO_END = 10.0
-"""What a worker is given to save its state before it is terminated."""
+"""What it is given to save its state before it is killed."""
 
 
 class ChainError(SamplingError):
@@ -149,11 +154,36 @@ class _Pool:
         """Have all workers save their states and end."""
         for connection in self.process_of:
             connection.close()
-        for process in self.process_of.values():
-            process.join(SECONDS_TO_END)
-            if process.is_alive():
-                process.terminate()
-                process.join()
+        processes = list(self.process_of.values())
+        _join(processes, SECONDS_TO_HEAR)
+        for process in processes:
+            process.terminate()  # nothing, where it has ended; see `_stop`
+        _join(processes, SECONDS_TO_END)
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def _join(processes: list, seconds: float) -> None:
+    """Wait until all have ended, or so long."""
+    until = time.monotonic() + seconds
+    for process in processes:
+        process.join(max(0.0, until - time.monotonic()))
+
+
+def _stop(number: int, frame: Any) -> None:
+    """Handle SIGTERM: a draw under way is given up, once its compiled call has returned."""
+    _hear_no_more()
+    raise KeyboardInterrupt
+
+
+def _hear_no_more() -> None:
+    """Save in peace."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _has_heard() -> bool:
+    return signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
 
 
 def _work(connection: Any, inherited: list, payload: Any, blas_threads: int | None) -> None:
@@ -161,7 +191,9 @@ def _work(connection: Any, inherited: list, payload: Any, blas_threads: int | No
     for other in inherited:
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    with suppress(EOFError, OSError), threadpool_limits(limits=blas_threads):
+    signal.signal(signal.SIGTERM, _stop)
+    hear_interrupts(signal.SIGTERM)
+    with suppress(EOFError, OSError, KeyboardInterrupt), threadpool_limits(limits=blas_threads):
         run = _load(connection, payload) if isinstance(payload, str) else payload
         while True:
             chain = connection.recv()
@@ -182,6 +214,9 @@ def _run_chain(connection: Any, run: Run, chain: int) -> None:
         with closing(run_and_keep(ChainRunner(run, chain), run)) as events:
             for event in events:
                 if connection.poll():  # nothing is sent to a busy worker: the pipe is closed
+                    if _has_heard():  # in a draw that was given up: the state is not one between
+                        continue
+                    _hear_no_more()
                     raise EOFError
                 connection.send(event)
         connection.send(None)

@@ -1,0 +1,82 @@
+"""What this package's numba linker compiles computes what PyTensor's does."""
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from numba import njit
+from pytensor.compile.mode import get_mode
+from pytensor.tensor.random.type import random_generator_type
+
+from pymc_sgmcmc.backends.link_time_optimization import link_time_optimization
+from pymc_sgmcmc.backends.matrix_product import MatrixProduct
+from pymc_sgmcmc.backends.matrix_vector import MatrixVector
+from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
+
+NUMBA = with_cheap_calls(get_mode("NUMBA"))
+LAYOUTS = {
+    "rows": np.ascontiguousarray,
+    "columns": np.asfortranarray,
+    "neither": lambda a: np.repeat(a, 2, axis=0)[::2],
+}
+
+
+def test_products_and_sums_of_matrices():
+    """Of every layout; the outputs are computed by this package's operations."""
+    a, b = pt.matrix("a", shape=(5, 4)), pt.matrix("b", shape=(4, 3))
+    outputs = [a @ b, b.T @ a.T, a.sum(axis=0), a.sum(axis=1)]
+    function = pytensor.function([a, b], outputs, mode=NUMBA)
+    operations = [type(node.op) for node in function.maker.fgraph.toposort()]
+    assert operations.count(MatrixProduct) == operations.count(MatrixVector) == 2
+    rng = np.random.default_rng(0)
+    x, y = (rng.normal(size=v.type.shape).astype(v.dtype) for v in (a, b))
+    expected = [x @ y, y.T @ x.T, x.sum(axis=0), x.sum(axis=1)]
+    for lay_out in LAYOUTS.values():
+        for result, value in zip(function(lay_out(x), lay_out(y)), expected, strict=True):
+            np.testing.assert_allclose(result, value, rtol=1e-12 if x.dtype == "f8" else 1e-5)
+
+
+def test_generators_are_advanced_and_come_back():
+    rng = random_generator_type("rng")
+    later, draws = pt.random.normal(size=(3,), rng=rng, return_next_rng=True)
+    function = pytensor.function(
+        [pytensor.In(rng, mutable=True, borrow=True)],
+        [pytensor.Out(later, borrow=True), draws],
+        mode=NUMBA,
+    )
+    function.trust_input = True
+    ours, numpys = np.random.default_rng(4), np.random.default_rng(4)
+    for _ in range(2):
+        returned, values = function(ours)
+        assert returned is ours
+        np.testing.assert_array_equal(values, numpys.normal(size=3))
+    assert ours.bit_generator.state == numpys.bit_generator.state
+
+
+def test_a_function_compiled_late_is_whole_for_others():
+    """For one that numba compiles as usual, later, and when it is called from Python itself."""
+
+    @njit
+    def innermost(x):
+        return x + 1
+
+    @njit
+    def inner(x):
+        return 2 * innermost(x)
+
+    outer, other = njit(lambda x: inner(x) - 1), njit(lambda x: inner(x) + 1)
+    with link_time_optimization():
+        assert outer(3) == 7
+    assert other(3) == 9
+    assert inner(3) == 8
+
+
+def test_shapes_that_differ_are_an_error():
+    @njit
+    def assign(to, values):
+        to[:] = values
+
+    with link_time_optimization():
+        assign(np.zeros(2), np.ones(2))
+    with pytest.raises(ValueError, match="different size"):
+        assign(np.zeros(2), np.ones(3))
