@@ -20,7 +20,7 @@ type Array = SharedVariable | Constant
 
 
 @node_rewriter([Elemwise])
-def _narrow(fgraph, node):
+def narrow(fgraph, node):
     """Split an operation on many operands in two: NumPy's universal functions take 32."""
     k = len(node.inputs) // 2
     if k < 15 or not getattr(node.op.scalar_op, "associative", False):
@@ -29,7 +29,7 @@ def _narrow(fgraph, node):
 
 
 PYTHON = Mode(linker="py", optimizer="fast_compile").register(
-    (dfs_rewriter(_narrow, ignore_newtrees=False), 100)
+    (dfs_rewriter(narrow, ignore_newtrees=False), 100)
 )
 """For graphs that run once or twice: no code is generated (with `pytensor.config.cxx` empty)."""
 

@@ -32,7 +32,7 @@ from pymc_sgmcmc.gradients.arrays import (
     shape_of,
 )
 from pymc_sgmcmc.gradients.refusals import dependent_rows
-from pymc_sgmcmc.gradients.resize import folded, resized
+from pymc_sgmcmc.gradients.resize import folded, resized, with_plain_scalars
 from pymc_sgmcmc.gradients.row_axis import RowAxis, batch_ndim, sliced_axis
 from pymc_sgmcmc.gradients.sparse_rows import products_of_rows
 
@@ -204,7 +204,7 @@ def batched_terms(
         else:
             size = tuple(value.shape[a] for a in range(batch_ndim(rv)))
         try:
-            batch_rv = _of_size(batch_rv, size)
+            batch_rv = with_plain_scalars(_of_size(batch_rv, size))
             logp = with_captured(pm.logp(batch_rv, value))
         except NotImplementedError as error:
             raise ValueError(

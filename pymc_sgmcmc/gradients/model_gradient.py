@@ -170,16 +170,22 @@ def explicit_data(
     return clone_replace(expressions, data, rebuild_strict=False), data
 
 
+def _shapes_of(model: Model, vars: Sequence[TensorVariable]) -> list[tuple[int, ...]]:
+    if all(None not in v.type.shape for v in vars):
+        return [v.type.shape for v in vars]
+    start = model.initial_point()
+    return [np.shape(start[v.name]) for v in vars]
+
+
 def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays):
     """Make the data explicit inputs and take the gradients."""
     expressions, data = explicit_data([log_prior, log_likelihood, n_data], arrays)
     used = set(explicit_graph_inputs(expressions))
     log_prior, log_likelihood, n_data = expressions
     log_prior, log_likelihood = rewrite_pregrad(log_prior), rewrite_pregrad(log_likelihood)
-    start = model.initial_point()
     source = GradientSource(
         vars=vars,
-        shapes=[np.shape(start[v.name]) for v in vars],
+        shapes=_shapes_of(model, vars),
         rows=rows,
         data=[(array, v) for array, v in data.items() if v in used],
         others=[v for v in model.value_vars if v not in vars and v in used],

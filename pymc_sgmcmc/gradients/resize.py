@@ -89,15 +89,53 @@ def _computes_by_row(node: Apply, by_row: Collection[Variable], n_rows: int) -> 
         picked = zip(arrays[0].type.shape, node.op.idx_list, strict=False)
         if any(n == n_rows and entry != whole for n, entry in picked):
             return False
+    elif isinstance(node.op, Reshape):
+        arrays = node.inputs[:1]
+        if not _joins_rows(node, n_rows):
+            return False
     elif not isinstance(node.op, Elemwise | DimShuffle):
         return False
     known = (v in by_row or isinstance(v, TensorConstant) for v in arrays)
     return node.outputs[0].type.ndim > 0 and all(known)
 
 
+def _joins_rows(node: Apply, n_rows: int) -> bool:
+    """Whether a reshape of N x k x m to N*k x m, as `dot` makes one, joins rows with an axis."""
+    before, after = node.inputs[0].type.shape, node.outputs[0].type.shape
+    return (
+        before[:1] == (n_rows,)
+        and before.count(n_rows) == 1
+        and None not in (*before, *after)
+        and 0 < len(after) < len(before)
+        and after[0] != n_rows
+        and after[1:] == before[len(before) - len(after) + 1 :]
+    )
+
+
 def _may_be_held(var: Variable, n_rows: int) -> bool:
     """Not a matrix of all rows by all rows, nor a sparse one."""
     return type(var.type) is TensorType and var.type.shape.count(n_rows) < 2
+
+
+def with_plain_scalars(var: Variable) -> Variable:
+    """Evaluate what is computed from constants alone and has one element.
+
+    PyMC recognises an infinite bound, which it leaves out, in a constant only: `model.logp` is
+    given a graph in which they have been evaluated, `pm.logp` is not.
+    """
+    constant: set[Variable] = set()
+    used: dict[Variable, None] = {}
+    for node in io_toposort([], [var]):
+        if node.inputs and all(isinstance(i, Constant) or i in constant for i in node.inputs):
+            constant.update(node.outputs)
+        else:
+            used.update(dict.fromkeys(i for i in node.inputs if i in constant))
+    single = [v for v in used if type(v.type) is TensorType and all(v.type.broadcastable)]
+    if not single:
+        return var
+    values = map(pt.constant, evaluate(*single))
+    [out] = resized([var], dict(zip(single, values, strict=True)), 0, None)
+    return out
 
 
 # ---- lengths and types ---------------------------------------------------------------------
@@ -127,6 +165,8 @@ def resized(
         if size is not None:
             for k in _lengths(node):
                 inputs[k] = _length_of_batch(inputs[k], n_rows, size)
+            if isinstance(node.op, Reshape) and _joins_rows(node, n_rows):
+                inputs[1] = pt.constant([-1, *node.outputs[0].type.shape[1:]], dtype="int64")
         if any(a is not b for a, b in zip(inputs, node.inputs, strict=True)):
             for old, out in zip(node.outputs, _rebuilt(node, inputs, n_rows, size), strict=True):
                 out.name = old.name

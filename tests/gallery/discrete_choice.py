@@ -5,7 +5,19 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from gallery.forms import accepted
-from gallery.rows import CLASS, CLASSES, COORDS, FEATURES, GROUP, GROUPS, N, X, new_rows
+from gallery.rows import (
+    CLASS,
+    CLASSES,
+    COORDS,
+    FEATURES,
+    GROUP,
+    GROUPS,
+    N_NEW,
+    NEW_ROWS,
+    N,
+    X,
+    new_rows,
+)
 
 rng = np.random.default_rng(11)
 COST, TIME = rng.gamma(2.0, 1.0, size=(2, N, 3))
@@ -13,6 +25,14 @@ COST, TIME = rng.gamma(2.0, 1.0, size=(2, N, 3))
 CHOICE = CLASS % 3
 OPTIONS = rng.normal(size=(N, 3, 2))
 """Two attributes of each alternative in each row."""
+
+
+def new_options():
+    return {
+        "options": rng.normal(size=(N_NEW, 3, 2)),
+        "target": NEW_ROWS["class"] % 3,
+        "coords": {"obs": range(N_NEW)},
+    }
 
 
 @accepted()
@@ -48,6 +68,27 @@ def attributes_of_alternatives():
     with pm.Model() as model:
         s = pt.dot(OPTIONS, pm.Normal("beta", 0, 1, shape=2))
         pm.Categorical("choice", logit_p=s, observed=CHOICE)
+    return model
+
+
+@accepted()
+def attributes_as_a_long_table():
+    """The same with the lengths as numbers."""
+    with pm.Model() as model:
+        table = pt.as_tensor(OPTIONS).reshape((3 * N, 2))
+        s = pt.dot(table, pm.Normal("beta", 0, 1, shape=2)).reshape((N, 3))
+        pm.Categorical("choice", logit_p=s, observed=CHOICE)
+    return model
+
+
+@accepted("obs", new_data=new_options)
+def attributes_of_alternatives_on_data():
+    coords = {"obs": range(N), "alternative": range(3), "attribute": range(2)}
+    with pm.Model(coords=coords) as model:
+        options = pm.Data("options", OPTIONS, dims=("obs", "alternative", "attribute"))
+        target = pm.Data("target", CHOICE, dims="obs")
+        s = pt.dot(options, pm.Normal("beta", 0, 1, dims="attribute"))
+        pm.Categorical("choice", logit_p=s, observed=target, dims="obs")
     return model
 
 

@@ -110,6 +110,15 @@ def truncated_normal():
 
 
 @accepted()
+def truncated_from_above():
+    with pm.Model() as model:
+        mu = pm.math.dot(X, pm.Normal("w", 0, 1, shape=FEATURES))
+        parent = pm.Normal.dist(mu, pm.HalfNormal("sigma", 1))
+        pm.Truncated("y", parent, upper=3.0, observed=np.minimum(REAL, 2.9))
+    return model
+
+
+@accepted()
 def truncated_gamma():
     with pm.Model() as model:
         mu, alpha = pm.math.exp(pm.math.dot(X, pm.Normal("w", shape=FEATURES))), 2.0
