@@ -35,7 +35,7 @@ AS_WRITTEN = Mode(linker="py", optimizer=None).register(
 
 @pytest.fixture(autouse=True, scope="module")
 def _quick_graphs():
-    """No record of where each node was made, little garbage collection: a quarter of the time."""
+    """No record of where each node was made, little garbage collection: quicker."""
     thresholds = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(200_000, 20, 1000)

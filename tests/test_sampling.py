@@ -16,9 +16,11 @@ import pytensor
 import pytest
 import xarray as xr
 from kills import MODE, same, small_model, small_step
+from pytensor.link.jax.linker import JAXLinker
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.run import progress, result, sequential
+from pymc_sgmcmc.run.recorded_variables import recorder_of
 from pymc_sgmcmc.sampling import sample_from_init
 
 RUN = dict(
@@ -517,3 +519,16 @@ def test_jax_in_processes(tmp_path):
     """By forkserver: the same draws, also after an interruption and resuming here."""
     done = run_script(tmp_path, 'if __name__ == "__main__":\n    main()'.replace("\n", "\n    "))
     assert "all the same" in done.stdout, done.stderr[-2000:]
+
+
+def test_deterministics_are_compiled_in_the_mode_of_a_jax_step(regression):
+    with regression:
+        step = sgm.SGLD(step_size=1e-3, batch_size=20, compile_kwargs={"mode": "JAX"})
+    start = regression.initial_point()
+    recorder = recorder_of(regression, step, start, None, transformed=False)
+    assert isinstance(recorder.trace.fn.maker.linker, JAXLinker)
+    w = np.array([0.5, 2.0])
+    values = dict(
+        zip(recorder.trace.varnames, recorder.trace.fn(**(start | {"w": w})), strict=True)
+    )
+    np.testing.assert_allclose(values["slope_ratio"], 0.1, rtol=1e-12)

@@ -8,6 +8,7 @@ from pymc.blocking import PointType
 from pymc.model import Model
 from pymc.step_methods.compound import flatten_steps
 
+from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.run.recorder import Recorder
 from pymc_sgmcmc.step import SGMCMCStep
 
@@ -22,8 +23,11 @@ def recorder_of(
     transformed: bool,
 ) -> Recorder:
     """Choose what to record: by default everything except variables with one number per row."""
-    rows = {}
+    rows, mode = {}, None
     for one in flatten_steps(step):
+        # Who asks for JAX must not wait for numba to compile deterministics.
+        if isinstance(one, SGMCMCStep) and backend_of(one.kernel.mode).is_jax:
+            mode = one.kernel.mode
         for stream in one.source.rows if isinstance(one, SGMCMCStep) else []:
             array, axis = stream.cuts[0]
             dims = model.named_vars_to_dims.get(array.name or "")
@@ -36,14 +40,14 @@ def recorder_of(
                 f"var_names={list(var_names)!r} names no free variable or deterministic on its own "
                 "scale: " + ", ".join(v.name for v in model.unobserved_RVs) + "."
             )
-        return Recorder(model, model.replace_rvs_by_values(chosen), start)
+        return Recorder(model, model.replace_rvs_by_values(chosen), start, mode=mode)
     chosen = list(model.unobserved_RVs)
     left_out = [
         v
         for v in model.deterministics
         if set(model.named_vars_to_dims.get(v.name, ())) & {d for d in rows.values() if d}
     ]
-    recorder = Recorder(model, _values(model, chosen, left_out, transformed), start)
+    recorder = Recorder(model, _values(model, chosen, left_out, transformed), start, mode=mode)
     shapes = recorder.trace.var_shapes
     more = [
         v
@@ -54,7 +58,7 @@ def recorder_of(
     ]
     if more:
         left_out += more
-        recorder = Recorder(model, _values(model, chosen, left_out, transformed), start)
+        recorder = Recorder(model, _values(model, chosen, left_out, transformed), start, mode=mode)
     if left_out:
         names = ", ".join(f"'{v.name}'" for v in left_out)
         _log.info(f"Not recorded, for it has a number for each row: {names}. Name it in var_names.")

@@ -31,10 +31,19 @@ class Recorder:
         Any point of the model.
     trace : NDArray, optional
         One that is there already, of these variables; default: a new one.
+    mode : str or Mode, optional
+        Compilation mode of the deterministics. Default: PyTensor's.
     """
 
-    def __init__(self, model: Model, vars: list, start: PointType, trace: NDArray | None = None):
-        self.model, self.vars, self._start = model, vars, start
+    def __init__(
+        self,
+        model: Model,
+        vars: list,
+        start: PointType,
+        trace: NDArray | None = None,
+        mode: Any = None,
+    ):
+        self.model, self.vars, self._start, self._mode = model, vars, start, mode
         if trace is not None:
             self.trace = trace
 
@@ -45,7 +54,18 @@ class Recorder:
     @cached_property
     def trace(self) -> NDArray:
         """PyMC's recorder, without draws: a function of one point, names, types and shapes."""
-        return NDArray(model=self.model, vars=self.vars, test_point=self._start)
+        if self._mode is None:
+            return NDArray(model=self.model, vars=self.vars, test_point=self._start)
+        # What PyMC's recorder compiles by itself, in another mode.
+        of_one_point = self.model.compile_fn(
+            outs=[pytensor.Out(v, borrow=True) for v in self.vars],
+            inputs=[pytensor.In(v, borrow=True) for v in self.model.value_vars],
+            mode=self._mode,
+            point_fn=False,
+            on_unused_input="ignore",
+            trust_input=True,
+        )
+        return NDArray(model=self.model, vars=self.vars, test_point=self._start, fn=of_one_point)
 
     @property
     def _derived(self) -> list:
@@ -61,7 +81,7 @@ class Recorder:
             inputs, outs = plain.value_vars, plain.tensors(outs)
         many = [v.type.clone(shape=(TILE, *v.type.shape))(v.name) for v in inputs]
         outs = vectorize_graph(outs, dict(zip(inputs, many, strict=True)))
-        return pytensor.function(many, outs, on_unused_input="ignore")
+        return pytensor.function(many, outs, mode=self._mode, on_unused_input="ignore")
 
     def record(self, points: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Turn many points into recorded variables at once, for engines with many chains.
