@@ -122,7 +122,7 @@ def test_own_step_sizes():
 
     def image(x):
         moved, state = update(
-            [x[:1], x[1:2]], {"a_p": [x[2:3]]}, np.array([0.5, 0.3]), [x[3:4]], [x[4:5]]
+            [x[:1], x[1:2]], {"a.p": [x[2:3]]}, np.array([0.5, 0.3]), [x[3:4]], [x[4:5]]
         )
         return np.concatenate([*moved, state["a.p"][0]])
 

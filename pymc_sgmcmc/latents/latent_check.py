@@ -1,7 +1,7 @@
 """Self-check of terms with latent variables: do batches add up, given one draw of these?"""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pymc as pm
@@ -38,7 +38,8 @@ def check_latent_terms(
     """Raise an error that names a term with latent variables whose batches do not add up.
 
     Like `check_terms` of `gradients/batch_check.py`, for one draw of the latent variables from
-    their prior, on at most `MAX_ROWS_WITH_LATENTS` rows taken as one batch.
+    their prior, on at most `MAX_ROWS_WITH_LATENTS` rows taken as one batch, without those that are
+    impossible for that draw.
 
     Raises
     ------
@@ -48,7 +49,6 @@ def check_latent_terms(
     rng = np.random.default_rng(20240)
     n_rows = min(row_axis.length, MAX_ROWS_WITH_LATENTS)
     subset = rng.choice(row_axis.length, size=n_rows, replace=False)
-    pieces = np.array_split(np.arange(n_rows), min(4, n_rows))
     arrays = [np.asarray(array_value(array), dtype=v.dtype) for array, v in data]
     inputs = [*model.value_vars, joint.rows, *(variable for _, variable in data)]
     placeholders = [v.value for v in joint.variables]
@@ -62,11 +62,15 @@ def check_latent_terms(
                 point = [moved(start[v.name], rng, distance) for v in model.value_vars]
                 try:
                     z = draw(rng, *point, subset, *arrays)
-                    of_batches = [
-                        float(batch(*(v[piece] for v in z), *point, subset[piece], *arrays))
-                        for piece in pieces
-                    ]
-                    of_all = float(batch(*z, *point, subset, *arrays))
+
+                    def total(rows, z=z, point=point, batch=batch):
+                        own = [v[rows] for v in z]
+                        return float(batch(*own, *point, subset[rows], *arrays))
+
+                    rows = _possible_rows(total, n_rows)
+                    of_all = total(rows) if rows.size else np.nan
+                    pieces = np.array_split(rows, max(min(4, rows.size), 1))
+                    of_batches = [total(piece) for piece in pieces] if rows.size else []
                 except ParameterValueError:
                     continue
                 except (ValueError, IndexError, AssertionError, TypeError) as error:
@@ -76,3 +80,11 @@ def check_latent_terms(
                     break
             else:
                 raise cannot_be_checked(term.name)
+
+
+def _possible_rows(total: Callable[[np.ndarray], float], n_rows: int) -> np.ndarray:
+    """Return the rows that are possible for a draw of the latent variables: all, or some."""
+    rows = np.arange(n_rows)
+    if np.isfinite(total(rows)):
+        return rows
+    return rows[[bool(np.isfinite(total(rows[k : k + 1]))) for k in rows]]
