@@ -15,6 +15,7 @@ from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import WithSamplingState, dataclass_state
 
+from pymc_sgmcmc.backends.interrupts import raise_if_dropped
 from pymc_sgmcmc.batches.prefetched import PrefetchedBatches
 from pymc_sgmcmc.batches.shuffled import Batches
 from pymc_sgmcmc.batches.streamed import StreamedBatches
@@ -175,6 +176,7 @@ class Chain(WithSamplingState):
             density or gradient.
         """
         kernel, thin = self.kernel, self.kernel.thin
+        raise_if_dropped()
         self.begin(point)
         theta, others = kernel.split(point)
         before = theta, self.state

@@ -62,6 +62,25 @@ def test_an_interrupt_is_heard_while_objects_are_deleted(default_handler):
         delete()
 
 
+def test_a_dropped_interrupt_is_raised_again(default_handler):
+    """Python drops what a weak reference's callback raises; once raised and heard is enough."""
+
+    def interrupt():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+    handler.hear_interrupts()
+    with pytest.raises(KeyboardInterrupt):
+        interrupt()
+    with pytest.raises(KeyboardInterrupt):
+        handler.raise_if_dropped()
+    handler.raise_if_dropped()
+    with pytest.raises(KeyboardInterrupt):
+        interrupt()
+    handler.hear_interrupts()  # another chain begins
+    handler.raise_if_dropped()
+
+
 def test_a_handler_is_wrapped_once_and_otherwise_called(default_handler):
     heard = []
     signal.signal(signal.SIGINT, lambda *args: heard.append(args))

@@ -4,7 +4,8 @@ Python raises `KeyboardInterrupt` in the next Python function that runs. After a
 is often numba's own, which its machine code calls for each array that it returns, without a look
 at whether it has raised: the interrupt is lost, or ends as "SystemError: ... returned a result with
 an exception set". Python itself drops what is raised while an object is deleted. There, and there
-only, the interrupt is put off by some milliseconds.
+only, the interrupt is put off by some milliseconds. What is dropped all the same (callbacks of weak
+references, say) is raised again at the chain's next draw.
 """
 
 import _thread
@@ -27,14 +28,19 @@ class _Handler:
 
     def __init__(self, handler):
         self.handler = handler
+        self.raised = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if _is_deaf(frame):
             # Not `threading`, whose locks this thread may hold: it is interrupted here again where
             # the new thread is quicker.
             _thread.start_new_thread(_interrupt_again, (number,))
-        else:
+            return
+        try:
             self.handler(number, frame)
+        except KeyboardInterrupt:
+            self.raised = True
+            raise
 
 
 def _is_deaf(frame: FrameType | None) -> bool:
@@ -54,6 +60,16 @@ def _interrupt_again(number: int) -> None:
 def hear_interrupts(number: int = signal.SIGINT) -> None:
     """Have a signal whose handler raises heard during numba's calls, from the main thread."""
     handler = signal.getsignal(number)
+    if isinstance(handler, _Handler):
+        handler.raised = False
     main = threading.current_thread() is threading.main_thread()
     if main and callable(handler) and not isinstance(handler, _Handler):
         signal.signal(number, _Handler(handler))
+
+
+def raise_if_dropped(number: int = signal.SIGINT) -> None:
+    """Raise an interrupt again if it was raised, and the chain nevertheless goes on."""
+    handler = signal.getsignal(number)
+    if isinstance(handler, _Handler) and handler.raised:
+        handler.raised = False
+        raise KeyboardInterrupt

@@ -10,6 +10,7 @@ from pymc.blocking import PointType
 from pymc.step_methods.compound import flatten_steps
 from pymc.util import random_generator_from_state
 
+from pymc_sgmcmc.backends.interrupts import raise_if_dropped
 from pymc_sgmcmc.gradients.start_check import BadStart
 from pymc_sgmcmc.run.run import Block, Event, Run, Stopped, reason_to_stop
 from pymc_sgmcmc.run.runner import run_and_keep
@@ -36,6 +37,7 @@ class ChainRunner:
         self.point = run.starts[chain]
         self.n_draws = 0
         step = run.step
+        raise_if_dropped()  # the chains of a run take turns: Ctrl-C is for all of them
         step.sampling_state = run.fresh  # nothing is left of another chain
         step.setup_chain(random_generator_from_state(run.rngs[chain]), run.tune, run.draws)
         step.tune = run.tune > 0
