@@ -43,7 +43,7 @@ from pymc_sgmcmc.run.result import (
     summary,
     to_datatree,
 )
-from pymc_sgmcmc.run.run import Event, Run, Stopped
+from pymc_sgmcmc.run.run import Block, Event, Run, Stopped
 from pymc_sgmcmc.run.starts import starts_of
 from pymc_sgmcmc.storage.store import store_of
 
@@ -412,6 +412,9 @@ def _advanced(
         with closing(events):
             # The progress bar has a thread, and a process should not be forked while threads run.
             first = [event for event in [next(events, None)] if event is not None]
+            for event in first:
+                if memory is not None and isinstance(event, Block):
+                    memory.write(event)  # it must survive Ctrl-C while the bar is being made
             with progress:
                 collect(itertools.chain(first, events), memory, progress, callback, run, stops)
     except KeyboardInterrupt:

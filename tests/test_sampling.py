@@ -19,6 +19,7 @@ from kills import MODE, same, small_model, small_step
 from pytensor.link.jax.linker import JAXLinker
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.run import progress, result, sequential
 from pymc_sgmcmc.run.recorded_variables import recorder_of
 from pymc_sgmcmc.sampling import sample_from_init
@@ -532,3 +533,24 @@ def test_deterministics_are_compiled_in_the_mode_of_a_jax_step(regression):
         zip(recorder.trace.varnames, recorder.trace.fn(**(start | {"w": w})), strict=True)
     )
     np.testing.assert_allclose(values["slope_ratio"], 0.1, rtol=1e-12)
+
+
+def test_an_interrupt_while_draws_are_handed_on_leaves_no_gap(regression, monkeypatch):
+    """Draws that were about to be handed on come out once, in their places."""
+    with regression:
+        step = sgm.SGLD(step_size=1e-3, batch_size=20, compile_kwargs={"mode": PYTHON})
+    options = {"tune": 0, "chains": 1, "step": step, "random_seed": 3, "quiet": True}
+    options |= {"model": regression, "compute_convergence_checks": False}
+    expected = sgm.sample(30, **options).posterior["w"]
+    column, calls = sequential._column, []
+
+    def interrupted(*args):
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return column(*args)
+
+    monkeypatch.setattr(sequential, "_column", interrupted)
+    draws = sgm.sample(30, **options).posterior["w"]
+    assert 0 < draws.sizes["draw"] <= 30
+    np.testing.assert_array_equal(draws, expected[:, : draws.sizes["draw"]])

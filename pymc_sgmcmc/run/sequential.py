@@ -84,12 +84,12 @@ class ChainRunner:
                     self.n_draws += 1
                     if waiting.due():
                         yield waiting.block()
+            if waiting.draws:
+                yield waiting.block()
         except BaseException:
             if waiting.draws:
                 yield waiting.block()
             raise
-        if waiting.draws:
-            yield waiting.block()
         if failure is not None:
             yield Stopped(self.chain, reason_to_stop(run, self.chain, self.n_draws, failure))
 
@@ -127,18 +127,15 @@ class _Waiting:
         points, values, stats = zip(*self.draws, strict=True)
         run = self.runner.run
         n = len(points)
-        first, self.first = self.first, self.first + n
         columns = {}
-        if run.wants_warmup or first >= run.tune:
+        if run.wants_warmup or self.first >= run.tune:
             columns = {
                 name: np.array(column, dtype=self.trace.var_dtypes[name])[None]
                 for name, column in zip(self.trace.varnames, zip(*values, strict=True), strict=True)
             }
-        self.draws = []
-        self.since = time.perf_counter()
-        return Block(
+        block = Block(
             self.runner.chains,
-            first,
+            self.first,
             n,
             columns,
             [
@@ -147,6 +144,9 @@ class _Waiting:
             ],
             [list(points)] if run.each_draw else None,
         )
+        # Last: if Ctrl-C comes before, the same draws are handed on again, in the same places.
+        self.first, self.draws, self.since = self.first + n, [], time.perf_counter()
+        return block
 
 
 def _column(name: str, dtype: Any, sampler: int, stats: Sequence[Sequence[dict]]) -> np.ndarray:
