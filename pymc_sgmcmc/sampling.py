@@ -21,6 +21,7 @@ from rich.theme import Theme
 from xarray import DataTree
 
 from pymc_sgmcmc.argument_checks import true_or_false
+from pymc_sgmcmc.backends.interrupts import hear_interrupts
 from pymc_sgmcmc.pymc_internals import quiet_logging
 from pymc_sgmcmc.run.arguments import (
     check_names,
@@ -408,6 +409,7 @@ def _advanced(
         return store.to_datatree()
 
     stops: list[Stopped] = []
+    hear_interrupts()  # and forget those of an earlier run
     try:
         with closing(events):
             # The progress bar has a thread, and a process should not be forked while threads run.
