@@ -3,12 +3,12 @@
     python benchmarks/chains.py
     python benchmarks/chains.py --peak-gbytes 4800 --peak-tflops 60     # an H200, float32
 
-Runs on whatever `jax.devices()` gives. "ours" is all that `chain_method="vectorized"` does but for
-storing draws: row numbers are drawn on the host and go to the device, statistics and every draw
-come back. The hand-written loop (`loops.py`, under `jax.vmap`) draws its rows on the device and
-gives nothing back. Both do mSGNHT-S with the same data, prior, batch size and step size. They take
-turns in one process, so that the ratio means something on a machine that others use too. With
-`--write` the table is kept as benchmarks/results/chains.txt.
+Runs on the devices of `jax.devices()`. "ours" is everything that `chain_method="vectorized"` does
+except storing draws: row numbers are drawn on the host and sent to the device, statistics and every
+draw are sent back. The hand-written loop (`loops.py`, under `jax.vmap`) draws its rows on the
+device and returns nothing. Both run mSGNHT-S with the same data, prior, batch size and step size.
+They take turns in one process, so that the ratio is meaningful on a busy machine too. With
+`--write` the table is stored as benchmarks/results/chains.txt.
 """
 
 import argparse
@@ -60,7 +60,7 @@ class Ours:
         self.blocks = self.together.run()
 
     def run(self, seconds: float) -> float:
-        """Seconds an update. At both ends one call is done and not yet read, so calls count."""
+        """Seconds per update. At both ends one finished call is unread: calls are counted."""
         began = time.perf_counter()
         n = 0
         while time.perf_counter() - began < seconds or n == 0:
@@ -115,12 +115,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=CHAINS, action="append")
     parser.add_argument("--chains", type=int, action="append")
-    parser.add_argument("--thin", type=int, help="updates per draw")
+    parser.add_argument("--thin", type=int, help="updates per draw; default: that of loops.py")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a turn")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--peak-gbytes", type=float, help="memory bandwidth of the device, GB/s")
     parser.add_argument("--peak-tflops", type=float, help="float32 speed of the device, TFLOP/s")
-    parser.add_argument("--write", action="store_true", help="keep the table")
+    parser.add_argument("--write", action="store_true", help="store the table")
     args = parser.parse_args()
     lines = []
 

@@ -1,8 +1,8 @@
-"""Everything that a GPU is wanted for, measured by one command in at most nine minutes.
+"""Everything that needs a GPU, measured by one command in at most nine minutes.
 
     python benchmarks/gpu.py
     python benchmarks/gpu.py --out FILE --budget 300    # seconds
-    python benchmarks/gpu.py --tiny    # small models, a case of each kind: do they run? CPUs too
+    python benchmarks/gpu.py --tiny    # a quick trial, on CPUs too: small models, one case per kind
 
 README.md beside this says how to bring what it needs to a machine without a network. Cases run in
 the order of their importance, in processes of their own where they need other flags of XLA; the
@@ -37,20 +37,20 @@ NAMES = {
 }
 SECTIONS = {
     "device": "The device: copies counted as read and written, matrix products of 8192 x 8192",
-    "speed": "Compiled calls: MSGNHT_S, 50 (mlp) or 1000 updates a call, 10 of the belief network",
+    "speed": "Compiled calls: MSGNHT_S, 1000 updates per call (mlp 50, belief network 10)",
     "noise": "Standard normals in float32, so many at once, in a loop that adds them up",
     "precision": "Products of float32 matrices in TF32, and not",
     "bias": "Posterior sd of a normal regression with 64 x 64 weights, relative to the exact one",
     "buffers": "Command buffers (CUDA graphs) of XLA",
-    "posteriors": "posteriors (PyTorch): its SGNHT, one Python call an update, one chain",
+    "posteriors": "posteriors (PyTorch): its SGNHT, one Python call per update, one chain",
     "unroll": "Updates in the body of the compiled loop",
     "whole": "All that sgm.sample does but storing: rows from the host, draws fetched",
 }
 NOTES = """\
 Times are medians of calls that are waited for, without the first; contenders take turns. by hand:
 the loop that a JAX user would write, under vmap, rows drawn on the device. ratio: its time to ours,
-above 1 ours is faster. us an update: of all chains together. Compilation: PyTensor's part (once for
-all numbers of chains), XLA's first call, the hand-written loop's. Shares: the least bytes and
+above 1 ours is faster. us per update: of all chains together. Compilation: PyTensor's part (once
+for all numbers of chains), XLA's first call, the hand-written loop's. Shares: the least bytes and
 operations that the updates need, of what the device was measured or is stated to do.
 Data: synthetic, with the shapes of a9a (32,561 x 123, 11% ones), MNIST (60,000 x 784), and 2,000
 binary images of 784 pixels for the belief network; batches of 50 and 100."""
@@ -116,7 +116,7 @@ class Table:
         row = dict(case.row or {})
         base = next((c.row for c in self.cases if c.label == case.base and c.row), None)
         if base:
-            row["ours, x default"] = base["us an update"] / row["us an update"]
+            row["ours, x default"] = base["us per update"] / row["us per update"]
             row["by hand, x default"] = base["by hand, us"] / row["by hand, us"]
         return row
 
@@ -228,7 +228,7 @@ def plan(tiny: bool, python_of_posteriors: str) -> list[Job]:
 
 
 def run(job: Job, table: Table, deadline: float, tiny: bool) -> None:
-    """Measure a job's cases; where one ends the process, go on with the others in another."""
+    """Measure a job's cases; if one ends the process, continue with the rest in a new one."""
     todo = list(job.cases)
 
     def settle(**outcome):
@@ -278,7 +278,7 @@ def run(job: Job, table: Table, deadline: float, tiny: bool) -> None:
 
 
 def child(job: Job, todo: list[Case], table: Table, tiny: bool, errors) -> subprocess.Popen:
-    """A process that measures cases and answers with a line for each."""
+    """A process that measures cases and prints a line for each."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} {job.flags}".strip()
     arguments = [[case.options for case in todo], tiny, table.device]
     return subprocess.Popen(
@@ -291,7 +291,7 @@ def child(job: Job, todo: list[Case], table: Table, tiny: bool, errors) -> subpr
 
 
 def listen(process: subprocess.Popen, answers: queue.Queue) -> None:
-    """Hand on a process's answers, then None."""
+    """Pass on a process's lines, then None."""
     assert process.stdout
     for line in process.stdout:
         if line.startswith('{"case"'):

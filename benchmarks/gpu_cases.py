@@ -1,4 +1,4 @@
-"""The measurements of gpu.py, in a process of their own: one JSON line a case.
+"""The measurements of gpu.py, in a separate process: one JSON line per case.
 
     python benchmarks/gpu_cases.py '[{"function": "noise", "n": 478410, "repeats": 50}]' false '{}'
 
@@ -30,7 +30,7 @@ SMALL = {
     "mlp": dict(n_rows=500, columns=20, width=8, updates=5),
     "mlp-1200": dict(n_rows=500, columns=20, width=12, updates=5),
 }
-"""Instead of the real sizes, to try that everything runs."""
+"""Instead of the real sizes, to test that everything runs."""
 PEAKS = {  # by the vendor, dense: GB/s, TFLOP/s in float32 and in TF32
     "NVIDIA H200": (4800, 67, 494),
     "NVIDIA H100 80GB HBM3": (3350, 67, 494),
@@ -116,7 +116,7 @@ class Ours:
         return piece
 
     def check(self):
-        """Chains that have left the numbers would be timed on something else."""
+        """Raise an error for non-finite chains: their timing would be meaningless."""
         assert (np.asarray(self().variable) < 0).all(), "a chain became non-finite"
 
 
@@ -153,7 +153,7 @@ def unrolled(updates: int):
     with mock.patch(UNROLLED, with_unroll):
         yield
     jax.clear_caches()
-    assert calls, "no loop was traced anew"
+    assert calls, "no loop was traced again"
 
 
 @contextlib.contextmanager
@@ -167,7 +167,7 @@ def precision(name: str | None):
 
 
 def shares(flops: float, n_bytes: float, seconds: float, device: dict) -> dict:
-    """What of the device's limits an update's least work takes, in per cent."""
+    """The least work of an update as a percentage of the device's limits."""
     if not device:
         return {}
     moved, computed = n_bytes / seconds / 1e9, flops / seconds / 1e12
@@ -211,10 +211,10 @@ def speed(context, model, chains, unroll=1, matmul=None) -> dict:
 def compared(updates: int, chains: int, mine: float, theirs: float) -> dict:
     """Times of a call as numbers of updates, all chains counted."""
     return {
-        "us an update": 1e6 * mine / updates,
+        "us per update": 1e6 * mine / updates,
         "by hand, us": 1e6 * theirs / updates,
         "ratio": theirs / mine,
-        "updates a second": updates * chains / mine,
+        "updates per second": updates * chains / mine,
     }
 
 
@@ -316,7 +316,7 @@ def measure_device(context) -> dict:
     return found | {
         "platform": device.platform,
         "kind": device.device_kind,
-        # by what products are like, for the default is XLA's to choose
+        # found from the products' errors: XLA chooses the default
         "default is TF32": errors["default"] > 10 * errors["highest"],
         "versions": ", ".join(versions("jax", "jaxlib", "pymc", "pytensor", "numpy")),
     }
@@ -346,7 +346,7 @@ def bias(context, matmul) -> dict:
     precision_matrix = X.T.astype(float) @ X + np.eye(size)
     exact = np.sqrt(np.diag(np.linalg.inv(precision_matrix)))
     centre = np.linalg.solve(precision_matrix, X.T.astype(float) @ Y)
-    start = {"W": centre.astype("float32")}  # from far off, thermostats take long to cool down
+    start = {"W": centre.astype("float32")}  # from far away, thermostats take long to cool down
     with precision(matmul), pm.Model():
         W = pm.Normal("W", 0, 1, shape=(size, size))
         pm.Normal("Y", X @ W, 1, observed=Y)
@@ -370,7 +370,7 @@ def bias(context, matmul) -> dict:
             compute_convergence_checks=False,
         )
     W = tree.posterior["W"].values.astype(float)
-    # squared errors about the exact mean: their root mean square, an independent one a chain
+    # squared errors about the exact mean: their root mean square, one independent error per chain
     squared = ((W - centre) / exact[:, None]) ** 2
     by_chain = squared.mean(axis=(1, 2, 3))
     ratio = float(np.sqrt(by_chain.mean()))
@@ -379,7 +379,7 @@ def bias(context, matmul) -> dict:
 
 
 def posteriors(context, model) -> dict:
-    """PyTorch, one Python call an update, one chain."""
+    """PyTorch, one Python call per update, one chain."""
     try:
         import torch
         from loop_posteriors import updates
@@ -391,7 +391,7 @@ def posteriors(context, model) -> dict:
     run = updates(model, "float32", settings, device)
     run()
     (seconds,) = median_call(context, run)
-    return {"us an update": 1e6 * seconds / settings["updates"], "on": device}
+    return {"us per update": 1e6 * seconds / settings["updates"], "on": device}
 
 
 FUNCTIONS = {

@@ -7,8 +7,9 @@ Writes benchmarks/results/kills.txt.
 
 First, processes that sample are killed at random moments, one after another and with chains in
 processes, and resumed by the next process, until 50 have been killed; each finished run is compared
-with one that was never stopped. Then one small run is killed at every single moment of writing:
-before, in the middle of, and after each file that is written or renamed.
+with one that was never stopped. Then 50 processes that also choose their settings, in the warm-up
+and later. Then one small run is killed at every single moment of writing: before, in the middle of,
+and after each file that is written or renamed.
 """
 
 import argparse
@@ -78,6 +79,32 @@ def killed_while_writing(model, step, folder, every):
     return [line]
 
 
+def killed_while_adapting(folder):
+    """Runs with the default step: killed in the warm-up as often as while they sample."""
+    model, path, other = kills.adapting_model(), folder / "adapting.zarr", folder / "other.zarr"
+    rng = np.random.default_rng(1)
+    expected = kills.adapting_run(other, model, draws=100)
+    passes = expected.posterior.attrs["data_passes_warmup"]
+    n_early, n_late, n_runs, n_same = 0, 0, 0, 0
+    while n_early + n_late < KILLS:
+        shutil.rmtree(path, ignore_errors=True)
+        # A draw takes about four passes.
+        while kills.killed_after(
+            lambda: kills.adapting_run(path, model, draws=100), rng.integers(passes / 4)
+        ):
+            n_early, n_late = n_early + (not path.exists()), n_late + path.exists()
+        n_runs += 1
+        result = sgm.ZarrStore(path).to_datatree()
+        n_same += all(np.array_equal(result.posterior[v], expected.posterior[v]) for v in "ws")
+    line = (
+        f"default step: {n_early} processes killed in the warm-up, {n_late} later, {n_runs} runs "
+        f"finished, {n_same} of them with the draws of the undisturbed run"
+    )
+    print(line, flush=True)
+    assert n_same == n_runs
+    return [line]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--every", type=int, default=1, help="stride over the moments of writing")
@@ -87,6 +114,7 @@ def main():
         model = kills.small_model()
         step = kills.small_step(model)
         lines = killed_at_random(model, step, Path(folder))
+        lines += killed_while_adapting(Path(folder))
         lines += killed_while_writing(model, step, Path(folder), options.every)
     head = (
         f"{time.strftime('%Y-%m-%d')}, {platform.system()}, Python {platform.python_version()}, "

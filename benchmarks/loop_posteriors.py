@@ -4,7 +4,7 @@
     python benchmarks/loop_posteriors.py mlp float32 --device cuda
 
 prints a JSON line. `speed.py --posteriors PYTHON` runs it among the others, with the interpreter of
-an environment that holds posteriors and torch. PyTorch has no compiled loop: a Python loop of
+an environment with posteriors and torch. PyTorch has no compiled loop: a Python loop of
 updates is what its user would write.
 """
 

@@ -1,6 +1,6 @@
 """What a normal and an exponential cost: ours against numba's and JAX's own.
 
-    python benchmarks/normals.py    # a minute: let nothing else run
+    python benchmarks/normals.py    # a minute, on an otherwise idle machine
 
 Writes benchmarks/results/normals.txt.
 """
@@ -16,7 +16,7 @@ from numba import njit
 
 from pymc_sgmcmc.backends.normals_jax import normals
 from pymc_sgmcmc.backends.normals_numba import draw_normals
-from pymc_sgmcmc.backends.numba_math import FLOATS
+from pymc_sgmcmc.backends.numba_math import FLOAT_MATH
 
 RESULTS = Path(__file__).parent / "results" / "normals.txt"
 NUMBERS = {124: 20_000, 478_410: 50}
@@ -36,7 +36,7 @@ def nanoseconds(call, n_elements: int) -> float:
 
 def on_numba(dtype: str, n: int, repeats: int):
     """Calls of our normals, numba's, our exponential, numba's."""
-    ours, vectorized, real = draw_normals[dtype], FLOATS[dtype].exp, np.dtype(dtype).type
+    ours, vectorized, real = draw_normals[dtype], FLOAT_MATH[dtype].exp, np.dtype(dtype).type
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal(n).astype(dtype), np.empty(n, dtype)
 
@@ -102,7 +102,7 @@ def main():
     titles = ("numba: ours", "its own", "JAX: ours", "its own", "exp on numba: ours", "its own")
     lines = [
         f"python benchmarks/normals.py   ({time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores)",
-        "nanoseconds a standard normal (last two columns: an exponential), many in a compiled loop",
+        "ns per standard normal (last two columns: per exponential), many in a compiled loop",
         f"{'type':<9}{'in a call':>10}" + "".join(f"{t:>{len(t) + 3}}" for t in titles),
     ]
     print(*lines, sep="\n", flush=True)

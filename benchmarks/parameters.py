@@ -1,6 +1,6 @@
 """What an update costs against the number of parameters: one effect for each group of rows.
 
-    python benchmarks/parameters.py             # about five minutes: let nothing else run
+    python benchmarks/parameters.py             # about five minutes, on an otherwise idle machine
     python benchmarks/parameters.py JAX 1000    # one backend, one number; nothing written
 
 A million rows, batches of 100, float32, MSGNHT_S: momentum and thermostat of every parameter move

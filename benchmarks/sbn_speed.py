@@ -5,7 +5,7 @@
 
 An iteration is what the doubly stochastic paper times (25.4 s for 784 pixels and 200 hidden units,
 5.44 s for 128 pixels): 10 updates on batches of 100 rows, each with 5 burn-in sweeps and 5 draws of
-all hidden units, in float32. Wall time is the median of five calls and depends on what else runs;
+all hidden units, in float32. Wall time is the median of five calls and depends on other load;
 CPU time, summed over threads, depends on it less. Writes benchmarks/results/sbn_speed.txt.
 """
 
@@ -86,7 +86,7 @@ def measure(mode, n_pixels, layers):
 
 
 def in_a_process(mode, n_pixels, layers):
-    """Measure in a process of its own."""
+    """Measure in a separate process."""
     only = [mode, str(n_pixels), "-".join(map(str, layers))]
     command = [sys.executable, __file__, "--only", *only]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,11 +1,11 @@
 """Speed against hand-written and rival loops: the same work, side by side, medians.
 
-    python benchmarks/speed.py            # about half an hour: let nothing else run
+    python benchmarks/speed.py            # about half an hour, on an otherwise idle machine
     python benchmarks/speed.py --quick    # one round, logistic regression only, nothing written
     python benchmarks/speed.py --posteriors PYTHON
 
 Writes benchmarks/results/speed.txt. BlackJAX is left out where it is not installed; posteriors runs
-in an environment of its own that holds it and PyTorch: PYTHON is that environment's interpreter.
+in a separate environment with PyTorch: PYTHON is that environment's interpreter.
 """
 
 import argparse
@@ -29,7 +29,7 @@ if importlib.util.find_spec("blackjax") is None:
 
 
 def measure(model, who, dtype, *options, env=None):
-    """One contender in a process of its own; posteriors is named by its interpreter."""
+    """One contender in a separate process; posteriors is named by its interpreter."""
     if Path(who).is_file():
         command = [who, "-W", "ignore", str(HERE / "loop_posteriors.py"), model, dtype]
     else:

@@ -1,14 +1,14 @@
 """Updates from rows on disk against the same updates from resident rows, and the memory used.
 
-    python benchmarks/streaming.py          # ten minutes and 3.2 GB of disk, which are given back
+    python benchmarks/streaming.py          # ten minutes and 3.2 GB of disk, freed at the end
     python benchmarks/streaming.py --quick  # small files and short runs, nothing written
 
 Writes benchmarks/results/streaming.txt. The step that streams and the resident one run in one
-process and take turns, so that what else the machine does hits both; the ratio is that of the
+process and take turns, so that other load on the machine affects both; the ratio is that of the
 medians of their draws. Before each run the files are dropped from the page cache, so that they are
 read from the disk. Memory is that of a process that only streams: anonymous memory (RssAnon). The
-pages of the mapped file are left out, for they are page cache: the kernel takes them back when
-anybody needs memory, and would keep them too if the file were read without a map.
+pages of the mapped file are left out, because they are page cache, which the kernel frees when
+memory is needed, and would also fill if the file were read without a map.
 """
 
 import argparse
@@ -252,7 +252,7 @@ def main():
     write(f"python benchmarks/streaming.py   ({time.strftime('%Y-%m-%d')})")
     write(f"{os.cpu_count()} cores; " + ", ".join(f"{p} {version(p)}" for p in packages))
     write("us per update, median over draws; both take turns in one process; files start cold")
-    write(f"load average when begun: {os.getloadavg()[0]:.1f}")
+    write(f"load average at the start: {os.getloadavg()[0]:.1f}")
     for name in CASES:
         case = case_of(name, args.quick)
         with tempfile.TemporaryDirectory(dir=args.directory) as directory:
@@ -279,7 +279,7 @@ def main():
                 write(
                     f"  JAX, {CHAINS} chains in one call: streamed {r['streamed']:.1f}   resident "
                     f"{r['resident']:.1f}   updates per second "
-                    f"{r['resident'] / r['streamed']:.2f}x ({r['rows_read']:,} rows a run)"
+                    f"{r['resident'] / r['streamed']:.2f}x ({r['rows_read']:,} rows per run)"
                 )
             if name == "mlp":
                 drop_from_page_cache(Path(directory))

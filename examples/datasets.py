@@ -7,7 +7,10 @@ it is downloaded from its public home if the package `pooch` is installed.
 
 import gzip
 import hashlib
+import io
+import json
 import os
+import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +20,7 @@ import scipy.io
 HERE = Path(__file__).resolve().parent
 LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 GITHUB = "https://raw.githubusercontent.com/"
+POSTERIORDB = GITHUB + "stan-dev/posteriordb/master/posterior_database/"
 PRODLDA = GITHUB + "sophieburkhardt/dirichlet-vae-topic-models/master/data/20news/"
 MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
@@ -25,6 +29,66 @@ SHA256 = {
     "a9a/a9a.t.gz": "af250ea3a89aab35a35782783488bcac86960ee38f05a3b1cdf896969a1f6152",
     "logistic_small/australian.libsvm": (
         "615e24252961b52e297f9b70942f166631ab412ad9060ba98bf41b1e027be607"
+    ),
+    "logistic_small/pima-indians-diabetes.data": (
+        "33e704cdafa8769a75728e4658dcce5bc1da1ce36174603687fe545f46e39394"
+    ),
+    "logistic_small/caravan_ticdata2000.txt.gz": (
+        "4017cfae6e4f6dc5522e795ffd363b6b88235ed5bf0ff1c5b0d71a09e2035090"
+    ),
+    "posteriordb/data/diamonds.json.zip": (
+        "127d44a642f954b707bec2d82725e168d57a412d59487708794d4a17097f26ba"
+    ),
+    "posteriordb/data/eight_schools.json.zip": (
+        "8e37cc01fe05b0e1779255e9bd386261f3d61daf7f75f02f72f38cdc9750531c"
+    ),
+    "posteriordb/data/gp_pois_regr.json.zip": (
+        "9aaaa9d5694b74e2aefa6d0bd2f0a48637fcb4d455a74b33985e58154f285da9"
+    ),
+    "posteriordb/data/kidiq.json.zip": (
+        "16d341a99ec8178231eab660d8fda084a44145f6a241daf35276d0192d13b92d"
+    ),
+    "posteriordb/data/low_dim_gauss_mix.json.zip": (
+        "9b5ea284321417a7816b0426a0c96788a6824e6ceb4ec4ecd89493779720b8f9"
+    ),
+    "posteriordb/data/nes1980.json.zip": (
+        "f2ebcdf394c82d3bcef169d311f43db88ae893159aff013d7d83b3af046f45d2"
+    ),
+    "posteriordb/data/radon_mn.json.zip": (
+        "70e5bacffb71955f1fc327f7c491b6bc59b09f40673830da306f1f9f9eb02bc0"
+    ),
+    "posteriordb/data/sblrc.json.zip": (
+        "81990278b8762ac79244afcd470861560c7b28e34e411ce6da814e6f632a1b81"
+    ),
+    "posteriordb/data/wells_data.json.zip": (
+        "0ecd7efe3e64c63d849c562e61658fe322509942a882bc515176e016cc57c969"
+    ),
+    "posteriordb/reference_draws/diamonds-diamonds.json.zip": (
+        "2745f4857ceb358ff6c692ba1dd1fd9d01cf8bc5ac456ae87e3c957fd51c4aae"
+    ),
+    "posteriordb/reference_draws/eight_schools-eight_schools_noncentered.json.zip": (
+        "0858641e630c877103dba2b78beaf6bc1f39435fc43d2894c4dff5d609c7a264"
+    ),
+    "posteriordb/reference_draws/gp_pois_regr-gp_regr.json.zip": (
+        "df89f5011d9518b06c95a631c258ce03f4818b78deb40ed069cfd1d70074c8bb"
+    ),
+    "posteriordb/reference_draws/kidiq-kidscore_interaction.json.zip": (
+        "acac3c394dfeb65ced6f14ddf20b5a5c075d7a80ae663d1d71f904c16d207065"
+    ),
+    "posteriordb/reference_draws/kidiq-kidscore_momhsiq.json.zip": (
+        "ba684f6687803c0aac94df2e352e8a7d18c458bc635088be64ccc0e8fb16dfe4"
+    ),
+    "posteriordb/reference_draws/kidiq-kidscore_momiq.json.zip": (
+        "ee5deb23bf2dad804393c682b308da720825f9b099c37d774526c3a5a590e8d7"
+    ),
+    "posteriordb/reference_draws/low_dim_gauss_mix-low_dim_gauss_mix.json.zip": (
+        "422de750b20aef29c7b86f6bfa88dd9759050b6ffeb3588c004d6a4861c1e776"
+    ),
+    "posteriordb/reference_draws/nes1980-nes.json.zip": (
+        "cb531c8457ba9cf82b95e3f750dc710329e11adb8a6f065d3b3cf8e9794c7316"
+    ),
+    "posteriordb/reference_draws/sblrc-blr.json.zip": (
+        "44f876cf35a038fcd1fd13fb19bbadf04b4308618ad41390050ae8b014a4592d"
     ),
     "text/kos/doc_word_count.tsv.gz": (
         "00e1422b6d6aa341f17c6e542955bb3083c3e37d0223ffaeed61031749b55455"
@@ -65,6 +129,9 @@ UNPACKED_SHA256 = {
     "a9a/a9a.gz": "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
     "a9a/a9a.t.gz": "7d8c09f1120d9ff231d85caba98956906033f3c4d53e2b15ab7ef83710de6a76",
     "logistic_small/australian.libsvm": SHA256["logistic_small/australian.libsvm"],
+    "logistic_small/caravan_ticdata2000.txt.gz": (
+        "5d5bdca1be0b9a6c012b93a8c8104761201bd70f7e08764fa67f2cfb26243723"
+    ),
     "text/kos/doc_word_count.tsv.gz": (
         "3a9657e488f01a3fe133bcf045aa34717740ef96b0cdab29ecc34a288a61aeb1"
     ),
@@ -78,6 +145,12 @@ HOME = {
     "a9a/a9a.gz": LIBSVM + "a9a",
     "a9a/a9a.t.gz": LIBSVM + "a9a.t",
     "logistic_small/australian.libsvm": LIBSVM + "australian",
+    "logistic_small/pima-indians-diabetes.data": (
+        GITHUB + "justmarkham/scikit-learn-videos/master/data/pima-indians-diabetes.data"
+    ),
+    "logistic_small/caravan_ticdata2000.txt.gz": (
+        GITHUB + "johaupt/GANbalanced/master/data/ticdata2000.txt"
+    ),
     "text/kos/doc_word_count.tsv.gz": (
         GITHUB + "suxi1314/test_powergraph/master/"
         "sixty_second_test_of_daily_kos/daily_kos/tokens/doc_word_count.tsv"
@@ -93,6 +166,14 @@ HOME = {
     "mnist/train-images-idx3-ubyte.gz": MNIST + "train-images-idx3-ubyte.gz",
     "mnist/t10k-images-idx3-ubyte.gz": MNIST + "t10k-images-idx3-ubyte.gz",
 }
+HOME |= {
+    name: POSTERIORDB
+    + name.replace("posteriordb/data", "data/data").replace(
+        "posteriordb/reference_draws", "reference_posteriors/draws/draws"
+    )
+    for name in SHA256
+    if name.startswith("posteriordb/")
+}
 """Public homes; a file that is not listed was made from another and must be in a folder."""
 
 
@@ -103,7 +184,7 @@ def _folders() -> list[Path]:
 
 
 def find(name: str) -> Path:
-    """Return the path of a data file such as ``"a9a/a9a.gz"``, downloading it if need be."""
+    """Return the path of a data file such as ``"a9a/a9a.gz"``, downloading it if necessary."""
     for folder in _folders():
         path = folder / name
         if path.is_file():
@@ -114,7 +195,7 @@ def find(name: str) -> Path:
     looked = ", ".join(str(folder / name) for folder in _folders())
     if name not in HOME:
         raise FileNotFoundError(
-            f"No data file at {looked}, and it has no public home in this form. Set "
+            f"No data file at {looked}, and it cannot be downloaded in this form. Set "
             f"PYMC_SGMCMC_DATA to a folder that holds '{name}'."
         )
     try:
@@ -169,6 +250,48 @@ def load_australian() -> tuple[np.ndarray, np.ndarray]:
     """Australian credit: X (690, 14) with columns of mean 0 and sd 1, y (690,) of 0 and 1."""
     X, y = read_libsvm(find("logistic_small/australian.libsvm"), 14)
     return (X - X.mean(axis=0)) / X.std(axis=0), y
+
+
+def load_pima() -> tuple[np.ndarray, np.ndarray]:
+    """Diabetes: X (768, 8) with columns of mean 0 and sd 1, y (768,) of 0 and 1."""
+    text = read_text(find("logistic_small/pima-indians-diabetes.data"))
+    table = np.loadtxt(io.StringIO(text), delimiter=",")
+    X = table[:, :-1]
+    return (X - X.mean(axis=0)) / X.std(axis=0), table[:, -1].astype(np.int64)
+
+
+def load_caravan() -> tuple[np.ndarray, np.ndarray]:
+    """Caravan insurance: X (5822, 85) with columns of mean 0 and sd 1, y (5822,) of 0 and 1."""
+    text = read_text(find("logistic_small/caravan_ticdata2000.txt.gz"))
+    table = np.loadtxt(io.StringIO(text), delimiter="\t")
+    X = table[:, :-1]
+    return (X - X.mean(axis=0)) / X.std(axis=0), table[:, -1].astype(np.int64)
+
+
+def _read_posteriordb(name: str):
+    with zipfile.ZipFile(find(f"posteriordb/{name}.json.zip")) as archive:
+        return json.loads(archive.read(archive.namelist()[0]))
+
+
+def load_posteriordb(name: str) -> dict[str, np.ndarray]:
+    """Data of a posterior of posteriordb (Magnusson et al.), such as ``"diamonds"``, by name."""
+    return {key: np.asarray(value) for key, value in _read_posteriordb(f"data/{name}").items()}
+
+
+def load_reference_draws(name: str) -> dict[str, np.ndarray]:
+    """Draws from a posterior such as ``"diamonds-diamonds"``: 10 chains of 1000, by variable.
+
+    Shapes (10, 1000) or (10, 1000, elements).
+    """
+    chains = _read_posteriordb(f"reference_draws/{name}")
+    elements: dict[str, list] = {}
+    for parameter in chains[0]:  # "sigma", or "beta[1]", "beta[2]", ...
+        draws = np.array([chain[parameter] for chain in chains])
+        elements.setdefault(parameter.partition("[")[0], []).append(draws)
+    return {
+        name: np.stack(parts, axis=-1) if f"{name}[1]" in chains[0] else parts[0]
+        for name, parts in elements.items()
+    }
 
 
 def load_20_newsgroups() -> tuple[list, list, list[str]]:

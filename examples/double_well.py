@@ -1,7 +1,7 @@
 """Double well: the integrator's bias against the step size, MSGNHT_E and MSGNHT_S.
 
 High-order paper, figures 1 and 2: U = (x + 4)(x + 1)(x - 1)(x - 3) / 14 + 0.5, gradient noise
-N(0, 2 B h) with B = 1, nothing injected, 1e6 updates a chain.
+N(0, 2 B h) with B = 1, nothing injected, 1e6 updates per chain.
 
 Gradient noise of variance 2 B h with D = 0 is the same dynamics as an exact gradient with
 diffusion=1: only the thermostat's start differs (here 1, there 0). Many independent chains run side
@@ -74,10 +74,10 @@ def main() -> None:
         xi[name, h] = stats["thermostat"][:kept_draws].mean() if usable else np.nan
         kept[name, h] = np.histogram(samples, EDGES, density=True)[0]
     report.print(
-        f"{args.chains} chains of {args.updates} updates a setting, every {args.thin}th recorded.\n"
+        f"{args.chains} chains of {args.updates} updates, every {args.thin}th recorded.\n"
         "KL of one chain (mean over chains; what the paper shows) and of all chains pooled (less\n"
         "Monte Carlo error, so nearer the integrator's own bias). Escape: updates until one of\n"
-        f"the chains goes beyond {FAR}, never to return; draws from then on are left out\n"
+        f"the chains goes beyond {FAR}, and never returns; draws from then on are left out\n"
         "(nan: fewer than 10000 updates).\n"
     )
     columns = [f"{n} {what}" for what in ("KL one", "KL pooled", "mean xi", "escape") for n in "ES"]

@@ -39,7 +39,7 @@ BETA = 1.0
 DIFFUSION = 100.0
 """Of the network; about the friction that the batches' noise asks for (the paper has 40)."""
 THIN = 4
-"""Updates in a compiled call."""
+"""Updates per compiled call."""
 SHARE = 0.8
 SWEEPS = (20, 10)
 """Burn-in and draws for a test document."""
@@ -67,7 +67,7 @@ def deep_poisson_factor_analysis(x, layers) -> pm.Model:
 
 
 def start_point(model: pm.Model, seed: int) -> dict[str, np.ndarray]:
-    """Topics about uniform, small weights, the rest where PyMC starts it."""
+    """Nearly uniform topics, small weights, PyMC's initial values for the rest."""
     rng = np.random.default_rng(seed)
     point = model.initial_point()
     for name, value in point.items():
@@ -241,7 +241,7 @@ def run_lda(options) -> None:
 
 
 def prefix(options) -> str:
-    """What the names of a corpus's runs begin with."""
+    """Prefix of the names of a corpus's runs."""
     return "" if options.corpus == "20news" else f"{options.corpus}_"
 
 
@@ -321,7 +321,7 @@ def main() -> None:
         layers=("128-64-32", "units of each layer, the lowest first"),
         minutes=(8.0, "of a run"),
         every=(200, "updates between evaluations"),
-        batch_size=(100, "documents a batch"),
+        batch_size=(100, "documents per batch"),
         samples=(2, "draws of the local variables for each gradient"),
         burn_in=(10, "sweeps before them"),
         topic_step=(0.05, "first step size of SGRLD, times 10"),

@@ -95,7 +95,7 @@ def main() -> None:
         "hundredth of what is missing when theta hardly moves in 100 updates. Minibatch\n"
         "noise, absent here, would hold V nearly constant.\n"
         "The longer autocorrelation time is that of the direction of variance 1, where G is\n"
-        "about 1 and both samplers move alike: PSGLD cannot win by this measure."
+        "about 1 and both samplers move alike: PSGLD cannot be better by this measure."
     )
     figure, axes = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
     for name, colour in zip(names, (E, S, "tab:green"), strict=True):

@@ -5,10 +5,10 @@ sampled; the documents' topic proportions are integrated out, the topics of the 
 by Gibbs sampling inside the update (`token_gibbs.py`). 80% of the documents train; of the rest
 one half of the words is predicted from the other half.
 
-    python examples/lda.py --corpus kos --batch-size 5     # one corpus and size of batches
+    python examples/lda.py --corpus kos --batch-size 5     # one corpus and batch size
     python examples/lda.py --report                        # table and figure of all runs so far
 
-The paper's corpus, ICML abstracts, is not to be had: KOS, NIPS and Reuters stand in.
+The paper's corpus, ICML abstracts, is not available: KOS, NIPS and Reuters are used instead.
 """
 
 import json
@@ -67,7 +67,7 @@ def topic_model(corpus: Corpus, simplex: bool) -> pm.Model:
             theta = pm.Normal("theta", 0.1, 1, dims=("topic", "word"))
             log_pi = theta - pt.logsumexp(theta, axis=1, keepdims=True)
         number = pm.Data("number", np.arange(corpus.n_documents), dims="document")
-        # not pm.Data: the tokens need not be in every result
+        # not pm.Data, which would copy the tokens into every result
         tokens = [pytensor.shared(array) for array in (corpus.word, corpus.count, corpus.first)]
         log_lik = DocumentLogLik(ALPHA, **SWEEPS)(number, log_pi, *tokens)
         pm.Potential("tokens", log_lik, dims="document")
@@ -301,11 +301,11 @@ if __name__ == "__main__":
     options = arguments(
         __doc__,
         corpus=("kos", "kos, nips or reuters"),
-        batch_size=(5, "documents a batch"),
-        updates=(3000, "updates a run"),
-        evaluations=(10, "perplexities a run"),
+        batch_size=(5, "documents per batch"),
+        updates=(3000, "updates per run"),
+        evaluations=(10, "perplexities per run"),
         sweeps=(300, "sweeps of batch Gibbs"),
-        seeds=(2, "runs a setting"),
+        seeds=(2, "runs per setting"),
         methods=("", "only these, with commas between them"),
         report=(False, "write table and figure of the runs so far"),
     )

@@ -103,7 +103,7 @@ def main() -> None:
     )
     report.print(
         "\nESS measures movement only: a run that still drifts away from its start scores about 7\n"
-        "with either sampler, whatever its accuracy; only larger values tell of exploration."
+        "with either sampler, whatever its accuracy; only larger values show exploration."
     )
     figure, axes = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
     labels = ("least ESS", "seconds for each effective sample", "error of the mean weights")

@@ -12,9 +12,9 @@ weighed ones for the neural proposal with Adam at 0.001. Its learning rate of th
 recognition network cannot follow, or pixel links take over at once, hidden units fall out of use:
 --recognition-rate and --scale help.
 
-Test log likelihoods: annealed importance sampling with K = 1000 on the first test rows, and for
-the neural proposal importance sampling from the trained network too. Both are low by half their
-squared error of a row.
+Test log likelihoods: annealed importance sampling with K = 1000 on the first test rows, and for the
+neural proposal importance sampling from the trained network too. Both are too low, by half their
+squared error per row.
 """
 
 import json
@@ -214,7 +214,7 @@ def figure(images: Images, drawn, theta, completion, hidden, curve, title: str):
 
 
 def add_to_table(run: dict, quick: bool) -> None:
-    """Put a run's line in the place of an older one, and write the table anew."""
+    """Replace or add a run's line, and write the table again."""
     folder = RESULTS / "quick" if quick else RESULTS
     path = folder / "sbn.json"
     runs = json.loads(path.read_text()) if path.exists() else {}
@@ -246,10 +246,10 @@ def main():
         learning_rate=(0.02, "of the mean gradient"),
         recognition_rate=(0.001, "learning rate of the recognition network"),
         scale=(0.1, "sd of the initial weights between layers"),
-        momentum_decay=(0.05, "fraction of the momentum lost in an update"),
+        momentum_decay=(0.05, "fraction of the momentum lost per update"),
         temperatures=(1000, "steps of the annealing"),
         test_rows=(500, "test images for the annealing"),
-        chains=(2, "annealing runs a test image"),
+        chains=(2, "annealing runs per test image"),
     )
     if args.quick:
         args.updates, args.temperatures, args.test_rows = 200, 20, 50
@@ -274,7 +274,7 @@ def main():
     took = seconds[-1]
     report.print(
         f"{len(images.train)} images; {args.updates} updates in {took:.0f} s, "
-        f"{1000 * (seconds[-1] - seconds[1]) / (len(seconds) - 2) / step.thin:.1f} ms an update"
+        f"{1000 * (seconds[-1] - seconds[1]) / (len(seconds) - 2) / step.thin:.1f} ms per update"
     )
     temperature = idata.sample_stats.kinetic_temperature.values[0, -10:].mean()
     report.print(f"kinetic temperature of the last fifth: {temperature:.2f}")

@@ -16,7 +16,7 @@ place of the general `Gibbs`: the gradient still comes from the PyMC model.
 """
 
 # ruff: noqa: NPY002
-# In compiled code np.random is numba's own generator, seeded anew at each call.
+# In compiled code np.random is numba's own generator, seeded at each call.
 
 import jax
 import numpy as np

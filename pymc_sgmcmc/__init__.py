@@ -4,6 +4,7 @@ from importlib.metadata import version
 
 from pymc_sgmcmc.batches.shuffle_on_disk import shuffle_on_disk
 from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.diagnosis.diagnose import diagnose
 from pymc_sgmcmc.evaluation.marginal_likelihood import log_marginal_likelihood
 from pymc_sgmcmc.evaluation.missing_data import complete
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
@@ -42,6 +43,7 @@ __all__ = [
     "StreamedData",
     "ZarrStore",
     "complete",
+    "diagnose",
     "log_marginal_likelihood",
     "sample",
     "shuffle_on_disk",

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from pytensor.tensor.variable import TensorVariable
@@ -55,6 +55,10 @@ class Algorithm(ABC):
     """Names of the scalars that `diagnostics` returns, in order."""
     step_size_shape: ClassVar[tuple[int, ...]] = ()
     """Shape of the ``h`` of an update: a scalar, unless each group has its own step size."""
+    dynamics: ClassVar[Literal["langevin", "friction", "thermostat"] | None] = None
+    """How it reacts to a gradient's noise, from which its step size can be chosen: "langevin"
+    heats up, "friction" too, but for its held friction, a "thermostat" absorbs it. None: there is
+    no automatic step size."""
 
     @abstractmethod
     def init(self, theta: Sequence[np.ndarray], rng: np.random.Generator) -> dict[str, list]:
@@ -138,7 +142,9 @@ class Algorithm(ABC):
         """
         return h
 
-    def caution(self, diagnostics: dict[str, float], n_elements: int, shuffled: bool) -> str | None:
+    def burn_in_warning(
+        self, diagnostics: dict[str, float], n_elements: int, shuffled: bool
+    ) -> str | None:
         """Return a warning about a chain that has finished its burn-in, if there is one.
 
         Parameters

@@ -15,7 +15,7 @@ from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import WithSamplingState, dataclass_state
 
-from pymc_sgmcmc.backends.interrupts import raise_if_dropped
+from pymc_sgmcmc.backends.interrupts import raise_deferred
 from pymc_sgmcmc.batches.prefetched import PrefetchedBatches
 from pymc_sgmcmc.batches.shuffled import Batches
 from pymc_sgmcmc.batches.streamed import StreamedBatches
@@ -28,7 +28,7 @@ from pymc_sgmcmc.pacing import Pace
 from pymc_sgmcmc.schedules import Constant, Schedule
 
 BURNT_IN = 50
-"""Draws (or those of tuning, if more) after which a chain counts as burnt in."""
+"""Number of draws (or that of tuning draws, if larger) after which a chain counts as burnt in."""
 
 
 @dataclass_state
@@ -87,7 +87,7 @@ class Chain(WithSamplingState):
     batches : list of Batches, PrefetchedBatches or StreamedBatches
     pace : Pace
     burnt_in : int
-        Number of updates after which the algorithm is asked for a warning (`caution`).
+        Number of updates after which the algorithm is asked for a warning (`burn_in_warning`).
     """
 
     _state_class = SGMCMCState
@@ -176,13 +176,14 @@ class Chain(WithSamplingState):
             density or gradient.
         """
         kernel, thin = self.kernel, self.kernel.thin
-        raise_if_dropped()
         self.begin(point)
         theta, others = kernel.split(point)
         before = theta, self.state
         done, per_update = 0, list[list[np.ndarray]]()
         failure: tuple[int, int] | None = None
         while done < thin and failure is None:
+            if done > 0:
+                raise_deferred()  # the draw is abandoned: it may be a long one
             n = min(thin - done, self.pace.n_updates)
             began = time.perf_counter()
             outcome, h = self.run(theta, others, n)
@@ -202,18 +203,18 @@ class Chain(WithSamplingState):
                 shown[name] = _exact_sum(calls) / thin
             final = zip(kernel.algorithm.statistics, outcome.diagnostics, strict=True)
             for name, value in (*final, ("potential", outcome.potential)):
-                # By way of NumPy: `float` of a scalar on JAX takes five times as long.
+                # Via NumPy: `float` of a JAX scalar takes five times as long.
                 shown[name] = float(np.asarray(value))
-            warning = self.complaint()
+            warning = self.order_warning()
             if warning is None and n_updates == self.burnt_in:
-                warning = self.caution({name: shown[name] for name in kernel.statistics})
+                warning = self.burn_in_warning({name: shown[name] for name in kernel.statistics})
         else:
-            # All of the draw is undone: how far it got in whole calls depends on their lengths.
+            # The whole draw is undone: which calls succeeded depends on their lengths.
             theta, self.state = before
             variable, at = failure
             n_updates, h = n_updates - len(h) + at, h[: at + 1]
             warning = self.failure(variable, n_updates, h[at])
-        # A failed draw takes its share of the schedule too.
+        # A failed draw counts for the schedule too.
         n_updates = self.n_updates = self.n_updates + thin - done
         norm, potential = shown.pop("gradient_norm"), shown.pop("potential")
         moved = kernel.moved(theta)
@@ -262,18 +263,18 @@ class Chain(WithSamplingState):
 
     # ---- warnings --------------------------------------------------------------------------
 
-    def complaint(self) -> SamplerWarning | None:
+    def order_warning(self) -> SamplerWarning | None:
         """Return a warning about the order of streamed rows, once per chain."""
         for batches in self.batches:
-            if isinstance(batches, StreamedBatches) and (message := batches.complaint()):
+            if isinstance(batches, StreamedBatches) and (message := batches.order_warning()):
                 return SamplerWarning(WarningType.BAD_PARAMS, message, "warning")
         return None
 
-    def caution(self, diagnostics: dict[str, float]) -> SamplerWarning | None:
+    def burn_in_warning(self, diagnostics: dict[str, float]) -> SamplerWarning | None:
         """Return the algorithm's warning about a chain that has just burnt in, if any."""
         kernel = self.kernel
         shuffled = bool(self.batches) and not kernel.replacement and kernel.updates_per_epoch > 1
-        message = kernel.algorithm.caution(diagnostics, kernel.n_elements, shuffled)
+        message = kernel.algorithm.burn_in_warning(diagnostics, kernel.n_elements, shuffled)
         if message is None:
             return None
         message = f"{kernel.name}: {message}"
@@ -367,7 +368,7 @@ def _batches(
         data = [array_value(array) for array, _ in kernel.source.data]
         check = partial(kernel.index_check.of_streamed, data)
         return StreamedBatches(rows.streamed, rows.batch_size, rng, kernel.replacement, check)
-    batches = Batches(rows.n_rows, rows.batch_size, rng, kernel.replacement)
+    batches = Batches(rows.n_rows, rows.batch_size, rng, kernel.replacement, kernel.urn)
     tables = kernel.tables(rows) if fetch_ahead else {}
     return PrefetchedBatches(batches, tables) if tables else batches
 

@@ -9,23 +9,38 @@ from typing import Any
 COMMON_PARAMETERS = """\
 vars : list of variables, optional
     Random or value variables to sample; default: all of the model's.
-step_size : float, Schedule or callable
-    Step size of an update: a positive number, `PolynomialDecay`, `BlockDecay`, `Cyclical`, or any
-    callable of the update number (from 0, tuning included). For samplers with momentum it is a
-    time, and an update moves an element by about that much. `SGLD`, `PSGLD` and `SGRLD` take the e
-    of their equations, in units of theta^2, theta^2 / G and the expanded theta.
-batch_size : int, optional
-    Rows per batch, for an ordinary model. Default: all data at each update, or the batches that
-    the model itself makes with `pm.Minibatch`.
+step_size : float, Schedule, callable or "auto", default "auto"
+    Step size per update. "auto" (momentum samplers and `SGLD`) adapts it to the model, together
+    with all other arguments that are "auto", when the step is made. Otherwise a positive number,
+    `PolynomialDecay`, `BlockDecay`, `Cyclical`, or any callable of the update number (from 0,
+    tuning included). For samplers with momentum it is a time, and an update moves an element by
+    about that much. `SGLD`, `PSGLD` and `SGRLD` take the e of their equations, in units of theta^2,
+    theta^2 / G and the expanded theta. With an adapted metric a number is a step size in
+    z = L^-1 theta, in which all posterior sds are about 1.
+batch_size : int, "auto" or None, default "auto"
+    Rows per batch, for an ordinary model. None: all data at each update, or the batches that the
+    model itself makes with `pm.Minibatch`. "auto" means None unless the step is adapted; then it is
+    about two rows per parameter, or all of up to 2000 rows.
+adaptation : {"auto", "dense", "low_rank", "diag"}, Adapted or None, default "auto"
+    The metric L to adapt. "auto": none with a given ``step_size``; otherwise dense up to 1000
+    parameters, low rank plus diagonal up to 2000. What another step of the same model and data has
+    found, its attribute ``adapted``, is used without a warm-up.
+gradient : {"auto", "plain", "control_variate"}, default "auto"
+    Whether an adapted step takes a batch's gradient alone, or adds the exact gradient at an anchor
+    to the batch's estimate of the change from there: two gradients per update with far less noise.
+    "auto": with a control variate if there are batches and the step has all variables.
+target_bias : float, default 0.05
+    Tolerated relative error of a posterior sd, for which the step size is adapted.
 minibatch_dim : str, optional
     The dim along which the data is sliced into batches; needed only if several dims qualify.
 latents : Gibbs or another `Latents`, optional
     How the latent variables of each row are integrated out of the gradient. Requires
     ``batch_size``; `pm.sample` then needs ``model=step.model``, the model without them.
-thin : int, default 1
-    Updates per recorded draw, all in one compiled call.
+thin : int or "auto", default "auto"
+    Updates per recorded draw, all in one compiled call. "auto": for an adapted step so many that
+    draws are nearly independent, otherwise 1.
 replacement : bool, default False
-    Draw rows independently instead of in shuffled epochs.
+    Draw rows independently instead of in shuffled epochs. An adapted step always does.
 self_check : bool, default True
     Check at construction that the likelihoods of disjoint batches add up to that of all rows.
 data : dict, iterable or StreamedData, optional
@@ -46,14 +61,15 @@ blocked : bool, default True
 
 COMMON_RAISES = """\
 TypeError
-    For an argument that the sampler does not have, for a ``step_size`` that is not a number,
-    schedule or callable, and if there is no model.
+    For an argument that the sampler does not have, for a ``step_size`` that is not "auto", a
+    number, schedule or callable, and if there is no model.
 ValueError
     For a step size, ``thin``, ``batch_size`` or hyperparameter out of its range; for a variable
     that is discrete or not in the model; for a model or ``data`` that cannot be sliced into
     batches. The message names the argument or variable.
 pymc.exceptions.SamplingError
-    If the log posterior or its gradient is not finite at the initial point."""
+    If the log posterior or its gradient is not finite at the initial point, or the warm-up of an
+    adapted step diverges."""
 
 
 def describe(cls: Any, constructor: Callable) -> None:

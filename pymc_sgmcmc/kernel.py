@@ -2,6 +2,7 @@
 
 import os
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytensor
@@ -9,12 +10,14 @@ from pymc.blocking import PointType
 from pymc.model import Model
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.tensor.variable import TensorVariable
+from scipy.sparse import issparse
 
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.batches.prefetched import prefetching_pays
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.data_check import IndexCheck, check_shapes, shapes_of
+from pymc_sgmcmc.gradients.metric import Metric
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 from pymc_sgmcmc.loop import Loop
 from pymc_sgmcmc.schedules import Schedule, step_sizes
@@ -23,8 +26,8 @@ from pymc_sgmcmc.schedules import Schedule, step_sizes
 class Kernel:
     """An algorithm's updates on a gradient source, and the number of updates per draw.
 
-    Pickled without compiled code and the copies of the data: `load_data` and `compile` make them
-    again in the other process.
+    Pickled without the compiled code and the copies of the data: `load_data` and `compile`
+    recreate them in the other process.
 
     Parameters
     ----------
@@ -41,9 +44,21 @@ class Kernel:
         Whether rows are drawn independently instead of in shuffled epochs.
     compile_kwargs : dict
         Arguments of `pytensor.function`.
+    metric : Metric, optional
+        A change of variables in which the algorithm works.
 
     Attributes
     ----------
+    row_copies : array of int or None
+        How often each row is in the urn that batches are drawn from; None: once.
+    data_checksum : int or None
+        Of the data that a control variate's anchor was computed from.
+    friction : array or None
+        Thermostats at the start of a chain, flat; None: as the algorithm has it.
+    urn : array of int or None
+        The rows, each as often as that.
+    scaling : list of arrays
+        The metric's, on the backend.
     loop : Loop or None
         The compiled updates, once this process has them.
     backend : Host or Jax
@@ -67,6 +82,7 @@ class Kernel:
         thin: int,
         replacement: bool,
         compile_kwargs: dict[str, Any],
+        metric: Metric | None = None,
     ):
         self.name = name
         self.model = model
@@ -76,6 +92,10 @@ class Kernel:
         self.thin = thin
         self.replacement = replacement
         self.compile_kwargs = compile_kwargs
+        self.metric = metric
+        self.row_copies: np.ndarray | None = None
+        self.friction: np.ndarray | None = None
+        self.data_checksum: int | None = None
         self.statistics = (*algorithm.statistics, *source.statistics)
         self.averaged = ("gradient_norm", *source.statistics)
         self.n_elements = sum(int(np.prod(shape)) for shape in source.shapes)
@@ -88,7 +108,7 @@ class Kernel:
         self.loop: Loop | None = None
 
     def __getstate__(self):
-        left_out = ("loop", "backend", "constants")
+        left_out = ("loop", "backend", "constants", "scaling", "urn")
         kept = {k: v for k, v in self.__dict__.items() if k not in left_out}
         return kept | {"_index_check": None}
 
@@ -99,7 +119,7 @@ class Kernel:
 
     @property
     def mode(self) -> Mode:
-        """The compilation mode that was asked for."""
+        """The requested compilation mode."""
         return get_mode(self.compile_kwargs.get("mode"))
 
     @property
@@ -128,6 +148,11 @@ class Kernel:
                 "pm.sample."
             )
         self.backend = backend
+        if self.data_checksum not in (None, self.checksum()):
+            raise ValueError(
+                f"The data have changed since {self.name} was adapted to them, and its control "
+                "variate has the old data's gradient. Make a new step."
+            )
         self.source.check_data()
         for rows in self.source.rows:
             check_batch_size(rows.batch_size, rows.n_rows)
@@ -138,11 +163,38 @@ class Kernel:
         scales = [np.asarray(r.n_rows / r.batch_size, dtype=floatX) for r in self.source.rows]
         data = [array_value(array) for array, _ in self.source.data]
         self.constants = [backend.array(c) for c in [*scales, *data]]
+        self.load_adaptation()
         self.places: dict[Any, int] = {}
         for k, (array, variable) in enumerate(self.source.data, start=len(scales)):
             self.places |= {array.name: k, variable: k}
         first = self.source.rows[0] if self.source.rows else None
         self.updates_per_epoch = first.n_rows / first.batch_size if first else 1.0
+
+    def checksum(self) -> int:
+        """Return a checksum of the model's data, without what adaptation has added."""
+        total = 0
+        for array in self.source.model_data:
+            value = array_value(array)
+            dense = np.ascontiguousarray(value.data if issparse(value) else value)
+            total = crc32(dense.view(np.uint8).ravel(), total)
+        return total
+
+    def set_row_copies(self, copies: np.ndarray | None) -> None:
+        """Draw rows by weight: each is in the urn so often, and weighted by 1 / (N q)."""
+        [rows] = self.source.rows
+        assert rows.weights is not None
+        weights = np.ones(rows.n_rows)
+        if copies is not None:
+            weights = copies.sum() / (len(copies) * copies)
+        rows.weights.set_value(weights.astype(rows.weights.dtype))
+        self.row_copies = copies
+
+    def load_adaptation(self) -> None:
+        """Put the metric's current arrays on the backend, and fill the urn of row numbers."""
+        copies = self.row_copies
+        self.urn = None if copies is None else np.repeat(np.arange(len(copies)), copies)
+        arrays = [] if self.metric is None else self.metric.arrays
+        self.scaling = [self.backend.array(a) for a in arrays]
 
     def tables(self, rows: Rows) -> dict[TensorVariable, np.ndarray]:
         """The data whose rows should be fetched ahead of the calls, if any."""
@@ -155,25 +207,41 @@ class Kernel:
     def compile(self, state_like: dict[str, list[np.ndarray]]) -> None:
         """Compile the updates, unless this process has done so."""
         if self.loop is None:
-            self.loop = Loop(self.source, self.algorithm, state_like, self.compile_kwargs)
+            self.loop = Loop(
+                self.source, self.algorithm, self.metric, state_like, self.compile_kwargs
+            )
 
     def initial_state(self, theta: list, rng: np.random.Generator) -> dict[str, list]:
         """Draw the initial states of the algorithm and the source from ``rng``."""
-        return self.algorithm.init(theta, rng) | self.source.init(rng)
+        metric = self.metric
+        z = theta if metric is None else metric.start([t.dtype for t in theta])
+        own = self.algorithm.init(z, rng)
+        if self.friction is not None and "xi" in own:
+            own["xi"] = _shaped(self.friction, own["xi"])
+        return own | self.source.init(rng)
 
     def step_sizes(self, first: int, n_updates: int) -> np.ndarray:
         """Step sizes of consecutive updates."""
         return step_sizes(self.schedule, first, n_updates, self.updates_per_epoch)
 
     def split(self, point: PointType) -> tuple[list, list]:
-        """Split a point into the sampled variables and the fixed ones."""
+        """Split a point into the sampled variables and what stays fixed in a compiled call."""
         # JAX's compiled calls take NumPy arrays over ten times faster than `jax.numpy` converts
         # them.
         theta = [np.asarray(point[name], dtype) for name, dtype in self._moved]
         others = [np.asarray(point[name], dtype) for name, dtype in self._held]
-        return theta, others
+        return theta, [*others, *self.scaling]
 
     def moved(self, theta: list) -> PointType:
         """Return the sampled variables as part of a point."""
         as_numpy = self.backend.as_numpy
         return {name: as_numpy(t) for (name, _), t in zip(self._moved, theta, strict=True)}
+
+
+def _shaped(flat: np.ndarray, like: list[np.ndarray]) -> list[np.ndarray]:
+    """Cut a flat vector into arrays like others; their mean where there is only one number."""
+    if len(like) == 1 and like[0].size == 1:
+        return [np.full_like(like[0], flat.mean())]
+    ends = np.cumsum([a.size for a in like])
+    parts = np.split(flat, ends[:-1])
+    return [p.reshape(a.shape).astype(a.dtype) for p, a in zip(parts, like, strict=True)]

@@ -15,13 +15,15 @@ from pytensor.tensor.random.type import random_generator_type
 from pytensor.tensor.type import TensorType
 
 from pymc_sgmcmc.algorithm import Algorithm
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
+from pymc_sgmcmc.gradients.metric import Metric
 from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.noise import NoiseStream
 
 DIVERGENCE_LIMIT = 1e15
-"""An update has diverged where the sum of theta (on the unconstrained scale) exceeds this, or the
-sum of the gradients' norms its square."""
+"""An update has diverged if the sum of theta (on the unconstrained scale) exceeds this limit, or
+the sum of the gradients' norms its square."""
 
 
 class Outcome(NamedTuple):
@@ -32,24 +34,24 @@ class Outcome(NamedTuple):
     """Lists of arrays by name, or all of them in one list."""
     rng: Any
     potential: Any
-    """Estimate of -log posterior from the last batch, a scalar: at the final theta, or where the
-    last gradient was taken if the source is costly."""
+    """Estimate of -log posterior from the last batch, a scalar: at the final theta, or at the point
+    of the last gradient if the source is costly."""
     squared_gradient: Any
     """Squared norm of each variable's gradient at each update, shape (k, number of variables)."""
     per_update: list
     """Shape (k,) each: norm of the whole gradient, then what the source's `statistics` name. They
     are not summed here: a draw's mean must not depend on how its updates are split into calls."""
     checksum: Any
-    """A scalar that is finite if theta, gradients, diagnostics and potential are, and the former
-    below `DIVERGENCE_LIMIT`."""
+    """A scalar: finite if theta, gradients, diagnostics and potential are finite and no update has
+    diverged (`DIVERGENCE_LIMIT`)."""
     diagnostics: list
     """Scalars of the final state, named by the algorithm's `statistics`."""
 
 
 def failure_of(outcome: Outcome) -> tuple[int, int] | None:
-    """Wait for a call, and tell what it met first that is not finite: see `first_nonfinite`.
+    """Wait for a call; return its first non-finite variable and update, as `first_nonfinite` does.
 
-    None if all is finite. Otherwise what the call returned is not to be gone on from.
+    None if everything is finite. Otherwise the chain must not continue from this outcome.
     """
     if isfinite(np.asarray(outcome.checksum)):
         return None
@@ -59,7 +61,7 @@ def failure_of(outcome: Outcome) -> tuple[int, int] | None:
 
 
 def first_nonfinite(squared_gradient: Any, theta: list, xp: Any) -> tuple[Any, Any]:
-    """Find what a call whose checksum is not finite met first.
+    """Find the first non-finite variable of a call whose checksum is not finite.
 
     Parameters
     ----------
@@ -78,7 +80,7 @@ def first_nonfinite(squared_gradient: Any, theta: list, xp: Any) -> tuple[Any, A
     bad = ~xp.isfinite(squared_gradient)
     seen = bad.any()
     update = xp.where(seen, xp.argmax(bad.any(axis=1)), len(bad) - 1)
-    # at last the log posterior
+    # the last entry stands for the log posterior
     finite = xp.stack([*(xp.isfinite(t).all() for t in theta), xp.asarray(False)])
     variable = xp.where(seen, xp.argmax(bad[update]), xp.argmin(finite))
     return variable, update
@@ -87,24 +89,28 @@ def first_nonfinite(squared_gradient: Any, theta: list, xp: Any) -> tuple[Any, A
 class Loop:
     """The compiled updates of one algorithm on one gradient source.
 
-    The scan's length is that of the step sizes it is given; memory does not grow with it, but for
-    a scalar an update and variable. Data, state and random generator are explicit inputs, so on
+    The scan runs one update per step size; its memory grows by one scalar per update and variable
+    only. Data, state and random generator are explicit inputs, so on
     JAX they stay on the device.
 
     Parameters
     ----------
     source : GradientSource
     algorithm : Algorithm
+    metric : Metric or None
+        A change of variables in which the algorithm works; None: it works on theta itself.
     state_like : dict of lists of arrays
         An example of the algorithm's state and the source's: names, shapes and types.
     compile_kwargs : dict
         Arguments of `pytensor.function`, for example ``{"mode": "JAX"}``.
     """
 
+    @quick_graphs()
     def __init__(
         self,
         source: GradientSource,
         algorithm: Algorithm,
+        metric: Metric | None,
         state_like: dict[str, list[np.ndarray]],
         compile_kwargs: dict[str, Any],
     ):
@@ -125,8 +131,13 @@ class Loop:
             for name, arrays in state_like.items()
             for a in map(np.asarray, arrays)
         ]
-        constants = [c.type(c.name) for c in source.constants]
+        scaling = [] if metric is None else metric.inputs
+        constants = [*(c.type(c.name) for c in source.constants), *scaling]
         rng = random_generator_type("rng")
+
+        def zeros(metric):
+            starts = metric.start([v.dtype for v in source.vars])
+            return [pt.zeros(a.shape, dtype=a.dtype) for a in starts]
 
         def one_update(h, k, *args):
             take = iter(args).__next__
@@ -135,20 +146,32 @@ class Loop:
             stream = NoiseStream(take())
             batch = [take()[k] for _ in rows]
             constants = [take() for _ in source.constants]
+            scaling_now = [take() for _ in scaling]
             state = self.named(old_state)
             own = {name: state[name] for name in source.state_names}
             evaluations = []
 
-            def gradient(theta):
-                evaluations.append(source.at(theta, batch, constants, own, stream))
+            def position(z):
+                if metric is None:
+                    return z
+                shifts = metric.to_theta(z, scaling_now)
+                return [t + s for t, s in zip(old_theta, shifts, strict=True)]
+
+            def gradient(z):
+                evaluations.append(source.at(position(z), batch, constants, own, stream))
                 own.update(evaluations[-1].state)
-                return evaluations[-1]
+                last = evaluations[-1]
+                return last if metric is None else metric.gradient(last, scaling_now)
+
+            # z, where the algorithm works
+            z = old_theta if metric is None else zeros(metric)
 
             def noise(like=None):
-                return stream.normals_like(old_theta if like is None else like)
+                return stream.normals_like(z if like is None else like)
 
             sampler_state = {name: s for name, s in state.items() if name not in own}
-            new_theta, new_state = algorithm.update(old_theta, sampler_state, gradient, h, noise)
+            new_z, new_state = algorithm.update(z, sampler_state, gradient, h, noise)
+            new_theta = position(new_z)
             new_state |= own
             flat = [s for name in self.layout for s in new_state[name]]
             new = [
@@ -164,7 +187,7 @@ class Loop:
         n_own = len(source.statistics) + source.is_costly
         outputs = scan(
             one_update,
-            # JAX wants to know the number of steps: it is that of the only sequence. The rows are
+            # JAX needs the number of steps, which it takes from the only sequence. The rows are
             # looked up by a counter instead.
             sequences=[h],
             outputs_info=[
@@ -188,7 +211,8 @@ class Loop:
         else:
             own = {name: final_state[name] for name in source.state_names}
             last_batch = [r[-1] for r in rows]
-            evaluation = source.at(moving[: self.n_vars], last_batch, constants, own, stream)
+            own_constants = constants[: len(constants) - len(scaling)]
+            evaluation = source.at(moving[: self.n_vars], last_batch, own_constants, own, stream)
             potential = evaluation.potential
         diagnostics = algorithm.diagnostics(final_state)
         means = [d.mean() for d in own_outputs]
@@ -196,14 +220,14 @@ class Loop:
         good = pt.and_(pt.abs(total) < DIVERGENCE_LIMIT, gradient_norms.sum() < DIVERGENCE_LIMIT**2)
         good = pt.and_(good, pt.abs(potential) < np.inf)  # or theta has no density
         checksum = pt.switch(good, total, np.nan)
-        # A parameter out of its range (a step too large) must not raise: the update is seen to be
-        # non-finite, and the draw is undone.
+        # A parameter out of its range (after too large a step) must not raise an error: the update
+        # is recognised as non-finite, and the draw is undone.
         mode = get_mode(compile_kwargs.get("mode")).including("local_remove_check_parameter")
         self.mode = with_cheap_calls(mode)
         kwargs = {name: value for name, value in compile_kwargs.items() if name != "mode"}
         self.function = pytensor.function(
             # The generator is advanced in place: copying one costs as much as many updates.
-            # Borrowed on the way out too, for JAX cannot copy one.
+            # The output is borrowed too, because JAX cannot copy a generator.
             [h, *rows, *theta, *state, pytensor.In(rng, mutable=True, borrow=True), *constants],
             [
                 *moving,

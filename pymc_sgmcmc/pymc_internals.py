@@ -1,5 +1,6 @@
 """All uses of PyMC's and PyTensor's private API, in one place."""
 
+import multiprocessing
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -42,6 +43,12 @@ def share_coords(model: Model, other: Model) -> None:
     """Make a model share the coords and dim lengths of another, also after `pm.set_data`."""
     # `add_coords` copies them, so data that is set later would change only one of the models.
     model._coords, model._dim_lengths = other.coords, other.dim_lengths
+
+
+def is_worker() -> bool:
+    """Whether this is a process that `pm.sample` has started for one of its chains."""
+    # It ends when `pm.sample` tells it to. If it ended by itself, all draws would be lost.
+    return multiprocessing.current_process().name.startswith("worker_chain_")
 
 
 def saves_state(step: WithSamplingState) -> bool:

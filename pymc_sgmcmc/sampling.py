@@ -20,9 +20,17 @@ from pymc.util import RandomGeneratorState, get_state_from_generator
 from rich.theme import Theme
 from xarray import DataTree
 
-from pymc_sgmcmc.argument_checks import true_or_false
-from pymc_sgmcmc.backends.interrupts import hear_interrupts
+from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
+from pymc_sgmcmc.argument_checks import positive_number, true_or_false
+from pymc_sgmcmc.backends import interrupts
+from pymc_sgmcmc.diagnosis.diagnose import diagnose_run
 from pymc_sgmcmc.pymc_internals import quiet_logging
+from pymc_sgmcmc.run.adapted_run import (
+    FreeLength,
+    adapted_starts,
+    describe_adaptation,
+    free_length,
+)
 from pymc_sgmcmc.run.arguments import (
     check_names,
     check_starts,
@@ -34,25 +42,30 @@ from pymc_sgmcmc.run.arguments import (
 )
 from pymc_sgmcmc.run.collect import collect
 from pymc_sgmcmc.run.engines import chain_method_of, engine_of
+from pymc_sgmcmc.run.enough_draws import EnoughDraws
 from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.recorded_variables import recorder_of
 from pymc_sgmcmc.run.result import (
-    Memory,
+    InMemoryDraws,
     affordable_data,
     check_convergence,
     salvage,
     summary,
     to_datatree,
 )
-from pymc_sgmcmc.run.run import Block, Event, Run, Stopped
+from pymc_sgmcmc.run.run import Event, Run, Stopped
 from pymc_sgmcmc.run.starts import starts_of
+from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
 from pymc_sgmcmc.storage.store import store_of
 
 _log = logging.getLogger("pymc.sgmcmc")
 
+DRAWS = 1000
+"""Default number of draws of steps that are not adapted."""
+
 
 def sample(
-    draws: int = 1000,
+    draws: int | None = None,
     *,
     tune: int | None = None,
     chains: int | None = None,
@@ -61,7 +74,10 @@ def sample(
     progressbar: bool | ProgressBarOptions = True,
     progressbar_theme: Theme | str | None = None,
     quiet: bool = False,
-    step: Any,
+    step: Any = None,
+    ess: float = 400,
+    max_passes: float | None = None,
+    store_adaptation: bool = False,
     var_names: Sequence[str] | None = None,
     initvals: StartDict | Sequence[StartDict | None] | None = None,
     init: Literal["jitter", "point"] = "jitter",
@@ -88,10 +104,13 @@ def sample(
 
     Parameters
     ----------
-    draws : int, default 1000
-        Draws to keep for each chain. A draw is `thin` updates of the step.
+    draws : int, optional
+        Draws to keep for each chain. A draw is `thin` updates of the step. Default: for an adapted
+        step as many as ``ess`` needs, at least 500 and at most 10,000; with a ``trace`` as many as
+        the warm-up expects to need; for other steps 1000.
     tune : int, optional
-        Draws of burn-in before those, discarded; default: the step's own (500 for minibatch steps).
+        Draws of burn-in before those, discarded; default: the step's own (500 for minibatch steps,
+        50 for adapted ones, whose chains start within the posterior).
     chains : int, default 4
         Independent chains.
     cores : int, optional
@@ -105,8 +124,16 @@ def sample(
         Colours of the bar.
     quiet : bool, default False
         No messages, no bar.
-    step : step or list of steps
+    step : step or list of steps, optional
         Minibatch steps, alone or with PyMC's own. PyMC chooses steps for variables that have none.
+        Default: `MSGNHT_S` for all variables, with everything adapted.
+    ess : float, default 400
+        Effective sample size, of all chains together and for the mean of each variable's worst
+        element, at which an adapted run of a free length ends.
+    max_passes : float, optional
+        Most passes over the data, warm-up included, of such a run.
+    store_adaptation : bool, default False
+        Add the group ``adaptation``: metric, anchor, row weights, noise.
     var_names : list of str, optional
         Variables to record. Default: all free variables and deterministics, except deterministics
         with one number per row of the data, which a message names.
@@ -125,7 +152,8 @@ def sample(
         False adds the groups ``warmup_posterior`` and ``warmup_sample_stats``.
     compute_convergence_checks : bool, default True
         Log a warning about large R-hat and small effective sample sizes. In large models they are
-        computed for evenly spaced elements only, and a message says so.
+        computed for evenly spaced elements only, and a message says so. For an adapted step, also
+        log the verdict of `diagnose`, and add the group ``diagnosis``.
     keep_warning_stat : bool, default False
         Keep the statistic "warning"; such a result cannot be saved. A store does not have it.
     idata_kwargs : dict, optional
@@ -140,7 +168,7 @@ def sample(
     model : pymc.Model, optional
         Default: the model on the context stack.
     compile_kwargs : dict, optional
-        For steps that PyMC chooses; a step that you made has its own.
+        For the default step and steps that PyMC chooses; a step that you made has its own.
     chain_method : {"sequential", "parallel", "vectorized", "dask"}, optional
         Run chains in turns in this process, side by side in processes, all in one compiled call
         (requires one step for all variables, compiled for JAX or numba), or as tasks of a Dask
@@ -158,7 +186,10 @@ def sample(
     Returns
     -------
     DataTree
-        Groups ``posterior``, ``sample_stats``, ``observed_data``, ``constant_data``.
+        Groups ``posterior``, ``sample_stats``, ``observed_data``, ``constant_data``. For an adapted
+        step the attributes of ``posterior`` have ``data_passes`` (row gradients / N, of all chains
+        and with the warm-up), ``data_passes_warmup``, and ``adaptation``: all that was chosen, as
+        JSON.
 
     Raises
     ------
@@ -171,8 +202,9 @@ def sample(
     -----
     A chain with a non-finite update stops: a message names the variable, the update and the remedy.
     The other chains continue. If the chains end up with different lengths, they are cut to a common
-    length or left out, whichever keeps more draws. Ctrl-C ends the run and returns the draws so
-    far. Any other exception has them in its attribute ``idata``.
+    length or left out, whichever keeps more draws. Ctrl-C ends the run after the current draw and
+    returns the draws so far; a second Ctrl-C does not wait for that draw. Any other exception has
+    them in its attribute ``idata``.
 
     Examples
     --------
@@ -187,12 +219,16 @@ def sample(
     """
     model = sampled_model(modelcontext(model), step)
     draws, tune, chains = checked_numbers(draws, tune, chains)
+    ess = positive_number("ess", ess, "It is an effective sample size, 400 by default.")
+    if max_passes is not None:
+        positive_number("max_passes", max_passes, "It is a number of passes over the data.")
     checked_cores(cores, blas_cores)
     switches = {
         "quiet": quiet,
         "discard_tuned_samples": discard_tuned_samples,
         "compute_convergence_checks": compute_convergence_checks,
         "keep_warning_stat": keep_warning_stat,
+        "store_adaptation": store_adaptation,
         "resume": resume,
     }
     for name, value in switches.items():
@@ -215,11 +251,22 @@ def sample(
         seed, generator = seeded(random_seed)
         generators = generator.spawn(chains)
         starts = starts_of(model, initvals, init, generators)
+        if step is None:
+            own = generator.spawn(1)[0]
+            earlier = store.adapted if store is not None and resume else None
+            step = _default_step(model, compile_kwargs, own, earlier)
         step = whole_step(model, step, starts[0], compile_kwargs)
+        adapted = getattr(step, "adapted", None)
+        if adapted is not None and initvals is None and init == "jitter":
+            starts = adapted_starts(step, starts, generators)
+        length = None
+        if adapted is not None and draws is None:
+            length = free_length(adapted, chains, ess, max_passes)
+            draws = length.expected
         return sample_from_init(
             model=model,
             step=step,
-            draws=draws,
+            draws=DRAWS if draws is None else draws,
             tune=get_default_tune_steps(step, tune),
             chains=chains,
             cores=cores,
@@ -241,7 +288,23 @@ def sample(
             client=client,
             include_data=include_data,
             seed=seed,
+            length=length,
+            store_adaptation=store_adaptation,
         )
+
+
+def _default_step(
+    model: Model,
+    compile_kwargs: dict[str, Any] | None,
+    rng: np.random.Generator,
+    earlier: Adapted | None,
+) -> MSGNHT_S:
+    """Make the step for all variables, with the warm-up of the run to resume if there is one."""
+    make = partial(MSGNHT_S, model=model, compile_kwargs=compile_kwargs, rng=rng)
+    if earlier is not None:
+        with suppress(UnfitAdaptation):  # the store then says what differs from its run
+            return make(adaptation=earlier)
+    return make()
 
 
 def sample_from_init(
@@ -270,6 +333,8 @@ def sample_from_init(
     client: Any = None,
     include_data: bool | None = None,
     seed: Any = None,
+    length: FreeLength | None = None,
+    store_adaptation: bool = False,
 ) -> DataTree:
     """Sample with everything prepared: one starting point and one generator per chain.
 
@@ -296,8 +361,11 @@ def sample_from_init(
         As for `sample`.
     var_names, idata_kwargs, compute_convergence_checks, resume, callback, mp_ctx : optional
         As for `sample`.
-    blas_cores, chain_method, client, include_data : optional
+    blas_cores, chain_method, client, include_data, store_adaptation : optional
         As for `sample`.
+    length : FreeLength, optional
+        How long the run may be instead of ``draws``, if it can be ended early: without a ``trace``
+        and with chains that are equally far.
 
     Returns
     -------
@@ -335,12 +403,16 @@ def sample_from_init(
     transformed = idata_kwargs.get("include_transformed", False)
     recorder = recorder_of(model, step, starts[0], var_names, transformed)
     cores = min(cores, chains)
-    method = chain_method_of(chain_method, step, starts, cores)
+    if store is not None:
+        length = None
+    method = chain_method_of(chain_method, step, starts, cores, even=length is not None)
+    if method in ("parallel", "dask"):
+        length = None
     run = Run(
         model=model,
         step=step,
         tune=tune,
-        draws=draws,
+        draws=draws if length is None else length.most,
         starts=starts,
         rngs=list(random_seed),
         recorder=recorder,
@@ -359,6 +431,9 @@ def sample_from_init(
         "chain_method": method,
         "floatX": pytensor.config.floatX,
     }
+    adapted = getattr(step, "adapted", None)
+    if adapted is not None:
+        settings["adaptation"] = adapted.summary()
     convert = partial(
         to_datatree,
         model=model,
@@ -371,13 +446,20 @@ def sample_from_init(
     )
     progress = Progress(step, chains, draws, tune, progressbar, progressbar_theme)
     try:
-        tree = _advanced(run, engine, convert, progress, callback)
+        tree = _advanced(run, engine, convert, progress, callback, length)
     finally:
         if store is not None:
             store.release()
+    if adapted is not None:
+        describe_adaptation(tree, step, tune, store_adaptation)
     _log.info(summary(run, tree))
     if compute_convergence_checks:
-        check_convergence(tree, model)
+        try:
+            check_convergence(tree, model)
+            if adapted is not None:
+                diagnose_run(tree, step)
+        except KeyboardInterrupt:
+            _log.warning("Interrupted: convergence is not checked.")
     return tree
 
 
@@ -387,13 +469,14 @@ def _advanced(
     convert: Callable[..., DataTree],
     progress: Progress,
     callback: Callable | None,
+    length: FreeLength | None,
 ) -> DataTree:
     """Advance all chains with the engine and return the draws."""
-    store, memory = run.store, None
+    store, in_memory = run.store, None
     if store is None:
-        memory = Memory(run)
+        in_memory = InMemoryDraws(run)
     else:
-        example = convert(Memory.example(run), seconds=0.0)
+        example = convert(InMemoryDraws.example(run), seconds=0.0)
         run = store.begin(run, example)
     events = engine(run)
     if store is not None and min(store.n_draws) >= run.draws:
@@ -402,31 +485,38 @@ def _advanced(
 
     def result() -> DataTree:
         seconds = time.perf_counter() - began
-        if memory is not None:
-            return convert(memory, seconds=seconds)
+        if in_memory is not None:
+            return convert(in_memory, seconds=seconds)
         with suppress(OSError):  # a full disk can be read
             store.add_seconds(seconds)
         return store.to_datatree()
 
+    enough = None
+    if in_memory is not None and length is not None:
+        enough = EnoughDraws(run, in_memory, length.ess)
     stops: list[Stopped] = []
-    hear_interrupts()  # and forget those of an earlier run
+    interrupts.handle()
     try:
-        with closing(events):
+        with interrupts.deferred, closing(events):  # the engine ends when no draw is on its way
             # The progress bar has a thread, and a process should not be forked while threads run.
             first = [event for event in [next(events, None)] if event is not None]
-            for event in first:
-                if memory is not None and isinstance(event, Block):
-                    memory.write(event)  # it must survive Ctrl-C while the bar is being made
             with progress:
-                collect(itertools.chain(first, events), memory, progress, callback, run, stops)
+                events_and_first = itertools.chain(first, events)
+                collect(events_and_first, in_memory, progress, callback, run, stops, enough)
     except KeyboardInterrupt:
         _log.warning("Interrupted: the draws made so far are returned.")
     except Exception as error:
         salvage(error, result)
         raise
+    tree: DataTree | None = None
     try:
-        return result()
+        with interrupts.deferred:
+            tree = result()
+    except KeyboardInterrupt:
+        if tree is None:
+            raise
     except SamplingError as error:
         if not stops:
             raise
         raise SamplingError(f"{error} {stops[0].message}") from None
+    return tree

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import fields
 from threading import Lock, get_ident
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pymc.blocking import PointType, StatsType
@@ -15,21 +15,33 @@ from pymc.util import RandomGenerator, get_random_generator
 from rich.progress import TextColumn
 from rich.table import Column
 
+from pymc_sgmcmc.adaptation.adapt import adapted, gradients_of, ones_per_row
+from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.plan import Adaptation, planned
 from pymc_sgmcmc.algorithm import Algorithm
-from pymc_sgmcmc.argument_checks import true_or_false, whole_number
-from pymc_sgmcmc.backends.interrupts import hear_interrupts
+from pymc_sgmcmc.argument_checks import positive_number, true_or_false, whole_number
+from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.docstrings import describe
-from pymc_sgmcmc.gradients.arrays import warn_of_cut_integers
-from pymc_sgmcmc.gradients.model_gradient import gradient_source
+from pymc_sgmcmc.gradients.arrays import warn_if_integers_overflowed
+from pymc_sgmcmc.gradients.control_variate import ControlVariate
+from pymc_sgmcmc.gradients.model_gradient import gradient_source, shapes_of
+from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.gradients.start_check import check_start
+from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import Latents, without_latents
+from pymc_sgmcmc.pymc_internals import is_worker
 from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule
 from pymc_sgmcmc.variables import continuous, counterparts
 
+FIRST_STEP_SIZE = 1e-3
+"""Until one has been chosen."""
+TUNE_WHEN_ADAPTED = 50
+"""Draws of burn-in of an adapted step: its chains start within the posterior."""
 _TAKING = Lock()
 
 
@@ -72,11 +84,14 @@ class SGMCMCStep(BlockedStep):
         self,
         vars=None,
         *,
-        step_size: StepSize,
-        batch_size: int | None = None,
+        step_size: StepSize | Literal["auto"] = "auto",
+        batch_size: int | Literal["auto"] | None = "auto",
+        adaptation: Adaptation | Adapted = "auto",
+        gradient: Literal["auto", "plain", "control_variate"] = "auto",
+        target_bias: float = 0.05,
         minibatch_dim: str | None = None,
         latents: Latents | None = None,
-        thin: int = 1,
+        thin: int | Literal["auto"] = "auto",
         replacement: bool = False,
         self_check: bool = True,
         data: Any = None,
@@ -87,8 +102,11 @@ class SGMCMCStep(BlockedStep):
         blocked: bool = True,
         **hyperparameters,
     ):
-        schedule = self.checked_schedule(step_size)
-        thin = _checked_thin(thin)
+        given_thin = None if _is_auto(thin) else _checked_thin(thin)
+        given_schedule = None
+        if not isinstance(step_size, str) or step_size != "auto":
+            given_schedule = self.checked_schedule(step_size)
+        positive_number("target_bias", target_bias, "It is a relative error, 0.05 by default.")
         replacement = true_or_false("replacement", replacement)
         self_check = true_or_false("self_check", self_check)
         blocked = true_or_false("blocked", blocked)
@@ -96,7 +114,6 @@ class SGMCMCStep(BlockedStep):
         if not isinstance(compile_kwargs, Mapping | None):
             example = "{'mode': 'JAX'}"
             raise ValueError(f"compile_kwargs={compile_kwargs!r} must be a dict such as {example}.")
-        self.batch_size = batch_size
         self.latents = latents
         self.blocked = blocked
         self.rng = get_random_generator(rng)
@@ -104,6 +121,24 @@ class SGMCMCStep(BlockedStep):
         self.model = model if latents is None else without_latents(model, latents.vars)
         self.vars = continuous(self.model, counterparts(model, self.model, vars))
         self.algorithm = self.bind(self.model, self.vars, hyperparameters)
+        shapes = shapes_of(self.model, self.vars)
+        earlier = adaptation if isinstance(adaptation, Adapted) else None
+        if earlier is not None and _is_auto(batch_size):
+            batch_size = earlier.batch_size
+        plan = planned(
+            self.model,
+            self.vars,
+            shapes,
+            self.algorithm,
+            type(self).__name__,
+            step_size=step_size,
+            adaptation=adaptation if earlier is None else earlier.metric,
+            gradient=gradient,
+            batch_size=batch_size,
+            minibatch_dim=minibatch_dim,
+            others=[name for name, v in (("latents", latents), ("data", data)) if v is not None],
+        )
+        self.batch_size = batch_size = plan.batch_size
         options: dict[str, Any] = {
             "batch_size": batch_size,
             "minibatch_dim": minibatch_dim,
@@ -112,21 +147,26 @@ class SGMCMCStep(BlockedStep):
         }
         if data is not None:
             options["data"] = StreamedData.of(data)
-        if latents is None:
+        if plan.control_variate:
+            weights = ones_per_row(self.model, minibatch_dim)
+            source = gradient_source(model, self.vars, row_weights=weights, **options)
+            self.source: GradientSource = ControlVariate.of(source)
+        elif latents is None:
             self.source = gradient_source(model, self.vars, **options)
         else:
             self.source = latent_gradient_source(model, self.model, self.vars, latents, **options)
         for array, _ in self.source.data:
-            warn_of_cut_integers(array)
+            warn_if_integers_overflowed(array)
         self.kernel = Kernel(
             type(self).__name__,
             self.model,
             self.source,
             self.algorithm,
-            schedule,
-            thin,
-            replacement,
+            as_schedule(FIRST_STEP_SIZE) if given_schedule is None else given_schedule,
+            given_thin or 1,
+            replacement or (plan.metric is not None and batch_size is not None),
             dict(compile_kwargs or {}),
+            plan.metric,
         )
         self.statistics = self.kernel.statistics
         self.stats_dtypes_shapes = _statistics(self.statistics, self.step_size_names)
@@ -134,6 +174,23 @@ class SGMCMCStep(BlockedStep):
         self.setup_chain(self.rng, tune=0, draws=0)
         check_start(self.model, self.source, options["start"])
         self.chain.try_out(options["start"])
+        self.adapted: Adapted | None = None
+        self.gradients: RowGradients | WholeGradients | None = None
+        if plan.metric is not None:
+            self.gradients = gradients_of(self.kernel, options["start"], minibatch_dim)
+            self.adapted = adapted(
+                self.kernel,
+                self.gradients,
+                # The same without a seed: draws depend on that of the run alone.
+                np.random.default_rng(0) if rng is None else self.rng,
+                options["start"],
+                target_bias,
+                given_schedule,
+                given_thin,
+                earlier,
+            )
+            self.default_tune_steps = TUNE_WHEN_ADAPTED
+            self.setup_chain(self.rng, tune=0, draws=0)
         self._thread = None  # whichever draws first
 
     @classmethod
@@ -213,7 +270,7 @@ class SGMCMCStep(BlockedStep):
 
     @staticmethod
     def competence(var, has_grad):
-        """Never assigned automatically: the user has to choose the step size."""
+        """Never assigned automatically: the user has to ask for a minibatch sampler."""
         return Competence.INCOMPATIBLE
 
     # ---- one chain -------------------------------------------------------------------------
@@ -238,7 +295,9 @@ class SGMCMCStep(BlockedStep):
             If the data is no longer valid: too few rows for a batch, or a NaN.
         """
         super().setup_chain(rng, tune, draws)
-        hear_interrupts()
+        interrupts.handle()
+        if is_worker():
+            interrupts.leave_to_parent()
         self.kernel.load_data()
         self.chain = Chain(self.kernel, self.rng, tune, fetch_ahead=True)
         self._thread = get_ident()
@@ -268,7 +327,10 @@ class SGMCMCStep(BlockedStep):
         """
         if self._thread != get_ident():
             self._take_thread()
-        drawn = self.chain.draw(point)
+        if self.adapted is not None and self.chain.n_updates == 0:
+            point = self.adapted.near_start(self.kernel, point, self.chain.init_rng)
+        with interrupts.deferred:
+            drawn = self.chain.draw(point)
         step_sizes = zip(self.step_size_names, drawn.step_size.ravel().tolist(), strict=True)
         stats = draw_statistics(
             dict(step_sizes),
@@ -282,12 +344,12 @@ class SGMCMCStep(BlockedStep):
         return {**point, **drawn.moved}, [stats]
 
     def _take_thread(self) -> None:
-        """Draw in this thread from now on, or refuse where another one has begun the chain."""
+        """Draw in this thread from now on; raise an error if another one began the chain."""
         with _TAKING:
             if self._thread not in (None, get_ident()):
                 raise RuntimeError(
                     f"This {type(self).__name__} is used in two threads, and a step holds the "
-                    "state of one chain. Give each thread a step of its own, copy.deepcopy(step), "
+                    "state of one chain. Give each thread its own step, copy.deepcopy(step), "
                     "or call setup_chain in the thread that draws."
                 )
             self._thread = get_ident()
@@ -364,9 +426,10 @@ class SGMCMCStep(BlockedStep):
 
     def __getstate__(self):
         # `setup_chain` (or, in the middle of a chain, __setstate__) recreates the chain in the
-        # other process. A copy in this process has a kernel of its own.
+        # other process. A copy in this process has its own kernel.
         kept = {k: v for k, v in self.__dict__.items() if k != "chain"}
-        return kept | {"kernel": copy(self.kernel), "saved_sampling_state": self.sampling_state}
+        own = {"kernel": copy(self.kernel), "gradients": None}
+        return kept | own | {"saved_sampling_state": self.sampling_state}
 
     def __setstate__(self, state):
         state = dict(state)
@@ -377,7 +440,7 @@ class SGMCMCStep(BlockedStep):
         self.sampling_state = saved
 
     def __deepcopy__(self, memo):
-        # As copy.copy: its own chain, kernel and compiled updates, for the same model and data.
+        # Same as copy.copy: own chain, kernel and compiled updates, for the same model and data.
         return copy(self)
 
     # ---- progress bar ----------------------------------------------------------------------
@@ -390,6 +453,8 @@ class SGMCMCStep(BlockedStep):
         return columns | {"gradient_norm": ("Gradient", ".3g")}
 
     def _progressbar_config(self, n_chains=1):
+        # PyMC calls this when a run begins, in the process in which Ctrl-C ends it.
+        interrupts.handle()
         columns = [
             TextColumn(f"{{task.fields[{key}]:{spec}}}", table_column=Column(header, ratio=1))
             for key, (header, spec) in self._shown().items()
@@ -402,6 +467,10 @@ class SGMCMCStep(BlockedStep):
             return shown | {"failing": stats["nonfinite"]}
 
         return (update,)
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
 
 
 def _checked_thin(thin: Any) -> int:

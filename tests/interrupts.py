@@ -1,4 +1,4 @@
-"""Ctrl-C at a random moment, sent to a process of its own that samples.
+"""Ctrl-C at a random moment, sent to a process of its own that samples, and to its workers.
 
 The process is forked, so that it need not import or compile. Used by tests/test_interrupts.py and
 by benchmarks/interrupts.py.
@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from multiprocessing import RawArray, current_process
 from pathlib import Path
 
 import numpy as np
@@ -29,24 +30,23 @@ def small_model():
     return model
 
 
-def small_step(model, mode="NUMBA", thin=1):
+def small_step(model, mode="NUMBA"):
     options = {"step_size": 0.005, "batch_size": 20, "self_check": False}
     with model:
-        return sgm.SGLD(thin=thin, rng=0, compile_kwargs={"mode": mode}, **options)
+        return sgm.SGLD(rng=0, compile_kwargs={"mode": mode}, **options)
 
 
-def run(model, step, sampler: str, cores: int, draws: int):
-    """`sgm.sample` or `pm.sample`, all draws kept."""
+def run(model, step, sampler: str, cores: int, draws: int, **options):
+    """`sgm.sample` or `pm.sample`, all draws kept, one chain per core."""
     options = {
         "draws": draws,
         "tune": 0,
-        # In one process Ctrl-C ends one chain of pm.sample, which goes on with the next.
-        "chains": 1 if sampler == "pm" and cores == 1 else 2,
+        "chains": cores,
         "cores": cores,
         "random_seed": 1,
         "progressbar": False,
         "compute_convergence_checks": False,
-    }
+    } | options
     with model:
         if sampler == "pm":
             start = model.initial_point()
@@ -55,66 +55,76 @@ def run(model, step, sampler: str, cores: int, draws: int):
         return sgm.sample(step=step, init="point", quiet=True, chain_method=method, **options)
 
 
-def mark_tenth(step, mark: Path) -> None:
-    """Touch a file at the tenth step, or at the first long one: until then things are compiled."""
-    take, taken = step.step, []
+def count_draws(step, made, mark: Path, long_draws: bool) -> None:
+    """Count the draws of each chain, and touch a file when one has made ten.
+
+    Further draws may be made long: ten million updates.
+    """
+    take, main = step.step, os.getpid()
 
     def counted(point):
-        taken.append(1)
-        if len(taken) == (1 if step.thin > 1 else 10):
+        worker = os.getpid() != main
+        chain = int(current_process().name.rpartition("_")[2]) if worker else 0
+        if made[chain] == 10:
+            if long_draws:
+                step.thin = step.chain.pace.longest = 10**7
             mark.touch()
-        return take(point)
+        drawn = take(point)
+        made[chain] += 1
+        return drawn
 
     step.step = counted
 
 
 def in_child(work: Callable, report: Path) -> int:
-    """Fork a process that hears Ctrl-C and reports what came of it; return its number."""
+    """Fork a process, like one that a terminal runs, that reports its result; return its number."""
     pid = os.fork()
     if pid:
         return pid
+    os.setpgid(0, 0)  # a terminal sends Ctrl-C to all processes of a group
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         tree = work()
         np.save(report.with_suffix(".npy"), tree.posterior["w"].values)
-        said = {"chains": tree.posterior.chain.values.tolist()}
+        said = {}
     except BaseException as error:
         said = {"error": f"{type(error).__name__}: {error}"[:300]}
     report.write_text(json.dumps(said))
     os._exit(0)
 
 
-def interrupted(step, work: Callable, report: Path, after: float) -> dict:
-    """Send Ctrl-C to a process, so long after it began to sample; return what it reports.
+def interrupted(step, work: Callable, report: Path, after: float, long_draws: bool = False) -> dict:
+    """Send Ctrl-C to a process, so long after it has made ten draws; return what it reports.
 
     Returns
     -------
     dict
-        ``draws``, an array (chains, draws, 2), and ``chains``; or ``error``. ``seconds`` from
-        Ctrl-C to the end.
+        ``draws``, an array (chains, draws, 2), or ``error``. ``made``, draws of each chain that
+        the step has returned. ``seconds`` from Ctrl-C to the end.
     """
     report.unlink(missing_ok=True)
     mark = report.with_suffix(".begun")
     mark.unlink(missing_ok=True)
+    made = RawArray("l", 2)
 
-    def marked():
-        mark_tenth(step, mark)
+    def counted():
+        count_draws(step, made, mark, long_draws)
         return work()
 
-    pid = in_child(marked, report)
+    pid = in_child(counted, report)
     until = time.monotonic() + PATIENCE
     while not mark.exists() and time.monotonic() < until:
         time.sleep(0.01)
     time.sleep(after)
     began = time.monotonic()
-    os.kill(pid, signal.SIGINT)
+    os.killpg(pid, signal.SIGINT)
     while os.waitpid(pid, os.WNOHANG) == (0, 0):
         if time.monotonic() - began > PATIENCE:
-            os.kill(pid, signal.SIGKILL)
+            os.killpg(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             return {"error": "it hung", "seconds": PATIENCE}
         time.sleep(0.01)
     said = json.loads(report.read_text()) if report.exists() else {"error": "it died"}
     if "error" not in said:
         said["draws"] = np.load(report.with_suffix(".npy"))
-    return said | {"seconds": time.monotonic() - began}
+    return said | {"made": list(made), "seconds": time.monotonic() - began}

@@ -11,6 +11,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import replace
 from io import BytesIO
+from unittest.mock import patch
 
 import numpy as np
 import pymc as pm
@@ -18,8 +19,10 @@ import zarr.storage._local as zarr_files
 from pytensor.compile.mode import Mode
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.run import processes, sequential
-from pymc_sgmcmc.storage import create, writer
+from pymc_sgmcmc.storage import create, store, writer
+from pymc_sgmcmc.storage.identity import identity
 
 DRAWS, TUNE, CHAINS = 12, 4, 2
 MODE = Mode("py", "fast_compile")
@@ -158,7 +161,10 @@ class DieAt:
 
 
 def prepared(model, step, path, method="sequential", **options):
-    """A run as `sgm.sample` hands it to a store, to be begun or resumed again and again."""
+    """A run as `sgm.sample` hands it to a store, to be begun or resumed again and again.
+
+    What identifies it is determined once: that takes as long as the whole run.
+    """
     caught = []
 
     class Spy(sgm.ZarrStore):
@@ -170,10 +176,12 @@ def prepared(model, step, path, method="sequential", **options):
     shutil.rmtree(path)
     [(run, tree)] = caught
     run = replace(run, store=sgm.ZarrStore(path, seconds=0.0))
+    known = identity(run)
 
     def go():
         try:
-            begun = run.store.begin(run, tree)
+            with patch.object(store, "identity", return_value=known):
+                begun = run.store.begin(run, tree)
             if method == "sequential":
                 engine = sequential.sequential(begun)
             else:
@@ -207,3 +215,44 @@ def die_at(go, path, k):
     """Run from the start to the k-th moment of writing."""
     shutil.rmtree(path, ignore_errors=True)
     assert ended(in_child(lambda: dying(go, path, k))) == 9
+
+
+# ---- runs that adapt themselves ------------------------------------------------------------
+
+_rng = np.random.default_rng(0)
+X = _rng.normal(size=(300, 2)) @ [[1.0, 0.9], [0.0, 0.3]]
+Y = X @ [1.0, -0.5] + _rng.normal(size=300)
+ROWS = 40
+"""So few are all used at each update: quick without compiled code."""
+
+
+def adapting_model(y=Y[:ROWS]):
+    with pm.Model() as model:
+        w = pm.Normal("w", 0, 3, shape=2)
+        s = pm.HalfNormal("s", 2)
+        pm.Normal("y", pm.Data("X", X[: len(y)]) @ w, s, observed=y)
+    return model
+
+
+def adapting_run(path, model, **options):
+    """Begin or resume a run with the default step."""
+    options = {"compile_kwargs": {"mode": MODE}, "resume": True} | options
+    return small_run(model, None, trace=sgm.ZarrStore(path, seconds=0.0), **options)
+
+
+def killed_after(work, draws):
+    """Do some work in a process that is killed after so many draws; whether it was."""
+    draw, count = Chain.draw, 0
+
+    def last(self, point):
+        nonlocal count
+        count += 1
+        if count > draws:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return draw(self, point)
+
+    def with_death():
+        Chain.draw = last
+        work()
+
+    return ended(in_child(with_death)) == -signal.SIGKILL

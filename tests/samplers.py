@@ -250,13 +250,13 @@ class Chain:
         start = model.initial_point()
         self.start = [np.asarray(start[v.name]) for v in self.source.vars]
         state = algorithm.init(self.start, np.random.default_rng(0))
-        self.loop = Loop(self.source, algorithm, state, {"mode": mode})
+        self.loop = Loop(self.source, algorithm, None, state, {"mode": mode})
         self.backend = backend_of(self.loop.mode)
 
     def run(self, h, *, seed, snapshots, every, burn_in=0, start=None):
         """Snapshots of theta and state every ``every`` updates, after ``burn_in`` others.
 
-        Returns a list of arrays, one a variable, and a dict of such lists; the first axis counts
+        Returns a list of arrays, one per variable, and a dict of such lists; the first axis counts
         the snapshots.
         """
         rng = np.random.default_rng(seed)

@@ -6,6 +6,7 @@ import threading
 import time
 
 import distributed
+import numpy as np
 import pytest
 from kills import same, small_model, small_run, small_step
 
@@ -13,7 +14,7 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc.run.cluster import client_of
 
 pytestmark = pytest.mark.slow(30)
-LONG = {"draws": 1500, "tune": 4, "discard_tuned_samples": True}
+LONG = {"draws": 800, "tune": 4, "discard_tuned_samples": True}
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +62,20 @@ def test_chains_of_a_killed_worker_go_on_elsewhere(client, model, step, tmp_path
     killer.join(1)
     assert max(found["n_draws"]) < LONG["draws"], "killed too late to show anything"
     assert same(result, expected)
+
+
+def test_ctrl_c_ends_the_tasks_and_keeps_their_draws(client, model, step):
+    def ctrl_c(trace, draw):
+        if draw.chain == 1 and draw.draw_idx == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    options = LONG | {"callback": ctrl_c, "chain_method": "dask", "client": client}
+    expected = small_run(model, step, **LONG).posterior["w"]
+    draws = small_run(model, step, **options).posterior["w"]
+    assert 10 < draws.sizes["draw"] < LONG["draws"]
+    for chain in draws:
+        whole = expected.sel(chain=chain.chain)
+        np.testing.assert_array_equal(chain, whole[: chain.sizes["draw"]])
 
 
 def test_an_error_in_a_chain_comes_home(client, model):

@@ -67,6 +67,7 @@ def part_of(tree, whole):
     return True
 
 
+@pytest.mark.slow(25)
 def test_no_damage_goes_unseen(model, step, path, monkeypatch, caplog):
     """Each file in turn is damaged in one of three ways; the store is read, and the run resumed."""
     monkeypatch.setattr(create, "DRAWS_PER_CHUNK", 5)

@@ -13,7 +13,7 @@ PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="
 
 
 def names(requirements):
-    return {re.match(r"[\w-]+", r)[0].lower() for r in requirements}
+    return {re.match(r"[\w-]+", r)[0].lower().replace("-", "_") for r in requirements}
 
 
 def imported_by(source: str) -> set[str]:

@@ -37,6 +37,8 @@ def python_blocks(path):
         "README.md",
         "docs/quickstart.md",
         "docs/choosing.md",
+        "docs/by_hand.md",
+        "docs/trust.md",
         "docs/scaling.md",
         "docs/storage.md",
         "docs/gotchas.md",

@@ -119,6 +119,7 @@ def assert_mean(values, exact):
 
 
 @pytest.mark.parametrize("document", range(3))
+@pytest.mark.slow(9)
 def test_units_have_their_posterior(document):
     """Every unit, and every pair of them: dependence within and between layers."""
     _, units = draws(document)

@@ -130,6 +130,7 @@ def test_draws_data_and_averages():
     assert np.abs(z).max() < 4.5
 
 
+@pytest.mark.slow(10)
 def test_recognition_network_as_proposal():
     """Trained, it is the better proposal; the estimate is unbiased with any."""
     x = np.random.default_rng(6).integers(2, size=(40, 5))
@@ -158,6 +159,7 @@ def test_recognition_network_as_proposal():
     assert from_network.mean_log_p_mcse < 0.6 * from_prior.mean_log_p_mcse
 
 
+@pytest.mark.slow(13)
 def test_completion_is_the_conditional_probability():
     """P(missing | known) by enumeration; what is known stays, what is hidden is not looked at."""
     missing = np.array([[0, 0, 0, 1, 1], [1, 0, 0, 0, 1], [1, 1, 1, 1, 1]], dtype=bool)

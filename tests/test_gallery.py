@@ -82,7 +82,7 @@ class BatchGradient:
         )
 
     def average(self, points, scale=None, shifted=None):
-        """Mean over disjoint batches of all rows, at each point, one array a variable.
+        """Mean over disjoint batches of all rows, at each point, one array per variable.
 
         ``scale`` in place of N / n, and an array that is ``shifted`` by a row, are faults.
         """
@@ -115,7 +115,7 @@ class FullGradient:
         self.function = pytensor.function(vars, gradient, mode=AS_WRITTEN)
 
     def at(self, points):
-        """At each point, one array a variable."""
+        """At each point, one array per variable."""
         return [self.function(*(point[name] for name in self.names)) for point in points]
 
 
@@ -174,7 +174,7 @@ def test_refused(name):
 
 
 def test_a_wrong_gradient_is_seen():
-    """Without N / n, or with one array a row further than the others, the averages differ."""
+    """Without N / n, or with one array shifted by a row, the averages differ."""
     model, source, start = source_of(ACCEPTED["hierarchies.radon_unpooled"])
     of_batch, points = BatchGradient(source), two_points(start)
     expected = FullGradient(model).at(points)

@@ -51,15 +51,15 @@ def test_numbers_are_positive_and_ratios_are_those_of_times(measured):
         numbers = [v for v in row.values() if isinstance(v, float)]
         assert np.isfinite(numbers).all(), case.label
         assert (np.array(numbers) > 0).all(), case.label
-        if "us an update" in row and case.section != "posteriors":
-            assert row["ratio"] == pytest.approx(row["by hand, us"] / row["us an update"])
+        if "us per update" in row and case.section != "posteriors":
+            assert row["ratio"] == pytest.approx(row["by hand, us"] / row["us per update"])
             n_ratios += 1
     assert n_ratios == 6
     shown = {case.section: table.complete_row(case) for case in table.cases if case.row}
     rows = {case.section: case.row for case in table.cases if case.row}
     base = next(case.row for case in table.cases if case.section == "speed")
     for section in ("precision", "unroll"):
-        faster = base["us an update"] / rows[section]["us an update"]
+        faster = base["us per update"] / rows[section]["us per update"]
         assert shown[section]["ours, x default"] == pytest.approx(faster)
         assert shown[section]["by hand, x default"] > 0
     # 2 chains, 800 updates of which about 20 make an independent draw, 16 elements: sd 0.02
@@ -75,7 +75,7 @@ def pretend(path, *lines):
     return str(path)
 
 
-ROW = """echo '{"case": 0, "row": {"us an update": 2.5, "by hand, us": 5.0}}'"""
+ROW = """echo '{"case": 0, "row": {"us per update": 2.5, "by hand, us": 5.0}}'"""
 
 
 def three(python, path):

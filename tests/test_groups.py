@@ -161,7 +161,7 @@ class Particular(sgm.SGLD.algorithm_class):
         assert set(state) == {self.kind}
         return state[self.kind]
 
-    def caution(self, diagnostics, n_elements, shuffled):
+    def burn_in_warning(self, diagnostics, n_elements, shuffled):
         assert set(diagnostics) == {self.kind}
 
 
@@ -176,7 +176,7 @@ def test_name_that_is_the_beginning_of_another(short, long):
     state = together.init(theta, np.random.default_rng(0))
     assert [list(m.own(state)) for m in members] == [["b_p"], ["q"]]
     together.diagnostics(state)
-    together.caution(dict.fromkeys(together.statistics, 0.0), 1, shuffled=True)
+    together.burn_in_warning(dict.fromkeys(together.statistics, 0.0), 1, shuffled=True)
     _, state = OneUpdate(together, theta, log_likelihood)(
         theta,
         state,
@@ -242,7 +242,7 @@ def test_one_gradient_of_one_batch_an_update():
     assert len(SEEN[True]) == 10
     batches = [tuple(g * 0) for g in SEEN[True]]
     assert all(len(batch) == 4 for batch in batches)
-    # forward: once an update and once for the potential
+    # forward: once per update and once for the potential
     assert len({x.tobytes() for x in SEEN[False]}) <= 11
 
 
@@ -404,8 +404,8 @@ def test_caution_is_the_members(regression):
     step = groups_of(regression)
     calm = {name: 2.0 for name in step.statistics}
     absorbed = calm | {"msgnht_s_2_thermostat": 9.0}
-    assert step.algorithm.caution(calm, 4, shuffled=True) is None
-    message = step.algorithm.caution(absorbed, 4, shuffled=True)
+    assert step.algorithm.burn_in_warning(calm, 4, shuffled=True) is None
+    message = step.algorithm.burn_in_warning(absorbed, 4, shuffled=True)
     assert message.startswith("MSGNHT_S_2: minibatch noise has raised the thermostat (9)")
 
 
@@ -467,6 +467,7 @@ def groups_of_mixture(model, **options):
         )
 
 
+@pytest.mark.slow(13)
 def test_latent_draws_are_shared_and_chains_run_together():
     """Latent z drawn for both groups, in pm.sample; chains side by side, in sgm.sample."""
     rng = np.random.default_rng(1)

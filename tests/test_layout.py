@@ -14,14 +14,15 @@ import pymc_sgmcmc
 PACKAGE = Path(pymc_sgmcmc.__file__).parent
 LINES = """
 sampling
+diagnosis
 storage
 run
 samplers
 step docstrings variables
+adaptation
 chain pacing
 kernel
 loop
-adaptation
 evaluation
 latents.gibbs latents.importance
 latents

@@ -1,4 +1,4 @@
-"""Which dim is cut into batches, which arrays are cut and how, and the self-check."""
+"""Which dim is sliced into batches, which arrays are sliced and how, and the self-check."""
 
 import numpy as np
 import pymc as pm
@@ -16,13 +16,13 @@ from pymc_sgmcmc.gradients.row_axis import find_row_axis
 REAL = np.random.default_rng(0).normal(size=N)
 
 
-def cut(model, minibatch_dim=None):
-    """What is cut: the terms, axis of each data container, and what is left to the prior."""
+def sliced_parts(model, minibatch_dim=None):
+    """What is sliced: the terms, axis of each data container, and what is left to the prior."""
     row_axis = find_row_axis(model, minibatch_dim)
-    terms, cuts, rest, *_ = batched_terms(model, row_axis, pt.lvector())
+    terms, sliced, rest, *_ = batched_terms(model, row_axis, pt.lvector())
     return (
         [term.name for term in terms],
-        {array.name: cut.axis for array, cut in cuts.items() if array in model.data_vars},
+        {array.name: s.axis for array, s in sliced.items() if array in model.data_vars},
         [var.name for var in rest],
     )
 
@@ -42,8 +42,8 @@ def cut(model, minibatch_dim=None):
         ("potential_without_dims_on_data", None, ["z", "robust"], {"x": 0}, ["shrink"]),
     ],
 )
-def test_what_is_cut(name, dim, terms, arrays, rest):
-    assert cut(MODELS[name](), dim) == (terms, arrays, rest)
+def test_what_is_sliced(name, dim, terms, arrays, rest):
+    assert sliced_parts(MODELS[name](), dim) == (terms, arrays, rest)
 
 
 def test_dim_of_the_images_is_not_that_of_the_parameters():
@@ -62,7 +62,7 @@ def test_likelihood_written_as_potential_alone():
     with pm.Model(coords={"obs": range(N)}) as model:
         x = pm.Data("x", REAL, dims="obs")
         pm.Potential("fit", -((pm.Normal("mu") - x) ** 2), dims="obs")
-    assert cut(model) == (["fit"], {"x": 0}, [])
+    assert sliced_parts(model) == (["fit"], {"x": 0}, [])
 
 
 def test_potential_with_the_length_of_the_rows_by_chance():
@@ -72,7 +72,7 @@ def test_potential_with_the_length_of_the_rows_by_chance():
         pm.Potential("penalty", -(a**4))
         index = pm.Data("index", np.arange(N)[::-1])
         pm.Normal("y", a[index], 1, observed=REAL)
-    assert cut(model) == (["y"], {"index": 0}, ["penalty"])
+    assert sliced_parts(model) == (["y"], {"index": 0}, ["penalty"])
 
 
 def test_parameter_with_the_length_of_the_rows_stays_whole():
@@ -81,7 +81,7 @@ def test_parameter_with_the_length_of_the_rows_stays_whole():
         a = pm.Normal("a", centre, 1, dims="group")
         index = pm.Data("index", np.arange(N)[::-1], dims="obs")
         pm.Normal("y", a[index] + centre[index], 1, observed=REAL, dims="obs")
-    assert cut(model)[1] == {"index": 0}
+    assert sliced_parts(model)[1] == {"index": 0}
     gradient_source(model, model.value_vars, batch_size=5)  # and the self-check agrees
 
 
@@ -146,8 +146,8 @@ def test_self_check_looks_at_a_bounded_number_of_rows(monkeypatch, dependent):
         mu = pm.Normal("w") * x
         pm.Normal("y", pt.cumsum(mu) if dependent else mu, 1, observed=x)
     row_axis, index, start = find_row_axis(model, None), pt.lvector(), model.initial_point()
-    terms, cuts, *_ = batched_terms(model, row_axis, index)
-    arrays = {array: cut.whole for array, cut in cuts.items()}
+    terms, sliced, *_ = batched_terms(model, row_axis, index)
+    arrays = {array: s.whole for array, s in sliced.items()}
     if dependent:
         with pytest.raises(ValueError, match="'y' is not conditionally independent"):
             batch_check.check_terms(model, terms, arrays, index, row_axis, start)

@@ -149,6 +149,7 @@ def test_latents():
         sgm.SGLD(step_size=0.1, batch_size=5, latents=sgm.Gibbs(["z"]))
 
 
+@pytest.mark.slow(7)
 def test_draws_of_steps_and_of_chains_together():
     """Values and deterministics are recorded under their dims, by PyMC's loop and by ours."""
     model = model_of(hierarchical)

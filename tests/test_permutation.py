@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pymc_sgmcmc.batches.permutation import MOST_SHUFFLED, Feistel, Shuffled, permutation
+from pymc_sgmcmc.batches.permutation import MAX_SHUFFLED, Feistel, Shuffled, permutation
 
 N = 100_000
 MANY = 500
@@ -110,7 +110,7 @@ def test_different_keys_give_unrelated_orders():
 
 
 def test_many_rows_take_no_memory():
-    assert isinstance(permutation(np.random.default_rng(0), MOST_SHUFFLED), Shuffled)
+    assert isinstance(permutation(np.random.default_rng(0), MAX_SHUFFLED), Shuffled)
     assert isinstance(permutation(np.random.default_rng(0), 10**12), Feistel)
     rows = np.empty(1000, dtype=np.int64)
     permutation(np.random.default_rng(0), 10**12).fill(rows, 10**11)

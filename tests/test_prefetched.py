@@ -177,6 +177,7 @@ def step_of(model, kind, mode):
         ("pm.Minibatch", "JAX"),
     ],
 )
+@pytest.mark.slow(9)
 def test_fetching_ahead_changes_no_draw(kind, mode, monkeypatch):
     model = model_of(kind)
     step, start = step_of(model, kind, mode), model.initial_point()

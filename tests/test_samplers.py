@@ -223,6 +223,7 @@ def test_moments(sampler, mode):
 
 @pytest.mark.c_linker
 @every_sampler
+@pytest.mark.slow(12)
 def test_c_linker_draws_what_numba_draws(sampler):
     """Both take their noise from the same NumPy generator: the same numbers to rounding."""
     start = equilibrium(3, quadratures())

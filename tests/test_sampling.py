@@ -76,12 +76,13 @@ def test_arguments_are_those_of_pm_sample():
         "nuts_sampler_kwargs", "backend", "kwargs",
     }  # fmt: skip
     own = {"chain_method", "client", "resume", "include_data"}
+    own |= {"ess", "max_passes", "store_adaptation"}
     assert theirs.keys() - ours.keys() == without
     assert ours.keys() - theirs.keys() == own
     shared = [name for name in ours if name in theirs]
     assert shared == [name for name in theirs if name in ours]
     changed = {name for name in shared if ours[name].default != theirs[name].default}
-    assert changed == {"step", "init"}
+    assert changed == {"draws", "init"}
     assert [p.kind for p in ours.values()] == [
         theirs[n].kind if n in theirs else inspect.Parameter.KEYWORD_ONLY for n in ours
     ]
@@ -358,11 +359,11 @@ def test_step_of_another_model(step):
 
 
 def test_what_is_recorded(model, step, caplog):
-    """Not what has a number for each row, unless it is named."""
+    """Variables with one number per row only if they are named."""
     with caplog.at_level(logging.INFO, logger="pymc"):
         tree = sample(model, step, chains=1, quiet=False, progressbar=False)
     assert set(tree.posterior.data_vars) == {"w", "s", "ratio"}
-    assert "a number for each row: 'fitted'" in caplog.text
+    assert "Not recorded (one number per row): 'fitted'" in caplog.text
     named = sample(model, step, chains=1, var_names=["fitted"])
     assert named.posterior["fitted"].dims == ("chain", "draw", "obs")
     transformed = sample(model, step, chains=1, idata_kwargs={"include_transformed": True})
@@ -383,7 +384,7 @@ def test_rows_are_recognised_without_dims(caplog):
 
 def test_large_data_is_left_out(model, step, caplog, monkeypatch):
     assert {"observed_data", "constant_data"} <= set(sample(model, step, chains=1).children)
-    monkeypatch.setattr("pymc_sgmcmc.run.result.MOST_DATA_BYTES", 100)
+    monkeypatch.setattr("pymc_sgmcmc.run.result.MAX_DATA_BYTES", 100)
     with caplog.at_level(logging.INFO, logger="pymc"):
         without = sample(model, step, chains=1, quiet=False, progressbar=False)
     assert set(without.children) == {"posterior", "sample_stats"}
@@ -404,7 +405,7 @@ def test_convergence_is_checked_on_a_part_of_large_models(model, monkeypatch, ca
         (2 * 200 * 10, "Convergence is checked on only 10 of 40 elements"),
     ):
         caplog.clear()
-        monkeypatch.setattr(result, "MOST_CHECKED", most)
+        monkeypatch.setattr(result, "MAX_CHECKED", most)
         with caplog.at_level(logging.INFO, logger="pymc"):
             result.check_convergence(tree, model)
         assert "rhat statistic is larger" in caplog.text
@@ -424,7 +425,7 @@ def test_quiet(model, step, caplog, capfd):
 def test_progress(model, step, method, bar, monkeypatch):
     """Bars advance by whole blocks and are full in the end; many chains share one."""
     shown = []
-    monkeypatch.setattr(progress, "MOST_BARS", 2)
+    monkeypatch.setattr(progress, "MAX_BARS", 2)
     monkeypatch.setattr(
         progress.Progress,
         "_create_backend",
@@ -516,6 +517,7 @@ def run_script(tmp_path, call):
     return subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow(20)
 def test_jax_in_processes(tmp_path):
     """By forkserver: the same draws, also after an interruption and resuming here."""
     done = run_script(tmp_path, 'if __name__ == "__main__":\n    main()'.replace("\n", "\n    "))

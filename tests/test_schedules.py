@@ -31,7 +31,7 @@ def test_formula(schedule, formula):
 
 
 def test_epochs():
-    """With 2.5 updates an epoch, blocks of 2 epochs are 5 updates long."""
+    """With 2.5 updates per epoch, blocks of 2 epochs are 5 updates long."""
     values = step_sizes(BlockDecay(1.0, every=2), 0, 12, updates_per_epoch=2.5)
     np.testing.assert_allclose(values, [1.0] * 5 + [0.5] * 5 + [0.25] * 2)
 

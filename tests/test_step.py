@@ -316,6 +316,7 @@ def test_backend_of_pm_sample(regression, mode):
         np.testing.assert_array_equal(beside["w"], alone["w"])
 
 
+@pytest.mark.slow(20)
 def test_compound_with_other_steps(regression):
     """With NUTS, Metropolis and a second minibatch step: each moves its own variables only."""
     w, b, sigma = regression["w"], regression["b"], regression["sigma"]
@@ -578,6 +579,7 @@ def run_script(tmp_path, mode, *methods):
         ("JAX", ["spawn", "forkserver"]),
     ],
 )
+@pytest.mark.slow(18)
 def test_worker_processes_give_the_same_draws(tmp_path, mode, methods):
     result = run_script(tmp_path, mode, *methods)
     for method in methods:
@@ -593,6 +595,7 @@ def test_c_linker_in_forked_processes(regression, mode):
         np.testing.assert_array_equal(here[name], there[name])
 
 
+@pytest.mark.slow(7)
 def test_jax_under_fork_is_refused_not_hung(tmp_path):
     result = run_script(tmp_path, "JAX", "fork")
     assert result.returncode != 0

@@ -185,12 +185,12 @@ def test_bad_orders_are_told_once(values, kind, told):
         data = of_loader(values, window=1000)
     batches = stream(data)
     batches.take(2000)
-    complaint = batches.complaint()
-    assert bool(complaint) == told
+    warning = batches.order_warning()
+    assert bool(warning) == told
     if told:
-        assert "data['row']" in complaint
-        assert "shuffle_on_disk" in complaint
-        assert batches.complaint() is None
+        assert "data['row']" in warning
+        assert "shuffle_on_disk" in warning
+        assert batches.order_warning() is None
 
 
 def test_estimated_design_effect():

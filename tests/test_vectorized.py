@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -16,7 +17,7 @@ import pytest
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.loop import Outcome
 from pymc_sgmcmc.run import vectorized_chains
-from pymc_sgmcmc.run.chain_warnings import MOST_WARNINGS
+from pymc_sgmcmc.run.chain_warnings import MAX_WARNINGS
 from pymc_sgmcmc.run.threads import ThreadChains
 from pymc_sgmcmc.run.vectorized_chains import VectorizedChains
 
@@ -133,12 +134,13 @@ def mixture_step():
         )
 
 
+@pytest.mark.slow(12)
 def test_groups_simplexes_and_latents_beside_each_other(monkeypatch):
     step = mixture_step()
     draws, stats = together(step, 3)
     assert_same(step, draws, stats, range(3))
     # Means over a draw's updates too do not depend on how these are split into calls.
-    monkeypatch.setattr(vectorized_chains, "SECONDS_AT_MOST", 1e-9)
+    monkeypatch.setattr(vectorized_chains, "MAX_SECONDS_PER_CALL", 1e-9)
     monkeypatch.setattr(vectorized_chains, "SECONDS_PER_CALL", 1e-9)
     monkeypatch.setattr(vectorized_chains, "_power_of_two", lambda number: 4)
     _, parts = together(step, 3)
@@ -178,7 +180,7 @@ def test_a_chain_does_not_depend_on_those_beside_it(step):
 
 def test_a_draw_in_several_calls_is_the_same(step, monkeypatch):
     whole, whole_stats = together(step)
-    monkeypatch.setattr(vectorized_chains, "SECONDS_AT_MOST", 1e-9)
+    monkeypatch.setattr(vectorized_chains, "MAX_SECONDS_PER_CALL", 1e-9)
     monkeypatch.setattr(vectorized_chains, "SECONDS_PER_CALL", 1e-9)
     monkeypatch.setattr(vectorized_chains, "_power_of_two", lambda number: 4)
     run = VectorizedChains(step, starts(step), generators(), TUNE, DRAWS)
@@ -261,9 +263,9 @@ def test_a_chain_without_density(mode):
 
 
 def test_many_like_warnings_are_one(step, monkeypatch):
-    monkeypatch.setattr(type(step.algorithm), "caution", lambda *arguments: "beware")
+    monkeypatch.setattr(type(step.algorithm), "burn_in_warning", lambda *arguments: "beware")
     for n, told in [
-        (MOST_WARNINGS, MOST_WARNINGS),
+        (MAX_WARNINGS, MAX_WARNINGS),
         (CHAINS, 1),
     ]:
         _, stats = together(step, run=VectorizedChains(step, starts(step, n), generators(n), 50, 5))
@@ -296,6 +298,7 @@ def test_device_memory_does_not_grow_with_draws(step, monkeypatch):
     assert max(held[-20:]) <= max(held[10:30])
 
 
+@pytest.mark.slow(11)
 def test_chains_over_several_devices(step, tmp_path):
     numbers = {8: 8, 12: 6}  # chains: devices, with as many chains on each
     script = f"""
@@ -360,6 +363,16 @@ def test_interrupt_keeps_the_draws_of_all_chains(step):
     tree = sample(step, chain_method="vectorized", callback=interrupt)
     assert tree["posterior"].sizes["chain"] == 3
     assert tree["posterior"].sizes["draw"] == 11
+
+
+def test_ctrl_c_keeps_the_draws_of_the_call_that_is_under_way(step):
+    def ctrl_c(trace, draw):
+        if draw.chain == 0 and draw.draw_idx == TUNE + 10:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    tree = sample(step, chain_method="vectorized", callback=ctrl_c)
+    assert tree["posterior"].sizes["chain"] == 3
+    assert tree["posterior"].sizes["draw"] == 12
 
 
 def test_resumes_from_a_store_bit_for_bit(step, tmp_path):

@@ -40,6 +40,7 @@ def fitted(data):
     return model, idata
 
 
+@pytest.mark.slow(9)
 def test_posterior_is_nuts_posterior(fitted):
     """Means within 0.2 sd, sds within 15% of NUTS': the Monte Carlo error of about 500 draws.
 

@@ -13,7 +13,7 @@ import sys
 import warnings
 
 LAYOUT = "{:<9}{:>10}{:>8}{:>12}{:>12}{:>16}{:>10}"
-CASES = [  # rows, rows a batch, step size, updates, location of the data
+CASES = [  # rows, rows per batch, step size, updates, location of the data
     (100_000, 1000, 3e-5, 5000, 0),
     (100_000, 1000, 3e-5, 5000, 10),
     (100_000, 1000, 3e-5, 5000, 100),
@@ -79,7 +79,7 @@ def run(n_rows, batch_size, step_size, updates, location):
 
 
 def main():
-    """Run each case in a process of its own: the float type holds for all of it."""
+    """Run each case in a separate process, because the float type is global."""
     print("SGHMC_S, 8 chains. Errors and sds in units of the exact sd, Monte Carlo error in ().\n")
     print(LAYOUT.format("floatX", "rows", "batch", "location", "spacing/sd", "mean error", "sd"))
     sys.stdout.flush()

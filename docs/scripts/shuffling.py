@@ -1,6 +1,6 @@
 """Shuffled epochs against replacement: posterior sds of a logistic regression, against NUTS.
 
-Prints a table. A row is a sampler, a step size, a number of updates a draw (thin) and a way of
+Prints a table. A row is a sampler, a step size, a number of updates per draw (thin) and a way of
 drawing batches. Columns: the ratio of the posterior standard deviations to NUTS' (mean over the
 parameters), the largest error of a mean in NUTS' sds, the smallest effective sample size, the mean
 thermostat xi, the mean kinetic temperature T, and the kick h |g| / sqrt(d): step size times root
@@ -86,7 +86,7 @@ def main():
     ]
     print(
         f"Logistic regression, {args.rows} rows, {args.features} weights, "
-        f"batches of {args.batch_size} ({args.rows / args.batch_size:g} updates an epoch).\n"
+        f"batches of {args.batch_size} ({args.rows / args.batch_size:g} updates per epoch).\n"
         f"4 chains of {args.draws} draws; truth: NUTS.\n"
     )
     columns = ["sampler", "step size", "thin", "batches", "sd/NUTS", "mean err", "ESS", "xi", "T"]

@@ -1,1 +1,1 @@
-"""What differs between numba, JAX and the C linker, and what is compiled better than usual."""
+"""What differs between numba, JAX and the C linker, and operations compiled our own way."""

@@ -1,10 +1,12 @@
 """What differs between PyTensor's backends: where arrays live and what a generator is.
 
-JAX's arrays and PyTensor's way of representing generators on it are known to this file. Besides it,
-JAX is imported by `normals_jax` (normals) and `pymc_sgmcmc.run.devices` (many chains) only.
+Only this file handles JAX's arrays and PyTensor's representation of generators on JAX. The only
+other modules that import JAX are `normals_jax` (normals) and `pymc_sgmcmc.run.devices` (many
+chains).
 """
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from pytensor.compile.mode import Mode
 
 
 class Host:
-    """numba, the C linker, Python: arrays are NumPy's, generators too."""
+    """numba, the C linker, Python: arrays and generators are NumPy's."""
 
     is_jax = False
     has_accelerator = False
@@ -30,7 +32,7 @@ class Host:
         return rng
 
     def generator_state(self, rng: Any) -> dict[str, Any]:
-        """Plain values from which `restore_generator` goes on."""
+        """Plain values, from which `restore_generator` recreates the generator."""
         return rng.bit_generator.state
 
     def restore_generator(self, state: dict[str, Any]) -> Any:
@@ -53,14 +55,14 @@ class Jax:
         return jax.default_backend() != "cpu"
 
     def __init__(self):
-        # PyTensor sets JAX's 64-bit mode when this is first imported. Arrays made before would be
-        # cut to 32 bits, and all would be compiled again for those made after.
+        # PyTensor turns on JAX's 64-bit mode when this is first imported. Arrays made earlier would
+        # have 32 bits, and functions compiled for them would be compiled again for later arrays.
         import pytensor.link.jax.dispatch  # noqa: F401
 
         import pymc_sgmcmc.backends.normals_jax  # noqa: F401
 
-        # PyTensor asks JAX for 64 bits where floatX="float32" has turned them off: dozens of lines
-        # that nobody can act upon.
+        # PyTensor asks JAX for 64 bits although floatX="float32" has turned them off: dozens of
+        # warnings about which the user can do nothing.
         warnings.filterwarnings(
             "ignore",
             message="Explicitly requested dtype (float|int|uint)64",
@@ -78,15 +80,21 @@ class Jax:
         """Return a compiled call's output as an array that may be written to."""
         return np.array(array)
 
+    def mapped(self, function: Callable, n_same: int) -> Callable:
+        """Map a compiled function over its first argument; ``n_same`` more stay the same."""
+        import jax
+
+        return jax.jit(jax.vmap(function, in_axes=(0, *(None,) * n_same)))
+
     def generator(self, rng: np.random.Generator) -> Any:
         """Turn a NumPy generator into PyTensor's JAX representation of it."""
-        # PyTensor refuses a generator as a checked argument on JAX, but takes this unchecked.
+        # PyTensor refuses a generator as a checked argument on JAX, but accepts this unchecked one.
         from pytensor.link.jax.dispatch.basic import jax_typify
 
         return self.restore_generator(jax_typify(rng))
 
     def generator_state(self, rng: Any) -> dict[str, Any]:
-        """Plain values from which `restore_generator` goes on."""
+        """Plain values, from which `restore_generator` recreates the generator."""
         import jax
 
         return jax.tree.map(np.asarray, rng)

@@ -1,17 +1,17 @@
 """Standard normals at the speed of vector registers: the method, and what its backends share.
 
 Libraries draw them one by one (numba: 6 ns in float32) or through arrays of bits in memory (JAX:
-7 ns), which is more than all else that an update of a large model does. Here the bits are a
-function of a key and a position, and the normals one of the bits, both without branches or
-tables, so that compilers work on 8 or 16 at once (1 to 2 ns):
+7 ns), which in a large model takes longer than the rest of an update. Here the bits are a function
+of a key and a position, and the normals a function of the bits, both without branches or tables, so
+that compilers compute 8 or 16 at once (1 to 2 ns):
 
     a, b = threefry(key, position)                       two words of 32 bits
     u = (a + 1/2) / 2^32 in (0, 1),  s = b / 2^31 in [-1, 1)
     z = sqrt(-2 log u) sin(pi/2 s)
 
 Threefry-2x32 is the generator of Salmon et al. (2011, "Parallel random numbers: as easy as 1, 2,
-3"), with 13 rounds, from which on no statistical flaw is known. The sampler's own generator gives
-the key, a new one for each call. The normals are those of Box and Muller (1958): sin(pi/2 S) of a
+3"), with 13 rounds, the fewest without known statistical flaws. The sampler's own generator draws a
+new key for each call. The normals are those of Box and Muller (1958): sin(pi/2 S) of a
 uniform S is distributed as the cosine of a uniform angle.
 
 References
@@ -27,7 +27,7 @@ PARITY = 0x1BD11BDA
 ROUNDS = 13
 
 TERMS = {"float32": 7, "float64": 11}
-"""Of the power series below: what is left out is less than a rounding."""
+"""Terms of the power series below: the rest is smaller than a rounding error."""
 
 
 def sine_series(dtype: str) -> list[float]:

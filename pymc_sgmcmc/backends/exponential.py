@@ -5,13 +5,14 @@ import pytensor.scalar as ps
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
 from pytensor.tensor.elemwise import Elemwise
 
-from pymc_sgmcmc.backends.numba_math import FLOATS
+from pymc_sgmcmc.backends.numba_math import FLOAT_MATH
 
 
 class Exponential(ps.UnaryScalarOp):
-    """The exponential; on numba the one that is vectorised (`numba_math`).
+    """The exponential; on numba the vectorised one of `numba_math`.
 
-    PyTensor's own would also be rewritten: e (e p + g) to e^2 p + e g, two exponentials for one.
+    PyTensor would also rewrite its own: e (e p + g) to e^2 p + e g, with two exponentials instead
+    of one.
     """
 
     nfunc_spec = ("exp", 1, 1)  # on JAX it is jax.numpy.exp
@@ -27,9 +28,9 @@ class Exponential(ps.UnaryScalarOp):
 
 @register_funcify_and_cache_key(Exponential)
 def numba_funcify_exponential(op, node, **kwargs):
-    """Choose by the float type."""
+    """Choose the function by float type."""
     dtype = node.outputs[0].type.dtype
-    vectorized = FLOATS[dtype].exp
+    vectorized = FLOAT_MATH[dtype].exp
 
     @numba_njit
     def exponential(x):
@@ -39,4 +40,4 @@ def numba_funcify_exponential(op, node, **kwargs):
 
 
 exp = Elemwise(Exponential(ps.upgrade_to_float, name="exp"))
-"""exp(x), element by element; for graphs that no gradient is taken of."""
+"""exp(x), element by element; has no gradient."""

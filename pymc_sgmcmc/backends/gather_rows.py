@@ -1,8 +1,8 @@
-"""A batch's rows out of a large array on numba, fetched all at once.
+"""Take a batch's rows from a large array on numba, fetching them all at once.
 
-A row of a large table lies in memory, not in the caches, and takes some 100 ns to come. PyTensor's
-numba copies element by element and so waits for one row after the other. Here all rows are asked
-for first (a prefetch waits for nothing) and copied then.
+A row of a large table is in memory, not in the caches, and takes about 100 ns to arrive. PyTensor's
+numba code copies element by element and so waits for one row after another. Here all rows are
+prefetched first, which does not wait, and then copied.
 """
 
 from typing import Any
@@ -22,19 +22,19 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.type import tensor
 
 CACHE_LINE = 64
-"""Bytes that come from memory together."""
+"""Bytes that are fetched from memory together."""
 
 CACHED = 2**20
-"""Bytes of an array that is in the caches anyway: there, asking costs more than waiting."""
+"""Bytes of an array that stays in the caches: there, prefetching costs more than it saves."""
 
 
 class GatherRows(Op):
-    """``array[rows]`` of a vector of row numbers; for graphs that no gradient is taken of."""
+    """``array[rows]`` for a vector of row numbers; has no gradient."""
 
     __props__ = ()
 
     def make_node(self, array, rows):
-        """Describe the node: the rows' number replaces the first length."""
+        """Make the node: the number of rows replaces the first length."""
         out = tensor(dtype=array.dtype, shape=(rows.type.shape[0], *array.type.shape[1:]))
         return Apply(self, [array, rows], [out])
 
@@ -49,7 +49,7 @@ class GatherRows(Op):
 
 
 def _prefetch(typing_context, array, index):
-    """Ask for the cache line of an element: numba has no function for it."""
+    """Prefetch the cache line of an element: numba has no function for it."""
 
     def generate(context, builder, signature, arguments):
         of_array, at = arguments
@@ -70,14 +70,14 @@ prefetch: Any = intrinsic(_prefetch)
 
 
 @njit
-def ask_for_elements(vector, rows):
+def prefetch_elements(vector, rows):
     """Prefetch elements of a vector."""
     for row in rows:
         prefetch(vector, (row,))
 
 
 @njit
-def ask_for_rows(matrix, rows):
+def prefetch_rows(matrix, rows):
     """Prefetch rows of a matrix."""
     last = matrix.shape[1] - 1
     for row in rows:
@@ -93,13 +93,13 @@ def gather(array, rows):
 
 @overload(gather)
 def by_dimension(array, rows):
-    """Choose by the array's layout, which is known when numba compiles."""
+    """Choose by the array's layout and dimensions, which are known when numba compiles."""
     if array.layout != "C":
         return lambda array, rows: array[rows]
 
     def gather_elements(array, rows):
         if array.nbytes > CACHED:
-            ask_for_elements(array, rows)
+            prefetch_elements(array, rows)
         out = np.empty(rows.size, array.dtype)
         for i in range(rows.size):
             out[i] = array[rows[i]]
@@ -108,7 +108,7 @@ def by_dimension(array, rows):
     def gather_rows(array, rows):
         matrix = array.reshape((array.shape[0], -1))
         if array.nbytes > CACHED:
-            ask_for_rows(matrix, rows)
+            prefetch_rows(matrix, rows)
         out = np.empty((rows.size, matrix.shape[1]), array.dtype)
         for i in range(rows.size):
             row = rows[i]
@@ -121,7 +121,7 @@ def by_dimension(array, rows):
 
 @register_funcify_and_cache_key(GatherRows)
 def numba_funcify_gather_rows(op, node, **kwargs):
-    """Compile it; what numba caches names this module, and 5 is its version."""
+    """Compile it; numba's cache is keyed by this module's name and the version, 5."""
 
     @numba_njit
     def array_of_rows(array, rows):
@@ -132,7 +132,7 @@ def numba_funcify_gather_rows(op, node, **kwargs):
 
 @node_rewriter([AdvancedSubtensor])
 def subtensor_to_gather_rows(fgraph, node):
-    """Replace an index of row numbers alone."""
+    """Replace indexing of the first axis alone by a vector of row numbers."""
     array, *indices = node.inputs
     on_rows = node.op.idx_list[0] == 0 and all(i == slice(None) for i in node.op.idx_list[1:])
     if not on_rows or len(indices) != 1:

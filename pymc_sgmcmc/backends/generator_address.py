@@ -1,9 +1,9 @@
-"""Random generators given to numba by their addresses.
+"""Random generators passed to numba by their addresses.
 
-numba takes a generator apart by calling Python, at each call of a compiled function, and does not
-look whether that has raised an error: with Ctrl-C at that moment the updates go on with whatever
-was at hand, and Python ends with "SystemError: ... returned a result with an exception set".
-Addresses are numbers, for which no Python runs.
+At each call of a compiled function numba unpacks a generator by calling Python, and does not check
+whether that raised an error: after Ctrl-C at that moment the updates continue with invalid values,
+and Python ends with "SystemError: ... returned a result with an exception set". Addresses are
+numbers, which numba unpacks without calling Python.
 """
 
 from typing import Any
@@ -15,19 +15,19 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 FUNCTIONS = ("next_uint64", "next_uint32", "next_double")
-"""Of NumPy's public struct ``bitgen_t``, after the state."""
+"""Members of NumPy's public struct ``bitgen_t``, after the state."""
 
 GENERATOR = types.NumPyRandomGeneratorType("NumPyRandomGeneratorType")
 BIT_GENERATOR = types.NumPyRandomBitGeneratorType("bit_generator")
 
 
 def addresses(rng: np.random.Generator) -> tuple[int, int]:
-    """Where a generator's ``bitgen_t`` is, and itself: as long as the caller holds it."""
+    """Addresses of a generator's ``bitgen_t`` and of itself, valid while the caller holds it."""
     return rng.bit_generator.ctypes.bit_generator.value, id(rng)
 
 
 def _generator_at(typing_context, bits, itself):
-    """Make numba's form of a generator from its addresses."""
+    """Make numba's representation of a generator from its addresses."""
 
     def generate(context, builder, signature, arguments):
         at_bits, at_itself = arguments
@@ -42,7 +42,7 @@ def _generator_at(typing_context, bits, itself):
             setattr(bit_generator, f"fnptr_{name}", member(k))
         generator = cgutils.create_struct_proxy(GENERATOR)(context, builder)
         generator.bit_generator = bit_generator._getvalue()
-        # What goes back to Python. numba counts no references to it (`meminfo` stays null).
+        # The object returned to Python. numba does not count references to it: `meminfo` is null.
         generator.parent = builder.inttoptr(at_itself, cgutils.voidptr_t)
         return generator._getvalue()
 

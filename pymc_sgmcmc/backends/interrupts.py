@@ -1,75 +1,134 @@
-"""Ctrl-C in moments at which nobody would hear it.
+"""Ctrl-C at any moment: it breaks no compiled call, and loses no draw.
 
-Python raises `KeyboardInterrupt` in the next Python function that runs. After a compiled call that
-is often numba's own, which its machine code calls for each array that it returns, without a look
-at whether it has raised: the interrupt is lost, or ends as "SystemError: ... returned a result with
-an exception set". Python itself drops what is raised while an object is deleted. There, and there
-only, the interrupt is put off by some milliseconds. What is dropped all the same (callbacks of weak
-references, say) is raised again at the chain's next draw.
+Python raises `KeyboardInterrupt` in whichever Python function runs next. That may be one that
+numba's machine code calls without checking whether it raised: the interrupt is lost, or ends as
+"SystemError: ... returned a result with an exception set". Here a signal's handler, which raises
+the exception, is called where that does no harm:
+
+- Within `deferred`, a signal is only recorded. Its handler is called when the block ends, or by
+  `raise_deferred` within it. A second signal is not put off.
+- Elsewhere (PyMC's own compiled functions, say) it is called at once, or, within a function that
+  machine code has called, on the next line of the Python code that called the machine code.
+- A `KeyboardInterrupt` that Python drops, as in `__del__`, is raised again on the next line.
 """
 
-import _thread
 import ctypes
 import signal
+import sys
 import threading
-import time
-import weakref
-from types import FrameType
+from collections.abc import Callable
+from functools import partial
+from sys import monitoring
+from types import CodeType, FrameType
+from typing import Any
 
 from numba.core import serialize
 
-DEAF = {serialize._numba_unpickle.__code__, ctypes.cast.__code__}
-"""What numba's machine code calls: for arrays that it returns, and generators that it is given."""
-SECONDS_PUT_OFF = 0.005
+CALLED_BY_MACHINE_CODE = {serialize._numba_unpickle.__code__, ctypes.cast.__code__}
+"""For arrays that a compiled function returns, and generators that it is given."""
+NEXT = (monitoring.events.LINE, monitoring.events.JUMP, monitoring.events.PY_RETURN)
+"""What may come next in Python code: another line, the same one in a loop, or its end."""
 
 
-class _Handler:
-    """A signal's handler that was there, but for moments at which nobody would hear it."""
+class _State(threading.local):
+    """What a thread has put off. Signals are handled in the main thread."""
 
-    def __init__(self, handler):
-        self.handler = handler
-        self.raised = False
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        if _is_deaf(frame):
-            # Not `threading`, whose locks this thread may hold: it is interrupted here again where
-            # the new thread is quicker.
-            _thread.start_new_thread(_interrupt_again, (number,))
-            return
-        try:
-            self.handler(number, frame)
-        except KeyboardInterrupt:
-            self.raised = True
-            raise
+    depth = 0
+    """Nested `deferred` blocks."""
+    recorded: Callable[[], object] | None = None
+    """Calls the handler of the signal that came within them."""
 
 
-def _is_deaf(frame: FrameType | None) -> bool:
-    while frame is not None:
-        code = frame.f_code
-        if code in DEAF or code.co_name == "__del__" or code.co_filename == weakref.__file__:
-            return True
-        frame = frame.f_back
-    return False
+_state = _State()
 
 
-def _interrupt_again(number: int) -> None:
-    time.sleep(SECONDS_PUT_OFF)
-    _thread.interrupt_main(signal.Signals(number))
+class _Deferred:
+    def __enter__(self) -> None:
+        _state.depth += 1
+
+    def __exit__(self, *exception: object) -> None:
+        _state.depth -= 1
+        if not _state.depth and _state.recorded is not None:
+            raise_deferred()
 
 
-def hear_interrupts(number: int = signal.SIGINT) -> None:
-    """Have a signal whose handler raises heard during numba's calls, from the main thread."""
+deferred = _Deferred()
+"""A block in which a signal is only recorded. Blocks may be nested: the outermost one counts."""
+
+
+def raise_deferred() -> None:
+    """Call the handler of a signal that was put off, if there is one: most raise an exception."""
+    if (handler := _state.recorded) is not None:
+        _state.recorded = None
+        handler()
+
+
+def leave_to_parent() -> None:
+    """Put off signals for good: the parent process, which has them too, ends this one."""
+    _state.depth += 1
+
+
+def handle(number: int = signal.SIGINT) -> None:
+    """Call a signal's handler, as it is now, only where it does no harm. For the main thread."""
     handler = signal.getsignal(number)
-    if isinstance(handler, _Handler):
-        handler.raised = False
     main = threading.current_thread() is threading.main_thread()
     if main and callable(handler) and not isinstance(handler, _Handler):
         signal.signal(number, _Handler(handler))
+    if main and getattr(sys.unraisablehook, "func", None) is not _raise_again:
+        sys.unraisablehook = partial(_raise_again, sys.unraisablehook)
 
 
-def raise_if_dropped(number: int = signal.SIGINT) -> None:
-    """Raise an interrupt again if it was raised, and the chain nevertheless goes on."""
-    handler = signal.getsignal(number)
-    if isinstance(handler, _Handler) and handler.raised:
-        handler.raised = False
-        raise KeyboardInterrupt
+class _Handler:
+    """In place of the handler that a signal had."""
+
+    def __init__(self, handler: Callable):
+        self.handler = handler
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if _state.depth and _state.recorded is None:
+            _state.recorded = partial(self.handler, number, None)
+        elif (caller := _caller_of_machine_code(frame)) is not None:
+            _call_next(caller.f_code, partial(self, number, None))
+        else:
+            _state.recorded = None  # called for both
+            self.handler(number, frame)
+
+
+def _caller_of_machine_code(frame: FrameType | None) -> FrameType | None:
+    """The Python frame that called the machine code within which this one runs, if any."""
+    caller = None
+    while frame is not None:
+        if frame.f_code in CALLED_BY_MACHINE_CODE:
+            caller = frame.f_back
+        frame = frame.f_back
+    return caller
+
+
+def _raise_again(previous: Callable, unraisable: Any) -> None:
+    """Take the place of `sys.unraisablehook`, which is told of exceptions that Python drops."""
+    if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+        previous(unraisable)
+        return
+    frame = sys._getframe(1)  # what ran when an object was deleted, say
+    caller = _caller_of_machine_code(frame) or frame
+    _call_next(caller.f_code, partial(signal.default_int_handler, signal.SIGINT, None))
+
+
+def _call_next(code: CodeType, function: Callable[[], object]) -> None:
+    """Call a function in this thread as soon as its Python code goes on that is running now."""
+    tool = next(tool for tool in range(6) if monitoring.get_tool(tool) is None)
+    thread = threading.get_ident()
+
+    def call(*event: object) -> None:
+        if threading.get_ident() == thread:
+            watch(None)
+            monitoring.free_tool_id(tool)
+            function()
+
+    def watch(call: Callable | None) -> None:
+        for event in NEXT:
+            monitoring.register_callback(tool, event, call)
+        monitoring.set_local_events(tool, code, sum(NEXT) if call else monitoring.events.NO_EVENTS)
+
+    monitoring.use_tool_id(tool, __name__)
+    watch(call)

@@ -1,8 +1,8 @@
-"""numba's functions with link-time optimisation: machine code is made once, of the outermost.
+"""Link-time optimisation for numba: only the outermost function is compiled to machine code.
 
-numba optimises and translates each function together with all that it calls, and then again as
-part of each of its callers: in a graph with a scan some ten times. Here inner functions stay as
-they were written; what the outermost one calls is linked, optimised and translated with it.
+numba optimises and compiles each function together with everything it calls, and again as part of
+each of its callers: about ten times in a graph with a scan. Here inner functions stay LLVM code;
+they are linked into the outermost one, which is optimised and compiled once.
 """
 
 from collections.abc import Iterator
@@ -14,13 +14,14 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.environment import lookup_environment
 from numba.core.registry import cpu_target
 
+from pymc_sgmcmc.backends.compile_time import rare_collections
 from pymc_sgmcmc.backends.shape_errors import short_shape_errors
 
 
 class LateLibrary(JITCodeLibrary):
-    """A function's code, linked and optimised where its address is asked for.
+    """A function's code, linked and optimised only when its address is requested.
 
-    numba has no option for it; this overrides what its libraries do when a function is complete.
+    numba has no option for this, so the steps that complete a function are overridden.
     """
 
     def __init__(self, codegen, name):
@@ -30,16 +31,16 @@ class LateLibrary(JITCodeLibrary):
 
     @property
     def codegen(self):
-        """Where numba sets a function's environment: none has an address before it is native."""
+        """The object on which numba calls `set_env`: this one until there is machine code."""
         return super().codegen if self._is_native else self
 
     def set_env(self, name, environment):
-        """Do nothing yet; see `_make_native`."""
+        """Do nothing: `_make_native` sets the environments."""
 
     def _optimize_functions(self, ll_module):
-        """Only shorten what has been written: it is copied into each caller that is kept on disk.
+        """Only simplify the code, which is copied into each caller that is cached on disk.
 
-        What is never read must go, too: numba does not cache a function with addresses in it.
+        Dead code must be removed too: numba does not cache a function that contains addresses.
         """
         ll_module.data_layout = self._codegen._data_layout
         passes = FunctionPassManager()
@@ -52,14 +53,14 @@ class LateLibrary(JITCodeLibrary):
                 passes.run(function, builder)
 
     def finalize(self):
-        """End the function's own code."""
+        """Complete the function's own code, without what it calls."""
         self._raise_if_finalized()
         for library in self._linking_libraries:
             self._reload_init.update(library._reload_init)
         self._finalize_final_module()
 
     def _finalize_final_module(self):
-        if self._shared_module is not None:  # it comes from the cache on disk, all in machine code
+        if self._shared_module is not None:  # from the cache on disk, already machine code
             self._is_linked = self._is_native = True
             super()._finalize_final_module()
             return
@@ -67,7 +68,7 @@ class LateLibrary(JITCodeLibrary):
         self._finalized = True
 
     def get_pointer_to_function(self, name):
-        """Make the code native if it has this function; inner ones have none for Python."""
+        """Compile the code if it defines this function; 0 if not (inner functions of numba's)."""
         self._ensure_finalized()
         if not self._is_native:
             defined = {f.name for f in self._final_module.functions if not f.is_declaration}
@@ -82,7 +83,7 @@ class LateLibrary(JITCodeLibrary):
         return super()._get_module_for_linking()
 
     def _link(self) -> None:
-        """Link what is called, directly or not, once each."""
+        """Link each library that is called, directly or indirectly, once."""
         if self._is_linked:
             return
         for library in _callers_first(self):
@@ -90,38 +91,38 @@ class LateLibrary(JITCodeLibrary):
                 continue
             module = JITCodeLibrary._get_module_for_linking(library)
             if not _is_whole(library):
-                library._shared_module = None  # it will be another when it is
+                library._shared_module = None  # not final: more will be linked into it
             self._final_module.link_in(module, preserve=True)
         self._is_linked = True
 
     def _make_native(self) -> None:
-        """Do what numba does at once with every function."""
+        """Optimise and compile: what numba does immediately with every function."""
         self._link()
         self._shared_module = None
         self._optimize_final_module()
         self._final_module.verify()
         self._is_native = True
-        self._dynamic_globals = []  # some are gone
+        self._dynamic_globals = []  # optimisation may have removed some
         super()._finalize_final_module()
         for variable in self._final_module.global_variables:
             if environment := lookup_environment(variable.name):
-                self._environments.append(environment)  # numba's own table of them is a weak one
+                self._environments.append(environment)  # numba holds only weak references
                 super().codegen.set_env(variable.name, environment)
 
     def serialize_using_object_code(self):
-        """What a cache on disk keeps: of inner functions no machine code, for there is none."""
+        """What the cache on disk stores: LLVM code for inner functions, else machine code."""
         if self._is_native:
             return super().serialize_using_object_code()
         return self.name, "bitcode", self._get_module_for_linking().as_bitcode()
 
 
 def _is_whole(library: JITCodeLibrary) -> bool:
-    """Whether all that a function calls is in its library."""
+    """Whether everything that a function calls is linked into its library."""
     return not isinstance(library, LateLibrary) or library._is_linked
 
 
 def _callers_first(library: JITCodeLibrary) -> list[JITCodeLibrary]:
-    """Order a library and those it needs: LLVM leaves out what nothing linked before asks for."""
+    """Order a library and those it needs: LLVM drops code that nothing linked earlier refers to."""
     seen, ended = set(), []
 
     def visit(library):
@@ -137,9 +138,9 @@ def _callers_first(library: JITCodeLibrary) -> list[JITCodeLibrary]:
 
 @contextmanager
 def link_time_optimization() -> Iterator[None]:
-    """Compile functions of numba's with `LateLibrary`."""
+    """Make numba compile functions with `LateLibrary`."""
     codegen = cpu_target.target_context.codegen()
-    with global_compiler_lock, short_shape_errors():
+    with global_compiler_lock, short_shape_errors(), rare_collections():
         before = codegen._library_class
         codegen._library_class = LateLibrary
         try:

@@ -1,7 +1,7 @@
-"""Products of two matrices on numba: nothing but BLAS.
+"""Products of two matrices on numba: a call of BLAS and nothing else.
 
-PyTensor's numba compiles, for each pair of layouts, code for single rows and columns, reversed
-axes and copies: 15 seconds each, and a network's layer has three.
+For each pair of memory layouts PyTensor's numba backend also compiles code for single rows and
+columns, reversed axes and copies, which takes 15 seconds; a layer of a network has three pairs.
 """
 
 import numpy as np
@@ -14,16 +14,16 @@ from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_
 from pytensor.tensor.math import Dot
 from pytensor.tensor.type import tensor
 
-FLOATS = ("float32", "float64")
+from pymc_sgmcmc.backends.numba_math import FLOAT_TYPES
 
 
 class MatrixProduct(Op):
-    """``left @ right`` of matrices of one float type; for graphs that no gradient is taken of."""
+    """``left @ right`` of matrices of one float type; has no gradient."""
 
     __props__ = ()
 
     def make_node(self, left, right):
-        """Describe the node."""
+        """Make the node."""
         shape = (left.type.shape[0], right.type.shape[1])
         return Apply(self, [left, right], [tensor(dtype=left.dtype, shape=shape)])
 
@@ -38,13 +38,13 @@ class MatrixProduct(Op):
 
 
 def contiguous(matrix):
-    """Return a matrix as BLAS takes it, rows or columns contiguous; for numba."""
+    """Return a matrix with contiguous rows or columns, as BLAS needs it; for numba."""
     raise NotImplementedError("for numba only")
 
 
 @overload(contiguous)
 def by_layout(matrix):
-    """Copy only where it may be neither."""
+    """Copy only a matrix that may have neither."""
     if matrix.layout in "CF":
         return lambda matrix: matrix
     return lambda matrix: np.ascontiguousarray(matrix)
@@ -52,7 +52,7 @@ def by_layout(matrix):
 
 @register_funcify_and_cache_key(MatrixProduct)
 def numba_funcify_matrix_product(op, node, **kwargs):
-    """Leave it to BLAS; what numba caches names this module, and 1 is its version."""
+    """Call BLAS; numba's cache is keyed by this module's name and the version, 1."""
 
     @numba_njit
     def matrix_product(left, right):
@@ -65,7 +65,7 @@ def numba_funcify_matrix_product(op, node, **kwargs):
 def dot_to_matrix_product(fgraph, node):
     """Replace a product of matrices."""
     left, right = node.inputs
-    if not left.dtype == right.dtype == node.outputs[0].dtype or left.dtype not in FLOATS:
+    if not left.dtype == right.dtype == node.outputs[0].dtype or left.dtype not in FLOAT_TYPES:
         return None
     return [MatrixProduct()(left, right)]
 
@@ -74,5 +74,5 @@ optdb.register(
     "dot_to_matrix_product",
     dfs_rewriter(dot_to_matrix_product),
     "matrix_product",
-    position=110,  # what is left of them
+    position=110,  # after the rewrites that merge and simplify products
 )

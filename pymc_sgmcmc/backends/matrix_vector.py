@@ -1,9 +1,10 @@
 """Products of a matrix and a vector on numba, and sums along an axis, in two short loops.
 
-PyTensor's numba makes them general matrix products, whose code for all layouts takes numba 10 to 20
-seconds to compile and each function around it seconds more. A minibatch's matrix is small and
-contiguous: a loop that LLVM vectorises is as fast. Its sums of a matrix along an axis sort the
-strides first, which is as long to compile: they are products with ones.
+PyTensor's numba backend treats them as general matrix products, whose code for all layouts takes
+numba 10 to 20 seconds to compile, and each function around it seconds more. A minibatch's matrix is
+small and contiguous: a loop that LLVM vectorises is as fast. PyTensor's code for sums of a matrix
+along an axis first sorts the strides, and takes as long to compile: here they are products with a
+vector of ones.
 """
 
 import numpy as np
@@ -19,11 +20,11 @@ from pytensor.tensor.extra_ops import squeeze
 from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.type import tensor
 
-FLOATS = ("float32", "float64")
+from pymc_sgmcmc.backends.numba_math import FLOAT_TYPES
 
 
 class MatrixVector(Op):
-    """``matrix @ vector``, or ``vector @ matrix``; for graphs that no gradient is taken of."""
+    """``matrix @ vector``, or ``vector @ matrix``; has no gradient."""
 
     __props__ = ("from_left",)
 
@@ -31,7 +32,7 @@ class MatrixVector(Op):
         self.from_left = from_left
 
     def make_node(self, matrix, vector):
-        """Describe the node: both of one float type."""
+        """Make the node: both have the same float type."""
         length = matrix.type.shape[1 if self.from_left else 0]
         out = tensor(dtype=matrix.dtype, shape=(length,))
         return Apply(self, [matrix, vector], [out])
@@ -45,7 +46,7 @@ class MatrixVector(Op):
         output_storage[0][0] = vector @ matrix if self.from_left else matrix @ vector
 
 
-# Or the order of the terms would forbid to take several at once.
+# "reassoc" allows another order of the terms, without which the loop cannot be vectorised.
 @numba_njit(fastmath={"reassoc", "contract"})
 def sums_of_rows(matrix, weights):
     """Sum each row, weighted: the rows are contiguous."""
@@ -74,7 +75,7 @@ def sum_of_rows(matrix, weights):
 
 
 def by_layout(of_rows, of_columns):
-    """Choose the loop whose innermost index is contiguous; a matrix without one is copied."""
+    """Choose the loop whose innermost index is contiguous; copy a matrix that is not contiguous."""
 
     def product(matrix, vector):
         raise NotImplementedError("for numba only")
@@ -94,7 +95,7 @@ times_matrix = by_layout(sum_of_rows, sums_of_rows)
 
 @register_funcify_and_cache_key(MatrixVector)
 def numba_funcify_matrix_vector(op, node, **kwargs):
-    """Choose the product; what numba caches names this module, and 4 is its version."""
+    """Choose the product; numba's cache is keyed by this module's name and the version, 4."""
     product = times_matrix if op.from_left else times_vector
 
     @numba_njit
@@ -108,7 +109,7 @@ def numba_funcify_matrix_vector(op, node, **kwargs):
 def dot_to_matrix_vector(fgraph, node):
     """Replace the product of a matrix and a single column, or of a single row and a matrix."""
     left, right = node.inputs
-    if not left.dtype == right.dtype == node.outputs[0].dtype or left.dtype not in FLOATS:
+    if not left.dtype == right.dtype == node.outputs[0].dtype or left.dtype not in FLOAT_TYPES:
         return None
     if right.type.shape[1] == 1:
         matrix, vector, axis, from_left = left, squeeze(right, axis=1), 1, False
@@ -130,7 +131,7 @@ optdb["specialize"].register("dot_to_matrix_vector", dot_to_matrix_vector, "matr
 def sum_to_matrix_vector(fgraph, node):
     """Replace a matrix's sum along an axis whose length is known."""
     [matrix] = node.inputs
-    if matrix.type.ndim != 2 or len(node.op.axis or ()) != 1 or matrix.dtype not in FLOATS:
+    if matrix.type.ndim != 2 or len(node.op.axis or ()) != 1 or matrix.dtype not in FLOAT_TYPES:
         return None
     [axis] = node.op.axis
     length = matrix.type.shape[axis]
@@ -144,5 +145,5 @@ optdb.register(
     "sum_to_matrix_vector",
     dfs_rewriter(sum_to_matrix_vector),
     "matrix_vector",
-    position=110,  # after sums have been fused with what is summed
+    position=110,  # after sums have been fused with their arguments
 )

@@ -1,6 +1,6 @@
-"""The normals of every update as an operation of PyTensor; `box_muller` is the method.
+"""The normals of every update as a PyTensor operation; `box_muller` describes the method.
 
-What draws them on JAX registers itself (`normals_jax`): JAX is an extra.
+`normals_jax` registers their implementation on JAX, which is an optional dependency.
 """
 
 from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
@@ -20,11 +20,11 @@ class Normals(RandomVariable):
         return (dist_params[0],)
 
     def rng_fn(self, rng, n, size):
-        """Draw what numba draws: for the C linker and Python."""
+        """Draw the same numbers as on numba: for the C linker and Python."""
         return draw_normals[self.dtype](rng, int(n))
 
 
 @numba_core_rv_funcify.register(Normals)
 def numba_core_normals(op, node):
-    """Choose by the float type; 2 is the version of what numba caches."""
+    """Choose the function by float type; 2 is the version in numba's cache."""
     return draw_normals[op.dtype], 2

@@ -1,6 +1,6 @@
 """`Normals` on JAX: written in plain arithmetic, which XLA fuses into one vectorised loop.
 
-JAX's own `normal` goes through arrays of bits, and on a CPU its rounds are not unrolled.
+JAX's own `normal` stores arrays of bits, and on a CPU it does not unroll the rounds.
 """
 
 import jax.numpy as jnp
@@ -28,8 +28,8 @@ def threefry(key, x0, x1):
 def normals(key, n: int, dtype: str):
     """Draw ``n`` standard normals of a float type.
 
-    Each takes a position's two words (in float64 four) for itself: XLA would compute them twice
-    for two outputs.
+    Each normal uses the two words (in float64 four) of its own position: with two normals per
+    position XLA would compute the words twice.
     """
     position = lax.iota(jnp.uint32, n)
     a, b = threefry(key, jnp.zeros_like(position), position)
@@ -47,11 +47,11 @@ def normals(key, n: int, dtype: str):
 
 @jax_sample_fn.register(Normals)
 def jax_sample_normals(op, node):
-    """Take the generator's fresh key."""
+    """Draw with the generator's new key."""
     (n,) = node.default_output().type.shape
 
     def sample(key, size, dtype, n_given):
-        # The barrier keeps XLA from drawing them again in each loop that uses them.
+        # Without the barrier XLA would draw them again in each loop that uses them.
         return lax.optimization_barrier(normals(key, n, dtype))
 
     return sample

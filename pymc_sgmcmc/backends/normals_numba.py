@@ -8,7 +8,7 @@ from numba.np.random.generator_core import next_uint64
 from pytensor.link.numba.dispatch.basic import numba_njit
 
 from pymc_sgmcmc.backends.box_muller import PARITY, ROTATIONS, cosine_series, sine_series
-from pymc_sgmcmc.backends.numba_math import FLOATS, inlined, polynomial_of
+from pymc_sgmcmc.backends.numba_math import FLOAT_MATH, FLOAT_TYPES, inlined, polynomial_of
 
 R0, R1, R2, R3, R4, R5, R6, R7 = ROTATIONS
 
@@ -53,7 +53,7 @@ def threefry(k0, k1, x0, x1):
 def _kernel(dtype):
     """Fill two vectors of a float type with normals."""
     double = dtype == "float64"
-    real, log = FLOATS[dtype].real, FLOATS[dtype].log
+    real, log = FLOAT_MATH[dtype].real, FLOAT_MATH[dtype].log
     sine, cosine = (polynomial_of(c(dtype), real) for c in (sine_series, cosine_series))
     half, one, minus_two, per_word = real(0.5), real(1), real(-2), real(2.0**-32)
 
@@ -83,7 +83,7 @@ def _kernel(dtype):
             radius = real(math.sqrt(real(minus_two * log(u))))
             q = real(s * s)
             first[i] = real(radius * real(s * sine(q)))
-            # The cosine is positive here: its sign is a random bit of its own.
+            # The cosine is positive here: a separate random bit gives the sign.
             sign = one if other_bits & uint32(1) else real(-1)
             second[i] = real(radius * sign * cosine(q))
 
@@ -98,7 +98,7 @@ def _drawer(dtype):
     def draw(rng, n, out=None):
         if out is None:
             out = np.empty(n, dtype)
-        # numba's `rng.integers` takes seconds to compile, and of 64 bits leaves 32 the same.
+        # numba's `rng.integers` takes seconds to compile, and randomises only 32 of 64 bits.
         key = next_uint64(rng.bit_generator)
         pairs = n // 2
         fill(out[:pairs], out[pairs : 2 * pairs], uint32(key), uint32(key >> uint64(32)))
@@ -110,4 +110,4 @@ def _drawer(dtype):
     return draw
 
 
-draw_normals = {dtype: _drawer(dtype) for dtype in ("float32", "float64")}
+draw_normals = {dtype: _drawer(dtype) for dtype in FLOAT_TYPES}

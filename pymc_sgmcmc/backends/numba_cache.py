@@ -1,4 +1,4 @@
-"""numba's cache on disk, where there is a place for one."""
+"""numba's cache on disk, if a directory for it can be written."""
 
 from collections.abc import Callable
 
@@ -6,10 +6,10 @@ from numba import njit
 
 
 def cached_njit(**options) -> Callable:
-    """`numba.njit` that keeps what it compiled on disk.
+    """`numba.njit` that caches compiled functions on disk.
 
-    Where nothing can be written (a read-only home and installation, no ``NUMBA_CACHE_DIR``) it
-    compiles in each process.
+    If no directory can be written (home and installation are read-only, and ``NUMBA_CACHE_DIR`` is
+    not set), each process compiles again.
     """
 
     def decorate(function: Callable) -> Callable:

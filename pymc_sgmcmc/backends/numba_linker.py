@@ -1,4 +1,4 @@
-"""A numba linker whose functions are cheap to call, and soon there."""
+"""A numba linker whose functions are cheap to call and fast to compile."""
 
 from collections.abc import Callable
 
@@ -11,27 +11,27 @@ from pytensor.tensor.random.type import RandomGeneratorType
 
 import pymc_sgmcmc.backends.gather_rows
 import pymc_sgmcmc.backends.matrix_product
-import pymc_sgmcmc.backends.matrix_vector  # these register their rewrites
-import pymc_sgmcmc.backends.normals  # noqa: F401 (tells PyTensor how numba draws them)
+import pymc_sgmcmc.backends.matrix_vector  # for the rewrites they register
+import pymc_sgmcmc.backends.normals  # noqa: F401 (for its implementation on numba)
 from pymc_sgmcmc.backends.generator_address import addresses, generator_at
 from pymc_sgmcmc.backends.link_time_optimization import link_time_optimization
 
 VERSION = 2
-"""Of what numba caches of the outermost function."""
+"""Version of the outermost function in numba's cache."""
 
 
 class CheapCalls(NumbaLinker):
-    """PyTensor's numba linker, but for the outermost function.
+    """PyTensor's numba linker with another outermost function.
 
-    PyTensor's takes ``*args``, whose types numba looks up in Python at each call: 200 us for ten
-    arguments. This one has a fixed number of them, and a generator's are its addresses. It also
-    lets other threads run meanwhile.
+    PyTensor's has ``*args``, whose types numba looks up in Python at each call: 200 us for ten
+    arguments. This one has a fixed number of arguments, and takes a generator by its addresses. It
+    also releases Python's lock, so that other threads can run.
     """
 
     def jit_compile(self, fn_and_cache) -> Callable:
-        """Compile, or take from PyTensor's cache on disk."""
+        """Compile, or load from PyTensor's cache on disk."""
         fn, cache_key = fn_and_cache
-        if cache_key is not None:  # what is cached names this module
+        if cache_key is not None:  # this module's name and version are part of the key
             cache_key = f"{cache_key}_{__name__}_{VERSION}_fastmath{int(config.numba__fastmath)}"
         names, taken, given, made = [], [], [], []
         for k, variable in enumerate(self.fgraph.inputs):
@@ -47,7 +47,7 @@ class CheapCalls(NumbaLinker):
         cheap_call = compile_numba_function_src(
             f"def cheap_call({', '.join(taken)}):\n    return fn({', '.join(made)})",
             "cheap_call",
-            # the cache on disk asks for the module
+            # the cache on disk needs the module
             {"fn": fn, "generator_at": generator_at, "__name__": __name__},
             cache_key=cache_key,
         )

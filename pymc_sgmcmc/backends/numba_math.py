@@ -1,8 +1,8 @@
 """Logarithm and exponential without calls or branches, so that LLVM vectorises loops over them.
 
-numba's own call the C library once an element: at half a million elements that is more than the
-matrix products of the network they belong to. Results are exact but for a few roundings and one
-of the argument.
+numba's own functions call the C library for each element: for half a million elements that takes
+longer than the matrix products of the network they belong to. The error is that of a few roundings
+of the result and one of the argument.
 """
 
 import math
@@ -14,9 +14,11 @@ from numba.extending import intrinsic
 
 inlined = njit(inline="always")
 
+FLOAT_TYPES = ("float32", "float64")
+
 
 def _reinterpret(source, target):
-    """Read a number's bits as one of another type."""
+    """Read a number's bits as a number of another type."""
 
     @intrinsic
     def reinterpret(typing_context, x):
@@ -29,7 +31,7 @@ def _reinterpret(source, target):
 
 
 def polynomial_of(series: list[float], real):
-    """Horner's rule in a float type."""
+    """Evaluate a polynomial in a float type, by Horner's rule."""
     highest_first = tuple(real(c) for c in reversed(series))
 
     @inlined
@@ -42,15 +44,15 @@ def polynomial_of(series: list[float], real):
     return polynomial
 
 
-class Float:
-    """A float type, its words and what is known of it.
+class FloatMath:
+    """Logarithm and exponential of one float type.
 
     Attributes
     ----------
     real : numba type
     log, exp : jitted functions
-        Of a positive normal number; of any number, with 0 and infinity for the results below the
-        smallest normal number and above half the largest.
+        log takes positive normal numbers. exp takes any number; it returns 0 for results below the
+        smallest normal number, and infinity for those above half the largest number.
     """
 
     def __init__(self, dtype: str):
@@ -93,4 +95,4 @@ class Float:
         self.real, self.log, self.exp = real, log, exp
 
 
-FLOATS = {dtype: Float(dtype) for dtype in ("float32", "float64")}
+FLOAT_MATH = {dtype: FloatMath(dtype) for dtype in FLOAT_TYPES}

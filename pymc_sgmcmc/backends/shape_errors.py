@@ -1,6 +1,6 @@
-"""numba's error for an assignment between arrays of different shapes, without the shapes in it.
+"""numba's error for an assignment between arrays of different shapes, without naming the shapes.
 
-To write them numba compiles the formatting of text, for 2 to 5 seconds.
+To name them numba compiles code that formats text, which takes 2 to 5 seconds.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from numba.np import arrayobj
 
 
 def raise_without_shapes(source_shape, shape):
-    """Stand in for numba's function."""
+    """Replaces numba's function."""
     raise NotImplementedError("for numba only")
 
 
@@ -25,8 +25,8 @@ def _raise_without_shapes(source_shape, shape):
 
 @contextmanager
 def short_shape_errors() -> Iterator[None]:
-    """Compile with this error; the caller holds numba's lock of the compiler."""
-    # numba looks its function up by this name, and has no option.
+    """Compile with this error; the caller holds the lock of numba's compiler."""
+    # numba has no option for this; it looks up its function by this name.
     before = arrayobj.raise_with_shape_context
     arrayobj.raise_with_shape_context = raise_without_shapes
     try:

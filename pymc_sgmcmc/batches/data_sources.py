@@ -197,9 +197,9 @@ class IterablePass:
     def read(self, start: int, stop: int) -> tuple[np.ndarray, ...]:
         """Take the next rows of the current batch."""
         assert self._batch is not None  # the caller has asked `ready` how many there are
-        cut = slice(self._used, self._used + stop - start)
-        self._used = cut.stop
-        return tuple(array[cut] for array in self._batch)
+        piece = slice(self._used, self._used + stop - start)
+        self._used = piece.stop
+        return tuple(array[piece] for array in self._batch)
 
 
 class Passage:

@@ -6,29 +6,30 @@ import numpy as np
 
 from pymc_sgmcmc.backends.numba_cache import cached_njit
 
-MOST_SHUFFLED = 2**16
-"""Rows up to which a permutation is an array: in the caches, shuffling it costs little."""
+MAX_SHUFFLED = 2**16
+"""Largest number of rows for which a permutation is an array: it fits into the caches, where
+shuffling is fast."""
 N_ROUNDS = 8
-"""Of a Feistel network. The tests of this package see that 4 are too few, and cannot tell 6 from
-uniform permutations."""
+"""Rounds of a Feistel network. By the tests of this package 4 are too few, and 6 cannot be
+distinguished from uniform permutations."""
 PIECE = 512
-"""Places of a network's order that are computed together, with vector instructions."""
+"""Places of the order that a network computes together, with vector instructions."""
 MIX_1, MIX_2 = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77)
-"""Odd numbers whose products spread a number's bits."""
+"""Odd multipliers that spread a number's bits."""
 
 
 class Permutation(Protocol):
     """An order of the rows."""
 
     def fill(self, out: np.ndarray, place: int) -> tuple[int, int]:
-        """Write the rows from a place of the order on into an int64 vector.
+        """Write rows, from a place of the order onwards, into an int64 vector.
 
         Returns
         -------
         count : int
-            Rows written: less than ``out`` has room for at the order's end only.
+            Rows written: fewer than ``out`` can hold only at the end of the order.
         place : int
-            Where to go on; the first place is 0.
+            Where to continue; the first place is 0.
         """
 
 
@@ -44,14 +45,14 @@ def permutation(rng: np.random.Generator, n: int) -> Permutation:
     >>> sorted(rows.tolist())
     [0, 1, 2, 3, 4]
     """
-    return Shuffled(rng, n) if n <= MOST_SHUFFLED else Feistel(rng, n)
+    return Shuffled(rng, n) if n <= MAX_SHUFFLED else Feistel(rng, n)
 
 
 class Shuffled:
-    """A permutation of few rows: an array, by Fisher and Yates's shuffle.
+    """A permutation of few rows: an array, shuffled by the Fisher-Yates method.
 
-    A uniform of 53 bits picks each partner, so that a permutation's probability is off by a factor
-    below 1 + n^2 / 2^53.
+    A uniform number of 53 bits picks each partner, so a permutation's probability is wrong by a
+    factor of less than 1 + n^2 / 2^53.
     """
 
     def __init__(self, rng: np.random.Generator, n: int):
@@ -66,15 +67,15 @@ class Shuffled:
 
 
 class Feistel:
-    """A permutation of many rows: computed where it is needed, at the same cost for any number.
+    """A permutation of many rows, computed as needed; a row costs the same for any number of rows.
 
-    An array would be shuffled, and read, in memory. This is a keyed network on the numbers of
+    An array of this size would not fit into the caches. This is a keyed network on the numbers with
     just enough bits (Luby and Rackoff 1988): a number's halves are mixed in turn,
 
         left ^= f_k(right),  right ^= f_k+1(left),
 
-    which can be undone, so no number comes twice; those that are not below n are left out (as in
-    Mitchell et al. 2022). The keys are random: one of 2^256 permutations.
+    which can be undone, so no number occurs twice; numbers of n and above are left out (as in
+    Mitchell et al. 2022). The keys are random: they choose one of 2^256 permutations.
     """
 
     def __init__(self, rng: np.random.Generator, n: int):
@@ -97,7 +98,7 @@ def _shuffle(rows: np.ndarray, uniform: np.ndarray) -> None:
 
 @cached_njit(nogil=True, inline="always")
 def _mixed(half, key, bits):
-    """A number of so many bits (at most 32) from a number and a key."""
+    """Mix a number with a key into a number of ``bits`` bits (at most 32)."""
     mixed = np.uint32(np.uint32(half ^ key) * MIX_1)
     mixed = np.uint32(np.uint32(mixed ^ (mixed >> np.uint32(15))) * MIX_2)
     return np.uint32(mixed >> np.uint32(32 - bits))
@@ -117,7 +118,7 @@ def _network(out, place, n, left_bits, right_bits, keys):
             for i in range(PIECE):
                 left[i] ^= _mixed(right[i], keys[k], left_bits)
                 right[i] ^= _mixed(left[i], keys[k + 1], right_bits)
-        # No branch depends on a row, for none could be foreseen: what is left out is overwritten.
+        # No branch depends on a row, as it could not be predicted: a row left out is overwritten.
         i, end = 0, min(PIECE, n_places - place)
         while i < end and count < out.size:
             for j in range(i, min(end, i + out.size - count)):

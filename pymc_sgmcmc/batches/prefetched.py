@@ -1,6 +1,6 @@
 """Batches whose rows a thread fetches ahead of time from tables too large for the caches.
 
-Fetching a row of such a table from memory takes some 100 ns. While the updates of one call run, the
+Fetching a row of such a table from memory takes 100 ns. While the updates of one call run, the
 thread copies the rows of the next call into one contiguous block, which is fast to read: an update
 then takes as long as for a small table. The batches are the same as without prefetching.
 """
@@ -22,13 +22,13 @@ MIN_TABLE_BYTES = 2**23
 MAX_ROW_BYTES = 2**8
 """Largest size of a row for which it pays: longer rows are read as fast as they are copied."""
 BLOCK_BYTES = 2**22
-"""Largest block of rows fetched at a time, unless one call needs more: two fit into the caches."""
+"""Largest block of rows fetched at a time, unless one call needs more: the caches hold two."""
 
 
 def prefetching_pays(tables: Mapping[Any, np.ndarray]) -> bool:
     """Whether a thread should fetch the rows of these tables.
 
-    The thread needs a core of its own. In a worker process the other cores are busy with chains,
+    The thread needs its own core. In a worker process the other cores are busy with chains,
     which would lose more than this one gains.
     """
     has_core = n_cores() > 1 and multiprocessing.parent_process() is None
@@ -108,7 +108,7 @@ class PrefetchedBatches:
         return self._block
 
     def _next_size(self, n_batches: int) -> int:
-        """Number of batches that, with the rest of this block, fill whole calls of that length."""
+        """Number of batches that, with the rest of this block, are enough for whole calls."""
         assert self._block is not None
         left = self._block.n_batches - self._used
         calls = max(1, BLOCK_BYTES // (n_batches * self._batch_bytes))
@@ -127,12 +127,12 @@ class PrefetchedBatches:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Like that of `Batches`; rows fetched ahead do not count as used."""
+        """As for `Batches`; rows fetched ahead do not count as used."""
         ahead = self._batches
         if self._block is None:
             return ahead.state
         rng = np.random.Generator(type(ahead.rng.bit_generator)())
-        used = Batches(ahead.n_rows, ahead.batch_size, rng, ahead.replacement)
+        used = Batches(ahead.n_rows, ahead.batch_size, rng, ahead.replacement, ahead.urn)
         used.state = self._block.state
         used.take(self._used)
         return used.state

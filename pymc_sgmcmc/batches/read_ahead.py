@@ -28,7 +28,7 @@ def _wait_at_fork(beside_hdf5: bool) -> None:
 
 
 class ReadAhead[T]:
-    """The result of a function, computed by a thread of its own."""
+    """The result of a function, computed by its own thread."""
 
     def __init__(self, function: Callable[[], T]):
         self._result: T | None = None

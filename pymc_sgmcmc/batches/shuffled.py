@@ -27,6 +27,9 @@ class Batches:
         Used by this stream alone.
     replacement : bool, default False
         Draw each row independently instead.
+    urn : array of int, optional
+        Row numbers to draw from, each as often as its probability demands; only with
+        ``replacement``. Default: each row once.
 
     Examples
     --------
@@ -41,6 +44,7 @@ class Batches:
     batch_size: int
     rng: np.random.Generator
     replacement: bool = False
+    urn: np.ndarray | None = None
     _epoch: Permutation = field(init=False, repr=False)
     _epoch_rng: dict[str, Any] = field(init=False, repr=False)
     _position: int = field(init=False, repr=False)
@@ -69,6 +73,8 @@ class Batches:
             Shape (n_batches, batch_size).
         """
         shape = (n_batches, self.batch_size)
+        if self.urn is not None:
+            return self.urn[self.rng.integers(len(self.urn), size=shape)]
         if self.replacement:
             return self.rng.integers(self.n_rows, size=shape)
         rows = np.empty(shape, dtype=np.int64)
@@ -82,7 +88,7 @@ class Batches:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Plain values from which the stream goes on identically (no copy of the permutation)."""
+        """Plain values from which the stream continues identically (no copy of the permutation)."""
         if self.replacement:
             return {"rng": self.rng.bit_generator.state, "position": 0}
         return {"rng": self._epoch_rng, "position": self._position}

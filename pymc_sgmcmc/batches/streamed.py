@@ -58,7 +58,7 @@ class StreamedBatches:
         self.longest = data.window // batch_size
         """Largest number of batches per call, so that a block is no larger than a window."""
         self._bit_generator = type(rng.bit_generator)
-        self._complained = False
+        self._warned = False
         self._begin_at(dict(rng.bit_generator.state), 0)
 
     def _begin_at(self, epoch_state: dict[str, Any], position: int) -> None:
@@ -117,11 +117,11 @@ class StreamedBatches:
         rows = {} if self._window is None else self._window.rows
         return [name for name, a in rows.items() if a.dtype.kind == "f" and np.isinf(a).any()]
 
-    def complaint(self) -> str | None:
+    def order_warning(self) -> str | None:
         """Return, once, what is wrong with the order of the rows read so far, if anything."""
-        complaint = None if self._complained else self._order.complaint
-        self._complained |= complaint is not None
-        return complaint
+        warning = None if self._warned else self._order.warning
+        self._warned |= warning is not None
+        return warning
 
     @property
     def state(self) -> dict[str, Any]:

@@ -167,14 +167,14 @@ class OrderCheck:
     """
 
     def __init__(self) -> None:
-        self.complaint: str | None = None
+        self.warning: str | None = None
         """Message about the order, if it is far worse than chance can explain."""
         self._n_rows: list[int] = []
         self._moments: dict[str, list[np.ndarray]] = {}
 
     def see(self, window: Window) -> None:
         """Include one more window in the comparison."""
-        if self.complaint is not None or len(self._n_rows) == WINDOWS_COMPARED:
+        if self.warning is not None or len(self._n_rows) == WINDOWS_COMPARED:
             return
         self._n_rows.append(window.n_rows)
         for name, rows in window.rows.items():
@@ -210,7 +210,7 @@ class OrderCheck:
         by_chance = chi2.isf(1e-6, freedom) / freedom
         for name, (f, effect) in self.design_effects().items():
             if f > by_chance and effect > TOLERATED_DEFF:
-                self.complaint = (
+                self.warning = (
                     f"The first {freedom + 1} shuffle windows of data['{name}'] are not random "
                     f"samples of the same rows: the variance of their means is {effect:.3g} times "
                     "that of uniformly sampled rows. The data seem to be sorted (by time, label or "

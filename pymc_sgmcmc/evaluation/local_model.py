@@ -20,6 +20,8 @@ from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.backend import backend_of
+from pymc_sgmcmc.backends.compile_time import quick_graphs
+from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.gradients.arrays import Array, array_value, observed_array, refuse_nan_in
 from pymc_sgmcmc.gradients.data_check import IndexCheck
 from pymc_sgmcmc.gradients.row_axis import find_row_axis, sliced_axis
@@ -64,6 +66,7 @@ class Batch:
 class Compiled:
     """A compiled function of theta and row indices that draws random numbers inside."""
 
+    @quick_graphs()
     def __init__(
         self,
         local: "LocalModel",
@@ -91,7 +94,7 @@ class Compiled:
         self.function = pytensor.function(
             [*inputs, *extra, pytensor.In(generator, mutable=True, borrow=True)],
             [*outputs, pytensor.Out(stream.rng, borrow=True)],
-            mode=mode,
+            mode=with_cheap_calls(mode),
             on_unused_input="ignore",
             **kwargs,
         )

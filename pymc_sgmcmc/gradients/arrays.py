@@ -21,7 +21,7 @@ type Array = SharedVariable | Constant
 
 @node_rewriter([Elemwise])
 def narrow(fgraph, node):
-    """Split an operation on many operands in two: NumPy's universal functions take 32."""
+    """Split an operation on many operands in two: NumPy's universal functions take at most 32."""
     k = len(node.inputs) // 2
     if k < 15 or not getattr(node.op.scalar_op, "associative", False):
         return None
@@ -31,7 +31,12 @@ def narrow(fgraph, node):
 PYTHON = Mode(linker="py", optimizer="fast_compile").register(
     (dfs_rewriter(narrow, ignore_newtrees=False), 100)
 )
-"""For graphs that run once or twice: no code is generated (with `pytensor.config.cxx` empty)."""
+"""Mode for graphs that run once or twice: generates no code (if `pytensor.config.cxx` is empty)."""
+
+AS_WRITTEN = Mode(linker="py", optimizer="minimum_compile").register(
+    (dfs_rewriter(narrow, ignore_newtrees=False), 100)
+)
+"""The same, for log probabilities that have been simplified."""
 
 
 def evaluate(*outputs: Variable) -> list[np.ndarray]:
@@ -41,14 +46,14 @@ def evaluate(*outputs: Variable) -> list[np.ndarray]:
 
 
 def array_value(array: Array | np.ndarray) -> np.ndarray:
-    """Return the array itself (no copy), as it is now."""
+    """Return the current array itself, not a copy."""
     if isinstance(array, SharedVariable):
         return array.get_value(borrow=True)
     return array.data if isinstance(array, Constant) else array
 
 
 def array_name(array: Array) -> str:
-    """Return a name for messages, the shape standing in where there is none."""
+    """Return a name for messages, or the shape if there is none."""
     return f"'{array.name}'" if array.name else f"the array of shape {array_value(array).shape}"
 
 
@@ -57,9 +62,9 @@ def leaf_arrays(
     stop: Sequence[Variable],
     folds: Mapping[Variable, Variable] | None = None,
 ) -> list[Array]:
-    """Shared variables and array constants that outputs depend on, not through ``stop``.
+    """Shared variables and array constants that outputs depend on other than through ``stop``.
 
-    ``folds`` has what stands for some expressions.
+    ``folds`` has replacements of some expressions.
     """
     blocked, folds = set(stop), folds or {}
 
@@ -78,7 +83,7 @@ def leaf_arrays(
 
 
 def dims_of(model: pm.Model, var: Variable) -> tuple[str | None, ...]:
-    """Dim names of a variable's axes, None where they have none."""
+    """Dim names of a variable's axes, None for an axis without a name."""
     of_itself = getattr(var.tag, "dims", None)  # a constant of pymc.dims
     return tuple(of_itself or model.named_vars_to_dims.get(var.name) or (None,) * var.ndim)
 
@@ -90,8 +95,8 @@ def has_named_dims(model: pm.Model) -> bool:
 
 
 def tensor_model(model: pm.Model) -> Any:
-    """Return a model of `pymc.dims` with plain tensors in the place of its values and data."""
-    # Imported here: PyTensor's named dims add to the rewrites of everything that is compiled.
+    """Return a model of `pymc.dims` with plain tensors for its values and data."""
+    # Imported here: PyTensor's named dims add rewrites to everything that is compiled.
     from pymc_sgmcmc.gradients.named_dims import TensorModel
 
     return TensorModel(model)
@@ -100,7 +105,7 @@ def tensor_model(model: pm.Model) -> Any:
 def arrays_of(
     model: pm.Model, rv: Variable, folds: Mapping[Variable, Variable] | None = None
 ) -> list[Array]:
-    """Arrays that an observed variable depends on, its own values among them."""
+    """Arrays that an observed variable depends on, including its own values."""
     others = [*model.free_RVs, *(o for o in model.observed_RVs if o is not rv)]
     value = model.rvs_to_values.get(rv)
     return leaf_arrays([rv] if value is None else [rv, value], others, folds)
@@ -144,7 +149,7 @@ def refuse_nan_in(name: str, value: np.ndarray) -> None:
             raise ValueError(f"{name} has {n_missing} NaN values: drop or impute them.")
 
 
-def warn_of_cut_integers(array: Array) -> None:
+def warn_if_integers_overflowed(array: Array) -> None:
     """Warn about integers that may have overflowed in `pm.Data`."""
     value = array_value(array)
     if value.dtype in ("int16", "int32") and value.size:

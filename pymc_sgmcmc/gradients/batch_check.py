@@ -9,7 +9,7 @@ from pymc.blocking import PointType
 from pymc.logprob.utils import ParameterValueError
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.gradients.arrays import PYTHON, Array, array_value
+from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, Array, array_value
 from pymc_sgmcmc.gradients.batch_terms import Term
 from pymc_sgmcmc.gradients.refusals import explained
 from pymc_sgmcmc.gradients.row_axis import RowAxis
@@ -17,8 +17,8 @@ from pymc_sgmcmc.gradients.row_axis import RowAxis
 MAX_ROWS = 20_000
 """If there are more rows, the check uses a random subset of this size to bound its cost."""
 DISTANCES = (0.5, 0.5, 0.5, *(0.5 * 10.0**-k for k in range(1, 11)))
-"""How far from the start points lie at most, in the order in which they are tried: where data is
-large, only near ones have a finite likelihood."""
+"""Largest distances of points from the start, in the order in which they are tried: if the data is
+large, only points near the start have a finite likelihood."""
 
 
 def check_terms(
@@ -31,8 +31,8 @@ def check_terms(
 ) -> None:
     """Raise an error that names a term whose batches do not add up.
 
-    At a random point near the start, the rows are dealt into four disjoint batches; their
-    log likelihoods must sum to that of all rows: the model's own where there are at most
+    At a random point near the start, the rows are divided at random into four disjoint batches;
+    their log likelihoods must sum to that of all rows: the model's own if there are at most
     `MAX_ROWS`, else that of a random subset taken as one batch.
 
     Raises
@@ -46,7 +46,7 @@ def check_terms(
     pieces = np.array_split(subset, min(4, n_rows))
     data = [np.asarray(array_value(a), dtype=whole.dtype) for a, whole in arrays.items()]
     values = model.value_vars
-    # Nothing is compiled: each graph runs a few times.
+    # In Python mode: each graph runs only a few times.
     with pytensor.config.change_flags(cxx=""), np.errstate(all="ignore"):
         for term in terms:
             try:
@@ -63,11 +63,11 @@ def check_terms(
                         break
             except (ValueError, IndexError, AssertionError, TypeError) as error:
                 reason = explained(model, term.variable, term.full, row_axis, row_axis.length)
-                raise reason or cannot_be_cut(term.name, row_axis, error) from error
+                raise reason or batch_error(term.name, row_axis, error) from error
             if distance == 0.0:
                 if np.isfinite(of_all):
                     raise cannot_be_checked(term.name)
-                continue  # `check_start` will tell, of the same rows
+                continue  # `check_start` reports it, for the same rows
             try:
                 compare(term.name, of_batches, of_all, row_axis)
             except ValueError as error:
@@ -75,7 +75,7 @@ def check_terms(
                 raise reason or error from error
 
 
-def cannot_be_cut(name: str, row_axis: RowAxis, error: Exception) -> ValueError:
+def batch_error(name: str, row_axis: RowAxis, error: Exception) -> ValueError:
     """Return the error for a term that cannot be evaluated on a batch."""
     reason = str(error).strip().partition("\n")[0] or repr(error)
     return ValueError(
@@ -86,7 +86,7 @@ def cannot_be_cut(name: str, row_axis: RowAxis, error: Exception) -> ValueError:
 
 
 def cannot_be_checked(name: str) -> ValueError:
-    """Say that a term has no finite value anywhere near the start."""
+    """Return the error for a term that is not finite anywhere near the start."""
     return ValueError(
         f"The term '{name}' has no finite log likelihood at any point near the initial one, so it "
         "cannot be checked that the likelihoods of batches add up. Start elsewhere (initval=, "
@@ -109,8 +109,8 @@ def compare(name: str, of_batches: Sequence[float], of_all: float, row_axis: Row
 
 
 def total_of(inputs: Sequence[TensorVariable], term: TensorVariable):
-    """Compile the sum of a term in Python mode."""
-    return pytensor.function(inputs, term.sum(), mode=PYTHON, on_unused_input="ignore")
+    """Make a function of the sum of a term."""
+    return pytensor.function(inputs, term.sum(), mode=AS_WRITTEN, on_unused_input="ignore")
 
 
 def rows_looked_at(n_rows: int) -> np.ndarray:

@@ -52,7 +52,7 @@ class Term:
     """The model's own variable."""
 
 
-class CutArray(NamedTuple):
+class SlicedArray(NamedTuple):
     """An array that is sliced into batches."""
 
     whole: TensorVariable
@@ -90,7 +90,7 @@ class BatchModel(NamedTuple):
 
     terms: list[Term]
     """One term per latent variable, observed variable and potential along the rows."""
-    cuts: dict[Array, CutArray]
+    sliced: dict[Array, SlicedArray]
     """Each sliced array, with its placeholder in the terms."""
     rest: list[Variable]
     """The observed variables and potentials that do not run along the rows."""
@@ -126,27 +126,27 @@ def batched_terms(
     latents = latents or {}
     observed_values = {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
     potentials = [p for p in model.potentials if _runs_along(model, p, row_axis, latents)]
-    cuts: dict[Array, CutArray] = {}
+    sliced: dict[Array, SlicedArray] = {}
     batch: dict[Variable, TensorVariable] = {}
 
-    def cut(array: Variable, axis: int | None) -> None:
-        if axis is None or array in cuts or not isinstance(array, SharedVariable | Constant):
+    def slice_rows(array: Variable, axis: int | None) -> None:
+        if axis is None or array in sliced or not isinstance(array, SharedVariable | Constant):
             return
         shape = [n if a != axis else None for a, n in enumerate(array_value(array).shape)]
         dtype = (dtypes or {}).get(array.name, array.type.dtype)
         whole = TensorType(dtype, shape)(array.name)
-        cuts[array] = CutArray(whole, axis)
+        sliced[array] = SlicedArray(whole, axis)
         batch[array] = whole[(slice(None),) * axis + (index,)].astype(array.type.dtype)
 
-    def cut_all(arrays: Iterable[Array]) -> None:
+    def slice_all(arrays: Iterable[Array]) -> None:
         for array in arrays:
-            if array not in cuts:
-                cut(array, sliced_axis(model, array, row_axis))
+            if array not in sliced:
+                slice_rows(array, sliced_axis(model, array, row_axis))
 
     for rv, axis in row_axis.axes.items():
-        cut(observed_array(model, rv), axis)
+        slice_rows(observed_array(model, rv), axis)
     length = model.dim_lengths.get(row_axis.name)
-    if isinstance(length, SharedVariable):  # else it is a number like others
+    if isinstance(length, SharedVariable):  # otherwise a constant like any other
         batch[length] = index.shape[0].astype(length.dtype)
     named_dims = not isinstance(model, pm.Model)
     variables = [*latents, *row_axis.axes, *potentials]
@@ -157,7 +157,7 @@ def batched_terms(
     }
     for var in [] if named_dims else variables:
         try:
-            cut_all(arrays_of(model, var, folds))
+            slice_all(arrays_of(model, var, folds))
         except ValueError as error:  # an array of all rows by all rows
             full = _full_term(model, var)
             reason = dependent_rows(model, var, full, row_axis, row_axis.length)
@@ -181,9 +181,9 @@ def batched_terms(
         return out
 
     def with_captured(logp: TensorVariable) -> TensorVariable:
-        """Cut what is not yet: arrays that the functions of a `pm.CustomDist` have captured."""
+        """Slice the remaining arrays: those captured by the functions of a `pm.CustomDist`."""
         captured = folded([logp], row_axis.length, stop=[])
-        cut_all(leaf_arrays([logp], [], captured))
+        slice_all(leaf_arrays([logp], [], captured))
         replace = {v: batch.get(c, c) for v, c in captured.items()}
         [logp] = resized([logp], {**replace, **batch}, row_axis.length, index.shape[0])
         return logp
@@ -220,7 +220,7 @@ def batched_terms(
             parts.append((potential, with_captured(_full_term(model, potential)), axis))
         else:
             parts.append((potential, for_batch(potential, batch_values), axis))
-    if not cuts:
+    if not sliced:
         raise ValueError(f"No array of the model has rows along {row_axis}: give dims= to pm.Data.")
     observed = [pt.moveaxis(batch_values[rv], axis, 0) for rv, axis in row_axis.axes.items()]
     replaced = clone_replace(
@@ -241,7 +241,7 @@ def batched_terms(
     names = [rv.name for rv in row_axis.axes]
     return BatchModel(
         terms,
-        cuts,
+        sliced,
         rest,
         latents=dict(zip(batch_rvs, replaced[k : k + m], strict=True)),
         observed=dict(zip(names, replaced[k + m :], strict=True)),

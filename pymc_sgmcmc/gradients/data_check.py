@@ -131,8 +131,8 @@ def _lookups(source: GradientSource, known: set[Variable]) -> list[Lookup]:
                 axis += 1
                 continue
             index = indices[entry]
-            is_cut = index in rows and indexed in names  # whose lengths are compared elsewhere
-            if index.type.dtype in integer_dtypes and not is_cut:
+            is_sliced = index in rows and indexed in names  # whose lengths are compared elsewhere
+            if index.type.dtype in integer_dtypes and not is_sliced:
                 length, inputs = _length(indexed, axis, known), _inputs(index)
                 if length is not None and inputs <= known:
                     data = " and ".join(names[v] for v in inputs if v in names)
@@ -206,7 +206,8 @@ def check_shapes(source: GradientSource, model: Model, before: Sequence[tuple[in
         try:
             density(*inputs)
         except (ParameterValueError, NotImplementedError):
-            return  # of values that the start's check looks at; or of what is only compiled
+            # `check_start` reports parameters out of range; some operations only run compiled.
+            return
         except (ValueError, TypeError, IndexError, AssertionError) as error:
             reason = str(error).strip().partition("\n")[0]
             changed = ", ".join(

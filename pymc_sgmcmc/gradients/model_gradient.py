@@ -1,6 +1,7 @@
 """The gradient source of a model: all its data, batches of rows, or its own `pm.Minibatch`."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytensor
@@ -17,6 +18,7 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import (
     Array,
@@ -26,14 +28,17 @@ from pymc_sgmcmc.gradients.arrays import (
     tensor_model,
 )
 from pymc_sgmcmc.gradients.batch_check import check_terms
-from pymc_sgmcmc.gradients.batch_terms import CutArray, batched_terms
+from pymc_sgmcmc.gradients.batch_terms import SlicedArray, batched_terms
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch, written_with_minibatch
 from pymc_sgmcmc.gradients.rewrites import tidy
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 
+NO_GRADIENT = (NullTypeGradError, NotImplementedError, DisconnectedInputError)
 
+
+@quick_graphs()
 def gradient_source(
     model: Model,
     vars: list[TensorVariable],
@@ -43,6 +48,7 @@ def gradient_source(
     self_check: bool = True,
     data: StreamedData | None = None,
     start: PointType | None = None,
+    row_weights: SharedVariable | None = None,
 ) -> GradientSource:
     """Derive the stochastic gradient of a model with respect to some of its value variables.
 
@@ -60,6 +66,9 @@ def gradient_source(
         The rows, if the model's containers are placeholders for them.
     start : dict of arrays, optional
         Point near which batches are compared; default: the model's initial point.
+    row_weights : shared vector, optional
+        Factor of each row's log likelihood, 1 / (N q) for a row that is drawn with probability q
+        instead of 1 / N; only with ``batch_size`` and without ``data``.
 
     Returns
     -------
@@ -102,7 +111,9 @@ def gradient_source(
     elif batch_size is not None:
         data = None if data is None else fitted_to(model, data)
         with filled(model, data):
-            parts = _cut_into_batches(model, batch_size, minibatch_dim, self_check, data, start)
+            parts = _slice_into_batches(
+                model, batch_size, minibatch_dim, self_check, data, start, row_weights
+            )
     else:
         parts = _whole(model)
     source = _differentiate(model, vars, *parts)
@@ -126,16 +137,18 @@ def _whole(model: Model):
     return prior, sum_of(likelihood), _n_rows(likelihood), [], {}
 
 
-def _cut_into_batches(model, batch_size, minibatch_dim, self_check, data, start):
+def _slice_into_batches(model, batch_size, minibatch_dim, self_check, data, start, row_weights):
     """Batches of an unchanged model."""
     row_axis = find_row_axis(model, minibatch_dim)
     check_batch_size(batch_size, data.n_rows if data else row_axis.length)
     index = pt.lvector("rows")
     dtypes = {name: f.dtype for name, f in data.formats.items()} if data else {}
-    terms, cuts, rest, *_ = batched_terms(model, row_axis, index, dtypes=dtypes)
+    terms, sliced, rest, *_ = batched_terms(model, row_axis, index, dtypes=dtypes)
+    simplified = rewrite_pregrad([term.logp for term in terms])
+    terms = [replace(term, logp=logp) for term, logp in zip(terms, simplified, strict=True)]
     if data is not None:
-        check_covered(cuts, data)
-    arrays = {array: cut.whole for array, cut in cuts.items()}
+        check_covered(sliced, data)
+    arrays = {array: s.whole for array, s in sliced.items()}
     for array in arrays:
         refuse_nan(array)
     if self_check:
@@ -143,14 +156,26 @@ def _cut_into_batches(model, batch_size, minibatch_dim, self_check, data, start)
         check_terms(model, terms, arrays, index, row_axis, start)
     prior = model.logp(vars=[*model.free_RVs, *rest])
     scale = pt.scalar("N/n", dtype=pytensor.config.floatX)
-    likelihood = scale * sum_of([term.logp for term in terms])
-    rows = Rows(index, scale, int(batch_size), axes_of(cuts), data)
+    each = [term.logp for term in terms]
+    axes = axes_of(sliced)
+    if row_weights is not None:
+        arrays[row_weights] = row_weights.type(row_weights.name)
+        axes += ((row_weights, 0),)
+        weights = arrays[row_weights][index]
+        each = [_weighted(term.logp, term.axis, weights) for term in terms]
+    likelihood = scale * sum_of(each)
+    rows = Rows(index, scale, int(batch_size), axes, data, weights=row_weights)
     return prior, likelihood, scale * batch_size, [rows], arrays
 
 
-def axes_of(cuts: Mapping[Array, CutArray]) -> tuple[tuple[Array, int], ...]:
+def _weighted(logp: TensorVariable, axis: int, weights: TensorVariable) -> TensorVariable:
+    others = [k for k in range(logp.ndim) if k != axis]
+    return logp * pt.expand_dims(weights, others)
+
+
+def axes_of(sliced: Mapping[Array, SlicedArray]) -> tuple[tuple[Array, int], ...]:
     """Return the sliced arrays, each with its axis of rows."""
-    return tuple((array, cut.axis) for array, cut in cuts.items())
+    return tuple((array, s.axis) for array, s in sliced.items())
 
 
 def explicit_data(
@@ -170,7 +195,8 @@ def explicit_data(
     return clone_replace(expressions, data, rebuild_strict=False), data
 
 
-def _shapes_of(model: Model, vars: Sequence[TensorVariable]) -> list[tuple[int, ...]]:
+def shapes_of(model: Model, vars: Sequence[TensorVariable]) -> list[tuple[int, ...]]:
+    """Shapes of value variables."""
     if all(None not in v.type.shape for v in vars):
         return [v.type.shape for v in vars]
     start = model.initial_point()
@@ -182,28 +208,35 @@ def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays)
     expressions, data = explicit_data([log_prior, log_likelihood, n_data], arrays)
     used = set(explicit_graph_inputs(expressions))
     log_prior, log_likelihood, n_data = expressions
-    log_prior, log_likelihood = rewrite_pregrad(log_prior), rewrite_pregrad(log_likelihood)
+    log_prior, log_likelihood = rewrite_pregrad([log_prior, log_likelihood])
     source = GradientSource(
         vars=vars,
-        shapes=_shapes_of(model, vars),
+        shapes=shapes_of(model, vars),
         rows=rows,
         data=[(array, v) for array, v in data.items() if v in used],
         others=[v for v in model.value_vars if v not in vars and v in used],
         log_prior=log_prior,
         log_likelihood=log_likelihood,
         n_data=n_data,
-        prior=[gradient_of(log_prior, v) for v in vars],
-        likelihood=tidy([gradient_of(log_likelihood, v) for v in vars]),
+        prior=gradients_of(log_prior, vars),
+        likelihood=tidy(gradients_of(log_likelihood, vars)),
     )
     source.check_data()
     return source
 
 
-def gradient_of(log_p: TensorVariable, var: TensorVariable) -> TensorVariable:
+def gradients_of(log_p: TensorVariable, vars: list[TensorVariable]) -> list[TensorVariable]:
     """Differentiate, or raise an error that names the variable."""
     try:
+        return pt.grad(log_p, vars, disconnected_inputs="ignore")
+    except NO_GRADIENT:  # one at a time, to find the variable
+        return [_gradient_of(log_p, var) for var in vars]
+
+
+def _gradient_of(log_p: TensorVariable, var: TensorVariable) -> TensorVariable:
+    try:
         return pt.grad(log_p, var, disconnected_inputs="ignore")
-    except (NullTypeGradError, NotImplementedError, DisconnectedInputError) as error:
+    except NO_GRADIENT as error:
         raise ValueError(
             f"The log probability has no gradient with respect to '{var.name}': {error} "
             "Sample it with another step, or write its term with differentiable operations."

@@ -20,7 +20,7 @@ from pytensor.xtensor.type import XTensorType
 
 @node_rewriter([Shape, Shape_i])
 def length_of_tensor(fgraph, node):
-    """Take the shape of a tensor with named dims from the tensor itself."""
+    """Replace the shape of a tensor with named dims by that of the plain tensor."""
     [x] = node.inputs
     if x.owner is None or not isinstance(x.owner.op, XTensorFromTensor):
         return None
@@ -29,14 +29,14 @@ def length_of_tensor(fgraph, node):
 
 @node_rewriter([ViewOp])
 def without_view(fgraph, node):
-    """Look through a `pm.Deterministic`."""
+    """Remove the view that a `pm.Deterministic` makes."""
     return list(node.inputs)
 
 
 class TensorModel:
     """A model of `pymc.dims` with plain tensors for its values, data and log probabilities.
 
-    It has the part of a `pymc.Model` from which a gradient is derived, under the same names. Its
+    It has the attributes and methods of `pymc.Model` that are needed to derive a gradient. Its
     random variables are the model's own.
 
     Parameters
@@ -57,21 +57,21 @@ class TensorModel:
         self.initial_point = model.initial_point
 
     def logp(self, vars=None, jacobian=True, sum=True):
-        """As the model's own `logp`."""
+        """Like the model's own `logp`."""
         logp = self.model.logp(vars=vars, jacobian=jacobian, sum=sum)
         return self.tensors([logp])[0] if sum else self.tensors(logp)
 
     def replace_rvs_by_values(self, graphs: Sequence[Variable]) -> list[TensorVariable]:
-        """As the model's own `replace_rvs_by_values`."""
+        """Like the model's own `replace_rvs_by_values`."""
         return self.tensors(self.model.replace_rvs_by_values(list(graphs)))
 
     def _tensor(self, leaf: Variable) -> Variable:
-        """Return what stands for a value variable, a data container or a constant."""
+        """Return the plain tensor for a value variable, a data container or a constant."""
         if not isinstance(leaf.type, XTensorType):
             return leaf
         if leaf not in self._tensors:
             kind = TensorType(leaf.type.dtype, leaf.type.shape)
-            if isinstance(leaf, SharedVariable):  # the same memory: it follows `pm.set_data`
+            if isinstance(leaf, SharedVariable):  # shares its memory, so it follows `pm.set_data`
                 tensor = TensorSharedVariable(
                     kind, value=None, strict=None, container=leaf.container, name=leaf.name
                 )
@@ -79,18 +79,18 @@ class TensorModel:
                 tensor = TensorConstant(kind, leaf.data, name=leaf.name)
             else:
                 tensor = kind(leaf.name)
-            if isinstance(leaf, Constant):  # it has no name by which the model knows its dims
+            if isinstance(leaf, Constant):  # without a name in the model that has its dims
                 tensor.tag.dims = leaf.type.dims
             self._tensors[leaf] = tensor
         return self._tensors[leaf]
 
     def tensors(self, expressions: Sequence[Variable]) -> list[TensorVariable]:
-        """Return expressions with plain tensors in the place of all that has named dims.
+        """Return expressions with plain tensors instead of tensors with named dims.
 
         Raises
         ------
         ValueError
-            Naming an operation that PyTensor has for named dims alone.
+            Naming an operation that PyTensor has only for named dims.
         """
         named = [v for v in ancestors(expressions) if isinstance(v.type, XTensorType)]
         if not named:
@@ -103,7 +103,7 @@ class TensorModel:
         outputs = [
             tensor_from_xtensor(e) if isinstance(e.type, XTensorType) else e for e in expressions
         ]
-        # Not PyTensor's own copies of the leaves: they are what is given values later.
+        # With our tensors as inputs, not PyTensor's copies of them: ours get values later.
         outputs = clone_replace(outputs, leaves)
         in_the_way = dfs_rewriter(length_of_tensor, without_view)
         for _ in range(2):

@@ -10,7 +10,7 @@ from pytensor.graph.basic import Variable
 
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import Array, array_name, array_value
-from pymc_sgmcmc.gradients.batch_terms import CutArray
+from pymc_sgmcmc.gradients.batch_terms import SlicedArray
 
 
 def _containers(model: pm.Model, data: StreamedData) -> dict[str, SharedVariable]:
@@ -64,7 +64,7 @@ def filled(model: pm.Model, data: StreamedData | None) -> Iterator[None]:
             array.set_value(before[name], borrow=True)
 
 
-def check_covered(cuts: Mapping[Array, CutArray], data: StreamedData) -> None:
+def check_covered(sliced: Mapping[Array, SlicedArray], data: StreamedData) -> None:
     """Raise an error if some rows are not streamed, or are not along the first axis.
 
     Raises
@@ -72,7 +72,7 @@ def check_covered(cuts: Mapping[Array, CutArray], data: StreamedData) -> None:
     ValueError
         Naming the array and the remedy.
     """
-    for array, cut in cuts.items():
+    for array, rows in sliced.items():
         if array.name not in data.names or not isinstance(array, SharedVariable):
             remedy = (
                 f"pass its source too: data={{'{array.name}': ...}}."
@@ -84,12 +84,12 @@ def check_covered(cuts: Mapping[Array, CutArray], data: StreamedData) -> None:
                 f"{array_name(array)} holds rows like the containers in data= "
                 f"({', '.join(data.names)}): {remedy}"
             )
-        if cut.axis != 0:
+        if rows.axis != 0:
             raise ValueError(
-                f"The container {array_name(array)} has its rows along axis {cut.axis}, but "
+                f"The container {array_name(array)} has its rows along axis {rows.axis}, but "
                 "streamed data has them along the first. Transpose it in the model."
             )
-    covered = {array.name for array in cuts}
+    covered = {array.name for array in sliced}
     for name in data.names:
         if name not in covered:
             raise ValueError(

@@ -33,6 +33,16 @@ def uses_minibatch(model: Model, rv: Variable) -> bool:
     return bool(_minibatch_nodes([rv, model.rvs_to_values.get(rv, rv)]))
 
 
+def refuse_minibatch(model: Model, what: str) -> None:
+    """Raise an error that names a variable with `pm.Minibatch`, for ``what`` is not known of it."""
+    for var in (*model.free_RVs, *model.observed_RVs, *model.potentials):
+        if uses_minibatch(model, var):
+            raise ValueError(
+                f"'{var.name}' uses pm.Minibatch, so the gradients of {what} are not known. Write "
+                "the model with all its rows and pass batch_size= instead."
+            )
+
+
 def written_with_minibatch(model: Model):
     """Replace the indices of the model's pm.Minibatch; its total_size scales the terms."""
     for rv in model.observed_RVs:
@@ -115,6 +125,6 @@ def _stream(
     check_batch_size(batch_size, n_rows)
     scale = pt.scalar(f"N/n_{number}", dtype=pytensor.config.floatX)
     index = pt.lvector(f"rows_{number}")
-    cuts = tuple((t, 0) for t in tensors if isinstance(t, SharedVariable | Constant))
+    sliced = tuple((t, 0) for t in tensors if isinstance(t, SharedVariable | Constant))
     total_size = n_rows if n_rows in total_sizes else None
-    return Rows(index, scale, batch_size, cuts, fixed_size=True, total_size=total_size)
+    return Rows(index, scale, batch_size, sliced, fixed_size=True, total_size=total_size)

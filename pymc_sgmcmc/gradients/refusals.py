@@ -106,8 +106,9 @@ def _combines(node: Apply, length: int, values: Container[Variable]) -> str | No
     if isinstance(op, Subtensor | IncSubtensor):
         entries = dict(enumerate(op.idx_list))
         picks = any(entries.get(axis, slice(None)) != slice(None) for axis in along)
-        word = "a slice" if isinstance(op, Subtensor) else "assigning to some of them"
-        return word if picks else None
+        if not picks:
+            return None
+        return "a slice" if isinstance(op, Subtensor) else "assigning to some of them"
     if isinstance(op, CumOp) and op.axis in along:
         return "a cumulative sum or product"
     if isinstance(op, CAReduce) and node.outputs[0].type.dtype != "bool":
@@ -116,7 +117,7 @@ def _combines(node: Apply, length: int, values: Container[Variable]) -> str | No
     if isinstance(op, Dot) and along[-1:] == [len(shape) - 1]:
         data = (v for v in ancestors(node.inputs[1:]) if v.owner is None and v not in values)
         rows = any(length in getattr(v.type, "shape", ()) for v in data)
-        return "a matrix product" if rows else None  # else of a matrix with as many columns
+        return "a matrix product" if rows else None  # else a matrix with as many columns
     return None
 
 

@@ -1,8 +1,7 @@
 """Rebuild expressions of all rows of the data for a batch of them.
 
-The number of rows is baked into a graph in three ways: constants from which something is computed
-before any variable comes in, lengths (``reshape((N, k))``), and the types of graphs that operations
-hold inside.
+The number of rows is fixed in a graph in three ways: by expressions of constants alone, by lengths
+(``reshape((N, k))``), and by the types of the inner graphs of operations.
 """
 
 from collections.abc import Collection, Sequence
@@ -25,16 +24,16 @@ from pytensor.tensor.variable import TensorConstant, TensorVariable
 
 from pymc_sgmcmc.gradients.arrays import evaluate
 
-# ---- what is computed from constants alone -------------------------------------------------
+# ---- expressions of constants --------------------------------------------------------------
 
 
 def folded(
     outputs: Sequence[Variable], n_rows: int, stop: Collection[Variable]
 ) -> dict[Variable, TensorConstant]:
-    """Evaluate what is computed from constants alone and has to do with the number of rows.
+    """Evaluate expressions of constants alone that involve the number of rows.
 
-    Not what is computed from each row by itself: that is as well computed from a batch's rows, and
-    takes no memory.
+    Except those computed row by row: these can be computed from a batch's rows, without memory for
+    the results of all rows.
 
     Parameters
     ----------
@@ -42,7 +41,7 @@ def folded(
     n_rows : int
         Number of rows of the data.
     stop : collection of variables
-        What lies behind these is left alone.
+        Expressions of which these are computed are left alone.
     """
     constant: set[Variable] = set()
     of_rows: set[Variable] = set()
@@ -65,7 +64,7 @@ def folded(
 
 
 def _knows_length(var: Variable, n_rows: int) -> bool:
-    """Whether a constant has the number of rows in its shape, or is a length or shape with it."""
+    """Whether a constant has n_rows in its shape, or is a length or shape that contains it."""
     if not isinstance(var, Constant) or not isinstance(var.type, TensorType | ScalarType):
         return False
     return n_rows in np.shape(var.data) or _is_length(var, n_rows)
@@ -81,7 +80,7 @@ def _is_length(var: Variable, n_rows: int) -> bool:
 
 
 def _computes_by_row(node: Apply, by_row: Collection[Variable], n_rows: int) -> bool:
-    """Whether each row of a constant's function needs one row of the constant."""
+    """Whether each row of an expression depends on one row of its constants only."""
     arrays = node.inputs
     if isinstance(node.op, Subtensor):
         arrays = node.inputs[:1]
@@ -100,7 +99,7 @@ def _computes_by_row(node: Apply, by_row: Collection[Variable], n_rows: int) -> 
 
 
 def _joins_rows(node: Apply, n_rows: int) -> bool:
-    """Whether a reshape of N x k x m to N*k x m, as `dot` makes one, joins rows with an axis."""
+    """Whether a reshape joins rows with another axis: N x k x m to N*k x m, as in `dot`."""
     before, after = node.inputs[0].type.shape, node.outputs[0].type.shape
     return (
         before[:1] == (n_rows,)
@@ -113,15 +112,15 @@ def _joins_rows(node: Apply, n_rows: int) -> bool:
 
 
 def _may_be_held(var: Variable, n_rows: int) -> bool:
-    """Not a matrix of all rows by all rows, nor a sparse one."""
+    """Whether it may be kept in memory: not a matrix of all rows by all rows, nor a sparse one."""
     return type(var.type) is TensorType and var.type.shape.count(n_rows) < 2
 
 
 def with_plain_scalars(var: Variable) -> Variable:
-    """Evaluate what is computed from constants alone and has one element.
+    """Evaluate expressions of constants alone that have one element.
 
-    PyMC recognises an infinite bound, which it leaves out, in a constant only: `model.logp` is
-    given a graph in which they have been evaluated, `pm.logp` is not.
+    PyMC omits an infinite bound only if it is a constant. `model.logp` evaluates such expressions
+    beforehand, `pm.logp` does not.
     """
     constant: set[Variable] = set()
     used: dict[Variable, None] = {}
@@ -147,17 +146,17 @@ def resized(
     n_rows: int,
     size: TensorVariable | None,
 ) -> list[Variable]:
-    """Rebuild expressions with a batch's arrays in the place of those of all rows.
+    """Rebuild expressions with a batch's arrays instead of those of all rows.
 
     Parameters
     ----------
     outputs : sequence of variables
     replace : dict
-        What stands for each variable; what lies behind it is left alone.
+        The replacement of each variable.
     n_rows : int
         Number of rows of the data.
     size : integer scalar
-        Rows in the batch: stands for ``n_rows`` where that is a length. None to leave lengths.
+        Rows in the batch: replaces ``n_rows`` in lengths. None leaves lengths as they are.
     """
     new = dict(replace)
     for node in io_toposort(list(replace), list(outputs)):
@@ -170,14 +169,14 @@ def resized(
         if any(a is not b for a, b in zip(inputs, node.inputs, strict=True)):
             for old, out in zip(node.outputs, _rebuilt(node, inputs, n_rows, size), strict=True):
                 out.name = old.name
-                for tag, value in vars(old.tag).items():  # that a matrix is triangular, say
+                for tag, value in vars(old.tag).items():  # for example that a matrix is triangular
                     vars(out.tag).setdefault(tag, value)
                 new.setdefault(old, out)
     return [new.get(out, out) for out in outputs]
 
 
 def _lengths(node: Apply) -> range:
-    """Which inputs of an operation are lengths of its output."""
+    """Positions of the inputs of an operation that are lengths of its output."""
     op = node.op
     if isinstance(op, AllocEmpty):
         return range(len(node.inputs))
@@ -192,7 +191,7 @@ def _lengths(node: Apply) -> range:
 
 
 def _length_of_batch(length: Variable, n_rows: int, size: TensorVariable) -> Variable:
-    """Put the batch's size in the place of the number of rows, in a length or a vector of them."""
+    """Replace the number of rows by the batch's size, in a length or a vector of lengths."""
     if isinstance(length, TensorConstant) and _is_length(length, n_rows):
         if length.ndim == 0:
             return size.astype(length.dtype)
@@ -210,7 +209,7 @@ def _rebuilt(
     node: Apply, inputs: list[Variable], n_rows: int, size: TensorVariable | None
 ) -> Sequence[Variable]:
     op = node.op
-    if isinstance(op, SymbolicOp):  # builds its inner graph anew
+    if isinstance(op, SymbolicOp):  # builds its inner graph again
         return op(*inputs, return_list=True)
     if isinstance(op, OpFromGraph):
         fitting = (t.is_super(i.type) for t, i in zip(op.input_types, inputs, strict=True))
@@ -224,7 +223,7 @@ def _with_inner_types(
 ) -> Sequence[Variable]:
     """Apply an operation to inputs of other types than its inner graph was built for."""
     graph = op.fgraph.unfreeze()
-    if type(op) is OpFromGraph and op.pullback_overrides is None:  # no more than its inner graph
+    if type(op) is OpFromGraph and op.pullback_overrides is None:  # nothing but its inner graph
         return resized(graph.outputs, dict(zip(graph.inputs, inputs, strict=True)), n_rows, size)
     inner = [i.type() for i in inputs]
     outputs = resized(graph.outputs, dict(zip(graph.inputs, inner, strict=True)), n_rows, None)

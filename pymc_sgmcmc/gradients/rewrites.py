@@ -1,4 +1,4 @@
-"""Rewrites of gradient graphs that PyTensor does not make itself."""
+"""Rewrites of gradient graphs that PyTensor lacks."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from pytensor.tensor.variable import TensorVariable
 
 
 def _source_of(variable: TensorVariable, property: str) -> TensorVariable | None:
-    """Return what a DimShuffle of the kind named by one of its properties was made from."""
+    """Return the input of a DimShuffle for which a property is true, else None."""
     node = variable.owner
     if node is not None and isinstance(node.op, DimShuffle) and getattr(node.op, property):
         return node.inputs[0]
@@ -20,7 +20,7 @@ def _source_of(variable: TensorVariable, property: str) -> TensorVariable | None
 
 @node_rewriter([DimShuffle])
 def transposed_matrix_times_vector(fgraph, node):
-    """Turn A.T v into v A: XLA makes a slow loop of its own for the former."""
+    """Turn A.T v into v A: XLA compiles the former to a slow separate loop."""
     if not node.op.is_squeeze or node.op.drop != (1,):
         return None
     product = node.inputs[0].owner

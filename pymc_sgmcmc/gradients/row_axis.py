@@ -114,7 +114,7 @@ def find_row_axis(
             )
         [length] = evaluate(model.dim_lengths[minibatch_dim])
         key: tuple[str | None, int] = (minibatch_dim, int(length))
-        for labels in axes.values():  # an unnamed axis of that length is taken to be the dim
+        for labels in axes.values():  # an unnamed axis of that length counts as the dim
             matches = [a for a, (name, n) in enumerate(labels) if name is None and n == key[1]]
             if key not in labels and len(matches) == 1:
                 labels[matches[0]] = key

@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import AdvancedSubtensor
@@ -33,7 +34,7 @@ class Rows:
     scale: TensorVariable
     """N / n, a scalar of the model's float type."""
     batch_size: int
-    cuts: tuple[tuple[Array, int], ...]
+    sliced: tuple[tuple[Array, int], ...]
     """The sliced arrays, each with its axis of rows."""
     streamed: StreamedData | None = None
     """Source of the rows, if the model's arrays are placeholders."""
@@ -41,20 +42,22 @@ class Rows:
     """Whether the model is valid only for batches of this size."""
     total_size: int | None = None
     """The model's total_size=, if it is a constant and was right when the step was made."""
+    weights: SharedVariable | None = None
+    """Factors of the rows' log likelihoods, shape (N,), where rows may be drawn by weight."""
 
     @property
     def n_rows(self) -> int:
         """N, the current number of rows."""
         if self.streamed is not None:
             return self.streamed.n_rows
-        array, axis = self.cuts[0]
+        array, axis = self.sliced[0]
         return array_value(array).shape[axis]
 
     def check_lengths(self) -> None:
         """Raise an error if the arrays no longer have the same number of rows."""
         if self.streamed is not None:
             return
-        lengths = {array: array_value(array).shape[axis] for array, axis in self.cuts}
+        lengths = {array: array_value(array).shape[axis] for array, axis in self.sliced}
         if len(set(lengths.values())) > 1:
             shown = ", ".join(f"{array_name(array)} has {n}" for array, n in lengths.items())
             raise ValueError(
@@ -64,7 +67,7 @@ class Rows:
             )
         if self.total_size not in (None, self.n_rows):
             raise ValueError(
-                f"{array_name(self.cuts[0][0])} has {self.n_rows} rows now, but the model has "
+                f"{array_name(self.sliced[0][0])} has {self.n_rows} rows now, but the model has "
                 f"total_size={self.total_size}, by which the likelihood is scaled. Write "
                 "total_size=data.shape[0] for data that changes, or make a new model and step."
             )
@@ -131,7 +134,13 @@ class GradientSource:
     def determined(self) -> Tensors:
         """The terms of the log posterior that can be evaluated before sampling."""
         parts = [self.log_prior, self.log_likelihood]
-        return parts if self.streamed is None else parts[:1]  # the rows are still to come
+        return parts if self.streamed is None else parts[:1]  # the rows are not there yet
+
+    @property
+    def model_data(self) -> list[Array]:
+        """The model's own data, without weights of rows."""
+        weights = [rows.weights for rows in self.rows]
+        return [array for array, _ in self.data if not any(array is w for w in weights)]
 
     def tables(self, rows: Rows) -> list[TensorVariable]:
         """Data from which these row indices only pick rows; none if they are used otherwise.

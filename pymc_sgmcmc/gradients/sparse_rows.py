@@ -25,7 +25,7 @@ def products_of_rows(
     n_rows : int
         Number of rows of the data.
     stop : collection of variables
-        What lies behind these is left alone.
+        Expressions of which these are computed are left alone.
 
     Raises
     ------

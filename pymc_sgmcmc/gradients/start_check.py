@@ -9,17 +9,19 @@ from pymc.exceptions import SamplingError
 from pymc.logprob.utils import ParameterValueError
 from pymc.model import Model
 
-from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
+from pymc_sgmcmc.backends.compile_time import quick_graphs
+from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, array_value
 from pymc_sgmcmc.gradients.batch_check import rows_looked_at
 from pymc_sgmcmc.gradients.source import GradientSource
 
-IN_PYTHON: dict[str, Any] = {"mode": PYTHON, "on_unused_input": "ignore"}
+IN_PYTHON: dict[str, Any] = {"mode": AS_WRITTEN, "on_unused_input": "ignore"}
 
 
 class BadStart(SamplingError):
     """A chain's starting point has no posterior density."""
 
 
+@quick_graphs()
 def check_start(model: Model, source: GradientSource, point: PointType) -> None:
     """Raise an error for a point without a finite density, in Python, before compiling.
 
@@ -43,7 +45,7 @@ def check_start(model: Model, source: GradientSource, point: PointType) -> None:
         except ParameterValueError:
             finite = False
         except (NotImplementedError, ValueError, TypeError, IndexError, AssertionError):
-            return  # only compiled, or only for batches of one size: the first update will tell
+            return  # runs only compiled, or only for one batch size: the first update checks it
         if not finite:
             culprits = _without_density(model, point)
     if not finite:
@@ -56,7 +58,7 @@ def check_start(model: Model, source: GradientSource, point: PointType) -> None:
 
 
 def _rows_of_one_batch(source: GradientSource) -> list[np.ndarray]:
-    """As many as the expressions can take."""
+    """As many rows as the expressions accept."""
     rng = np.random.default_rng(20241)
     return [
         rng.integers(r.n_rows, size=r.batch_size) if r.fixed_size else rows_looked_at(r.n_rows)

@@ -1,4 +1,4 @@
-"""Put expressions in the place of a graph's variables."""
+"""Replace variables of a graph by expressions."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,10 @@ from pytensor.graph.traversal import io_toposort
 
 
 def substitute(outputs: Sequence[Variable], replace: dict[Variable, Variable]) -> list:
-    """Rebuild the part of a graph that depends on some variables with others in their place.
+    """Rebuild the part of a graph that depends on some variables, with replacements for them.
 
-    Unlike `pytensor.graph.replace.clone_replace` it leaves the graphs of the replacements alone: a
-    long one is not copied at each use.
+    Unlike `pytensor.graph.replace.clone_replace` it does not copy the graphs of the replacements
+    at each use.
     """
     new = dict(replace)
     for node in io_toposort(list(replace), list(outputs)):

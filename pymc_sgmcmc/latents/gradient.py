@@ -16,10 +16,11 @@ from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import refuse_nan
 from pymc_sgmcmc.gradients.batch_terms import batched_terms, finite_support
-from pymc_sgmcmc.gradients.model_gradient import axes_of, explicit_data, gradient_of
+from pymc_sgmcmc.gradients.model_gradient import axes_of, explicit_data, gradients_of
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch
 from pymc_sgmcmc.gradients.row_axis import find_row_axis, local_shape
@@ -109,6 +110,7 @@ class LatentGradientSource(GradientSource):
         return [h + c for h, c in zip(super()._curvature(v), products, strict=True)]
 
 
+@quick_graphs()
 def latent_gradient_source(
     model: Model,
     global_model: Model,
@@ -157,7 +159,7 @@ def latent_gradient_source(
     with filled(model, data):
         row_axis = find_row_axis(model, minibatch_dim, latent_rvs)
         check_batch_size(batch_size, data.n_rows if data else row_axis.length)
-        source = _cut_into_batches(
+        source = _slice_into_batches(
             model,
             global_model,
             vars,
@@ -174,7 +176,7 @@ def latent_gradient_source(
     return source
 
 
-def _cut_into_batches(
+def _slice_into_batches(
     model,
     global_model,
     vars,
@@ -197,14 +199,14 @@ def _cut_into_batches(
     dtypes = {name: f.dtype for name, f in streamed.formats.items()} if streamed else {}
     part = batched_terms(model, row_axis, index, placeholders, global_values, dtypes)
     if streamed is not None:
-        check_covered(part.cuts, streamed)
+        check_covered(part.sliced, streamed)
     for var in part.rest:
         for rv in set(latent_rvs) & set(ancestors([var])):
             raise ValueError(
                 f"'{rv.name}' is not local to the rows, because '{var.name}' depends on it and has "
                 f"no axis along {row_axis}. Leave it out of latents=."
             )
-    arrays = {array: cut.whole for array, cut in part.cuts.items()}
+    arrays = {array: s.whole for array, s in part.sliced.items()}
     for array in arrays:
         refuse_nan(array)
 
@@ -264,14 +266,14 @@ def _cut_into_batches(
     source = LatentGradientSource(
         vars=vars,
         shapes=[np.shape(own_start[v.name]) for v in vars],
-        rows=[Rows(index, scale, int(batch_size), axes_of(part.cuts), streamed)],
+        rows=[Rows(index, scale, int(batch_size), axes_of(part.sliced), streamed)],
         data=used_data,
         others=others,
         log_prior=prior,
         log_likelihood=likelihood,
         n_data=scale * batch_size,
-        prior=[gradient_of(prior, v) for v in vars],
-        likelihood=[gradient_of(likelihood, v) for v in vars],
+        prior=gradients_of(prior, vars),
+        likelihood=gradients_of(likelihood, vars),
         latents=latents,
         joint=joint,
         weights=weights,

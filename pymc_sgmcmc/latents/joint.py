@@ -320,7 +320,7 @@ def without_latents(model: pm.Model, vars: Sequence) -> pm.Model:
 
     It has the same random variables and data, but neither the latent variables nor whatever depends
     on them (observed variables, potentials, deterministics): nothing in it has a value for each row
-    and latent variable. It has value variables of its own.
+    and latent variable. It has its own value variables.
 
     Parameters
     ----------

@@ -14,8 +14,8 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.gradients.arrays import PYTHON, Array, array_value
 from pymc_sgmcmc.gradients.batch_check import (
     DISTANCES,
+    batch_error,
     cannot_be_checked,
-    cannot_be_cut,
     compare,
     moved,
     total_of,
@@ -74,7 +74,7 @@ def check_latent_terms(
                 except ParameterValueError:
                     continue
                 except (ValueError, IndexError, AssertionError, TypeError) as error:
-                    raise cannot_be_cut(term.name, row_axis, error) from error
+                    raise batch_error(term.name, row_axis, error) from error
                 if np.isfinite([of_all, *of_batches]).all():
                     compare(term.name, of_batches, of_all, row_axis)
                     break

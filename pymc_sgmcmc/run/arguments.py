@@ -29,10 +29,10 @@ CHAINS = 4
 """Default number of chains: enough for R-hat, and the same on every machine."""
 
 
-def checked_numbers(draws: Any, tune: Any, chains: Any) -> tuple[int, int | None, int]:
+def checked_numbers(draws: Any, tune: Any, chains: Any) -> tuple[int | None, int | None, int]:
     """Return draws, tune and chains as numbers, or raise an error."""
     return (
-        whole_number("draws", draws, 1),
+        None if draws is None else whole_number("draws", draws, 1),
         None if tune is None else whole_number("tune", tune, 0),
         CHAINS if chains is None else whole_number("chains", chains, 1),
     )
@@ -85,7 +85,7 @@ def seeded(random_seed: Any) -> tuple[Any, np.random.Generator]:
     """Return a seed as plain values, and its generator."""
     if random_seed is None:
         random_seed = np.random.SeedSequence().entropy
-    if isinstance(random_seed, dict):  # a generator's, from a store
+    if isinstance(random_seed, dict):  # a generator's state, from a store
         state = from_plain(random_seed, RandomGeneratorState({}, {}))
         return random_seed, random_generator_from_state(state)
     if isinstance(random_seed, np.random.Generator | np.random.BitGenerator):
@@ -107,7 +107,7 @@ def sampled_model(model: Model, step: Any) -> Model:
 
 
 def whole_step(model: Model, step: Any, start: PointType, compile_kwargs: Any) -> Any:
-    """Return one step for all variables; PyMC chooses steps for those that have none."""
+    """Return one step for all variables; PyMC chooses steps for variables without one."""
     if isinstance(step, type):
         raise ValueError(
             f"step={step.__name__} is a class. Pass an instance: step={step.__name__}(...)"
@@ -129,7 +129,7 @@ def whole_step(model: Model, step: Any, start: PointType, compile_kwargs: Any) -
     for one in flatten_steps(step):
         if isinstance(one, PopulationArrayStepShared):
             raise ValueError(
-                f"{type(one).__name__} has to update all chains together, which sgm.sample cannot "
+                f"{type(one).__name__} must update all chains together, which sgm.sample cannot "
                 "do. Use pm.sample, or another step."
             )
         if isinstance(one, SGMCMCStep) and one.model is not model:

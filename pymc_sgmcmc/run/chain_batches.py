@@ -1,4 +1,4 @@
-"""What the chains of one compiled call are fed with: row numbers, or streamed rows themselves."""
+"""The batches of many chains for one compiled call: row numbers, or streamed rows themselves."""
 
 import math
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.gradients.source import GradientSource
 
 IN_USE = 3
-"""Feeds that may be in use at a time: one is filled while two calls are under way."""
+"""Feeds in use at the same time: one is filled while two calls run."""
 ALIGNMENT = 64
-"""Bytes. Arrays that begin at such addresses JAX reads where they are, if it runs on the CPU;
-others it copies into fresh memory, which takes as long as many updates."""
+"""Alignment of arrays in bytes. On the CPU JAX uses arrays aligned like this without a copy, which
+would take as long as many updates."""
 
 
 class Feed(NamedTuple):
@@ -24,16 +24,16 @@ class Feed(NamedTuple):
     rows: list[np.ndarray]
     """Row numbers of each stream, shape (room, chains, updates, batch size)."""
     blocks: dict[int, np.ndarray]
-    """Streamed rows, shape (room, chains, updates * batch size, ...), by the place among the
-    loop's constants that they take. The row numbers are then those in the block."""
+    """Streamed rows, shape (room, chains, updates * batch size, ...), by their place among the
+    loop's constants. ``rows`` then has positions in the block."""
     states: list[list[dict[str, Any]]]
     """State of each chain's streams after these batches."""
 
 
 class Feeder:
-    """Takes batches from the streams of all chains, for one call after the other.
+    """Takes batches from the streams of all chains, for one call after another.
 
-    Arrays are filled again after `IN_USE` feeds.
+    Arrays are reused after `IN_USE` feeds.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Feeder:
     def feed(self, threads: Executor, n: int, room: int, n_updates: int) -> Feed:
         """Take the batches of ``n`` pieces of ``n_updates`` from each chain's streams.
 
-        What is above ``n`` of the ``room`` in the arrays is never looked at.
+        The arrays have ``room`` pieces; those after the first ``n`` are never read.
         """
         kernel = self.chains[0].kernel
         self._turn = (self._turn + 1) % IN_USE
@@ -79,7 +79,7 @@ class Feeder:
         return array
 
     def _numbers_in_block(self, k: int, shape: tuple[int, ...]) -> np.ndarray:
-        """Row numbers of streamed rows: always the same."""
+        """Positions of streamed rows in their block, always the same."""
         known = self._arrays.get((k,))
         numbers = self._array((k,), shape, np.int32)
         if numbers is not known:
@@ -112,7 +112,7 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def bytes_per_update(source: GradientSource) -> int:
-    """How much of a feed an update of one chain takes."""
+    """Bytes of a feed per update and chain."""
     n_bytes = 0
     for stream in source.rows:
         n_bytes += 4 * stream.batch_size
@@ -122,7 +122,7 @@ def bytes_per_update(source: GradientSource) -> int:
 
 
 def most_updates(chains: Sequence[Chain], n_bytes: int) -> int:
-    """Updates of a draw that one call may do: streamed rows must fit into ``n_bytes``."""
+    """Largest number of updates per call: streamed rows must fit into ``n_bytes``."""
     first = chains[0]
     if not any(isinstance(batches, StreamedBatches) for batches in first.batches):
         return first.thin

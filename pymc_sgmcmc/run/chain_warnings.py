@@ -1,4 +1,4 @@
-"""Warnings of many chains at once: what each says alone, and one message if many say the same."""
+"""Warnings of many chains at once: those of single chains, or one for many chains."""
 
 from dataclasses import replace
 
@@ -8,8 +8,8 @@ from pymc.stats.convergence import SamplerWarning
 from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.run.stacked import Piece
 
-MOST_WARNINGS = 4
-"""If more chains than this stop at once, they share one message."""
+MAX_WARNINGS = 4
+"""If more chains than this warn or stop at the same time, they share one message."""
 
 
 def warnings_of(
@@ -19,7 +19,7 @@ def warnings_of(
     shown: dict[str, np.ndarray],
     nonfinite: np.ndarray,
 ) -> tuple[np.ndarray, dict[int, SamplerWarning]]:
-    """The chains' own warnings, each at its chain and draw; all those of failures by chain.
+    """Return the chains' warnings, each at its chain and draw, and those about failures by chain.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def warnings_of(
     first_draw : int
         Number of the first draw of the call, tuning included.
     small : Piece
-        The call's, on the host.
+        Of the call, on the host.
     shown : dict of arrays, shape (chains, draws)
         Statistics by name.
     nonfinite : array of bool, shape (chains, draws)
@@ -39,12 +39,12 @@ def warnings_of(
     if 0 <= i < nonfinite.shape[1]:
         for c in np.flatnonzero(~nonfinite[:, i]):
             last = {name: float(values[c, i]) for name, values in shown.items()}
-            warnings[c, i] = chains[c].complaint() or chains[c].caution(last)
+            warnings[c, i] = chains[c].order_warning() or chains[c].burn_in_warning(last)
         _shorten(warnings[:, i])
-    complaints = np.array([chain.complaint() for chain in chains], dtype=object)
-    _shorten(complaints)
-    for c in np.flatnonzero(complaints):
-        warnings[c, 0] = complaints[c]
+    order_warnings = np.array([chain.order_warning() for chain in chains], dtype=object)
+    _shorten(order_warnings)
+    for c in np.flatnonzero(order_warnings):
+        warnings[c, 0] = order_warnings[c]
     failures = np.full(len(chains), None, dtype=object)
     for c in np.flatnonzero(nonfinite.any(axis=1)):
         i = int(np.argmax(nonfinite[c]))
@@ -59,10 +59,10 @@ def warnings_of(
 
 
 def _shorten(warnings: np.ndarray) -> None:
-    """Keep one warning for all if many chains have the same one."""
-    told = np.flatnonzero(warnings)
-    if len(told) > MOST_WARNINGS:
-        first = warnings[told[0]]
-        message = f"{first.message} (The same in {len(told)} of {len(warnings)} chains.)"
-        warnings[told] = None
-        warnings[told[0]] = replace(first, message=message)
+    """Keep one warning if many chains have the same one."""
+    warned = np.flatnonzero(warnings)
+    if len(warned) > MAX_WARNINGS:
+        first = warnings[warned[0]]
+        message = f"{first.message} (The same in {len(warned)} of {len(warnings)} chains.)"
+        warnings[warned] = None
+        warnings[warned[0]] = replace(first, message=message)

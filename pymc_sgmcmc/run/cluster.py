@@ -1,8 +1,8 @@
 """Engine: chains as tasks of a Dask cluster.
 
-The run (model, data, step) goes to the workers once. A worker compiles once and runs its chains one
-after another; with a store that all machines see it writes the draws itself, and only statistics
-travel. Dask gives the tasks of a worker that is lost to another, which goes on from the
+The run (model, data, step) is sent to each worker once. A worker compiles once and runs its chains
+one after another; with a store that all machines can access it writes the draws itself, and sends
+only statistics. Dask gives the tasks of a lost worker to another one, which continues from the
 chain's last checkpoint.
 """
 
@@ -16,14 +16,15 @@ from typing import Any
 
 import cloudpickle
 
+from pymc_sgmcmc.backends.interrupts import raise_deferred
 from pymc_sgmcmc.run.run import Event, Resumed, Run
 from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.sequential import ChainRunner
 
-SECONDS_TO_LISTEN = 0.1
-"""Seconds between two looks for new blocks."""
-MOST_NEWS = 256
-"""Largest number of blocks in transit: a slow caller slows the workers, not the scheduler."""
+POLL_SECONDS = 0.1
+"""Seconds between two checks for new blocks."""
+MAX_QUEUED_BLOCKS = 256
+"""Blocks in the queue before workers wait: a slow caller slows the workers, not the scheduler."""
 
 _one_at_a_time = threading.Lock()
 
@@ -60,35 +61,43 @@ def on_cluster(run: Run, client: Any) -> Generator[Event]:
     Yields
     ------
     Block, Stopped or Resumed
-        As they come, chains mixed. Draws since the last checkpoint of a lost worker come twice.
+        In order of arrival. Draws since the last checkpoint of a lost worker occur twice.
     """
     import distributed
 
     name = f"pymc_sgmcmc-{uuid.uuid4().hex}"
-    news = distributed.Queue(name, client=client, maxsize=MOST_NEWS)
-    enough = distributed.Event(name, client=client)
+    queue = distributed.Queue(name, client=client, maxsize=MAX_QUEUED_BLOCKS)
+    stop = distributed.Event(name, client=client)
     # As one array of bytes: Dask would inspect a Run, and pickle the data for each task.
     payload = client.scatter(cloudpickle.dumps(run), broadcast=True, hash=False)
     tasks = [
         client.submit(_run_chain, payload, chain, name, key=f"{name}-{chain}", pure=False)
         for chain in range(run.n_chains)
     ]
-    yield Resumed(range(0), 0)  # of no chain: the tasks are on their way
+    yield Resumed(range(0), 0)  # for no chain: the tasks have been submitted
+    interrupt: KeyboardInterrupt | None = None
     try:
         while True:
-            ended = all(task.done() for task in tasks)  # before the last look for news
-            for pickled in news.get(batch=True) if news.qsize() else ():
+            ended = all(task.done() for task in tasks)  # before the last look into the queue
+            for pickled in queue.get(batch=True) if queue.qsize() else ():
                 yield cloudpickle.loads(pickled)
             for task in tasks:
                 if task.status in ("error", "lost", "cancelled"):
                     task.result()  # raises
             if ended:
-                return
-            time.sleep(SECONDS_TO_LISTEN)
+                break
+            try:
+                raise_deferred()
+            except KeyboardInterrupt as error:  # first take what the tasks have drawn by then
+                interrupt = error
+                stop.set()
+            time.sleep(POLL_SECONDS)
+        if interrupt is not None:
+            raise interrupt
     finally:
-        enough.set()
+        stop.set()
         distributed.wait(tasks)
-        news.close()
+        queue.close()
         client.cancel([*tasks, payload])
 
 
@@ -103,12 +112,12 @@ def _run_chain(payload: bytes, chain: int, name: str) -> None:
     import distributed
 
     client = distributed.get_client()
-    news = distributed.Queue(name, client=client)
-    enough = distributed.Event(name, client=client)
+    queue = distributed.Queue(name, client=client)
+    stop = distributed.Event(name, client=client)
     with _one_at_a_time:  # chains of a worker share the step
         run = _load(name, payload)
         with closing(run_and_keep(ChainRunner(run, chain), run)) as events:
             for event in events:
-                news.put(cloudpickle.dumps(event))
-                if enough.is_set():
+                queue.put(cloudpickle.dumps(event))
+                if stop.is_set():
                     return

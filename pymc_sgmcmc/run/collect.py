@@ -7,8 +7,9 @@ import numpy as np
 from pymc.sampling.parallel import Draw
 from pymc.stats.convergence import log_warning_stats
 
+from pymc_sgmcmc.run.enough_draws import EnoughDraws
 from pymc_sgmcmc.run.progress import Progress
-from pymc_sgmcmc.run.result import Memory
+from pymc_sgmcmc.run.result import InMemoryDraws
 from pymc_sgmcmc.run.run import Block, Event, Resumed, Run, Stopped
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -16,13 +17,17 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 def collect(
     events: Iterable[Event],
-    memory: Memory | None,
+    in_memory: InMemoryDraws | None,
     progress: Progress,
     callback: Callable | None,
     run: Run,
     stops: list[Stopped],
+    enough: EnoughDraws | None = None,
 ) -> None:
-    """Keep the engine's draws, show progress, and pass each draw to the callback."""
+    """Keep the engine's draws, show progress, and pass each draw to the callback.
+
+    Returns when the engine has ended or there are ``enough`` draws.
+    """
     for event in events:
         if isinstance(event, Stopped):
             stops.append(event)
@@ -33,14 +38,16 @@ def collect(
         if isinstance(event, Resumed):
             progress.resumed(event)
             continue
-        if memory is not None:
-            memory.write(event)
+        if in_memory is not None:
+            in_memory.write(event)
         progress.block(event)
         _log_warnings(event)
         if callback is not None:
             for number, draw in _draws(event, run):
-                trace = run.store if memory is None else memory.traces[number]
+                trace = run.store if in_memory is None else in_memory.traces[number]
                 callback(trace=trace, draw=draw)
+        if enough is not None and enough.reached():
+            return
 
 
 def _draws(block: Block, run: Run) -> Iterator[tuple[int, Draw]]:

@@ -12,17 +12,17 @@ from jax.sharding import PartitionSpec as P
 
 from pymc_sgmcmc.loop import Loop, first_nonfinite
 from pymc_sgmcmc.pymc_internals import jitted
-from pymc_sgmcmc.run.stacked import Carry, Piece
+from pymc_sgmcmc.run.stacked import Carry, Piece, go_on
 
 CHAINS = "chains"
-"""Name of the mesh axis: the first of every array of a `Carry`."""
+"""Name of the mesh axis: the first axis of every array of a `Carry`."""
 
 
 class DeviceChains:
     """A loop's chains on JAX's devices: `StackedChains`.
 
-    Data and state stay on the device. A call is dispatched and not waited for: what it returns are
-    `jax.Array`s that block when they are read.
+    Data and state stay on the device. Calls are asynchronous: they return `jax.Array`s that block
+    when they are read.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class DeviceChains:
     def __init__(self, loop: Loop, constants: list, theta: list, state: list, rngs: list):
         n_chains = len(rngs)
         devices = jax.devices()
-        # Each device has as many chains as any other: XLA's arrays cannot be cut otherwise.
+        # Each device has the same number of chains, as XLA's sharding requires.
         count = max(k for k in range(1, len(devices) + 1) if n_chains % k == 0)
         self.devices = devices[:count]
         mesh, self._advance = _compiled(jitted(loop.function), loop.outcome, tuple(self.devices))
@@ -97,12 +97,12 @@ class DeviceChains:
 
 @lru_cache(maxsize=16)
 def _compiled(function: Callable, outcome: Callable, devices: tuple) -> tuple[Mesh, Callable]:
-    """Return the devices' mesh and `_advance` for it: the same for each run with a loop."""
+    """Return the devices' mesh and `_advance` for it, cached for later runs of the loop."""
     mesh = Mesh(np.array(devices), (CHAINS,))
     advance = partial(_advance, function, outcome)
     chains, pieces, everywhere = P(CHAINS), P(None, CHAINS), P()
     if len(devices) > 1:
-        # Chains never communicate; telling XLA saves it from finding out.
+        # Chains never communicate: with shard_map XLA need not find that out.
         advance = jax.shard_map(
             advance,
             mesh=mesh,
@@ -110,7 +110,7 @@ def _compiled(function: Callable, outcome: Callable, devices: tuple) -> tuple[Me
             out_specs=(chains, pieces),
             check_vma=False,
         )
-    # Said for one device too: what comes out goes in again, and must not be compiled for twice.
+    # For one device too: outputs are the next inputs, and another sharding would compile again.
     return mesh, jax.jit(
         advance, out_shardings=(NamedSharding(mesh, chains), NamedSharding(mesh, pieces))
     )
@@ -122,37 +122,13 @@ def _advance(function, outcome, carry, n, done, h, feed, constants):
     def one_chain(carry, h, feed):
         rows, blocks = feed
         data = [blocks.get(place, constant) for place, constant in enumerate(constants)]
-        begins = done == 0
-        variable = jnp.where(begins, -1, carry.variable)
         out = outcome(function(h, *rows, *carry.theta, *carry.state, carry.rng, *data))
-        finite = jnp.isfinite(out.checksum)
-        moved = finite & (variable < 0)
-        fails = ~finite & (variable < 0)
         culprit, at = first_nonfinite(out.squared_gradient, out.theta, jnp)
-
-        # Nothing can branch on a traced value: each chain selects where `failure_of` would tell.
-        def keep(new, old):
-            return [jnp.where(moved, a, b).astype(b.dtype) for a, b in zip(new, old, strict=True)]
-
-        carry = Carry(
-            theta=keep(out.theta, carry.theta),
-            state=keep(out.state, carry.state),
-            rng=out.rng,
-            variable=jnp.where(fails, culprit.astype("int32"), variable),
-            update=jnp.where(fails, done + at.astype("int32"), carry.update),
-        )
-        piece = Piece(
-            theta=carry.theta,
-            potential=jnp.where(moved, out.potential, jnp.nan),
-            per_update=out.per_update,
-            variable=carry.variable,
-            update=carry.update,
-            diagnostics=out.diagnostics,
-        )
-        return carry, piece
+        failure = ~jnp.isfinite(out.checksum), culprit.astype("int32"), at.astype("int32")
+        return go_on(carry, out, done, failure, jnp.where)
 
     all_chains = jax.vmap(one_chain, in_axes=(0, None, 0))
-    if len(h) == 1:  # spares the copies of a loop: they cost a large network as much as an update
+    if len(h) == 1:  # without a loop's copies, which for a large network take as long as an update
         carry, piece = all_chains(carry, h[0], _piece(feed, 0))
         return carry, jax.tree.map(lambda one: one[None], piece)
     _, like = jax.eval_shape(all_chains, carry, h[0], _piece(feed, 0))

@@ -19,8 +19,8 @@ from pymc_sgmcmc.step import SGMCMCStep
 
 _log = logging.getLogger("pymc.sgmcmc")
 
-MOST_ELEMENTS_ON_CPU = 200_000
-"""Elements of all chains above which one chain alone keeps a CPU busy."""
+MAX_ELEMENTS_ON_CPU = 200_000
+"""Elements of all chains above which a single chain keeps a CPU busy."""
 METHODS = ("sequential", "parallel", "vectorized", "dask")
 
 
@@ -29,10 +29,17 @@ def _uses_jax(step: Any) -> bool:
     return any(s.kernel.backend.is_jax for s in steps if isinstance(s, SGMCMCStep))
 
 
-def chain_method_of(method: str | None, step: Any, starts: Sequence[PointType], cores: int) -> str:
-    """Return the chain method that is asked for, checked, or the fastest.
+def chain_method_of(
+    method: str | None,
+    step: Any,
+    starts: Sequence[PointType],
+    cores: int,
+    even: bool = False,
+) -> str:
+    """Return the requested chain method, checked, or the one that is fastest with compilation.
 
-    That includes compilation; docs/scaling.md has measurements.
+    docs/scaling.md has measurements. With ``even`` all chains must be equally far at any time, as
+    in a run whose length is not yet known.
     """
     if method is not None:
         if method not in METHODS:
@@ -44,14 +51,14 @@ def chain_method_of(method: str | None, step: Any, starts: Sequence[PointType], 
         return method
     if len(starts) == 1:
         return "sequential"
-    if not _uses_jax(step):
+    if not _uses_jax(step) and not even:
         return "parallel" if cores > 1 else "sequential"
     try:
         check_step(step)
     except ValueError:
         return "sequential"
     n_elements = len(starts) * sum(np.size(value) for value in starts[0].values())
-    small = n_elements <= MOST_ELEMENTS_ON_CPU
+    small = n_elements <= MAX_ELEMENTS_ON_CPU
     return "vectorized" if small or step.kernel.backend.has_accelerator else "sequential"
 
 

@@ -2,8 +2,8 @@
 
 PyMC's own process per chain sends one draw at a time (about 90 us each), compiles once per chain,
 and cannot resume. Here one worker per core runs one chain after another, compiles once, writes to
-the store itself and sends blocks of draws; a worker whose parent has ended sees its pipe closed,
-and ends.
+the store itself and sends blocks of draws; a worker whose parent has ended finds its pipe closed,
+and ends too.
 """
 
 import multiprocessing
@@ -21,24 +21,26 @@ import cloudpickle
 from pymc.exceptions import SamplingError
 from threadpoolctl import threadpool_limits
 
-from pymc_sgmcmc.backends.interrupts import hear_interrupts
+from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.run.run import Event, Resumed, Run
 from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.sequential import ChainRunner
 
-SECONDS_TO_HEAR = 1.0 if os.name == "posix" else 10.0
-"""What a worker is given to see between two draws that it is to end, before it is interrupted;
-elsewhere that kills it."""
+POLL_SECONDS = 0.1
+"""Time between two looks for Ctrl-C."""
+SECONDS_TO_NOTICE = 0.7 if os.name == "posix" else 10.0
+"""Time for a worker to find, between two draws, that it is to end, before it is interrupted (on
+other systems than POSIX, killed)."""
 SECONDS_TO_END = 10.0
-"""What it is given to save its state before it is killed."""
+"""Time for a worker to save its state before it is killed."""
 
 
 class ChainError(SamplingError):
-    """An exception in a worker process, which is its cause."""
+    """An exception in a worker process; that exception is its cause."""
 
 
 def context_for(mp_ctx: Any, uses_jax: bool) -> Any:
-    """Return the multiprocessing context: fork where that is the default and JAX is not used."""
+    """Return the multiprocessing context: the system's default, but never fork with JAX."""
     if mp_ctx is None or isinstance(mp_ctx, str):
         if mp_ctx is None and uses_jax:
             # JAX's threads do not survive a fork.
@@ -68,7 +70,7 @@ def parallel(run: Run, workers: int, mp_ctx: Any, blas_threads: int | None) -> G
     Yields
     ------
     Block, Stopped or Resumed
-        As they come, chains mixed.
+        In order of arrival.
 
     Raises
     ------
@@ -81,27 +83,30 @@ def parallel(run: Run, workers: int, mp_ctx: Any, blas_threads: int | None) -> G
             run.recorder.trace  # noqa: B018  compiled once, inherited by all
             payload: Any = run
         else:
-            # In a file: as an argument the data would be pickled once more for each worker.
+            # In a file: as an argument the data would be pickled again for each worker.
             payload = os.path.join(folder, "run.pickle")
             with open(payload, "wb") as file:
                 cloudpickle.dump(run, file)
         pool = _Pool(mp_ctx, workers, payload, forked, blas_threads)
         try:
-            yield Resumed(range(0), 0)  # of no chain: the processes have been forked
+            yield Resumed(range(0), 0)  # for no chain: the processes have been forked
             yield from pool.run(run.n_chains)
+        except KeyboardInterrupt:
+            yield from pool.rest()
+            raise
         finally:
             pool.end()
 
 
 class _Pool:
-    """Worker processes, and which chain each has."""
+    """Worker processes and the chain that each one runs."""
 
     def __init__(self, mp_ctx, workers: int, payload: Any, forked: bool, blas_threads: int | None):
         self.chain_of: dict[Connection, int] = {}
         self.process_of: dict[Connection, Any] = {}
         for k in range(workers):
             ours, theirs = mp_ctx.Pipe()
-            # A forked worker inherits our ends of the pipes: left open, nobody would see us gone.
+            # A forked worker inherits our ends of the pipes: left open, no worker would see us end.
             inherited = [ours, *self.process_of] if forked else []
             process = mp_ctx.Process(
                 target=_work,
@@ -120,9 +125,10 @@ class _Pool:
             while waiting and idle:
                 connection, chain = idle.pop(0), waiting.pop(0)
                 self.chain_of[connection] = chain
-                with suppress(OSError):  # it is gone: `_receive` says so
+                with suppress(OSError):  # it has ended: `_receive` raises the error
                     connection.send(chain)
-            for connection in wait(list(self.chain_of)):  # type: ignore[assignment]
+            interrupts.raise_deferred()
+            for connection in wait(list(self.chain_of), POLL_SECONDS):  # type: ignore[assignment]
                 event = self._receive(connection)
                 if event is None:
                     del self.chain_of[connection]
@@ -150,53 +156,64 @@ class _Pool:
             raise ChainError(message) from error
         return event
 
-    def end(self) -> None:
-        """Have all workers save their states and end."""
+    def rest(self) -> Iterator[Event]:
+        """Make all workers save their states and end, and return what they have drawn by then."""
         for connection in self.process_of:
+            with suppress(OSError):
+                connection.send(None)
+        # Between two draws; then between two calls of a long draw; then anywhere: see `interrupts`.
+        for seconds in (SECONDS_TO_NOTICE, SECONDS_TO_NOTICE, SECONDS_TO_END):
+            until = time.monotonic() + seconds
+            while self.chain_of and (left := until - time.monotonic()) > 0:
+                for connection in wait(list(self.chain_of), left):  # type: ignore[assignment]
+                    try:
+                        event = connection.recv()
+                    except (EOFError, OSError):
+                        event = None
+                    if event is None or isinstance(event, tuple):  # an error comes too late
+                        del self.chain_of[connection]
+                    else:
+                        yield event
+            for connection in self.chain_of:
+                self.process_of[connection].terminate()
+
+    def end(self) -> None:
+        """Make all workers end."""
+        for _ in self.rest():
+            pass
+        until = time.monotonic() + SECONDS_TO_END
+        for connection, process in self.process_of.items():
             connection.close()
-        processes = list(self.process_of.values())
-        _join(processes, SECONDS_TO_HEAR)
-        for process in processes:
-            process.terminate()  # nothing, where it has ended; see `_stop`
-        _join(processes, SECONDS_TO_END)
-        for process in processes:
+            process.join(max(0.0, until - time.monotonic()))
             process.kill()
             process.join()
 
 
-def _join(processes: list, seconds: float) -> None:
-    """Wait until all have ended, or so long."""
-    until = time.monotonic() + seconds
-    for process in processes:
-        process.join(max(0.0, until - time.monotonic()))
-
-
 def _stop(number: int, frame: Any) -> None:
-    """Handle SIGTERM: a draw under way is given up, once its compiled call has returned."""
-    _hear_no_more()
+    """Handle SIGTERM: abandon the current draw."""
+    _ignore_sigterm()
     raise KeyboardInterrupt
 
 
-def _hear_no_more() -> None:
-    """Save in peace."""
+def _ignore_sigterm() -> None:
+    """Ignore further signals, so that the state can be saved."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _has_heard() -> bool:
-    return signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
-
-
 def _work(connection: Any, inherited: list, payload: Any, blas_threads: int | None) -> None:
-    """Run the chains that come through the pipe until it is closed."""
+    """Run the chains that come through the pipe, until None comes or it is closed."""
     for other in inherited:
         other.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, _stop)
-    hear_interrupts(signal.SIGTERM)
-    with suppress(EOFError, OSError, KeyboardInterrupt), threadpool_limits(limits=blas_threads):
+    interrupts.handle(signal.SIGTERM)
+    with (
+        suppress(EOFError, OSError, KeyboardInterrupt),
+        interrupts.deferred,
+        threadpool_limits(limits=blas_threads),
+    ):
         run = _load(connection, payload) if isinstance(payload, str) else payload
-        while True:
-            chain = connection.recv()
+        while (chain := connection.recv()) is not None:
             _run_chain(connection, run, chain)
 
 
@@ -213,12 +230,10 @@ def _run_chain(connection: Any, run: Run, chain: int) -> None:
     try:
         with closing(run_and_keep(ChainRunner(run, chain), run)) as events:
             for event in events:
-                if connection.poll():  # nothing is sent to a busy worker: the pipe is closed
-                    if _has_heard():  # in a draw that was given up: the state is not one between
-                        continue
-                    _hear_no_more()
-                    raise EOFError
                 connection.send(event)
+                if connection.poll():  # a busy worker is sent nothing but that it is to end
+                    _ignore_sigterm()
+                    break
         connection.send(None)
     except (EOFError, OSError) as error:
         if connection.closed or _gone(connection):
@@ -237,7 +252,7 @@ def _gone(connection: Any) -> bool:
 
 
 def _sendable(error: Exception) -> tuple[bytes, str]:
-    """An exception and its traceback, or what is left of it if it cannot be pickled."""
+    """An exception and its traceback; only its message if it cannot be pickled."""
     trace = traceback.format_exc()
     try:
         pickled = cloudpickle.dumps(error)

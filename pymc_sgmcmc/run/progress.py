@@ -11,7 +11,7 @@ from pymc.progress_bar import MCMCProgressBarManager, default_progress_theme
 
 from pymc_sgmcmc.run.run import Block, Resumed
 
-MOST_BARS = 16
+MAX_BARS = 16
 """More chains than this share one bar."""
 
 
@@ -19,7 +19,7 @@ class Progress(MCMCProgressBarManager):
     """Bars of all chains: rate, step size, temperature; red for a chain that failed."""
 
     def __init__(self, step, chains, draws, tune, progressbar: Any = True, theme: Any = None):
-        if progressbar is True and chains > MOST_BARS:
+        if progressbar is True and chains > MAX_BARS:
             progressbar = "combined+stats"
         theme = default_progress_theme if theme is None else theme
         super().__init__(step, chains, draws, tune, progressbar, theme)

@@ -1,4 +1,4 @@
-"""What a run records: by default all but what has one number for each row of the data."""
+"""What a run records: by default everything except variables with one number per row."""
 
 import logging
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ def recorder_of(
     """Choose what to record: by default everything except variables with one number per row."""
     rows, mode = {}, None
     for one in flatten_steps(step):
-        # Who asks for JAX must not wait for numba to compile deterministics.
+        # A user of JAX should not wait for numba to compile deterministics.
         if isinstance(one, SGMCMCStep) and backend_of(one.kernel.mode).is_jax:
             mode = one.kernel.mode
         for stream in one.source.rows if isinstance(one, SGMCMCStep) else []:
-            array, axis = stream.cuts[0]
+            array, axis = stream.sliced[0]
             dims = model.named_vars_to_dims.get(array.name or "")
             rows[stream.n_rows] = dims[axis] if dims else None
     if var_names is not None:
@@ -61,7 +61,7 @@ def recorder_of(
         recorder = Recorder(model, _values(model, chosen, left_out, transformed), start, mode=mode)
     if left_out:
         names = ", ".join(f"'{v.name}'" for v in left_out)
-        _log.info(f"Not recorded, for it has a number for each row: {names}. Name it in var_names.")
+        _log.info(f"Not recorded (one number per row): {names}. Name it in var_names to record it.")
     return recorder
 
 

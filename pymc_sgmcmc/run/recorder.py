@@ -19,8 +19,8 @@ TILE = 64
 class Recorder:
     """Turns points into recorded variables.
 
-    Compiled where that is first needed, and pickled without what is compiled: a run can be sent to
-    another process.
+    Compiled when first needed, and pickled without the compiled functions, so that a run can be
+    sent to another process.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Recorder:
     start : dict of arrays
         Any point of the model.
     trace : NDArray, optional
-        One that is there already, of these variables; default: a new one.
+        An existing one of these variables; default: a new one.
     mode : str or Mode, optional
         Compilation mode of the deterministics. Default: PyTensor's.
     """
@@ -56,7 +56,7 @@ class Recorder:
         """PyMC's recorder, without draws: a function of one point, names, types and shapes."""
         if self._mode is None:
             return NDArray(model=self.model, vars=self.vars, test_point=self._start)
-        # What PyMC's recorder compiles by itself, in another mode.
+        # What PyMC's recorder would compile itself, but in this mode.
         of_one_point = self.model.compile_fn(
             outs=[pytensor.Out(v, borrow=True) for v in self.vars],
             inputs=[pytensor.In(v, borrow=True) for v in self.model.value_vars],
@@ -69,12 +69,12 @@ class Recorder:
 
     @property
     def _derived(self) -> list:
-        """What is not a value variable itself."""
+        """Recorded variables that are not value variables themselves."""
         return [v for v in self.trace.vars if v not in self.model.value_vars]
 
     @cached_property
     def _many(self) -> Any:
-        """A function from `TILE` points to what is derived from them."""
+        """A function of `TILE` points that returns the derived variables."""
         inputs, outs = self.model.value_vars, self._derived
         if has_named_dims(self.model):
             plain = tensor_model(self.model)
@@ -100,7 +100,7 @@ class Recorder:
         n = len(next(iter(points.values())))
         columns: dict[str, list] = {v.name: [] for v in derived}
         for first in range(0, n if derived else 0, TILE):
-            # Tiles of one size: where a block ends must not change how its draws are computed.
+            # Tiles of a fixed size: the end of a block must not change how its draws are rounded.
             tile = [points[v.name][first : first + TILE] for v in self.model.value_vars]
             short = TILE - len(tile[0])
             if short:

@@ -22,13 +22,13 @@ from pymc_sgmcmc.run.run import Block, Run
 
 _log = logging.getLogger("pymc.sgmcmc")
 
-MOST_DATA_BYTES = 50_000_000
+MAX_DATA_BYTES = 50_000_000
 """Larger data is not copied into the result unless asked for."""
-MOST_CHECKED = 4_000_000
+MAX_CHECKED = 4_000_000
 """Numbers (elements x chains x draws) used by convergence checks: about a second's work."""
 
 
-class Memory:
+class InMemoryDraws:
     """Keeps draws in PyMC's in-memory recorders, one per chain."""
 
     def __init__(self, run: Run):
@@ -48,12 +48,12 @@ class Memory:
             self.traces.append(trace)
 
     @classmethod
-    def example(cls, run: Run) -> "Memory":
-        """A memory with one draw of one chain, of no meaning, to see what a result looks like."""
-        memory = cls(replace(run, starts=run.starts[:1], draws=1, tune=min(run.tune, 1)))
-        for trace in memory.traces:
+    def example(cls, run: Run) -> "InMemoryDraws":
+        """One arbitrary draw of one chain, which shows the form of a result."""
+        in_memory = cls(replace(run, starts=run.starts[:1], draws=1, tune=min(run.tune, 1)))
+        for trace in in_memory.traces:
             trace.draw_idx = trace.draws
-        return memory
+        return in_memory
 
     def write(self, block: Block) -> None:
         """Keep a block."""
@@ -86,7 +86,7 @@ class _DrawsOnly(DataTreeConverter):
 def longest_cut(lengths: Sequence[int]) -> tuple[list[int], int]:
     """Choose chains and a common length, so that the most draws are kept.
 
-    The rule by which `pm.sample` cuts an interrupted run.
+    `pm.sample` cuts an interrupted run by the same rule.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def longest_cut(lengths: Sequence[int]) -> tuple[list[int], int]:
 
 
 def to_datatree(
-    memory: Memory,
+    in_memory: InMemoryDraws,
     *,
     model: Model,
     tune: int,
@@ -122,9 +122,9 @@ def to_datatree(
 
     Parameters
     ----------
-    memory : Memory
+    in_memory : InMemoryDraws
     tune : int
-        Draws of tuning that were made, kept or not.
+        Number of tuning draws made, kept or not.
     settings : dict
         Stored as JSON in the attributes of ``sample_stats``.
 
@@ -133,12 +133,12 @@ def to_datatree(
     SamplingError
         If no chain has a draw after tuning.
     """
-    n_warmup = memory.n_warmup
-    lengths = [max(0, len(trace) - n_warmup) for trace in memory.traces]
+    n_warmup = in_memory.n_warmup
+    lengths = [max(0, len(trace) - n_warmup) for trace in in_memory.traces]
     if not any(lengths):
         raise SamplingError("No chain got past tuning: there are no draws to return.")
     numbers, length = longest_cut(lengths)
-    chosen = [memory.traces[c] for c in numbers]
+    chosen = [in_memory.traces[c] for c in numbers]
     multitrace = MultiTrace(chosen)[: n_warmup + length]
     if discard_warmup:
         multitrace = multitrace[n_warmup:]
@@ -155,7 +155,7 @@ def to_datatree(
 
 
 def check_convergence(tree: DataTree, model: Model) -> None:
-    """Log PyMC's convergence warnings, from at most `MOST_CHECKED` numbers.
+    """Log PyMC's convergence warnings, from at most `MAX_CHECKED` numbers.
 
     R-hat and effective sample size take about a millisecond per element. In a large model they are
     computed for elements evenly spaced over each variable.
@@ -167,7 +167,7 @@ def check_convergence(tree: DataTree, model: Model) -> None:
         return
     n_draws = posterior.sizes["chain"] * posterior.sizes["draw"]
     sizes = {name: values[0, 0].size for name, values in posterior.items()}
-    affordable = MOST_CHECKED // n_draws
+    affordable = MAX_CHECKED // n_draws
     if sum(sizes.values()) > affordable:
         share = affordable / sum(sizes.values())
         posterior = Dataset(
@@ -209,12 +209,12 @@ def data_bytes(model: Model) -> int:
 def affordable_data(model: Model) -> bool:
     """Whether the data is small enough for a result to copy it; a message says if not."""
     n_bytes = data_bytes(model)
-    if n_bytes > MOST_DATA_BYTES:
+    if n_bytes > MAX_DATA_BYTES:
         _log.info(
             f"The data ({n_bytes / 1e6:.0f} MB) is left out of the result: pass include_data=True "
             "to include it."
         )
-    return n_bytes <= MOST_DATA_BYTES
+    return n_bytes <= MAX_DATA_BYTES
 
 
 def summary(run: Run, tree: DataTree) -> str:
@@ -234,6 +234,6 @@ def salvage(error: Exception, result: Callable[[], DataTree]) -> None:
     """Attach the draws made so far to an exception."""
     try:
         error.idata = result()  # type: ignore[attr-defined]
-    except Exception:  # there are none, or what broke the run breaks this too: the first counts
+    except Exception:  # there are no draws, or the same error again: only the first matters
         return
     error.add_note("The draws made so far are in this exception's attribute `idata`.")

@@ -14,7 +14,7 @@ from pymc.util import RandomGeneratorState
 from pymc_sgmcmc.run.recorder import Recorder
 
 _FILL = {"f": np.nan, "O": None}
-"""Stands for draws that were not made, as in a store; 0 for all other types."""
+"""Value of draws that were not made, as in a store; 0 for all other types."""
 
 
 @dataclass
@@ -30,16 +30,16 @@ class Block:
     stats: list[dict[str, np.ndarray]]
     """Statistics of each step, shapes (chains, draws, ...)."""
     points: list[list[PointType]] | None = None
-    """Value variables of each chain's draws, where a callback wants them."""
+    """Value variables of each chain's draws, if a callback needs them."""
     counts: list[int] | None = None
-    """Draws of each chain, where one has made fewer: NaN (0, False, None) stands for the rest."""
+    """Draws of each chain, if some made fewer: the rest is filled with NaN (0, False, None)."""
 
     def count(self, k: int) -> int:
-        """Draws of the k-th of its chains."""
+        """Number of draws of the k-th of its chains."""
         return self.n_draws if self.counts is None else self.counts[k]
 
     def end_early(self, counts: list[int]) -> None:
-        """Leave out what chains have not drawn: all but so many draws of each."""
+        """Keep only the first ``counts`` draws of each chain, and fill the rest."""
         self.counts = counts
         missing = np.arange(self.n_draws) >= np.array(counts)[:, None]
         for arrays in (self.values, *self.stats):
@@ -80,13 +80,13 @@ class Run:
     rngs: list[RandomGeneratorState]
     """States, not generators: NumPy forgets a generator's children when it pickles it."""
     recorder: Recorder
-    """Makes the recorded variables of points."""
+    """Turns points into recorded variables."""
     keep_warmup: bool
     each_draw: bool = False
     """Blocks of one draw, with its point, for a callback."""
     store: Any = None
     seed: Any = None
-    """As it was given, as plain values."""
+    """The seed given by the user, as plain values."""
     together: bool = False
     """Whether one runner advances all chains."""
     fresh: Any = None
@@ -103,7 +103,7 @@ class Run:
 
     @property
     def wants_warmup(self) -> bool:
-        """Whether draws of tuning are made into recorded variables."""
+        """Whether tuning draws are turned into recorded variables."""
         return self.keep_warmup or self.each_draw
 
     @property

@@ -1,8 +1,8 @@
-"""The seam between what makes draws and what keeps them.
+"""The interface between making draws and keeping them.
 
-A *runner* advances some chains in step and hands out blocks; `run_and_keep` writes them to a store,
-with the runner's state now and then. An *engine* decides where runners run: one after another
-(`sequential.py`), each in a process of its own (`processes.py`) or as a task of a cluster
+A *runner* advances some chains together and yields blocks; `run_and_keep` writes them to a store,
+and from time to time the runner's state. An *engine* decides where runners run: one after another
+(`sequential.py`), each in its own process (`processes.py`) or as a task of a cluster
 (`cluster.py`), all chains in one compiled call (`vectorized.py`).
 """
 
@@ -14,28 +14,28 @@ from pymc_sgmcmc.run.run import Block, Event, Resumed, Run, Stopped
 
 
 class Runner(Protocol):
-    """What advances one chain, or several at once with all of them at the same draw."""
+    """Advances one chain, or several at once that are always at the same draw."""
 
     chains: range
 
     def blocks(self) -> Iterator[Block | Stopped]:
-        """Run to the end. What `state` says holds between blocks."""
+        """Run to the end. `state` is valid between blocks."""
         ...
 
-    def state(self) -> dict[str, Any]:
-        """All that the next draws depend on, as plain values (see `saved_state.py`)."""
+    def state(self) -> dict[str, Any] | None:
+        """Everything that the next draws depend on, as plain values (see `saved_state.py`)."""
         ...
 
     def restore(self, n_draws: int, state: dict[str, Any]) -> None:
-        """Go on after ``n_draws`` draws, tuning included."""
+        """Continue after ``n_draws`` draws, tuning included."""
         ...
 
 
 def run_and_keep(runner: Runner, run: Run) -> Generator[Event]:
     """Run chains to their end, keeping their blocks in the run's store, if it has one.
 
-    Goes on from what the store holds of these chains. What the store keeps does not come out
-    again, unless a callback wants it: those blocks have no values.
+    Continues from the draws that the store has of these chains. Blocks that the store keeps are
+    yielded without values, unless a callback needs them.
     """
     if run.store is None:
         yield from runner.blocks()
@@ -55,13 +55,13 @@ def run_and_keep(runner: Runner, run: Run) -> Generator[Event]:
                     if not run.each_draw:
                         event.values = {}
                 yield event
-        except GeneratorExit:  # between blocks: the state is that after the last
+        except GeneratorExit:  # between blocks: the state is that after the last block
             writer.commit(runner.state())
             raise
         except BaseException:  # in the middle of a draw, or of a write
-            with suppress(OSError):  # what is wrong with the store has been said
+            with suppress(OSError):  # an error of the store has been raised already
                 writer.commit(None)
             raise
-        # A chain that stopped is left as it was, so that resuming finds the same; the state of
-        # several says which have.
+        # The state of a single chain that stopped is not saved, so that it stops again if resumed;
+        # the state of chains together says which have stopped.
         writer.commit(None if stopped and not run.together else runner.state())

@@ -64,7 +64,7 @@ def to_plain(value: Any, where: str) -> Any:
 
 
 def from_plain(plain: Any, like: Any) -> Any:
-    """Undo `to_plain`; ``like`` is the present state of the same step, for its classes."""
+    """Undo `to_plain`; ``like`` is the current state of the same step, for its classes."""
     if isinstance(plain, dict) and CLASS in plain:
         if type(like).__name__ != plain[CLASS]:
             raise ValueError(
@@ -96,9 +96,9 @@ def _nth(items: Any, k: int) -> Any:
 
 
 def save(path: Path, plain: Any) -> None:
-    """Write plain values to a file that is either there as a whole or not at all.
+    """Write plain values to a file that exists either completely or not at all.
 
-    A NumPy archive: one entry an array, one with everything else as JSON. Its checksums tell of
+    A NumPy archive: one entry per array, and one with everything else as JSON. Its checksums detect
     damage.
     """
     arrays: list[np.ndarray] = []
@@ -123,7 +123,7 @@ def save(path: Path, plain: Any) -> None:
 
 
 def load(path: Path) -> Any:
-    """Read what `save` wrote.
+    """Read values written by `save`.
 
     Raises
     ------

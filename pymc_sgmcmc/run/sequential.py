@@ -10,7 +10,7 @@ from pymc.blocking import PointType
 from pymc.step_methods.compound import flatten_steps
 from pymc.util import random_generator_from_state
 
-from pymc_sgmcmc.backends.interrupts import raise_if_dropped
+from pymc_sgmcmc.backends.interrupts import raise_deferred
 from pymc_sgmcmc.gradients.start_check import BadStart
 from pymc_sgmcmc.run.run import Block, Event, Run, Stopped, reason_to_stop
 from pymc_sgmcmc.run.runner import run_and_keep
@@ -18,13 +18,13 @@ from pymc_sgmcmc.run.saved_state import from_plain, to_plain
 from pymc_sgmcmc.step import SGMCMCStep
 
 SECONDS_PER_BLOCK = 0.1
-"""Draws are handed on about ten times a second: often enough for a progress bar."""
+"""Draws are passed on about ten times a second: often enough for a progress bar."""
 BYTES_PER_BLOCK = 2**23
-"""... or sooner, where draws are large."""
+"""... or sooner, if draws are large."""
 SECONDS_PER_TURN = 0.5
 """Chains in one process take turns of at least this long,"""
 TURNS_PER_CHANGE = 20
-"""... and of this multiple of what changing costs: a shuffle of all row numbers."""
+"""... and of this multiple of the time of a change, which shuffles all row numbers."""
 
 
 class ChainRunner:
@@ -37,8 +37,7 @@ class ChainRunner:
         self.point = run.starts[chain]
         self.n_draws = 0
         step = run.step
-        raise_if_dropped()  # the chains of a run take turns: Ctrl-C is for all of them
-        step.sampling_state = run.fresh  # nothing is left of another chain
+        step.sampling_state = run.fresh  # remove the state of another chain
         step.setup_chain(random_generator_from_state(run.rngs[chain]), run.tune, run.draws)
         step.tune = run.tune > 0
         if hasattr(step, "reset_tuning"):
@@ -46,8 +45,11 @@ class ChainRunner:
         if hasattr(step, "iter_count"):
             step.iter_count = 0
         self._away: Any = None
+        self._abandoned = False
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any] | None:
+        if self._abandoned:  # perhaps in the middle of a draw
+            return None
         state = self.run.step.sampling_state if self._away is None else self._away
         return {"point": dict(self.point), "step": to_plain(state, "step")}
 
@@ -70,6 +72,7 @@ class ChainRunner:
         failure: dict[str, Any] | None = None
         try:
             while self.n_draws < run.total and failure is None:
+                raise_deferred()
                 if self.n_draws == run.tune:
                     step.stop_tuning()
                 try:
@@ -86,7 +89,10 @@ class ChainRunner:
                         yield waiting.block()
             if waiting.draws:
                 yield waiting.block()
+        except GeneratorExit:  # between blocks
+            raise
         except BaseException:
+            self._abandoned = True
             if waiting.draws:
                 yield waiting.block()
             raise
@@ -95,7 +101,7 @@ class ChainRunner:
 
 
 class _Waiting:
-    """Draws of one chain that have not been handed on."""
+    """Draws of one chain that have not been passed on yet."""
 
     def __init__(self, runner: ChainRunner):
         self.runner = runner
@@ -112,7 +118,7 @@ class _Waiting:
     def add(self, point: PointType, stats: Sequence[dict[str, Any]]) -> None:
         run = self.runner.run
         kept = run.wants_warmup or self.runner.n_draws >= run.tune
-        # As PyMC's recorder does it, one call a draw, so that recorded values are the same bits.
+        # One call per draw, like PyMC's recorder, so that recorded values are bitwise the same.
         values = self.trace.fn(*point.values()) if kept else None
         self.draws.append((point, values, stats))
 
@@ -144,13 +150,13 @@ class _Waiting:
             ],
             [list(points)] if run.each_draw else None,
         )
-        # Last: if Ctrl-C comes before, the same draws are handed on again, in the same places.
+        # Last: after an earlier Ctrl-C the same draws are passed on again, in the same places.
         self.first, self.draws, self.since = self.first + n, [], time.perf_counter()
         return block
 
 
 def _column(name: str, dtype: Any, sampler: int, stats: Sequence[Sequence[dict]]) -> np.ndarray:
-    """Return one statistic of one step over draws; 0 where it is missing, as PyMC has it."""
+    """Return one statistic of one step over draws; 0 where it is missing, as in PyMC."""
     column = np.zeros(len(stats), dtype=dtype)
     for i, draw in enumerate(stats):
         if name in draw[sampler]:
@@ -159,7 +165,7 @@ def _column(name: str, dtype: Any, sampler: int, stats: Sequence[Sequence[dict]]
 
 
 def _nonfinite(stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Name what became non-finite in a draw, if anything."""
+    """Return the variable that became non-finite in a draw, if any, and where."""
     for step_stats in stats:
         if step_stats.get("nonfinite", False):
             return step_stats["warning"].extra
@@ -169,8 +175,8 @@ def _nonfinite(stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 def sequential(run: Run) -> Generator[Event]:
     """Engine: all chains in this process, in turns of about half a second.
 
-    So Ctrl-C finds all of them about equally far. PyMC's steps and those of others run one chain
-    after another: not all save their whole state.
+    So that after Ctrl-C all chains have about the same length. Other steps than ours, such as
+    PyMC's, run one chain after another, because not all of them save their whole state.
     """
     in_turns = all(isinstance(step, SGMCMCStep) for step in flatten_steps(run.step))
     waiting = deque(range(run.n_chains))

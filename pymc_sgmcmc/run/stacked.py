@@ -1,23 +1,26 @@
-"""The seam between the draws of many chains together and what advances them by one call.
+"""The interface between the draws of many chains together and what advances them by one call.
 
 The chains are stacked: their arrays have a leading chain axis. A *piece* is a whole draw or, where
 a draw takes long, a part of one.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from pymc_sgmcmc.loop import Outcome
+
 
 class Carry(NamedTuple):
-    """What all chains take from one piece of a draw to the next: arrays with a leading chain axis.
+    """The state of all chains between two pieces of a draw: arrays with a leading chain axis.
 
     The last two are about the draw in progress.
     """
 
     theta: list
     state: list
-    """The algorithm's and the source's, flat, in the loop's order."""
+    """That of the algorithm and of the source, flat, in the loop's order."""
     rng: Any
     variable: Any
     """Number of the variable that became non-finite in this draw, or -1."""
@@ -26,7 +29,7 @@ class Carry(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What is kept of each piece: arrays with leading axes (pieces, chains)."""
+    """The results of each piece: arrays with leading axes (pieces, chains)."""
 
     theta: list
     potential: Any
@@ -35,7 +38,48 @@ class Piece(NamedTuple):
     variable: Any
     update: Any
     diagnostics: list
-    """Of the state after the piece."""
+    """Those of the state after the piece."""
+
+
+def go_on(
+    carry: Carry, outcome: Outcome, done: Any, failure: tuple[Any, Any, Any], select: Callable
+) -> tuple[Carry, Piece]:
+    """Go on from a piece of a draw; once one is not finite, stay at the last finite point.
+
+    Parameters
+    ----------
+    carry : Carry
+        One chain's, before the piece.
+    outcome : Outcome
+        The piece's, with its state in one list.
+    done : int
+        Updates of the draw before the piece.
+    failure : tuple of (bool, int, int)
+        Whether the piece is not finite, and if so the variable and update of `first_nonfinite`.
+    select : callable
+        ``select(condition, a, b)`` is a if the condition holds, else b: `jax.numpy.where`, as
+        traced code cannot branch.
+
+    Returns
+    -------
+    carry : Carry
+    piece : Piece
+    """
+    failed, culprit, at = failure
+    variable = select(done == 0, -1, carry.variable)
+    fails_here = failed & (variable < 0)
+    update = select(fails_here, done + at, carry.update)
+    variable = select(fails_here, culprit, variable)
+    moved = variable < 0
+
+    def keep(new: list, old: list) -> list:
+        return [select(moved, a, b) for a, b in zip(new, old, strict=True)]
+
+    theta = keep(outcome.theta, carry.theta)
+    carry = Carry(theta, keep(outcome.state, carry.state), outcome.rng, variable, update)
+    potential = select(moved, outcome.potential, np.nan)
+    piece = Piece(theta, potential, outcome.per_update, variable, update, outcome.diagnostics)
+    return carry, piece
 
 
 class StackedChains(Protocol):
@@ -44,9 +88,9 @@ class StackedChains(Protocol):
     Attributes
     ----------
     carry : Carry
-        As the last call leaves it.
+        After the last call.
     asynchronous : bool
-        Whether `advance` returns before its piece is there.
+        Whether `advance` returns before its pieces are computed.
     """
 
     carry: Carry
@@ -65,7 +109,7 @@ class StackedChains(Protocol):
         rows: list[np.ndarray],
         blocks: dict[int, np.ndarray],
     ) -> Piece:
-        """Run pieces of draws and return what they leave.
+        """Run pieces of draws and return their results.
 
         Parameters
         ----------
@@ -78,7 +122,7 @@ class StackedChains(Protocol):
         rows : list of arrays, shape (D, chains, k, batch size)
             Row numbers of each stream.
         blocks : dict of arrays, shape (D, chains, k * batch size, ...)
-            Streamed rows, by the place among the constants that they take.
+            Streamed rows, by their place among the constants.
         """
         ...
 

@@ -13,7 +13,7 @@ def starts_of(
     init: str,
     generators: Sequence[np.random.Generator],
 ) -> list[PointType]:
-    """Return each chain's starting point: PyMC's initial point, with jitter where none is given.
+    """Return each chain's starting point: PyMC's initial point, with jitter if none is given.
 
     The jitter is that of PyMC's NUTS, uniform in [-1, 1] on the unconstrained scale, for
     variables that have no initial value of their own.

@@ -1,7 +1,6 @@
 """All chains together on numba: compiled calls side by side in threads.
 
-One numba loop over all chains was measured against this: it ran no faster, and took ten times as
-long to compile.
+A single numba loop over all chains is no faster, and takes ten times as long to compile.
 """
 
 from collections.abc import Sequence
@@ -15,14 +14,14 @@ from pymc_sgmcmc.backends.backend import Host
 from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.loop import Loop, failure_of
 from pymc_sgmcmc.pymc_internals import jitted
-from pymc_sgmcmc.run.stacked import Carry, Piece
+from pymc_sgmcmc.run.stacked import Carry, Piece, go_on
 
 
 class ThreadChains:
     """A loop's chains in threads of this process: `StackedChains`.
 
-    The compiled function lets go of Python's lock, so that as many chains run at a time as there
-    are cores.
+    The compiled function releases Python's lock, so that as many chains run at the same time as
+    there are cores.
     """
 
     def __init__(self, loop: Loop, constants: list, theta: list, state: list, rngs: list):
@@ -52,7 +51,7 @@ class ThreadChains:
 
     @property
     def slowdown(self) -> float:
-        """How many times longer than one chain all may take."""
+        """Estimated time of all chains relative to one chain."""
         return len(self._rngs) / self._n_threads
 
     def advance(
@@ -80,35 +79,31 @@ class ThreadChains:
 
     def _one_chain(self, c: int, n: int, done: int, h: np.ndarray, rows: list, blocks: dict):
         old = self.carry
-        theta, state = [np.array(t[c]) for t in old.theta], [np.array(s[c]) for s in old.state]
-        variable, update = int(old.variable[c]), int(old.update[c])
+        carry = Carry(
+            [np.array(t[c]) for t in old.theta],
+            [np.array(s[c]) for s in old.state],
+            self._rngs[c],
+            int(old.variable[c]),
+            int(old.update[c]),
+        )
         pieces, data = [], list(self._constants)
         for i in range(n):
-            if done == 0:
-                variable = -1
             for place, block in blocks.items():
                 data[place] = block[i]
-            out = self._outcome(
-                self._function(h[i], *(r[i] for r in rows), *theta, *state, self._rngs[c], *data)
+            own_rows = (r[i] for r in rows)
+            outcome = self._outcome(
+                self._function(h[i], *own_rows, *carry.theta, *carry.state, carry.rng, *data)
             )
-            failure = failure_of(out)
-            if failure is None and variable < 0:
-                theta, state = out.theta, out.state
-            elif failure is not None and variable < 0:
-                variable, update = failure[0], done + failure[1]
-            pieces.append(
-                Piece(
-                    theta,
-                    float(out.potential),
-                    out.per_update,
-                    variable,
-                    update,
-                    [float(d) for d in out.diagnostics],
-                )
-            )
-        state_of_rng = Host().generator_state(self._rngs[c])
-        carry = Carry(theta, state, state_of_rng, variable, update)
+            found = failure_of(outcome)
+            failure = (False, -1, -1) if found is None else (True, *found)
+            carry, piece = go_on(carry, outcome, done, failure, _select)
+            pieces.append(piece)
+        carry = carry._replace(rng=Host().generator_state(self._rngs[c]))
         return carry, Piece(*_stack(pieces, axis=0))
+
+
+def _select(condition: bool, a: Any, b: Any) -> Any:
+    return a if condition else b
 
 
 def _stack(tuples: Sequence[tuple], axis: int) -> list:

@@ -7,7 +7,7 @@ import numpy as np
 from pymc.util import random_generator_from_state
 
 from pymc_sgmcmc.gradients.start_check import BadStart
-from pymc_sgmcmc.run.chain_warnings import MOST_WARNINGS
+from pymc_sgmcmc.run.chain_warnings import MAX_WARNINGS
 from pymc_sgmcmc.run.run import Block, Event, Run, Stopped, reason_to_stop
 from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.saved_state import from_plain, to_plain
@@ -27,7 +27,7 @@ class VectorizedRunner:
         self._drawn: Drawn | None = None
         self._restored: dict[str, Any] = {}
         self._stopped: dict[int, tuple[int, str]] = {}
-        """Draws that a chain has made, tuning included, and why it made no more."""
+        """Number of draws, tuning included, of each chain that has stopped, and the reason."""
 
     def blocks(self) -> Iterator[Block | Stopped]:
         yield from self._stops(self._stopped)
@@ -42,7 +42,7 @@ class VectorizedRunner:
                 return
 
     def _end(self, drawn: Drawn, chain: int) -> tuple[int, str]:
-        """After how many draws a chain ends, and what the user is told."""
+        """Number of draws after which a chain ends, and the message for the user."""
         n_draws = drawn.first + int(np.argmax(drawn.stats["nonfinite"][chain]))
         if n_draws == 0:
             try:
@@ -53,17 +53,17 @@ class VectorizedRunner:
         return n_draws, reason_to_stop(self.run, chain, n_draws, failure)
 
     def _stops(self, chains: Iterable[int]) -> Iterator[Stopped]:
-        """Events of chains that have stopped; where they are many, the first speaks for all."""
+        """Events of chains that have stopped; if there are many, only the first has a message."""
         chains = list(chains)
         for k, c in enumerate(chains):
             message = self._stopped[c][1]
-            if len(chains) > MOST_WARNINGS:
+            if len(chains) > MAX_WARNINGS:
                 others = f"{len(chains) - 1} other chains"
-                message = f"{message} ({others} stopped for such a reason too.)" if k == 0 else ""
+                message = f"{message} ({others} stopped for similar reasons.)" if k == 0 else ""
             yield Stopped(c, message)
 
     def state(self) -> dict[str, Any]:
-        """Of each chain, what a runner of that chain alone would say."""
+        """For each chain, the state that a runner of this chain alone would return."""
         if self._drawn is None:
             return self._restored
         points, states = self._vectorized.saved(self._drawn)

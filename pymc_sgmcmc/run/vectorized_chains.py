@@ -17,6 +17,7 @@ from pymc.blocking import PointType
 from pymc.stats.convergence import SamplerWarning
 from pytensor.link.basic import JITLinker
 
+from pymc_sgmcmc.backends.interrupts import raise_deferred
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.pacing import FIRST_CALL
 from pymc_sgmcmc.run.chain_batches import Feeder, bytes_per_update, most_updates
@@ -27,7 +28,7 @@ from pymc_sgmcmc.step import SGMCMCStep, draw_statistics
 
 SECONDS_PER_CALL = 0.2
 """Target length of a call of whole draws."""
-SECONDS_AT_MOST = 0.5
+MAX_SECONDS_PER_CALL = 0.5
 """A draw that takes at most this long is one call; longer draws are split into calls of about this
 length, each of which copies its results. Two calls may be in progress, and Ctrl-C should take
 effect within a second."""
@@ -41,12 +42,12 @@ class Call(NamedTuple):
     first: int
     """Number of the first draw, tuning included."""
     done: int
-    """Updates of that draw that earlier calls make."""
+    """Updates of that draw made by earlier calls."""
     n: int
     room: int
-    """How many the arrays are made for: a number that seldom changes, for each is compiled."""
+    """Number of draws that the arrays can hold. It seldom changes: each value is compiled."""
     n_updates: int
-    """Of each draw, in this call."""
+    """Updates of each draw in this call."""
     h: np.ndarray
     """Step sizes, shape (n, n_updates)."""
     feed: Future
@@ -60,14 +61,14 @@ class Drawn:
     first: int
     n: int
     theta: list[Any]
-    """One array a variable with leading axes (room, chains), filled for the first ``n``."""
+    """One array per variable with leading axes (room, chains); the first ``n`` draws are filled."""
     stats: dict[str, np.ndarray]
     """Shapes (chains, n)."""
     carry: Any
     batch_states: list[list[dict[str, Any]]]
-    """Of each chain, after the last of these draws."""
+    """States of each chain's batches after the last of these draws."""
     failures: dict[int, SamplerWarning]
-    """What became non-finite, by chain, at the chain's first non-finite draw."""
+    """By chain, the warning about its first non-finite draw."""
 
 
 class VectorizedChains:
@@ -80,7 +81,7 @@ class VectorizedChains:
     starts : list of dict
         Where each chain starts.
     rngs : list of numpy.random.Generator
-        What each chain's `setup_chain` would be given; they are advanced.
+        As for each chain's `setup_chain`; they are advanced.
     tune, draws : int
         Draws of tuning and after it.
 
@@ -106,7 +107,7 @@ class VectorizedChains:
         self.kernel = step.kernel
         self.kernel.load_data()
         self.chains = [Chain(self.kernel, rng, tune) for rng in rngs]
-        self.chains[0].begin(self.points[0])  # compiles, where this process has not
+        self.chains[0].begin(self.points[0])  # compiles, if this process has not yet
         self._loop: Any = self.kernel.loop
         self._step_size_names = step.step_size_names
         self._feeder = Feeder(self.chains)
@@ -128,7 +129,7 @@ class VectorizedChains:
             chain.sampling_state = state
 
     def saved(self, drawn: Drawn) -> tuple[list[PointType], list[SGMCMCState]]:
-        """Points and states of the chains as they were after some draws."""
+        """Points and states of the chains after some draws."""
         carry = self._stacked.fetch(drawn.carry)
         points, states = [], []
         for c, chain in enumerate(self.chains):
@@ -145,10 +146,11 @@ class VectorizedChains:
         return self._stacked.fetch(arrays)
 
     def run(self) -> Iterator[Drawn]:
-        """Advance all chains to the end; while a call runs, the draws of the last are read."""
+        """Advance all chains to the end; while a call runs, the draws of the last call are read."""
         self._stacked = self._stack()
         self._probe()
         planned, under_way = (self.n_done, 0), None
+        interrupt: KeyboardInterrupt | None = None
         with ThreadPoolExecutor(1) as helper, ThreadPoolExecutor() as threads:
             self._threads, self._helper = threads, helper
             call = self._plan(*planned)
@@ -156,11 +158,11 @@ class VectorizedChains:
                 now = None
                 if call is not None:
                     fed = call.feed.result()
-                    # Any positive numbers fill the rest: it is not run.
+                    # The rest is not run: any positive numbers will do.
                     h = np.concatenate([call.h, np.repeat(call.h[-1:], call.room - call.n, axis=0)])
                     began = time.perf_counter()
                     pieces = self._stacked.advance(call.n, call.done, h, fed.rows, fed.blocks)
-                    # JAX has compiled, where it had to, and computes from now on.
+                    # JAX has compiled, if necessary, and computes from now on.
                     dispatched = time.perf_counter()
                     if not self._stacked.asynchronous:
                         self._pace(call, dispatched - began, exact=True)
@@ -171,9 +173,15 @@ class VectorizedChains:
                     if drawn is not None:
                         yield drawn
                 under_way = now
+                try:
+                    raise_deferred()
+                except KeyboardInterrupt as error:  # first read what is under way
+                    interrupt, call = error, None
+        if interrupt is not None:
+            raise interrupt
 
     def _stack(self) -> StackedChains:
-        """All chains' starts with a leading chain axis, where they will be advanced."""
+        """Stack all chains' starts along a leading chain axis, on the device."""
         kernel = self.kernel
         theta, states = [], []
         for chain, point in zip(self.chains, self.points, strict=True):
@@ -190,7 +198,7 @@ class VectorizedChains:
             states.append([np.asarray(a) for name in self._loop.layout for a in state[name]])
         arguments = (
             self._loop,
-            kernel.constants,
+            [*kernel.constants, *kernel.scaling],
             [np.stack(values) for values in zip(*theta, strict=True)],
             [np.stack(values) for values in zip(*states, strict=True)],
             [chain.noise for chain in self.chains],
@@ -201,7 +209,7 @@ class VectorizedChains:
             return DeviceChains(*arguments)
         return ThreadChains(*arguments)
 
-    # ---- how much at once ------------------------------------------------------------------
+    # ---- length of calls -------------------------------------------------------------------
 
     def _probe(self) -> None:
         """Estimate a call's length from one chain's speed; `_pace` corrects it."""
@@ -216,11 +224,11 @@ class VectorizedChains:
         self._choose(seconds * self._stacked.slowdown)
 
     def _choose(self, seconds: float) -> None:
-        """Choose the calls' length from the seconds that an update of all chains takes."""
+        """Choose the calls' length from the seconds per update of all chains."""
         thin = self.kernel.thin
         most = most_updates(self.chains, BYTES_PER_CALL)
-        if seconds * thin > SECONDS_AT_MOST or most < thin:
-            self._updates_a_call = _power_of_two(min(SECONDS_AT_MOST / seconds, most))
+        if seconds * thin > MAX_SECONDS_PER_CALL or most < thin:
+            self._updates_a_call = _power_of_two(min(MAX_SECONDS_PER_CALL / seconds, most))
             self._room = self._draws_a_call = 1
             return
         self._updates_a_call = thin
@@ -244,13 +252,13 @@ class VectorizedChains:
         return is_new
 
     def _pace(self, call: Call, seconds: float, exact: bool) -> None:
-        """Correct the calls' length by what a call took, or (not ``exact``) took at most."""
+        """Correct the calls' length by a call's time, or (not ``exact``) an upper bound of it."""
         thin = self.kernel.thin
         seconds /= call.n * call.n_updates
         is_part = self._updates_a_call < thin
-        affordable = (SECONDS_AT_MOST if is_part else SECONDS_PER_CALL) / seconds
+        affordable = (MAX_SECONDS_PER_CALL if is_part else SECONDS_PER_CALL) / seconds
         if not exact and affordable < self._updates_a_call * self._draws_a_call:
-            return  # whoever reads the draws was slow
+            return  # the reader of the draws was slow
         if is_part:
             if not 1 / 2.5 < affordable / self._updates_a_call < 8:
                 self._choose(seconds)
@@ -275,18 +283,18 @@ class VectorizedChains:
         return Call(first, done, n, room, n_updates, h, fed)
 
     def _after(self, call: Call) -> tuple[int, int]:
-        """Where the call after this one begins."""
+        """Return the draw, and the update in it, at which the next call begins."""
         done = call.done + call.n_updates
         return (call.first + call.n, 0) if done == self.kernel.thin else (call.first, done)
 
-    # ---- what a call gave ------------------------------------------------------------------
+    # ---- results of calls ------------------------------------------------------------------
 
     def _read(
         self, call, pieces, carry, batch_states, dispatched: float, is_new: bool
     ) -> Drawn | None:
         """Wait for a call; None if it did not finish a draw.
 
-        ``is_new`` tells that the call after it was compiled meanwhile, so that it cannot be timed.
+        ``is_new``: the next call was compiled meanwhile, so that this one cannot be timed.
         """
         waited = not self._stacked.is_ready(pieces)
         small = self._stacked.fetch(pieces._replace(theta=[]))
@@ -350,7 +358,7 @@ def check_step(step: Any) -> None:
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
-    """Mean over the last axis: one number after the other, for `sum` chooses by the shape."""
+    """Mean over the last axis, adding in order: the order of `sum` depends on the shape."""
     return np.cumsum(values, axis=-1)[..., -1] / values.shape[-1]
 
 

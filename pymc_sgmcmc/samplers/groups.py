@@ -1,15 +1,15 @@
 r"""Groups: several samplers in one step, on one gradient of one batch.
 
-Each group of variables theta_j has a sampler of its own, with a step size h_j. An update asks every
-sampler where it needs the gradient, evaluates it ONCE at the point combined from their answers, on
+Each group of variables theta_j has its own sampler with a step size h_j. An update finds the point
+at which each sampler needs the gradient, evaluates it ONCE at the combination of these points, on
 one batch (and one set of latent draws), and gives each sampler its part:
 
-    x      = (x_1, ..., x_m),  x_j: where sampler j asks, from theta_j and its own state
+    x      = (x_1, ..., x_m),  x_j: where sampler j needs it, from theta_j and its own state
     g      = g(x)
     theta_j = sampler j's update with g_j and h_j
 
 With the same sampler and step size in every group this is that sampler's update of all variables.
-Samplers that ask at different times of their update (SGRLD at its start, MSGNHT_S after half a
+Samplers that need it at different times of their update (SGRLD at its start, MSGNHT_S after half a
 step) see each other's variables with a delay of a fraction of a step, which gives a bias of order 1
 in the step sizes, whatever the samplers' own orders.
 """
@@ -46,7 +46,7 @@ class Member:
         """Names of its statistics among those of all members."""
         return tuple(f"{self.name}_{name}" for name in self.algorithm.statistics)
 
-    # A dot, for the name of one member may be the beginning of another's: sgnht and sgnht_s.
+    # A dot, because one member's name may be the start of another's: sgnht and sgnht_s.
 
     def named(self, own: dict[str, Any]) -> dict[str, Any]:
         """Its state under names that distinguish members."""
@@ -59,7 +59,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Part:
+class GroupGradient:
     """A group's part of the gradient."""
 
     whole: Gradient
@@ -97,8 +97,8 @@ class Part:
         return self._mine(self.whole.mean_curvature(everywhere))
 
 
-class Unknown:
-    """Stands in for a gradient until it is known where samplers need it."""
+class PlaceholderGradient:
+    """Takes the place of a gradient until it is known at which point it is needed."""
 
     def __init__(self, theta: Tensors):
         self.prior = self.likelihood = self.total = self.mean_likelihood = [
@@ -106,14 +106,15 @@ class Unknown:
         ]
 
     def mean_curvature(self, direction) -> Tensors:
-        """Stand in for the curvature, too."""
+        """Zeros, like the gradients."""
         return self.total
 
 
-class Rehearsal:
-    """A group's update, run symbolically until it is known where it needs gradients.
+class GroupUpdate:
+    """A group's update, built again and again until it is known where it needs gradients.
 
-    `Unknown` stands in for gradients that are not yet `known`; the noise is the same in each run.
+    A `PlaceholderGradient` stands in for each gradient that is not `known` yet; every run gets the
+    same noise.
     """
 
     def __init__(self, member: Member, theta: Tensors, state, h, noise: Noise):
@@ -123,18 +124,18 @@ class Rehearsal:
         self.h = h
         self._noise = noise
         self._draws: list[Tensors] = []
-        self.asked: list[Tensors] = []
+        self.points: list[Tensors] = []
 
     def run(self, known: list[tuple[Gradient, Tensors]]):
-        """Return the next theta and state, valid once all gradients are known; fills `asked`."""
-        self.asked, n_drawn = [], 0
+        """Return the next theta and state, valid once all gradients are known; fills `points`."""
+        self.points, n_drawn = [], 0
 
         def gradient(theta):
-            self.asked.append(theta)
-            if len(self.asked) > len(known):
-                return Unknown(theta)
-            whole, at = known[len(self.asked) - 1]
-            return Part(whole, at, self.member.positions)
+            self.points.append(theta)
+            if len(self.points) > len(known):
+                return PlaceholderGradient(theta)
+            whole, at = known[len(self.points) - 1]
+            return GroupGradient(whole, at, self.member.positions)
 
         def noise(like=None):
             nonlocal n_drawn
@@ -171,21 +172,21 @@ class Grouped(Algorithm):
         return state
 
     def update(self, theta, state, gradient, h, noise):
-        groups = [Rehearsal(m, theta, state, h[k], noise) for k, m in enumerate(self.members)]
+        groups = [GroupUpdate(m, theta, state, h[k], noise) for k, m in enumerate(self.members)]
         known: list[tuple[Gradient, Tensors]] = []
         while True:
             updates = [group.run(known) for group in groups]
-            counts = {g.member.name: len(g.asked) for g in groups}
+            counts = {g.member.name: len(g.points) for g in groups}
             if len(set(counts.values())) > 1:
                 raise ValueError(
                     "All samplers of a step must evaluate the same number of gradients per update, "
                     f"but they evaluate {counts}. Put them into separate steps."
                 )
-            if len(known) == len(groups[0].asked):
+            if len(known) == len(groups[0].points):
                 break
             at = list(theta)
             for group in groups:
-                for i, t in zip(group.member.positions, group.asked[len(known)], strict=True):
+                for i, t in zip(group.member.positions, group.points[len(known)], strict=True):
                     at[i] = t
             known.append((gradient(at), at))
         new_theta, new_state = list(theta), dict[str, Tensors]()
@@ -202,13 +203,13 @@ class Grouped(Algorithm):
         groups = [k for k, m in enumerate(self.members) if variable in m.positions]
         return h[groups[0] if groups else 0]
 
-    def caution(self, diagnostics, n_elements, shuffled):
+    def burn_in_warning(self, diagnostics, n_elements, shuffled):
         for m in self.members:
             own = {
                 name: diagnostics[named]
                 for name, named in zip(m.algorithm.statistics, m.statistics, strict=True)
             }
-            message = m.algorithm.caution(own, m.n_elements, shuffled)
+            message = m.algorithm.burn_in_warning(own, m.n_elements, shuffled)
             if message:
                 return f"{m.name.upper()}: {message}"
         return None

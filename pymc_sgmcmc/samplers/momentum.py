@@ -40,6 +40,7 @@ class ThermostatAlgorithm(Algorithm):
     splitting: ClassVar[str]
     thermostat: ClassVar[Thermostat]
     statistics = ("kinetic_temperature", "thermostat")
+    dynamics = "thermostat"
 
     def __post_init__(self):
         check_noise("diffusion", self.diffusion)
@@ -60,7 +61,7 @@ class ThermostatAlgorithm(Algorithm):
         mean_xi = pt.concatenate([x.ravel() for x in state["xi"]]).mean()
         return [mean_square(state["p"]), mean_xi]
 
-    def caution(self, diagnostics, n_elements, shuffled):
+    def burn_in_warning(self, diagnostics, n_elements, shuffled):
         # Friction reacts to each update's noise, but over an epoch that noise cancels: the
         # posterior comes out too narrow. 4 / sqrt(n) is 4 sds of the mean of xi, whose elements
         # have variance 1.

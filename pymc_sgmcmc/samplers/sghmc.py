@@ -42,6 +42,7 @@ class HamiltonianEuler(Algorithm):
 
     splitting: ClassVar[str] = EULER
     statistics = ("kinetic_temperature",)
+    dynamics = "friction"
 
     def __post_init__(self):
         check_noise("friction", self.friction)

@@ -21,6 +21,8 @@ from pymc_sgmcmc.step import SGMCMCStep
 class Langevin(Algorithm):
     """SGLD's update."""
 
+    dynamics = "langevin"
+
     def init(self, theta, rng):
         return {}
 

@@ -11,7 +11,7 @@ from pymc_sgmcmc.storage.record import FOLDER
 class Checkpoints:
     """The checkpoints of chains that advance together.
 
-    Two files in turn: whenever the process dies, the older one is whole.
+    Written to two files in turn: whenever the process dies, one of them is complete.
 
     Parameters
     ----------
@@ -20,7 +20,7 @@ class Checkpoints:
     chains : range
         The chains' numbers.
     run_id : str
-        The run whose checkpoints they are to be.
+        The run to which the checkpoints must belong.
     """
 
     def __init__(self, path: Path, chains: range, run_id: str):
@@ -29,28 +29,28 @@ class Checkpoints:
         self.slots = [self._name.with_suffix(f".{slot}.npz") for slot in "ab"]
 
     def lock(self) -> Lock:
-        """Return the lock of whoever writes these chains."""
+        """Return the lock for writing these chains."""
         return Lock(self._name.with_suffix(".lock"), "these chains")
 
     @property
     def remedy(self) -> str:
-        """How to have these chains sampled again."""
+        """How the user can sample these chains again."""
         files = " and ".join(str(slot) for slot in self.slots)
         return f"Delete {files}; then resume=True samples these chains again from their start."
 
     def latest(self) -> dict[str, Any] | None:
-        """Return the latest one that is whole.
+        """Return the latest complete checkpoint.
 
         Raises
         ------
         ValueError
-            If one is of another run.
+            If one belongs to another run.
         """
         found, _ = self._read()
         return max(found, key=lambda checkpoint: checkpoint["number"], default=None)
 
-    def complaint(self) -> str | None:
-        """What is wrong with them, if draws may be there that none of them counts."""
+    def damage_warning(self) -> str | None:
+        """Return a warning if a damaged or missing checkpoint may have counted more draws."""
         found, damaged = self._read()
         begun = self._name.with_suffix(".lock").exists()
         missing = len(found) == 1 or (begun and not found)
@@ -60,11 +60,11 @@ class Checkpoints:
         lost = " and ".join(str(path) for path in self.slots if path.name not in there)
         return (
             f"{lost}: this checkpoint is damaged or missing, and draws that it may have counted "
-            "are left out. resume=True makes them again."
+            "are left out. resume=True samples them again."
         )
 
     def _read(self) -> tuple[list[dict[str, Any]], list[Path]]:
-        """Those that are whole, and the files of those that are not."""
+        """Return the complete checkpoints, and the files of damaged ones."""
         found, damaged = [], []
         for path in self.slots:
             try:
@@ -80,9 +80,9 @@ class Checkpoints:
         return found, damaged
 
     def save(self, checkpoint: dict[str, Any]) -> None:
-        """Write one in place of the one before the last."""
+        """Replace the older of the two."""
         number = checkpoint["number"]
-        # The first is written twice: where one file is there alone, the other has been lost.
+        # The first is written twice, so that a single file means that the other one was lost.
         for slot in self.slots if number == 1 else [self.slots[number % 2]]:
             save(slot, checkpoint | {"run_id": self.run_id})
 

@@ -45,9 +45,9 @@ def check_chunks(
     checkpoints : Checkpoints
         Of some chains.
     n_draws : int
-        Their draws that count, tuning included.
+        Their valid draws, tuning included.
     read : bool
-        Whether to read each chunk, so that its checksum is checked, or only look for its file.
+        Whether to read each chunk, which checks its checksum, or only check that its file exists.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def check_chunks(
 def _counted(
     record: dict[str, Any], arrays: dict[str, dict[str, Any]], n_draws: int
 ) -> Iterator[tuple[str, str, int, int]]:
-    """Group, array, first draw and end of each chunk with draws that count."""
+    """Group, array, first draw and end of each chunk with valid draws."""
     tune, size = record["tune"], record["chunk"]
     for group, named in arrays.items():
         is_warmup = group.startswith("warmup_")

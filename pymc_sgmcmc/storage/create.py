@@ -1,4 +1,4 @@
-"""Creates a run in a store, in place of any that lies there: whole or not at all."""
+"""Creates a run in a store, replacing any existing one: completely or not at all."""
 
 import os
 import shutil
@@ -12,20 +12,21 @@ from xarray import DataTree
 
 from pymc_sgmcmc.run.run import Run
 from pymc_sgmcmc.run.saved_state import to_plain
+from pymc_sgmcmc.storage.adaptation import write_adapted
 from pymc_sgmcmc.storage.checkpoints import all_checkpoints
 from pymc_sgmcmc.storage.chunks import GROUPS
 from pymc_sgmcmc.storage.file_errors import clear_errors
 from pymc_sgmcmc.storage.identity import versions
 from pymc_sgmcmc.storage.layout import lay_out
 from pymc_sgmcmc.storage.lock import Lock
-from pymc_sgmcmc.storage.record import FOLDER, FORMAT, is_run, no_run, read_record
+from pymc_sgmcmc.storage.record import FOLDER, FORMAT, is_run, not_a_run, read_record
 from pymc_sgmcmc.storage.writer import LEFT_OUT
 
 RUN_LOCK = Path(FOLDER, "run.lock")
 BYTES_PER_CHUNK = 2**23
 """Draws are in chunks of about this size, all variables of a chain together,"""
 DRAWS_PER_CHUNK = 256
-"""... or of so many draws, where they are small."""
+"""... but of at most so many draws."""
 
 
 def run_lock(folder: Path) -> Lock:
@@ -42,7 +43,7 @@ def create(
     dtype: np.dtype | None,
     overwrite: bool,
 ) -> tuple[str, Lock]:
-    """Lay out a new run in place of any that lies there.
+    """Create a new run, replacing any existing one.
 
     Parameters
     ----------
@@ -50,19 +51,19 @@ def create(
         The store.
     run : Run
     tree : DataTree
-        The result as it will be, but of one chain and one draw.
+        The form of the result, with one chain and one draw.
     identity : dict
-        Plain values, by which the run is known when it is resumed.
+        Plain values that identify the run when it is resumed.
     dtype : numpy.dtype or None
         Type of real variables; None: their own.
     overwrite : bool
-        Whether a run that lies there may be deleted.
+        Whether an existing run may be deleted.
 
     Returns
     -------
     run_id : str
     lock : Lock
-        The run's, held.
+        That of the run, held.
     """
     for dtypes in run.step.stats_dtypes:
         for name, own in dtypes.items():
@@ -96,13 +97,15 @@ def create(
         "seconds": 0.0,
     }
     target = Path(os.path.realpath(path))
-    # Under another name until it is whole.
+    # Under another name until it is complete.
     folder = target.with_name(f".{target.name}.{run_id}.new")
     with clear_errors(path, is_run(path)):
         _clear_away(target)
         lock = _locked_folder(folder)
         try:
             lay_out(folder, run, draws, others, record, dtype)
+            if getattr(run.step, "adapted", None) is not None:
+                write_adapted(folder, run.step.adapted)
             _move(path, folder, target, overwrite)
         except BaseException:
             lock.release()
@@ -112,31 +115,31 @@ def create(
 
 
 def _locked_folder(folder: Path) -> Lock:
-    """Make the folder of a new run, and hold its lock."""
+    """Make the folder of a new run, and take its lock."""
     lock = run_lock(folder)
     while True:
         (folder / FOLDER).mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire()
             return lock
-        except FileNotFoundError:  # not locked yet, it was cleared away as a dead process's
+        except FileNotFoundError:  # another process has just deleted it, as not yet locked
             continue
 
 
 def _clear_away(target: Path) -> None:
-    """Delete what a process left that died while it began a run there."""
+    """Delete what processes have left that died while they began a run at this path."""
     for path in target.parent.iterdir():
         own = path.name.startswith(f".{target.name}.") and path.suffix in (".new", ".old")
         if own and (path / RUN_LOCK).exists():
             lock = run_lock(path)
-            with suppress(RuntimeError, FileNotFoundError):  # it is alive, or has just finished
+            with suppress(RuntimeError, FileNotFoundError):  # alive, or just finished
                 lock.acquire(seconds=0.0)
                 shutil.rmtree(path, ignore_errors=True)
                 lock.release()
 
 
 def _move(path: Path, folder: Path, target: Path, overwrite: bool) -> None:
-    """Put a new run in its place, once nobody writes the one that lies there."""
+    """Move a new run to its path, once no process writes an existing run there."""
     while True:
         if overwrite and is_run(path):
             try:
@@ -150,7 +153,7 @@ def _move(path: Path, folder: Path, target: Path, overwrite: bool) -> None:
             if not target.exists():
                 raise
             if not is_run(path):
-                raise FileExistsError(no_run(path)) from error
+                raise FileExistsError(not_a_run(path)) from error
             if not overwrite:
                 raise FileExistsError(
                     f"Another process has started a run in {path} meanwhile. Choose "
@@ -159,7 +162,7 @@ def _move(path: Path, folder: Path, target: Path, overwrite: bool) -> None:
 
 
 def _delete(path: Path, target: Path, old: Path) -> None:
-    """Delete the run that lies there, once nobody writes it."""
+    """Delete the existing run, once no process writes it."""
     locks = _locks(path)
     try:
         for lock in locks:
@@ -172,10 +175,10 @@ def _delete(path: Path, target: Path, old: Path) -> None:
 
 
 def _locks(path: Path) -> list[Lock]:
-    """Of the run that lies there, and of all its chains."""
+    """Return the locks of the existing run and of all its chains."""
     try:
         record = read_record(path)
-    except ValueError:  # damaged, or of another version: those that there are
+    except ValueError:  # damaged, or of another version: take the existing files
         paths = list((path / FOLDER).glob("chains_*.lock"))
         return [run_lock(path), *(Lock(path, "these chains") for path in paths)]
     return [run_lock(path), *(c.lock() for c in all_checkpoints(path, record))]

@@ -1,6 +1,6 @@
-"""Digests: short texts that tell arrays, expressions, functions and settings apart.
+"""Digests: short texts that identify arrays, expressions, functions and settings.
 
-The same in another process; another one where anything changes that a draw may depend on.
+A digest is the same in every process, and changes with anything on which a draw may depend.
 """
 
 import copyreg
@@ -25,12 +25,12 @@ from pytensor.graph.op import HasInnerGraph, Op
 from pymc_sgmcmc.backends.cores import n_cores
 
 BYTES_AT_ONCE = 2**24
-"""Of an array: hashed side by side, so that much is in memory at a time for each core."""
+"""Size of the pieces of an array, which are hashed in parallel: one per core is in memory."""
 
 
 def digest_of(data: Any) -> str:
     """Digest of bytes."""
-    # Against accidents only, and twice as fast as blake2b: see docs/storage.md.
+    # Only against accidental changes; twice as fast as blake2b: see docs/storage.md.
     return hashlib.sha1(data, usedforsecurity=False).hexdigest()
 
 
@@ -44,15 +44,15 @@ def array_digest(array: Any) -> str:
 
 
 def rows_digest(read: Callable[[int, int], np.ndarray], n_rows: int, like: Any) -> str:
-    """Digest of all rows that ``read`` gives, a piece at a time.
+    """Digest of all rows that ``read`` returns, piece by piece.
 
     Parameters
     ----------
     read : callable
-        ``read(first, end)``: some rows. Called by one thread at a time.
+        ``read(first, end)`` returns these rows. Called by one thread at a time.
     n_rows : int
     like : array
-        Its type and shape count too.
+        An array of the type and shape of the data, which the digest includes.
     """
     row_bytes = max(1, np.dtype(like.dtype).itemsize * int(np.prod(like.shape[1:], dtype=int)))
     step = max(1, BYTES_AT_ONCE // row_bytes)
@@ -74,13 +74,13 @@ def rows_digest(read: Callable[[int, int], np.ndarray], n_rows: int, like: Any) 
 
 
 class ArrayDigests:
-    """`array_digest` for arrays that come more than once while none of them changes."""
+    """`array_digest` with a cache, valid as long as no array changes."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Any, str]] = {}
 
     def __call__(self, array: Any) -> str:
-        if id(array) not in self._known:  # kept with it, so that no other gets its id
+        if id(array) not in self._known:  # the array is kept, so that no other gets its id
             self._known[id(array)] = array, array_digest(array)
         return self._known[id(array)][1]
 
@@ -133,26 +133,26 @@ def graph_digest(
 def value_digest(value: Any) -> str:
     """Digest of a setting: a number, a function, an object with all that it holds.
 
-    A function counts with its code, constants and defaults, and with the values that it takes
-    from around it (its closure and the globals that it names), functions of its author's among
-    them. What belongs to Python or to an installed package counts by its name.
+    The digest of a function includes its code, constants and defaults, and the values that it uses
+    from its closure and globals, such as other functions of the user. Of Python and installed
+    packages it includes only names.
     """
     return digest_of(_Describer().text(value).encode())
 
 
 class _Describer:
-    """Writes out what a value is."""
+    """Describes values as text."""
 
     def __init__(self) -> None:
         self._known: dict[int, str] = {}
-        self._kept: list[Any] = []  # an id is free again when its object is gone
+        self._kept: list[Any] = []  # keeps objects alive, so that no id is used twice
 
     def text(self, value: Any) -> str:
         if value is None or isinstance(value, bool | int | float | complex | str | bytes):
             return f"{type(value).__name__} {value!r}"
         if id(value) not in self._known:
             self._kept.append(value)
-            self._known[id(value)] = "itself"  # where something holds itself
+            self._known[id(value)] = "itself"  # for objects that contain themselves
             self._known[id(value)] = digest_of(self._long(value).encode())
         return self._known[id(value)]
 
@@ -232,14 +232,14 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _global_names(code: CodeType) -> set[str]:
-    """Globals that a function names, those of the functions inside it too."""
+    """Globals that a function or a function inside it uses."""
     names = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
     return names.union(*(_global_names(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
 @functools.lru_cache
 def _is_installed(module: str | None) -> bool:
-    """Whether a module belongs to Python or to an installed package, so that its name tells it."""
+    """Whether a module is Python's or an installed package's, and so identified by its name."""
     top = (module or "builtins").partition(".")[0]
     if top in sys.stdlib_module_names - {"__main__"} or top == __name__.partition(".")[0]:
         return True

@@ -61,7 +61,7 @@ def identity(run: Run) -> dict[str, Any]:
         "seed": without_addresses(repr(run.seed if run.seed is not None else run.rngs)),
         "start": [_points_digest(start) for start in run.starts],
         "chains": run.n_chains,
-        # Chains together are rounded differently from single chains.
+        # Many chains in one call are rounded differently from single chains.
         "chain_method": "vectorized" if run.together else "sequential, parallel or dask",
         "tune": run.tune,
         "discard_tuned_samples": not run.keep_warmup,
@@ -70,7 +70,7 @@ def identity(run: Run) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that compute: others may give different last digits."""
+    """Return the versions of the packages on which the last digits of draws may depend."""
     found = {"pymc": pymc.__version__, "pytensor": pytensor.__version__, "numpy": np.__version__}
     found["python"] = platform.python_version()
     for name in ("jax", "numba"):
@@ -120,7 +120,8 @@ def _describe(step: Any) -> str:
 def _settings(step: SGMCMCStep) -> dict[str, Any]:
     """What a step's description may not show in full: functions, long arrays."""
     settings = {"step_size": step.schedule, "hyperparameters": step.algorithm}
-    return settings if step.latents is None else settings | {"latents": step.latents}
+    settings |= {} if step.latents is None else {"latents": step.latents}
+    return settings | ({} if step.adapted is None else {"adaptation": step.adapted})
 
 
 def names(step: Any) -> str:

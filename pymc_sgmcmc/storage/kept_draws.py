@@ -12,7 +12,7 @@ from xarray import DataTree
 
 from pymc_sgmcmc.pymc_internals import forget_statistics, statistics_of
 from pymc_sgmcmc.run.recorder import Recorder
-from pymc_sgmcmc.run.result import Memory, to_datatree
+from pymc_sgmcmc.run.result import InMemoryDraws, to_datatree
 from pymc_sgmcmc.run.run import Block, Run
 
 SECONDS_PER_WRITE = 1.0
@@ -133,7 +133,7 @@ class StoredDraws(KeptDraws):
             self._write()
 
     def _begin(self) -> None:
-        # Only now it is known how many draws are tuning.
+        # Only now is the number of tuning draws known.
         run = Run(
             model=self.model,
             step=SimpleNamespace(stats_dtypes=self.sampler_vars),
@@ -147,7 +147,7 @@ class StoredDraws(KeptDraws):
         )
         if not self.shared["laid_out"]:
             example = to_datatree(
-                Memory.example(run),
+                InMemoryDraws.example(run),
                 model=self.model,
                 tune=run.tune,
                 discard_warmup=True,
@@ -165,7 +165,7 @@ class StoredDraws(KeptDraws):
         self._since = time.perf_counter()
 
     def _write(self) -> None:
-        """Send the draws since the last time to the store."""
+        """Send the new draws to the store."""
         first, end = self.n_warmup + self._written, self.draw_idx
         where = slice(first, end)
         values = {name: samples[where][None] for name, samples in self.samples.items()}
@@ -188,6 +188,6 @@ class StoredDraws(KeptDraws):
                 self._writer.__exit__(None, None, None)
                 self._writer = None
                 self.shared["writing"] -= 1
-                if self.shared["writing"] == 0:  # the next chain's lock is its own
+                if self.shared["writing"] == 0:  # the next chain takes its own lock
                     self.store.unlock()
         super().close()

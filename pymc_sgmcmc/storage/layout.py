@@ -1,4 +1,4 @@
-"""How a run lies on disk: groups, arrays of draws in chunks, coordinates, data."""
+"""How a run is stored on disk: groups, arrays of draws in chunks, coordinates, data."""
 
 import warnings
 from pathlib import Path
@@ -20,15 +20,15 @@ def lay_out(
     record: dict[str, Any],
     dtype: np.dtype | None,
 ) -> None:
-    """Write all of a new run but its draws, and its record.
+    """Write a new run except its draws, and its record.
 
     Parameters
     ----------
     folder : pathlib.Path
-        Its folder ``.sampler`` is there.
+        Its folder ``.sampler`` exists.
     run : Run
     draws, others : dict of Dataset
-        The result's groups as they will be, those of draws apart: of one chain and one draw.
+        The form of the result's groups, with and without draws: one chain and one draw.
     record : dict
     dtype : numpy.dtype or None
         Type of real variables; None: their own.
@@ -71,14 +71,14 @@ def _create_arrays(
             chunks=(run.chains_together, record["chunk"], *(max(n, 1) for n in value.shape[2:])),
             dtype=own,
             fill_value=np.nan if own.kind == "f" else 0,
-            compressors=[Crc32cCodec()],  # random digits do not compress; damage must be seen
+            compressors=[Crc32cCodec()],  # random digits do not compress; checksums detect damage
             dimension_names=[str(d) for d in value.dims],
             attributes=dict(value.attrs),
         )
 
 
 def lengthened(record: dict[str, Any], draws: int) -> dict[str, Any]:
-    """The record of the same run with room for more draws; `mend` makes the room."""
+    """The record of the same run with more draws; `repair_metadata` then enlarges the arrays."""
     grown = ("posterior", "sample_stats")
 
     def set_length(path: str, node: dict[str, Any]) -> None:
@@ -95,6 +95,6 @@ def _consolidate(folder: Path) -> None:
     """Gather all metadata in one file, so that opening the store lists no folders."""
     import zarr
 
-    with warnings.catch_warnings():  # zarr warns that others may not know of it: they need not
+    with warnings.catch_warnings():  # zarr warns of other readers, which can do without
         warnings.filterwarnings("ignore", module="zarr")
         zarr.consolidate_metadata(folder)

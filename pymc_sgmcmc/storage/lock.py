@@ -22,7 +22,7 @@ class Lock:
     Parameters
     ----------
     path : pathlib.Path
-        Of the file, which is made where it is not there.
+        Of the file, which is created if it does not exist.
     what : str
         What the lock is for, in the message if another process holds it.
     """
@@ -43,9 +43,9 @@ class Lock:
         Raises
         ------
         RuntimeError
-            If another process holds it for longer.
+            If another process holds it longer than that.
         FileNotFoundError
-            If its folder is gone.
+            If its folder has been deleted.
         """
         if fcntl is None:
             return
@@ -66,7 +66,7 @@ class Lock:
             if self._is_there(file):
                 self._file, self._process = file, os.getpid()
                 return
-            file.close()  # what it belongs to was deleted meanwhile: look at what is there now
+            file.close()  # the file was deleted meanwhile: open the current one
 
     def _is_there(self, file: Any) -> bool:
         try:

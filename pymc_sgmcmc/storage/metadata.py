@@ -1,8 +1,8 @@
 """The files of a store other than draws, listed in its record so that damage is detected.
 
 The record of a run has the text of each file of zarr's metadata, and a digest of each file of
-coordinates and data. Metadata that is damaged, or that a process was about to change when it died,
-is written again from there.
+coordinates and data. Metadata that is damaged, or was half changed when a process died, is written
+again from the record.
 """
 
 import json
@@ -17,14 +17,14 @@ from pymc_sgmcmc.storage.digests import digest_of
 
 ROOT = "zarr.json"
 DRAW = "draw"
-"""Name of the coordinate that grows: it is known, and needs no record."""
+"""Name of the coordinate that grows: its values 0, 1, ... need no digest."""
 
 type Edit = Callable[[str, dict[str, Any]], None]
-"""Changes the metadata of the group or array at a path, in place."""
+"""Function that changes the metadata of the group or array at a path, in place."""
 
 
 def recorded_files(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Texts of a new store's metadata and digests of its other files, by their paths in it."""
+    """Texts of a new store's metadata and digests of its other files, by relative path."""
     texts, digests = {}, {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         name = path.relative_to(folder).as_posix()
@@ -36,7 +36,7 @@ def recorded_files(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def edited(texts: dict[str, str], edit: Edit) -> dict[str, str]:
-    """Metadata with a change to each group or array, in its own file and in the root's."""
+    """Apply a change to the metadata of each group and array, in its own file and in the root's."""
     changed = {}
     for name, text in texts.items():
         node = json.loads(text)
@@ -49,8 +49,8 @@ def edited(texts: dict[str, str], edit: Edit) -> dict[str, str]:
     return changed
 
 
-def mend(folder: Path, record: dict[str, Any]) -> None:
-    """Write again the metadata that is not as the record has it.
+def repair_metadata(folder: Path, record: dict[str, Any]) -> None:
+    """Rewrite metadata that differs from the record.
 
     Raises
     ------
@@ -72,17 +72,17 @@ def mend(folder: Path, record: dict[str, Any]) -> None:
                 f"ZarrStore({str(folder)!r}, overwrite=True)."
             )
     for group, length in record["lengths"].items():
-        _mend_numbers(folder, f"{group}/{DRAW}", length)
+        _repair_draw_numbers(folder, f"{group}/{DRAW}", length)
 
 
-def _mend_numbers(folder: Path, name: str, length: int) -> None:
+def _repair_draw_numbers(folder: Path, name: str, length: int) -> None:
     import zarr
 
     array: Any = zarr.open_array(folder / name, mode="r+")
     numbers = np.arange(length)
     try:
         whole = bool((array[:] == numbers).all())
-    except Exception:  # whatever a codec makes of damaged bytes
+    except Exception:  # any error that a codec raises for damaged bytes
         whole = False
     if not whole:
         array[:] = numbers

@@ -1,4 +1,4 @@
-"""Reads a store: how many draws count, whether they are whole, and the result with them."""
+"""Reads a store: the number of valid draws, whether they are complete, and the result."""
 
 import logging
 from pathlib import Path
@@ -12,16 +12,16 @@ from pymc_sgmcmc.run.result import longest_cut
 from pymc_sgmcmc.storage.checkpoints import all_checkpoints
 from pymc_sgmcmc.storage.chunks import check_chunks, open_draws
 from pymc_sgmcmc.storage.file_errors import clear_errors
-from pymc_sgmcmc.storage.metadata import mend
+from pymc_sgmcmc.storage.metadata import repair_metadata
 
 _log = logging.getLogger("pymc.sgmcmc")
 
 LOADED_BYTES = 100_000_000
-"""A result up to this size is read into memory; a larger one stays on disk until it is used."""
+"""A result up to this size is read into memory; a larger one is read from disk when used."""
 
 
 def count_draws(path: Path, record: dict[str, Any]) -> list[int]:
-    """Count the draws of each chain that are there, tuning left out."""
+    """Count the valid draws of each chain, without tuning."""
     counts = []
     for checkpoints in all_checkpoints(path, record):
         checkpoint = checkpoints.latest()
@@ -33,7 +33,7 @@ def count_draws(path: Path, record: dict[str, Any]) -> list[int]:
 
 
 def check_finished(path: Path, record: dict[str, Any]) -> None:
-    """Check the draws of chains that nobody writes any more; others' are checked by then."""
+    """Check the draws of finished chains; other chains are checked when they are resumed."""
     arrays = open_draws(path)
     total = record["tune"] + record["draws"]
     for checkpoints in all_checkpoints(path, record):
@@ -42,17 +42,17 @@ def check_finished(path: Path, record: dict[str, Any]) -> None:
 
 
 def read_datatree(path: Path, record: dict[str, Any]) -> DataTree:
-    """Return the draws that are there: see `ZarrStore.to_datatree`."""
-    complaints = [c.complaint() for c in all_checkpoints(path, record)]
-    for complaint in filter(None, complaints):
-        _log.warning(complaint)
+    """Return the valid draws: see `ZarrStore.to_datatree`."""
+    warnings = [c.damage_warning() for c in all_checkpoints(path, record)]
+    for warning in filter(None, warnings):
+        _log.warning(warning)
     lengths = count_draws(path, record)
     if not any(lengths):
         message = f"No chain in {path} has got past tuning."
-        raise SamplingError(" ".join([message, *filter(None, complaints)]))
+        raise SamplingError(" ".join([message, *filter(None, warnings)]))
     chains, length = longest_cut(lengths)
     with clear_errors(path, holds_draws=True):
-        mend(path, record)
+        repair_metadata(path, record)
     _check_draws(path, record, read=False)
     tree = xr.open_datatree(path, engine="zarr")
     groups = {}
@@ -69,7 +69,7 @@ def read_datatree(path: Path, record: dict[str, Any]) -> DataTree:
     try:
         return tree.load()
     except Exception:
-        _check_draws(path, record, read=True)  # names what is damaged
+        _check_draws(path, record, read=True)  # raises an error that names the damaged file
         raise
 
 

@@ -1,4 +1,4 @@
-"""The record of a run in a store: its identity, its numbers of draws, how it is laid out."""
+"""The record of a run in a store: its identity, its numbers of draws, its layout."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from pymc_sgmcmc.run.saved_state import load, save
 
 FORMAT = 2
 FOLDER = ".sampler"
-"""In a store: what is not draws."""
+"""Folder of a store with everything except draws."""
 
 
 def record_path(path: Path) -> Path:
@@ -21,7 +21,7 @@ def is_run(path: Path) -> bool:
 
 
 def write_record(path: Path, record: dict[str, Any]) -> None:
-    """Write a record in place of the one that is there, if any."""
+    """Write a record, replacing any existing one."""
     save(record_path(path), record)
 
 
@@ -33,7 +33,7 @@ def read_record(path: Path, run_id: str | None = None) -> dict[str, Any]:
     path : pathlib.Path
         The store.
     run_id : str, optional
-        The run that is to lie there; default: any.
+        The run that must be there; default: any.
 
     Raises
     ------
@@ -42,11 +42,11 @@ def read_record(path: Path, run_id: str | None = None) -> dict[str, Any]:
     ValueError
         If the record is damaged, or in the format of another version.
     RuntimeError
-        If another run lies there.
+        If there is another run.
     """
     if not is_run(path):
         lost = path.is_dir() and any(path.iterdir())
-        raise FileNotFoundError(f"There is no run in {path}." if not lost else no_run(path))
+        raise FileNotFoundError(f"There is no run in {path}." if not lost else not_a_run(path))
     try:
         record = load(record_path(path))
     except ValueError as error:
@@ -62,20 +62,20 @@ def read_record(path: Path, run_id: str | None = None) -> dict[str, Any]:
             f"reads {FORMAT}. Use the version that wrote it, or another path."
         )
     if run_id is not None and record["run_id"] != run_id:
-        raise taken_away(path)
+        raise run_replaced(path)
     return record
 
 
-def taken_away(path: Path) -> RuntimeError:
-    """What to raise where another run lies in the place of this one."""
+def run_replaced(path: Path) -> RuntimeError:
+    """Return the error for a run that another one has replaced."""
     return RuntimeError(
         f"{path} no longer belongs to this run: another process has started a run there, "
         "or deleted it. Give each run its own path."
     )
 
 
-def no_run(path: Path) -> str:
-    """What to say of a folder that is no store."""
+def not_a_run(path: Path) -> str:
+    """Return the message about a folder that is not a store."""
     return (
         f"{path} exists but is not a run of this package, or its file "
         f"{record_path(path).relative_to(path)} is missing. Restore that file, or choose "

@@ -1,10 +1,10 @@
 """Draws on disk, with everything that is needed to resume the run.
 
-The store is a zarr group that xarray opens as the DataTree of the run. Beside its groups lies the
-folder ``.sampler``: what the run is, and for each chain a checkpoint that says how many of its
-draws count and holds the sampler's state after them. Every file is written under another name and
-then renamed, draws before the checkpoint that counts them: whenever the process dies, what the last
-checkpoint counts is whole, and anything beyond is made again.
+The store is a zarr group that xarray opens as the DataTree of the run. It also has a folder
+``.sampler`` with a description of the run, and for each chain a checkpoint: the number of its valid
+draws and the sampler's state after them. Every file is written under another name and then renamed,
+draws before the checkpoint that counts them: whenever the process dies, the draws counted by the
+last checkpoint are complete, and later ones are sampled again.
 """
 
 import copy
@@ -20,10 +20,12 @@ from pymc.backends.base import BaseTrace
 from pymc.step_methods.compound import flatten_steps
 from xarray import DataTree
 
+from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.argument_checks import real_number, true_or_false
 from pymc_sgmcmc.pymc_internals import saves_state
 from pymc_sgmcmc.run.run import Run
 from pymc_sgmcmc.run.saved_state import from_plain
+from pymc_sgmcmc.storage.adaptation import read_adapted
 from pymc_sgmcmc.storage.chunks import GROUPS
 from pymc_sgmcmc.storage.create import create, run_lock
 from pymc_sgmcmc.storage.file_errors import clear_errors
@@ -31,9 +33,9 @@ from pymc_sgmcmc.storage.identity import differences, identity, versions
 from pymc_sgmcmc.storage.kept_draws import StoredDraws
 from pymc_sgmcmc.storage.layout import lengthened
 from pymc_sgmcmc.storage.lock import Lock
-from pymc_sgmcmc.storage.metadata import edited, mend
+from pymc_sgmcmc.storage.metadata import edited, repair_metadata
 from pymc_sgmcmc.storage.read import check_finished, count_draws, read_datatree
-from pymc_sgmcmc.storage.record import is_run, no_run, read_record, write_record
+from pymc_sgmcmc.storage.record import is_run, not_a_run, read_record, write_record
 from pymc_sgmcmc.storage.writer import Writer
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -116,7 +118,7 @@ class ZarrStore(BaseTrace):
         return 0  # `pm.sample` refuses a trace with draws in it
 
     def __copy__(self):
-        # `pm.sample` copies its trace argument for each chain: what it gets are recorders.
+        # `pm.sample` copies its trace argument for each chain: it gets recorders.
         if self._recorder is None:
             self._recorder = StoredDraws(store=self)
         return copy.copy(self._recorder)
@@ -133,14 +135,19 @@ class ZarrStore(BaseTrace):
 
     @property
     def record(self) -> dict[str, Any]:
-        """What the run is: its identity, its numbers of draws, how it is laid out."""
+        """The run's identity, numbers of draws and layout."""
         return read_record(self.path, self.run_id)
+
+    @property
+    def adapted(self) -> Adapted | None:
+        """What the warm-up of the run has chosen, if it is stored."""
+        return read_adapted(self.path) if self.exists else None
 
     # ---- beginning -------------------------------------------------------------------------
 
     def check(self, resume: bool) -> None:
         """Refuse a path that cannot be used, before any work is done."""
-        self.run_id = None  # whatever lies there, it is not this run
+        self.run_id = None  # an existing file or folder is not this run
         try:
             import zarr
         except ImportError as error:
@@ -155,7 +162,7 @@ class ZarrStore(BaseTrace):
                     f"{self.path} cannot be a folder: {place} is a file. Choose another path."
                 )
         if self.path.exists() and not self.exists and any(self.path.iterdir()):
-            raise FileExistsError(no_run(self.path))
+            raise FileExistsError(not_a_run(self.path))
         if self.exists and not resume and not self.overwrite:
             record = self.record
             raise FileExistsError(
@@ -171,23 +178,23 @@ class ZarrStore(BaseTrace):
             probe.unlink()
 
     def begin(self, run: Run, tree: DataTree) -> Run:
-        """Lay out a new run, or check that this is the run that lies there.
+        """Create a new run, or check that the existing one is this run.
 
         Parameters
         ----------
         run : Run
         tree : DataTree
-            The result as it will be, but of one chain and one draw.
+            The form of the result, with one chain and one draw.
 
         Returns
         -------
         Run
-            What to run: a resumed one begins with the step as it was at first.
+            The run to carry out: a resumed one begins with the step in its first state.
 
         Raises
         ------
         ValueError
-            If another run lies there, naming what differs.
+            If the existing run is another one, naming what differs.
         """
         for step in flatten_steps(run.step):
             if not saves_state(step):
@@ -223,31 +230,31 @@ class ZarrStore(BaseTrace):
             if run.draws != record["draws"]:
                 record = lengthened(record, run.draws)
                 write_record(self.path, record)
-            mend(self.path, record)
+            repair_metadata(self.path, record)
         check_finished(self.path, record)
         if changed := _changed_versions(record):
             _log.warning(
                 "Resuming with different versions of packages, so the last digits may differ: "
                 f"{'; '.join(changed)}."
             )
-        # Steps that were used before keep some of what they learned: begin as the run began.
+        # A step that was used before keeps some of its tuning: start as the run started.
         return replace(run, fresh=from_plain(record["fresh"], run.fresh))
 
     def create(self, run: Run, tree: DataTree, identity: dict[str, Any]) -> None:
-        """Lay out a new run in place of any that lies there."""
+        """Create a new run, replacing any existing one."""
         self.unlock()
         self.run_id, self._lock = create(
             self.path, run, tree, identity, dtype=self.dtype, overwrite=self.overwrite
         )
 
     def unlock(self) -> None:
-        """Leave the store to other processes while nothing is written."""
+        """Release the store to other processes while nothing is written."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
     def release(self) -> None:
-        """Leave the store to other runs: this one has ended, or was interrupted."""
+        """Release the store to other runs: this one has ended, or was interrupted."""
         self.run_id = None
         self.unlock()
 
@@ -255,7 +262,7 @@ class ZarrStore(BaseTrace):
 
     @property
     def n_draws(self) -> list[int]:
-        """Draws that are there, tuning left out.
+        """Number of valid draws, without tuning.
 
         Returns
         -------
@@ -272,14 +279,14 @@ class ZarrStore(BaseTrace):
         return count_draws(self.path, self.record)
 
     def to_datatree(self) -> DataTree:
-        """Return the draws that are there, as `sample` does.
+        """Return the valid draws, as `sample` does.
 
         Chains of different lengths are cut or left out so that the most draws are kept.
 
         Returns
         -------
         DataTree
-            Of at most 100 MB in memory; a larger one stays on disk and is read where it is used.
+            In memory up to 100 MB; a larger one is read from disk when it is used.
 
         Raises
         ------
@@ -288,12 +295,12 @@ class ZarrStore(BaseTrace):
         FileNotFoundError
             If there is no run.
         ValueError
-            If a file of it is missing or damaged, naming it and the remedy.
+            If one of its files is missing or damaged, naming it and the remedy.
         """
         return read_datatree(self.path, self.record)
 
     def add_seconds(self, seconds: float) -> None:
-        """Count the time of a session."""
+        """Add to the sampling time of the run."""
         record = self.record
         seconds += record["seconds"]
 
@@ -303,7 +310,7 @@ class ZarrStore(BaseTrace):
 
         record |= {"seconds": seconds, "metadata": edited(record["metadata"], set_time)}
         write_record(self.path, record)
-        mend(self.path, record)
+        repair_metadata(self.path, record)
 
     def writer(self, run: Run, chains: range) -> Writer:
         """Return the one writer of some chains, for a ``with`` block."""

@@ -10,7 +10,7 @@ from pymc_sgmcmc.run.run import Block, Run
 from pymc_sgmcmc.storage.checkpoints import Checkpoints
 from pymc_sgmcmc.storage.chunks import check_chunks, open_draws
 from pymc_sgmcmc.storage.file_errors import clear_errors
-from pymc_sgmcmc.storage.record import read_record, taken_away
+from pymc_sgmcmc.storage.record import read_record, run_replaced
 
 RENAMED = {
     "model_logp": "lp",
@@ -25,15 +25,15 @@ LEFT_OUT = {"tune", "in_warmup", "warning"}
 class Writer:
     """Writes the draws of some chains that advance together, and their checkpoints.
 
-    The draws of a chunk that is not full yet are kept, and the chunk is written anew with all of
-    them: no chunk is ever read to be changed.
+    The draws of a chunk that is not full yet stay in memory, and the whole chunk is written again:
+    no chunk is ever read to be changed.
 
     Parameters
     ----------
     path : pathlib.Path
         The store.
     run_id : str
-        The run that is to lie there.
+        The run that must be in the store.
     run : Run
     chains : range
         The chains' numbers.
@@ -43,13 +43,13 @@ class Writer:
     Attributes
     ----------
     state : plain values or None
-        The sampler's state in the last checkpoint, None before the first.
+        The sampler's state in the last checkpoint; None before the first.
     n_draws : int
         Draws, tuning included, after which that state was saved.
     """
 
     _ends: list[int | None]
-    """Draws, tuning included, of chains that ended before the others."""
+    """Number of draws, tuning included, of chains that ended before the others."""
 
     def __init__(self, path: Path, run_id: str, run: Run, chains: range, seconds: float):
         self.path, self.run, self.chains, self.seconds = path, run, chains, seconds
@@ -62,7 +62,7 @@ class Writer:
         try:
             self._lock.acquire()
         except FileNotFoundError as error:
-            raise taken_away(self.path) from error
+            raise run_replaced(self.path) from error
         try:
             self._record = read_record(self.path, self._run_id)
             self._arrays = open_draws(self.path)
@@ -75,7 +75,7 @@ class Writer:
                 self.path, self._record, self._arrays, self._checkpoints, n_draws, read=True
             )
             ends = checkpoint.get("ends", [None] * len(self.chains))
-            # What was seen after the state was saved will be seen again.
+            # A chain that ended after the saved state will end again.
             self._ends = [e if e is not None and e <= self.n_draws else None for e in ends]
             self._chunk = self._read_chunk()
             self._whole = True
@@ -92,7 +92,7 @@ class Writer:
     # ---- where a draw goes -----------------------------------------------------------------
 
     def _place(self, number: int) -> tuple[str, int, int]:
-        """Return groups' prefix, position there, and the groups' length, of a draw by number."""
+        """Return the prefix of a draw's groups, its position in them and their length."""
         tune = self.run.tune
         if number < tune:
             return "warmup_", number, tune
@@ -107,7 +107,7 @@ class Writer:
     # ---- writing ---------------------------------------------------------------------------
 
     def write(self, block: Block) -> None:
-        """Keep a block; what fills a chunk goes to disk."""
+        """Keep a block, and write full chunks to disk."""
         self._whole = False  # until this returns: it may be interrupted anywhere
         prefix, at, length = self._place(block.first)
         if self._kept(prefix):
@@ -143,7 +143,7 @@ class Writer:
         return columns
 
     def _flush(self, prefix: str, end: int) -> None:
-        """Write the draws of the present chunk, which ends at a position for now."""
+        """Write the draws of the current chunk up to a position."""
         size = self._record["chunk"]
         first = (end - 1) // size * size
         for (group, name), parts in self._chunk.items():
@@ -154,7 +154,7 @@ class Writer:
             self._chunk[group, name] = [values]
 
     def due(self) -> bool:
-        """Whether a checkpoint is due: they take at most a twentieth of the time."""
+        """Whether a checkpoint is due: checkpoints take at most a twentieth of the time."""
         since = time.perf_counter() - self._committed
         return since >= max(self.seconds, 20 * self._cost)
 
@@ -164,8 +164,8 @@ class Writer:
         Parameters
         ----------
         state : plain values or None
-            The sampler's state after them. None where it is not known: the draws can then be
-            read, and are made again from the last state that is.
+            The sampler's state after them. None if it is not known: the draws can then be read,
+            but resuming samples them again from the last known state.
         """
         if not self._whole:  # something was interrupted: the last checkpoint stands
             return
@@ -190,10 +190,10 @@ class Writer:
         self._cost = self._committed - began
         self._whole = True
 
-    # ---- going on --------------------------------------------------------------------------
+    # ---- resuming --------------------------------------------------------------------------
 
     def _read_chunk(self) -> dict[tuple[str, str], list[np.ndarray]]:
-        """Read the draws that count of a chunk that is not full yet."""
+        """Read the valid draws of a chunk that is not full yet."""
         if self._done == 0:
             return {}
         prefix, at, length = self._place(self._done - 1)

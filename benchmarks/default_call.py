@@ -1,0 +1,259 @@
+"""The default call against the truth: `sgm.sample(random_seed=seed)` on unchanged models.
+
+    python benchmarks/default_call.py                        # an hour: let nothing else run
+    python benchmarks/default_call.py --rivals               # and the other samplers: two hours
+    python benchmarks/default_call.py --only pima --seeds 3  # replaces these rows of the table
+    python benchmarks/default_call.py --figure               # draws the table again
+
+Writes benchmarks/results/default_call.txt and .png.
+
+The posteriors are those of posteriordb.py and the logistic regressions of truth.py. The goal: every
+posterior mean within 0.1 posterior sd of the truth, every posterior sd within 10%.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import arviz as az
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.patches import Rectangle
+from posteriordb import n_rows
+from rivals import RIVALS
+from truth import POSTERIORS, moments, truth
+
+import pymc_sgmcmc as sgm
+
+RESULTS = Path(__file__).parent / "results" / "default_call.txt"
+DEFAULT = "default"
+COLUMNS = {
+    "posterior": "<40",
+    "sampler": "<16",
+    "seed": ">4.0f",
+    "N": ">5.0f",
+    "d": ">3.0f",
+    "batch": ">5.0f",
+    "error": ">6.3f",
+    "sd_min": ">6.3f",
+    "sd_max": ">6.3f",
+    "ess": ">6.0f",
+    "rhat": ">6.3f",
+    "tuning": ">7.0f",
+    "kept": ">7.0f",
+    "seconds": ">7.0f",
+    "sampling": ">8.0f",
+    "said": "",
+}
+EXPLAINED = """\
+N, d: rows and parameters; batch: rows in a batch. Of all parameters: error: largest |mean - true
+mean| / true sd; sd_min, sd_max: smallest and largest sd / true sd; ess: smallest bulk effective
+sample size; rhat: largest R-hat. tuning, kept: passes over the data of all chains. seconds: with
+compilation; sampling: as the sampler says. said: its own verdict, or why there is no result."""
+
+
+def default(model, seed: int) -> xr.DataTree:
+    """The call that this benchmark is about."""
+    with model:
+        return sgm.sample(random_seed=seed, progressbar=False)
+
+
+SAMPLERS = {DEFAULT: default, **RIVALS}
+
+
+def passes(tree: xr.DataTree) -> tuple[float | None, float | None]:
+    """Passes over the data in tuning and afterwards; of NUTS, all gradients are over all rows."""
+    attrs = tree["posterior"].attrs
+    if "data_passes" in attrs:
+        tuning = attrs["data_passes_warmup"]
+        return tuning, attrs["data_passes"] - tuning
+    if "sample_stats" in tree and "n_steps" in tree["sample_stats"]:
+        groups = ("warmup_sample_stats", "sample_stats")
+        tuning, kept = (float(tree[group]["n_steps"].sum()) for group in groups)
+        return tuning, kept
+    return None, None
+
+
+def measure(name: str, sampler: str, seed: int) -> dict:
+    """One row of the table."""
+    model = POSTERIORS[name]()
+    row = {
+        "posterior": name,
+        "sampler": sampler,
+        "seed": seed,
+        "N": n_rows(model),
+        "d": sum(np.size(value) for value in model.initial_point().values()),
+    }
+    true = truth(name)
+    began = time.perf_counter()
+    try:
+        tree = SAMPLERS[sampler](model, seed)
+    except Exception as error:
+        return row | {"said": f"{type(error).__name__}: {error}"}
+    row["seconds"] = time.perf_counter() - began
+    posterior = tree["posterior"].to_dataset()[list(true.mean)]
+    draws = posterior.stack(sample=("chain", "draw"), create_index=False)
+    found = moments({v: draws[v].transpose("sample", ...).values for v in true.mean})
+    errors = [np.abs(found.mean[v] - true.mean[v]) / true.sd[v] for v in true.mean]
+    ratios = np.concatenate([found.sd[v] / true.sd[v] for v in true.mean])
+    ess, rhat = az.ess(posterior), az.rhat(posterior)
+    attrs = tree["posterior"].attrs
+    chosen = json.loads(attrs.get("adaptation", "{}"))
+    tuning, kept = passes(tree)
+    return row | {
+        "batch": (chosen.get("batch_size") or row["N"]) if chosen else None,
+        "error": np.concatenate(errors).max(),
+        "sd_min": ratios.min(),
+        "sd_max": ratios.max(),
+        "ess": min(ess[v].values.min() for v in true.mean),
+        "rhat": max(rhat[v].values.max() for v in true.mean),
+        "tuning": tuning,
+        "kept": kept,
+        "sampling": attrs.get("sampling_time"),
+        "said": tree["diagnosis"].attrs["verdict"] if "diagnosis" in tree else "",
+    }
+
+
+def measured(name: str, sampler: str, seed: int, limit: int) -> dict:
+    """`measure` in a process of its own, so that no sampler finds what another has compiled."""
+    command = [sys.executable, __file__, "--one", name, sampler, str(seed)]
+    row = {"posterior": name, "sampler": sampler, "seed": seed}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return row | {"said": f"no result in {limit} s"}
+    if done.returncode:
+        return row | {"said": f"ended with {done.returncode}: {done.stderr.splitlines()[-1:]}"}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def titles() -> str:
+    """Heads of the columns."""
+    heads = (
+        name if name == "said" else format(name, spec.partition(".")[0])
+        for name, spec in COLUMNS.items()
+    )
+    return " ".join(heads)
+
+
+def line_of(row: dict) -> str:
+    """A row as text; what is unknown is a dash."""
+    cells = []
+    for name, spec in COLUMNS.items():
+        value = row.get(name)
+        if name == "said":
+            cells.append(" ".join(str(value or "").split())[:200])
+        elif value is None or value != value:
+            width = spec.strip("<>").partition(".")[0]
+            cells.append(f"{'-':>{width}}")
+        else:
+            cells.append(format(value, spec))
+    return " ".join(cells).rstrip()
+
+
+def row_of(line: str) -> dict:
+    """A row from its text."""
+    cells = line.split(maxsplit=len(COLUMNS) - 1)
+    row: dict = dict(zip(COLUMNS, cells, strict=False))
+    for name in list(row):
+        if name not in ("posterior", "sampler", "said"):
+            row[name] = None if row[name] == "-" else float(row[name])
+    return row
+
+
+def read() -> list[dict]:
+    """Rows of the table on disk."""
+    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    return [row_of(line) for line in lines if line.split(" ")[0] in POSTERIORS]
+
+
+def reaches_goal(row: dict) -> bool:
+    """Whether every mean and sd is as close to the truth as it should be."""
+    return row.get("error") is not None and (
+        row["error"] <= 0.1 and row["sd_min"] >= 0.9 and row["sd_max"] <= 1.1
+    )
+
+
+def write(rows: list[dict]) -> None:
+    """The table, by posterior, and how often each sampler reaches the goal."""
+    names, samplers = list(POSTERIORS), list(SAMPLERS)
+    rows.sort(key=lambda r: (names.index(r["posterior"]), samplers.index(r["sampler"]), r["seed"]))
+    command = " ".join(["python benchmarks/default_call.py", *sys.argv[1:]])
+    lines = [f"{command}   ({time.strftime('%Y-%m-%d')})", EXPLAINED, ""]
+    lines.append("runs with every mean within 0.1 sd and every sd within 10%:")
+    for sampler in samplers:
+        reached = [reaches_goal(row) for row in rows if row["sampler"] == sampler]
+        if reached:
+            lines.append(f"  {sampler:16}{sum(reached)} of {len(reached)}")
+    lines += ["", titles(), *map(line_of, rows)]
+    RESULTS.write_text("\n".join(lines) + "\n")
+
+
+def draw(rows: list[dict]) -> None:
+    """Error of the means against that of the sds, a dot for each run, and the goal as a box."""
+    figure, axis = plt.subplots(figsize=(8, 5.5), layout="constrained")
+    axis.add_patch(Rectangle((0.9, 1e-4), 0.2, 0.1 - 1e-4, color="tab:green", alpha=0.15, lw=0))
+    for k, sampler in enumerate(SAMPLERS):
+        known = [r for r in rows if r["sampler"] == sampler and r.get("error") is not None]
+        worst = [max(r["sd_min"], r["sd_max"], key=lambda x: abs(np.log(x))) for r in known]
+        error = [row["error"] for row in known]
+        own = sampler == DEFAULT
+        colour, size = ("k", 30) if own else (f"C{k}", 14)
+        if known:
+            axis.scatter(worst, error, s=size, color=colour, label=sampler, zorder=3 if own else 2)
+        for row, x, y in zip(known, worst, error, strict=True):
+            if own and not reaches_goal(row):
+                name = row["posterior"].partition("-")[2] or row["posterior"]
+                axis.annotate(name, (x, y), (4, 3), textcoords="offset points", fontsize=7)
+    axis.set(
+        xscale="log",
+        yscale="log",
+        xlabel="sd / true sd, of the parameter where it is furthest from 1",
+        ylabel="largest |mean - true mean| / true sd",
+        title="Default call on posteriors with known means and sds (green: the goal)",
+    )
+    axis.set_ylim(bottom=0.005)
+    ticks = [0.5, 0.7, 0.9, 1.1, 1.5, 2]
+    axis.set_xticks(ticks, labels=map(str, ticks))
+    axis.minorticks_off()
+    axis.legend(frameon=False, fontsize=8)
+    figure.savefig(RESULTS.with_suffix(".png"), dpi=110)
+    plt.close(figure)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", nargs="+", choices=POSTERIORS, help="these posteriors")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each")
+    parser.add_argument("--rivals", action="store_true", help="the other samplers, too")
+    parser.add_argument("--limit", type=int, default=1800, help="seconds for a run")
+    parser.add_argument("--figure", action="store_true", help="only draw the table")
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        warnings.simplefilter("ignore")
+        name, sampler, seed = args.one
+        print(json.dumps(measure(name, sampler, int(seed)), default=float))
+        return
+    rows = read()
+    if not args.figure:
+        print(titles())
+        for name in args.only or POSTERIORS:
+            for sampler in SAMPLERS if args.rivals else [DEFAULT]:
+                for seed in range(1, args.seeds + 1):
+                    row = measured(name, sampler, seed, args.limit)
+                    key = (name, sampler, seed)
+                    rows = [r for r in rows if (r["posterior"], r["sampler"], r["seed"]) != key]
+                    rows.append(row)
+                    print(line_of(row), flush=True)
+                    write(rows)
+    draw(rows)
+
+
+if __name__ == "__main__":
+    main()

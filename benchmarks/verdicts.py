@@ -1,0 +1,264 @@
+"""How often `diagnose` raises a false alarm, and how often it misses what is wrong.
+
+    python benchmarks/verdicts.py             # about 8 minutes on one core
+    python benchmarks/verdicts.py --runs 5 --only "step x3"
+
+Writes benchmarks/results/verdicts.txt, a row for each case: how many runs were judged "ok",
+"failed" and "unclear", and how wrong they were: the medians over runs of the worst ratio of a
+standard deviation to the right one and of the largest error of a mean, in standard deviations.
+Both contain Monte Carlo error. The posteriors are a linear regression with known noise, whose
+posterior is exact, and a logistic regression, whose posterior is from importance sampling.
+"""
+
+import argparse
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from pymc.util import get_state_from_generator
+from scipy import special, stats
+
+import pymc_sgmcmc as sgm
+from pymc_sgmcmc.schedules import Constant
+
+RESULTS = Path(__file__).parent / "results" / "verdicts.txt"
+N, D = 5000, 6
+DRAWS = 500
+
+
+class Posterior(NamedTuple):
+    """A model and the moments of its posterior."""
+
+    model: pm.Model
+    mean: np.ndarray
+    covariance: np.ndarray
+
+
+def rows() -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
+    rng = np.random.default_rng(2024)
+    correlated = np.linalg.cholesky(0.5 * np.eye(D) + 0.5)
+    return rng.normal(size=(N, D)) @ correlated.T, np.linspace(-0.5, 0.5, D), rng
+
+
+def linear() -> Posterior:
+    X, beta, rng = rows()
+    y = X @ beta + rng.normal(size=N)
+    with pm.Model() as model:
+        target = pm.Data("target", y)
+        coefficients = pm.Normal("beta", 0, 3, shape=D)
+        pm.Normal("y", X @ coefficients, 1, observed=target)
+    covariance = np.linalg.inv(X.T @ X + np.eye(D) / 9)
+    return Posterior(model, covariance @ X.T @ y, covariance)
+
+
+def logistic() -> Posterior:
+    X, beta, rng = rows()
+    y = (rng.uniform(size=N) < special.expit(X @ beta)).astype(int)
+    with pm.Model() as model:
+        coefficients = pm.Normal("beta", 0, 3, shape=D)
+        pm.Bernoulli("y", logit_p=X @ coefficients, observed=y)
+    mode = np.zeros(D)
+    for _ in range(20):
+        p = special.expit(X @ mode)
+        hessian = (X.T * (p * (1 - p))) @ X + np.eye(D) / 9
+        mode += np.linalg.solve(hessian, X.T @ (y - p) - mode / 9)
+    proposal = stats.multivariate_t(mode, np.linalg.inv(hessian), df=10, seed=1)
+    draws = proposal.rvs(20_000)
+    logits = draws @ X.T
+    log_weights = (logits * y - np.logaddexp(0, logits)).sum(axis=1)
+    log_weights += -np.square(draws).sum(axis=1) / 18 - proposal.logpdf(draws)
+    weights = special.softmax(log_weights)
+    mean = weights @ draws
+    away = draws - mean
+    return Posterior(model, mean, (weights[:, None] * away).T @ away)
+
+
+class Result(NamedTuple):
+    """A verdict, and how wrong the draws are."""
+
+    verdict: str
+    sd_ratio: float
+    mean_error: float
+
+
+def result_of(idata: xr.DataTree, posterior: Posterior) -> Result:
+    draws = idata["posterior"]["beta"].values.reshape(-1, D)
+    sd = np.sqrt(np.diag(posterior.covariance))
+    ratios = draws.std(axis=0) / sd
+    worst = ratios[np.argmax(np.abs(np.log(ratios)))]
+    off = np.abs(draws.mean(axis=0) - posterior.mean) / sd
+    return Result(idata["diagnosis"].attrs["verdict"], float(worst), float(off.max()))
+
+
+def sampled(step, seed: int, draws: int = DRAWS, tune: int | None = None) -> xr.DataTree:
+    options = {"progressbar": False, "quiet": True, "chain_method": "vectorized"}
+    return sgm.sample(
+        draws, tune=tune, step=step, model=step.model, random_seed=seed, chains=4, **options
+    )
+
+
+# ---- the cases: a setting up, which gives a function of a seed -----------------------------------
+
+Case = Callable[[], tuple[Posterior, Callable[[int], xr.DataTree]]]
+
+
+def right(make: Callable[[], Posterior], factor: float = 1.0, draws: int = DRAWS, tune=None):
+    def case():
+        posterior = make()
+        with posterior.model:
+            step = sgm.MSGNHT_S(rng=1)
+        step.schedule = Constant(factor * step.adapted.step_size)
+        return posterior, lambda seed: sampled(step, seed, draws, tune)
+
+    return case
+
+
+def by_hand(sampler, **arguments) -> Case:
+    """A plain gradient in the metric of the warm-up, with a step size by hand."""
+
+    def case():
+        posterior = linear()
+        with posterior.model:
+            step = sampler(adaptation="dense", gradient="plain", rng=1, **arguments)
+        return posterior, lambda seed: sampled(step, seed)
+
+    return case
+
+
+def exact_draws():
+    posterior = linear()
+    return posterior, lambda seed: judged(posterior, independent(posterior, seed))
+
+
+def independent(posterior: Posterior, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return rng.multivariate_normal(posterior.mean, posterior.covariance, size=(4, DRAWS))
+
+
+def judged(posterior: Posterior, draws: np.ndarray) -> xr.DataTree:
+    idata = xr.DataTree.from_dict(
+        {"/posterior": xr.Dataset({"beta": (("chain", "draw", "dim"), draws)})}
+    )
+    sgm.diagnose(idata, posterior.model)
+    return idata
+
+
+def shared_streams():
+    """All chains have the same generator: batches, momentum and noise."""
+    posterior = linear()
+    with posterior.model:
+        step = sgm.MSGNHT_S(rng=1)
+
+    def run(seed):
+        rng = np.random.default_rng(seed)
+        starts = [step.adapted.jittered_start(step.kernel, rng) for _ in range(4)]
+        return sgm.sampling.sample_from_init(
+            model=posterior.model,
+            step=step,
+            draws=DRAWS,
+            tune=50,
+            chains=4,
+            initvals=starts,
+            random_seed=[get_state_from_generator(np.random.default_rng(seed))] * 4,
+            progressbar=False,
+            chain_method="sequential",
+        )
+
+    return posterior, run
+
+
+def wrong_anchor_gradient():
+    """Off by what moves the mean by half a standard deviation."""
+    posterior = linear()
+    with posterior.model:
+        step = sgm.MSGNHT_S(rng=1)
+    matrix = step.kernel.metric.times(np.eye(D)).T
+    shift = np.linalg.solve(matrix.T, 0.5 * np.ones(D))
+    step.adapted = replace(step.adapted, anchor_gradient=step.adapted.anchor_gradient + shift)
+    step.adapted.apply(step.kernel)
+    return posterior, lambda seed: sampled(step, seed)
+
+
+def changed_data():
+    """`pm.set_data` after the step was made, whose own check is switched off.
+
+    The result is compared with the new posterior.
+    """
+    old = linear()
+    with old.model:
+        step = sgm.MSGNHT_S(rng=1)
+        X, beta, _ = rows()
+        y = X @ beta + np.random.default_rng(5).normal(size=N)
+        pm.set_data({"target": y})
+        step.kernel.data_checksum = None
+    posterior = old._replace(mean=old.covariance @ X.T @ y)
+    return posterior, lambda seed: sampled(step, seed)
+
+
+def unvisited_mode():
+    """Exact draws of one of two equal modes, 20 standard deviations apart."""
+    with pm.Model() as model:
+        beta = pm.Flat("beta", shape=D)
+        pm.Potential(
+            "modes", pm.math.logaddexp(-((beta + 10) ** 2).sum() / 2, -((beta - 10) ** 2).sum() / 2)
+        )
+        pm.Normal("y", 0, 1, observed=np.zeros(3))
+    posterior = Posterior(model, np.zeros(D), 101 * np.eye(D))
+    one = posterior._replace(mean=np.full(D, 10.0), covariance=np.eye(D))
+    return posterior, lambda seed: judged(posterior, independent(one, seed))
+
+
+CASES: dict[str, Case] = {
+    "exact independent draws": exact_draws,
+    "right, linear": right(linear),
+    "right, logistic": right(logistic),
+    "step x2": right(logistic, 2),
+    "step x3": right(logistic, 3),
+    "step x5": right(logistic, 5),
+    "friction held, noise ignored": by_hand(sgm.SGHMC_S, batch_size=100, step_size=0.05, thin=20),
+    "too small a batch": by_hand(sgm.MSGNHT_S, batch_size=4, step_size=0.1, thin=50),
+    "chains share all random numbers": shared_streams,
+    "too few draws (4 x 20)": right(linear, draws=20, tune=0),
+    "wrong gradient at the anchor": wrong_anchor_gradient,
+    "data changed after the warm-up": changed_data,
+    "a mode never visited": unvisited_mode,
+}
+
+
+def table(chosen: list[str], runs: int) -> Iterator[str]:
+    yield f"{'case':32} {'runs':>4} {'ok':>4} {'failed':>6} {'unclear':>7} {'sd':>5} {'mean':>5}"
+    for name in chosen:
+        posterior, run = CASES[name]()
+        results = [result_of(run(seed), posterior) for seed in range(1, runs + 1)]
+        counts = [sum(r.verdict == v for r in results) for v in ("ok", "failed", "unclear")]
+        sd = np.median([r.sd_ratio for r in results])
+        mean = np.median([r.mean_error for r in results])
+        yield (
+            f"{name:32} {runs:4d} {counts[0]:4d} {counts[1]:6d} {counts[2]:7d} "
+            f"{sd:5.2f} {mean:5.2f}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=30)
+    parser.add_argument("--only", nargs="+", choices=list(CASES))
+    parser.add_argument("--verbose", action="store_true", help="show messages of the runs")
+    arguments = parser.parse_args()
+    if not arguments.verbose:
+        logging.getLogger("pymc").setLevel("ERROR")
+    lines = []
+    for line in table(arguments.only or list(CASES), arguments.runs):
+        print(line, flush=True)
+        lines.append(line)
+    if arguments.only is None:
+        RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Adapt a step's kernel to its model."""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytensor
+from pymc.blocking import PointType
+from pymc.model import Model
+from pytensor.compile.sharedvalue import SharedVariable
+
+from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.plan import is_scale
+from pymc_sgmcmc.adaptation.step_size import injected_noise
+from pymc_sgmcmc.adaptation.warm_up import WarmUp
+from pymc_sgmcmc.gradients.row_axis import find_row_axis
+from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
+from pymc_sgmcmc.kernel import Kernel
+from pymc_sgmcmc.schedules import Constant, Schedule
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+
+def ones_per_row(model: Model, minibatch_dim: str | None) -> SharedVariable:
+    """Weights of rows that are drawn alike, as an input of a gradient source."""
+    ones = np.ones(find_row_axis(model, minibatch_dim).length, pytensor.config.floatX)
+    return pytensor.shared(ones, name="row weights", shape=(None,))
+
+
+def gradients_of(
+    kernel: Kernel, start: PointType, minibatch_dim: str | None
+) -> RowGradients | WholeGradients:
+    """Gradients of single rows, or of all data for a kernel that uses all rows at each update."""
+    source = kernel.source
+    options: dict[str, Any] = {"compile_kwargs": kernel.compile_kwargs, "start": start}
+    if not source.rows:
+        return WholeGradients(kernel.model, source.vars, **options)
+    return RowGradients(kernel.model, source.vars, minibatch_dim=minibatch_dim, **options)
+
+
+def adapted(
+    kernel: Kernel,
+    gradients: RowGradients | WholeGradients,
+    rng: np.random.Generator,
+    start: PointType,
+    target_bias: float,
+    schedule: Schedule | None,
+    thin: int | None,
+    earlier: Adapted | None = None,
+) -> Adapted:
+    """Warm up, unless an earlier warm-up is given, and set the kernel to what was chosen.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        With a metric.
+    gradients : RowGradients or WholeGradients
+        Of its model.
+    rng : numpy.random.Generator
+    start : dict of arrays
+        Where the warm-up starts.
+    target_bias : float
+        Tolerated relative error of a standard deviation.
+    schedule : Schedule, optional
+        A step size that the user has chosen, in z.
+    thin : int, optional
+        Updates per draw that the user has chosen.
+    earlier : Adapted, optional
+        What a warm-up of the same model has chosen.
+
+    Raises
+    ------
+    UnfitAdaptation
+        If ``earlier`` is of another model.
+    """
+    chosen = earlier
+    if chosen is None:
+        chosen = _warmed_up(kernel, gradients, rng, start, target_bias)
+    if isinstance(schedule, Constant):
+        h = schedule.value
+        friction = injected_noise(kernel.algorithm) + h * chosen.noise / 2
+        chosen = replace(chosen, step_size=h, friction=friction)
+    if thin is not None:
+        passes = chosen.passes_per_draw * thin / chosen.thin
+        chosen = replace(chosen, thin=thin, passes_per_draw=passes)
+    chosen.apply(kernel)
+    if schedule is not None:
+        kernel.schedule = schedule
+    if earlier is None:
+        _log.info(
+            f"Warm-up: {chosen.data_passes:.3g} passes over the data, {chosen.windows} windows; "
+            f"step size {chosen.step_size:.3g}, {chosen.thin} updates per draw."
+        )
+    return chosen
+
+
+def _warmed_up(
+    kernel: Kernel,
+    gradients: RowGradients | WholeGradients,
+    rng: np.random.Generator,
+    start: PointType,
+    target_bias: float,
+) -> Adapted:
+    source = kernel.source
+    if source.rows:
+        rows = f"batches of {source.rows[0].batch_size}"
+        rows += " with a control variate" if source.rows[0].weights is not None else ""
+    else:
+        rows = "all rows at each update"
+    assert kernel.metric is not None
+    _log.info(f"Initializing {kernel.name} with {kernel.metric.name} metric, {rows}...")
+    flags = is_scale(kernel.model, source.vars, source.shapes)
+    return WarmUp(kernel, gradients, flags, rng, target_bias).run(start)

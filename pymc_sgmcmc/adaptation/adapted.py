@@ -1,0 +1,138 @@
+"""What a warm-up has chosen: plain arrays and numbers, from which a step's kernel is set."""
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+import numpy as np
+from pymc.blocking import PointType
+
+from pymc_sgmcmc.gradients.control_variate import ControlVariate
+from pymc_sgmcmc.kernel import Kernel
+from pymc_sgmcmc.schedules import Constant
+
+FAR = 5.0
+"""Posterior standard deviations (root mean square over directions) from the anchor at which a
+start is left for another: there the control variate's noise would be too large."""
+
+
+class UnfitAdaptation(ValueError):
+    """What an earlier warm-up has chosen does not fit the model or the step."""
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """The frozen result of a warm-up; d is the number of elements of theta."""
+
+    metric: Literal["dense", "low_rank", "diag"]
+    scaling: list[np.ndarray] = field(repr=False)
+    """Arrays of the metric."""
+    anchor: np.ndarray = field(repr=False)
+    """Posterior mean as the warm-up saw it, shape (d,): the anchor of the control variate."""
+    anchor_gradient: np.ndarray = field(repr=False)
+    """Gradient of the log likelihood there, shape (d,); zeros without a control variate."""
+    row_copies: np.ndarray | None = field(repr=False)
+    """How often each row is in the urn, shape (N,); None where all are drawn alike."""
+    noise: np.ndarray = field(repr=False)
+    """Variances of the gradient's noise along z, shape (d,)."""
+    friction: np.ndarray = field(repr=False)
+    """Thermostats to be expected, D + h nu / 2, shape (d,)."""
+    starts: np.ndarray = field(repr=False)
+    """Where the chains of the warm-up ended, shape (chains, d)."""
+    largest_eigval: float
+    """Of the curvature in z as the warm-up saw it: 1 where the metric is dense,"""
+    smallest_eigval: float
+    step_size: float
+    thin: int
+    batch_size: int | None
+    windows: int
+    ess_per_draw: float
+    """Effective draws per draw of one chain, of the slowest element in the pilot run."""
+    passes_per_draw: float
+    """Row gradients of one chain's draw / N."""
+    data_passes: float
+    """Row gradients of the warm-up / N."""
+    data_checksum: int | None = None
+    """Of the data of the anchor's gradient; None without a control variate."""
+
+    def check(self, kernel: Kernel) -> None:
+        """Refuse a kernel for which this was not chosen.
+
+        Raises
+        ------
+        UnfitAdaptation
+            For another number of parameters or rows, or another batch size.
+        """
+        source = kernel.source
+        there = {
+            "parameters": (len(self.anchor), kernel.n_elements),
+            "rows per batch": (self.batch_size, next((r.batch_size for r in source.rows), None)),
+        }
+        if self.row_copies is not None and source.rows:
+            there["rows"] = (len(self.row_copies), source.rows[0].n_rows)
+        if self.data_checksum not in (None, kernel.checksum()):
+            raise UnfitAdaptation(
+                f"adaptation= was chosen for other data than {kernel.name} has here. Pass "
+                "adaptation='auto' to adapt it anew."
+            )
+        for what, (then, now) in there.items():
+            if then != now:
+                raise UnfitAdaptation(
+                    f"adaptation= was chosen for {then or 'all'} {what}, but {kernel.name} has "
+                    f"{now or 'all'} {what} here. Pass adaptation='auto' to adapt it anew."
+                )
+
+    def apply(self, kernel: Kernel) -> None:
+        """Set the kernel's metric, anchor, rows, step size and updates per draw."""
+        self.check(kernel)
+        source = kernel.source
+        assert kernel.metric is not None
+        kernel.metric.arrays = [np.asarray(a) for a in self.scaling]
+        kernel.friction = self.friction
+        kernel.schedule = Constant(self.step_size)
+        kernel.thin = self.thin
+        kernel.data_checksum = self.data_checksum
+        if isinstance(source, ControlVariate):
+            source.set_anchor(
+                self.split(kernel, self.anchor), self.split(kernel, self.anchor_gradient)
+            )
+            kernel.set_row_copies(self.row_copies)
+        kernel.load_data()
+
+    @staticmethod
+    def split(kernel: Kernel, flat: np.ndarray) -> list[np.ndarray]:
+        """Cut a flat vector into arrays of the variables' shapes."""
+        shapes = kernel.source.shapes
+        ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+        return [p.reshape(s) for p, s in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
+
+    def jittered_start(self, kernel: Kernel, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Draw a start for a chain, over-dispersed around one of the warm-up's last points."""
+        assert kernel.metric is not None
+        centre = self.starts[rng.integers(len(self.starts))]
+        theta = centre + kernel.metric.times(rng.standard_normal(len(centre)))
+        arrays = self.split(kernel, theta)
+        return {v.name: a.astype(v.dtype) for v, a in zip(kernel.source.vars, arrays, strict=True)}
+
+    def near_start(self, kernel: Kernel, point: PointType, rng: np.random.Generator) -> PointType:
+        """Return a chain's start: the point, or one of the posterior where it is far outside."""
+        assert kernel.metric is not None
+        theta = np.concatenate([np.ravel(point[v.name]) for v in kernel.source.vars]).astype(float)
+        matrix = kernel.metric.times(np.eye(len(theta))).T
+        z = np.linalg.solve(matrix, theta - self.anchor)
+        if np.linalg.norm(z) < FAR * np.sqrt(len(z)):
+            return point
+        return {**point, **self.jittered_start(kernel, rng)}
+
+    def summary(self) -> dict[str, Any]:
+        """The choices that are numbers or words."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        chosen = {k: v for k, v in plain.items() if isinstance(v, str | int | float | None)}
+        chosen["rows"] = "all alike" if self.row_copies is None else "weighted"
+        chosen["noise_largest"] = float(self.noise.max())
+        chosen["friction_mean"] = float(self.friction.mean())
+        chosen["noise_mean"] = float(self.noise.mean())
+        return chosen
+
+    def plain(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return asdict(self)

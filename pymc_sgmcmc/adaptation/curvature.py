@@ -1,0 +1,69 @@
+"""Matrices of curvature: made positive, and turned into the scales of a metric."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+FLOOR = 1e-10
+"""Smallest eigenvalue relative to the largest, with a diagonal of ones."""
+
+NO_CURVATURE = 1e-7
+"""Eigenvalue, so scaled, that is no more than the error of differences of gradients."""
+
+
+class Eigen(NamedTuple):
+    """A symmetric matrix as s Q diag(w) Q' s, with a diagonal of ones between the scales s."""
+
+    scale: np.ndarray
+    values: np.ndarray
+    vectors: np.ndarray
+
+
+def undetermined(matrix: np.ndarray) -> np.ndarray:
+    """Return the parameters along which there is no curvature, as a vector of numbers.
+
+    Those with a diagonal of zero or, of a direction without curvature, its largest components.
+    """
+    diagonal = np.abs(np.diag(matrix))
+    flat = np.flatnonzero(~(diagonal > 1e-200))
+    if flat.size:
+        return flat
+    scale = np.sqrt(diagonal)
+    values, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
+    smallest = np.argmin(np.abs(values))
+    if np.abs(values[smallest]) > NO_CURVATURE * np.abs(values).max():
+        return np.array([], dtype=int)
+    size = np.abs(vectors[:, smallest])
+    return np.flatnonzero(size > size.max() / 2)
+
+
+def eigen(matrix: np.ndarray) -> Eigen:
+    """Decompose a matrix after scaling its diagonal to ones (Jacobi), with positive eigenvalues.
+
+    The absolute values of negative ones are taken: along those directions the posterior is not
+    concave, but that far it is about as wide.
+    """
+    scale = np.sqrt(np.maximum(np.abs(np.diag(matrix)), 1e-300))
+    values, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
+    values = np.abs(values)
+    return Eigen(scale, np.maximum(values, FLOOR * values.max()), vectors)
+
+
+def positive(matrix: np.ndarray) -> np.ndarray:
+    """Return the matrix with its negative eigenvalues made positive."""
+    scale, values, vectors = eigen(matrix)
+    return (vectors * values) @ vectors.T * np.outer(scale, scale)
+
+
+def root_of_inverse(matrix: np.ndarray) -> np.ndarray:
+    """Return L with L L' = the inverse of a positive matrix, shape (d, d)."""
+    scale = 1 / np.sqrt(np.diag(matrix))
+    cholesky = np.linalg.cholesky(matrix * np.outer(scale, scale))
+    return scale[:, None] * np.linalg.inv(cholesky).T
+
+
+def largest_change(old: np.ndarray, new: np.ndarray) -> float:
+    """Largest |log| of the eigenvalues of old^-1 new, both positive."""
+    root = root_of_inverse(old)
+    values = np.linalg.eigvalsh(root.T @ new @ root)
+    return float(np.abs(np.log(np.maximum(values, 1e-12))).max())

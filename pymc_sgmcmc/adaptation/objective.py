@@ -1,0 +1,136 @@
+"""What the warm-up minimises: -log posterior, of all rows, of some of them, or of a whole model."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
+
+MANY_PARAMETERS = 100
+"""With more, the Hessian of rows would take too long, and the Fisher information stands for it."""
+DIFFERENCE = 1e-3
+"""Step of a difference of gradients, in units of the scale of a coordinate's curvature."""
+
+
+class Local(NamedTuple):
+    """The objective near a point: flat arrays."""
+
+    value: float
+    """-log posterior; infinite where it has no density."""
+    gradient: np.ndarray
+    """Of `value`, shape (d,)."""
+    likelihood_gradient: np.ndarray
+    """The part of the log likelihood of all rows (with its own sign), shape (d,)."""
+    curvature: Callable[[], np.ndarray]
+    """Returns what this evaluation tells of the second derivatives, shape (d, d): the empirical
+    Fisher information of the rows plus the prior's Hessian, or the whole Hessian."""
+
+
+class Objective(Protocol):
+    """-log posterior as a function of a flat theta; it counts its passes over the data."""
+
+    size: int
+    passes: float
+
+    def at(self, theta: np.ndarray) -> Local:
+        """Evaluate it with its gradient."""
+        ...
+
+    def hessian(self, theta: np.ndarray) -> np.ndarray:
+        """Matrix of second derivatives, shape (d, d)."""
+        ...
+
+    def matrix(self, theta: np.ndarray, local: Local) -> np.ndarray:
+        """Hessian, or what ``local``, the evaluation there, tells of it if that is too costly."""
+        ...
+
+
+class RowsObjective:
+    """Of all rows, or of some that stand for all of them.
+
+    Parameters
+    ----------
+    gradients : RowGradients
+    index : array of int, optional
+        The rows; default: all.
+    """
+
+    def __init__(self, gradients: RowGradients, index: np.ndarray | None = None):
+        self.gradients = gradients
+        self.index = index
+        self.size = gradients.size
+        self.passes = 0.0
+
+    @property
+    def share(self) -> float:
+        """Rows that are used / N."""
+        return 1.0 if self.index is None else len(self.index) / self.gradients.n_rows
+
+    def at(self, theta):
+        g = self.gradients
+        loglik, score, scatter = g.likelihood(theta, self.index)
+        self.passes += self.share
+        value = -(g.log_prior(theta) + loglik / self.share)
+        score = score / self.share
+        gradient = -(g.prior_gradient(theta) + score)
+
+        def curvature():
+            assert scatter is not None
+            centred = scatter / self.share - np.outer(score, score) / g.n_rows
+            return centred - g.prior_hessian(theta)
+
+        return Local(_or_infinite(value, gradient), gradient, score, curvature)
+
+    def _gradient(self, theta):
+        g = self.gradients
+        score = g.likelihood(theta, self.index, scatter=False).gradient
+        self.passes += self.share
+        return -(g.prior_gradient(theta) + score / self.share)
+
+    def hessian(self, theta):
+        local = self.at(theta)
+        steps = DIFFERENCE / np.sqrt(np.maximum(np.diag(local.curvature()), 1e-12))
+        columns = []
+        for k, step in enumerate(steps):
+            shifted = theta.copy()
+            shifted[k] += step
+            columns.append((self._gradient(shifted) - local.gradient) / step)
+        h = np.array(columns)
+        return (h + h.T) / 2
+
+    def matrix(self, theta, local):
+        return local.curvature() if self.size > MANY_PARAMETERS else self.hessian(theta)
+
+
+class WholeObjective:
+    """Of a model whose rows are all used at each update.
+
+    Parameters
+    ----------
+    gradients : WholeGradients
+    """
+
+    def __init__(self, gradients: WholeGradients):
+        self.gradients = gradients
+        self.size = gradients.size
+        self.passes = 0.0
+
+    def at(self, theta):
+        gradient = -self.gradients.gradient(theta)
+        self.passes += 1
+        value = _or_infinite(-self.gradients.log_posterior(theta), gradient)
+        return Local(value, gradient, np.zeros_like(gradient), partial(self.hessian, theta))
+
+    def hessian(self, theta):
+        self.passes += self.size
+        return -self.gradients.hessian(theta)
+
+    def matrix(self, theta, local):
+        return local.curvature()
+
+
+def _or_infinite(value: float, gradient: np.ndarray) -> float:
+    return float(value) if np.isfinite(value) and np.isfinite(gradient).all() else np.inf

@@ -1,0 +1,162 @@
+"""What a step adapts, decided before anything is compiled."""
+
+import logging
+from collections.abc import Sequence
+from math import ceil, log2
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from pymc.model import Model
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.algorithm import Algorithm
+from pymc_sgmcmc.gradients.metric import Dense, Diagonal, LowRank, Metric
+from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch
+from pymc_sgmcmc.gradients.row_axis import find_row_axis
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+Adaptation = Literal["auto", "dense", "low_rank", "diag"] | None
+METRICS = ("dense", "low_rank", "diag")
+LARGEST_DENSE = 1000
+"""Elements of theta up to which the metric is a dense matrix,"""
+LARGEST_LOW_RANK = 2000
+"""... or has a low rank beside its diagonal."""
+RANK = 64
+FEW_ROWS = 2000
+"""Up to so many rows, each update uses all of them: their noise would cost more than they do."""
+SCALE_TRANSFORMS = {"log", "log_exp_m1", "interval", "logodds", "chain"}
+"""Names of PyMC's transforms to a logarithmic scale."""
+
+
+class Plan(NamedTuple):
+    """What a step adapts: with a metric None, nothing."""
+
+    batch_size: int | None
+    metric: Metric | None = None
+    control_variate: bool = False
+
+
+def planned(
+    model: Model,
+    vars: Sequence[TensorVariable],
+    shapes: Sequence[tuple[int, ...]],
+    algorithm: Algorithm,
+    name: str,
+    *,
+    step_size: Any,
+    adaptation: Any,
+    gradient: Any,
+    batch_size: Any,
+    minibatch_dim: str | None,
+    others: Sequence[str],
+) -> Plan:
+    """Decide what a step adapts.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    vars : list of value variables
+        The sampled ones,
+    shapes : list of tuple of int
+        ... and their shapes.
+    algorithm : Algorithm
+    name : str
+        The sampler's, for messages.
+    step_size, adaptation, gradient, batch_size, minibatch_dim
+        The step's arguments.
+    others : list of str
+        Arguments of the step with which nothing can be adapted, where they are given.
+
+    Raises
+    ------
+    ValueError
+        For arguments that contradict each other or the model.
+    """
+    if adaptation not in ("auto", None, *METRICS):
+        raise ValueError(
+            f"adaptation={adaptation!r} must be 'auto', 'dense', 'low_rank', 'diag' or None."
+        )
+    if gradient not in ("auto", "plain", "control_variate"):
+        raise ValueError(f"gradient={gradient!r} must be 'auto', 'plain' or 'control_variate'.")
+    automatic = _is_auto(step_size)
+    if adaptation is None or (adaptation == "auto" and not automatic):
+        if automatic:
+            raise ValueError(
+                "step_size='auto' needs adaptation: leave adaptation='auto', or pass a number."
+            )
+        if gradient == "control_variate":
+            raise ValueError(
+                "gradient='control_variate' needs an anchor, which adaptation finds: pass "
+                "adaptation='dense' ('low_rank', 'diag'), whose step_size is in units of the "
+                "posterior's standard deviation."
+            )
+        return Plan(None if _is_auto(batch_size) else batch_size)
+    remedy = f"Pass {name}(step_size=..., batch_size=..., thin=...) with numbers."
+    if algorithm.dynamics is None:
+        raise ValueError(f"{name} has no automatic step size. {remedy}")
+    for argument in others:
+        raise ValueError(
+            f"{argument}= and an automatic step size do not go together yet: adaptation looks at "
+            f"the gradients of single rows, again and again. {remedy}"
+        )
+    for var in [*model.observed_RVs, *model.potentials]:
+        if uses_minibatch(model, var):
+            raise ValueError(
+                f"'{var.name}' is written with pm.Minibatch, whose rows adaptation cannot look at "
+                f"one by one. Write it with all its data, or: {remedy}"
+            )
+    size = sum(int(np.prod(shape)) for shape in shapes)
+    metric = _metric(adaptation, shapes, size, remedy)
+    # The gradient at the anchor is exact only while all other variables stay as they are.
+    alone = len(vars) == len(model.value_vars)
+    if gradient == "control_variate" and not alone:
+        names = ", ".join(f"'{v.name}'" for v in model.value_vars if v not in vars)
+        raise ValueError(
+            f"gradient='control_variate' needs one step for all variables, but {names} would move "
+            "in another one. Leave gradient='auto', or add them to vars."
+        )
+    if _is_auto(batch_size):
+        batch_size = automatic_batch_size(model, minibatch_dim, size)
+    return Plan(batch_size, metric, batch_size is not None and alone and gradient != "plain")
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def _metric(kind: str, shapes: Sequence[tuple[int, ...]], size: int, remedy: str) -> Metric:
+    if size > LARGEST_LOW_RANK:
+        raise ValueError(
+            f"The model has {size} parameters, but adaptation works with at most "
+            f"{LARGEST_LOW_RANK}. {remedy}"
+        )
+    if kind == "auto":
+        kind = "dense" if size <= LARGEST_DENSE else "low_rank"
+    if kind == "dense":
+        return Dense(shapes)
+    return LowRank(shapes, min(RANK, size)) if kind == "low_rank" else Diagonal(shapes)
+
+
+def automatic_batch_size(model: Model, minibatch_dim: str | None, size: int) -> int | None:
+    """Choose the rows per batch: about 2 per parameter; None for all of few rows.
+
+    With a control variate the noise is then that of about one posterior standard deviation.
+    """
+    try:
+        n_rows = find_row_axis(model, minibatch_dim).length
+    except ValueError as error:
+        _log.info(f"All rows are used at each update: {error}")
+        return None
+    batch_size = 2 ** ceil(log2(max(32, 2 * size)))
+    return None if n_rows <= max(FEW_ROWS, 8 * batch_size) else batch_size
+
+
+def is_scale(model: Model, vars: Sequence[TensorVariable], shapes) -> np.ndarray:
+    """Which elements of theta are on a logarithmic scale, shape (d,)."""
+    flags = []
+    for value, shape in zip(vars, shapes, strict=True):
+        transform = model.rvs_to_transforms.get(model.values_to_rvs[value])
+        scale = getattr(transform, "name", None) in SCALE_TRANSFORMS
+        flags.append(np.full(int(np.prod(shape)), scale))
+    return np.concatenate(flags)

@@ -1,0 +1,381 @@
+"""The warm-up: a start, then windows of metric, anchor, row weights, step size and a short run.
+
+Everything that the compiled updates need is an input of theirs, so nothing is compiled again.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from arviz_stats.base import array_stats
+from pymc.blocking import PointType
+from pymc.exceptions import SamplingError
+
+from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.curvature import (
+    eigen,
+    largest_change,
+    positive,
+    root_of_inverse,
+    undetermined,
+)
+from pymc_sgmcmc.adaptation.noise import POSITIONS, ROWS_PER_POSITION, noise_covariance
+from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective, WholeObjective
+from pymc_sgmcmc.adaptation.row_weights import RowWeights
+from pymc_sgmcmc.adaptation.start import find_start
+from pymc_sgmcmc.adaptation.step_size import Pace, injected_noise, pace
+from pymc_sgmcmc.chain import Chain
+from pymc_sgmcmc.gradients.control_variate import ControlVariate
+from pymc_sgmcmc.gradients.metric import Dense, Diagonal, LowRank
+from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.start_check import BadStart
+from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
+from pymc_sgmcmc.kernel import Kernel
+from pymc_sgmcmc.schedules import Constant
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+CHAINS = 4
+MIN_WINDOWS, MAX_WINDOWS = 2, 8
+SETTLED = 2.0
+"""Windows end when the metric's largest |log| change is below this twice."""
+DRAWS = 50
+"""Per chain and window."""
+MAX_THIN = 200
+"""Updates between them: a window need not reach the posterior if the next one goes on."""
+RESTARTS = 6
+"""Of a window that diverges, each with half of the step size."""
+SPREAD = 0.5
+"""Of points around the start, relative to a normal approximation: further away may be where a
+skewed posterior never is."""
+WEIGHT_DRAWS = 20, 6, 6, 6
+"""Points at which the rows' gradients are compared with the anchor's, in the first windows."""
+NOISY = 2.0
+"""From the third window on rows are compared again only where the noise is larger than this."""
+HESSIANS = 8
+"""Points of the chains at which Hessians are averaged, where all rows are used at each update."""
+PILOT_DRAWS = 75
+ENOUGH = 0.15
+"""Effective draws per draw of the pilot; with fewer, `thin` is doubled."""
+MAX_DOUBLINGS = 6
+
+
+class Diverged(Exception):
+    """A window diverged."""
+
+
+class Window(NamedTuple):
+    """Settings of a window."""
+
+    noise: np.ndarray
+    """nu, variances of the gradient's noise along z."""
+    pace: Pace
+    largest_eigval: float
+    smallest_eigval: float
+
+
+class WarmUp:
+    """Adapts a kernel: `run` returns what was chosen, and has set the kernel so.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        With a metric; its source is a `ControlVariate`, or uses all rows.
+    gradients : RowGradients or WholeGradients
+    is_scale : array of bool, shape (d,)
+        Parameters under a log or logit transform.
+    rng : numpy.random.Generator
+    target_bias : float
+        Tolerated relative error of a standard deviation.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        gradients: RowGradients | WholeGradients,
+        is_scale: np.ndarray,
+        rng: np.random.Generator,
+        target_bias: float,
+    ):
+        assert kernel.metric is not None
+        self.kernel, self.gradients, self.is_scale = kernel, gradients, is_scale
+        self.metric = kernel.metric
+        self.rng = rng
+        self.target_bias = target_bias
+        self.objective: Objective
+        if isinstance(gradients, RowGradients):
+            self.rows: RowGradients | None = gradients
+            self.objective = RowsObjective(gradients)
+            self.batch_size: int | None = kernel.source.rows[0].batch_size
+        else:
+            self.rows, self.batch_size = None, None
+            self.objective = WholeObjective(gradients)
+        self.control: ControlVariate | None = None
+        self.weights: RowWeights | None = None
+        if self.rows is not None and isinstance(kernel.source, ControlVariate):
+            self.control, self.weights = kernel.source, RowWeights(self.rows)
+        self.sampled_passes = 0.0
+        self.other_passes = 0.0
+        self.largest_noise = 0.0
+        self.chains: list[Chain] = []
+        self.matrix = np.eye(gradients.size)
+        self.anchor_gradient = np.zeros(gradients.size)
+
+    # ---- the course of the warm-up ---------------------------------------------------------
+
+    def run(self, point: PointType) -> Adapted:
+        """Warm up from a point.
+
+        Raises
+        ------
+        pymc.exceptions.SamplingError
+            If a window diverges with every step size.
+        """
+        theta = self._start(point)
+        anchor, past = theta, None
+        calm = 0
+        for k in range(MAX_WINDOWS + 1):
+            change = self._update_matrix(k, anchor, past)
+            window = self._prepare(k, anchor, past)
+            if past is None:
+                positions = self._points(anchor, None, CHAINS)
+            calm = calm + 1 if change < SETTLED else 0
+            if k == MAX_WINDOWS or (k >= MIN_WINDOWS and calm >= 2):
+                break  # metric, anchor and noise are those of the last window's draws
+            _log.debug(
+                f"Window {k}: metric changed by {change:.2f}, noise {window.noise.mean():.3g} "
+                f"(largest {window.noise.max():.3g}), step size {window.pace.step_size:.3g}, "
+                f"{window.pace.relaxation:.3g} updates per relaxation."
+            )
+            share = 0.1 if k == 0 else 0.5
+
+            def run(window, share=share, positions=positions, early=k == 0):
+                thin = int(np.clip(np.ceil(share * window.pace.relaxation), 1, MAX_THIN))
+                return self._draws(point, positions, window, thin, DRAWS, early)
+
+            _, draws = self._with_restarts(window, run)
+            past = draws[:, DRAWS // 2 :].reshape(-1, self.gradients.size)
+            positions, anchor = draws[:, -1], past.mean(axis=0)
+        return self._finish(point, positions, anchor, window, k)
+
+    def _start(self, point: PointType) -> np.ndarray:
+        sample, n = self.objective, max(1000, 10 * self.gradients.size)
+        if self.rows is not None and n < self.rows.n_rows / 2:
+            some = np.sort(self.rng.choice(self.rows.n_rows, n, replace=False))
+            sample = RowsObjective(self.rows, some)
+        theta = self.gradients.flat(point)
+        theta = find_start(self.objective, sample, theta, self.is_scale, self.rng)
+        if sample is not self.objective:
+            self.other_passes += sample.passes
+        return theta
+
+    def _update_matrix(self, k: int, anchor: np.ndarray, past: np.ndarray | None) -> float:
+        """Average the curvature anew; return the largest |log| of its change."""
+        if self.rows is None:
+            points = [anchor] if past is None else past[:: max(1, len(past) // HESSIANS)]
+            matrices = [self.objective.hessian(p) for p in points]
+        else:
+            local = self.objective.at(anchor)
+            self.anchor_gradient = local.likelihood_gradient
+            matrices = [local.curvature()]
+        if k == 0:
+            self._refuse_undetermined(matrices[0])
+        new = np.mean([positive(matrix) for matrix in matrices], axis=0)
+        if k == 0:
+            new = new + np.diag(1.0 * self.is_scale)
+            self.matrix = new
+            return np.inf
+        change = largest_change(self.matrix, new)
+        # The start's is dropped after the first window.
+        self.matrix = new if k == 1 else (self.matrix * (k - 1) + new) / k
+        return change
+
+    def _refuse_undetermined(self, matrix: np.ndarray) -> None:
+        if not np.isfinite(matrix).all():
+            raise SamplingError(
+                "The second derivatives of the log posterior are not finite where the warm-up "
+                "starts. Pass step_size=, batch_size= and thin= yourself, or another initial_point."
+            )
+        found = undetermined(matrix)
+        if not found.size:
+            return
+        names = ", ".join(f"'{self.gradients.names[j]}'" for j in found[:5])
+        more = f" and {found.size - 5} more" if found.size > 5 else ""
+        raise SamplingError(
+            f"Data and priors leave {names}{more} undetermined: along some direction of them the "
+            "log posterior has no curvature. Give them proper priors, or remove constant or "
+            "redundant columns."
+        )
+
+    def _prepare(self, k: int, anchor: np.ndarray, past: np.ndarray | None) -> Window:
+        """Set metric, anchor and row weights for the next updates; measure noise."""
+        self._set_metric(np.eye(self.gradients.size))
+        noise = np.zeros((self.gradients.size, self.gradients.size))
+        if self.control is not None and self.weights is not None:
+            if k < 2 or (k < len(WEIGHT_DRAWS) and self.largest_noise > NOISY):
+                points = self._points(anchor, past, WEIGHT_DRAWS[k])
+                self.weights.see(points, anchor, self.metric, self.rng)
+            self.kernel.set_row_copies(self.weights.copies)
+            split = Adapted.split
+            self.control.set_anchor(
+                split(self.kernel, anchor), split(self.kernel, self.anchor_gradient)
+            )
+            self.kernel.load_data()
+        if self.rows is not None and self.batch_size is not None:
+            noise = noise_covariance(
+                self.rows,
+                self.metric,
+                self._points(anchor, past, POSITIONS),
+                None if self.control is None else anchor,
+                self.kernel.urn,
+                self.batch_size,
+                self.rng,
+            )
+            if past is None and self.control is not None:
+                noise /= SPREAD**2  # which grows about as the square of the distance
+            self.other_passes += 2 * POSITIONS * ROWS_PER_POSITION / self.rows.n_rows
+        if isinstance(self.metric, Dense):
+            # The noise's axes become those of z, so that a thermostat per element absorbs it.
+            variances, axes = np.linalg.eigh(noise)
+            self._set_metric(axes)
+            largest = smallest = 1.0
+        else:
+            variances = np.diag(noise).copy()
+            variances[variances.argmax()] = np.linalg.eigvalsh(noise)[-1]
+            scaled = self.metric.transposed_times(self.metric.transposed_times(self.matrix).T)
+            eigenvalues = np.linalg.eigvalsh((scaled + scaled.T) / 2)
+            smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])
+        variances = np.maximum(variances, 0.0)
+        self.largest_noise = float(variances.max())
+        chosen = pace(self.kernel.algorithm, variances, self.target_bias, largest, smallest)
+        if k < 2:
+            chosen = chosen.slower(0.5)
+        self.kernel.load_adaptation()
+        return Window(variances, chosen, largest, smallest)
+
+    def _points(self, anchor, past, n: int) -> np.ndarray:
+        """Return points of the posterior: of the chains, or of a Gaussian before there are any."""
+        if past is None:
+            z = self.rng.standard_normal((n, len(anchor)))
+            return anchor + SPREAD * self.metric.times(z)
+        return past[np.linspace(0, len(past) - 1, min(n, len(past))).astype(int)]
+
+    def _set_metric(self, axes: np.ndarray) -> None:
+        metric = self.metric
+        if isinstance(metric, Dense):
+            metric.set(root_of_inverse(self.matrix) @ axes)
+        elif isinstance(metric, LowRank):
+            scale, values, vectors = eigen(self.matrix)
+            chosen = np.argsort(-np.abs(np.log(values)))[: metric.rank]
+            metric.set(1 / scale, vectors[:, chosen], values[chosen] ** -0.5 - 1)
+        else:
+            assert isinstance(metric, Diagonal)
+            metric.set(1 / np.sqrt(np.diag(self.matrix)))
+
+    # ---- short runs ------------------------------------------------------------------------
+
+    def _with_restarts(self, window: Window, run: Callable[[Window], Any]) -> tuple[Window, Any]:
+        """Run chains, with smaller step sizes if they diverge; return the window's settings too."""
+        for _ in range(RESTARTS):
+            try:
+                return window, run(window)
+            except Diverged:
+                window = window._replace(pace=window.pace.slower(0.5))
+        raise SamplingError(
+            "The warm-up diverged with every step size that it tried, down to "
+            f"{window.pace.step_size:.3g}. Look for data that are impossible under the model or "
+            "parameters that the data and the prior leave undetermined, or pass step_size=, "
+            "batch_size= and thin= yourself."
+        )
+
+    def _pilot(self, point, positions, window: Window) -> tuple[np.ndarray, int, float]:
+        """Settle; choose the updates per draw by the effective sample size of some draws."""
+        thin = window.pace.thin
+        settle = max(1, int(15 * window.pace.relaxation / thin))
+        positions = self._draws(point, positions, window, thin, settle)[:, -1]
+        for _ in range(MAX_DOUBLINGS):
+            draws = self._draws(point, positions, window, thin, PILOT_DRAWS, fresh=False)
+            positions = draws[:, -1]
+            smallest = min(
+                float(array_stats.ess(draws[:, :, j], chain_axis=0, draw_axis=1))
+                for j in range(draws.shape[2])
+            )
+            per_draw = smallest / (CHAINS * PILOT_DRAWS)
+            if per_draw >= ENOUGH:
+                break
+            thin *= 2
+        return positions, thin, per_draw
+
+    def _draws(self, point, positions, window, thin, n, early=False, fresh=True):
+        """Draws of all chains, shape (chains, n, d)."""
+        kernel, gradients = self.kernel, self.gradients
+        kernel.schedule, kernel.thin = Constant(window.pace.step_size), thin
+        kernel.friction = self._friction(window)
+        if fresh:  # with the kernel's present rows and thermostats
+            self.chains = [Chain(kernel, rng, tune=0) for rng in self.rng.spawn(CHAINS)]
+        out = np.empty((CHAINS, n, gradients.size))
+        frictions = []
+        for chain, theta, drawn in zip(self.chains, positions, out, strict=True):
+            now = {**point, **gradients.point(theta)}
+            for i in range(n):
+                self.sampled_passes += self._passes_of(thin)
+                try:
+                    advance = chain.draw(now)
+                except BadStart as error:
+                    raise Diverged from error
+                if advance.nonfinite:
+                    raise Diverged
+                now = {**now, **advance.moved}
+                drawn[i] = gradients.flat(now)
+                if chain.state is not None and "xi" in chain.state:
+                    frictions.append(np.concatenate([np.ravel(x) for x in chain.state["xi"]]))
+        away = out - positions.mean(axis=0)
+        distance = np.sqrt(np.einsum("cni,ij,cnj->cn", away, self.matrix, away).max())
+        limit = (1000.0 if early else 50.0) + 5 * np.sqrt(gradients.size)
+        if distance > limit:
+            raise Diverged
+        if frictions and fresh:
+            expected = kernel.friction.max()
+            if np.mean(frictions, axis=0).max() > 5 * expected:
+                raise Diverged
+        return out
+
+    def _friction(self, window: Window) -> np.ndarray:
+        return injected_noise(self.kernel.algorithm) + window.pace.step_size * window.noise / 2
+
+    def _passes_of(self, n_updates: int) -> float:
+        if self.rows is None or self.batch_size is None:
+            return float(n_updates)
+        evaluations = 2 if self.control is not None else 1
+        return evaluations * n_updates * self.batch_size / self.rows.n_rows
+
+    def _finish(self, point, positions, anchor, window: Window, windows: int) -> Adapted:
+        """Choose the updates per draw from a pilot run, and freeze everything."""
+        window, (positions, thin, per_draw) = self._with_restarts(
+            window, lambda slower: self._pilot(point, positions, slower)
+        )
+        passes = self.objective.passes + self.sampled_passes + self.other_passes
+        passes += 0 if self.weights is None else self.weights.passes
+        chosen = Adapted(
+            metric=self.metric.name,
+            scaling=[a.copy() for a in self.metric.arrays],
+            anchor=anchor,
+            anchor_gradient=self.anchor_gradient,
+            row_copies=self.kernel.row_copies,
+            noise=window.noise,
+            friction=self._friction(window),
+            starts=positions,
+            largest_eigval=window.largest_eigval,
+            smallest_eigval=window.smallest_eigval,
+            step_size=window.pace.step_size,
+            thin=thin,
+            batch_size=self.batch_size,
+            windows=windows,
+            ess_per_draw=per_draw,
+            passes_per_draw=self._passes_of(thin),
+            data_passes=passes,
+            data_checksum=None if self.control is None else self.kernel.checksum(),
+        )
+        chosen.apply(self.kernel)
+        return chosen

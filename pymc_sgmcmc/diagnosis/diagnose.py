@@ -1,0 +1,341 @@
+"""`diagnose`: measure what shows whether draws can be trusted, and give a verdict."""
+
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from pymc.model import Model
+from xarray import Dataset, DataTree
+
+from pymc_sgmcmc.adaptation.plan import FEW_ROWS
+from pymc_sgmcmc.argument_checks import true_or_false
+from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
+from pymc_sgmcmc.diagnosis.gradients_at_draws import gradients_at_draws
+from pymc_sgmcmc.diagnosis.stein import (
+    block_estimate,
+    blocks_for,
+    chain_correlation,
+    stein_identities,
+)
+from pymc_sgmcmc.diagnosis.value_draws import value_draws
+from pymc_sgmcmc.gradients.control_variate import ControlVariate
+from pymc_sgmcmc.gradients.row_axis import find_row_axis
+from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
+from pymc_sgmcmc.run.enough_draws import worst
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+MOST_DRAWS = 2000
+"""Draws of all chains at which gradients are computed, evenly spaced,"""
+EXACT_DRAWS = 100
+"""... and if each takes all rows."""
+WHOLE_ROWS = 20_000_000
+"""Rows of all such draws together, where the rows are few and the draws can be more."""
+LARGEST_COVARIANCE = 500
+"""Elements of theta up to which a covariance of draws serves as a metric, with 10 draws each."""
+
+
+class Coordinates(NamedTuple):
+    """theta = L z, and what the sampler knew of the gradient."""
+
+    matrix: np.ndarray
+    """L, shape (d, d)."""
+    metric: str
+    """Where it is from, for the report."""
+    anchor: np.ndarray | None = None
+    """Of the control variate, shape (d,),"""
+    anchor_gradient: np.ndarray | None = None
+    """... and the gradient of the log likelihood that the sampler took for that of all rows."""
+    row_copies: np.ndarray | None = None
+
+
+def diagnose(idata: DataTree, model: Model | None = None, full_data: bool = False) -> Diagnosis:
+    """Judge draws: "ok", "failed" or "unclear", and say what to do.
+
+    Three questions, none of which the sampler answers for itself: do the gradients at the draws
+    satisfy the identities that hold for the posterior's own draws (in coordinates where standard
+    deviations are 1, a mean of 0, and a mean product with the draws of -1); have the chains come
+    together; and is the noise what the warm-up measured.
+
+    Parameters
+    ----------
+    idata : DataTree
+        From `sample` or `pm.sample`. Its group ``diagnosis`` is set to the result.
+    model : pymc.Model, optional
+        The sampled model, with its present data, at which gradients are computed anew: this
+        compiles functions. Default: what `sample` has stored is judged again, with the present
+        draws' effective sample size and R-hat.
+    full_data : bool, default False
+        Compute exact gradients at 100 draws, instead of gradients of random rows at 2000.
+
+    Returns
+    -------
+    Diagnosis
+        An `xarray.Dataset` that prints as a short table, with ``.plot()``, and with the attributes
+        ``verdict`` and ``remedy``.
+
+    Raises
+    ------
+    ValueError
+        If variables were not recorded, the model has discrete variables, or ``full_data`` is given
+        without a model.
+
+    Notes
+    -----
+    "failed": a deviation is larger than tolerated (0.1 of a standard deviation, 0.1 of the virial)
+    and than chance explains, with probability 0.001 over all directions together; or R-hat is above
+    1.05, or draws are not finite, or the anchor's gradient is not that of the data. "unclear": a
+    standard error is above 0.15, or the effective sample size below 100. No check can see a mode
+    that no chain has visited.
+
+    References
+    ----------
+    Srinivasan et al. (2024), The polynomial Stein discrepancy for assessing moment convergence,
+    arXiv 2412.05135.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_sgmcmc as sgm, xarray as xr
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 10)
+    ...     y = pm.Normal("y", mu, 1, observed=np.linspace(-1, 1, 100))
+    >>> exact = np.random.default_rng(1).normal(0, 0.1, size=(4, 500))
+    >>> draws = xr.Dataset({"mu": (("chain", "draw"), exact)})
+    >>> idata = xr.DataTree.from_dict({"/posterior": draws})
+    >>> sgm.diagnose(idata, model).verdict
+    'ok'
+    >>> idata["posterior"] = xr.DataTree(1.5 * draws)
+    >>> result = sgm.diagnose(idata, model)
+    >>> result.verdict, round(float(result["virial"][0]), 1)
+    ('failed', 2.3)
+    """
+    full_data = true_or_false("full_data", full_data)
+    posterior = idata["posterior"].to_dataset()
+    stored = idata["diagnosis"].to_dataset() if "diagnosis" in idata.children else Dataset()
+    if model is None:
+        if full_data:
+            raise ValueError("full_data=True needs model=: gradients are computed anew.")
+        names = stored.attrs.get("variables", list(posterior.data_vars))
+        measured = stored.assign(_of_chains(idata, posterior, np.atleast_1d(names).tolist()))
+    else:
+        if model.discrete_value_vars:
+            names = [v.name for v in model.discrete_value_vars]
+            raise ValueError(
+                f"The model has discrete variables ({', '.join(names)}), along which there is no "
+                "gradient: diagnose the draws without model=."
+            )
+        gradients = _gradients(model)
+        draws = value_draws(model, gradients.source.vars, posterior)
+        at = _stored_coordinates(idata, gradients.names) or _of_draws(draws)
+        measured = _measured(idata, gradients, draws, at, full_data)
+        if at.anchor is None and "anchor_error" in stored:
+            measured["anchor_error"] = stored["anchor_error"]
+    result = Diagnosis.of(measured)
+    idata["diagnosis"] = DataTree(Dataset(result.data_vars, result.coords, result.attrs))
+    return result
+
+
+def diagnose_run(idata: DataTree, step: Any) -> None:
+    """Add the diagnosis of a run with an adapted step to its result, and log the verdict.
+
+    An error is logged; the draws are worth more than their diagnosis.
+
+    Parameters
+    ----------
+    idata : DataTree
+    step : SGMCMCStep
+        With ``adapted`` and the ``gradients`` of its warm-up.
+    """
+    try:
+        result = _diagnosis_of_run(idata, step)
+    except Exception as error:
+        _log.warning(f"The draws could not be diagnosed: {type(error).__name__}: {error}")
+        return
+    idata["diagnosis"] = DataTree(Dataset(result.data_vars, result.coords, result.attrs))
+    level = logging.INFO if result.attrs["verdict"] == "ok" else logging.WARNING
+    _log.log(level, f"Verdict: {result.attrs['verdict']}. {result.attrs['remedy']}")
+
+
+def _diagnosis_of_run(idata: DataTree, step: Any) -> Diagnosis:
+    gradients, kernel = step.gradients, step.kernel
+    if gradients is None:  # the step was unpickled
+        gradients = _gradients(step.model, step.vars, kernel.compile_kwargs)
+    gradients.load_data()
+    draws = value_draws(step.model, step.vars, idata["posterior"].to_dataset())
+    at = Coordinates(kernel.metric.times(np.eye(gradients.size)).T, step.adapted.metric)
+    source = kernel.source
+    if isinstance(source, ControlVariate):
+        anchor, gradient = (
+            gradients.joined([shared.get_value() for shared in arrays])
+            for arrays in (source.anchor, source.anchor_gradient)
+        )
+        at = at._replace(
+            anchor=anchor, anchor_gradient=gradient, row_copies=step.adapted.row_copies
+        )
+    return Diagnosis.of(_measured(idata, gradients, draws, at, full_data=False))
+
+
+def _gradients(
+    model: Model, vars: Sequence | None = None, compile_kwargs: dict[str, Any] | None = None
+) -> RowGradients | WholeGradients:
+    """Gradients of single rows; of all data where these are few or cannot be cut."""
+    vars = list(model.continuous_value_vars if vars is None else vars)
+    try:
+        if find_row_axis(model, None).length > FEW_ROWS:
+            return RowGradients(model, vars, compile_kwargs=compile_kwargs)
+    except ValueError as error:
+        _log.info(f"Gradients of all data are used: {error}")
+    return WholeGradients(model, vars, compile_kwargs=compile_kwargs)
+
+
+def _stored_coordinates(idata: DataTree, names: Sequence[str]) -> Coordinates | None:
+    """Return the metric and the anchor of the warm-up, if the result has them for this model."""
+    if "adaptation" not in idata.children:
+        return None
+    group = idata["adaptation"].to_dataset()
+    if group.sizes["element"] != len(names):
+        return None
+    matrix, name = group["metric"].values, "that of the warm-up"
+    if not group["anchor_gradient"].values.any():  # no control variate
+        return Coordinates(matrix, name)
+    copies = None
+    if "row_probability" in group:
+        probability = group["row_probability"].values
+        copies = np.rint(probability / probability.min()).astype(int)
+    anchor, gradient = group["anchor"].values, group["anchor_gradient"].values
+    return Coordinates(matrix, name, anchor, gradient, copies)
+
+
+def _of_draws(draws: np.ndarray) -> Coordinates:
+    """Return a root of the draws' own covariance, or their standard deviations if d is large.
+
+    A column of L is mostly along one element.
+    """
+    flat = draws.reshape(-1, draws.shape[2])
+    n, size = flat.shape
+    scale = flat.std(axis=0)
+    scale[scale == 0] = 1.0
+    if size > LARGEST_COVARIANCE or n < 10 * size:
+        return Coordinates(np.diag(scale), "standard deviations of the draws")
+    standardised = (flat - flat.mean(axis=0)) / scale
+    values, vectors = np.linalg.eigh(standardised.T @ standardised / n)
+    root = (vectors * np.sqrt(np.maximum(values, 1e-10))) @ vectors.T
+    return Coordinates(scale[:, None] * root, "covariance of the draws")
+
+
+def _of_chains(idata: DataTree, posterior: Dataset, names: Sequence[str]) -> dict[str, Any]:
+    """Measure what draws and statistics show without gradients."""
+    ess, rhat = worst(
+        posterior[name].values
+        for name in names
+        if name in posterior and np.issubdtype(posterior[name].dtype, np.number)
+    )
+    found: dict[str, Any] = {"ess": ess, "rhat": rhat}
+    chains = posterior.sizes["chain"]
+    blocks = blocks_for(ess, chains)
+    if "sample_stats" not in idata.children:
+        return found
+    stats = idata["sample_stats"].to_dataset()
+    if "nonfinite" in stats:
+        found["nonfinite"] = float(stats["nonfinite"].mean())
+    if "kinetic_temperature" in stats and "thermostat" not in stats:
+        held = stats["kinetic_temperature"].values
+        if held.ndim == 2:
+            mean, error = block_estimate(held, blocks)
+            found |= {"held_temperature": float(mean), "held_temperature_error": float(error)}
+            found["blocks"] = blocks * chains
+    chosen = json.loads(posterior.attrs.get("adaptation", "{}"))
+    if "thermostat" in stats and stats["thermostat"].ndim == 2:
+        found["thermostat"] = float(stats["thermostat"].mean())
+        if "friction_mean" in chosen:
+            found["thermostat_predicted"] = chosen["friction_mean"]
+    if "friction_mean" in chosen and ("thermostat" in found or "held_temperature" in found):
+        half = chosen["step_size"] / 2
+        injected = chosen["friction_mean"] - half * chosen["noise_mean"]
+        found["noise_to_friction"] = half * chosen["noise_largest"] / injected
+    return found
+
+
+def _measured(
+    idata: DataTree,
+    gradients: RowGradients | WholeGradients,
+    draws: np.ndarray,
+    at: Coordinates,
+    full_data: bool,
+) -> Dataset:
+    """Measure everything."""
+    free = [rv.name for rv in gradients.model.free_RVs]
+    found = _of_chains(idata, idata["posterior"].to_dataset(), free)
+    mean = draws.mean(axis=(0, 1))
+    anchor = mean if at.anchor is None else at.anchor
+    anchor_gradient = np.zeros(gradients.size)
+    if isinstance(gradients, RowGradients):
+        anchor_gradient = gradients.likelihood(anchor, scatter=False).gradient
+        if at.anchor_gradient is not None:
+            off = (at.anchor_gradient - anchor_gradient) @ at.matrix
+            found["anchor_error"] = float(np.abs(off).max())
+    chosen = _evenly(draws, _count(gradients, full_data))
+    chains, n, size = chosen.shape
+    copies = at.row_copies
+    if copies is not None and isinstance(gradients, RowGradients):
+        copies = copies if len(copies) == gradients.n_rows else None
+    seen = gradients_at_draws(
+        gradients,
+        chosen.reshape(chains * n, size),
+        at.matrix,
+        anchor,
+        anchor_gradient,
+        np.random.default_rng(0),
+        copies,
+        exact=full_data,
+    )
+    if chains > 1:
+        together, error = chain_correlation(draws)
+        found |= {"chain_correlation": together, "chain_correlation_error": error}
+    blocks = min(blocks_for(min(found["ess"], chains * n), chains), n)
+    z = np.linalg.solve(at.matrix, (chosen - mean).reshape(-1, size).T).T
+    stein = stein_identities(z.reshape(chosen.shape), seen.gradients.reshape(chosen.shape), blocks)
+    share = np.abs(at.matrix) / np.linalg.norm(at.matrix, axis=1, keepdims=True)
+    variables = {
+        **found,
+        "gradient": ("direction", stein.gradient.mean),
+        "gradient_error": ("direction", stein.gradient.error),
+        "virial": ("direction", stein.virial.mean),
+        "virial_error": ("direction", stein.virial.error),
+        "mean_virial": float(stein.mean_virial.mean),
+        "mean_virial_error": float(stein.mean_virial.error),
+        "cross": ("pair", stein.cross.mean),
+        "cross_error": ("pair", stein.cross.error),
+        "gradient_noise": ("direction", seen.noise),
+        "gradients": chains * n,
+        "blocks": chains * blocks,
+    }
+    coords = {
+        "direction": np.arange(size),
+        "element": ("direction", np.array(gradients.names)[share.argmax(axis=0)]),
+        "pair": np.array([f"{i}-{j}" for i, j in stein.pairs], dtype=str),
+    }
+    attrs = {"variables": free, "metric": at.metric, "rows": seen.method}
+    return Dataset(variables, coords, attrs)
+
+
+def _count(gradients: RowGradients | WholeGradients, full_data: bool) -> int:
+    """How many draws to look at."""
+    if full_data:
+        return EXACT_DRAWS
+    if isinstance(gradients, RowGradients):
+        return MOST_DRAWS
+    model = gradients.model
+    rows = sum(int(np.prod(shape)) for shape in model.eval_rv_shapes().values())
+    observed = sum(model.rvs_to_values[rv].size.eval() for rv in model.observed_RVs)
+    return int(np.clip(WHOLE_ROWS // max(1, rows + observed), EXACT_DRAWS, MOST_DRAWS))
+
+
+def _evenly(draws: np.ndarray, most: int) -> np.ndarray:
+    """Return evenly spaced draws of each chain, about ``most`` of all chains together."""
+    n = draws.shape[1]
+    count = min(n, max(1, most // draws.shape[0]))
+    return draws[:, np.linspace(0, n - 1, count).astype(int)]

@@ -1,0 +1,94 @@
+"""Gradients at recorded draws, by a path of their own.
+
+Nothing of the sampler's enters: neither its batches nor its control variate, row weights or
+compiled updates. An error in any of those does not repeat itself here.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
+
+ROW_GRADIENTS = 400_000
+"""Of all draws together, about: this bounds the time."""
+FEWEST_ROWS = 32
+"""Per draw."""
+COMPARED = 20
+"""Draws at which the noise with and without a control variate is compared."""
+
+
+class GradientsAtDraws(NamedTuple):
+    """Estimates of the gradient of the log posterior with respect to z."""
+
+    gradients: np.ndarray
+    """Shape (n, d)."""
+    noise: np.ndarray
+    """Mean variance of an estimate, given the draw, along each direction, shape (d,)."""
+    method: str
+    """For a report: "exact", "100 random rows"."""
+
+
+def gradients_at_draws(
+    gradients: RowGradients | WholeGradients,
+    draws: np.ndarray,
+    matrix: np.ndarray,
+    anchor: np.ndarray,
+    anchor_gradient: np.ndarray,
+    rng: np.random.Generator,
+    copies: np.ndarray | None = None,
+    exact: bool = False,
+) -> GradientsAtDraws:
+    """Compute gradients at draws, exactly or from independent random rows.
+
+    Rows are drawn with replacement and scaled by 1 / (B q), q = 1 / N if all are drawn alike. The
+    same rows' gradients at the anchor serve as a control variate if this makes the noise smaller.
+
+    Parameters
+    ----------
+    gradients : RowGradients or WholeGradients
+    draws : array, shape (n, d)
+    matrix : array, shape (d, d)
+        L of the metric: gradients are returned as L' g.
+    anchor, anchor_gradient : arrays, shape (d,)
+        A point and the gradient of the log likelihood of all rows there; not used where gradients
+        are exact.
+    rng : numpy.random.Generator
+    copies : array of int, shape (N,), optional
+        How often each row is in the urn that rows are drawn from; default: once. The mean of an
+        estimate does not depend on it.
+    exact : bool, default False
+        Use all rows at each draw.
+    """
+    n, size = draws.shape
+    no_noise = np.zeros(size)
+    if isinstance(gradients, WholeGradients):
+        each = [gradients.gradient(theta) for theta in draws]
+        return GradientsAtDraws(np.reshape(each, (n, size)) @ matrix, no_noise, "exact")
+    n_rows = gradients.n_rows
+    batch_size = max(FEWEST_ROWS, ROW_GRADIENTS // (2 * n))
+    prior = np.reshape([gradients.prior_gradient(theta) for theta in draws], (n, size))
+    if exact or batch_size >= n_rows:
+        each = [gradients.likelihood(theta, scatter=False).gradient for theta in draws]
+        return GradientsAtDraws((prior + np.array(each)) @ matrix, no_noise, "exact")
+    copies = np.ones(n_rows, dtype=int) if copies is None else copies
+    urn = np.repeat(np.arange(n_rows), copies)
+    one_by_probability = len(urn) / copies
+    plain, change = np.empty((n, size)), np.empty((n, size))
+    variances = np.zeros((2, size))
+    compared = set(np.linspace(0, n - 1, COMPARED).astype(int).tolist())
+    for k, theta in enumerate(draws):
+        rows = urn[rng.integers(len(urn), size=batch_size)]
+        scale = one_by_probability[rows, None]
+        here = scale * gradients.rows(theta, rows)[1]
+        moved = here - scale * gradients.rows(anchor, rows)[1]
+        plain[k], change[k] = here.mean(axis=0), moved.mean(axis=0)
+        if k in compared:
+            spread = [np.var(each @ matrix, axis=0, ddof=1) for each in (here, moved)]
+            variances += np.array(spread) / (batch_size * len(compared))
+    method = f"{batch_size} random rows"
+    if variances[1].sum() < variances[0].sum():
+        total = prior + anchor_gradient + change
+        return GradientsAtDraws(total @ matrix, variances[1], f"{method}, control variate")
+    return GradientsAtDraws((prior + plain) @ matrix, variances[0], method)

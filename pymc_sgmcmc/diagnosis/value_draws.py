@@ -1,0 +1,79 @@
+"""Recorded draws as draws of value variables: on the unconstrained scale, in one flat vector."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytensor
+from pymc.model import Model
+from pytensor.graph.replace import clone_replace
+from pytensor.tensor.variable import TensorVariable
+from xarray import Dataset
+
+from pymc_sgmcmc.gradients.arrays import PYTHON
+
+
+def value_draws(model: Model, vars: Sequence[TensorVariable], posterior: Dataset) -> np.ndarray:
+    """Map draws of random variables to value variables by the forward transforms.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    vars : list of value variables
+        Those asked for.
+    posterior : Dataset
+        Dims ``chain`` and ``draw`` first; has all random variables that the transforms need, or
+        the value variables themselves.
+
+    Returns
+    -------
+    array, shape (chains, draws, d)
+
+    Raises
+    ------
+    ValueError
+        If a variable was not recorded.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, xarray as xr
+    >>> from pymc_sgmcmc.diagnosis.value_draws import value_draws
+    >>> with pm.Model() as model:
+    ...     tau = pm.HalfNormal("tau")
+    >>> posterior = xr.Dataset({"tau": (("chain", "draw"), np.array([[1.0, np.e]]))})
+    >>> value_draws(model, model.value_vars, posterior).tolist()
+    [[[0.0], [1.0]]]
+    """
+    if all(v.name in posterior for v in vars):
+        return _joined([posterior[v.name].values for v in vars])
+    random = [rv for rv in model.free_RVs]
+    for rv in random:
+        if rv.name not in posterior:
+            raise ValueError(
+                f"The draws have no variable '{rv.name}', without which the gradient cannot be "
+                "computed: record all free variables (leave out var_names=)."
+            )
+    drawn = {rv: rv.type() for rv in random}
+    values = []
+    for v in vars:
+        rv = model.values_to_rvs[v]
+        transform = model.rvs_to_transforms[rv]
+        value = drawn[rv]
+        if transform is not None:
+            value = transform.forward(value, *clone_replace(rv.owner.inputs, drawn))
+        values.append(value)
+    with pytensor.config.change_flags(cxx=""):
+        function = pytensor.function(
+            list(drawn.values()), values, mode=PYTHON, on_unused_input="ignore"
+        )
+        recorded = [posterior[rv.name].values.astype(rv.dtype) for rv in random]
+        shape = recorded[0].shape[:2]
+        flat = [r.reshape(-1, *r.shape[2:]) for r in recorded]
+        each = [function(*point) for point in zip(*flat, strict=True)]
+    columns = [np.stack(column) for column in zip(*each, strict=True)]
+    return _joined([c.reshape(*shape, *c.shape[1:]) for c in columns])
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Join arrays of shapes (chains, draws, ...) in one, shape (chains, draws, d)."""
+    flat = [np.asarray(a, dtype="float64").reshape(*a.shape[:2], -1) for a in arrays]
+    return np.concatenate(flat, axis=2)

@@ -1,0 +1,187 @@
+"""The verdict: from what was measured, "ok", "failed" or "unclear", and one sentence what to do.
+
+A deviation fails if it is larger than the tolerance AND than chance explains. Of m deviations with
+normal errors the largest exceeds t standard errors with probability at most
+ALARM = m P(|T| > t), where T has Student's distribution with as many degrees of freedom as there
+are blocks, less one; so t grows slowly with the number of directions d.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from scipy import stats
+from xarray import DataArray, Dataset
+
+from pymc_sgmcmc.diagnosis.stein import BLOCKS
+
+TOLERANCE = 0.1
+"""Of the mean gradient, in posterior standard deviations, and of the virial."""
+LARGEST_ERROR = 0.15
+"""Standard errors above this say nothing."""
+ALARM = 0.001
+"""Probability that chance alone makes any direction fail."""
+LARGEST_RHAT = 1.05
+FEWEST_ESS = 100
+THERMOSTAT_FACTOR = 2.0
+"""Between the thermostat and its prediction."""
+ANCHOR_TOLERANCE = 0.01
+"""Of the gradient at the anchor, along z: how far, in standard deviations, it moves the mean."""
+NOTE = "No check can see a mode that no chain has visited."
+
+
+def threshold(n_tests: int, n_blocks: int) -> float:
+    """Return how many standard errors chance explains.
+
+    Parameters
+    ----------
+    n_tests : int
+        Numbers that are looked at.
+    n_blocks : int
+        Of all chains, from which the standard errors were made.
+
+    Examples
+    --------
+    >>> from pymc_sgmcmc.diagnosis.verdict import threshold
+    >>> round(threshold(10, 40), 1)
+    4.3
+    """
+    return float(stats.t.isf(ALARM / (2 * n_tests), max(1, n_blocks - 1)))
+
+
+def judge(measured: Dataset) -> tuple[str, str]:
+    """Return the verdict and the remedy.
+
+    Parameters
+    ----------
+    measured : Dataset
+        As `diagnose` returns it. What is absent was not measured and is not judged.
+
+    Returns
+    -------
+    verdict : {"ok", "failed", "unclear"}
+    remedy : str
+        One sentence.
+    """
+    for remedy in _failures(measured):
+        return "failed", remedy
+    for remedy in _doubts(measured):
+        return "unclear", remedy
+    return "ok", f"Nothing to do. {NOTE}"
+
+
+def limit_of(measured: Dataset) -> float:
+    """How many standard errors chance explains, for all Stein identities together."""
+    tests = 2 * measured.sizes["direction"] + measured.sizes.get("pair", 0) + 1
+    return threshold(tests, int(measured["blocks"]))
+
+
+def _failures(measured: Dataset) -> Iterator[str]:
+    """What certainly is wrong, first what has the most definite remedy."""
+    number = {name: float(v) for name, v in measured.data_vars.items() if v.ndim == 0}
+    if number.get("nonfinite", 0) > 0:
+        yield (
+            f"{number['nonfinite']:.2%} of the draws have an update that is not finite: pass a "
+            "smaller step_size, or standardise the data."
+        )
+    if number.get("anchor_error", 0) > ANCHOR_TOLERANCE:
+        yield (
+            "The gradient at the anchor is not that of the model's present data (it moves the mean "
+            f"by {number['anchor_error']:.2g} sd): if the data have changed, make a new step and "
+            "sample again."
+        )
+    if "chain_correlation" in number:
+        limit = threshold(1, BLOCKS) * number["chain_correlation_error"]
+        if number["chain_correlation"] > max(TOLERANCE, limit):
+            yield (
+                f"The chains move together (correlation {number['chain_correlation']:.2f}): give "
+                "each its own seed, without which they count as one."
+            )
+    if "virial" in measured:
+        yield from _stein_failures(measured)
+    if number["rhat"] > LARGEST_RHAT:
+        yield (
+            f"The chains have not come together (R-hat {number['rhat']:.2f}): draw more, or pass "
+            "a smaller step_size, or reparametrise the slowest variables."
+        )
+    if "thermostat_predicted" in number:
+        ratio = number["thermostat"] / number["thermostat_predicted"]
+        if not 1 / THERMOSTAT_FACTOR < ratio < THERMOSTAT_FACTOR:
+            yield (
+                f"The thermostat is {ratio:.2g} times what the warm-up predicts: the noise is not "
+                "what it was, so make a new step, with a larger batch_size."
+            )
+    if "held_temperature" in number:
+        off = number["held_temperature"] - 1
+        limit = threshold(1, int(measured["blocks"])) * number["held_temperature_error"]
+        if abs(off) > max(TOLERANCE, limit):
+            yield (
+                f"The kinetic temperature is {off + 1:.2f} instead of 1: the friction does not "
+                "absorb the noise, so pass a smaller step_size, a larger batch_size, or use "
+                "MSGNHT_S."
+            )
+
+
+def _stein_failures(measured: Dataset) -> Iterator[str]:
+    limit = limit_of(measured)
+
+    def worst(name: str, target: float) -> tuple[float, DataArray] | None:
+        off, error = measured[name] - target, measured[f"{name}_error"]
+        failed = (np.abs(off) > TOLERANCE) & (np.abs(off) > limit * error)
+        if not failed.any():
+            return None
+        at = int(np.argmax(np.where(failed, np.abs(off), 0)))
+        return float(off.values.flat[at]), measured[name].values.flat[at]
+
+    found = worst("virial", 1.0) or worst("mean_virial", 1.0)
+    if found is not None and found[0] > 0:
+        yield (
+            f"Standard deviations are too large, {_ratio(found[0] + 1)} times the right ones: "
+            "pass half the step_size, or a larger batch_size."
+        )
+    elif found is not None:
+        yield (
+            f"Standard deviations are too small, {_ratio(found[0] + 1)} times the right ones: "
+            "draw more, with a larger thin and replacement=True, or use NUTS."
+        )
+    found = worst("gradient", 0.0)
+    if found is not None:
+        yield (
+            f"Means are off by up to {abs(found[0]):.2g} sd: draw more, with more tune, or pass a "
+            "smaller step_size."
+        )
+    if "pair" in measured.dims:
+        found = worst("cross", 0.0)
+        if found is not None:
+            yield (
+                f"Correlations are off by up to {abs(found[0]):.2g}: pass a smaller step_size, or "
+                "a larger batch_size."
+            )
+
+
+def _doubts(measured: Dataset) -> Iterator[str]:
+    """What cannot be said."""
+    ess = float(measured["ess"])
+    if not ess >= FEWEST_ESS:
+        yield (
+            f"The effective sample size is only {ess:.0f}: draw more, for {FEWEST_ESS} at least "
+            "and better 400."
+        )
+    if "virial" not in measured:
+        yield "The gradients were not looked at: call sgm.diagnose(idata, model)."
+        return
+    errors = [measured[f"{name}_error"].values for name in ("gradient", "virial", "cross")]
+    largest = float(np.max(np.concatenate(errors)))
+    if not largest <= LARGEST_ERROR:
+        noise = np.sqrt(float(measured["gradient_noise"].max()) / int(measured["gradients"]))
+        if noise > largest / 2:
+            yield (
+                f"The gradients are too noisy to tell (standard error {largest:.2g}): call "
+                "sgm.diagnose(idata, model, full_data=True)."
+            )
+        else:
+            yield f"The draws are too few to tell (standard error {largest:.2g}): draw more."
+
+
+def _ratio(virial: float) -> str:
+    """The ratio of standard deviations that a virial means."""
+    return f"{np.sqrt(max(virial, 0.0)):.2g}"

@@ -1,0 +1,86 @@
+r"""Control variates: the gradient at a fixed anchor, exact, plus a batch's estimate of the change.
+
+For an anchor a near the posterior's mean and a batch S of n of the N rows::
+
+    g(theta) = grad log prior(theta) + sum_i g_i(a) + N/n sum_{i in S} w_i (g_i(theta) - g_i(a))
+
+with g_i the gradient of the log likelihood of row i.
+
+The sum over all rows i is computed once; the noise of the rest is about as small as theta is near
+a, whatever N is. w_i are the weights of rows that are not drawn uniformly, 1 / (N q_i). Baker et
+al. (2019), Control variates for stochastic gradient MCMC, Statistics and Computing 29.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+import pytensor
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.gradients.source import GradientSource
+
+
+@dataclass(frozen=True)
+class ControlVariate(GradientSource):
+    """A gradient source with a control variate; `of` makes it from another source."""
+
+    anchor: list[SharedVariable] = field(kw_only=True)
+    """One array per variable, in its shape."""
+    anchor_gradient: list[SharedVariable] = field(kw_only=True)
+    """Gradient of the log likelihood of all rows at the anchor, one array per variable."""
+
+    @classmethod
+    def of(cls, source: GradientSource) -> "ControlVariate":
+        """Put a control variate around a source of batches of rows, with an anchor yet to be set.
+
+        Parameters
+        ----------
+        source : GradientSource
+            Of a model without latent variables.
+        """
+        anchor, gradient = (
+            [
+                pytensor.shared(np.zeros(shape, v.dtype), name=f"{what} of {v.name}", shape=shape)
+                for v, shape in zip(source.vars, source.shapes, strict=True)
+            ]
+            for what in ("anchor", "gradient at the anchor")
+        )
+        own = {f.name: getattr(source, f.name) for f in fields(source)}
+        inputs = [(array, array.type(array.name)) for array in [*anchor, *gradient]]
+        own["data"] = [*source.data, *inputs]
+        return cls(**own, anchor=anchor, anchor_gradient=gradient)
+
+    @property
+    def model_data(self):
+        own = {*self.anchor, *self.anchor_gradient}
+        return [array for array in super().model_data if array not in own]
+
+    def set_anchor(
+        self, anchor: Sequence[np.ndarray], likelihood_gradient: Sequence[np.ndarray]
+    ) -> None:
+        """Set the anchor and the gradient of the log likelihood there, one array per variable."""
+        for shared, value in zip(
+            [*self.anchor, *self.anchor_gradient], [*anchor, *likelihood_gradient], strict=True
+        ):
+            shared.set_value(np.asarray(value, shared.dtype))
+
+    def at(self, theta, rows, constants, state, stream):
+        replace = dict(zip(self.inputs, [*theta, *rows, *constants], strict=True))
+        here = self._evaluate(replace, state={}, diagnostics=[])
+        values = self._values(replace)
+        anchor = {v: values[a] for v, a in zip(self.vars, self.anchor, strict=True)}
+        there = self._evaluate({**replace, **anchor}, state={}, diagnostics=[])
+        likelihood = [
+            values[whole] + (g - g_anchor)
+            for whole, g, g_anchor in zip(
+                self.anchor_gradient, here.likelihood, there.likelihood, strict=True
+            )
+        ]
+        return here._replace(likelihood=likelihood)
+
+    def _values(self, replace: dict) -> dict[SharedVariable, TensorVariable]:
+        """What stands for each of the own arrays."""
+        own = {*self.anchor, *self.anchor_gradient}
+        return {array: replace[variable] for array, variable in self.data if array in own}

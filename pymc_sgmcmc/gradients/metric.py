@@ -1,0 +1,269 @@
+r"""Metrics: a change of variables theta = theta_0 + L z, so that the sampler works in z.
+
+With L L' about the posterior's covariance, all directions of z have about the same scale, and a
+step size means the same on every model. theta_0 is the point before the update: an update begins
+at z = 0 and moves theta by L z, and the gradient with respect to z is L' g. So nothing is solved or
+inverted, and L may change between compiled calls.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.algorithm import Tensors
+from pymc_sgmcmc.gradients.source import Evaluation
+
+Product = Callable[[Tensors], Tensors]
+
+
+class Metric(ABC):
+    """The shape of L; its numbers are inputs of the compiled updates.
+
+    Parameters
+    ----------
+    shapes : list of tuple of int
+        Shapes of the sampled variables.
+    """
+
+    name: Literal["dense", "low_rank", "diag"]
+    """As in the argument ``adaptation=``."""
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]]):
+        self.shapes = list(shapes)
+        self.sizes = [int(np.prod(shape)) for shape in self.shapes]
+        self.size = sum(self.sizes)
+        self.arrays = self.identity()
+
+    @abstractmethod
+    def identity(self) -> list[np.ndarray]:
+        """Arrays with which L is the identity."""
+
+    @property
+    @abstractmethod
+    def z_shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of z: as theta's, or one flat vector."""
+
+    @abstractmethod
+    def to_theta(self, z: Tensors, arrays: Tensors) -> Tensors:
+        """L z, shaped like theta.
+
+        Parameters
+        ----------
+        z : list of variables
+            Of the shapes `z_shapes`.
+        arrays : list of variables
+            As `inputs`.
+        """
+
+    @abstractmethod
+    def to_z(self, g: Tensors, arrays: Tensors) -> Tensors:
+        """L' g, shaped like z; ``g`` is shaped like theta."""
+
+    @abstractmethod
+    def times(self, z: np.ndarray) -> np.ndarray:
+        """L z in NumPy, for flat vectors z, shape (..., d)."""
+
+    @abstractmethod
+    def transposed_times(self, g: np.ndarray) -> np.ndarray:
+        """L' g in NumPy, for flat vectors g, shape (..., d)."""
+
+    @property
+    def inputs(self) -> list[TensorVariable]:
+        """Symbolic inputs that stand for `arrays`."""
+        return [pt.tensor(shape=a.shape, dtype=pytensor.config.floatX) for a in self.arrays]
+
+    def start(self, dtypes: Sequence[str]) -> list[np.ndarray]:
+        """z = 0, for a sampler's initial state.
+
+        Parameters
+        ----------
+        dtypes : list of str
+            Of the sampled variables.
+        """
+        if len(self.z_shapes) == len(self.shapes):
+            return [np.zeros(s, t) for s, t in zip(self.z_shapes, dtypes, strict=True)]
+        return [np.zeros(self.size, np.result_type(*dtypes))]
+
+    def gradient(self, whole: Evaluation, arrays: Tensors) -> "ZGradient":
+        """Gradient with respect to z."""
+        return ZGradient(whole, lambda g: self.to_z(g, arrays), lambda z: self.to_theta(z, arrays))
+
+
+class ZGradient:
+    """A gradient with respect to z: each part is L' times that with respect to theta."""
+
+    def __init__(self, whole: Evaluation, to_z: Product, to_theta: Product):
+        self._whole, self._to_z, self._to_theta = whole, to_z, to_theta
+
+    @property
+    def prior(self) -> Tensors:
+        """Gradient of the log prior."""
+        return self._to_z(self._whole.prior)
+
+    @property
+    def likelihood(self) -> Tensors:
+        """Gradient of the scaled log likelihood."""
+        return self._to_z(self._whole.likelihood)
+
+    @property
+    def total(self) -> Tensors:
+        """prior + likelihood."""
+        return self._to_z(self._whole.total)
+
+    @property
+    def mean_likelihood(self) -> Tensors:
+        """likelihood / N."""
+        return self._to_z(self._whole.mean_likelihood)
+
+    def mean_curvature(self, direction: Sequence[TensorVariable]) -> Tensors:
+        """L' H L times a direction."""
+        return self._to_z(self._whole.mean_curvature(self._to_theta(list(direction))))
+
+
+class Diagonal(Metric):
+    """L is diagonal: a scale for each element. z has theta's shapes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pymc_sgmcmc.gradients.metric import Diagonal
+    >>> metric = Diagonal([(2,), ()])
+    >>> metric.set(np.array([1.0, 2.0, 3.0]))
+    >>> metric.times(np.ones(3)).tolist()
+    [1.0, 2.0, 3.0]
+    """
+
+    name = "diag"
+
+    def identity(self):
+        return [np.ones(shape, pytensor.config.floatX) for shape in self.shapes]
+
+    def set(self, scales: np.ndarray) -> None:
+        """Set the flat diagonal of L, shape (d,)."""
+        self.arrays = _split(np.asarray(scales, pytensor.config.floatX), self.shapes)
+
+    @property
+    def z_shapes(self):
+        return self.shapes
+
+    def to_theta(self, z, arrays):
+        return [(s * v).astype(v.dtype) for s, v in zip(arrays, z, strict=True)]
+
+    def to_z(self, g, arrays):
+        return [(s * v).astype(v.dtype) for s, v in zip(arrays, g, strict=True)]
+
+    def times(self, z):
+        return z * _flat(self.arrays)
+
+    def transposed_times(self, g):
+        return g * _flat(self.arrays)
+
+
+class Dense(Metric):
+    """L is any matrix, shape (d, d). z is one flat vector.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pymc_sgmcmc.gradients.metric import Dense
+    >>> metric = Dense([(2,)])
+    >>> metric.set(np.array([[1.0, 0.0], [2.0, 3.0]]))
+    >>> metric.times(np.array([1.0, 1.0])).tolist()
+    [1.0, 5.0]
+    """
+
+    name = "dense"
+
+    def identity(self):
+        return [np.eye(self.size, dtype=pytensor.config.floatX)]
+
+    def set(self, matrix: np.ndarray) -> None:
+        """Set L, shape (d, d)."""
+        self.arrays = [np.ascontiguousarray(matrix, pytensor.config.floatX)]
+
+    @property
+    def z_shapes(self):
+        return [(self.size,)]
+
+    def to_theta(self, z, arrays):
+        return _split(arrays[0] @ z[0], self.shapes)
+
+    def to_z(self, g, arrays):
+        return [pt.concatenate([v.ravel() for v in g]) @ arrays[0]]
+
+    def times(self, z):
+        return z @ np.asarray(self.arrays[0], float).T
+
+    def transposed_times(self, g):
+        return g @ np.asarray(self.arrays[0], float)
+
+
+class LowRank(Metric):
+    """L = S (I + U diag(a) U'): S is diagonal, U has ``rank`` orthonormal columns. z is flat.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pymc_sgmcmc.gradients.metric import LowRank
+    >>> metric = LowRank([(2,)], rank=1)
+    >>> metric.set(np.array([2.0, 3.0]), np.array([[1.0], [0.0]]), np.array([0.5]))
+    >>> metric.times(np.array([1.0, 1.0])).tolist()
+    [3.0, 3.0]
+    """
+
+    name = "low_rank"
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]], rank: int):
+        self.rank = rank
+        super().__init__(shapes)
+
+    def identity(self):
+        floatX = pytensor.config.floatX
+        columns = np.eye(self.size, self.rank, dtype=floatX)
+        return [np.ones(self.size, floatX), columns, np.zeros(self.rank, floatX)]
+
+    def set(self, scales: np.ndarray, columns: np.ndarray, extra: np.ndarray) -> None:
+        """Set S, shape (d,), U, shape (d, rank), and a, shape (rank,)."""
+        floatX = pytensor.config.floatX
+        self.arrays = [np.ascontiguousarray(a, floatX) for a in (scales, columns, extra)]
+
+    @property
+    def z_shapes(self):
+        return [(self.size,)]
+
+    def to_theta(self, z, arrays):
+        s, u, a = arrays
+        return _split(s * (z[0] + u @ (a * (z[0] @ u))), self.shapes)
+
+    def to_z(self, g, arrays):
+        s, u, a = arrays
+        scaled = s * pt.concatenate([v.ravel() for v in g])
+        return [scaled + u @ (a * (scaled @ u))]
+
+    def times(self, z):
+        s, u, a = (np.asarray(array, float) for array in self.arrays)
+        return s * (z + ((z @ u) * a) @ u.T)
+
+    def transposed_times(self, g):
+        s, u, a = (np.asarray(array, float) for array in self.arrays)
+        scaled = s * g
+        return scaled + ((scaled @ u) * a) @ u.T
+
+
+def _flat(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.ravel(a) for a in arrays]).astype(float)
+
+
+def _split(flat, shapes: Sequence[tuple[int, ...]]) -> list:
+    """Cut a flat vector, symbolic or not, into arrays of these shapes."""
+    parts, begin = [], 0
+    for shape in shapes:
+        end = begin + int(np.prod(shape))
+        parts.append(flat[begin:end].reshape(shape))
+        begin = end
+    return parts

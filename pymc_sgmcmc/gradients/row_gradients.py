@@ -1,0 +1,212 @@
+"""Log likelihood and gradient of single rows, as functions of one flat vector."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.blocking import PointType
+from pymc.model import Model
+from pytensor.scan.basic import scan
+from pytensor.tensor.type import TensorType
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.backends.backend import Jax
+from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
+from pymc_sgmcmc.gradients.flat_prior import FlatPrior, Vector
+from pymc_sgmcmc.gradients.model_gradient import gradient_source
+from pymc_sgmcmc.gradients.pm_minibatch import refuse_minibatch
+from pymc_sgmcmc.gradients.substitute import substitute
+from pymc_sgmcmc.pymc_internals import jitted
+
+BLOCK_ROWS = 4096
+"""Rows of one compiled call, at most."""
+BLOCK_ELEMENTS = 2**22
+"""Elements of the gradients of one compiled call: fewer rows where d is large."""
+
+
+class Likelihood(NamedTuple):
+    """Sums over rows."""
+
+    value: float
+    """Log likelihood."""
+    gradient: Vector
+    """Shape (d,)."""
+    scatter: np.ndarray | None
+    """Sum of g g' over the rows' gradients g, shape (d, d)."""
+
+
+class RowGradients(FlatPrior):
+    """The likelihood of single rows of a model, and the prior, as functions of one flat vector.
+
+    All functions take and return float64; the model is evaluated in its own float type.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    vars : list of value variables
+        Those to differentiate with respect to.
+    minibatch_dim : str, optional
+        The dim along which rows lie; needed only if several dims qualify.
+    compile_kwargs : dict, optional
+        Arguments of `pytensor.function`, for example ``{"mode": "JAX"}``.
+    start : dict of arrays, optional
+        Values of the variables that are not in ``vars``; default: the model's initial point.
+
+    Attributes
+    ----------
+    n_rows : int
+        N, the current number of rows.
+
+    Raises
+    ------
+    ValueError
+        If the model cannot be cut into rows, or is written with `pm.Minibatch`.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm
+    >>> from pymc_sgmcmc.gradients.row_gradients import RowGradients
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 10)
+    ...     y = pm.Normal("y", mu, 1, observed=np.array([-1.0, 0.0, 2.0]))
+    >>> rows = RowGradients(model, model.value_vars)
+    >>> _, gradients = rows.rows(np.array([0.5]), [0, 2])
+    >>> gradients
+    array([[-1.5],
+           [ 1.5]])
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        vars: list[TensorVariable],
+        *,
+        minibatch_dim: str | None = None,
+        compile_kwargs: dict[str, Any] | None = None,
+        start: PointType | None = None,
+    ):
+        refuse_minibatch(model, "single rows")
+        source = gradient_source(
+            model, vars, batch_size=1, minibatch_dim=minibatch_dim, self_check=False
+        )
+        super().__init__(model, source, compile_kwargs, start)
+        self.block = int(np.clip(BLOCK_ELEMENTS // max(self.size, 1), 1, BLOCK_ROWS))
+
+    @property
+    def n_rows(self) -> int:
+        """N, the current number of rows."""
+        return self.source.rows[0].n_rows
+
+    def rows(self, theta: Vector, index: Sequence[int] | np.ndarray) -> tuple[Vector, np.ndarray]:
+        """Log likelihood and gradient of single rows, not scaled.
+
+        Parameters
+        ----------
+        theta : array, shape (d,)
+        index : integers, shape (m,)
+            Numbers of rows, from 0 to N - 1.
+
+        Returns
+        -------
+        log_likelihood : array, shape (m,)
+            Sum of all observed terms of each row.
+        gradient : array, shape (m, d)
+        """
+        index = self._checked(index)
+        values, gradients = np.empty(len(index)), np.empty((len(index), self.size))
+        for block, value, gradient in self._blocks(theta, index):
+            values[block], gradients[block] = value, gradient
+        return values, gradients
+
+    def likelihood(
+        self,
+        theta: Vector,
+        index: Sequence[int] | np.ndarray | None = None,
+        scatter: bool = True,
+    ) -> Likelihood:
+        """Sums of the rows' log likelihoods, gradients g and, if asked, of g g'.
+
+        Parameters
+        ----------
+        theta : array, shape (d,)
+        index : integers, shape (m,), optional
+            Numbers of rows; default: all of them, each once.
+        scatter : bool, default True
+            Whether to add up g g'.
+        """
+        index = np.arange(self.n_rows) if index is None else self._checked(index)
+        total, gradient = 0.0, np.zeros(self.size)
+        products = np.zeros((self.size, self.size)) if scatter else None
+        for _, values, gradients in self._blocks(theta, index):
+            total += float(values.sum())
+            gradient += gradients.sum(axis=0)
+            if products is not None:
+                products += gradients.T @ gradients
+        return Likelihood(total, gradient, products)
+
+    def _checked(self, index: Sequence[int] | np.ndarray) -> np.ndarray:
+        index = np.asarray(index)
+        if index.ndim != 1 or (index.size and not np.issubdtype(index.dtype, np.integer)):
+            raise ValueError(
+                f"index must be a vector of row numbers, but has the shape {index.shape} and the "
+                f"type {index.dtype}."
+            )
+        bad = index[(index < 0) | (index >= self.n_rows)]
+        if bad.size:
+            raise ValueError(
+                f"index has the row {bad[0]}, but the rows are numbered from 0 to "
+                f"{self.n_rows - 1}."
+            )
+        return index.astype("int64")
+
+    def _blocks(
+        self, theta: Vector, index: np.ndarray
+    ) -> Iterator[tuple[slice, Vector, np.ndarray]]:
+        """Positions of a block's rows in ``index``, their log likelihoods and gradients."""
+        split = self.split(theta)
+        for first in range(0, len(index), self.block):
+            rows = index[first : first + self.block]
+            m = len(rows)
+            if isinstance(self.backend, Jax):  # compiles for each length
+                rows = np.pad(rows, (0, self.block - m), mode="edge")
+            value, *gradient = self._of_rows(rows, *split, *self.constants)
+            joined = np.empty((m, self.size))
+            for part, g in zip(self.parts, gradient, strict=True):
+                joined[:, part] = np.asarray(g)[:m].reshape(m, -1)
+            yield slice(first, first + m), np.asarray(value, dtype="float64")[:m], joined
+
+    @cached_property
+    def _of_rows(self) -> Callable:
+        """Compile a function of row numbers, the variables and the data."""
+        source = self.source
+        k = len(source.vars)
+        theta = [
+            TensorType(v.dtype, shape)(v.name)
+            for v, shape in zip(source.vars, source.shapes, strict=True)
+        ]
+        constants = [c.type(c.name) for c in source.constants[1:]]  # without N / n
+        not_scaled = pt.constant(1, dtype=source.rows[0].scale.dtype)
+
+        def one_row(row, *inputs):
+            replaced = [*inputs[:k], row[None], not_scaled, *inputs[k:]]
+            replace = dict(zip(source.inputs, replaced, strict=True))
+            return substitute([source.log_likelihood, *source.likelihood], replace)
+
+        inputs = [*theta, *constants]
+        if isinstance(self.backend, Jax):
+            row = pt.lscalar("row")
+            function = pytensor.function(
+                [row, *inputs], one_row(row, *inputs), mode=self.mode, **self.compile_kwargs
+            )
+            return self.backend.mapped(jitted(function), len(inputs))
+        rows = pt.lvector("rows")
+        outputs = scan(
+            one_row, sequences=[rows], non_sequences=inputs, strict=True, return_updates=False
+        )
+        mode = with_cheap_calls(self.mode)
+        function = pytensor.function([rows, *inputs], outputs, mode=mode, **self.compile_kwargs)
+        function.trust_input = True
+        return function

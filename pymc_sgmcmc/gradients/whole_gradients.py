@@ -1,0 +1,119 @@
+"""Log posterior, gradient and Hessian of all data, as functions of one flat vector."""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytensor
+from pymc.blocking import PointType
+from pymc.model import Model
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
+from pymc_sgmcmc.gradients.flat_prior import FlatPrior, Vector
+from pymc_sgmcmc.gradients.model_gradient import gradient_source
+from pymc_sgmcmc.gradients.pm_minibatch import refuse_minibatch
+
+
+class WholeGradients(FlatPrior):
+    """The log posterior of a model that is not cut into rows, as a function of one flat vector.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    vars : list of value variables
+        Those to differentiate with respect to.
+    compile_kwargs : dict, optional
+        Arguments of `pytensor.function`, for example ``{"mode": "JAX"}``.
+    start : dict of arrays, optional
+        Values of the variables that are not in ``vars``; default: the model's initial point.
+
+    Raises
+    ------
+    ValueError
+        If the model is written with `pm.Minibatch`.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm
+    >>> from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 1)
+    ...     y = pm.Normal("y", mu, 1, observed=np.array([-1.0, 0.0, 2.0]))
+    >>> whole = WholeGradients(model, model.value_vars)
+    >>> whole.gradient(np.array([0.5]))
+    array([-1.])
+    >>> whole.hessian(np.array([0.5])).round(6)
+    array([[-4.]])
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        vars: list[TensorVariable],
+        *,
+        compile_kwargs: dict[str, Any] | None = None,
+        start: PointType | None = None,
+    ):
+        refuse_minibatch(model, "all data")
+        source = gradient_source(model, vars)
+        super().__init__(model, source, compile_kwargs, start)
+
+    def log_posterior(self, theta: Vector) -> float:
+        """Log density of the posterior, up to a constant."""
+        value, *_ = self._likelihood(*self.split(theta), *self.constants)
+        return self.log_prior(theta) + float(value)
+
+    def gradient(self, theta: Vector) -> Vector:
+        """Gradient of the log posterior, shape (d,)."""
+        return self.prior_gradient(theta) + self._likelihood_gradient(theta)
+
+    def hessian(self, theta: Vector) -> np.ndarray:
+        """Hessian of the log posterior, shape (d, d), symmetric.
+
+        The likelihood's is taken from central differences of its gradient, 2 d to 8 d of them: a
+        step is eps^(1/4) of a standard deviation, whose error is then about sqrt(eps).
+        """
+        prior = self.prior_hessian(theta)
+        columns = [self._column(theta, k, prior[k, k]) for k in range(self.size)]
+        likelihood = np.reshape(columns, (self.size, self.size))
+        return prior + (likelihood + likelihood.T) / 2
+
+    def _column(self, theta: Vector, k: int, prior_curvature: float) -> Vector:
+        """Difference the gradient along one element, a step in proportion to its deviation."""
+        eps = np.finfo(self.dtype).eps
+        step = eps ** (1 / 3) * max(1.0, abs(theta[k]))
+        for _ in range(4):
+            back, forward = theta.copy(), theta.copy()
+            back[k], forward[k] = np.array([theta[k] - step, theta[k] + step], self.dtype)
+            change = self._likelihood_gradient(forward) - self._likelihood_gradient(back)
+            column = change / (forward[k] - back[k])
+            curvature = abs(column[k] + prior_curvature)
+            if not np.isfinite(column).all():
+                better = step / 100
+            elif curvature > 0:
+                better = float(np.clip(eps**0.25 / np.sqrt(curvature), step / 100, step * 100))
+            else:
+                break
+            if 0.1 < better / step < 10:
+                break
+            step = better
+        return column
+
+    def _likelihood_gradient(self, theta: Vector) -> Vector:
+        _, *gradient = self._likelihood(*self.split(theta), *self.constants)
+        return self.joined(gradient)
+
+    @cached_property
+    def _likelihood(self) -> Callable:
+        """Compile a function of the variables and the data."""
+        source = self.source
+        function = pytensor.function(
+            source.inputs,
+            [source.log_likelihood, *source.likelihood],
+            mode=with_cheap_calls(self.mode),
+            **self.compile_kwargs,
+        )
+        function.trust_input = True
+        return function

@@ -1,0 +1,94 @@
+"""Runs with an adapted step: where chains start, how long they are, what is told of the warm-up."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from pymc.blocking import PointType
+from xarray import Dataset, DataTree
+
+from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.run.enough_draws import FEWEST, MOST
+
+MARGIN = 1.5
+"""Draws of a run that cannot be cut afterwards, relative to what the warm-up expects to need."""
+
+
+def adapted_starts(
+    step: Any, starts: Sequence[PointType], generators: Sequence[np.random.Generator]
+) -> list[PointType]:
+    """Return a start for each chain, over-dispersed in the posterior as the warm-up saw it."""
+    return [
+        {
+            **start,
+            **step.adapted.jittered_start(
+                step.kernel, np.random.default_rng(int(rng.integers(2**30)))
+            ),
+        }
+        for start, rng in zip(starts, generators, strict=True)
+    ]
+
+
+class FreeLength(NamedTuple):
+    """A run that ends when its draws are enough."""
+
+    ess: float
+    """Effective sample size asked for."""
+    most: int
+    """Draws of each chain, at most,"""
+    expected: int
+    """... and as many as it should need, with a margin."""
+
+
+def free_length(adapted: Adapted, chains: int, ess: float, max_passes: float | None) -> FreeLength:
+    """Return how long a run may be.
+
+    Parameters
+    ----------
+    adapted : Adapted
+    chains : int
+    ess : float
+        Effective sample size asked for.
+    max_passes : float, optional
+        Over the data, with the warm-up.
+    """
+    most = MOST
+    if max_passes is not None:
+        left = (max_passes - adapted.data_passes) / (chains * adapted.passes_per_draw)
+        most = int(np.clip(left, 1, MOST))
+    needed = MARGIN * ess / (chains * adapted.ess_per_draw)
+    return FreeLength(ess, most, int(np.clip(np.ceil(needed), min(FEWEST, most), most)))
+
+
+def describe_adaptation(tree: DataTree, step: Any, tune: int, with_arrays: bool) -> None:
+    """Add what the warm-up chose, and the passes over the data, to a result."""
+    adapted = step.adapted
+    posterior = tree["posterior"]
+    draws = posterior.sizes["chain"] * (posterior.sizes["draw"] + tune)
+    posterior.attrs |= {
+        "data_passes": adapted.data_passes + draws * adapted.passes_per_draw,
+        "data_passes_warmup": adapted.data_passes,
+        "adaptation": json.dumps(adapted.summary()),
+    }
+    if not with_arrays:
+        return
+    names = np.array(
+        [
+            f"{v.name}{list(index) if index else ''}"
+            for v, shape in zip(step.vars, step.kernel.source.shapes, strict=True)
+            for index in np.ndindex(*shape)
+        ]
+    )
+    identity = np.eye(len(names))
+    arrays = {
+        "metric": (("element", "z"), step.kernel.metric.times(identity).T),
+        "anchor": ("element", adapted.anchor),
+        "anchor_gradient": ("element", adapted.anchor_gradient),
+        "noise": ("z", adapted.noise),
+        "thermostat_predicted": ("z", adapted.friction),
+    }
+    if adapted.row_copies is not None:
+        copies = adapted.row_copies
+        arrays["row_probability"] = ("row", copies / copies.sum())
+    tree["adaptation"] = DataTree(Dataset(arrays, coords={"element": names}))

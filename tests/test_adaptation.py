@@ -1,0 +1,499 @@
+"""A call without any setting draws from the posterior; what it takes, says and refuses."""
+
+import json
+
+import numpy as np
+import pymc as pm
+import pytest
+from arviz_stats.base import array_stats
+from pymc.exceptions import SamplingError
+from pytensor.compile.mode import Mode
+from scipy.optimize import minimize
+from scipy.special import expit, gammaln
+from scipy.stats import multivariate_t
+
+import pymc_sgmcmc as sgm
+from pymc_sgmcmc.adaptation.warm_up import WarmUp
+from pymc_sgmcmc.gradients.control_variate import ControlVariate
+
+JAX = {"mode": "JAX"}
+QUICK = {"progressbar": False, "compile_kwargs": JAX, "compute_convergence_checks": False}
+
+
+class Truth:
+    """Means and standard deviations of a posterior, by name."""
+
+    def __init__(self, mean, sd, error=0.0):
+        self.mean, self.sd = mean, sd
+        self.error = error
+        """Its own Monte Carlo error, in sds."""
+
+
+# ---- three models with known posteriors ----------------------------------------------------
+
+
+class Linear:
+    """Flat priors of coefficients and sd: a t distribution and an inverse gamma distribution.
+
+    Two columns are correlated, one is a hundred times larger than the others, one smaller.
+    """
+
+    def __init__(self, n_rows=3000):
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(n_rows, 4)) + 0.5
+        X[:, 1] = 0.95 * X[:, 0] + 0.3 * X[:, 1]
+        self.X = X * [1.0, 1.0, 100.0, 0.05]
+        self.y = self.X @ [1.0, -1.0, 0.01, 5.0] + 3.0 + 2.0 * rng.normal(size=n_rows)
+
+    def model(self):
+        with pm.Model() as model:
+            b = pm.Flat("b")
+            w = pm.Flat("w", shape=4)
+            s = pm.HalfFlat("s")
+            pm.Normal("y", b + pm.Data("X", self.X) @ w, s, observed=self.y)
+        return model
+
+    def truth(self):
+        rows = np.column_stack([np.ones(len(self.y)), self.X])
+        inverse = np.linalg.inv(rows.T @ rows)
+        centre = inverse @ rows.T @ self.y
+        ssr = np.sum((self.y - rows @ centre) ** 2)
+        # p(s^2) is proportional to (s^2)^(-1/2): s^2 is inverse gamma (a, ssr / 2).
+        a = (len(self.y) - rows.shape[1] - 1) / 2
+        sd = np.sqrt(ssr / 2 / (a - 1) * np.diag(inverse))
+        s_mean = np.sqrt(ssr / 2) * np.exp(gammaln(a - 0.5) - gammaln(a))
+        s_sd = np.sqrt(ssr / 2 / (a - 1) - s_mean**2)
+        return Truth(
+            {"b": centre[0], "w": centre[1:], "s": s_mean}, {"b": sd[0], "w": sd[1:], "s": s_sd}
+        )
+
+
+class RareLogistic:
+    """A logistic regression two of whose columns are 0 in 99% of the rows.
+
+    Its truth is by importance sampling, from a t distribution around the mode.
+    """
+
+    def __init__(self, n_rows=4000):
+        rng = np.random.default_rng(1)
+        rare = rng.random((n_rows, 2)) < [0.01, 0.004]
+        self.X = np.column_stack([np.ones(n_rows), rng.normal(size=n_rows), rare]).astype(float)
+        self.y = rng.random(n_rows) < expit(self.X @ [-1.0, 0.8, 1.5, 0.5])
+
+    def model(self):
+        with pm.Model() as model:
+            w = pm.Normal("w", 0, 3, shape=4)
+            pm.Bernoulli("y", logit_p=pm.Data("X", self.X) @ w, observed=self.y)
+        return model
+
+    def truth(self):
+        def minus_log_p(w):
+            eta = np.atleast_2d(w) @ self.X.T
+            # As -sum of log(1 + exp(eta)) - y eta
+            return (np.logaddexp(0, eta) - self.y * eta).sum(axis=1) + (np.atleast_2d(w) ** 2).sum(
+                axis=1
+            ) / 18
+
+        mode = minimize(lambda w: minus_log_p(w)[0], np.zeros(4)).x
+        p = expit(self.X @ mode)
+        covariance = np.linalg.inv((self.X.T * (p * (1 - p))) @ self.X + np.eye(4) / 9)
+        t = multivariate_t(mode, covariance, df=6, seed=2)
+        draws = t.rvs(10_000)
+        log_weights = np.concatenate([-minus_log_p(part) for part in np.split(draws, 20)])
+        log_weights -= t.logpdf(draws)
+        weights = np.exp(log_weights - log_weights.max())
+        weights /= weights.sum()
+        mean = weights @ draws
+        sd = np.sqrt(weights @ (draws - mean) ** 2)
+        return Truth({"w": mean}, {"w": sd}, error=np.sqrt(np.sum(weights**2)))
+
+
+class Groups:
+    """Rows of 12 groups of very different sizes; given tau everything else is Gaussian."""
+
+    def __init__(self, n_rows=2500, n_groups=12):
+        rng = np.random.default_rng(3)
+        share = rng.dirichlet(np.ones(n_groups))
+        self.group = np.concatenate(
+            [np.arange(n_groups), rng.choice(n_groups, n_rows - n_groups, p=share)]
+        )
+        self.y = (2.0 + 0.7 * rng.normal(size=n_groups))[self.group] + rng.normal(size=n_rows)
+        self.n_groups = n_groups
+
+    def model(self):
+        with pm.Model() as model:
+            mu = pm.Normal("mu", 0, 5)
+            tau = pm.HalfNormal("tau", 1)
+            a = pm.Normal("a", mu, tau, shape=self.n_groups)
+            pm.Normal("y", a[pm.Data("group", self.group)], 1.0, observed=self.y)
+        return model
+
+    def truth(self):
+        n = np.bincount(self.group)
+        centre = np.bincount(self.group, self.y) / n
+        tau = np.linspace(1e-3, 4, 4000)
+        # of the groups' means around mu, and of mu given tau
+        v = tau[:, None] ** 2 + 1 / n
+        precision = 1 / 25 + (1 / v).sum(axis=1)
+        mu = (centre / v).sum(axis=1) / precision
+        log_p = -0.5 * (np.log(v) + centre**2 / v).sum(axis=1)
+        log_p += 0.5 * precision * mu**2 - 0.5 * np.log(precision) - tau**2 / 2
+        p = np.exp(log_p - log_p.max())
+        p /= p.sum()
+        pull = (1 / n) / v  # towards mu
+        a = centre * (1 - pull) + pull * mu[:, None]
+        a_var = (1 - pull) / n + pull**2 / precision[:, None]
+
+        def moments(mean, var):
+            centre = p @ mean
+            return centre, np.sqrt(p @ (var + (mean - centre) ** 2))
+
+        each = {"mu": moments(mu, 1 / precision), "tau": moments(tau, 0.0), "a": moments(a, a_var)}
+        return Truth(*({name: m[k] for name, m in each.items()} for k in (0, 1)))
+
+
+TARGETS = {"linear": Linear, "rare rows": RareLogistic, "groups": Groups}
+
+
+def assert_right(idata, truth, ess=400):
+    """Means within 0.1 sd and sds within 10%, but for 4 Monte Carlo errors of both sides."""
+    for name, mean in truth.mean.items():
+        draws = idata.posterior[name].to_numpy()
+        draws = draws.reshape(*draws.shape[:2], -1)
+        for k, (m, sd) in enumerate(zip(np.ravel(mean), np.ravel(truth.sd[name]), strict=True)):
+            one = draws[:, :, k]
+            error = array_stats.mcse(one, chain_axis=0, draw_axis=1, method="mean") / sd
+            error = np.hypot(error, truth.error)
+            off = (one.mean() - m) / sd
+            assert abs(off) < 0.1 + 4 * error, f"mean of {name}[{k}]: off by {off:.3f} sd"
+            error = array_stats.mcse(one, chain_axis=0, draw_axis=1, method="sd") / sd
+            error = np.hypot(error, truth.error)
+            ratio = one.std() / sd
+            assert abs(ratio - 1) < 0.1 + 4 * error, f"sd of {name}[{k}]: {ratio:.3f} of the exact"
+            assert array_stats.ess(one, chain_axis=0, draw_axis=1) > ess / 2
+
+
+@pytest.mark.slow(30)
+@pytest.mark.parametrize("name", TARGETS)
+def test_default_call(name):
+    target = TARGETS[name]()
+    with target.model():
+        idata = sgm.sample(random_seed=1, store_adaptation=True, **QUICK)
+    assert_right(idata, target.truth())
+    posterior, adaptation = idata.posterior, idata["adaptation"]
+    chosen = json.loads(posterior.attrs["adaptation"])
+    assert chosen["metric"] == "dense"
+    assert chosen["batch_size"] == 32
+    assert posterior.attrs["data_passes"] > posterior.attrs["data_passes_warmup"] > 1
+    d = adaptation.sizes["element"]
+    assert adaptation["metric"].shape == (d, d)
+    assert {"anchor", "anchor_gradient", "noise", "thermostat_predicted"} <= set(adaptation)
+    assert ("row_probability" in adaptation) == (chosen["rows"] == "weighted")
+    if name == "rare rows":
+        probability = adaptation["row_probability"].to_numpy()
+        rare = target.X[:, 2:].any(axis=1)
+        assert probability[rare].mean() > 3 * probability[~rare].mean()
+    step_sizes = idata.sample_stats["step_size"].to_numpy()
+    np.testing.assert_array_equal(step_sizes, chosen["step_size"])
+
+
+@pytest.mark.slow(90)
+def test_default_call_on_numba():
+    target = Linear()
+    with target.model():
+        idata = sgm.sample(random_seed=1, progressbar=False, compute_convergence_checks=False)
+    assert_right(idata, target.truth())
+
+
+# ---- arguments -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def linear():
+    target = Linear()
+    return target.model(), target.truth()
+
+
+@pytest.fixture(scope="module")
+def step(linear):
+    model, _ = linear
+    with model:
+        return sgm.MSGNHT_S(compile_kwargs=JAX, rng=1)
+
+
+def draws_of(model, step, seed=1, **options):
+    options = {"draws": 60, "tune": 5, "chains": 2} | QUICK | options
+    with model:
+        return sgm.sample(step=step, random_seed=seed, **options)
+
+
+@pytest.mark.slow(15)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"adaptation": "dense", "step_size": 0.2},
+        {"batch_size": 64, "thin": 20},
+        {"gradient": "plain"},
+        {"adaptation": "low_rank"},
+        {"target_bias": 0.02},
+    ],
+    ids=lambda options: ", ".join(f"{k}={v}" for k, v in options.items()),
+)
+def test_arguments_of_a_step(linear, options):
+    """What is given by hand is kept, and the draws are right."""
+    model, truth = linear
+    with model:
+        step = sgm.MSGNHT_S(compile_kwargs=JAX, rng=1, **options)
+        idata = sgm.sample(step=step, random_seed=1, **QUICK)
+    adapted = step.adapted
+    assert adapted.metric == options.get("adaptation", "dense")
+    assert adapted.batch_size == step.batch_size == options.get("batch_size", 32)
+    if "step_size" in options:
+        assert adapted.step_size == options["step_size"]
+    if "thin" in options:
+        assert step.thin == adapted.thin == options["thin"]
+    assert_right(idata, truth)
+
+
+@pytest.mark.slow(10)
+def test_a_diagonal_metric_keeps_the_shapes_of_variables(linear):
+    """It leaves correlations to the sampler, but scales every element."""
+    model, truth = linear
+    with model:
+        step = sgm.MSGNHT_S(adaptation="diag", compile_kwargs=JAX, rng=1)
+    sizes = [np.shape(p) for p in step.adapted.scaling]
+    assert sizes == [(), (4,), ()]
+    assert_right(draws_of(model, step, draws=None, chains=4), truth)
+
+
+def test_seeds(linear, step):
+    model, _ = linear
+    one, same, other = (draws_of(model, step, seed).posterior["w"] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, same)
+    assert not np.isin(other, one).any()
+    assert len(np.unique(one)) == one.size, "chains share draws"
+
+
+def test_chain_methods_give_the_same_draws(linear, step):
+    model, _ = linear
+    one, many = (
+        draws_of(model, step, chain_method=method).posterior["w"].to_numpy()
+        for method in ("sequential", "vectorized")
+    )
+    # float64, after some hundred updates: XLA adds up many chains in another order
+    np.testing.assert_allclose(one, many, rtol=1e-6)
+
+
+def test_lengths(linear, step, caplog):
+    model, _ = linear
+    assert draws_of(model, step, draws=70).posterior.sizes["draw"] == 70
+    by_ess = draws_of(model, step, draws=None, chains=4, ess=900)
+    sizes = by_ess.posterior.sizes
+    assert sizes["draw"] >= 500
+    ess = min(
+        array_stats.ess(by_ess.posterior[v].to_numpy().reshape(4, -1), chain_axis=0, draw_axis=1)
+        for v in ("b", "s")
+    )
+    assert ess > 800
+    # so few that not even the first look at the draws is reached
+    allowed = step.adapted.data_passes + 4 * 100.5 * step.adapted.passes_per_draw
+    short = draws_of(model, step, draws=None, chains=4, tune=0, max_passes=allowed)
+    assert short.posterior.sizes["draw"] == 100
+    assert short.posterior.attrs["data_passes"] <= allowed
+    assert "max_passes" in caplog.text
+
+
+@pytest.mark.slow(60)
+def test_pm_sample_adapts_once(monkeypatch, tmp_path):
+    """In one process and in two, the draws are the same, and no process warms up again."""
+    count, original = tmp_path / "count", WarmUp.run
+
+    def counted(self, point):
+        with open(count, "a") as file:
+            file.write("+")
+        return original(self, point)
+
+    monkeypatch.setattr(WarmUp, "run", counted)
+    paths = []
+    with Linear(n_rows=60).model():
+        step = sgm.MSGNHT_S(compile_kwargs={"mode": Mode("py", "fast_compile")}, rng=1)
+        for cores in (
+            {"cores": 1},
+            {"cores": 2, "mp_ctx": "fork"},
+            {"cores": 2, "mp_ctx": "spawn"},
+        ):
+            idata = pm.sample(
+                20, tune=5, chains=2, step=step, random_seed=1, progressbar=False,
+                compute_convergence_checks=False, **cores,
+            )  # fmt: skip
+            paths.append(idata.posterior["w"].to_numpy())
+    assert count.read_text() == "+"
+    np.testing.assert_array_equal(paths[0], paths[1])
+    np.testing.assert_array_equal(paths[0], paths[2])
+
+
+# ---- refusals ------------------------------------------------------------------------------
+
+
+X = np.random.default_rng(5).normal(size=(100, 2))
+Y = X @ [1.0, -1.0] + np.random.default_rng(6).normal(size=100)
+
+
+def small(prior=None, X=X, y=Y):
+    with pm.Model() as model:
+        w = pm.Normal("w", 0, 3, shape=X.shape[1]) if prior is None else prior(X.shape[1])
+        pm.Normal("y", X @ w, 1.0, observed=y)
+    return model
+
+
+def minibatch():
+    Xb, yb = pm.Minibatch(X, Y, batch_size=10)
+    with pm.Model() as model:
+        w = pm.Normal("w", 0, 3, shape=2)
+        pm.Normal("y", Xb @ w, 1.0, observed=yb, total_size=100)
+    return model
+
+
+def latent():
+    with pm.Model() as model:
+        w = pm.Normal("w")
+        z = pm.Bernoulli("z", 0.5, shape=100)
+        pm.Normal("y", w + z, 1.0, observed=Y)
+    return model
+
+
+REFUSED = {
+    "adaptation": (small, {"adaptation": "x"}, "adaptation='x' must be 'auto', 'dense'"),
+    "gradient": (small, {"gradient": "x"}, "gradient='x' must be 'auto', 'plain'"),
+    "step_size": (small, {"step_size": "autos"}, "step_size.*autos"),
+    "target_bias": (small, {"target_bias": -1.0}, "target_bias must be .*-1.0"),
+    "no adaptation": (small, {"adaptation": None}, "step_size='auto' needs adaptation"),
+    "no anchor": (
+        small,
+        {"step_size": 0.1, "gradient": "control_variate"},
+        "gradient='control_variate' needs an anchor",
+    ),
+    "pm.Minibatch": (minibatch, {}, "'y' is written with pm.Minibatch.*Write it with all its data"),
+    "data": (
+        small,
+        {"data": {"X": X}, "batch_size": 10},
+        "data= and an automatic step size do not go together.*step_size=...",
+    ),
+    "too many parameters": (
+        lambda: small(X=np.ones((100, 2500))),
+        {},
+        "2500 parameters, but adaptation works with at most 2000.*step_size=...",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_before_anything_is_compiled(name, monkeypatch):
+    monkeypatch.setattr("pymc_sgmcmc.kernel.Loop", lambda *args: pytest.fail("compiled"))
+    make, options, message = REFUSED[name]
+    with make(), pytest.raises((ValueError, TypeError), match=message):
+        sgm.MSGNHT_S(**options)
+
+
+def test_latents_are_refused():
+    model = latent()
+    with model, pytest.raises(ValueError, match="latents= and an automatic step size"):
+        sgm.MSGNHT_S(latents=sgm.Gibbs([model["z"]]), batch_size=10)
+
+
+def test_samplers_without_an_automatic_step_size():
+    with small(), pytest.raises(ValueError, match=r"PSGLD has no automatic step size.*step_size="):
+        sgm.PSGLD()
+
+
+def test_discrete_variable():
+    with latent(), pytest.raises(ValueError, match="'z'"):
+        sgm.sample(quiet=True)
+
+
+@pytest.mark.parametrize("name", ["ess", "max_passes"])
+def test_numbers_of_a_free_length(name):
+    with small(), pytest.raises(ValueError, match=f"{name} must be .*-1"):
+        sgm.sample(**{name: -1})
+
+
+# ---- little data ---------------------------------------------------------------------------
+
+
+@pytest.mark.slow(12)
+@pytest.mark.parametrize("n_rows", [1, 10])
+def test_fewer_rows_than_parameters(n_rows):
+    """One row, or ten of twenty parameters: the prior determines the rest."""
+    rng = np.random.default_rng(7)
+    X, y = rng.normal(size=(n_rows, 20)), rng.normal(size=n_rows)
+    with small(X=X, y=y):
+        idata = sgm.sample(random_seed=1, **QUICK)
+    covariance = np.linalg.inv(X.T @ X + np.eye(20) / 9)
+    truth = Truth({"w": covariance @ X.T @ y}, {"w": np.sqrt(np.diag(covariance))})
+    assert_right(idata, truth)
+
+
+def separable():
+    with pm.Model() as model:
+        w = pm.Flat("w", shape=2)
+        pm.Bernoulli("y", logit_p=X @ w, observed=X[:, 0] > 0)
+    return model
+
+
+def improper():
+    with pm.Model() as model:
+        w, s = pm.Flat("w"), pm.HalfFlat("s")
+        pm.Normal("y", w, s, observed=np.array([1.0]))
+    return model
+
+
+@pytest.mark.slow(6)
+@pytest.mark.parametrize("make", [separable, improper])
+def test_what_the_data_leave_open_under_a_flat_prior(make):
+    with make(), pytest.raises(SamplingError, match="data and the prior leave undetermined"):
+        sgm.sample(random_seed=1, **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("column", "names"), [(np.zeros(100), r"'w\[2\]'"), (X[:, 0], r"'w\[0\]', 'w\[2\]'")]
+)
+def test_columns_that_determine_nothing_are_named(column, names):
+    model = small(lambda k: pm.Flat("w", shape=k), X=np.column_stack([X, column]))
+    with model, pytest.raises(SamplingError, match=f"leave {names} undetermined.*proper priors"):
+        sgm.MSGNHT_S(compile_kwargs=JAX)
+
+
+# ---- the anchor ----------------------------------------------------------------------------
+
+
+def many_rows():
+    rng = np.random.default_rng(7)
+    Z = rng.normal(size=(3000, 2))
+    with pm.Model() as model:
+        w = pm.Normal("w", 0, 3, shape=2)
+        b = pm.Normal("b", 0, 3)
+        target = pm.Data("target", Z @ [1.0, -0.5] + 2 + rng.normal(size=3000))
+        pm.Normal("y", Z @ w + b, 1.0, observed=target)
+    return model
+
+
+def test_the_gradient_at_the_anchor_is_that_of_the_anchor(monkeypatch):
+    """Also where the windows end because there have been so many."""
+    monkeypatch.setattr("pymc_sgmcmc.adaptation.warm_up.SETTLED", 0.0)
+    monkeypatch.setattr("pymc_sgmcmc.adaptation.warm_up.MAX_WINDOWS", 2)
+    with many_rows():
+        step = sgm.MSGNHT_S(compile_kwargs=JAX)
+    anchor = step.adapted.anchor
+    exact = step.gradients.likelihood(anchor, scatter=False).gradient
+    np.testing.assert_allclose(step.adapted.anchor_gradient, exact, rtol=1e-6, atol=1e-6)
+
+
+def test_no_anchor_where_other_variables_move():
+    """The gradient at the anchor would be that of the others' first values."""
+    model = many_rows()
+    with model:
+        step = sgm.MSGNHT_S([model["w"]], compile_kwargs=JAX)
+        assert isinstance(step.batch_size, int)
+        assert not isinstance(step.source, ControlVariate)
+        with pytest.raises(ValueError, match=r"control_variate' needs one step.*'b' would move"):
+            sgm.MSGNHT_S([model["w"]], gradient="control_variate")

@@ -1,0 +1,382 @@
+"""The verdict on draws: right ones pass, each kind of wrong ones fails, errors lose nothing."""
+
+import logging
+import pickle
+import re
+from dataclasses import replace
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from pymc.distributions.transforms import ordered
+from scipy import stats
+
+import pymc_sgmcmc as sgm
+from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
+from pymc_sgmcmc.diagnosis.gradients_at_draws import gradients_at_draws
+from pymc_sgmcmc.diagnosis.stein import block_estimate, chain_correlation, stein_identities
+from pymc_sgmcmc.diagnosis.value_draws import value_draws
+from pymc_sgmcmc.diagnosis.verdict import NOTE, judge, threshold
+from pymc_sgmcmc.gradients.row_gradients import RowGradients
+
+N, D = 3000, 3
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    """A linear regression with known noise: model, mean and covariance of the posterior."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(N, D)) @ np.array([[1, 0.8, 0], [0, 1, 0], [0, 0, 2.0]])
+    y = X @ [1.0, -0.5, 0.2] + rng.normal(size=N)
+    with pm.Model() as model:
+        target = pm.Data("target", y)
+        beta = pm.Normal("beta", 0, 3, shape=D)
+        pm.Normal("y", X @ beta, 1, observed=target)
+    covariance = np.linalg.inv(X.T @ X + np.eye(D) / 9)
+    return model, covariance @ X.T @ y, covariance
+
+
+@pytest.fixture(scope="module")
+def step(posterior):
+    with posterior[0]:
+        return sgm.MSGNHT_S(rng=1)
+
+
+@pytest.fixture(scope="module")
+def run(posterior, step):
+    return sample(step)
+
+
+def sample(step, draws=300, **kwargs):
+    options = {"progressbar": False, "chain_method": "vectorized", "random_seed": 1} | kwargs
+    return sgm.sample(draws, step=step, model=step.model, chains=4, **options)
+
+
+def exact(posterior, seed=1, draws=500):
+    _, mean, covariance = posterior
+    rng = np.random.default_rng(seed)
+    return rng.multivariate_normal(mean, covariance, size=(4, draws))
+
+
+def tree(**variables):
+    dims = {
+        k: ("chain", "draw", *(f"{k}_{i}" for i in range(v.ndim - 2))) for k, v in variables.items()
+    }
+    data = {k: (dims[k], v) for k, v in variables.items()}
+    return xr.DataTree.from_dict({"/posterior": xr.Dataset(data)})
+
+
+# ---- the parts ----------------------------------------------------------------------------------
+
+
+def test_identities_of_a_gaussian():
+    """4000 independent draws: the virial's standard error is sqrt(2 / 4000) = 0.022."""
+    rng = np.random.default_rng(2)
+    z = rng.normal(size=(4, 1000, 3)) * [1.0, 1.5, 0.7]
+    found = stein_identities(z - z.mean(axis=(0, 1)), -z, blocks=10)
+    np.testing.assert_allclose(found.virial.mean, [1.0, 2.25, 0.49], rtol=0.1)
+    np.testing.assert_allclose(found.virial.error / found.virial.mean, 0.022, rtol=0.5)
+    assert abs(found.mean_virial.mean - found.virial.mean.mean()) < 1e-12
+    assert np.abs(found.gradient.mean).max() < 4 * 1.5 / np.sqrt(4000)
+    assert np.abs(found.cross.mean).max() < 4 * 1.5 / np.sqrt(4000)
+    assert found.pairs.tolist() == [[0, 1], [0, 2], [1, 2]]
+
+
+def test_off_diagonals_see_a_wrong_correlation():
+    """Draws of correlation 0.5 where the posterior has none: E[z_0 z_1] = 0.5."""
+    rng = np.random.default_rng(2)
+    z = rng.multivariate_normal(np.zeros(2), [[1, 0.5], [0.5, 1]], size=(4, 1000))
+    found = stein_identities(z, -z, blocks=10)
+    assert abs(found.cross.mean[0] - 0.5) < 4 * 1.1 / np.sqrt(4000)  # var z_0 z_1 = 1.25
+
+
+def test_standard_errors_from_blocks_know_dependence():
+    """AR(1) with rho = 0.9: the error is sqrt((1 + rho) / (1 - rho)) = 4.4 times the naive one."""
+    rng = np.random.default_rng(3)
+    x = np.zeros((4, 5000))
+    for t in range(1, 5000):
+        x[:, t] = 0.9 * x[:, t - 1] + np.sqrt(1 - 0.81) * rng.normal(size=4)
+    error = block_estimate(x, 10).error
+    assert 0.7 < error / (4.36 / np.sqrt(20_000)) < 1.3  # 40 blocks: relative error 11%
+
+
+def test_threshold_is_that_of_the_largest_of_many():
+    """Of 5 means of 40 blocks without an error, any exceeds it with probability 0.001."""
+    rng = np.random.default_rng(4)
+    blocks = rng.normal(size=(40_000, 5, 40))
+    t = blocks.mean(axis=2) / (blocks.std(axis=2, ddof=1) / np.sqrt(40))
+    share = (np.abs(t).max(axis=1) > threshold(5, 40)).mean()
+    assert abs(share - 0.001) < 4 * np.sqrt(0.001 / 40_000)
+    assert threshold(250, 40) > threshold(10, 40) > stats.norm.isf(0.00005)
+
+
+def test_correlation_of_chains():
+    rng = np.random.default_rng(5)
+    apart, common = rng.normal(size=(4, 500, 3)), rng.normal(size=(500, 3))
+    mean, error = chain_correlation(apart)
+    assert abs(mean) < 4 / np.sqrt(6 * 1500)  # 6 pairs of chains
+    assert error < 0.05
+    assert chain_correlation(apart + common)[0] == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.slow(15)
+def test_gradients_of_random_rows_are_unbiased(posterior):
+    """With rows drawn alike or not, with and without the control variate, against exact ones.
+
+    2000 estimates at one point: the mean's standard error is sqrt(noise / 2000).
+    """
+    model, mean, covariance = posterior
+    rows = RowGradients(model, model.value_vars)
+    matrix = np.linalg.cholesky(covariance)
+    copies = 1 + np.arange(N) % 5
+    for away, anchor in ((1.0, mean), (0.0, mean + 50 * matrix @ np.ones(D))):
+        draws = np.tile(mean + away * matrix @ np.ones(D), (2000, 1))
+        options = (matrix, anchor, rows.likelihood(anchor).gradient)
+        right = gradients_at_draws(rows, draws[:1], *options, np.random.default_rng(1), exact=True)
+        for urn in (None, copies):
+            found = gradients_at_draws(rows, draws, *options, np.random.default_rng(1), urn)
+            assert ("control variate" in found.method) == (away == 1.0)
+            error = np.sqrt(found.noise / 2000)
+            assert (np.abs(found.gradients.mean(axis=0) - right.gradients[0]) < 4 * error).all()
+            np.testing.assert_allclose(found.gradients.var(axis=0), found.noise, rtol=0.3)
+
+
+def test_draws_are_mapped_to_value_variables():
+    """All kinds of transforms, one whose bounds are another variable, and one on its own."""
+    with pm.Model() as model:
+        low = pm.Normal("low")
+        pm.Uniform("between", low, low + 2)
+        pm.Dirichlet("simplex", np.ones(3))
+        pm.Normal("ordered", 0, 1, shape=3, transform=ordered, initval=[-1, 0, 1])
+        pm.HalfNormal("scale", shape=(2, 2))
+    rng = np.random.default_rng(1)
+    values = {
+        str(v.name): rng.normal(size=(2, 4, *model.initial_point()[v.name].shape))
+        for v in model.value_vars
+    }
+    back = model.compile_fn(
+        model.replace_rvs_by_values(model.free_RVs), inputs=model.value_vars, mode="FAST_COMPILE"
+    )
+    drawn = {rv.name: np.empty((2, 4, *rv.shape.eval())) for rv in model.free_RVs}
+    for at in np.ndindex(2, 4):
+        point = {name: value[at] for name, value in values.items()}
+        for rv, one in zip(model.free_RVs, back(point), strict=True):
+            drawn[rv.name][at] = one
+    found = value_draws(model, model.value_vars, tree(**drawn)["posterior"].to_dataset())
+    expected = [values[str(v.name)].reshape(2, 4, -1) for v in model.value_vars]
+    np.testing.assert_allclose(found, np.concatenate(expected, axis=2), rtol=1e-6, atol=1e-9)
+    recorded = tree(**values)["posterior"].to_dataset()
+    np.testing.assert_allclose(value_draws(model, model.value_vars, recorded), found, atol=1e-6)
+
+
+# ---- the verdict --------------------------------------------------------------------------------
+
+
+def measured(**changes):
+    """What right draws give."""
+    d = 4
+    numbers = {
+        **{"ess": 500.0, "rhat": 1.0, "nonfinite": 0.0, "gradients": 2000, "blocks": 40},
+        **{"mean_virial": 1.0, "mean_virial_error": 0.02, "anchor_error": 0.0},
+        **{"thermostat": 1.1, "thermostat_predicted": 1.0},
+        **{"chain_correlation": 0.0, "chain_correlation_error": 0.02},
+    }
+    arrays = {
+        **{"gradient": np.zeros(d), "gradient_error": np.full(d, 0.03)},
+        **{"virial": np.ones(d), "virial_error": np.full(d, 0.05), "gradient_noise": np.zeros(d)},
+        **{"cross": np.zeros(6), "cross_error": np.full(6, 0.04)},
+    }
+    for name, value in changes.items():
+        if name in arrays:
+            arrays[name][-1] = value
+        else:
+            numbers[name] = value
+    dims = {name: "pair" if name.startswith("cross") else "direction" for name in arrays}
+    data = numbers | {name: (dims[name], a) for name, a in arrays.items()}
+    coords = {"direction": range(d), "element": ("direction", list("abcd"))}
+    return xr.Dataset(data, coords | {"pair": [f"p{k}" for k in range(6)]})
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "word"),
+    [
+        ({}, "ok", "Nothing to do"),
+        ({"virial": 1.18}, "ok", ""),  # 3.6 errors: chance
+        ({"virial": 1.09, "virial_error": 0.001}, "ok", ""),  # tolerated
+        ({"virial": 1.3}, "failed", "too large, 1.1 times"),
+        ({"virial": 0.7}, "failed", "too small"),
+        ({"mean_virial": 1.12}, "failed", "too large"),
+        ({"gradient": -0.3}, "failed", "Means are off by up to 0.3 sd"),
+        ({"cross": 0.4}, "failed", "Correlations"),
+        ({"anchor_error": 0.02}, "failed", "anchor"),
+        ({"nonfinite": 0.01}, "failed", "1.00%"),
+        ({"rhat": 1.06}, "failed", "R-hat"),
+        ({"thermostat": 2.1}, "failed", "thermostat"),
+        ({"held_temperature": 1.2, "held_temperature_error": 0.02}, "failed", "temperature"),
+        ({"chain_correlation": 0.3}, "failed", "together"),
+        ({"ess": 50.0}, "unclear", "sample size is only 50"),
+        ({"ess": np.nan}, "unclear", "sample size"),
+        ({"virial_error": 0.2}, "unclear", "draw more"),
+        ({"virial_error": 0.2, "gradient_noise": 90.0}, "unclear", "full_data=True"),
+        ({"virial_error": np.nan}, "unclear", "few"),
+        ({"virial_error": 0.2, "rhat": 1.2}, "failed", "R-hat"),
+    ],
+)
+def test_verdicts(changes, verdict, word):
+    found, remedy = judge(measured(**changes))
+    assert found == verdict
+    assert word in remedy
+    assert remedy.endswith(".")
+
+
+def test_prints_as_a_short_table():
+    result = Diagnosis.of(measured(virial=1.3))
+    lines = str(result).splitlines()
+    assert lines[0] == "verdict: failed"
+    assert lines[1] == result.remedy
+    assert NOTE in lines
+    [row] = [line for line in lines if "virial, direction" in line]
+    assert re.split("  +", row) == ["virial, direction 3, mostly d", "1.3", "0.050", "1 +- 0.1"]
+    assert max(map(len, lines[4:])) < 100
+    assert "verdict: failed" in result._repr_html_()
+    assert "xarray" in repr(result[["virial"]])  # a part prints as a Dataset
+
+
+def test_plot():
+    mpl = pytest.importorskip("matplotlib")
+    with mpl.rc_context({"backend": "agg"}):
+        axes = Diagnosis.of(measured(virial=1.4)).plot(figsize=(4, 4))
+        red = axes[1].containers[1].lines[0].get_xydata()
+        np.testing.assert_allclose(red, [[3, 1.4]])
+        assert len(axes[0].containers[1].lines[0].get_xydata()) == 0
+        mpl.pyplot.close("all")
+        with pytest.raises(ValueError, match="diagnose"):
+            Diagnosis.of(measured().drop_vars("virial")).plot()
+
+
+# ---- draws made elsewhere -----------------------------------------------------------------------
+
+
+@pytest.mark.slow(15)
+def test_exact_draws_are_right_and_too_wide_ones_are_not(posterior):
+    """The virial of 4 x 500 draws 1.2 times too wide is 1.44, 12 standard errors from 1."""
+    model, mean, _ = posterior
+    draws = exact(posterior)
+    idata = tree(beta=draws)
+    result = sgm.diagnose(idata, model)
+    assert result.verdict == "ok"
+    assert idata["diagnosis"].attrs["verdict"] == "ok"
+    assert result["element"].values.tolist() == ["beta[0]", "beta[1]", "beta[2]"]
+    wide = sgm.diagnose(tree(beta=mean + 1.2 * (draws - mean)), model)
+    assert wide.verdict == "failed"
+    assert "too large" in wide.remedy
+    sd = draws.std(axis=(0, 1))
+    assert "Means" in sgm.diagnose(tree(beta=draws + 0.3 * sd), model).remedy
+    full = sgm.diagnose(tree(beta=draws), model, full_data=True)
+    assert full.attrs["rows"] == "exact"
+    assert int(full["gradients"]) == 100
+
+
+def test_errors_name_what_is_missing(posterior):
+    model = posterior[0]
+    with pytest.raises(ValueError, match=r"no variable 'beta'.*var_names"):
+        sgm.diagnose(tree(other=np.zeros((2, 10))), model)
+    with pytest.raises(ValueError, match="full_data=True needs model="):
+        sgm.diagnose(tree(beta=exact(posterior)), full_data=True)
+    with pm.Model() as counts:
+        k = pm.Poisson("k", 3)
+        pm.Normal("y", k, 1, observed=np.zeros(3))
+    with pytest.raises(ValueError, match=r"discrete variables \(k\)"):
+        sgm.diagnose(tree(k=np.zeros((2, 10))), counts)
+
+
+def test_without_gradients_nothing_is_promised(posterior):
+    result = sgm.diagnose(tree(beta=exact(posterior)))
+    assert result.verdict == "unclear"
+    assert "sgm.diagnose(idata, model)" in result.remedy
+    apart = exact(posterior) + np.arange(4)[:, None, None]
+    assert "R-hat" in sgm.diagnose(tree(beta=apart)).remedy
+
+
+# ---- runs of sgm.sample -------------------------------------------------------------------------
+
+
+@pytest.mark.slow(30)
+def test_a_run_is_judged(run, caplog, tmp_path):
+    stored = run["diagnosis"]
+    assert stored.attrs["verdict"] == "ok"
+    assert float(stored["anchor_error"]) < 1e-6
+    assert 0.5 < float(stored["thermostat"] / stored["thermostat_predicted"]) < 2
+    assert "held_temperature" not in stored
+    assert str(sgm.diagnose(run)).startswith("verdict: ok")
+    run.to_netcdf(tmp_path / "run.nc")
+    with xr.open_datatree(tmp_path / "run.nc") as again:
+        assert sgm.diagnose(again.load()).verdict == "ok"
+    cut = run.isel(draw=slice(15))
+    assert sgm.diagnose(cut).verdict != "ok"
+
+
+@pytest.mark.slow(30)
+def test_the_verdict_is_logged_and_can_be_switched_off(step, caplog):
+    with caplog.at_level(logging.INFO, "pymc.sgmcmc"):
+        sample(step, draws=20, tune=0)
+    [line] = [m for m in caplog.messages if m.startswith("Verdict:")]
+    assert line.startswith(("Verdict: unclear. ", "Verdict: failed. "))
+    assert "diagnosis" not in sample(step, 10, compute_convergence_checks=False).children
+
+
+@pytest.mark.slow(30)
+def test_an_error_loses_nothing(step, caplog, monkeypatch):
+    monkeypatch.setattr(RowGradients, "load_data", lambda self: 1 / 0)
+    monkeypatch.setattr(type(step.gradients), "load_data", lambda self: 1 / 0)
+    idata = sample(step, draws=20)
+    assert idata["posterior"].sizes["draw"] == 20
+    assert "diagnosis" not in idata.children
+    assert any("could not be diagnosed: ZeroDivisionError" in m for m in caplog.messages)
+
+
+@pytest.mark.slow(30)
+def test_a_wrong_gradient_at_the_anchor_is_found(step):
+    right = step.adapted
+    shift = np.linalg.solve(step.kernel.metric.times(np.eye(D)), 0.5 * np.ones(D))
+    try:
+        replace(right, anchor_gradient=right.anchor_gradient + shift).apply(step.kernel)
+        idata = sample(step)
+    finally:
+        right.apply(step.kernel)
+    assert float(idata["diagnosis"]["anchor_error"]) == pytest.approx(0.5, rel=1e-3)
+    assert "anchor" in idata["diagnosis"].attrs["remedy"]
+
+
+@pytest.mark.slow(30)
+def test_data_that_change_are_found(posterior, step):
+    model = posterior[0]
+    old = model["target"].get_value()
+    try:
+        model.set_data("target", old + 0.1 * np.random.default_rng(1).normal(size=N))
+        with pytest.raises(ValueError, match="data have changed since MSGNHT_S was adapted"):
+            sample(step)
+        step.kernel.data_checksum = None  # as if they changed unnoticed
+        idata = sample(step)
+    finally:
+        model.set_data("target", old)
+        step.adapted.apply(step.kernel)
+    assert idata["diagnosis"].attrs["verdict"] == "failed"
+    assert "the data have changed" in idata["diagnosis"].attrs["remedy"]
+
+
+@pytest.mark.slow(30)
+def test_stored_adaptation_serves_a_later_diagnosis(posterior, step):
+    idata = sample(step, store_adaptation=True)
+    result = sgm.diagnose(idata, posterior[0])
+    assert result.verdict == "ok"
+    assert result.attrs["metric"] == "that of the warm-up"
+    assert float(result["anchor_error"]) < 1e-6
+    np.testing.assert_allclose(result["virial"], idata["diagnosis"]["virial"], atol=1e-6)
+
+
+def test_gradients_are_not_pickled(step):
+    assert "gradients" not in step.__getstate__() or step.__getstate__()["gradients"] is None
+    assert step.gradients is not None
+    assert pickle.loads(pickle.dumps(step.adapted)).metric == "dense"
