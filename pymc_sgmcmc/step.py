@@ -26,6 +26,7 @@ from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.docstrings import describe
 from pymc_sgmcmc.gradients.arrays import warn_if_integers_overflowed
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
+from pymc_sgmcmc.gradients.local_variables import Local
 from pymc_sgmcmc.gradients.model_gradient import gradient_source, shapes_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.source import GradientSource
@@ -91,6 +92,7 @@ class SGMCMCStep(BlockedStep):
         target_bias: float = 0.05,
         minibatch_dim: str | None = None,
         latents: Latents | None = None,
+        local: Local = "auto",
         thin: int | Literal["auto"] = "auto",
         replacement: bool = False,
         self_check: bool = True,
@@ -125,6 +127,7 @@ class SGMCMCStep(BlockedStep):
         earlier = adaptation if isinstance(adaptation, Adapted) else None
         if earlier is not None and _is_auto(batch_size):
             batch_size = earlier.batch_size
+        given = ("latents", latents), ("data", data), ("local", None if _is_auto(local) else local)
         plan = planned(
             self.model,
             self.vars,
@@ -136,7 +139,7 @@ class SGMCMCStep(BlockedStep):
             gradient=gradient,
             batch_size=batch_size,
             minibatch_dim=minibatch_dim,
-            others=[name for name, v in (("latents", latents), ("data", data)) if v is not None],
+            others=[name for name, v in given if v is not None],
         )
         self.batch_size = batch_size = plan.batch_size
         options: dict[str, Any] = {
@@ -152,7 +155,9 @@ class SGMCMCStep(BlockedStep):
             source = gradient_source(model, self.vars, row_weights=weights, **options)
             self.source: GradientSource = ControlVariate.of(source)
         elif latents is None:
-            self.source = gradient_source(model, self.vars, **options)
+            self.source = gradient_source(
+                model, self.vars, local=self._local(local, plan), **options
+            )
         else:
             self.source = latent_gradient_source(model, self.model, self.vars, latents, **options)
         for array, _ in self.source.data:

@@ -171,7 +171,7 @@ class Grouped(Algorithm):
             state |= m.named(m.algorithm.init([theta[i] for i in m.positions], rng))
         return state
 
-    def update(self, theta, state, gradient, h, noise):
+    def update(self, theta, state, gradient, h, noise, n_elements=None):
         groups = [GroupUpdate(m, theta, state, h[k], noise) for k, m in enumerate(self.members)]
         known: list[tuple[Gradient, Tensors]] = []
         while True:

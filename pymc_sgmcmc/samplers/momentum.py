@@ -45,7 +45,7 @@ class ThermostatAlgorithm(Algorithm):
     def __post_init__(self):
         check_noise("diffusion", self.diffusion)
 
-    def update(self, theta, state, gradient, h, noise):
+    def update(self, theta, state, gradient, h, noise, n_elements=None):
         theta, p, xi = integrate(
             self.splitting,
             Phase(theta, state["p"], state["xi"]),
@@ -54,6 +54,7 @@ class ThermostatAlgorithm(Algorithm):
             noise=noise,
             diffusion=self.diffusion,
             thermostat=self.thermostat,
+            n_elements=n_elements,
         )
         return theta, {"p": p, "xi": xi}
 

@@ -26,7 +26,7 @@ class Langevin(Algorithm):
     def init(self, theta, rng):
         return {}
 
-    def update(self, theta, state, gradient, h, noise):
+    def update(self, theta, state, gradient, h, noise, n_elements=None):
         g = gradient(theta).total
         theta = [
             t + 0.5 * h * gi + pt.sqrt(h) * z for t, gi, z in zip(theta, g, noise(), strict=True)

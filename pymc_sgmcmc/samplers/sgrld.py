@@ -83,7 +83,7 @@ class ExpandedMean(Algorithm):
             ]
         }
 
-    def update(self, theta, state, gradient, h, noise):
+    def update(self, theta, state, gradient, h, noise, n_elements=None):
         g = gradient(theta).total
         pi = [simplex(y) for y in theta]
         new_theta, new_total = [], []

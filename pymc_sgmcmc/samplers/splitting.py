@@ -47,10 +47,18 @@ MOMENTUM_FIRST = "bOXT"
 class Thermostat(Protocol):
     """How xi reacts to the kinetic energy: one of the three functions below."""
 
-    def __call__(self, xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors: ...
+    def __call__(
+        self,
+        xi: Tensors,
+        p: Tensors,
+        h: TensorVariable,
+        n_elements: TensorVariable | None = None,
+    ) -> Tensors: ...
 
 
-def fixed_friction(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
+def fixed_friction(
+    xi: Tensors, p: Tensors, h: TensorVariable, n_elements: TensorVariable | None = None
+) -> Tensors:
     """Leave xi unchanged: a fixed friction (SGHMC).
 
     Parameters
@@ -61,6 +69,8 @@ def fixed_friction(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
         Momentum, one entry per model variable.
     h : scalar variable
         Time to advance.
+    n_elements : scalar variable, optional
+        Not used.
 
     Returns
     -------
@@ -78,7 +88,9 @@ def fixed_friction(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
     return xi
 
 
-def elementwise(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
+def elementwise(
+    xi: Tensors, p: Tensors, h: TensorVariable, n_elements: TensorVariable | None = None
+) -> Tensors:
     """One xi per element of p: xi += h (p * p - 1) (high-order paper 2.2).
 
     Parameters
@@ -89,6 +101,8 @@ def elementwise(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
         Momentum, one entry per model variable.
     h : scalar variable
         Time to advance.
+    n_elements : scalar variable, optional
+        Not used.
 
     Returns
     -------
@@ -106,7 +120,9 @@ def elementwise(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
     return [x + h * (q * q - 1) for x, q in zip(xi, p, strict=True)]
 
 
-def shared(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
+def shared(
+    xi: Tensors, p: Tensors, h: TensorVariable, n_elements: TensorVariable | None = None
+) -> Tensors:
     """One xi for all n elements of all variables: xi += h (p.p / n - 1) (SGNHT paper eq 6).
 
     Parameters
@@ -117,6 +133,8 @@ def shared(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
         Momentum, one entry per model variable.
     h : scalar variable
         Time to advance.
+    n_elements : scalar variable, optional
+        n, if not all elements of ``p`` move; the others are 0.
 
     Returns
     -------
@@ -131,7 +149,9 @@ def shared(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
     >>> float(xi.eval())
     4.0
     """
-    n = sum((q.size for q in p), start=pt.constant(0)).astype(p[0].dtype)
+    if n_elements is None:
+        n_elements = sum((q.size for q in p), start=pt.constant(0))
+    n = n_elements.astype(p[0].dtype)
     p_dot_p = sum((pt.sum(q * q) for q in p), start=pt.constant(0, dtype=p[0].dtype))
     return [xi[0] + h * (p_dot_p / n - 1)]
 
@@ -153,6 +173,7 @@ def integrate(
     noise: Callable[[], Sequence[TensorVariable]],
     diffusion: float,
     thermostat: Thermostat,
+    n_elements: TensorVariable | None = None,
 ) -> Phase:
     """Advance a point of the extended space by ``h``.
 
@@ -172,6 +193,8 @@ def integrate(
         D: the injected noise has variance 2 D per unit of time.
     thermostat : callable
         `fixed_friction`, `elementwise` or `shared`.
+    n_elements : scalar variable, optional
+        How many elements move, if not all of theta.
 
     Returns
     -------
@@ -209,7 +232,7 @@ def integrate(
         if letter in "XA":
             theta = [t + dt * q for t, q in zip(theta, p, strict=True)]
         if letter in "TA":
-            xi = thermostat(xi, p, dt)
+            xi = thermostat(xi, p, dt, n_elements)
         if letter == "B":
             p = [exp(-dt * x) * q for x, q in zip(friction, p, strict=True)]
         if letter == "b":
