@@ -36,6 +36,12 @@ minibatch_dim : str, optional
 latents : Gibbs or another `Latents`, optional
     How the latent variables of each row are integrated out of the gradient. Requires
     ``batch_size``; `pm.sample` then needs ``model=step.model``, the model without them.
+local : "auto", list of str or None, default "auto"
+    Variables with an element (or row) for each group of rows, such as ``alpha`` in
+    ``alpha[group_of_row]``, that move only with their groups' rows: an update then costs the same
+    for any number of groups. "auto": those with at least 1000 groups, and more groups than rows in
+    a batch, if the model allows it. Needs ``batch_size``; an adapted step, `Groups` and `SGRLD`
+    move all elements at every update.
 thin : int or "auto", default "auto"
     Updates per recorded draw, all in one compiled call. "auto": for an adapted step so many that
     draws are nearly independent, otherwise 1.
@@ -58,6 +64,14 @@ compile_kwargs : dict, optional
     `compile_kwargs=` of `pm.sample` do not affect a step that exists already.
 blocked : bool, default True
     One step for all variables; False: one step per variable."""
+
+TEMPERATURE = """\
+temperature : float, default 1
+    T > 0: the draws are from posterior^(1 / T), with the density with respect to the variables on
+    their own scale. T < 1 ("cold") concentrates them, T > 1 spreads them. It multiplies the
+    variance of the injected noise and, with momentum, the kinetic energy, so that a step size is
+    about as good at any temperature. Other values than 1 need a number or schedule as
+    ``step_size``."""
 
 COMMON_RAISES = """\
 TypeError
@@ -98,6 +112,7 @@ def describe(cls: Any, constructor: Callable) -> None:
     if cls.__doc__:
         doc = inspect.cleandoc(cls.__doc__)  # Python 3.13 has removed the indentation already
         doc = doc.replace("{common}", COMMON_PARAMETERS)
+        doc = doc.replace("{temperature}", TEMPERATURE)
         doc = doc.replace("{batches}", COMMON_PARAMETERS[COMMON_PARAMETERS.index("batch_size :") :])
         doc = doc.replace("{raises}", COMMON_RAISES)
         if "{equations}" in doc:

@@ -174,7 +174,7 @@ class Loop:
 
             def noise(like=None):
                 draws = stream.normals_like(z if like is None else like)
-                return masked(draws, touched)
+                return masked(draws, touched) if any(touched) else draws
 
             sampler_state = {name: s for name, s in state.items() if name not in own}
             new_z, new_state = algorithm.update(

@@ -24,7 +24,7 @@ class Touched(NamedTuple):
     """The array's axis of groups."""
 
     @property
-    def index(self) -> tuple:
+    def slots(self) -> tuple:
         """Index of the slots in an array of all groups."""
         return (*(slice(None),) * self.axis, self.groups)
 
@@ -38,7 +38,7 @@ def gathered(
 ) -> list[TensorVariable]:
     """Take the elements in the slots; arrays without groups are taken whole."""
     return [
-        a if which is None else a[which.index] for a, which in zip(arrays, touched, strict=True)
+        a if which is None else a[which.slots] for a, which in zip(arrays, touched, strict=True)
     ]
 
 
@@ -49,7 +49,7 @@ def scattered(
 ) -> list[TensorVariable]:
     """Put new elements from the slots back into their arrays."""
     return [
-        n if which is None else pt.set_subtensor(a[which.index], _repeated(n, which))
+        n if which is None else pt.set_subtensor(a[which.slots], _repeated(n, which))
         for a, n, which in zip(arrays, new, touched, strict=True)
     ]
 

@@ -31,6 +31,7 @@ from pymc_sgmcmc.gradients.model_gradient import gradient_source, shapes_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.gradients.start_check import check_start
+from pymc_sgmcmc.gradients.tempered import tempered
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
@@ -67,6 +68,8 @@ class SGMCMCStep(BlockedStep):
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
+    takes_local: ClassVar[bool] = True
+    """Whether its updates may move only some elements of a variable."""
     step_size_names: tuple[str, ...] = ("step_size",)
     """Names of the statistics that record step sizes."""
     _thread: int | None
@@ -141,6 +144,12 @@ class SGMCMCStep(BlockedStep):
             minibatch_dim=minibatch_dim,
             others=[name for name, v in given if v is not None],
         )
+        temperature = getattr(self.algorithm, "temperature", 1.0)
+        if plan.metric is not None and temperature != 1:
+            raise ValueError(
+                f"temperature={temperature!r} needs a step_size: a number or schedule. What is "
+                "adapted to the model, as with step_size='auto', is right for temperature 1 only."
+            )
         self.batch_size = batch_size = plan.batch_size
         options: dict[str, Any] = {
             "batch_size": batch_size,
@@ -150,16 +159,18 @@ class SGMCMCStep(BlockedStep):
         }
         if data is not None:
             options["data"] = StreamedData.of(data)
+        of_groups = self._checked_local(local, batch_size, temperature, latents, data)
+        if plan.metric is not None:
+            of_groups = None
         if plan.control_variate:
             weights = ones_per_row(self.model, minibatch_dim)
             source = gradient_source(model, self.vars, row_weights=weights, **options)
             self.source: GradientSource = ControlVariate.of(source)
         elif latents is None:
-            self.source = gradient_source(
-                model, self.vars, local=self._local(local, plan), **options
-            )
+            self.source = gradient_source(model, self.vars, local=of_groups, **options)
         else:
             self.source = latent_gradient_source(model, self.model, self.vars, latents, **options)
+        self.source = tempered(self.source, self.model, temperature)
         for array, _ in self.source.data:
             warn_if_integers_overflowed(array)
         self.kernel = Kernel(
@@ -261,10 +272,34 @@ class SGMCMCStep(BlockedStep):
             )
         return cls.algorithm_class(**hyperparameters)
 
+    @classmethod
+    def _checked_local(
+        cls, local: Local, batch_size: int | None, temperature: float, latents: Any, data: Any
+    ) -> Local:
+        """Return None where no variable can be local; raise an error if one was asked for."""
+        reason = None
+        if not cls.takes_local:
+            reason = f"{cls.__name__} moves all elements at every update"
+        elif batch_size is None:
+            reason = "local variables move with the rows of a batch: pass batch_size= too"
+        elif temperature != 1:
+            reason = "groups without rows have no tempered prior to draw from: use temperature=1"
+        elif latents is not None or data is not None:
+            reason = (
+                f"{'data' if latents is None else 'latents'}= and local= do not go together yet"
+            )
+        if reason is None:
+            return local
+        if not _is_auto(local) and local:
+            raise ValueError(f"local={local!r}: {reason}.")
+        return None
+
     def __repr__(self):
         step_size = getattr(self.schedule, "value", self.schedule)
         settings: dict[str, Any] = {"step_size": step_size}
         settings |= {f.name: getattr(self.algorithm, f.name) for f in fields(self.algorithm)}
+        if settings.get("temperature") == 1:
+            del settings["temperature"]
         settings |= {"batch_size": self.batch_size, "thin": self.thin}
         settings |= {} if self.latents is None else {"latents": self.latents}
         settings |= {"replacement": True} if self.replacement else {}

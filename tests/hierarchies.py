@@ -19,6 +19,13 @@ COUNTS = rng.poisson(2.0, size=N)
 COORDS = {"obs": range(N), "group": list("pqrs"), "effect": ["a", "b"]}
 
 
+def fixed_scales():
+    with pm.Model() as model:
+        alpha = pm.Normal("alpha", pm.Normal("mu"), 0.7, shape=4)
+        pm.Normal("y", alpha[GROUP], 1, observed=Y)
+    return model
+
+
 def centred():
     with pm.Model(coords=COORDS) as model:
         group = pm.Data("group_of_row", GROUP, dims="obs")

@@ -28,7 +28,7 @@ latents.gibbs latents.importance
 latents
 gradients
 batches
-noise
+noise slots
 algorithm schedules backends pymc_internals
 argument_checks
 """

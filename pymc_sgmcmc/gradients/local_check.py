@@ -12,7 +12,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, Array, array_value
 from pymc_sgmcmc.gradients.batch_check import DISTANCES, moved
 from pymc_sgmcmc.gradients.batch_terms import Term
-from pymc_sgmcmc.gradients.local_variables import Column, LocalModel, LocalVariable, NotLocal
+from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable, NotLocal
 
 
 def check_local(

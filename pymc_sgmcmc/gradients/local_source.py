@@ -24,7 +24,7 @@ from pymc.pytensorf import rewrite_pregrad
 from pymc_sgmcmc.batches.touched import GroupsOfRows
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value, sum_of
 from pymc_sgmcmc.gradients.differentiate import gradients_of
-from pymc_sgmcmc.gradients.local_variables import Column, LocalModel, LocalVariable
+from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable
 from pymc_sgmcmc.gradients.rewrites import tidy
 from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.slots import Touched
@@ -91,7 +91,7 @@ class LocalSource(GradientSource):
             )
             found = indices(*given)
         groups = [  # an index below zero counts from the end, as in the model
-            GroupsOfRows(index % c.n_groups, c.n_groups, c.slots, c.weights.dtype)
+            GroupsOfRows(index.astype(np.int64) % c.n_groups, c.n_groups, c.slots, c.weights.dtype)
             for index, c in zip(found, self.columns, strict=True)
         ]
         self._check_empty(dict(zip(self.columns, groups, strict=True)))

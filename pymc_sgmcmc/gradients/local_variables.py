@@ -8,7 +8,6 @@ compares the numbers with the model's own.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -26,9 +25,14 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
 from pymc_sgmcmc.gradients.batch_terms import Term
+from pymc_sgmcmc.gradients.local_model import (
+    Column,
+    LocalModel,
+    LocalVariable,
+    NotLocal,
+    PriorDraw,
+)
 from pymc_sgmcmc.gradients.resize import resized
-from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.noise import NoiseStream
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -36,120 +40,6 @@ Local = Literal["auto"] | Sequence[str] | None
 LEAST_GROUPS = 1000
 """From so many groups on, "auto" makes variables local, if a batch has fewer rows than that: moving
 all of them would cost more than the rest of an update, and most would get no gradient at all."""
-
-
-@dataclass(frozen=True, eq=False)
-class Column:
-    """An index of rows: the data that say which group a row belongs to.
-
-    The last three stand for what a batch touches, as `pymc_sgmcmc.batches.touched` finds it.
-    """
-
-    index: TensorVariable
-    """The group of each row of a batch, an expression of row numbers and data."""
-    n_groups: int
-    slots: int
-    """Most groups that a batch touches."""
-    groups: TensorVariable
-    places: TensorVariable
-    weights: TensorVariable
-
-    @classmethod
-    def of(cls, index: TensorVariable, n_groups: int, batch_size: int) -> "Column":
-        """Make the column of an index into so many groups."""
-        slots = min(batch_size, n_groups)
-        groups = pt.tensor("groups", shape=(slots,), dtype="int64")
-        weights = pt.tensor("weights", shape=(slots,), dtype=pytensor.config.floatX)
-        return cls(index, n_groups, slots, groups, pt.lvector("places"), weights)
-
-
-class PriorDraw(NamedTuple):
-    """Draws the elements of groups without rows from their prior, given the other variables."""
-
-    value: TensorVariable
-    groups: np.ndarray
-    """The groups without rows."""
-    axis: int
-    op: RandomVariable
-    size: tuple[int, ...]
-    parameters: list[TensorVariable]
-    transform: Any
-
-    def into(self, value: TensorVariable, values: dict, stream: NoiseStream) -> TensorVariable:
-        """Replace these elements of a value; ``values`` replaces the parameters' inputs."""
-        at = (*(slice(None),) * self.axis, self.groups)
-        parameters = substitute(self.parameters, values)
-        drawn = stream.draw(self.op, *parameters, size=self.size)
-        if self.transform is not None:
-            drawn = self.transform.forward(drawn, None, None, *parameters)
-        return pt.set_subtensor(value[at], drawn.astype(value.dtype))
-
-
-class LocalVariable(NamedTuple):
-    """A value variable, and what stands for the elements of the groups in the slots."""
-
-    value: TensorVariable
-    column: Column
-    axis: int
-    """Its axis of groups."""
-    slots: TensorVariable
-    """Shaped like the value, with the slots for the groups."""
-    prior_draw: PriorDraw | None = None
-    """What draws the elements of groups without rows, if there are any."""
-
-
-class LocalModel(NamedTuple):
-    """A model's log posterior, written for the groups that a batch touches."""
-
-    variables: list[LocalVariable]
-    shared_prior: TensorVariable
-    """Log prior of all other variables, a scalar."""
-    priors: list[TensorVariable]
-    """Log prior of each local variable for each slot, shape (slots,)."""
-    rows: list[TensorVariable]
-    """Log likelihood of each row of a batch, by term."""
-
-    @property
-    def expressions(self) -> list[TensorVariable]:
-        """All expressions in one list."""
-        own = [self.shared_prior, *self.priors, *self.rows]
-        own += [column.index for column in self.columns]
-        return own + [p for draw in self.prior_draws for p in draw.parameters]
-
-    @property
-    def columns(self) -> list[Column]:
-        """The indices of rows."""
-        return list(dict.fromkeys(v.column for v in self.variables))
-
-    @property
-    def prior_draws(self) -> list[PriorDraw]:
-        """What draws the elements of groups without rows."""
-        return [v.prior_draw for v in self.variables if v.prior_draw is not None]
-
-    def rebuilt(self, expressions: Sequence[TensorVariable]) -> "LocalModel":
-        """Return the model with other expressions, listed in the same way."""
-        take = iter(expressions).__next__
-        shared_prior = take()
-        priors = [take() for _ in self.priors]
-        rows = [take() for _ in self.rows]
-        columns = {column: replace(column, index=take()) for column in self.columns}
-        draws = {
-            draw.value: draw._replace(parameters=[take() for _ in draw.parameters])
-            for draw in self.prior_draws
-        }
-        variables = [
-            v._replace(column=columns[v.column], prior_draw=draws.get(v.value))
-            for v in self.variables
-        ]
-        return LocalModel(variables, shared_prior, priors, rows)
-
-
-class NotLocal(Exception):
-    """Why some variables are not local."""
-
-    def __init__(self, values: Sequence[Variable], reason: str):
-        super().__init__(reason)
-        self.values = list(values)
 
 
 class _Lookup(NamedTuple):
@@ -217,8 +107,8 @@ def find_local(
             continue
         try:
             found = builder.candidate(value)
-        except NotLocal as reason:
-            reasons[name] = str(reason)
+        except NotLocal as error:
+            reasons[name] = str(error)
             continue
         n_groups = found.column.n_groups
         if names is None and (n_groups < LEAST_GROUPS or n_groups <= batch_size):
@@ -229,11 +119,10 @@ def find_local(
         try:
             local = builder.build(candidates)
             check(local)
-        except NotLocal as reason:
+        except NotLocal as error:
             local = None
-            for value in reason.values:
-                reasons[model.values_to_rvs[value].name] = str(reason)
-            candidates = [c for c in candidates if c.value not in reason.values]
+            reasons |= {model.values_to_rvs[v].name: str(error) for v in error.values}
+            candidates = [c for c in candidates if c.value not in error.values]
     if names is not None and reasons:
         name, reason = next(iter(reasons.items()))
         raise ValueError(
@@ -316,14 +205,14 @@ class _Builder:
 
     def candidate(self, value: TensorVariable) -> LocalVariable:
         """Return a variable's column and axis of groups, or raise `NotLocal`."""
-        columns = {}
+        columns = set()
         for lookup in self.lookups:
             if value in ancestors([lookup.array]):
                 n_groups = self._length(lookup.array)
                 if n_groups in self.shapes[value]:
-                    columns[lookup.index, n_groups] = lookup
+                    columns.add((lookup.index, n_groups))
         if not columns:
-            columns = {(c.index, c.n_groups): None for c in self._columns_by_prior(value)}
+            columns = {(c.index, c.n_groups) for c in self._columns_by_prior(value)}
         if not columns:
             raise NotLocal([value], "no data are an index of rows into it")
         if len(columns) > 1:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytensor
@@ -31,8 +32,9 @@ from pymc_sgmcmc.gradients.batch_check import check_terms, rows_looked_at
 from pymc_sgmcmc.gradients.batch_terms import SlicedArray, batched_terms
 from pymc_sgmcmc.gradients.differentiate import gradients_of
 from pymc_sgmcmc.gradients.local_check import check_local
+from pymc_sgmcmc.gradients.local_model import LocalModel
 from pymc_sgmcmc.gradients.local_source import local_source
-from pymc_sgmcmc.gradients.local_variables import Local, LocalModel, find_local
+from pymc_sgmcmc.gradients.local_variables import Local, find_local
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch, written_with_minibatch
 from pymc_sgmcmc.gradients.rewrites import tidy
@@ -113,18 +115,18 @@ def gradient_source(
     if has_named_dims(model):
         model = tensor_model(model)
         vars = [v for v in model.value_vars if v.name in {var.name for var in vars}]
-    found = None
+    parts: tuple[Any, ...]
     if minibatches:
         parts = written_with_minibatch(model)
     elif batch_size is not None:
         data = None if data is None else fitted_to(model, data)
         with filled(model, data):
-            *parts, found = _slice_into_batches(
+            parts = _slice_into_batches(
                 model, vars, batch_size, minibatch_dim, self_check, data, start, row_weights, local
             )
     else:
         parts = _whole(model)
-    source = _differentiate(model, vars, *parts, found)
+    source = _differentiate(model, vars, *parts)
     if data is not None:
         refuse_whole(explicit_graph_inputs([source.log_prior]), data)
     return source
@@ -185,7 +187,7 @@ def _slice_into_batches(
             own = {whole: array for array, whole in arrays.items()}
             own[index] = pt.constant(np.arange(row_axis.length))
             [groups] = evaluate(*clone_replace([of_rows], own, rebuild_strict=False))
-            return groups
+            return groups.astype(np.int64)
 
         def check(of_groups: LocalModel) -> None:
             check_local(model, of_groups, terms, arrays, index, batch, groups_of, start)

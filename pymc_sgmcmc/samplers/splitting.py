@@ -2,7 +2,9 @@
 
 A momentum sampler follows (high-order paper eq 2; xi acts element by element)
 
-    d theta = p dt,   dp = (-xi p + g) dt + sqrt(2 D) dW,   d xi = (p * p - 1) dt.
+    d theta = p dt,   dp = (-xi p + g) dt + sqrt(2 D T) dW,   d xi = (p * p - T) dt.
+
+T is the temperature: the stationary distribution is posterior^(1 / T), with p ~ N(0, T).
 
 Each letter advances one part of it by a time ``h``:
 
@@ -10,11 +12,11 @@ Each letter advances one part of it by a time ``h``:
 letter  update                                        solves
 ======  ============================================  ==============================
 ``X``   theta += h p                                  the drift, exactly
-``T``   xi += h (p * p - 1)                           the thermostat, exactly
+``T``   xi += h (p * p - T)                           the thermostat, exactly
 ``A``   X and T together                              sub-SDE A of eq 3, exactly
 ``B``   p *= exp(-h xi)                               sub-SDE B of eq 3, exactly
 ``b``   p -= h xi p                                   the friction, by an Euler step
-``O``   p += h g(theta) + N(0, 2 D h)                 sub-SDE O of eq 3 at fixed theta
+``O``   p += h g(theta) + N(0, 2 D T h)               sub-SDE O of eq 3 at fixed theta
 ======  ============================================  ==============================
 
 N(0, s) has VARIANCE s. A letter that occurs k times in a splitting advances by h / k each time, so
@@ -52,12 +54,17 @@ class Thermostat(Protocol):
         xi: Tensors,
         p: Tensors,
         h: TensorVariable,
+        temperature: float = 1.0,
         n_elements: TensorVariable | None = None,
     ) -> Tensors: ...
 
 
 def fixed_friction(
-    xi: Tensors, p: Tensors, h: TensorVariable, n_elements: TensorVariable | None = None
+    xi: Tensors,
+    p: Tensors,
+    h: TensorVariable,
+    temperature: float = 1.0,
+    n_elements: TensorVariable | None = None,
 ) -> Tensors:
     """Leave xi unchanged: a fixed friction (SGHMC).
 
@@ -69,6 +76,8 @@ def fixed_friction(
         Momentum, one entry per model variable.
     h : scalar variable
         Time to advance.
+    temperature : float, default 1
+        T, the mean of p * p.
     n_elements : scalar variable, optional
         Not used.
 
@@ -89,9 +98,13 @@ def fixed_friction(
 
 
 def elementwise(
-    xi: Tensors, p: Tensors, h: TensorVariable, n_elements: TensorVariable | None = None
+    xi: Tensors,
+    p: Tensors,
+    h: TensorVariable,
+    temperature: float = 1.0,
+    n_elements: TensorVariable | None = None,
 ) -> Tensors:
-    """One xi per element of p: xi += h (p * p - 1) (high-order paper 2.2).
+    """One xi per element of p: xi += h (p * p - T) (high-order paper 2.2, T = 1).
 
     Parameters
     ----------
@@ -101,6 +114,8 @@ def elementwise(
         Momentum, one entry per model variable.
     h : scalar variable
         Time to advance.
+    temperature : float, default 1
+        T, the mean of p * p.
     n_elements : scalar variable, optional
         Not used.
 
@@ -117,13 +132,17 @@ def elementwise(
     >>> xi.eval().tolist()
     [2.0, 6.0]
     """
-    return [x + h * (q * q - 1) for x, q in zip(xi, p, strict=True)]
+    return [x + h * (q * q - temperature) for x, q in zip(xi, p, strict=True)]
 
 
 def shared(
-    xi: Tensors, p: Tensors, h: TensorVariable, n_elements: TensorVariable | None = None
+    xi: Tensors,
+    p: Tensors,
+    h: TensorVariable,
+    temperature: float = 1.0,
+    n_elements: TensorVariable | None = None,
 ) -> Tensors:
-    """One xi for all n elements of all variables: xi += h (p.p / n - 1) (SGNHT paper eq 6).
+    """One xi for all n elements of all variables: xi += h (p.p / n - T) (SGNHT paper eq 6, T = 1).
 
     Parameters
     ----------
@@ -133,6 +152,8 @@ def shared(
         Momentum, one entry per model variable.
     h : scalar variable
         Time to advance.
+    temperature : float, default 1
+        T, the mean of p * p.
     n_elements : scalar variable, optional
         n, if not all elements of ``p`` move; the others are 0.
 
@@ -153,7 +174,7 @@ def shared(
         n_elements = sum((q.size for q in p), start=pt.constant(0))
     n = n_elements.astype(p[0].dtype)
     p_dot_p = sum((pt.sum(q * q) for q in p), start=pt.constant(0, dtype=p[0].dtype))
-    return [xi[0] + h * (p_dot_p / n - 1)]
+    return [xi[0] + h * (p_dot_p / n - temperature)]
 
 
 class Phase(NamedTuple):
@@ -173,6 +194,7 @@ def integrate(
     noise: Callable[[], Sequence[TensorVariable]],
     diffusion: float,
     thermostat: Thermostat,
+    temperature: float = 1.0,
     n_elements: TensorVariable | None = None,
 ) -> Phase:
     """Advance a point of the extended space by ``h``.
@@ -190,9 +212,11 @@ def integrate(
     noise : callable
         Returns fresh N(0, I) draws shaped like theta at each call.
     diffusion : float
-        D: the injected noise has variance 2 D per unit of time.
+        D: the injected noise has variance 2 D T per unit of time.
     thermostat : callable
         `fixed_friction`, `elementwise` or `shared`.
+    temperature : float, default 1
+        T, the stationary variance of p.
     n_elements : scalar variable, optional
         How many elements move, if not all of theta.
 
@@ -232,12 +256,12 @@ def integrate(
         if letter in "XA":
             theta = [t + dt * q for t, q in zip(theta, p, strict=True)]
         if letter in "TA":
-            xi = thermostat(xi, p, dt, n_elements)
+            xi = thermostat(xi, p, dt, temperature, n_elements)
         if letter == "B":
             p = [exp(-dt * x) * q for x, q in zip(friction, p, strict=True)]
         if letter == "b":
             p = [q - dt * x * q for x, q in zip(friction, p, strict=True)]
         if letter == "O":
-            sd = pt.sqrt(2 * diffusion * dt)
+            sd = pt.sqrt(2 * diffusion * temperature * dt)
             p = [q + dt * g + sd * z for q, g, z in zip(p, force(theta), noise(), strict=True)]
     return Phase(theta, p, xi)
