@@ -17,13 +17,14 @@ sampling
 diagnosis
 storage
 run
+predictions
 samplers
 step docstrings variables
 adaptation
 chain pacing
 kernel
 loop
-evaluation
+evaluation layers
 latents.gibbs latents.importance
 latents
 gradients
