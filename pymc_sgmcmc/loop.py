@@ -177,9 +177,8 @@ class Loop:
                 return masked(draws, touched) if any(touched) else draws
 
             sampler_state = {name: s for name, s in state.items() if name not in own}
-            new_z, new_state = algorithm.update(
-                z, sampler_state, gradient, h, noise, n_moving(z, touched)
-            )
+            some = {"n_elements": n_moving(z, touched)} if any(touched) else {}
+            new_z, new_state = algorithm.update(z, sampler_state, gradient, h, noise, **some)
             new_theta = position(new_z)
             new_state |= own
             flat = [s for name in self.layout for s in new_state[name]]

@@ -64,12 +64,8 @@ def masked(
     ]
 
 
-def n_moving(
-    arrays: Sequence[TensorVariable], touched: Sequence[Touched | None]
-) -> TensorVariable | None:
-    """Count the elements of variables, without those in slots left over; None: all move."""
-    if not any(touched):
-        return None
+def n_moving(arrays: Sequence[TensorVariable], touched: Sequence[Touched | None]) -> TensorVariable:
+    """Count the elements of variables, without those in slots left over."""
     counts = []
     for a, which in zip(arrays, touched, strict=True):
         if which is None:
