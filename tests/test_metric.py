@@ -182,6 +182,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow(8)
 @pytest.mark.parametrize(("sampler_name", "metric_name", "mode", "h"), CASES)
 def test_moments(sampler_name, metric_name, mode, h):
     """Mean and covariance on a conjugate regression by batches, in units of posterior sds.
@@ -223,6 +224,7 @@ def jax_kernel():
     return kernel_of("MSGNHT_S", metric_of("dense"), "JAX", 0.2)
 
 
+@pytest.mark.slow(9)
 def test_another_metric_without_compiling_again():
     """L is an input: set anew between calls, the same compiled updates are right for it."""
     kernel = jax_kernel()

@@ -238,6 +238,7 @@ def test_c_linker_draws_what_numba_draws(sampler):
         np.testing.assert_allclose(state[name][0], other_state[name][0], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("sampler", WITH_MOMENTUM, ids=lambda s: s.name)
 def test_jax_computes_what_python_computes(sampler):
     """Without injected noise an update is deterministic and JAX must agree with Python."""
@@ -342,6 +343,7 @@ def test_minibatch_noise(sampler, mode):
         assert theta_var > 1.2 / target.precision, "too little noise to show anything"
 
 
+@pytest.mark.slow(5)
 @pytest.mark.parametrize("mode", ["NUMBA", "JAX"])
 @every_simplex_sampler
 def test_minibatch_noise_on_simplexes(sampler, mode):
@@ -372,6 +374,7 @@ def test_minibatch_noise_on_simplexes(sampler, mode):
 # ---- order of the bias, where no exact answer is known -------------------------------------
 
 
+@pytest.mark.slow(5)
 @pytest.mark.parametrize("sampler", THERMOSTATS, ids=lambda s: s.name)
 def test_order_of_the_bias_of_thermostats(sampler):
     """The error of E theta^2 on U = theta^4 / 4 goes as h to the promised order.
@@ -427,6 +430,7 @@ def test_psgld_correction_without_memory(name, gamma, left):
     assert np.all(np.abs(off) < 0.004 * np.array([np.sqrt(target.var), target.var])), off
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize(
     ("gamma", "left", "mode"), [(True, 0.5, "JAX"), (True, 0.5, "CVM"), (False, 1.0, "JAX")]
 )
@@ -452,6 +456,7 @@ def test_psgld_correction(gamma, left, mode):
 # ---- streams -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("mode", ["NUMBA", "JAX"])
 def test_fresh_batches_and_noise(mode):
     """No update sees an old batch or old noise, no chain those of another.
