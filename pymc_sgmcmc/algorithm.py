@@ -8,6 +8,8 @@ from typing import ClassVar, Literal, Protocol
 import numpy as np
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.argument_checks import positive_number
+
 Tensors = list[TensorVariable]
 State = dict[str, Tensors]
 """A sampler's own variables by name, one list entry per model variable or one in total."""
@@ -45,6 +47,12 @@ class Noise(Protocol):
     """Fresh N(0, I) draws at each call, shaped like theta or like other tensors."""
 
     def __call__(self, like: Sequence[TensorVariable] | None = None) -> Tensors: ...
+
+
+def check_temperature(temperature: float) -> None:
+    """Raise an error unless a temperature is a positive finite number."""
+    remedy = "The draws are from the posterior to the power 1 / temperature (default 1)."
+    positive_number("temperature", temperature, remedy)
 
 
 @dataclass(frozen=True)

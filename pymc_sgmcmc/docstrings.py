@@ -59,6 +59,14 @@ compile_kwargs : dict, optional
 blocked : bool, default True
     One step for all variables; False: one step per variable."""
 
+TEMPERATURE = """\
+temperature : float, default 1
+    T > 0: the draws are from posterior^(1 / T), with the density with respect to the variables on
+    their own scale. T < 1 ("cold") concentrates them, T > 1 spreads them. It multiplies the
+    variance of the injected noise and, with momentum, the kinetic energy, so that a step size is
+    about as good at any temperature. Other values than 1 need a number or schedule as
+    ``step_size``."""
+
 COMMON_RAISES = """\
 TypeError
     For an argument that the sampler does not have, for a ``step_size`` that is not "auto", a
@@ -98,6 +106,7 @@ def describe(cls: Any, constructor: Callable) -> None:
     if cls.__doc__:
         doc = inspect.cleandoc(cls.__doc__)  # Python 3.13 has removed the indentation already
         doc = doc.replace("{common}", COMMON_PARAMETERS)
+        doc = doc.replace("{temperature}", TEMPERATURE)
         doc = doc.replace("{batches}", COMMON_PARAMETERS[COMMON_PARAMETERS.index("batch_size :") :])
         doc = doc.replace("{raises}", COMMON_RAISES)
         if "{equations}" in doc:

@@ -30,6 +30,7 @@ from pymc_sgmcmc.gradients.model_gradient import gradient_source, shapes_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.gradients.start_check import check_start
+from pymc_sgmcmc.gradients.tempered import tempered
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
@@ -138,6 +139,12 @@ class SGMCMCStep(BlockedStep):
             minibatch_dim=minibatch_dim,
             others=[name for name, v in (("latents", latents), ("data", data)) if v is not None],
         )
+        temperature = getattr(self.algorithm, "temperature", 1.0)
+        if plan.metric is not None and temperature != 1:
+            raise ValueError(
+                f"temperature={temperature!r} needs a step_size: a number or schedule. What is "
+                "adapted to the model, as with step_size='auto', is right for temperature 1 only."
+            )
         self.batch_size = batch_size = plan.batch_size
         options: dict[str, Any] = {
             "batch_size": batch_size,
@@ -155,6 +162,7 @@ class SGMCMCStep(BlockedStep):
             self.source = gradient_source(model, self.vars, **options)
         else:
             self.source = latent_gradient_source(model, self.model, self.vars, latents, **options)
+        self.source = tempered(self.source, self.model, temperature)
         for array, _ in self.source.data:
             warn_if_integers_overflowed(array)
         self.kernel = Kernel(
@@ -260,6 +268,8 @@ class SGMCMCStep(BlockedStep):
         step_size = getattr(self.schedule, "value", self.schedule)
         settings: dict[str, Any] = {"step_size": step_size}
         settings |= {f.name: getattr(self.algorithm, f.name) for f in fields(self.algorithm)}
+        if settings.get("temperature") == 1:
+            del settings["temperature"]
         settings |= {"batch_size": self.batch_size, "thin": self.thin}
         settings |= {} if self.latents is None else {"latents": self.latents}
         settings |= {"replacement": True} if self.replacement else {}

@@ -137,8 +137,8 @@ def law_on_a_simplex(algorithm, h, shape):
     """The same of an element of the expanded theta, which is reflected at 0; without data."""
     x = np.arange(0.02, 6, 0.01) ** 2  # even where the noise is: its sd goes as sqrt(x)
     y = np.log(x[:, None]) / 2  # of x beside an element of 1
-    # elements are independent if the shapes sum to A
-    shapes = np.array([shape, algorithm.concentration - shape])
+    # elements are independent if the shapes, those of the density to the power 1 / T, sum to A
+    shapes = algorithm.temperature * np.array([shape, algorithm.concentration - shape])
     update = OneUpdate(
         algorithm,
         [y],

@@ -24,7 +24,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.model import Model, modelcontext
 
-from pymc_sgmcmc.algorithm import Algorithm, Gradient, Noise, Tensors
+from pymc_sgmcmc.algorithm import Algorithm, Gradient, Noise, Tensors, check_temperature
 from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule, step_sizes
 from pymc_sgmcmc.step import Group, SGMCMCStep
 from pymc_sgmcmc.variables import continuous
@@ -152,6 +152,8 @@ class Grouped(Algorithm):
     """The update of several algorithms together; ``h`` has one step size for each."""
 
     members: tuple[Member, ...] = ()
+    temperature: float = 1.0
+    """The members' own, kept here for the step."""
 
     def __post_init__(self):
         names = tuple(name for m in self.members for name in m.statistics)
@@ -241,6 +243,7 @@ class Groups(SGMCMCStep):
         Made by the samplers' ``on``: ``sgm.SGRLD.on([phi], step_size=1e-3)``, with the sampler's
         own hyperparameters. No variable may be in two groups; variables in no group are left to
         other steps of `pm.sample`.
+    {temperature}
     {batches}
 
     Raises
@@ -291,7 +294,8 @@ class Groups(SGMCMCStep):
     algorithm_class = Grouped
     algorithm: Grouped
 
-    def __init__(self, groups, *, model: Model | None = None, **options):
+    def __init__(self, groups, *, temperature: float = 1.0, model: Model | None = None, **options):
+        check_temperature(temperature)
         model = modelcontext(model)
         self.groups = [groups] if isinstance(groups, Group) else list(groups)
         for group in self.groups:
@@ -312,7 +316,15 @@ class Groups(SGMCMCStep):
         names = _names(self.groups)
         members, first = [], 0
         for group, own, name in zip(self.groups, vars, names, strict=True):
-            algorithm = group.sampler.bind(model, own, group.hyperparameters)
+            hyperparameters = group.hyperparameters
+            if "temperature" in hyperparameters:
+                raise TypeError(
+                    "All groups have the same temperature: give it to Groups, not to "
+                    f"{group.sampler.__name__}.on."
+                )
+            if temperature != 1:
+                hyperparameters = hyperparameters | {"temperature": temperature}
+            algorithm = group.sampler.bind(model, own, hyperparameters)
             size = sum(int(np.size(start[v.name])) for v in own)
             positions = tuple(range(first, first + len(own)))
             members.append(Member(name, algorithm, positions, size))
@@ -322,6 +334,7 @@ class Groups(SGMCMCStep):
             [var for own in vars for var in own],
             step_size=GroupSchedules(tuple(as_schedule(group.step_size) for group in self.groups)),
             members=tuple(members),
+            temperature=temperature,
             model=model,
             **options,
         )
@@ -371,7 +384,9 @@ class Groups(SGMCMCStep):
             shown = ", ".join(f"{name}={value!r}" for name, value in settings.items())
             names = ", ".join(self.vars[i].name for i in member.positions)
             groups.append(f"{group.sampler.__name__}({shown}) of [{names}]")
-        shown = f"batch_size={self.batch_size}, thin={self.thin}"
+        temperature = self.algorithm.temperature
+        shown = "" if temperature == 1 else f"temperature={temperature!r}, "
+        shown += f"batch_size={self.batch_size}, thin={self.thin}"
         shown += ", replacement=True" if self.replacement else ""
         return f"Groups([{', '.join(groups)}], {shown})"
 
@@ -386,7 +401,8 @@ class Groups(SGMCMCStep):
 # `groups` takes the place of `vars` and `step_size`
 _SHARED = list(inspect.signature(SGMCMCStep.__init__).parameters.values())[3:-1]
 _GROUPS = inspect.Parameter("groups", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-Groups.__signature__ = inspect.Signature([_GROUPS, *_SHARED])  # type: ignore[attr-defined]
+_TEMPERATURE = inspect.signature(Groups.__init__).parameters["temperature"]
+Groups.__signature__ = inspect.Signature([_GROUPS, _TEMPERATURE, *_SHARED])  # type: ignore[attr-defined]
 
 
 def _names(groups: list[Group]) -> list[str]:

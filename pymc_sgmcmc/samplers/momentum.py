@@ -1,4 +1,4 @@
-"""What the momentum samplers share: p ~ N(0, I), an integrator, its diagnostics."""
+"""What the momentum samplers share: p ~ N(0, T I), an integrator, its diagnostics."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_sgmcmc.algorithm import Algorithm, State, Tensors
+from pymc_sgmcmc.algorithm import Algorithm, State, Tensors, check_temperature
 from pymc_sgmcmc.argument_checks import nonnegative_number
 from pymc_sgmcmc.samplers.splitting import Phase, Thermostat, integrate
 
@@ -18,13 +18,16 @@ def check_noise(name: str, value: float) -> None:
     nonnegative_number(name, value, remedy)
 
 
-def momentum(theta: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
-    """Draw p ~ N(0, I), shaped and typed like theta."""
-    return [np.asarray(rng.standard_normal(t.shape), dtype=t.dtype) for t in theta]
+def momentum(
+    theta: Sequence[np.ndarray], rng: np.random.Generator, temperature: float = 1.0
+) -> list[np.ndarray]:
+    """Draw p ~ N(0, T I), shaped and typed like theta."""
+    sd = temperature**0.5
+    return [np.asarray(sd * rng.standard_normal(t.shape), dtype=t.dtype) for t in theta]
 
 
 def mean_square(p: Tensors):
-    """Mean of p * p over all elements: the kinetic temperature, 1 in equilibrium."""
+    """Mean of p * p over all elements: the kinetic temperature, T in equilibrium."""
     return pt.concatenate([(q * q).ravel() for q in p]).mean()
 
 
@@ -32,10 +35,12 @@ def mean_square(p: Tensors):
 class ThermostatAlgorithm(Algorithm):
     """mSGNHT and SGNHT: momentum p, thermostat xi, injected noise D, a splitting.
 
-    ``diffusion`` is D >= 0: the injected noise has variance 2 D h per update.
+    ``diffusion`` is D >= 0: the injected noise has variance 2 D T h per update, with the
+    temperature T.
     """
 
     diffusion: float = 1.0
+    temperature: float = 1.0
 
     splitting: ClassVar[str]
     thermostat: ClassVar[Thermostat]
@@ -44,6 +49,7 @@ class ThermostatAlgorithm(Algorithm):
 
     def __post_init__(self):
         check_noise("diffusion", self.diffusion)
+        check_temperature(self.temperature)
 
     def update(self, theta, state, gradient, h, noise):
         theta, p, xi = integrate(
@@ -54,6 +60,7 @@ class ThermostatAlgorithm(Algorithm):
             noise=noise,
             diffusion=self.diffusion,
             thermostat=self.thermostat,
+            temperature=self.temperature,
         )
         return theta, {"p": p, "xi": xi}
 
@@ -63,10 +70,12 @@ class ThermostatAlgorithm(Algorithm):
 
     def burn_in_warning(self, diagnostics, n_elements, shuffled):
         # Friction reacts to each update's noise, but over an epoch that noise cancels: the
-        # posterior comes out too narrow. 4 / sqrt(n) is 4 sds of the mean of xi, whose elements
-        # have variance 1.
+        # posterior comes out too narrow. 4 sqrt(T / n) is 4 sds of the mean of xi, whose
+        # elements have variance T.
         absorbed = diagnostics["thermostat"] - self.diffusion
-        if not shuffled or absorbed < max(0.5 * self.diffusion, 4 / n_elements**0.5):
+        if not shuffled or absorbed < max(
+            0.5 * self.diffusion, 4 * (self.temperature / n_elements) ** 0.5
+        ):
             return None
         return (
             f"minibatch noise has raised the thermostat ({diagnostics['thermostat']:.3g}) far "

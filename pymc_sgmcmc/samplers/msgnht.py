@@ -6,18 +6,19 @@ N(0, s) has VARIANCE s, * is elementwise):
 E, Euler (section 2.2), the splitting ``XbOT`` of `pymc_sgmcmc.samplers.splitting`::
 
     theta += h p
-    p     += h g(theta) - h xi * p + N(0, 2 D h)
-    xi    += h (p * p - 1)
+    p     += h g(theta) - h xi * p + N(0, 2 D T h)
+    xi    += h (p * p - T)
 
 S, the symmetric splitting ``ABOBA`` (eq 3)::
 
-    theta += h/2 p;  xi += h/2 (p * p - 1)
+    theta += h/2 p;  xi += h/2 (p * p - T)
     p     *= exp(-h/2 xi)
-    p     += h g(theta) + N(0, 2 D h)
+    p     += h g(theta) + N(0, 2 D T h)
     p     *= exp(-h/2 xi)
-    theta += h/2 p;  xi += h/2 (p * p - 1)
+    theta += h/2 p;  xi += h/2 (p * p - T)
 
-Shapes: p and xi like theta; p starts at N(0, I), xi at D. One gradient per update. The bias is of
+Shapes: p and xi like theta; p starts at N(0, T I), xi at D. T is the temperature, 1 by
+default: the stationary distribution is posterior^(1 / T). One gradient per update. The bias is of
 order 1 in h for E and 2 for S. Li et al. (2016b), Ding et al. (2014), Gan et al. (2015).
 """
 
@@ -39,7 +40,10 @@ class MultivariateThermostatEuler(ThermostatAlgorithm):
     thermostat = staticmethod(elementwise)
 
     def init(self, theta, rng):
-        return {"p": momentum(theta, rng), "xi": [np.full_like(t, self.diffusion) for t in theta]}
+        return {
+            "p": momentum(theta, rng, self.temperature),
+            "xi": [np.full_like(t, self.diffusion) for t in theta],
+        }
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,8 @@ class MSGNHT_E(FromLearningRate, SGMCMCStep):
     Parameters
     ----------
     diffusion : float, default 1
-        D >= 0, the injected noise: variance 2 D h per update. Larger values damp the motion more.
+        D >= 0, the injected noise: variance 2 D T h per update. Larger values damp the motion more.
+    {temperature}
     {common}
 
     Raises
@@ -81,7 +86,7 @@ class MSGNHT_E(FromLearningRate, SGMCMCStep):
     ...     y = pm.Normal("y", mu, 1, observed=np.linspace(-1, 1, 100))
     ...     step = sgm.MSGNHT_E(step_size=0.01, diffusion=2.0, batch_size=10)
     >>> step.algorithm
-    MultivariateThermostatEuler(diffusion=2.0)
+    MultivariateThermostatEuler(diffusion=2.0, temperature=1.0)
     """
 
     name = "msgnht_e"
@@ -100,7 +105,8 @@ class MSGNHT_S(FromLearningRate, SGMCMCStep):
     Parameters
     ----------
     diffusion : float, default 1
-        D >= 0, the injected noise: variance 2 D h per update. Larger values damp the motion more.
+        D >= 0, the injected noise: variance 2 D T h per update. Larger values damp the motion more.
+    {temperature}
     {common}
 
     Raises

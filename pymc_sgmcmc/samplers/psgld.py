@@ -5,9 +5,11 @@ gradient, without prior and without N; N(0, s) has VARIANCE s, * is elementwise)
 
     V      = alpha V + (1 - alpha) gbar * gbar
     G      = 1 / (lam + sqrt(V))
-    theta += e / 2 (G g + Gamma) + N(0, e G)
+    theta += e / 2 (G g + T Gamma) + N(0, T e G)
     Gamma_i = dG_i / dtheta_i
             = -(1 - alpha) gbar_i / sqrt(V_i) / (lam + sqrt(V_i))^2  d gbar_i / d theta_i
+
+T is the temperature, 1 by default: for small steps the draws are from posterior^(1 / T).
 
 V starts at 0, so the first steps are the longest. Gamma needs the diagonal of the Hessian H of the
 mean log likelihood; it is estimated without bias by z * (H z) with a fresh vector z of random signs
@@ -22,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_sgmcmc.algorithm import Algorithm
+from pymc_sgmcmc.algorithm import Algorithm, check_temperature
 from pymc_sgmcmc.argument_checks import positive_number, real_number, true_or_false
 from pymc_sgmcmc.step import SGMCMCStep
 
@@ -34,6 +36,7 @@ class PreconditionedLangevin(Algorithm):
     alpha: float = 0.99
     lam: float = 1e-5
     gamma: bool = False
+    temperature: float = 1.0
 
     def __post_init__(self):
         remedy = "V is the mean of about 1 / (1 - alpha) squared gradients (default 0.99)."
@@ -41,6 +44,7 @@ class PreconditionedLangevin(Algorithm):
         remedy = "The preconditioner is at most 1 / lam (default 1e-5)."
         positive_number("lam", self.lam, remedy)
         true_or_false("gamma", self.gamma)
+        check_temperature(self.temperature)
 
     def init(self, theta, rng):
         return {"V": [np.zeros_like(t) for t in theta]}
@@ -59,14 +63,18 @@ class PreconditionedLangevin(Algorithm):
             z = [pt.sign(zi) for zi in noise()]
             diagonal = [zi * Hz for zi, Hz in zip(z, at_theta.mean_curvature(z), strict=True)]
             drift = [
-                d - (1 - self.alpha) * gb / pt.switch(pt.eq(r, 0), 1, r) * Gi * Gi * dg
+                d - self.temperature * self._dG(gb, r, Gi) * dg
                 for d, gb, r, Gi, dg in zip(drift, g_bar, root, G, diagonal, strict=True)
             ]
         theta = [
-            t + 0.5 * h * d + pt.sqrt(h * Gi) * z
+            t + 0.5 * h * d + pt.sqrt(self.temperature * h * Gi) * z
             for t, d, Gi, z in zip(theta, drift, G, noise(), strict=True)
         ]
         return theta, {"V": V}
+
+    def _dG(self, g_bar, root, G):
+        """-dG / d gbar, elementwise."""
+        return (1 - self.alpha) * g_bar / pt.switch(pt.eq(root, 0), 1, root) * G * G
 
 
 class PSGLD(SGMCMCStep):
@@ -82,6 +90,7 @@ class PSGLD(SGMCMCStep):
     gamma : bool, default False
         Add the correction Gamma (the paper drops it: alpha near 1 makes it small). Costs one
         more backward pass per update.
+    {temperature}
     {common}
 
     Raises
@@ -114,7 +123,7 @@ class PSGLD(SGMCMCStep):
     ...     y = pm.Normal("y", mu, 1, observed=np.linspace(-1, 1, 100))
     ...     step = sgm.PSGLD(step_size=1e-3, alpha=0.95, batch_size=10)
     >>> step.algorithm
-    PreconditionedLangevin(alpha=0.95, lam=1e-05, gamma=False)
+    PreconditionedLangevin(alpha=0.95, lam=1e-05, gamma=False, temperature=1.0)
     """
 
     name = "psgld"

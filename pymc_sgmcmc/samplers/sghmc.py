@@ -6,18 +6,20 @@ gradient of the log posterior, N(0, s) has VARIANCE s):
 E, Euler, the splitting ``XbOT`` of `pymc_sgmcmc.samplers.splitting`::
 
     theta += h p
-    p     += h g(theta) - h D p + N(0, 2 D h)
+    p     += h g(theta) - h D p + N(0, 2 D T h)
 
 S, the symmetric splitting ``ABOBA``::
 
     theta += h/2 p
     p     *= exp(-h/2 D)
-    p     += h g(theta) + N(0, 2 D h)
+    p     += h g(theta) + N(0, 2 D T h)
     p     *= exp(-h/2 D)
     theta += h/2 p
 
-Shapes: p like theta; p starts at N(0, I). One gradient per update. The bias is of order 1 in h for
-E and 2 for S (on a Gaussian, E happens to have order 2 for theta and order 1 for p). Minibatch
+T is the temperature, 1 by default: the stationary distribution is posterior^(1 / T).
+
+Shapes: p like theta; p starts at N(0, T I). One gradient per update. The bias is of order 1 in h
+for E and 2 for S (on a Gaussian, E happens to have order 2 for theta and order 1 for p). Minibatch
 noise is not corrected for: it raises the temperature. Chen, Fox and Guestrin (2014), Li et al.
 (2016b).
 """
@@ -27,7 +29,7 @@ from typing import ClassVar
 
 import pytensor.tensor as pt
 
-from pymc_sgmcmc.algorithm import Algorithm
+from pymc_sgmcmc.algorithm import Algorithm, check_temperature
 from pymc_sgmcmc.samplers.conversions import FromMomentumDecay
 from pymc_sgmcmc.samplers.momentum import check_noise, mean_square, momentum
 from pymc_sgmcmc.samplers.splitting import EULER, SYMMETRIC, Phase, fixed_friction, integrate
@@ -39,6 +41,7 @@ class HamiltonianEuler(Algorithm):
     """SGHMC-E's update."""
 
     friction: float = 1.0
+    temperature: float = 1.0
 
     splitting: ClassVar[str] = EULER
     statistics = ("kinetic_temperature",)
@@ -46,9 +49,10 @@ class HamiltonianEuler(Algorithm):
 
     def __post_init__(self):
         check_noise("friction", self.friction)
+        check_temperature(self.temperature)
 
     def init(self, theta, rng):
-        return {"p": momentum(theta, rng)}
+        return {"p": momentum(theta, rng, self.temperature)}
 
     def update(self, theta, state, gradient, h, noise):
         theta, p, _ = integrate(
@@ -59,6 +63,7 @@ class HamiltonianEuler(Algorithm):
             noise=noise,
             diffusion=self.friction,
             thermostat=fixed_friction,
+            temperature=self.temperature,
         )
         return theta, {"p": p}
 
@@ -81,7 +86,8 @@ class SGHMC_E(FromMomentumDecay, SGMCMCStep):
     Parameters
     ----------
     friction : float, default 1
-        D >= 0, per unit of time; the injected noise has variance 2 D h per update.
+        D >= 0, per unit of time; the injected noise has variance 2 D T h per update.
+    {temperature}
     {common}
 
     Raises
@@ -125,7 +131,8 @@ class SGHMC_S(FromMomentumDecay, SGMCMCStep):
     Parameters
     ----------
     friction : float, default 1
-        D >= 0, per unit of time; the injected noise has variance 2 D h per update.
+        D >= 0, per unit of time; the injected noise has variance 2 D T h per update.
+    {temperature}
     {common}
 
     Raises

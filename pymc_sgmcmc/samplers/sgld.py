@@ -3,7 +3,9 @@ r"""SGLD: stochastic gradient Langevin dynamics.
 Update (pSGLD paper eq 2; e is the step size, g the batch's gradient of the log posterior,
 N(0, s) has VARIANCE s)::
 
-    theta += e / 2 g(theta) + N(0, e)
+    theta += e / 2 g(theta) + N(0, T e)
+
+T is the temperature, 1 by default: the stationary distribution is posterior^(1 / T).
 
 Shapes: the noise is shaped like theta, variable by variable. No state. One gradient per update.
 Bias of order 1 in e. Welling and Teh (2011), Li et al. (2016a).
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 
 import pytensor.tensor as pt
 
-from pymc_sgmcmc.algorithm import Algorithm
+from pymc_sgmcmc.algorithm import Algorithm, check_temperature
 from pymc_sgmcmc.step import SGMCMCStep
 
 
@@ -21,16 +23,20 @@ from pymc_sgmcmc.step import SGMCMCStep
 class Langevin(Algorithm):
     """SGLD's update."""
 
+    temperature: float = 1.0
+
     dynamics = "langevin"
+
+    def __post_init__(self):
+        check_temperature(self.temperature)
 
     def init(self, theta, rng):
         return {}
 
     def update(self, theta, state, gradient, h, noise):
         g = gradient(theta).total
-        theta = [
-            t + 0.5 * h * gi + pt.sqrt(h) * z for t, gi, z in zip(theta, g, noise(), strict=True)
-        ]
+        sd = pt.sqrt(self.temperature * h)
+        theta = [t + 0.5 * h * gi + sd * z for t, gi, z in zip(theta, g, noise(), strict=True)]
         return theta, state
 
 
@@ -43,6 +49,7 @@ class SGLD(SGMCMCStep):
 
     Parameters
     ----------
+    {temperature}
     {common}
 
     Raises

@@ -6,20 +6,21 @@ of theta, N(0, s) has VARIANCE s):
 SGNHT (SGNHT paper, Algorithm 1 with A written D), the splitting ``bOXT`` of
 `pymc_sgmcmc.samplers.splitting`::
 
-    p     += -h xi p + h g(theta) + N(0, 2 D h)
+    p     += -h xi p + h g(theta) + N(0, 2 D T h)
     theta += h p
-    xi    += h (p.p / n - 1)
+    xi    += h (p.p / n - T)
 
 SGNHT_S (high-order paper eq 3 with the single thermostat of the SGNHT paper, eq 6), the splitting
 ``ABOBA``::
 
-    theta += h/2 p;  xi += h/2 (p.p / n - 1)
+    theta += h/2 p;  xi += h/2 (p.p / n - T)
     p     *= exp(-h/2 xi)
-    p     += h g(theta) + N(0, 2 D h)
+    p     += h g(theta) + N(0, 2 D T h)
     p     *= exp(-h/2 xi)
-    theta += h/2 p;  xi += h/2 (p.p / n - 1)
+    theta += h/2 p;  xi += h/2 (p.p / n - T)
 
-Shapes: p like theta, xi a scalar over all variables of the step; p starts at N(0, I), xi at D.
+Shapes: p like theta, xi a scalar over all variables of the step; p starts at N(0, T I), xi at D.
+T is the temperature, 1 by default: the stationary distribution is posterior^(1 / T).
 One gradient per update. The bias is of order 1 in h for SGNHT and 2 for SGNHT_S. Ding et al.
 (2014), Li et al. (2016b).
 """
@@ -42,7 +43,10 @@ class NoseHooverThermostat(ThermostatAlgorithm):
     thermostat = staticmethod(shared)
 
     def init(self, theta, rng):
-        return {"p": momentum(theta, rng), "xi": [np.asarray(self.diffusion, theta[0].dtype)]}
+        return {
+            "p": momentum(theta, rng, self.temperature),
+            "xi": [np.asarray(self.diffusion, theta[0].dtype)],
+        }
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,8 @@ class SGNHT(FromLearningRate, SGMCMCStep):
     Parameters
     ----------
     diffusion : float, default 1
-        D >= 0 (the paper's A), the injected noise: variance 2 D h per update.
+        D >= 0 (the paper's A), the injected noise: variance 2 D T h per update.
+    {temperature}
     {common}
 
     Raises
@@ -101,7 +106,8 @@ class SGNHT_S(FromLearningRate, SGMCMCStep):
     Parameters
     ----------
     diffusion : float, default 1
-        D >= 0 (the SGNHT paper's A), the injected noise: variance 2 D h per update.
+        D >= 0 (the SGNHT paper's A), the injected noise: variance 2 D T h per update.
+    {temperature}
     {common}
 
     Raises

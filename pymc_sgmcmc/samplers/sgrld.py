@@ -10,15 +10,17 @@ elementwise)::
 
     theta = | theta + e / 2 (alpha - theta + theta * g_lik(theta)) + N(0, e theta) |
 
-g_lik is the batch's gradient of the log likelihood with respect to theta. With the gradient g of
-the whole log posterior with respect to PyMC's variable y, which is
+at temperature 1. g_lik is the batch's gradient of the log likelihood with respect to theta. With
+the gradient g of the whole log posterior with respect to PyMC's variable y, which is
 y_i = log pi_i - mean(log pi), i < K, this is::
 
     G_K = -sum(g) / K;  G_i = g_i + G_K
-    theta = | theta + e / 2 (A pi - theta + G) + N(0, e theta) |
+    theta = | theta + e / 2 (T (A pi - theta) + G) + N(0, T e theta) |
 
 because G = theta * dlog p / dtheta, to which a Dirichlet prior and the transform's Jacobian
-contribute alpha - A pi. So only A has to be known, and the prior may have any other form.
+contribute alpha - A pi. So only A has to be known, and the prior may have any other form. T is
+the temperature, 1 by default: the draws of pi are from posterior^(1 / T), with the density of the
+posterior with respect to pi itself.
 
 Shapes: y (..., K - 1); the state `total`, the sum of theta, (...). One gradient per update. The
 bias is of order 1 in e for elements whose posterior shape a (prior alpha_k plus the counts) is at
@@ -34,7 +36,7 @@ from pymc.distributions.transforms import SimplexTransform
 from pymc.model import Model
 from pytensor.graph.traversal import ancestors
 
-from pymc_sgmcmc.algorithm import Algorithm
+from pymc_sgmcmc.algorithm import Algorithm, check_temperature
 from pymc_sgmcmc.argument_checks import positive_number
 from pymc_sgmcmc.gradients.arrays import evaluate
 from pymc_sgmcmc.step import SGMCMCStep
@@ -65,8 +67,10 @@ class ExpandedMean(Algorithm):
     """
 
     concentration: float | tuple[float | np.ndarray, ...] | None = None
+    temperature: float = 1.0
 
     def __post_init__(self):
+        check_temperature(self.temperature)
         if isinstance(self.concentration, tuple) or self.concentration is None:
             return
         positive_number("concentration", self.concentration)
@@ -92,8 +96,9 @@ class ExpandedMean(Algorithm):
         ):
             mean = pt.constant(np.asarray(A, dtype=p.dtype))[..., None] * p
             expanded = total[..., None] * p
-            drift = mean - expanded + simplex_gradient(gy)
-            expanded = abs(expanded + 0.5 * h * drift + pt.sqrt(h * expanded) * z)
+            T = self.temperature
+            drift = T * (mean - expanded) + simplex_gradient(gy)
+            expanded = abs(expanded + 0.5 * h * drift + pt.sqrt(T * h * expanded) * z)
             # 0 has no logarithm, and 1 / pi squared must not overflow the float type
             expanded = pt.maximum(expanded, np.sqrt(np.finfo(p.dtype).tiny).astype(p.dtype))
             new_theta.append(unconstrained(expanded))
@@ -115,6 +120,7 @@ class SGRLD(SGMCMCStep):
         A > 0, the mean of the sum of the expanded theta. Any value gives the right posterior; a
         larger one makes the effective step smaller (the simplex depends on ``step_size`` / A) and
         steadier. Default: the sum of each Dirichlet's own alpha, as in the paper.
+    {temperature}
     {common}
 
     Raises

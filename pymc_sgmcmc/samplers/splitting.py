@@ -2,7 +2,9 @@
 
 A momentum sampler follows (high-order paper eq 2; xi acts element by element)
 
-    d theta = p dt,   dp = (-xi p + g) dt + sqrt(2 D) dW,   d xi = (p * p - 1) dt.
+    d theta = p dt,   dp = (-xi p + g) dt + sqrt(2 D T) dW,   d xi = (p * p - T) dt.
+
+T is the temperature: the stationary distribution is posterior^(1 / T), with p ~ N(0, T).
 
 Each letter advances one part of it by a time ``h``:
 
@@ -10,11 +12,11 @@ Each letter advances one part of it by a time ``h``:
 letter  update                                        solves
 ======  ============================================  ==============================
 ``X``   theta += h p                                  the drift, exactly
-``T``   xi += h (p * p - 1)                           the thermostat, exactly
+``T``   xi += h (p * p - T)                           the thermostat, exactly
 ``A``   X and T together                              sub-SDE A of eq 3, exactly
 ``B``   p *= exp(-h xi)                               sub-SDE B of eq 3, exactly
 ``b``   p -= h xi p                                   the friction, by an Euler step
-``O``   p += h g(theta) + N(0, 2 D h)                 sub-SDE O of eq 3 at fixed theta
+``O``   p += h g(theta) + N(0, 2 D T h)               sub-SDE O of eq 3 at fixed theta
 ======  ============================================  ==============================
 
 N(0, s) has VARIANCE s. A letter that occurs k times in a splitting advances by h / k each time, so
@@ -47,10 +49,12 @@ MOMENTUM_FIRST = "bOXT"
 class Thermostat(Protocol):
     """How xi reacts to the kinetic energy: one of the three functions below."""
 
-    def __call__(self, xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors: ...
+    def __call__(
+        self, xi: Tensors, p: Tensors, h: TensorVariable, temperature: float = 1.0
+    ) -> Tensors: ...
 
 
-def fixed_friction(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
+def fixed_friction(xi: Tensors, p: Tensors, h: TensorVariable, temperature: float = 1.0) -> Tensors:
     """Leave xi unchanged: a fixed friction (SGHMC).
 
     Parameters
@@ -61,6 +65,8 @@ def fixed_friction(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
         Momentum, one entry per model variable.
     h : scalar variable
         Time to advance.
+    temperature : float, default 1
+        T, the mean of p * p.
 
     Returns
     -------
@@ -78,8 +84,8 @@ def fixed_friction(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
     return xi
 
 
-def elementwise(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
-    """One xi per element of p: xi += h (p * p - 1) (high-order paper 2.2).
+def elementwise(xi: Tensors, p: Tensors, h: TensorVariable, temperature: float = 1.0) -> Tensors:
+    """One xi per element of p: xi += h (p * p - T) (high-order paper 2.2, T = 1).
 
     Parameters
     ----------
@@ -89,6 +95,8 @@ def elementwise(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
         Momentum, one entry per model variable.
     h : scalar variable
         Time to advance.
+    temperature : float, default 1
+        T, the mean of p * p.
 
     Returns
     -------
@@ -103,11 +111,11 @@ def elementwise(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
     >>> xi.eval().tolist()
     [2.0, 6.0]
     """
-    return [x + h * (q * q - 1) for x, q in zip(xi, p, strict=True)]
+    return [x + h * (q * q - temperature) for x, q in zip(xi, p, strict=True)]
 
 
-def shared(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
-    """One xi for all n elements of all variables: xi += h (p.p / n - 1) (SGNHT paper eq 6).
+def shared(xi: Tensors, p: Tensors, h: TensorVariable, temperature: float = 1.0) -> Tensors:
+    """One xi for all n elements of all variables: xi += h (p.p / n - T) (SGNHT paper eq 6, T = 1).
 
     Parameters
     ----------
@@ -117,6 +125,8 @@ def shared(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
         Momentum, one entry per model variable.
     h : scalar variable
         Time to advance.
+    temperature : float, default 1
+        T, the mean of p * p.
 
     Returns
     -------
@@ -133,7 +143,7 @@ def shared(xi: Tensors, p: Tensors, h: TensorVariable) -> Tensors:
     """
     n = sum((q.size for q in p), start=pt.constant(0)).astype(p[0].dtype)
     p_dot_p = sum((pt.sum(q * q) for q in p), start=pt.constant(0, dtype=p[0].dtype))
-    return [xi[0] + h * (p_dot_p / n - 1)]
+    return [xi[0] + h * (p_dot_p / n - temperature)]
 
 
 class Phase(NamedTuple):
@@ -153,6 +163,7 @@ def integrate(
     noise: Callable[[], Sequence[TensorVariable]],
     diffusion: float,
     thermostat: Thermostat,
+    temperature: float = 1.0,
 ) -> Phase:
     """Advance a point of the extended space by ``h``.
 
@@ -169,9 +180,11 @@ def integrate(
     noise : callable
         Returns fresh N(0, I) draws shaped like theta at each call.
     diffusion : float
-        D: the injected noise has variance 2 D per unit of time.
+        D: the injected noise has variance 2 D T per unit of time.
     thermostat : callable
         `fixed_friction`, `elementwise` or `shared`.
+    temperature : float, default 1
+        T, the stationary variance of p.
 
     Returns
     -------
@@ -209,12 +222,12 @@ def integrate(
         if letter in "XA":
             theta = [t + dt * q for t, q in zip(theta, p, strict=True)]
         if letter in "TA":
-            xi = thermostat(xi, p, dt)
+            xi = thermostat(xi, p, dt, temperature)
         if letter == "B":
             p = [exp(-dt * x) * q for x, q in zip(friction, p, strict=True)]
         if letter == "b":
             p = [q - dt * x * q for x, q in zip(friction, p, strict=True)]
         if letter == "O":
-            sd = pt.sqrt(2 * diffusion * dt)
+            sd = pt.sqrt(2 * diffusion * temperature * dt)
             p = [q + dt * g + sd * z for q, g, z in zip(p, force(theta), noise(), strict=True)]
     return Phase(theta, p, xi)
