@@ -95,7 +95,7 @@ def test_many_begin_at_once(model, step, path, overwrite):
 @pytest.mark.parametrize("method", ["sequential", "parallel"])
 def test_a_run_that_is_being_written_is_not_overwritten(model, step, path, method):
     """Nor does it matter at which moment: before its first draw, or between two chains."""
-    go = prepared(model, step, path, method, draws=200)
+    go = prepared(model, step, path, method, draws=100)
     expected = go()
     other = small_run(model, step, random_seed=9)
     began = path.with_name("began")
