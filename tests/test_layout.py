@@ -29,7 +29,7 @@ latents.gibbs latents.importance
 latents
 gradients
 batches
-noise
+noise slots
 algorithm schedules backends pymc_internals
 argument_checks
 """
