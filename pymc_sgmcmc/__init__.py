@@ -9,6 +9,9 @@ from pymc_sgmcmc.evaluation.marginal_likelihood import log_marginal_likelihood
 from pymc_sgmcmc.evaluation.missing_data import complete
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
 from pymc_sgmcmc.latents.importance.neural_importance import NeuralImportance
+from pymc_sgmcmc.layers.convolution import conv2d, max_pool2d
+from pymc_sgmcmc.predictions.distillation import distill
+from pymc_sgmcmc.predictions.predictions import Predictions
 from pymc_sgmcmc.samplers.groups import Groups
 from pymc_sgmcmc.samplers.msgnht import MSGNHT_E, MSGNHT_S
 from pymc_sgmcmc.samplers.psgld import PSGLD
@@ -40,11 +43,15 @@ __all__ = [
     "KeptDraws",
     "NeuralImportance",
     "PolynomialDecay",
+    "Predictions",
     "StreamedData",
     "ZarrStore",
     "complete",
+    "conv2d",
     "diagnose",
+    "distill",
     "log_marginal_likelihood",
+    "max_pool2d",
     "sample",
     "shuffle_on_disk",
 ]

@@ -93,6 +93,7 @@ class Algorithm(ABC):
         gradient: Callable[[Tensors], Gradient],
         h: TensorVariable,
         noise: Noise,
+        n_elements: TensorVariable | None = None,
     ) -> tuple[Tensors, State]:
         """One update: the next theta and state, as symbolic expressions.
 
@@ -109,6 +110,9 @@ class Algorithm(ABC):
         noise : callable
             ``noise()`` returns new N(0, I) draws shaped like theta, ``noise(like)`` shaped like
             those tensors.
+        n_elements : integer scalar, optional
+            How many elements move; None: all of theta. If it is less, the others have momentum,
+            gradient and noise 0, and what becomes of them is not used.
 
         Returns
         -------

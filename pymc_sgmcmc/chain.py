@@ -19,6 +19,7 @@ from pymc_sgmcmc.backends.interrupts import raise_deferred
 from pymc_sgmcmc.batches.prefetched import PrefetchedBatches
 from pymc_sgmcmc.batches.shuffled import Batches
 from pymc_sgmcmc.batches.streamed import StreamedBatches
+from pymc_sgmcmc.batches.touched import TouchedGroups
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.source import Rows
 from pymc_sgmcmc.gradients.start_check import BadStart, check_start
@@ -85,6 +86,8 @@ class Chain(WithSamplingState):
     init_rng : numpy.random.Generator
         Draws the first momentum.
     batches : list of Batches, PrefetchedBatches or StreamedBatches
+    touched : list of TouchedGroups
+        For each index of rows into local variables.
     pace : Pace
     burnt_in : int
         Number of updates after which the algorithm is asked for a warning (`burn_in_warning`).
@@ -104,6 +107,7 @@ class Chain(WithSamplingState):
             _batches(kernel, rows, batch_rng, fetch_ahead)
             for rows, batch_rng in zip(kernel.source.rows, batch_rngs, strict=True)
         ]
+        self.touched = [TouchedGroups(of_rows) for of_rows in kernel.groups_of_rows]
         streamed = [b.longest for b in self.batches if isinstance(b, StreamedBatches)]
         self.pace = Pace(min([kernel.thin, *streamed]))
         self.state: dict[str, list] | None = None
@@ -250,8 +254,9 @@ class Chain(WithSamplingState):
         return h, typed_h
 
     def batches_of_call(self, n_updates: int) -> tuple[list, list]:
-        """Return row indices and constants; of streamed or fetched rows only those of the call."""
-        rows, constants = [], list(self.kernel.constants)
+        """Return what describes the batches, and constants: of fetched rows those of the call."""
+        rows: list[np.ndarray] = []
+        constants = list(self.kernel.constants)
         for batches in self.batches:
             if isinstance(batches, Batches):
                 rows.append(batches.take(n_updates))
@@ -259,6 +264,8 @@ class Chain(WithSamplingState):
             for data, block in batches.take(n_updates).items():
                 constants[self.kernel.places[data]] = block
             rows.append(np.arange(n_updates * batches.batch_size).reshape(n_updates, -1))
+        for groups in self.touched:
+            rows += groups.of(rows[0])
         return rows, constants
 
     # ---- warnings --------------------------------------------------------------------------

@@ -64,6 +64,8 @@ class Kernel:
     backend : Host or Jax
     constants : list of arrays
         What stays the same during a compiled call, on the backend: scales and data.
+    groups_of_rows : list of GroupsOfRows
+        The group of each row, for each index into local variables.
     places : dict
         Where each array of the data is among the constants: by its name, and by what stands for it
         in the source's expressions.
@@ -108,7 +110,7 @@ class Kernel:
         self.loop: Loop | None = None
 
     def __getstate__(self):
-        left_out = ("loop", "backend", "constants", "scaling", "urn")
+        left_out = ("loop", "backend", "constants", "groups_of_rows", "scaling", "urn")
         kept = {k: v for k, v in self.__dict__.items() if k not in left_out}
         return kept | {"_index_check": None}
 
@@ -163,6 +165,7 @@ class Kernel:
         scales = [np.asarray(r.n_rows / r.batch_size, dtype=floatX) for r in self.source.rows]
         data = [array_value(array) for array, _ in self.source.data]
         self.constants = [backend.array(c) for c in [*scales, *data]]
+        self.groups_of_rows = self.source.groups_of_rows()
         self.load_adaptation()
         self.places: dict[Any, int] = {}
         for k, (array, variable) in enumerate(self.source.data, start=len(scales)):

@@ -20,6 +20,7 @@ from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.gradients.metric import Metric
 from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.noise import NoiseStream
+from pymc_sgmcmc.slots import Touched, gathered, masked, n_moving, scattered
 
 DIVERGENCE_LIMIT = 1e15
 """An update has diverged if the sum of theta (on the unconstrained scale) exceeds this limit, or
@@ -119,9 +120,11 @@ class Loop:
         self.layout = {name: len(arrays) for name, arrays in state_like.items()}
         ends = dict(zip(self.layout, accumulate(self.layout.values()), strict=True))
         self._parts = {name: slice(end - self.layout[name], end) for name, end in ends.items()}
+        shapes = source.shapes
+        self._like_theta = [n for n, s in state_like.items() if [np.shape(a) for a in s] == shapes]
         floatX = pytensor.config.floatX
         h = pt.tensor("h", shape=(None, *algorithm.step_size_shape), dtype=floatX)
-        rows = [pt.tensor(shape=(None, r.batch_size), dtype="int64") for r in source.rows]
+        rows = [pt.tensor(shape=(None, n), dtype=dtype) for n, dtype in source.batch_types]
         theta = [
             TensorType(v.dtype, shape)(v.name)
             for v, shape in zip(source.vars, source.shapes, strict=True)
@@ -141,13 +144,16 @@ class Loop:
 
         def one_update(h, k, *args):
             take = iter(args).__next__
-            old_theta = [take() for _ in source.vars]
-            old_state = [take() for _ in range(sum(self.layout.values()))]
+            all_theta = [take() for _ in source.vars]
+            all_state = [take() for _ in range(sum(self.layout.values()))]
             stream = NoiseStream(take())
             batch = [take()[k] for _ in rows]
             constants = [take() for _ in source.constants]
             scaling_now = [take() for _ in scaling]
-            state = self.named(old_state)
+            touched = source.touched(batch)
+            touched_state = self.of_state(touched)
+            old_theta = gathered(all_theta, touched)
+            state = self.named(masked(gathered(all_state, touched_state), touched_state))
             own = {name: state[name] for name in source.state_names}
             evaluations = []
 
@@ -167,17 +173,18 @@ class Loop:
             z = old_theta if metric is None else zeros(metric)
 
             def noise(like=None):
-                return stream.normals_like(z if like is None else like)
+                draws = stream.normals_like(z if like is None else like)
+                return masked(draws, touched) if any(touched) else draws
 
             sampler_state = {name: s for name, s in state.items() if name not in own}
-            new_z, new_state = algorithm.update(z, sampler_state, gradient, h, noise)
+            some = {"n_elements": n_moving(z, touched)} if any(touched) else {}
+            new_z, new_state = algorithm.update(z, sampler_state, gradient, h, noise, **some)
             new_theta = position(new_z)
             new_state |= own
             flat = [s for name in self.layout for s in new_state[name]]
-            new = [
-                n.astype(o.dtype)
-                for n, o in zip([*new_theta, *flat], [*old_theta, *old_state], strict=True)
-            ]
+            old = [*all_theta, *all_state]
+            new = [n.astype(o.dtype) for n, o in zip([*new_theta, *flat], old, strict=True)]
+            new = scattered(old, new, [*touched, *touched_state])
             last = evaluations[-1]
             squares = [pt.sum(g * g) for g in last.total]
             norm = pt.sqrt(reduce(pt.add, squares))
@@ -206,14 +213,20 @@ class Loop:
         final_state = self.named(moving[self.n_vars :])
         own_outputs = outputs[len(outputs) - n_own :]
         stream = NoiseStream(next_rng)
+        own_constants = constants[: len(constants) - len(scaling)]
         if source.is_costly:
             potential = own_outputs.pop(0)[-1]
         else:
             own = {name: final_state[name] for name in source.state_names}
             last_batch = [r[-1] for r in rows]
-            own_constants = constants[: len(constants) - len(scaling)]
-            evaluation = source.at(moving[: self.n_vars], last_batch, own_constants, own, stream)
+            last_theta = gathered(moving[: self.n_vars], source.touched(last_batch))
+            evaluation = source.at(last_theta, last_batch, own_constants, own, stream)
             potential = evaluation.potential
+        # From a copy of the generator: the next call must not depend on where this one ends.
+        drawn = source.with_prior_draws(
+            moving[: self.n_vars], own_constants, NoiseStream(stream.rng)
+        )
+        moving = [*drawn, *moving[self.n_vars :]]
         diagnostics = algorithm.diagnostics(final_state)
         means = [d.mean() for d in own_outputs]
         total = pt.add(*(m.sum() for m in moving[: self.n_vars]), *diagnostics, *means, 0.0)
@@ -244,6 +257,13 @@ class Loop:
             **kwargs,
         )
         self.function.trust_input = True
+
+    def of_state(self, touched: list[Touched | None]) -> list[Touched | None]:
+        """For each array of the state, the groups that a batch moves, as `touched` for theta."""
+        of_state: list[Touched | None] = []
+        for name, size in self.layout.items():
+            of_state += touched if name in self._like_theta else [None] * size
+        return of_state
 
     def named(self, flat: list) -> dict[str, list]:
         """Arrays of a state in one list, by name."""

@@ -24,6 +24,7 @@ from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
 from pymc_sgmcmc.argument_checks import positive_number, true_or_false
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.diagnosis.diagnose import diagnose_run
+from pymc_sgmcmc.predictions.predictions import Predictions
 from pymc_sgmcmc.pymc_internals import quiet_logging
 from pymc_sgmcmc.run.adapted_run import (
     FreeLength,
@@ -44,8 +45,9 @@ from pymc_sgmcmc.run.arguments import (
 from pymc_sgmcmc.run.collect import collect
 from pymc_sgmcmc.run.engines import chain_method_of, engine_of
 from pymc_sgmcmc.run.enough_draws import EnoughDraws
+from pymc_sgmcmc.run.predicting import check_predictions, prepare
 from pymc_sgmcmc.run.progress import Progress
-from pymc_sgmcmc.run.recorded_variables import recorder_of
+from pymc_sgmcmc.run.recorded_variables import recorder_of, without_nothing
 from pymc_sgmcmc.run.result import (
     InMemoryDraws,
     affordable_data,
@@ -96,6 +98,7 @@ def sample(
     client: Any = None,
     resume: bool = False,
     include_data: bool | None = None,
+    predictions: Predictions | Sequence[Predictions] = (),
 ) -> DataTree:
     r"""Sample as `pm.sample` does, with storage, resuming and more ways to run chains.
 
@@ -184,14 +187,18 @@ def sample(
         before, a finished run is extended.
     include_data : bool, optional
         Copy the model's data into the result. Default: if it takes less than 50 MB.
+    predictions : Predictions or list of Predictions, optional
+        Averages of predictions on test data, made where the chains run; with ``var_names=[]`` no
+        draws are kept. They are saved and resumed with the chains. The length of the run is then
+        ``draws``, or what the warm-up expects to need.
 
     Returns
     -------
     DataTree
-        Groups ``posterior``, ``sample_stats``, ``observed_data``, ``constant_data``. For an adapted
-        step the attributes of ``posterior`` have ``data_passes`` (row gradients / N, of all chains
-        and with the warm-up), ``data_passes_warmup``, and ``adaptation``: all that was chosen, as
-        JSON.
+        Groups ``posterior``, ``sample_stats``, ``observed_data``, ``constant_data``, and one for
+        each of ``predictions``. For an adapted step the attributes of ``posterior`` have
+        ``data_passes`` (row gradients / N, of all chains and with the warm-up),
+        ``data_passes_warmup``, and ``adaptation``: all that was chosen, as JSON.
 
     Raises
     ------
@@ -237,7 +244,9 @@ def sample(
         true_or_false(name, value)
     if include_data is not None:
         true_or_false("include_data", include_data)
-    check_names(model, var_names, "var_names")
+    averages = [predictions] if isinstance(predictions, Predictions) else list(predictions)
+    check_predictions(model, averages)
+    check_names(model, var_names, "var_names", bool(averages))
     check_starts(model, initvals, init, chains)
     if isinstance(random_seed, bool) or (np.isscalar(random_seed) and random_seed == -1):
         raise ValueError(
@@ -294,6 +303,7 @@ def sample(
             seed=seed,
             length=length,
             store_adaptation=store_adaptation,
+            predictions=averages,
         )
 
 
@@ -339,6 +349,7 @@ def sample_from_init(
     seed: Any = None,
     length: FreeLength | None = None,
     store_adaptation: bool = False,
+    predictions: Sequence[Predictions] = (),
 ) -> DataTree:
     """Sample with everything prepared: one starting point and one generator per chain.
 
@@ -365,7 +376,7 @@ def sample_from_init(
         As for `sample`.
     var_names, idata_kwargs, compute_convergence_checks, resume, callback, mp_ctx : optional
         As for `sample`.
-    blas_cores, chain_method, client, include_data, store_adaptation : optional
+    blas_cores, chain_method, client, include_data, store_adaptation, predictions : optional
         As for `sample`.
     length : FreeLength, optional
         How long the run may be instead of ``draws``, if it can be ended early: without a ``trace``
@@ -407,8 +418,10 @@ def sample_from_init(
     transformed = idata_kwargs.get("include_transformed", False)
     recorder = recorder_of(model, step, starts[0], var_names, transformed)
     cores = min(cores, chains)
-    if store is not None:
+    if store is not None or predictions:
         length = None
+    for averages in predictions:
+        prepare(averages, step, starts[0])
     method = chain_method_of(chain_method, step, starts, cores, even=length is not None)
     if method in ("parallel", "dask"):
         length = None
@@ -426,6 +439,7 @@ def sample_from_init(
         store=store,
         together=method == "vectorized",
         fresh=step.sampling_state,
+        predictions=predictions,
     )
     if include_data is None:
         include_data = affordable_data(model)
@@ -454,6 +468,10 @@ def sample_from_init(
     finally:
         if store is not None:
             store.release()
+    tree = without_nothing(tree)
+    for averages in predictions:
+        if any(chain.n for chain in averages.chains.values()):
+            tree[averages.name] = DataTree(averages.to_dataset())
     if adapted is not None:
         describe_adaptation(tree, step, tune, store_adaptation)
     _log.info(summary(run, tree))
@@ -484,7 +502,7 @@ def _advanced(
         example = convert(InMemoryDraws.example(run), seconds=0.0)
         run = store.begin(run, example)
     events = engine(run)
-    if store is not None and min(store.n_draws) >= run.draws:
+    if store is not None and min(store.n_draws) >= run.draws and not run.predictions:
         events.close()
     began = time.perf_counter()
 

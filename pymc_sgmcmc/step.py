@@ -26,6 +26,7 @@ from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.docstrings import describe
 from pymc_sgmcmc.gradients.arrays import warn_if_integers_overflowed
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
+from pymc_sgmcmc.gradients.local_variables import Local
 from pymc_sgmcmc.gradients.model_gradient import gradient_source, shapes_of
 from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.gradients.start_check import check_start
@@ -67,6 +68,8 @@ class SGMCMCStep(BlockedStep):
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
+    takes_local: ClassVar[bool] = True
+    """Whether its updates may move only some elements of a variable."""
     step_size_names: tuple[str, ...] = ("step_size",)
     """Names of the statistics that record step sizes."""
     _thread: int | None
@@ -92,6 +95,7 @@ class SGMCMCStep(BlockedStep):
         target_bias: float = 0.05,
         minibatch_dim: str | None = None,
         latents: Latents | None = None,
+        local: Local = "auto",
         thin: int | Literal["auto"] = "auto",
         replacement: bool = False,
         self_check: bool = True,
@@ -126,6 +130,7 @@ class SGMCMCStep(BlockedStep):
         earlier = adaptation if isinstance(adaptation, Adapted) else None
         if earlier is not None and _is_auto(batch_size):
             batch_size = earlier.batch_size
+        given = ("latents", latents), ("data", data), ("local", None if _is_auto(local) else local)
         plan = planned(
             self.model,
             self.vars,
@@ -137,7 +142,7 @@ class SGMCMCStep(BlockedStep):
             gradient=gradient,
             batch_size=batch_size,
             minibatch_dim=minibatch_dim,
-            others=[name for name, v in (("latents", latents), ("data", data)) if v is not None],
+            others=[name for name, v in given if v is not None],
         )
         temperature = getattr(self.algorithm, "temperature", 1.0)
         if plan.metric is not None and temperature != 1:
@@ -154,12 +159,15 @@ class SGMCMCStep(BlockedStep):
         }
         if data is not None:
             options["data"] = StreamedData.of(data)
+        of_groups = self._checked_local(local, batch_size, temperature, latents, data)
+        if plan.metric is not None:
+            of_groups = None
         if plan.control_variate:
             weights = ones_per_row(self.model, minibatch_dim)
             source = gradient_source(model, self.vars, row_weights=weights, **options)
             self.source: GradientSource = ControlVariate.of(source)
         elif latents is None:
-            self.source = gradient_source(model, self.vars, **options)
+            self.source = gradient_source(model, self.vars, local=of_groups, **options)
         else:
             self.source = latent_gradient_source(model, self.model, self.vars, latents, **options)
         self.source = tempered(self.source, self.model, temperature)
@@ -264,6 +272,28 @@ class SGMCMCStep(BlockedStep):
                 f"{', '.join(own) or 'none'}; see help({cls.__name__}) for its other arguments."
             )
         return cls.algorithm_class(**hyperparameters)
+
+    @classmethod
+    def _checked_local(
+        cls, local: Local, batch_size: int | None, temperature: float, latents: Any, data: Any
+    ) -> Local:
+        """Return None where no variable can be local; raise an error if one was asked for."""
+        reason = None
+        if not cls.takes_local:
+            reason = f"{cls.__name__} moves all elements at every update"
+        elif batch_size is None:
+            reason = "local variables move with the rows of a batch: pass batch_size= too"
+        elif temperature != 1:
+            reason = "groups without rows have no tempered prior to draw from: use temperature=1"
+        elif latents is not None or data is not None:
+            reason = (
+                f"{'data' if latents is None else 'latents'}= and local= do not go together yet"
+            )
+        if reason is None:
+            return local
+        if not _is_auto(local) and local:
+            raise ValueError(f"local={local!r}: {reason}.")
+        return None
 
     def __repr__(self):
         step_size = getattr(self.schedule, "value", self.schedule)

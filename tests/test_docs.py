@@ -46,6 +46,7 @@ def python_blocks(path):
         "docs/streaming.md",
         "docs/adding_a_sampler.md",
         "docs/evaluation.md",
+        "docs/networks.md",
         "docs/latents.md",
         "docs/neural_importance.md",
     ],

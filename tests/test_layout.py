@@ -17,18 +17,19 @@ sampling
 diagnosis
 storage
 run
+predictions
 samplers
 step docstrings variables
 adaptation
 chain pacing
 kernel
 loop
-evaluation
+evaluation layers
 latents.gibbs latents.importance
 latents
 gradients
 batches
-noise
+noise slots
 algorithm schedules backends pymc_internals
 argument_checks
 """

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytensor
@@ -10,32 +11,35 @@ from pymc.blocking import PointType
 from pymc.model.core import Model
 from pymc.pytensorf import rewrite_pregrad
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.gradient import DisconnectedInputError, NullTypeGradError
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.random.type import RandomType
-from pytensor.tensor.type import TensorType
+from pytensor.tensor.type import TensorType, integer_dtypes
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import (
     Array,
+    evaluate,
     has_named_dims,
     refuse_nan,
     sum_of,
     tensor_model,
 )
-from pymc_sgmcmc.gradients.batch_check import check_terms
+from pymc_sgmcmc.gradients.batch_check import check_terms, rows_looked_at
 from pymc_sgmcmc.gradients.batch_terms import SlicedArray, batched_terms
+from pymc_sgmcmc.gradients.differentiate import gradients_of
+from pymc_sgmcmc.gradients.local_check import check_local
+from pymc_sgmcmc.gradients.local_model import LocalModel
+from pymc_sgmcmc.gradients.local_source import local_source
+from pymc_sgmcmc.gradients.local_variables import Local, find_local
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch, written_with_minibatch
 from pymc_sgmcmc.gradients.rewrites import tidy
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
-
-NO_GRADIENT = (NullTypeGradError, NotImplementedError, DisconnectedInputError)
 
 
 @quick_graphs()
@@ -49,6 +53,7 @@ def gradient_source(
     data: StreamedData | None = None,
     start: PointType | None = None,
     row_weights: SharedVariable | None = None,
+    local: Local = None,
 ) -> GradientSource:
     """Derive the stochastic gradient of a model with respect to some of its value variables.
 
@@ -69,6 +74,10 @@ def gradient_source(
     row_weights : shared vector, optional
         Factor of each row's log likelihood, 1 / (N q) for a row that is drawn with probability q
         instead of 1 / N; only with ``batch_size`` and without ``data``.
+    local : "auto", list of names or None, default None
+        Variables with an element for each group of rows, of which a batch moves only those of its
+        own groups; "auto": those found that have many groups. Needs ``batch_size``; not with
+        ``data`` or ``row_weights``.
 
     Returns
     -------
@@ -106,13 +115,14 @@ def gradient_source(
     if has_named_dims(model):
         model = tensor_model(model)
         vars = [v for v in model.value_vars if v.name in {var.name for var in vars}]
+    parts: tuple[Any, ...]
     if minibatches:
         parts = written_with_minibatch(model)
     elif batch_size is not None:
         data = None if data is None else fitted_to(model, data)
         with filled(model, data):
             parts = _slice_into_batches(
-                model, batch_size, minibatch_dim, self_check, data, start, row_weights
+                model, vars, batch_size, minibatch_dim, self_check, data, start, row_weights, local
             )
     else:
         parts = _whole(model)
@@ -137,22 +147,25 @@ def _whole(model: Model):
     return prior, sum_of(likelihood), _n_rows(likelihood), [], {}
 
 
-def _slice_into_batches(model, batch_size, minibatch_dim, self_check, data, start, row_weights):
+def _slice_into_batches(
+    model, vars, batch_size, minibatch_dim, self_check, data, start, row_weights, local
+):
     """Batches of an unchanged model."""
     row_axis = find_row_axis(model, minibatch_dim)
     check_batch_size(batch_size, data.n_rows if data else row_axis.length)
     index = pt.lvector("rows")
     dtypes = {name: f.dtype for name, f in data.formats.items()} if data else {}
     terms, sliced, rest, *_ = batched_terms(model, row_axis, index, dtypes=dtypes)
-    simplified = rewrite_pregrad([term.logp for term in terms])
+    logps = clone_replace([term.logp for term in terms], _equal_indices(sliced))
+    simplified = rewrite_pregrad(logps)
     terms = [replace(term, logp=logp) for term, logp in zip(terms, simplified, strict=True)]
     if data is not None:
         check_covered(sliced, data)
     arrays = {array: s.whole for array, s in sliced.items()}
     for array in arrays:
         refuse_nan(array)
+    start = model.initial_point() if start is None else start
     if self_check:
-        start = model.initial_point() if start is None else start
         check_terms(model, terms, arrays, index, row_axis, start)
     prior = model.logp(vars=[*model.free_RVs, *rest])
     scale = pt.scalar("N/n", dtype=pytensor.config.floatX)
@@ -165,7 +178,39 @@ def _slice_into_batches(model, batch_size, minibatch_dim, self_check, data, star
         each = [_weighted(term.logp, term.axis, weights) for term in terms]
     likelihood = scale * sum_of(each)
     rows = Rows(index, scale, int(batch_size), axes, data, weights=row_weights)
-    return prior, likelihood, scale * batch_size, [rows], arrays
+    found = None
+    if local is not None and data is None and row_weights is None:
+        shapes = shapes_of(model, vars)
+        batch = rows_looked_at(row_axis.length)[:batch_size]
+
+        def groups_of(of_rows: TensorVariable) -> np.ndarray:
+            own = {whole: array for array, whole in arrays.items()}
+            own[index] = pt.constant(np.arange(row_axis.length))
+            [groups] = evaluate(*clone_replace([of_rows], own, rebuild_strict=False))
+            return groups.astype(np.int64)
+
+        def check(of_groups: LocalModel) -> None:
+            check_local(model, of_groups, terms, arrays, index, batch, groups_of, start)
+
+        found = find_local(
+            model, vars, shapes, terms, rest, index, batch_size, local, groups_of, check
+        )
+    return prior, likelihood, scale * batch_size, [rows], arrays, found
+
+
+def _equal_indices(sliced: Mapping[Array, SlicedArray]) -> dict[TensorVariable, TensorVariable]:
+    """For plain index arrays with the same values, the placeholder of the first of them.
+
+    PyTensor makes a constant each time that a model uses the same NumPy array.
+    """
+    first: dict[tuple, TensorVariable] = {}
+    same = {}
+    for array, s in sliced.items():
+        if isinstance(array, Constant) and array.dtype in integer_dtypes and s.axis == 0:
+            value = np.ascontiguousarray(array.data)
+            key = value.shape, value.dtype, value.tobytes()
+            same[s.whole] = first.setdefault(key, s.whole)
+    return {whole: other for whole, other in same.items() if whole is not other}
 
 
 def _weighted(logp: TensorVariable, axis: int, weights: TensorVariable) -> TensorVariable:
@@ -203,11 +248,12 @@ def shapes_of(model: Model, vars: Sequence[TensorVariable]) -> list[tuple[int, .
     return [np.shape(start[v.name]) for v in vars]
 
 
-def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays):
+def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays, local=None):
     """Make the data explicit inputs and take the gradients."""
-    expressions, data = explicit_data([log_prior, log_likelihood, n_data], arrays)
+    own = [] if local is None else local.expressions
+    expressions, data = explicit_data([log_prior, log_likelihood, n_data, *own], arrays)
     used = set(explicit_graph_inputs(expressions))
-    log_prior, log_likelihood, n_data = expressions
+    log_prior, log_likelihood, n_data, *own = expressions
     log_prior, log_likelihood = rewrite_pregrad([log_prior, log_likelihood])
     source = GradientSource(
         vars=vars,
@@ -222,22 +268,4 @@ def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays)
         likelihood=tidy(gradients_of(log_likelihood, vars)),
     )
     source.check_data()
-    return source
-
-
-def gradients_of(log_p: TensorVariable, vars: list[TensorVariable]) -> list[TensorVariable]:
-    """Differentiate, or raise an error that names the variable."""
-    try:
-        return pt.grad(log_p, vars, disconnected_inputs="ignore")
-    except NO_GRADIENT:  # one at a time, to find the variable
-        return [_gradient_of(log_p, var) for var in vars]
-
-
-def _gradient_of(log_p: TensorVariable, var: TensorVariable) -> TensorVariable:
-    try:
-        return pt.grad(log_p, var, disconnected_inputs="ignore")
-    except NO_GRADIENT as error:
-        raise ValueError(
-            f"The log probability has no gradient with respect to '{var.name}': {error} "
-            "Sample it with another step, or write its term with differentiable operations."
-        ) from error
+    return source if local is None else local_source(source, local.rebuilt(own))

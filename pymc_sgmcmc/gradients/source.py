@@ -15,6 +15,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.algorithm import State, Tensors
 from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.batches.touched import GroupsOfRows
 from pymc_sgmcmc.gradients.arrays import (
     Array,
     array_name,
@@ -23,6 +24,7 @@ from pymc_sgmcmc.gradients.arrays import (
 )
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.noise import NoiseStream
+from pymc_sgmcmc.slots import Touched
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,25 @@ class GradientSource:
             else:
                 used_whole |= data.intersection(node.inputs)
         return [] if used_whole.intersection(picked) else list(picked)
+
+    @property
+    def batch_types(self) -> list[tuple[int, str]]:
+        """Length and type of each array that describes a batch, row numbers first."""
+        return [(rows.batch_size, "int64") for rows in self.rows]
+
+    def touched(self, batch: Sequence[TensorVariable]) -> list[Touched | None]:
+        """For each variable, the groups that a batch moves; None where it moves all of them."""
+        return [None] * len(self.vars)
+
+    def with_prior_draws(
+        self, theta: Tensors, constants: Sequence[TensorVariable], stream: NoiseStream
+    ) -> Tensors:
+        """Draw what has no likelihood and is in no gradient from its prior, given the rest."""
+        return theta
+
+    def groups_of_rows(self) -> list[GroupsOfRows]:
+        """The group of each row of the current data, for each index into local variables."""
+        return []
 
     def init(self, rng: np.random.Generator) -> dict[str, list]:
         """Initial arrays of the carried state, by `state_names`."""

@@ -20,7 +20,8 @@ from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import refuse_nan
 from pymc_sgmcmc.gradients.batch_terms import batched_terms, finite_support
-from pymc_sgmcmc.gradients.model_gradient import axes_of, explicit_data, gradients_of
+from pymc_sgmcmc.gradients.differentiate import gradients_of
+from pymc_sgmcmc.gradients.model_gradient import axes_of, explicit_data
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch
 from pymc_sgmcmc.gradients.row_axis import find_row_axis, local_shape

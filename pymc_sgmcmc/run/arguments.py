@@ -45,15 +45,16 @@ def checked_cores(cores: Any, blas_cores: Any) -> int:
     return min(4, n_cores()) if cores is None else whole_number("cores", cores, 1)
 
 
-def check_names(model: Model, names: Any, argument: str) -> None:
+def check_names(model: Model, names: Any, argument: str, predictions: bool = False) -> None:
     """Raise an error for names that the model does not have."""
     if names is None:
         return
     if isinstance(names, str):
         raise ValueError(f"{argument}={names!r} must be a list of names: [{names!r}].")
-    if argument == "var_names" and len(names) == 0:
+    if argument == "var_names" and len(names) == 0 and not predictions:
         raise ValueError(
-            "var_names=[] would record nothing: name a variable, or leave var_names= out."
+            "var_names=[] would record nothing: name a variable, leave var_names= out, or pass "
+            "predictions=."
         )
     variables = [*model.unobserved_RVs, *model.value_vars]
     known = {v.name for v in variables}

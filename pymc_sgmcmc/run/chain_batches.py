@@ -22,7 +22,8 @@ class Feed(NamedTuple):
     """Batches of a call: of all chains, for ``room`` pieces of draws."""
 
     rows: list[np.ndarray]
-    """Row numbers of each stream, shape (room, chains, updates, batch size)."""
+    """Row numbers of each stream, shape (room, chains, updates, batch size); then the arrays that
+    describe the groups of each batch."""
     blocks: dict[int, np.ndarray]
     """Streamed rows, shape (room, chains, updates * batch size, ...), by their place among the
     loop's constants. ``rows`` then has positions in the block."""
@@ -70,6 +71,7 @@ class Feeder:
             self._fill_blocks(threads, k, own, n, n_updates)
             rows.append(self._numbers_in_block(k, shape))
             blocks |= {kernel.places[name]: block for name, block in own.items()}
+        rows += self._touched(threads, rows, n)
         return Feed(rows, blocks, [chain.batch_states for chain in self.chains])
 
     def _array(self, key: tuple, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -93,6 +95,25 @@ class Feeder:
 
         list(threads.map(fill, range(len(self.chains))))
 
+    def _touched(self, threads: Executor, rows: list[np.ndarray], n: int) -> list[np.ndarray]:
+        """What local variables need of each batch: groups, places and weights, by index."""
+        types = self.chains[0].kernel.source.batch_types[len(rows) :]
+        arrays = [
+            self._array((self._turn, "touched", k), (*rows[0].shape[:3], length), dtype)
+            for k, (length, dtype) in enumerate(types)
+        ]
+
+        def fill(c: int) -> None:
+            own = rows[0][:n, c]
+            batches = own.reshape(-1, own.shape[-1])
+            found = [a for groups in self.chains[c].touched for a in groups.of(batches)]
+            for array, values in zip(arrays, found, strict=True):
+                array[:n, c] = values.reshape(n, *array.shape[2:])
+
+        if arrays:
+            list(threads.map(fill, range(len(self.chains))))
+        return arrays
+
     def _fill_blocks(
         self, threads: Executor, k: int, blocks: dict[str, np.ndarray], n: int, n_updates: int
     ) -> None:
@@ -113,7 +134,8 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 def bytes_per_update(source: GradientSource) -> int:
     """Bytes of a feed per update and chain."""
-    n_bytes = 0
+    of_groups = source.batch_types[len(source.rows) :]
+    n_bytes = sum(length * np.dtype(dtype).itemsize for length, dtype in of_groups)
     for stream in source.rows:
         n_bytes += 4 * stream.batch_size
         if stream.streamed is not None:

@@ -17,6 +17,7 @@ from typing import Any
 import cloudpickle
 
 from pymc_sgmcmc.backends.interrupts import raise_deferred
+from pymc_sgmcmc.run.predicting import predicted
 from pymc_sgmcmc.run.run import Event, Resumed, Run
 from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.sequential import ChainRunner
@@ -60,7 +61,7 @@ def on_cluster(run: Run, client: Any) -> Generator[Event]:
 
     Yields
     ------
-    Block, Stopped or Resumed
+    Block, Stopped, Predicted or Resumed
         In order of arrival. Draws since the last checkpoint of a lost worker occur twice.
     """
     import distributed
@@ -120,4 +121,6 @@ def _run_chain(payload: bytes, chain: int, name: str) -> None:
             for event in events:
                 queue.put(cloudpickle.dumps(event))
                 if stop.is_set():
-                    return
+                    break
+        if run.predictions:
+            queue.put(cloudpickle.dumps(predicted(run, chain)))

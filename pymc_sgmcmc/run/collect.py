@@ -10,7 +10,7 @@ from pymc.stats.convergence import log_warning_stats
 from pymc_sgmcmc.run.enough_draws import EnoughDraws
 from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.result import InMemoryDraws
-from pymc_sgmcmc.run.run import Block, Event, Resumed, Run, Stopped
+from pymc_sgmcmc.run.run import Block, Event, Predicted, Resumed, Run, Stopped
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -34,6 +34,11 @@ def collect(
             if event.message:
                 _log.error(event.message)
             progress.failed(event.chain)
+            continue
+        if isinstance(event, Predicted):
+            for predictions in run.predictions:
+                if predictions.name in event.states:
+                    predictions.restore(event.chain, event.states[predictions.name])
             continue
         if isinstance(event, Resumed):
             progress.resumed(event)

@@ -22,6 +22,7 @@ from pymc.exceptions import SamplingError
 from threadpoolctl import threadpool_limits
 
 from pymc_sgmcmc.backends import interrupts
+from pymc_sgmcmc.run.predicting import predicted
 from pymc_sgmcmc.run.run import Event, Resumed, Run
 from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.sequential import ChainRunner
@@ -69,7 +70,7 @@ def parallel(run: Run, workers: int, mp_ctx: Any, blas_threads: int | None) -> G
 
     Yields
     ------
-    Block, Stopped or Resumed
+    Block, Stopped, Predicted or Resumed
         In order of arrival.
 
     Raises
@@ -228,12 +229,16 @@ def _load(connection: Any, path: str) -> Run:
 
 def _run_chain(connection: Any, run: Run, chain: int) -> None:
     try:
-        with closing(run_and_keep(ChainRunner(run, chain), run)) as events:
-            for event in events:
-                connection.send(event)
-                if connection.poll():  # a busy worker is sent nothing but that it is to end
-                    _ignore_sigterm()
-                    break
+        try:
+            with closing(run_and_keep(ChainRunner(run, chain), run)) as events:
+                for event in events:
+                    connection.send(event)
+                    if connection.poll():  # a busy worker is sent nothing but that it is to end
+                        _ignore_sigterm()
+                        break
+        finally:
+            if run.predictions:
+                connection.send(predicted(run, chain))
         connection.send(None)
     except (EOFError, OSError) as error:
         if connection.closed or _gone(connection):

@@ -4,15 +4,20 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import pytensor.tensor as pt
 from pymc.blocking import PointType
 from pymc.model import Model
 from pymc.step_methods.compound import flatten_steps
+from pytensor.tensor.variable import TensorVariable
+from xarray import DataTree
 
 from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.run.recorder import Recorder
 from pymc_sgmcmc.step import SGMCMCStep
 
 _log = logging.getLogger("pymc.sgmcmc")
+
+NOTHING = "nothing_recorded"
 
 
 def recorder_of(
@@ -32,6 +37,8 @@ def recorder_of(
             array, axis = stream.sliced[0]
             dims = model.named_vars_to_dims.get(array.name or "")
             rows[stream.n_rows] = dims[axis] if dims else None
+    if var_names is not None and len(var_names) == 0:
+        return Recorder(model, [_nothing(model)], start, mode=mode)
     if var_names is not None:
         named = {getattr(v, "name", v) for v in var_names}
         chosen = [v for v in model.unobserved_RVs if v.name in named]
@@ -63,6 +70,21 @@ def recorder_of(
         names = ", ".join(f"'{v.name}'" for v in left_out)
         _log.info(f"Not recorded (one number per row): {names}. Name it in var_names to record it.")
     return recorder
+
+
+def _nothing(model: Model) -> TensorVariable:
+    """A number that takes the place of recorded variables: PyMC counts draws by those."""
+    zero = pt.zeros_like(model.value_vars[0].sum())
+    zero.name = NOTHING
+    return zero
+
+
+def without_nothing(tree: DataTree) -> DataTree:
+    """Return a result without the number that takes the place of variables, if it is there."""
+    for group in ("posterior", "warmup_posterior"):
+        if group in tree.children and NOTHING in tree[group]:
+            tree[group] = DataTree(tree[group].to_dataset().drop_vars(NOTHING))
+    return tree
 
 
 def _values(model: Model, chosen: list, left_out: list, transformed: bool) -> list:

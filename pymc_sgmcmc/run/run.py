@@ -3,6 +3,7 @@
 Every chain makes blocks of draws. These classes are all that engines and storage share.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ class Block:
     stats: list[dict[str, np.ndarray]]
     """Statistics of each step, shapes (chains, draws, ...)."""
     points: list[list[PointType]] | None = None
-    """Value variables of each chain's draws, if a callback needs them."""
+    """Value variables of each chain's draws, if a callback or `Predictions` need them."""
     counts: list[int] | None = None
     """Draws of each chain, if some made fewer: the rest is filled with NaN (0, False, None)."""
 
@@ -65,7 +66,16 @@ class Resumed:
     n_draws: int
 
 
-Event = Block | Stopped | Resumed
+@dataclass
+class Predicted:
+    """A chain's averages of predictions, from another process."""
+
+    chain: int
+    states: dict[str, Any]
+    """What each of the run's `Predictions` returns as its state, by name."""
+
+
+Event = Block | Stopped | Resumed | Predicted
 
 
 @dataclass(frozen=True)
@@ -91,6 +101,8 @@ class Run:
     """Whether one runner advances all chains."""
     fresh: Any = None
     """The step's state before its first chain."""
+    predictions: Sequence[Any] = ()
+    """`Predictions` that average over the draws."""
 
     @property
     def n_chains(self) -> int:
@@ -100,6 +112,11 @@ class Run:
     def chains_together(self) -> int:
         """Chains of one runner."""
         return self.n_chains if self.together else 1
+
+    @property
+    def needs_points(self) -> bool:
+        """Whether blocks have their draws' points."""
+        return self.each_draw or bool(self.predictions)
 
     @property
     def wants_warmup(self) -> bool:

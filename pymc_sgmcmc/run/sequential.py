@@ -112,6 +112,8 @@ class _Waiting:
             int(np.prod(shape)) * np.dtype(self.trace.var_dtypes[name]).itemsize
             for name, shape in self.trace.var_shapes.items()
         )
+        if runner.run.needs_points:
+            size += sum(np.asarray(value).nbytes for value in runner.point.values())
         self.most = 1 if runner.run.each_draw else max(1, BYTES_PER_BLOCK // max(size, 1))
         self.since = time.perf_counter()
 
@@ -148,7 +150,7 @@ class _Waiting:
                 {name: _column(name, dtype, k, stats)[None] for name, dtype in dtypes.items()}
                 for k, dtypes in enumerate(run.step.stats_dtypes)
             ],
-            [list(points)] if run.each_draw else None,
+            [list(points)] if run.needs_points else None,
         )
         # Last: after an earlier Ctrl-C the same draws are passed on again, in the same places.
         self.first, self.draws, self.since = self.first + n, [], time.perf_counter()

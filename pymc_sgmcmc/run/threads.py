@@ -65,7 +65,7 @@ class ThreadChains:
         """Run pieces of draws, as `StackedChains.advance`."""
 
         def run(c: int):
-            own = [r[:n, c].astype(np.int64) for r in rows]
+            own = [r[:n, c].astype(_loop_type(r.dtype)) for r in rows]
             return self._one_chain(c, n, done, h, own, {k: b[:, c] for k, b in blocks.items()})
 
         # BLAS threads would compete with the chains' threads.
@@ -100,6 +100,11 @@ class ThreadChains:
             pieces.append(piece)
         carry = carry._replace(rng=Host().generator_state(self._rngs[c]))
         return carry, Piece(*_stack(pieces, axis=0))
+
+
+def _loop_type(dtype: np.dtype) -> Any:
+    """Type of a batch's arrays in the compiled loop: feeds have narrower integers."""
+    return np.int64 if np.issubdtype(dtype, np.integer) else dtype
 
 
 def _select(condition: bool, a: Any, b: Any) -> Any:

@@ -89,7 +89,7 @@ class VectorizedRunner:
     def _block(self, drawn: Drawn) -> Block:
         run = self.run
         values, points = {}, None
-        if run.each_draw or run.keep_warmup or drawn.first >= run.tune:
+        if run.needs_points or run.keep_warmup or drawn.first >= run.tune:
             fetched = self._vectorized.fetch(drawn.theta)
             theta = {
                 var.name: np.ascontiguousarray(draws[: drawn.n].swapaxes(0, 1))
@@ -101,7 +101,7 @@ class VectorizedRunner:
                 name: v.reshape(*shape, *v.shape[1:])
                 for name, v in run.recorder.record(flat).items()
             }
-            if run.each_draw:
+            if run.needs_points:
                 names = list(run.starts[0])
                 points = [
                     [{name: theta[name][c, i] for name in names} for i in range(drawn.n)]

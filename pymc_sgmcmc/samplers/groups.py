@@ -173,7 +173,7 @@ class Grouped(Algorithm):
             state |= m.named(m.algorithm.init([theta[i] for i in m.positions], rng))
         return state
 
-    def update(self, theta, state, gradient, h, noise):
+    def update(self, theta, state, gradient, h, noise, n_elements=None):
         groups = [GroupUpdate(m, theta, state, h[k], noise) for k, m in enumerate(self.members)]
         known: list[tuple[Gradient, Tensors]] = []
         while True:
@@ -292,6 +292,7 @@ class Groups(SGMCMCStep):
 
     name = "groups"
     algorithm_class = Grouped
+    takes_local = False
     algorithm: Grouped
 
     def __init__(self, groups, *, temperature: float = 1.0, model: Model | None = None, **options):

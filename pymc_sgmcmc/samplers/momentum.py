@@ -51,7 +51,7 @@ class ThermostatAlgorithm(Algorithm):
         check_noise("diffusion", self.diffusion)
         check_temperature(self.temperature)
 
-    def update(self, theta, state, gradient, h, noise):
+    def update(self, theta, state, gradient, h, noise, n_elements=None):
         theta, p, xi = integrate(
             self.splitting,
             Phase(theta, state["p"], state["xi"]),
@@ -60,6 +60,7 @@ class ThermostatAlgorithm(Algorithm):
             noise=noise,
             diffusion=self.diffusion,
             thermostat=self.thermostat,
+            n_elements=n_elements,
             temperature=self.temperature,
         )
         return theta, {"p": p, "xi": xi}

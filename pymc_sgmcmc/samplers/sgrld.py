@@ -87,7 +87,7 @@ class ExpandedMean(Algorithm):
             ]
         }
 
-    def update(self, theta, state, gradient, h, noise):
+    def update(self, theta, state, gradient, h, noise, n_elements=None):
         g = gradient(theta).total
         pi = [simplex(y) for y in theta]
         new_theta, new_total = [], []
@@ -165,6 +165,7 @@ class SGRLD(SGMCMCStep):
 
     name = "sgrld"
     algorithm_class = ExpandedMean
+    takes_local = False
 
     @classmethod
     def bind(cls, model, vars, hyperparameters):

@@ -50,11 +50,22 @@ class Thermostat(Protocol):
     """How xi reacts to the kinetic energy: one of the three functions below."""
 
     def __call__(
-        self, xi: Tensors, p: Tensors, h: TensorVariable, temperature: float = 1.0
+        self,
+        xi: Tensors,
+        p: Tensors,
+        h: TensorVariable,
+        temperature: float = 1.0,
+        n_elements: TensorVariable | None = None,
     ) -> Tensors: ...
 
 
-def fixed_friction(xi: Tensors, p: Tensors, h: TensorVariable, temperature: float = 1.0) -> Tensors:
+def fixed_friction(
+    xi: Tensors,
+    p: Tensors,
+    h: TensorVariable,
+    temperature: float = 1.0,
+    n_elements: TensorVariable | None = None,
+) -> Tensors:
     """Leave xi unchanged: a fixed friction (SGHMC).
 
     Parameters
@@ -67,6 +78,8 @@ def fixed_friction(xi: Tensors, p: Tensors, h: TensorVariable, temperature: floa
         Time to advance.
     temperature : float, default 1
         T, the mean of p * p.
+    n_elements : scalar variable, optional
+        Not used.
 
     Returns
     -------
@@ -84,7 +97,13 @@ def fixed_friction(xi: Tensors, p: Tensors, h: TensorVariable, temperature: floa
     return xi
 
 
-def elementwise(xi: Tensors, p: Tensors, h: TensorVariable, temperature: float = 1.0) -> Tensors:
+def elementwise(
+    xi: Tensors,
+    p: Tensors,
+    h: TensorVariable,
+    temperature: float = 1.0,
+    n_elements: TensorVariable | None = None,
+) -> Tensors:
     """One xi per element of p: xi += h (p * p - T) (high-order paper 2.2, T = 1).
 
     Parameters
@@ -97,6 +116,8 @@ def elementwise(xi: Tensors, p: Tensors, h: TensorVariable, temperature: float =
         Time to advance.
     temperature : float, default 1
         T, the mean of p * p.
+    n_elements : scalar variable, optional
+        Not used.
 
     Returns
     -------
@@ -114,7 +135,13 @@ def elementwise(xi: Tensors, p: Tensors, h: TensorVariable, temperature: float =
     return [x + h * (q * q - temperature) for x, q in zip(xi, p, strict=True)]
 
 
-def shared(xi: Tensors, p: Tensors, h: TensorVariable, temperature: float = 1.0) -> Tensors:
+def shared(
+    xi: Tensors,
+    p: Tensors,
+    h: TensorVariable,
+    temperature: float = 1.0,
+    n_elements: TensorVariable | None = None,
+) -> Tensors:
     """One xi for all n elements of all variables: xi += h (p.p / n - T) (SGNHT paper eq 6, T = 1).
 
     Parameters
@@ -127,6 +154,8 @@ def shared(xi: Tensors, p: Tensors, h: TensorVariable, temperature: float = 1.0)
         Time to advance.
     temperature : float, default 1
         T, the mean of p * p.
+    n_elements : scalar variable, optional
+        n, if not all elements of ``p`` move; the others are 0.
 
     Returns
     -------
@@ -141,7 +170,9 @@ def shared(xi: Tensors, p: Tensors, h: TensorVariable, temperature: float = 1.0)
     >>> float(xi.eval())
     4.0
     """
-    n = sum((q.size for q in p), start=pt.constant(0)).astype(p[0].dtype)
+    if n_elements is None:
+        n_elements = sum((q.size for q in p), start=pt.constant(0))
+    n = n_elements.astype(p[0].dtype)
     p_dot_p = sum((pt.sum(q * q) for q in p), start=pt.constant(0, dtype=p[0].dtype))
     return [xi[0] + h * (p_dot_p / n - temperature)]
 
@@ -164,6 +195,7 @@ def integrate(
     diffusion: float,
     thermostat: Thermostat,
     temperature: float = 1.0,
+    n_elements: TensorVariable | None = None,
 ) -> Phase:
     """Advance a point of the extended space by ``h``.
 
@@ -185,6 +217,8 @@ def integrate(
         `fixed_friction`, `elementwise` or `shared`.
     temperature : float, default 1
         T, the stationary variance of p.
+    n_elements : scalar variable, optional
+        How many elements move, if not all of theta.
 
     Returns
     -------
@@ -222,7 +256,7 @@ def integrate(
         if letter in "XA":
             theta = [t + dt * q for t, q in zip(theta, p, strict=True)]
         if letter in "TA":
-            xi = thermostat(xi, p, dt, temperature)
+            xi = thermostat(xi, p, dt, temperature, n_elements)
         if letter == "B":
             p = [exp(-dt * x) * q for x, q in zip(friction, p, strict=True)]
         if letter == "b":

@@ -1,0 +1,102 @@
+"""Which groups of rows a batch touches, and how much its rows stand for."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_sgmcmc.backends.numba_cache import cached_njit
+
+
+class Touched(NamedTuple):
+    """The groups that consecutive batches touch; ``slots`` is a batch's number of places for them.
+
+    A batch that touches fewer groups repeats its first in the places left over, with weight 0.
+    """
+
+    groups: np.ndarray
+    """The touched groups, int64, shape (n_batches, slots)."""
+    places: np.ndarray
+    """The place of each row's group among them, int64, shape (n_batches, batch_size)."""
+    weights: np.ndarray
+    """n_j / m_j of each touched group: its rows in the data for one of its rows in the batch."""
+
+
+class GroupsOfRows:
+    """The group of each row, the same for all chains.
+
+    Parameters
+    ----------
+    group_of_row : array of int, shape (N,)
+        From 0 to ``n_groups - 1``.
+    n_groups : int
+    slots : int
+        Most groups that a batch touches.
+    dtype : str
+        Float type of the weights.
+
+    Attributes
+    ----------
+    sizes : array of int, shape (n_groups,)
+        n_j, the number of rows of each group.
+    """
+
+    def __init__(self, group_of_row: np.ndarray, n_groups: int, slots: int, dtype: str):
+        self.group_of_row = group_of_row.astype(np.int32)
+        self.sizes = np.bincount(group_of_row, minlength=n_groups).astype(np.int32)
+        self.slots, self.dtype = slots, dtype
+
+
+class TouchedGroups:
+    """Finds the groups of batches, with a chain's own scratch memory.
+
+    Parameters
+    ----------
+    of_rows : GroupsOfRows
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> groups = GroupsOfRows(np.array([5, 2, 5, 5]), n_groups=6, slots=3, dtype="float64")
+    >>> touched = TouchedGroups(groups).of(np.array([[0, 1, 2]]))
+    >>> touched.groups, touched.places, touched.weights
+    (array([[5, 2, 5]]), array([[0, 1, 0]]), array([[1.5, 1. , 0. ]]))
+    """
+
+    def __init__(self, of_rows: GroupsOfRows):
+        self._of_rows = of_rows
+        self._place_of_group = np.full(len(of_rows.sizes), -1, np.int32)
+
+    def of(self, rows: np.ndarray) -> Touched:
+        """Find the groups of batches of row numbers, shape (n_batches, batch_size)."""
+        known = self._of_rows
+        shape = (len(rows), known.slots)
+        found = Touched(
+            np.empty(shape, np.int64), np.empty(rows.shape, np.int64), np.empty(shape, known.dtype)
+        )
+        _find(rows, known.group_of_row, known.sizes, self._place_of_group, *found)
+        return found
+
+
+@cached_njit(nogil=True)
+def _find(rows, group_of_row, sizes, place_of_group, groups, places, weights):
+    """Fill the last three arrays; ``place_of_group`` is -1 everywhere before and after."""
+    for k in range(len(rows)):
+        count = 0
+        for b in range(rows.shape[1]):
+            group = group_of_row[rows[k, b]]
+            place = place_of_group[group]
+            if place < 0:
+                place = count
+                place_of_group[group] = place
+                groups[k, place] = group
+                weights[k, place] = 0
+                count += 1
+            places[k, b] = place
+            weights[k, place] += 1
+        for place in range(count):
+            group = groups[k, place]
+            place_of_group[group] = -1
+            weights[k, place] = sizes[group] / weights[k, place]
+        for place in range(count, groups.shape[1]):
+            groups[k, place] = groups[k, 0]
+            weights[k, place] = 0

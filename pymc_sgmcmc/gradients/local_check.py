@@ -1,0 +1,95 @@
+"""Self-check: is the model written for the groups of a batch the model itself?"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pymc as pm
+import pytensor
+from pymc.blocking import PointType
+from pymc.logprob.utils import ParameterValueError
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, Array, array_value
+from pymc_sgmcmc.gradients.batch_check import DISTANCES, moved
+from pymc_sgmcmc.gradients.batch_terms import Term
+from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable, NotLocal
+
+
+def check_local(
+    model: pm.Model,
+    local: LocalModel,
+    terms: Sequence[Term],
+    arrays: dict[Array, TensorVariable],
+    rows: TensorVariable,
+    batch: np.ndarray,
+    groups_of: Callable[[TensorVariable], np.ndarray],
+    start: PointType,
+) -> None:
+    """Compare log probabilities with the model's own, for a random batch and a random point.
+
+    Those of each row, and those of each touched group's prior.
+
+    Raises
+    ------
+    NotLocal
+        If they differ, or cannot be evaluated.
+    """
+    rng = np.random.default_rng(20242)
+    data = [np.asarray(array_value(a), dtype=whole.dtype) for a, whole in arrays.items()]
+    everything = [v.value for v in local.variables]
+    columns = local.columns
+    inputs = [*model.value_vars, *(v.slots for v in local.variables), rows, *arrays.values()]
+    for column in columns:
+        inputs += [column.groups, column.places]
+    dense = [term.logp for term in terms]
+    for v in local.variables:
+        [logp] = model.logp(vars=[model.values_to_rvs[v.value]], sum=False)
+        dense.append(logp.sum(axis=[a for a in range(logp.ndim) if a != v.axis]))
+    outputs = [*local.rows, *local.priors, *dense]
+    with pytensor.config.change_flags(cxx=""), np.errstate(all="ignore"):
+        try:
+            function = pytensor.function(inputs, outputs, mode=AS_WRITTEN, on_unused_input="ignore")
+            touched = {c: _touched(c, groups_of(c.index)[batch]) for c in columns}
+            for distance in DISTANCES:
+                point = {v.name: moved(start[v.name], rng, distance) for v in model.value_vars}
+                given = [point[v.name] for v in model.value_vars]
+                given += [_in_slots(v, point[v.value.name], touched) for v in local.variables]
+                given += [batch, *data]
+                for column in columns:
+                    given += touched[column]
+                try:
+                    found = function(*given)
+                except ParameterValueError:
+                    continue
+                if all(np.isfinite(f).all() for f in found):
+                    break
+            else:
+                raise NotLocal(everything, "it has no finite density near the start")
+        except (ValueError, IndexError, AssertionError, TypeError, NotImplementedError) as error:
+            reason = str(error).strip().partition("\n")[0] or repr(error)
+            what = f"its terms cannot be written for some groups ({reason})"
+            raise NotLocal(everything, what) from error
+    k = len(local.rows)
+    tolerance = 1e-3 if pytensor.config.floatX == "float32" else 1e-7
+    for term, ours, models in zip(terms, found[:k], found[k + len(local.priors) :], strict=False):
+        if not np.allclose(ours, models, rtol=tolerance, atol=tolerance):
+            raise NotLocal(
+                everything, f"rows of '{term.name}' depend on groups other than their own"
+            )
+    own = found[k : k + len(local.priors)]
+    for v, ours, models in zip(local.variables, own, found[2 * k + len(own) :], strict=True):
+        expected = models[touched[v.column][0]]
+        if np.shape(ours) != expected.shape or not np.allclose(
+            ours, expected, rtol=tolerance, atol=tolerance
+        ):
+            raise NotLocal([v.value], "its prior is not independent from group to group")
+
+
+def _touched(column: Column, groups_of_rows: np.ndarray) -> list[np.ndarray]:
+    """The groups in the slots and the place of each row."""
+    groups, places = np.unique(groups_of_rows % column.n_groups, return_inverse=True)
+    return [np.resize(groups, column.slots).astype(np.int64), places.astype(np.int64)]
+
+
+def _in_slots(v: LocalVariable, value: np.ndarray, touched: dict) -> np.ndarray:
+    return np.take(value, touched[v.column][0], axis=v.axis)

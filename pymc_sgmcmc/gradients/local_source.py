@@ -1,0 +1,156 @@
+r"""Gradients of a batch for the groups that it touches, and for what all rows share.
+
+For a batch of n of the N rows, with m_j of the n_j rows of group j, the gradient of a local
+variable of group j is::
+
+    g_j = grad log p(alpha_j | shared) + n_j / m_j sum_{i in batch, of j} grad log p(y_i | ...)
+
+the prior in full, since alpha_j moves only when it is touched. That of the shared variables is::
+
+    g = grad log p(shared) + N/n sum_{i in batch} (grad log p(y_i | ...)
+                                                   + 1 / n_{j(i)} grad log p(alpha_{j(i)} | shared))
+
+The prior of a group is spread over its rows, so both sums are unbiased. Groups without rows have
+no say in it: given the shared variables, they have their prior's distribution.
+"""
+
+from dataclasses import dataclass, field, fields, replace
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.pytensorf import rewrite_pregrad
+
+from pymc_sgmcmc.batches.touched import GroupsOfRows
+from pymc_sgmcmc.gradients.arrays import PYTHON, array_value, sum_of
+from pymc_sgmcmc.gradients.differentiate import gradients_of
+from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable
+from pymc_sgmcmc.gradients.rewrites import tidy
+from pymc_sgmcmc.gradients.source import GradientSource
+from pymc_sgmcmc.slots import Touched
+
+
+@dataclass(frozen=True)
+class LocalSource(GradientSource):
+    """A source of batches of rows in which some variables are local to groups of rows.
+
+    What it inherits is the same model with all groups, with which data and starts are checked. An
+    evaluation is of ``of_batch``: there a local variable has the groups in the slots alone.
+    """
+
+    variables: list[LocalVariable] = field(kw_only=True)
+    columns: list[Column] = field(kw_only=True)
+    of_batch: GradientSource = field(kw_only=True)
+
+    def tables(self, rows):
+        """None: row numbers are needed to know the groups."""
+        return []
+
+    @property
+    def batch_types(self):
+        [rows] = self.rows
+        types = super().batch_types
+        for column in self.columns:
+            of_slots = (column.slots, column.weights.dtype)
+            types += [(column.slots, "int64"), (rows.batch_size, "int64"), of_slots]
+        return types
+
+    def touched(self, batch):
+        of_column = {
+            column: (batch[1 + 3 * k], batch[3 + 3 * k]) for k, column in enumerate(self.columns)
+        }
+        of = {v.value: v for v in self.variables}
+        return [
+            Touched(*of_column[of[v].column], of[v].axis) if v in of else None for v in self.vars
+        ]
+
+    def at(self, theta, rows, constants, state, stream):
+        of_columns = [x for c in self.columns for x in (c.groups, c.places, c.weights)]
+        inputs = [*self.of_batch.vars, self.rows[0].index, *of_columns, *self.constants]
+        values = dict(zip(inputs, [*theta, *rows, *constants], strict=True))
+        return self.of_batch._evaluate(values, state={}, diagnostics=[])
+
+    def with_prior_draws(self, theta, constants, stream):
+        values = dict(zip(self.vars, theta, strict=True))
+        data = dict(zip(self.constants, constants, strict=True))
+        for draw in (v.prior_draw for v in self.variables):
+            if draw is not None:
+                values[draw.value] = draw.into(values[draw.value], {**data, **values}, stream)
+        return [values[v] for v in self.vars]
+
+    def groups_of_rows(self):
+        [rows] = self.rows
+        given = [np.arange(rows.n_rows)]
+        given += [np.asarray(array_value(a), dtype=v.dtype) for a, v in self.data]
+        with pytensor.config.change_flags(cxx=""):
+            indices = pytensor.function(
+                [rows.index, *(v for _, v in self.data)],
+                [column.index for column in self.columns],
+                mode=PYTHON,
+                on_unused_input="ignore",
+            )
+            found = indices(*given)
+        groups = [  # an index below zero counts from the end, as in the model
+            GroupsOfRows(index.astype(np.int64) % c.n_groups, c.n_groups, c.slots, c.weights.dtype)
+            for index, c in zip(found, self.columns, strict=True)
+        ]
+        self._check_empty(dict(zip(self.columns, groups, strict=True)))
+        return groups
+
+    def _check_empty(self, groups: dict[Column, GroupsOfRows]) -> None:
+        """Raise an error if other groups have no rows than when the step was made."""
+        for v in self.variables:
+            now = np.flatnonzero(groups[v.column].sizes == 0)
+            then = np.empty(0) if v.prior_draw is None else v.prior_draw.groups
+            if not np.array_equal(now, then):
+                raise ValueError(
+                    f"{len(now)} groups of '{v.value.name}' have no rows in the current data; "
+                    f"{len(then)}, or others, had none when the step was made. Make a new step."
+                )
+
+
+def local_source(source: GradientSource, local: LocalModel) -> LocalSource:
+    """Make the source for the groups that a batch touches.
+
+    Parameters
+    ----------
+    source : GradientSource
+        The same model with all groups, for batches of rows.
+    local : LocalModel
+        With the data as explicit inputs.
+    """
+    columns = list(dict.fromkeys(v.column for v in local.variables))
+    of = {v.value: v for v in local.variables}
+    vars = [of[v].slots if v in of else v for v in source.vars]
+    shared = [v for v in source.vars if v not in of]
+    [rows] = source.rows
+    used = {c: pt.gt(c.weights, 0) for c in columns}
+    own, spread = [], []
+    for v, prior in zip(local.variables, local.priors, strict=True):
+        weights, prior = v.column.weights, pt.switch(used[v.column], prior, 0)
+        own.append(prior)
+        spread.append(prior * pt.switch(used[v.column], rows.scale / weights, 0))
+    log_prior = local.shared_prior + sum_of(spread)
+    own, log_prior, of_rows = rewrite_pregrad([sum_of(own), log_prior, sum_of(local.rows)])
+    slots = [v.slots for v in local.variables]
+    prior = dict(zip(shared, gradients_of(log_prior, shared), strict=True))
+    prior |= dict(zip(slots, gradients_of(own, slots), strict=True))
+    likelihood = dict(zip(vars, tidy(gradients_of(of_rows, vars)), strict=True))
+    for v in shared:
+        likelihood[v] = rows.scale * likelihood[v]
+    for v in local.variables:
+        others = [a for a in range(v.slots.ndim) if a != v.axis]
+        likelihood[v.slots] = pt.expand_dims(v.column.weights, others) * likelihood[v.slots]
+    of_batch = replace(
+        source,
+        vars=vars,
+        shapes=[
+            v.type.shape if v in slots else s for v, s in zip(vars, source.shapes, strict=True)
+        ],
+        log_prior=log_prior,
+        log_likelihood=rows.scale * of_rows,
+        prior=[prior[v] for v in vars],
+        likelihood=[likelihood[v] for v in vars],
+    )
+    own_fields = {f.name: getattr(source, f.name) for f in fields(source)}
+    return LocalSource(**own_fields, variables=local.variables, columns=columns, of_batch=of_batch)

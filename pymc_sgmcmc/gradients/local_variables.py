@@ -1,0 +1,337 @@
+"""Find the variables that only few rows touch, and write the model for those of a batch alone.
+
+A local variable has an element (or row) for each group, enters the likelihood only through
+``alpha[group_of_row]`` or ``f(alpha)[group_of_row]``, and has a prior that is a sum over groups.
+Both are rebuilt for the groups that a batch touches, which stand in `slots`; `local_check` then
+compares the numbers with the model's own.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pymc.pytensorf import rewrite_pregrad
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.type import TensorType, integer_dtypes
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
+from pymc_sgmcmc.gradients.batch_terms import Term
+from pymc_sgmcmc.gradients.local_model import (
+    Column,
+    LocalModel,
+    LocalVariable,
+    NotLocal,
+    PriorDraw,
+)
+from pymc_sgmcmc.gradients.resize import resized
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+Local = Literal["auto"] | Sequence[str] | None
+LEAST_GROUPS = 1000
+"""From so many groups on, "auto" makes variables local, if a batch has fewer rows than that: moving
+all of them would cost more than the rest of an update, and most would get no gradient at all."""
+
+
+class _Lookup(NamedTuple):
+    """An array of groups, and the index of a batch's rows into it."""
+
+    node: Apply
+    array: TensorVariable
+    index: TensorVariable
+
+
+def find_local(
+    model: pm.Model,
+    vars: Sequence[TensorVariable],
+    shapes: Sequence[tuple[int, ...]],
+    terms: Sequence[Term],
+    rest: Sequence[Variable],
+    rows: TensorVariable,
+    batch_size: int,
+    wanted: Local,
+    groups_of: Callable[[TensorVariable], np.ndarray],
+    check: Callable[[LocalModel], None],
+) -> LocalModel | None:
+    """Write the model for the groups that a batch touches, as far as it allows.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    vars : list of value variables
+        The sampled ones,
+    shapes : list of tuple of int
+        ... and their shapes.
+    terms : list of Term
+        The likelihood of a batch.
+    rest : list of variables
+        Observed variables and potentials that do not run along the rows.
+    rows : integer vector
+        Row numbers of a batch.
+    batch_size : int
+    wanted : "auto" or names
+        The variables to be local; "auto": those of many groups, where that is possible.
+    groups_of : callable
+        Evaluates an index for all rows.
+    check : callable
+        LocalModel -> None: raises `NotLocal` if its numbers are not the model's.
+
+    Returns
+    -------
+    LocalModel or None
+        None if no variable is local.
+
+    Raises
+    ------
+    ValueError
+        For a name in ``wanted`` that is not a sampled variable or cannot be local, with the reason.
+    """
+    of_vars = dict(zip(vars, shapes, strict=True))
+    builder = _Builder(model, of_vars, terms, rest, rows, batch_size, groups_of)
+    names = None if wanted == "auto" else _checked_names(model, vars, wanted)
+    reasons: dict[str, str] = {}
+    candidates = []
+    # Those that rows look up first: another variable may be in their prior.
+    for value in sorted(vars, key=builder.is_looked_up, reverse=True):
+        name = model.values_to_rvs[value].name
+        if names is not None and name not in names:
+            continue
+        try:
+            found = builder.candidate(value)
+        except NotLocal as error:
+            reasons[name] = str(error)
+            continue
+        n_groups = found.column.n_groups
+        if names is None and (n_groups < LEAST_GROUPS or n_groups <= batch_size):
+            continue
+        candidates.append(found)
+    local = None
+    while candidates and local is None:
+        try:
+            local = builder.build(candidates)
+            check(local)
+        except NotLocal as error:
+            local = None
+            reasons |= {model.values_to_rvs[v].name: str(error) for v in error.values}
+            candidates = [c for c in candidates if c.value not in error.values]
+    if names is not None and reasons:
+        name, reason = next(iter(reasons.items()))
+        raise ValueError(
+            f"local: '{name}' cannot be local: {reason}. Leave it out of local=, so that it moves "
+            "at every update."
+        )
+    for name, reason in reasons.items():
+        if builder.is_large(name):
+            _log.info(f"'{name}' moves at every update, not only with its rows: {reason}.")
+    return local
+
+
+def _checked_names(model: pm.Model, vars: Sequence[Variable], wanted: Any) -> list[str]:
+    if isinstance(wanted, str) or not isinstance(wanted, Sequence):
+        raise ValueError(f"local={wanted!r} must be 'auto', None or a list of names of variables.")
+    known = [model.values_to_rvs[v].name for v in vars]
+    for name in wanted:
+        if name not in known:
+            shown = ", ".join(f"'{n}'" for n in known)
+            raise ValueError(f"local: {name!r} is not a variable of this step; those are {shown}.")
+    return list(wanted)
+
+
+class _Builder:
+    """Rebuilds a model's terms for some candidates."""
+
+    def __init__(self, model, shapes, terms, rest, rows, batch_size, groups_of):
+        self.groups_of = groups_of
+        self.empty: dict[Column, np.ndarray] = {}
+        self.model, self.shapes, self.rest, self.rows = model, shapes, rest, rows
+        self.batch_size = batch_size
+        self.terms = [term.logp for term in terms]
+        self.values = set(model.value_vars)
+        self.columns: dict[tuple[Variable, int], Column] = {}
+        self.lookups = self._lookups()
+
+    def is_large(self, name: str) -> bool:
+        """Whether a variable would be local under "auto"."""
+        value = self.model.rvs_to_values[self.model[name]]
+        return max(self.shapes[value], default=0) >= max(LEAST_GROUPS, self.batch_size + 1)
+
+    def _lookups(self) -> list[_Lookup]:
+        found = []
+        for node in {v.owner: None for v in ancestors(self.terms) if v.owner is not None}:
+            if not isinstance(node.op, AdvancedSubtensor) or node.op.idx_list[0] != 0:
+                continue
+            array, index, *others = node.inputs
+            by_row = index.ndim == 1 and index.dtype in integer_dtypes and self._of_rows(index)
+            if by_row and not any(map(self._of_rows, others)) and self._values_of(array):
+                found.append(_Lookup(node, array, index))
+        return found
+
+    def _of_rows(self, var: Variable) -> bool:
+        made_of = set(ancestors([var]))
+        return self.rows in made_of and self.values.isdisjoint(made_of)
+
+    def _values_of(self, *outputs: Variable) -> list[Variable]:
+        return [v for v in ancestors(outputs) if v in self.values]
+
+    def _length(self, array: Variable) -> int:
+        if array.type.shape[0] is not None:
+            return array.type.shape[0]
+        with pytensor.config.change_flags(cxx=""):
+            of_point = pytensor.function(
+                self.model.value_vars, array.shape[0], mode=PYTHON, on_unused_input="ignore"
+            )
+        start = self.model.initial_point()
+        return int(of_point(*(start[v.name] for v in self.model.value_vars)))
+
+    def is_looked_up(self, value: TensorVariable) -> bool:
+        """Whether rows index into something made of it."""
+        return any(value in ancestors([lookup.array]) for lookup in self.lookups)
+
+    def empty_groups(self, column: Column) -> np.ndarray:
+        """Numbers of the groups without rows."""
+        if column not in self.empty:
+            groups = self.groups_of(column.index) % column.n_groups
+            self.empty[column] = np.flatnonzero(np.bincount(groups, minlength=column.n_groups) == 0)
+        return self.empty[column]
+
+    def candidate(self, value: TensorVariable) -> LocalVariable:
+        """Return a variable's column and axis of groups, or raise `NotLocal`."""
+        columns = set()
+        for lookup in self.lookups:
+            if value in ancestors([lookup.array]):
+                n_groups = self._length(lookup.array)
+                if n_groups in self.shapes[value]:
+                    columns.add((lookup.index, n_groups))
+        if not columns:
+            columns = {(c.index, c.n_groups) for c in self._columns_by_prior(value)}
+        if not columns:
+            raise NotLocal([value], "no data are an index of rows into it")
+        if len(columns) > 1:
+            raise NotLocal([value], "rows look it up by several indices")
+        [(index, n_groups)] = columns
+        key = index, n_groups
+        column = self.columns.setdefault(key, Column.of(*key, self.batch_size))
+        shape = self.shapes[value]
+        axis = shape.index(n_groups)
+        of_slots = (*shape[:axis], column.slots, *shape[axis + 1 :])
+        return LocalVariable(value, column, axis, TensorType(value.dtype, of_slots)(value.name))
+
+    def _columns_by_prior(self, value: TensorVariable) -> set[Column]:
+        """Columns of variables with an element per group in whose prior a variable is."""
+        found = set()
+        for (index, n_groups), column in self.columns.items():
+            if n_groups not in self.shapes[value]:
+                continue
+            for lookup in self.lookups:
+                for u in self._values_of(lookup.array) if lookup.index is index else ():
+                    [logp] = self.model.logp(vars=[self.model.values_to_rvs[u]], sum=False)
+                    if n_groups in self.shapes.get(u, ()) and value in ancestors([logp]):
+                        found.add(column)
+        return found
+
+    def build(self, variables: list[LocalVariable]) -> LocalModel:
+        """Write the model for the groups in the slots, or raise `NotLocal`."""
+        local = {v.value: v for v in variables}
+        model = self.model
+        shared = [rv for rv in model.free_RVs if model.rvs_to_values[rv] not in local]
+        for rv in [*shared, *self.rest]:
+            [logp] = (
+                model.replace_rvs_by_values([rv])
+                if rv in model.potentials
+                else model.logp(vars=[rv], sum=False)
+            )
+            used = [v for v in self._values_of(logp) if v in local]
+            if used:
+                raise NotLocal(used, f"the term of '{rv.name}' depends on it")
+        priors = [self._prior(v, local) for v in variables]
+        variables = [v._replace(prior_draw=self._prior_draw(v)) for v in variables]
+        rows = self._rows_of(local)
+        return LocalModel(variables, model.logp(vars=[*shared, *self.rest]), priors, rows)
+
+    def _prior(self, v: LocalVariable, local: dict) -> TensorVariable:
+        rv = self.model.values_to_rvs[v.value]
+        [logp] = self.model.logp(vars=[rv], sum=False)
+        others = [u for u in self._values_of(logp) if u in local and local[u].column != v.column]
+        if others:
+            raise NotLocal(others, f"the prior of '{rv.name}', of other groups, depends on it")
+        if logp.ndim <= v.axis:
+            raise NotLocal([v.value], "one draw of its prior spans the groups")
+        [logp] = rewrite_pregrad([logp])  # with plain numbers for lengths
+        stand_ins = {u: local[u].slots for u in local}
+        logp = self._at(v.column.groups, logp, v.column.n_groups, stand_ins)
+        return logp.sum(axis=[a for a in range(logp.ndim) if a != v.axis])
+
+    def _rows_of(self, local: dict) -> list[TensorVariable]:
+        at_places = {}
+        for node, array, index in self.lookups:
+            used = [v for v in self._values_of(array) if v in local]
+            if not used:
+                continue
+            column = local[used[0]].column
+            if index is not column.index or self._length(array) != column.n_groups:
+                raise NotLocal(used, "it is indexed together with variables of other groups")
+            if any(local[v].column != column for v in used):
+                raise NotLocal(used, "it is combined with variables of other groups")
+            stand_ins = {v: local[v].slots for v in used}
+            of_slots = self._at(column.groups, array, column.n_groups, stand_ins)
+            [found] = node.op.make_node(of_slots, column.places, *node.inputs[2:]).outputs
+            at_places[node.outputs[0]] = found
+        rows = resized(self.terms, at_places, 0, None)
+        left = [v for v in self._values_of(*rows) if v in local]
+        if left:
+            raise NotLocal(left, "the likelihood uses it other than through an index of rows")
+        return rows
+
+    def _at(
+        self, groups: Variable, of_all: Variable, n_groups: int, stand_ins: dict
+    ) -> TensorVariable:
+        """Rebuild an expression of all groups for some; ``stand_ins`` are their local variables."""
+        of_some = dict(stand_ins)
+        for leaf in ancestors([of_all]):
+            if leaf in stand_ins or leaf.owner is not None or not isinstance(leaf.type, TensorType):
+                continue
+            is_array = isinstance(leaf, SharedVariable | Constant)
+            shape = np.shape(array_value(leaf)) if is_array else self.shapes.get(leaf, ())
+            if n_groups not in shape:
+                continue
+            if not is_array:
+                used = [v for v in self._values_of(of_all) if v in stand_ins]
+                raise NotLocal(used, f"it is combined with '{leaf.name}', which is not local")
+            of_some[leaf] = leaf[(*(slice(None),) * shape.index(n_groups), groups)]
+        size = pt.constant(groups.type.shape[0], dtype="int64")
+        [out] = resized([of_all], of_some, n_groups, size)
+        return out
+
+    def _prior_draw(self, v: LocalVariable) -> PriorDraw | None:
+        """Return what draws the elements of groups without rows."""
+        empty = self.empty_groups(v.column)
+        if not empty.size:
+            return None
+        model = self.model
+        rv = model.values_to_rvs[v.value]
+        if not isinstance(rv.owner.op, RandomVariable):
+            raise NotLocal([v.value], "some groups have no rows, and its prior cannot be drawn")
+        groups = pt.constant(empty)
+        parameters = rewrite_pregrad(model.replace_rvs_by_values(rv.owner.inputs[2:]))
+        n_groups = v.column.n_groups
+        stand_ins = {
+            u: u[(*(slice(None),) * self.shapes[u].index(n_groups), groups)]
+            for u in self._values_of(*parameters)
+            if n_groups in self.shapes[u]
+        }
+        parameters = [self._at(groups, p, n_groups, stand_ins) for p in parameters]
+        shape = self.shapes[v.value]
+        shape = (*shape[: v.axis], empty.size, *shape[v.axis + 1 :])
+        size = shape[: len(shape) - rv.owner.op.ndim_supp]
+        return PriorDraw(
+            v.value, empty, v.axis, rv.owner.op, size, parameters, model.rvs_to_transforms[rv]
+        )

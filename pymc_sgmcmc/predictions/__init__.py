@@ -1,0 +1,1 @@
+"""Predictions on test data, averaged while sampling."""

@@ -1,0 +1,409 @@
+"""`Predictions`: predictions on test data, averaged over draws while they are made."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from pymc.blocking import PointType
+from pymc.model import Model, modelcontext
+from xarray import Dataset
+
+from pymc_sgmcmc.argument_checks import whole_number
+from pymc_sgmcmc.predictions.metrics import (
+    CLASSIFICATION,
+    REGRESSION,
+    of_classes,
+    of_numbers,
+)
+from pymc_sgmcmc.predictions.predictor import Predictor, is_discrete_choice
+from pymc_sgmcmc.predictions.running_average import RunningAverage
+from pymc_sgmcmc.predictions.summary import summarised
+
+WEIGHTS = ("equal", "step_size")
+
+
+class Predictions:
+    """Average predictions on test data while sampling, without keeping a single draw.
+
+    Pass it to `sample` as ``predictions=``, with ``var_names=[]`` if no draws are to be kept; or to
+    `pymc.sample` as ``callback=``. After each draw (not those of tuning) a variable of the model is
+    evaluated with test data in place of the training data.
+
+    Parameters
+    ----------
+    var : str
+        What to predict: a deterministic of the model, or an observed variable, of which its mean is
+        predicted, or the probabilities of its classes (`pymc.Categorical`, `pymc.Bernoulli`). Its
+        first axis must be that of the rows.
+    data : dict of arrays
+        Test data by the name of the `pm.Data` that it replaces, as for `pymc.set_data`; rows along
+        the first axis. All data with rows that ``var`` depends on must be given.
+    labels : array, shape (rows,) or as the predictions, optional
+        True classes, from 0, or true numbers, for the metrics.
+    batch_size : int, default 1000
+        Rows per evaluation.
+    task : {"classification", "regression"}, optional
+        Which metrics. Default: classification for the probabilities of an observed variable's
+        classes, and for whole labels of predictions that are probabilities at the start (of rows
+        that sum to 1, or of one class against another).
+    weights : {"equal", "step_size"}, default "equal"
+        Weights of draws in the average. "step_size": each draw's step size, as in the averages for
+        decreasing step sizes of Welling and Teh (2011) and of the pSGLD paper.
+    monitor : str, optional
+        Metric by which the best draw is kept, and for ``patience``: ``"accuracy"``,
+        ``"log_likelihood"`` (default), ``"brier"``, ``"calibration_error"``; ``"rmse"``.
+    patience : int, optional
+        End a chain after so many draws in which the average's own monitored metric has not
+        improved. For that use validation data: test data would then be part of the training.
+    name : str, default "test_predictions"
+        Name of the group in the result of `sample`.
+    model : pymc.Model, optional
+        Default: the model on the context stack.
+    compile_kwargs : dict, optional
+        For `pytensor.function`. Default: those of the step in `sample`.
+
+    Attributes
+    ----------
+    chains : dict of RunningAverage
+        By the number of the chain.
+
+    Raises
+    ------
+    ValueError
+        For data that the model does not have, of another width or with NaN; labels out of range or
+        of another length; a variable whose first axis is not that of the rows; and for the
+        arguments' ranges.
+    KeyError
+        For a variable that the model does not have.
+
+    Notes
+    -----
+    `to_dataset` says what is averaged. Everything is kept in float64, one draw at a time, so the
+    result agrees with the average over a stored trace to rounding, and does not depend on how draws
+    are made. With a ``trace`` in `sample` it is saved with each checkpoint and resumed with the
+    chains. With `pymc.sample` name one small variable in ``var_names``, as it needs at least one;
+    running out of patience ends the chain if ``cores=1`` and else the run.
+
+    References
+    ----------
+    C. Li, C. Chen, D. Carlson and L. Carin (2016), Preconditioned stochastic gradient Langevin
+    dynamics for deep neural networks, AAAI, arXiv:1512.07666: weights by step size.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_sgmcmc as sgm
+    >>> rng = np.random.default_rng(1)
+    >>> X = rng.normal(size=(300, 2))
+    >>> y = (X.sum(axis=1) > 0).astype(int)
+    >>> with pm.Model() as model:
+    ...     X_rows = pm.Data("X", X[:200])
+    ...     w = pm.Normal("w", 0, 3, shape=2)
+    ...     likelihood = pm.Bernoulli("y", logit_p=X_rows @ w, observed=y[:200])
+    ...     averages = sgm.Predictions("y", data={"X": X[200:]}, labels=y[200:])
+    ...     step = sgm.SGLD(step_size=0.02, batch_size=20, thin=10)
+    ...     idata = sgm.sample(
+    ...         100, tune=50, chains=2, step=step, predictions=averages, var_names=[],
+    ...         random_seed=1, quiet=True,
+    ...     )
+    >>> idata.test_predictions["mean"].shape, float(idata.test_predictions["accuracy"]) > 0.9
+    ((100, 2), True)
+    """
+
+    def __init__(
+        self,
+        var: str,
+        data: Mapping[str, Any],
+        labels: Any = None,
+        *,
+        batch_size: int = 1000,
+        task: Literal["classification", "regression"] | None = None,
+        weights: Literal["equal", "step_size"] = "equal",
+        monitor: str | None = None,
+        patience: int | None = None,
+        name: str = "test_predictions",
+        model: Model | None = None,
+        compile_kwargs: dict[str, Any] | None = None,
+    ):
+        whole_number("batch_size", batch_size, 1, unit="rows")
+        if patience is not None:
+            whole_number("patience", patience, 1, unit="draws")
+        _one_of("weights", weights, WEIGHTS)
+        if task is not None:
+            _one_of("task", task, ("classification", "regression"))
+        if labels is None and (monitor is not None or patience is not None):
+            raise ValueError("monitor= and patience= need labels=, by which draws are judged.")
+        if monitor is not None:
+            _one_of("monitor", monitor, (*CLASSIFICATION, *REGRESSION))
+        model = modelcontext(model)
+        if var not in model.named_vars:
+            raise KeyError(f"The model has no variable '{var}'.")
+        self.var, self.name, self.weights = var, name, weights
+        self.task, self.monitor, self.patience = task, monitor, patience
+        if task is None and is_discrete_choice(model, var):
+            self.task = "classification"
+        self.predictor = Predictor(model, var, data, int(batch_size))
+        self.predictor.compile_kwargs = compile_kwargs
+        self.labels = None if labels is None else np.asarray(labels)
+        if self.labels is not None and len(self.labels) != self.predictor.n_rows:
+            raise ValueError(
+                f"labels has {len(self.labels)} rows, but the test data {self.predictor.n_rows}."
+            )
+        self.chains: dict[int, RunningAverage] = {}
+        self._last: dict[int, int] = {}
+        self._checked = False
+
+    def __repr__(self):
+        return f"Predictions({self.var!r} on {self.predictor.n_rows} rows)"
+
+    # ---- one draw ---------------------------------------------------------------------------
+
+    def __call__(self, trace: Any, draw: Any) -> None:
+        """Take a draw, as the ``callback=`` of `pymc.sample`.
+
+        Parameters
+        ----------
+        trace : object
+            Not used.
+        draw : pymc.sampling.parallel.Draw
+
+        Raises
+        ------
+        KeyboardInterrupt
+            When patience has run out, which ends the run with the draws so far.
+        """
+        if draw.tuning:
+            return
+        if draw.chain not in self.chains or draw.draw_idx <= self._last[draw.chain]:
+            self.begin_chain(draw.chain)
+        self._last[draw.chain] = draw.draw_idx
+        self.add(draw.chain, draw.point, draw.stats)
+        if self.chains[draw.chain].ended:
+            raise KeyboardInterrupt
+
+    def begin(self) -> None:
+        """Forget all chains: a new run begins."""
+        self.chains = {}
+
+    def begin_chain(self, chain: int) -> RunningAverage:
+        """Return a new average for a chain, in place of an earlier one."""
+        classes = self.task == "classification"
+        monitor = None
+        if self.labels is not None:
+            monitor = self.monitor or ("log_likelihood" if classes else "rmse")
+        metrics = None if self.labels is None else self._metrics
+        self.chains[chain] = RunningAverage(metrics, classes, monitor, self.patience)
+        return self.chains[chain]
+
+    def add(self, chain: int, point: PointType, stats: Any) -> None:
+        """Take one draw of a chain.
+
+        Parameters
+        ----------
+        chain : int
+            One that `begin_chain` has begun.
+        point : dict of arrays
+            By value variable.
+        stats : list of dict
+            Statistics of each step.
+        """
+        predictions = self.predictor(point)
+        if not self._checked:
+            self.check(point, predictions)
+            self.chains[chain] = self.begin_chain(chain)
+        self.chains[chain].add(self._as_classes(predictions), self._weight(stats), point)
+
+    def _weight(self, stats: Any) -> float:
+        if self.weights == "equal":
+            return 1.0
+        found = [one["step_size"] for one in stats if "step_size" in one]
+        if len(found) != 1:
+            raise ValueError(
+                "weights='step_size' needs one step with the statistic 'step_size', but there are "
+                f"{len(found)}: pass weights='equal'."
+            )
+        return float(np.asarray(found[0]))
+
+    def _as_classes(self, predictions: np.ndarray) -> np.ndarray:
+        """Probabilities of two classes from those of one."""
+        if self.task == "classification" and predictions.ndim == 1:
+            p = np.asarray(predictions, dtype=np.float64)
+            return np.stack([1 - p, p], axis=1)
+        return predictions
+
+    # ---- checks -----------------------------------------------------------------------------
+
+    def check(self, point: PointType, predictions: np.ndarray | None = None) -> None:
+        """Choose the metrics, and raise an error for labels that do not fit the predictions.
+
+        Parameters
+        ----------
+        point : dict of arrays
+            Any point of the model's value variables.
+        predictions : array, optional
+            Those at this point, if they are known.
+
+        Raises
+        ------
+        ValueError
+            Naming what does not fit.
+        """
+        p = self.predictor(point) if predictions is None else predictions
+        if self.task is None:
+            self.task = "classification" if self._looks_like_classes(p) else "regression"
+        p = self._as_classes(p)
+        if self.task == "classification" and p.ndim != 2:
+            raise ValueError(
+                f"task='classification' needs probabilities of shape (rows,) or (rows, classes), "
+                f"but '{self.var}' has the shape {p.shape}."
+            )
+        if self.labels is not None:
+            self._check_labels(p)
+            names = CLASSIFICATION if self.task == "classification" else REGRESSION
+            if self.monitor is not None:
+                _one_of("monitor", self.monitor, names)
+        self._checked = True
+
+    def _looks_like_classes(self, p: np.ndarray) -> bool:
+        if self.labels is None or self.labels.dtype.kind not in "biu":
+            return False
+        if p.min() < 0 or p.max() > 1 + 1e-5:
+            return False
+        if p.ndim == 1:
+            return bool(np.isin(self.labels, (0, 1)).all())
+        return p.ndim == 2 and bool(np.allclose(p.sum(axis=1), 1, atol=1e-4))
+
+    def _check_labels(self, p: np.ndarray) -> None:
+        labels = self.labels
+        assert labels is not None
+        if self.task == "regression":
+            if labels.shape != p.shape:
+                raise ValueError(
+                    f"labels has the shape {labels.shape}, but '{self.var}' has {p.shape} on the "
+                    "test data: they must be the same."
+                )
+            if not np.isfinite(labels.astype(float)).all():
+                raise ValueError("labels has values that are not finite: leave out these rows.")
+            return
+        if labels.ndim != 1 or labels.dtype.kind not in "biu":
+            raise ValueError(
+                f"labels must be whole numbers of shape (rows,), got {labels.dtype} of shape "
+                f"{labels.shape}."
+            )
+        outside = (labels < 0) | (labels >= p.shape[1])
+        if outside.any():
+            row = int(np.argmax(outside))
+            raise ValueError(
+                f"labels has the class {labels[row]} in row {row}, but '{self.var}' has "
+                f"{p.shape[1]} classes: they must be from 0 to {p.shape[1] - 1}."
+            )
+
+    def _metrics(self, predictions: np.ndarray) -> dict[str, float]:
+        assert self.labels is not None
+        if self.task == "classification":
+            return of_classes(predictions, self.labels.astype(np.int64))
+        return of_numbers(predictions, self.labels)
+
+    # ---- saved state ------------------------------------------------------------------------
+
+    @property
+    def digest(self) -> dict[str, str]:
+        """Digests of what the averages depend on, to recognise those of other data."""
+        arrays = {f"data['{key}']": value for key, value in self.predictor.data.items()}
+        if self.labels is not None:
+            arrays["labels"] = self.labels
+        digests = {
+            name: f"{a.shape} {a.dtype} {hashlib.sha256(np.ascontiguousarray(a)).hexdigest()}"
+            for name, a in arrays.items()
+        }
+        settings: dict[str, Any] = {"var": self.var, "weights": self.weights, "task": self.task}
+        settings |= {"monitor": self.monitor, "patience": self.patience}
+        return digests | {name: str(value) for name, value in settings.items()}
+
+    def state(self, chain: int) -> dict[str, Any]:
+        """Return a chain's average as plain values."""
+        return {"digest": self.digest, "average": self.chains[chain].state()}
+
+    def restore(self, chain: int, state: dict[str, Any]) -> None:
+        """Continue a chain's average.
+
+        Parameters
+        ----------
+        chain : int
+        state : dict
+            What `state` returned.
+
+        Raises
+        ------
+        ValueError
+            If it is that of other data, naming what differs.
+        """
+        mine, theirs = self.digest, state["digest"]
+        different = [n for n in sorted({*mine, *theirs}) if mine.get(n) != theirs.get(n)]
+        if different:
+            raise ValueError(
+                f"The stored predictions '{self.name}' are of other {', '.join(different)} than "
+                "now: resume with those of the run, or begin a new run."
+            )
+        self.begin_chain(chain).restore(state["average"])
+
+    # ---- results ----------------------------------------------------------------------------
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The best single draw by the monitored metric.
+
+        Returns
+        -------
+        dict
+            ``metric``, ``value``, ``chain``, ``draw`` (from 0, without tuning), and ``point``, the
+            draw itself by value variable.
+
+        Raises
+        ------
+        ValueError
+            Without labels or draws.
+        """
+        found = {c: a.best for c, a in self.chains.items() if a.best is not None}
+        if not found:
+            raise ValueError("There is no best draw: it needs labels= and at least one draw.")
+        one = next(iter(self.chains.values()))
+        chain = max(found, key=lambda c: one.rank(found[c]["value"]))
+        return {"metric": one.monitor, "chain": chain, **found[chain]}
+
+    def to_dataset(self) -> Dataset:
+        """Return the averages.
+
+        Returns
+        -------
+        xarray.Dataset
+            ``mean`` and ``sd`` of the predictions over all draws, with a dim ``test_row`` and
+            those of the variable; ``chain_mean`` of each chain; ``weight`` of each draw. With
+            labels: each metric of ``mean``, and with the dims (chain, draw) ``draw_<metric>`` of
+            each draw and ``running_<metric>`` of the chain's average up to it. For classes:
+            ``disagreement_of_draws`` and ``disagreement_of_chains``, the probability that two
+            draws, or two chains' averages, predict different classes of a row;
+            ``mutual_information`` of class and draw in each row, in nats. Values that chains of
+            different lengths do not have are NaN.
+
+        Raises
+        ------
+        ValueError
+            If there are no draws.
+        """
+        averages = {c: a for c, a in sorted(self.chains.items()) if a.n}
+        if not averages:
+            raise ValueError(f"{self!r} has no draws yet.")
+        model = self.predictor.model
+        dims = model.named_vars_to_dims.get(self.var, ())[1:]
+        coords = {d: np.asarray(model.coords[d]) for d in dims if model.coords.get(d) is not None}
+        metrics = None if self.labels is None else self._metrics
+        table = summarised(averages, metrics, self.task == "classification", dims, coords)
+        if self.labels is not None:
+            table["label"] = (("test_row", *table["mean"].dims[1 : self.labels.ndim]), self.labels)
+        return table.assign_attrs(var=self.var, weights=self.weights)
+
+
+def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, allowed))}.")

@@ -1,0 +1,190 @@
+"""From a draw to predictions on test data: a model's variable with other data, compiled once."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+from pymc.blocking import PointType
+from pymc.distributions.moments import mean as mean_of
+from pytensor.compile.mode import get_mode
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.replace import clone_replace
+from pytensor.tensor.type import TensorType
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.backends.backend import backend_of
+from pymc_sgmcmc.gradients.arrays import (
+    array_name,
+    array_value,
+    has_named_dims,
+    leaf_arrays,
+    refuse_nan_in,
+)
+
+PROBABILITIES = (pm.Bernoulli, pm.Categorical)
+"""Observed variables that are predicted by the probabilities of their values."""
+
+
+def is_discrete_choice(model: pm.Model, name: str) -> bool:
+    """Whether a name is that of an observed variable with probabilities of classes."""
+    rv = model[name]
+    kinds = tuple(type(kind.rv_op) for kind in PROBABILITIES)
+    return rv in model.observed_RVs and isinstance(rv.owner.op, kinds)
+
+
+def predicted(model: pm.Model, name: str) -> TensorVariable:
+    """Return what is predicted, in terms of value variables and the model's data.
+
+    A deterministic or free variable itself; of an observed one its mean, or the probabilities of
+    its classes.
+    """
+    var = model[name]
+    if is_discrete_choice(model, name):
+        var = var.owner.op.dist_params(var.owner)[0]
+    elif var in model.observed_RVs:
+        try:
+            var = mean_of(var)
+        except NotImplementedError as error:
+            raise ValueError(
+                f"PyMC does not know the mean of the observed variable '{name}': name a "
+                "pm.Deterministic of what should be predicted."
+            ) from error
+    [value] = model.replace_rvs_by_values([var])
+    return value
+
+
+class Predictor:
+    """Evaluates a model's variable on test data, in batches of rows.
+
+    Pickled without the compiled function.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    name : str
+        Of a deterministic, free or observed variable, whose first axis is that of the rows.
+    data : dict of arrays
+        Test data by the name of the `pm.Data` that it stands for; rows along the first axis.
+    batch_size : int
+        Rows per compiled call.
+
+    Attributes
+    ----------
+    compile_kwargs : dict or None
+        For `pytensor.function`; may be set before the first call.
+    n_rows : int
+    """
+
+    def __init__(self, model: pm.Model, name: str, data: Mapping[str, Any], batch_size: int):
+        self.model, self.name = model, name
+        self.compile_kwargs: dict[str, Any] | None = None
+        self.data = {key: _checked(model, key, value) for key, value in data.items()}
+        if not self.data:
+            raise ValueError(
+                "data={} has no test data: pass the arrays that take the place of the model's "
+                "pm.Data, such as data={'X': X_test}."
+            )
+        lengths = {key: len(value) for key, value in self.data.items()}
+        if len(set(lengths.values())) > 1:
+            shown = ", ".join(f"'{key}' has {n}" for key, n in lengths.items())
+            raise ValueError(f"The test data have different numbers of rows: {shown}.")
+        self.n_rows = next(iter(lengths.values()))
+        self.batch_size = min(batch_size, self.n_rows)
+        self._function: Any = None
+
+    def __getstate__(self):
+        return self.__dict__ | {"_function": None, "_batches": None}
+
+    def _compile(self) -> None:
+        model = self.model
+        if has_named_dims(model):
+            raise ValueError(
+                "Predictions are not available for models with variables of pymc.dims: write this "
+                "model with pm.Normal and the like."
+            )
+        expression = predicted(model, self.name)
+        tests = {
+            model[key]: TensorType(model[key].dtype, (None, *value.shape[1:]))(key)
+            for key, value in self.data.items()
+        }
+        unused = [v.name for v in tests if v not in leaf_arrays([expression], model.value_vars)]
+        if unused:
+            raise ValueError(
+                f"'{self.name}' does not depend on the data '{unused[0]}': leave it out of data=."
+            )
+        self._left = [
+            a
+            for a in leaf_arrays([expression], model.value_vars)
+            if a not in tests and array_value(a).ndim > 0
+        ]
+        [expression] = clone_replace([expression], tests, rebuild_strict=False)
+        kwargs = dict(self.compile_kwargs or {})
+        mode = get_mode(kwargs.pop("mode", None))
+        self._function = pytensor.function(
+            [*model.value_vars, *tests.values()],
+            expression,
+            mode=mode,
+            on_unused_input="ignore",
+            **kwargs,
+        )
+        self._function.trust_input = True
+        self._batches = self._cut(backend_of(mode).array)
+
+    def _cut(self, put: Any) -> list[list]:
+        """Batches of equal length, the last one filled up: JAX compiles for each shape."""
+        n = self.batch_size
+        rows = np.arange(-(-self.n_rows // n) * n)
+        rows[self.n_rows :] = 0
+        return [[put(value[part]) for value in self.data.values()] for part in rows.reshape(-1, n)]
+
+    def __call__(self, point: PointType) -> np.ndarray:
+        """Return the predictions, shape (rows, ...), at one point of the value variables."""
+        if self._function is None:
+            self._compile()
+        values = [np.asarray(point[v.name], v.dtype) for v in self.model.value_vars]
+        parts = []
+        for batch in self._batches:
+            part = np.asarray(self._function(*values, *batch))
+            if part.ndim == 0 or len(part) != self.batch_size:
+                self._refuse(part.shape)
+            parts.append(part)
+        return np.concatenate(parts)[: self.n_rows]
+
+    def _refuse(self, shape: tuple[int, ...]) -> None:
+        others = [array_name(a) for a in self._left if shape and shape[0] in array_value(a).shape]
+        hint = f" It also depends on {', '.join(others)}, not in data=." if others else ""
+        raise ValueError(
+            f"'{self.name}' has the shape {shape} on {self.batch_size} rows of test data: its "
+            f"first axis must be that of the rows.{hint} Make every array with rows pm.Data, and "
+            "pass all of them in data=."
+        )
+
+
+def _checked(model: pm.Model, key: str, value: Any) -> np.ndarray:
+    """Test data in the type of the container that it stands for, or an error."""
+    containers = [v.name for v in model.data_vars]
+    if key not in containers:
+        raise ValueError(
+            f"data['{key}']: the model has no pm.Data of this name. It has: "
+            f"{', '.join(containers) or 'none'}."
+        )
+    container = model[key]
+    assert isinstance(container, SharedVariable)
+    array = np.asarray(value)
+    shape = array_value(container).shape
+    if array.ndim != len(shape) or array.shape[1:] != shape[1:] or not len(array):
+        expected = ", ".join(["rows", *map(str, shape[1:])])
+        raise ValueError(
+            f"data['{key}'] has the shape {array.shape}, but the model's '{key}' has {shape}: test "
+            f"data must have the shape ({expected}), with at least one row."
+        )
+    kinds = "biuf" if container.dtype.startswith("float") else "biu"
+    if array.dtype.kind not in kinds:
+        raise ValueError(
+            f"data['{key}'] has the type {array.dtype}, but the model's '{key}' has "
+            f"{container.dtype}."
+        )
+    refuse_nan_in(f"data['{key}']", array)
+    return np.ascontiguousarray(array, dtype=container.dtype)

@@ -1,0 +1,130 @@
+"""The predictions of one chain's draws, averaged one by one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from pymc.blocking import PointType
+
+from pymc_sgmcmc.predictions.metrics import HIGHER_IS_BETTER, entropy
+
+Metrics = Callable[[np.ndarray], dict[str, float]]
+
+
+class RunningAverage:
+    """Weighted mean and variance of predictions, metrics of each draw and of the mean so far.
+
+    Parameters
+    ----------
+    metrics : callable or None
+        Predictions, shape (rows, ...), to metrics by name; None without labels.
+    classes : bool
+        Whether predictions are probabilities of classes, shape (rows, classes).
+    monitor : str or None
+        The metric by which the best draw is chosen.
+    patience : int or None
+        The average ends after so many draws that have not improved its own monitored metric.
+
+    Attributes
+    ----------
+    n : int
+        Draws so far.
+    mean, squares : arrays, shape (rows, ...), or None before the first draw
+        Weighted mean, and weighted sum of squared differences from it (West 1979).
+    votes : array of int, shape (rows, classes), or None
+        Number of draws whose most probable class this is.
+    entropy : array, shape (rows,), or None
+        Weighted mean of the draws' entropies.
+    weights : list of float
+        One per draw.
+    of_draws, of_mean : dict of lists of float
+        Metrics of each draw, and of the average up to it.
+    best : dict or None
+        ``value`` of the monitored metric, ``draw`` and ``point`` of the best single draw.
+    """
+
+    def __init__(
+        self, metrics: Metrics | None, classes: bool, monitor: str | None, patience: int | None
+    ):
+        self.metrics, self.classes = metrics, classes
+        self.monitor, self.patience = monitor, patience
+        self._sign = 1.0 if monitor in HIGHER_IS_BETTER else -1.0
+        self.n, self.total_weight = 0, 0.0
+        self.mean: Any = None
+        self.squares: Any = None
+        self.votes: Any = None
+        self.entropy: Any = None
+        self.weights: list[float] = []
+        self.of_draws: dict[str, list[float]] = {}
+        self.of_mean: dict[str, list[float]] = {}
+        self.best: dict[str, Any] | None = None
+        self._best_mean = -np.inf
+        self._since_best = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether patience has run out: further draws are not taken."""
+        return self.patience is not None and self._since_best >= self.patience
+
+    def add(self, predictions: np.ndarray, weight: float, point: PointType) -> None:
+        """Take one draw's predictions; ``point`` is kept if it is the best draw so far."""
+        x = np.asarray(predictions, dtype=np.float64)
+        if self.mean is None:
+            self.mean, self.squares = np.zeros_like(x), np.zeros_like(x)
+            if self.classes:
+                self.votes, self.entropy = np.zeros(x.shape, dtype=np.int64), np.zeros(len(x))
+        total = self.total_weight + weight
+        share = weight / total
+        change = x - self.mean
+        mean = self.mean + share * change
+        squares = self.squares + weight * change * (x - mean)
+        if self.classes:
+            self.entropy = self.entropy + share * (entropy(x) - self.entropy)
+            votes = self.votes.copy()
+            votes[np.arange(len(x)), x.argmax(axis=1)] += 1
+            self.votes = votes
+        self.n, self.total_weight, self.mean, self.squares = self.n + 1, total, mean, squares
+        self.weights.append(weight)
+        if self.metrics is not None:
+            self._compare(self.metrics(x), self.metrics(mean), point)
+
+    def rank(self, value: float) -> float:
+        """The monitored metric so that more is better."""
+        return self._sign * value
+
+    def _compare(self, now: dict[str, float], so_far: dict[str, float], point: PointType) -> None:
+        for kept, new in ((self.of_draws, now), (self.of_mean, so_far)):
+            for name, value in new.items():
+                kept.setdefault(name, []).append(value)
+        assert self.monitor is not None
+        value = now[self.monitor]
+        if self.best is None or self.rank(value) > self.rank(self.best["value"]):
+            copies = {name: np.array(array) for name, array in point.items()}
+            self.best = {"value": value, "draw": self.n - 1, "point": copies}
+        of_mean = self.rank(so_far[self.monitor])
+        self._since_best = 0 if of_mean > self._best_mean else self._since_best + 1
+        self._best_mean = max(self._best_mean, of_mean)
+
+    # ---- saved state -----------------------------------------------------------------------
+
+    _SAVED = ("n", "total_weight", "mean", "squares", "votes", "entropy", "best")
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that the next draws are added to, as plain values."""
+        return {name: getattr(self, name) for name in self._SAVED} | {
+            "weights": np.array(self.weights),
+            "of_draws": {name: np.array(values) for name, values in self.of_draws.items()},
+            "of_mean": {name: np.array(values) for name, values in self.of_mean.items()},
+            "best_mean": np.float64(self._best_mean),
+            "since_best": self._since_best,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        for name in self._SAVED:
+            setattr(self, name, state[name])
+        self.weights = state["weights"].tolist()
+        self.of_draws = {name: values.tolist() for name, values in state["of_draws"].items()}
+        self.of_mean = {name: values.tolist() for name, values in state["of_mean"].items()}
+        self._best_mean = float(state["best_mean"])
+        self._since_best = state["since_best"]

@@ -1,0 +1,120 @@
+"""A runner whose draws are averaged into predictions where they are made."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pymc.blocking import PointType
+from pymc.model import Model
+from pymc.step_methods.compound import flatten_steps
+
+from pymc_sgmcmc.predictions.predictions import Predictions
+from pymc_sgmcmc.run.run import Block, Predicted, Run, Stopped
+from pymc_sgmcmc.step import SGMCMCStep
+
+GROUPS = ("posterior", "sample_stats", "observed_data", "constant_data", "diagnosis", "adaptation")
+
+
+class PredictingRunner:
+    """Runs another runner and gives each of its draws to the run's `Predictions`.
+
+    The averages are part of its state, so that they are saved and resumed with the draws. A chain
+    whose patience has run out ends; chains together end when all have.
+
+    Parameters
+    ----------
+    runner : Runner
+    run : Run
+        With predictions.
+    """
+
+    def __init__(self, runner: Any, run: Run):
+        self.runner, self.run, self.chains = runner, run, runner.chains
+        for predictions in run.predictions:
+            for chain in self.chains:
+                predictions.begin_chain(chain)
+
+    def _ended(self, chain: int) -> bool:
+        return any(predictions.chains[chain].ended for predictions in self.run.predictions)
+
+    def blocks(self) -> Iterator[Block | Stopped]:
+        run = self.run
+        if all(map(self._ended, self.chains)):  # a resumed run
+            return
+        for event in self.runner.blocks():
+            if isinstance(event, Block):
+                if event.first >= run.tune:
+                    self._take(event)
+                if not run.each_draw:
+                    event.points = None
+            yield event
+            if all(map(self._ended, self.chains)):
+                return
+
+    def _take(self, block: Block) -> None:
+        assert block.points is not None
+        counts = [block.count(k) for k in range(len(block.chains))]
+        for k, chain in enumerate(block.chains):
+            for i, point in enumerate(block.points[k][: counts[k]]):
+                if self._ended(chain):
+                    counts[k] = i
+                    break
+                stats = [{name: values[k, i] for name, values in s.items()} for s in block.stats]
+                for predictions in self.run.predictions:
+                    predictions.add(chain, point, stats)
+        if counts != [block.count(k) for k in range(len(block.chains))]:
+            block.end_early(counts)
+
+    def state(self) -> dict[str, Any] | None:
+        state = self.runner.state()
+        if state is None:
+            return None
+        return {
+            "draws": state,
+            "predictions": {
+                p.name: [p.state(chain) for chain in self.chains] for p in self.run.predictions
+            },
+        }
+
+    def restore(self, n_draws: int, state: dict[str, Any]) -> None:
+        stored = state.get("predictions", {})
+        for p in self.run.predictions:
+            if p.name not in stored:
+                raise ValueError(
+                    f"The stored run has no predictions '{p.name}': resume it without, or begin a "
+                    "new run."
+                )
+            for chain, one in zip(self.chains, stored[p.name], strict=True):
+                p.restore(chain, one)
+        self.runner.restore(n_draws, state["draws"])
+
+
+def predicted(run: Run, chain: int) -> Predicted:
+    """Return a chain's averages, to be sent from the process that has made them."""
+    return Predicted(
+        chain,
+        {p.name: p.state(chain) for p in run.predictions if chain in p.chains},
+    )
+
+
+def check_predictions(model: Model, predictions: Sequence[Any]) -> None:
+    """Raise an error for what are not predictions of this model, each with a name of its own."""
+    names = set()
+    for one in predictions:
+        if not isinstance(one, Predictions):
+            raise TypeError(f"predictions={one!r} must be made by sgm.Predictions(...).")
+        if {v.name for v in one.predictor.model.value_vars} != {v.name for v in model.value_vars}:
+            raise ValueError(f"{one!r} has been made for another model: make it for this one.")
+        if one.name in names or one.name in GROUPS:
+            raise ValueError(
+                f"The name '{one.name}' of predictions is taken: give each of them another name=."
+            )
+        names.add(one.name)
+
+
+def prepare(predictions: Predictions, step: Any, point: PointType) -> None:
+    """Begin a run's predictions: compile them as the step is, and check them at a point."""
+    ours = [s for s in flatten_steps(step) if isinstance(s, SGMCMCStep)]
+    if predictions.predictor.compile_kwargs is None and ours:
+        predictions.predictor.compile_kwargs = ours[0].kernel.compile_kwargs
+    predictions.begin()
+    predictions.check(point)

@@ -1,0 +1,103 @@
+"""Small hierarchies with local variables, of all forms that a model writes them in.
+
+Each function returns a model of `N` rows; `LOCAL` lists them with the variables that are local.
+"""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+N = 7
+rng = np.random.default_rng(11)
+GROUP = np.array([3, 0, 2, 3, 3, 2, 1])
+"""Of 4 groups; 3 has three rows."""
+OTHER = np.array([0, 1, 1, 4, 2, 3, 0])
+"""Crossed with it, of 5."""
+Y = rng.normal(size=N)
+X = rng.normal(size=N)
+COUNTS = rng.poisson(2.0, size=N)
+COORDS = {"obs": range(N), "group": list("pqrs"), "effect": ["a", "b"]}
+
+
+def fixed_scales():
+    with pm.Model() as model:
+        alpha = pm.Normal("alpha", pm.Normal("mu"), 0.7, shape=4)
+        pm.Normal("y", alpha[GROUP], 1, observed=Y)
+    return model
+
+
+def centred():
+    with pm.Model(coords=COORDS) as model:
+        group = pm.Data("group_of_row", GROUP, dims="obs")
+        alpha = pm.Normal("alpha", pm.Normal("mu"), pm.HalfNormal("tau"), dims="group")
+        pm.Normal("y", alpha[group], pm.Exponential("sigma", 1), observed=Y, dims="obs")
+    return model
+
+
+def noncentred():
+    with pm.Model() as model:
+        z = pm.Normal("z", shape=4)
+        alpha = pm.Deterministic("alpha", pm.Normal("mu") + pm.HalfNormal("tau") * z)
+        pm.Normal("y", alpha[GROUP] + pm.Normal("b") * X, observed=Y)
+    return model
+
+
+def group_predictor():
+    """The groups' own data, in the prior and in the likelihood; indices from the end."""
+    with pm.Model(coords=COORDS) as model:
+        level = pm.Data("level", np.array([0.3, -1.0, 0.5, 2.0]), dims="group")
+        group = pm.Data("group_of_row", GROUP - 4, dims="obs")
+        alpha = pm.Normal("alpha", pm.Normal("gamma") * level, 0.7, dims="group")
+        mu = alpha[group] + pm.Normal("b") * level[group] * X
+        pm.Normal("y", mu, observed=Y, dims="obs")
+    return model
+
+
+def transformed():
+    """Two variables of the same groups, one in the other's prior."""
+    with pm.Model() as model:
+        shape = pm.Gamma("shape", 2, 1, shape=4)
+        rate = pm.Gamma("rate", shape, pm.HalfNormal("beta"), shape=4)
+        pm.Poisson("y", rate[GROUP], observed=COUNTS)
+    return model
+
+
+def lkj_rows():
+    with pm.Model() as model:
+        sd = pm.Exponential.dist(1, shape=2)
+        chol, *_ = pm.LKJCholeskyCov("chol", n=2, eta=2, sd_dist=sd)
+        ab = pm.MvNormal("ab", mu=pm.Normal("mu", shape=2), chol=chol, shape=(4, 2))
+        pm.Normal("y", ab[GROUP, 0] + ab[GROUP, 1] * X, observed=Y)
+    return model
+
+
+def lkj_noncentred():
+    with pm.Model(coords=COORDS) as model:
+        group = pm.Data("group_of_row", GROUP, dims="obs")
+        sd = pm.Exponential.dist(1, shape=2)
+        chol, *_ = pm.LKJCholeskyCov("chol", n=2, eta=2, sd_dist=sd)
+        z = pm.Normal("z", dims=("effect", "group"))
+        ab = pm.Deterministic("ab", pt.dot(chol, z).T, dims=("group", "effect"))
+        pm.Normal("y", ab[group, 0] + ab[group, 1] * X, observed=Y, dims="obs")
+    return model
+
+
+def crossed():
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale")
+        u = pm.Normal("u", 0, scale, shape=(4, 2))
+        v = pm.Normal("v", 0, 1, shape=(5, 2))
+        bias = pm.Normal("bias", pm.Normal("mu"), 1, shape=5)
+        pm.Normal("y", (u[GROUP] * v[OTHER]).sum(axis=-1) + bias[OTHER], observed=Y)
+    return model
+
+
+LOCAL = {
+    "centred": ["alpha"],
+    "noncentred": ["z"],
+    "group_predictor": ["alpha"],
+    "transformed": ["shape", "rate"],
+    "lkj_rows": ["ab"],
+    "lkj_noncentred": ["z"],
+    "crossed": ["u", "v", "bias"],
+}

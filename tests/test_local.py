@@ -1,0 +1,242 @@
+"""Local variables: exact gradients, updates of touched groups alone, and posteriors."""
+
+import copy
+from functools import cache
+from itertools import combinations
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import hierarchies
+import numpy as np
+import pymc as pm
+import pytensor
+import pytest
+from hierarchies import LOCAL, N
+from test_gradients import constants, evaluate, random_point
+
+import pymc_sgmcmc as sgm
+from pymc_sgmcmc.batches.touched import TouchedGroups
+from pymc_sgmcmc.gradients.arrays import PYTHON
+from pymc_sgmcmc.gradients.model_gradient import gradient_source
+from pymc_sgmcmc.noise import NoiseStream
+from tests.samplers import BACKENDS, UNCONSTRAINED
+
+# ---- gradients -----------------------------------------------------------------------------
+
+
+def local_gradients(model, names, batch_size, point):
+    """Gradients of every possible batch: the whole shared ones, the sum and count of the local."""
+    source = gradient_source(model, model.value_vars, batch_size=batch_size, local=names)
+    variables = {v.value: v for v in source.variables}
+    theta = source.of_batch.vars
+    of_columns = [x for c in source.columns for x in (c.groups, c.places, c.weights)]
+    batch = [source.rows[0].index, *of_columns]
+    evaluation = source.at(theta, batch, source.constants, {}, NoiseStream(None))
+    function = pytensor.function(
+        [*theta, *batch, *source.constants],
+        [evaluation.potential, *evaluation.total],
+        mode=PYTHON,
+        on_unused_input="ignore",
+    )
+    touched = [TouchedGroups(of_rows) for of_rows in source.groups_of_rows()]
+    total = {v.name: np.zeros_like(point[v.name]) for v in source.vars}
+    count = {v.name: np.zeros_like(point[v.name]) for v in source.vars}
+    potentials = []
+    for rows in combinations(range(N), batch_size):
+        found = [a[0] for groups in touched for a in groups.of(np.array([rows]))]
+        given, indices = [], []
+        for v in source.vars:
+            index = ...
+            if v in variables:
+                column = source.columns.index(variables[v].column)
+                index = (slice(None),) * variables[v].axis + (found[3 * column],)
+            indices.append(index)
+            given.append(point[v.name][index])
+        potential, *gradients = function(*given, np.array(rows), *found, *constants(source, point))
+        potentials.append(potential)
+        for v, index, gradient in zip(source.vars, indices, gradients, strict=True):
+            np.add.at(total[v.name], index, gradient)
+            if v in variables:
+                used = found[3 * source.columns.index(variables[v].column) + 2] > 0
+                others = [a for a in range(gradient.ndim) if a != variables[v].axis]
+                used = np.expand_dims(used, others)
+                assert not gradient[np.broadcast_to(~used, gradient.shape)].any()
+                np.add.at(count[v.name], index, np.broadcast_to(used, gradient.shape))
+            else:
+                count[v.name] += 1
+    return potentials, {name: total[name] / count[name] for name in total}
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, N])
+@pytest.mark.parametrize("name", LOCAL)
+def test_gradients_are_exact_on_average(name, batch_size):
+    """Over all batches for shared variables, over those that touch it for each group's."""
+    model = getattr(hierarchies, name)()
+    point = random_point(model)
+    potentials, gradients = local_gradients(model, LOCAL[name], batch_size, point)
+    logp = model.logp()
+    expected, *full = evaluate(model, [logp, *pytensor.grad(logp, model.value_vars)], point)
+    np.testing.assert_allclose(-np.mean(potentials), expected, rtol=1e-9)
+    for v, gradient in zip(model.value_vars, full, strict=True):
+        np.testing.assert_allclose(
+            gradients[v.name], gradient, rtol=1e-9, atol=1e-9, err_msg=v.name
+        )
+
+
+# ---- updates -------------------------------------------------------------------------------
+
+
+class GivenGradient(NamedTuple):
+    total: list
+    mean_likelihood: list
+
+
+def gradient_by_hand(mu, alpha, rows):
+    """Of `hierarchies.fixed_scales`, at the touched groups, written out with whole sums."""
+    groups, size = hierarchies.GROUP, np.bincount(hierarchies.GROUP)
+    touched = list(dict.fromkeys(groups[rows]))  # in the order in which they come
+    g_mu, g_alpha, of_rows = -mu, -(alpha[touched] - mu) / 0.49, np.zeros(len(touched))
+    for i in rows:
+        j = touched.index(groups[i])
+        m = np.sum(groups[rows] == groups[i])
+        of_rows[j] += size[groups[i]] / m * (hierarchies.Y[i] - alpha[groups[i]])
+        g_mu = g_mu + N / len(rows) / size[groups[i]] * (alpha[groups[i]] - mu) / 0.49
+    return touched, GivenGradient([g_mu, g_alpha + of_rows], [np.zeros(()), of_rows / N])
+
+
+# What is moved does not depend on the backend: all samplers in Python, one on each.
+ON_BACKENDS = [(s, mode) for s in UNCONSTRAINED if s.step is sgm.MSGNHT_S for mode in BACKENDS[:2]]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "mode"),
+    [*((s, PYTHON) for s in UNCONSTRAINED), *ON_BACKENDS],
+    ids=lambda value: getattr(value, "name", value if isinstance(value, str) else "Python"),
+)
+def test_updates_are_the_papers_for_the_touched_groups(sampler, mode, monkeypatch):
+    """All others stay as they are, with momentum and thermostat; slots left over do nothing.
+
+    Noise of 1 everywhere; two updates, by batches that touch two groups and one of four.
+    """
+    monkeypatch.setattr(NoiseStream, "normals_like", lambda _, like: [t * 0 + 1 for t in like])
+    settings = {**sampler.settings, **({"gamma": False} if sampler.step is sgm.PSGLD else {})}
+    step = sampler.step(
+        step_size=0.1,
+        batch_size=3,
+        thin=2,
+        local=["alpha"],
+        model=hierarchies.fixed_scales(),
+        compile_kwargs={"mode": mode},
+        **settings,
+    )
+    batches = np.array([[3, 5, 0], [4, 0, 3]])
+    monkeypatch.setattr(type(step.chain.batches[0]), "take", lambda _, n: batches[:n])
+    point = {"mu": np.array(0.4), "alpha": np.array([0.3, -1.0, 0.9, -0.2])}
+    step.setup_chain(np.random.default_rng(1), 0, 0)
+    step.chain.begin(point)
+    rng = np.random.default_rng(2)
+    state = {name: [rng.normal(size=a.shape) for a in s] for name, s in step.sampler_state.items()}
+    state |= {"V": [a**2 for a in state["V"]]} if "V" in state else {}
+    step.chain.sampler_state = copy.deepcopy(state)
+    moved, _ = step.step(point)
+
+    mu, alpha = point["mu"], point["alpha"].copy()
+    per_variable = [name for name, arrays in state.items() if len(arrays) == 2]
+    for rows in batches:
+        touched, _ = gradient_by_hand(mu, alpha, rows)
+        own = copy.deepcopy(state)
+        for name in per_variable:
+            own[name][1] = own[name][1][touched]
+        own = SimpleNamespace(**own)
+
+        def gradient(theta, alpha=alpha, touched=touched, rows=rows):
+            at = alpha.copy()
+            at[touched] = theta[1]
+            return gradient_by_hand(theta[0], at, rows)[1]
+
+        ones = [np.ones(()), np.ones(len(touched))]
+        theta = [mu, alpha[touched]]
+        mu, alpha[touched] = sampler.reference(theta, own, ones, 0.1, settings, gradient)
+        for name, arrays in state.items():
+            if name in per_variable:
+                arrays[0], arrays[1][touched] = getattr(own, name)
+            else:
+                state[name] = getattr(own, name)
+    np.testing.assert_allclose(moved["mu"], mu, rtol=1e-9)
+    np.testing.assert_allclose(moved["alpha"], alpha, rtol=1e-9)
+    for name, arrays in step.sampler_state.items():
+        for ours, expected in zip(arrays, state[name], strict=True):
+            np.testing.assert_allclose(ours, expected, rtol=1e-9, err_msg=name)
+    assert moved["alpha"][1] == point["alpha"][1]
+
+
+# ---- posteriors ----------------------------------------------------------------------------
+
+
+@cache
+def replicas(R):
+    """Many copies of one hierarchy of 12 groups of 1 to 6 rows, and its exact moments."""
+    rng = np.random.default_rng(3)
+    groups = np.repeat(np.arange(12), rng.integers(1, 7, 12))
+    y = rng.normal(rng.normal(0.5, 0.8, 12)[groups], 1)
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 2, shape=R)
+        log_tau = pm.Normal("log_tau", -0.2, 0.3, shape=R)
+        alpha = pm.Normal("alpha", mu, pm.math.exp(log_tau), shape=(14, R))
+        pm.Normal("y", alpha[groups], 1, observed=np.repeat(y[:, None], R, axis=1))
+    # Given tau all is Gaussian: moments are means over a grid of log tau.
+    design = np.hstack([np.zeros((len(y), 1)), np.eye(14)[groups]])
+    weights, means, seconds = [], [], []
+    for t in np.linspace(-1.6, 1.2, 400):
+        to_mu = np.hstack([-np.ones((14, 1)), np.eye(14)])
+        precision = design.T @ design + to_mu.T @ to_mu * np.exp(-2 * t)
+        precision[0, 0] += 1 / 4
+        covariance = np.linalg.inv(precision)
+        mean = covariance @ design.T @ y
+        log_p = -0.5 * ((t + 0.2) / 0.3) ** 2 - 14 * t
+        log_p += 0.5 * np.linalg.slogdet(covariance)[1] + 0.5 * mean @ precision @ mean
+        mean, covariance = np.append(mean, t), np.pad(covariance, (0, 1))
+        weights.append(log_p)
+        means.append(mean)
+        seconds.append(covariance + np.outer(mean, mean))
+    weights = np.exp(np.array(weights) - max(weights))
+    mean, second = (np.average(a, axis=0, weights=weights) for a in (means, seconds))
+    return model, mean, second - np.outer(mean, mean)
+
+
+@pytest.mark.slow(8)
+@pytest.mark.parametrize(
+    ("sampler", "options"),
+    [
+        (sgm.MSGNHT_S, {"step_size": 0.03, "thin": 200}),
+        (sgm.SGLD, {"step_size": 0.002, "thin": 600}),
+    ],
+)
+def test_hierarchy_with_unknown_scale(sampler, options):
+    """Means, sds and covariances of all, and groups without rows: by 400 copies of the model."""
+    R = 400
+    model, mean, covariance = replicas(R)
+    step = sampler(
+        batch_size=10,
+        local=["alpha"],
+        model=model,
+        compile_kwargs={"mode": "JAX"},
+        **options,
+    )
+    step.setup_chain(np.random.default_rng(0), 0, 0)
+    point = model.initial_point()
+    draws = []
+    for k in range(50):
+        point, _ = step.step(point)
+        if k >= 10:
+            draws.append(np.vstack([point["mu"], point["alpha"], point["log_tau"]]))
+    draws = np.concatenate(draws, axis=1)
+    sd = np.sqrt(np.diag(covariance))
+    error = (draws.mean(axis=1) - mean) / sd
+    ratio = draws.std(axis=1) / sd
+    correlation = np.corrcoef(draws) - covariance / np.outer(sd, sd)
+    # 40 draws of 400 copies: Monte Carlo errors of 0.01, and of the mean about 0.03, because all
+    # copies see the same batches; the bias of these step sizes is below 0.03.
+    assert np.abs(error).max() < 0.1
+    assert np.abs(ratio - 1).max() < 0.05
+    assert np.abs(correlation).max() < 0.05
