@@ -244,7 +244,8 @@ class Run:
         elif "xi" in state and not isinstance(self.arm.algorithm, HeldFriction | UBU):
             added = h * noise / 2
             [xi] = state["xi"]
-            state["xi"] = [xi + (np.diag(added) if xi.ndim == 2 else _like(added, xi))]
+            expected = (added.mean(), added, np.diag(added))[xi.ndim]
+            state["xi"] = [np.asarray(xi + expected)]
         if n not in self.loops:
             self.loops[n] = Loop(source, self.arm.algorithm, self.metric, state, {})
         loop = self.loops[n]
@@ -260,10 +261,6 @@ class Run:
             theta, state, generator = out.theta, out.state, out.rng
             kept[k - burn_in] = theta[0]  # the burn-in's are overwritten
         return kept
-
-
-def _like(added, xi):
-    return added if xi.ndim else added.mean()
 
 
 def compare(draws, mean, L):
