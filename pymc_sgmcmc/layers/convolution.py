@@ -127,7 +127,7 @@ def max_pool2d(images: Any, size: int = 2) -> TensorVariable:
     height, width = height // size * size, width // size * size
     shifted = [images[:, u:height:size, v:width:size] for u in range(size) for v in range(size)]
     # not `pt.max`, whose gradient goes to all of several equal maxima
-    return reduce(lambda a, b: pt.switch(pt.ge(a, b), a, b), shifted)
+    return reduce(pt.maximum, shifted)
 
 
 def _image_shape(function: str, images: TensorVariable) -> tuple[int, int, int]:
