@@ -379,10 +379,15 @@ REFUSED = {
         {"data": {"X": X}, "batch_size": 10},
         "data= and an automatic step size do not go together.*step_size=...",
     ),
-    "too many parameters": (
+    "too many parameters for a matrix": (
         lambda: small(X=np.ones((100, 2500))),
-        {},
-        "2500 parameters, but adaptation works with at most 2000.*step_size=...",
+        {"adaptation": "dense"},
+        "'dense' works with at most 2000 parameters.*has 2500. Pass adaptation='diag'",
+    ),
+    "too many parameters for an anchor": (
+        lambda: small(X=np.ones((100, 2500))),
+        {"gradient": "control_variate"},
+        "at most 2000 parameters, but the model has 2500",
     ),
 }
 

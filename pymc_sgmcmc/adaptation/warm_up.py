@@ -22,6 +22,7 @@ from pymc_sgmcmc.adaptation.curvature import (
 )
 from pymc_sgmcmc.adaptation.noise import POSITIONS, ROWS_PER_POSITION, noise_covariance
 from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective, WholeObjective
+from pymc_sgmcmc.adaptation.plan import FEW_ROWS
 from pymc_sgmcmc.adaptation.row_weights import RowWeights
 from pymc_sgmcmc.adaptation.start import find_start
 from pymc_sgmcmc.adaptation.step_size import Pace, injected_noise, pace
@@ -59,6 +60,10 @@ PILOT_DRAWS = 75
 ENOUGH = 0.15
 """Effective draws per draw of the pilot; with fewer, `thin` is doubled."""
 MAX_DOUBLINGS = 6
+MAX_PILOT_COST = 3e10
+"""... and the pilot's updates x rows per batch x parameters at most so many: a minute or so."""
+FIXED_COST = 1e4
+"""What an update costs at least, in rows x parameters."""
 
 
 class Diverged(Exception):
@@ -292,7 +297,8 @@ class WarmUp:
     def _pilot(self, point, positions, window: Window) -> tuple[np.ndarray, int, float]:
         """Settle; choose the updates per draw by the effective sample size of some draws."""
         thin = window.pace.thin
-        settle = max(1, int(15 * window.pace.relaxation / thin))
+        longest = MAX_PILOT_COST / (CHAINS * self._cost_of_update)
+        settle = max(1, int(min(15 * window.pace.relaxation, longest) / thin))
         positions = self._draws(point, positions, window, thin, settle)[:, -1]
         for _ in range(MAX_DOUBLINGS):
             draws = self._draws(point, positions, window, thin, PILOT_DRAWS, fresh=False)
@@ -302,7 +308,8 @@ class WarmUp:
                 for j in range(draws.shape[2])
             )
             per_draw = smallest / (CHAINS * PILOT_DRAWS)
-            if per_draw >= ENOUGH:
+            cost = CHAINS * PILOT_DRAWS * 2 * thin * self._cost_of_update
+            if per_draw >= ENOUGH or cost > MAX_PILOT_COST:
                 break
             thin *= 2
         return positions, thin, per_draw
@@ -343,6 +350,11 @@ class WarmUp:
 
     def _friction(self, window: Window) -> np.ndarray:
         return injected_noise(self.kernel.algorithm) + window.pace.step_size * window.noise / 2
+
+    @property
+    def _cost_of_update(self) -> float:
+        rows = self.batch_size or FEW_ROWS
+        return max(FIXED_COST, float(rows * self.gradients.size))
 
     def _passes_of(self, n_updates: int) -> float:
         if self.rows is None or self.batch_size is None:

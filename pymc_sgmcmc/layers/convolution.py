@@ -44,8 +44,8 @@ def conv2d(
 
     Notes
     -----
-    Use it with ``compile_kwargs={"mode": "JAX"}``: a network with 5 x 5 kernels takes minutes to
-    compile on numba.
+    Use it with ``compile_kwargs={"mode": "JAX"}``: on numba networks with convolutions run, but
+    take several times as long to compile.
 
     Examples
     --------
