@@ -37,10 +37,10 @@ def result(**stats):
 
 
 def test_results_without_step_sizes():
-    with pytest.raises(ValueError, match="one step_size per draw.*there is none"):
+    with pytest.raises(ValueError, match=r"one step_size per draw.*there is none"):
         sgm.weighted(result())
     two = (("chain", "draw", "sampler"), np.ones((1, 3, 2)))
-    with pytest.raises(ValueError, match="its dims are.*sampler"):
+    with pytest.raises(ValueError, match=r"its dims are.*sampler"):
         sgm.weighted(result(step_size=two))
     one = (("chain", "draw"), np.ones((1, 3)))
     with pytest.raises(KeyError, match="no variable 'nu'"):
