@@ -52,6 +52,8 @@ def main():
 
     def sampled(sampler: str, a: float, eta: float) -> dict:
         options = {"batch_size": BATCH, "thin": THIN, "compile_kwargs": JAX}
+        # a thermostat takes noise that cancels over an epoch for noise that does not
+        options["replacement"] = True
         with model:
             if sampler == "SGNHT":
                 step = sgm.SGNHT.from_learning_rate(eta=eta, a=a, **options)

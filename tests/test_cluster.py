@@ -54,6 +54,17 @@ def test_chains_are_those_of_one_process(client, model, step):
     assert same(small_run(model, step, chain_method="dask", client=client), expected)
 
 
+def test_predictions_come_from_the_workers(client, model, step):
+    rows = np.random.default_rng(1).normal(size=(7, 2))
+    results = [
+        small_run(model, step, predictions=predictions, var_names=[], **options)
+        for options in ({}, {"chain_method": "dask", "client": client})
+        for predictions in [sgm.Predictions("y", {"X": rows}, np.ones(7), model=model)]
+    ]
+    assert same(*results)
+    assert results[0].test_predictions.sizes["chain"] == 2
+
+
 def test_chains_of_a_killed_worker_go_on_elsewhere(client, model, step, slow_step, tmp_path):
     """The result is that of the undisturbed run, and not all was done again."""
     expected = small_run(model, step, trace=tmp_path / "undisturbed", **LONG)

@@ -160,7 +160,7 @@ def distill(
     for _ in range(epochs):
         total = 0.0
         for rows in rng.permutation(n)[: n // batch_size * batch_size].reshape(-1, batch_size):
-            batch = [array[rows[::-1]] for array in data.values()]
+            batch = [array[rows] for array in data.values()]
             loss, *gradient = update(*theta, *batch, targets[rows].astype(pytensor.config.floatX))
             if not np.isfinite(loss):
                 raise ValueError(
