@@ -29,7 +29,7 @@ test: install
 	$(PY) -m mypy
 	$(PY) -m pytest -n auto --dist worksteal
 
-# A test is marked slow(seconds) where it takes more than about five CPU seconds with empty caches;
+# A test is marked slow(seconds) where it takes more than about 1.5 CPU seconds with empty caches;
 # on numba and C if it runs on JAX too (tests/conftest.py).
 test-quick: install
 	$(PY) -m pytest -n auto --dist worksteal -m "not slow"

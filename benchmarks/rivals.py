@@ -1,4 +1,4 @@
-"""Other ways to a posterior of an unchanged PyMC model, for `default_call.py`.
+"""Other ways to a posterior of an unchanged PyMC model, for `default_call.py` and `crossover.py`.
 
 nutpie's NUTS with both of its metrics, PyMC's mean-field ADVI, and the normal approximation at the
 mode. Each takes a model and a seed and returns the draws, as a DataTree with group `posterior`.
@@ -21,12 +21,16 @@ N_DRAWS = 4000
 """Independent draws from an approximation."""
 
 
-def nutpie_nuts(model: Model, seed: int, adaptation: str = "diag") -> xr.DataTree:
+def nutpie_nuts(
+    model: Model, seed: int, adaptation: str = "diag", draws: int | None = None
+) -> xr.DataTree:
     """NUTS with nutpie's defaults."""
     import nutpie
 
     compiled = nutpie.compile_pymc_model(model)
-    return nutpie.sample(compiled, seed=seed, adaptation=adaptation, progress_bar=False)
+    return nutpie.sample(
+        compiled, draws=draws, seed=seed, adaptation=adaptation, progress_bar=False
+    )
 
 
 def put_in_minibatches(model: Model, batch_size: int) -> None:
@@ -52,11 +56,11 @@ def rows_of(variable) -> int | None:
     return len(value) if isinstance(value, np.ndarray) and value.ndim else None
 
 
-def advi(model: Model, seed: int) -> xr.DataTree:
+def advi(model: Model, seed: int, updates: int = ADVI_UPDATES) -> xr.DataTree:
     """Mean-field ADVI with PyMC's defaults and more updates."""
     if n_rows(model) > 1000:
         put_in_minibatches(model, ADVI_BATCH)
-    fit = pm.fit(ADVI_UPDATES, method="advi", model=model, random_seed=seed, progressbar=False)
+    fit = pm.fit(updates, method="advi", model=model, random_seed=seed, progressbar=False)
     return fit.sample(N_DRAWS, random_seed=seed)
 
 

@@ -32,12 +32,12 @@ def arguments(description: str, **options: tuple) -> argparse.Namespace:
 class Report:
     """Prints lines and writes them to results/<name>.txt; a quick run writes to results/quick."""
 
-    def __init__(self, name: str, quick: bool):
+    def __init__(self, name: str, quick: bool, script: str | None = None):
         self.folder = RESULTS / "quick" if quick else RESULTS
         self.folder.mkdir(parents=True, exist_ok=True)
         self.name = name
         self.began = time.perf_counter()
-        command = " ".join(["python", f"examples/{name}.py", *sys.argv[1:]])
+        command = " ".join(["python", f"examples/{script or name}.py", *sys.argv[1:]])
         packages = ("pymc-sgmcmc", "pymc", "pytensor", "numba", "numpy")
         self.lines = [
             f"$ {command}",

@@ -122,6 +122,15 @@ SHA256 = {
     "mnist/t10k-images-idx3-ubyte.gz": (
         "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
     ),
+    "mnist/train-labels-idx1-ubyte.gz": (
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
+    ),
+    "mnist/t10k-labels-idx1-ubyte.gz": (
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
+    ),
+    "movielens_1m/ratings_user_item_rating.csv.gz": (
+        "9ae4b68b85fe21436d32a4acc894b6b6c4e83d355b918ff80dc5586b8aebf23a"
+    ),
 }
 """Digests of the files as they are shipped."""
 
@@ -165,6 +174,8 @@ HOME = {
     ),
     "mnist/train-images-idx3-ubyte.gz": MNIST + "train-images-idx3-ubyte.gz",
     "mnist/t10k-images-idx3-ubyte.gz": MNIST + "t10k-images-idx3-ubyte.gz",
+    "mnist/train-labels-idx1-ubyte.gz": MNIST + "train-labels-idx1-ubyte.gz",
+    "mnist/t10k-labels-idx1-ubyte.gz": MNIST + "t10k-labels-idx1-ubyte.gz",
 }
 HOME |= {
     name: POSTERIORDB
@@ -394,3 +405,34 @@ def load_mnist_binarised() -> Images:
 
     train = read("train")
     return Images(train[:50_000], train[50_000:], read("t10k"), (28, 28))
+
+
+class Digits(NamedTuple):
+    """Grey images as rows of numbers from 0 to 1 (float32), and their classes from 0 to 9."""
+
+    X: np.ndarray
+    y: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+
+
+def load_mnist() -> Digits:
+    """MNIST digits, 28 x 28: 60000 to learn from and 10000 test images, in their own order."""
+
+    def read(name: str) -> tuple[np.ndarray, np.ndarray]:
+        images = gzip.decompress(find(f"mnist/{name}-images-idx3-ubyte.gz").read_bytes())
+        labels = gzip.decompress(find(f"mnist/{name}-labels-idx1-ubyte.gz").read_bytes())
+        grey = np.frombuffer(images, dtype=np.uint8, offset=16).reshape(-1, 784)
+        return grey.astype(np.float32) / 255, np.frombuffer(labels, np.uint8, offset=8).astype(int)
+
+    return Digits(*read("train"), *read("t10k"))
+
+
+def load_movielens() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """MovieLens-1M: user (0 to 6039), movie (0 to 3705) and rating (1 to 5) of 1000209 ratings.
+
+    Only rated movies are numbered. GroupLens does not allow the file to be passed on.
+    """
+    text = read_text(find("movielens_1m/ratings_user_item_rating.csv.gz"))
+    table = np.loadtxt(io.StringIO(text), delimiter=",", skiprows=1, dtype=np.int64)
+    return table[:, 0] - 1, table[:, 1] - 1, table[:, 2]

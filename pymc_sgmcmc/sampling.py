@@ -21,6 +21,7 @@ from rich.theme import Theme
 from xarray import DataTree
 
 from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
+from pymc_sgmcmc.adaptation.progress import progress_shown
 from pymc_sgmcmc.argument_checks import positive_number, true_or_false
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.diagnosis.diagnose import diagnose_run
@@ -30,6 +31,7 @@ from pymc_sgmcmc.run.adapted_run import (
     FreeLength,
     adapted_starts,
     describe_adaptation,
+    draws_of_many,
     free_length,
 )
 from pymc_sgmcmc.run.arguments import (
@@ -110,7 +112,8 @@ def sample(
     draws : int, optional
         Draws to keep for each chain. A draw is `thin` updates of the step. Default: for an adapted
         step as many as ``ess`` needs, at least 500 and at most 10,000; with a ``trace`` as many as
-        the warm-up expects to need; for other steps 1000.
+        the warm-up expects to need; for an adapted step of more than 2000 parameters, each draw
+        of which is a pass over the data, 100; for other steps 1000.
     tune : int, optional
         Draws of burn-in before those, discarded; default: the step's own (500 for minibatch steps,
         50 for adapted ones, whose chains start within the posterior).
@@ -263,13 +266,16 @@ def sample(
         if step is None:
             own = generator.spawn(1)[0]
             earlier = store.adapted if store is not None and resume else None
-            step = _default_step(model, compile_kwargs, own, earlier)
+            with progress_shown(bool(progressbar) and not quiet):
+                step = _default_step(model, compile_kwargs, own, earlier)
         step = whole_step(model, step, starts[0], compile_kwargs)
         adapted = getattr(step, "adapted", None)
         if adapted is not None and initvals is None and init == "jitter":
             starts = adapted_starts(step, starts, generators)
         length = None
-        if adapted is not None and draws is None:
+        if adapted is not None and adapted.predictions_only:
+            draws = draws_of_many(draws)
+        elif adapted is not None and draws is None:
             length = free_length(adapted, chains, ess, max_passes)
             draws = length.expected
         return sample_from_init(
@@ -473,7 +479,8 @@ def sample_from_init(
     _log.info(summary(run, tree))
     if compute_convergence_checks:
         try:
-            check_convergence(tree, model)
+            if adapted is None or not adapted.predictions_only:
+                check_convergence(tree, model)
             if adapted is not None:
                 diagnose_run(tree, step)
         except KeyboardInterrupt:

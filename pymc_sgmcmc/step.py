@@ -15,7 +15,7 @@ from pymc.util import RandomGenerator, get_random_generator
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_sgmcmc.adaptation.adapt import adapted, gradients_of, ones_per_row
+from pymc_sgmcmc.adaptation.adapt import Gradients, adapted, gradients_of, ones_per_row
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.plan import Adaptation, planned
 from pymc_sgmcmc.algorithm import Algorithm
@@ -28,11 +28,9 @@ from pymc_sgmcmc.gradients.arrays import warn_if_integers_overflowed
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_variables import Local
 from pymc_sgmcmc.gradients.model_gradient import gradient_source, shapes_of
-from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.gradients.start_check import check_start
 from pymc_sgmcmc.gradients.tempered import tempered
-from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import Latents, without_latents
@@ -44,6 +42,8 @@ FIRST_STEP_SIZE = 1e-3
 """Until one has been chosen."""
 TUNE_WHEN_ADAPTED = 50
 """Draws of burn-in of an adapted step: its chains start within the posterior."""
+TUNE_OF_MANY = 20
+"""... of one with so many parameters that a draw is a pass over the data."""
 _TAKING = Lock()
 
 
@@ -191,7 +191,7 @@ class SGMCMCStep(BlockedStep):
         check_start(self.model, self.source, options["start"])
         self.chain.try_out(options["start"])
         self.adapted: Adapted | None = None
-        self.gradients: RowGradients | WholeGradients | None = None
+        self.gradients: Gradients | None = None
         if plan.metric is not None:
             self.gradients = gradients_of(self.kernel, options["start"], minibatch_dim)
             self.adapted = adapted(
@@ -205,7 +205,8 @@ class SGMCMCStep(BlockedStep):
                 given_thin,
                 earlier,
             )
-            self.default_tune_steps = TUNE_WHEN_ADAPTED
+            many = self.adapted.predictions_only
+            self.default_tune_steps = TUNE_OF_MANY if many else TUNE_WHEN_ADAPTED
             self.setup_chain(self.rng, tune=0, draws=0)
         self._thread = None  # whichever draws first
 

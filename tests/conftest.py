@@ -27,13 +27,16 @@ def backend_of(item):
 def pytest_collection_modifyitems(items):
     """Long tests first, so that none begins when the others are through.
 
-    A test of several backends is quick on JAX, and slow on those that take long to compile.
+    A test of several backends is quick on JAX, and slow on those that take long to compile; the
+    examples of docstrings are slow together.
     """
     on_jax = {item.originalname for item in items if backend_of(item) == "JAX"}
     for item in items:
         seconds = COMPILED_CODE.get(backend_of(item))
         if seconds and item.originalname in on_jax:
             item.add_marker(pytest.mark.slow(seconds))
+        if isinstance(item, pytest.DoctestItem):
+            item.add_marker(pytest.mark.slow(2.0))
     items.sort(key=cpu_seconds, reverse=True)  # a stable order: alike in all processes
 
 

@@ -1,10 +1,13 @@
 """A call without any setting draws from the posterior; what it takes, says and refuses."""
 
+import io
 import json
+import re
 
 import numpy as np
 import pymc as pm
 import pytest
+import rich
 from arviz_stats.base import array_stats
 from pymc.exceptions import SamplingError
 from pytensor.compile.mode import Mode
@@ -379,10 +382,15 @@ REFUSED = {
         {"data": {"X": X}, "batch_size": 10},
         "data= and an automatic step size do not go together.*step_size=...",
     ),
-    "too many parameters": (
+    "too many parameters for a matrix": (
         lambda: small(X=np.ones((100, 2500))),
-        {},
-        "2500 parameters, but adaptation works with at most 2000.*step_size=...",
+        {"adaptation": "dense"},
+        "'dense' works with at most 2000 parameters.*has 2500. Pass adaptation='diag'",
+    ),
+    "too many parameters for an anchor": (
+        lambda: small(X=np.ones((100, 2500))),
+        {"gradient": "control_variate"},
+        "at most 2000 parameters, but the model has 2500",
     ),
 }
 
@@ -497,3 +505,25 @@ def test_no_anchor_where_other_variables_move():
         assert not isinstance(step.source, ControlVariate)
         with pytest.raises(ValueError, match=r"control_variate' needs one step.*'b' would move"):
             sgm.MSGNHT_S([model["w"]], gradient="control_variate")
+
+
+@pytest.mark.slow(5)
+def test_the_stage_and_the_passes_are_shown(linear, monkeypatch):
+    """On a terminal, while the warm-up runs; not with progressbar=False."""
+    model, _ = linear
+
+    def seen(**options) -> str:
+        screen = io.StringIO()
+        rich.reconfigure(file=screen, force_terminal=True, width=120)
+        try:
+            with model:
+                sgm.sample(1, tune=0, chains=1, random_seed=1, compile_kwargs=JAX, **options)
+        finally:
+            rich.reconfigure()
+        return screen.getvalue()
+
+    monkeypatch.setattr("pymc_sgmcmc.adaptation.progress.REFRESH_SECONDS", 0.0)
+    text = seen(compute_convergence_checks=False)
+    for stage in ("window 1", "window 2", "updates per draw"):
+        assert re.search(rf"Warm-up: .*{stage} .*\d passes over the data", text), stage
+    assert "Warm-up" not in seen(progressbar=False, compute_convergence_checks=False)

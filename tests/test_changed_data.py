@@ -93,6 +93,7 @@ def test_rows_are_compared_by_both_ways_to_sample():
             sample()
 
 
+@pytest.mark.slow(5)
 @pytest.mark.parametrize("mode", ["JAX", IN_PYTHON["mode"]], ids=["JAX", "Python"])
 def test_new_rows_of_all_arrays(mode):
     """More or fewer of them: the draws are those of a step made for them."""

@@ -376,6 +376,7 @@ def test_stored_adaptation_serves_a_later_diagnosis(posterior, step):
     np.testing.assert_allclose(result["virial"], idata["diagnosis"]["virial"], atol=1e-6)
 
 
+@pytest.mark.slow(2)
 def test_gradients_are_not_pickled(step):
     assert "gradients" not in step.__getstate__() or step.__getstate__()["gradients"] is None
     assert step.gradients is not None

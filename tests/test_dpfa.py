@@ -147,6 +147,7 @@ def test_psi_has_its_posterior(document):
     assert_mean(values, posterior(DOCUMENTS[document], POINT, exact))
 
 
+@pytest.mark.slow(2)
 def test_predictions_of_words():
     """Mean share of each topic in theta given the part that is seen, times the topics."""
     seen, unseen = DOCUMENTS[0], np.array([1, 0, 2])
@@ -193,6 +194,7 @@ def numerical_gradient(function, point):
     return out
 
 
+@pytest.mark.slow(4)
 def test_gradient_is_that_of_the_enumerated_likelihood():
     """Of all global variables, over independent batches: SGRLD's and MSGNHT_S's part alike."""
     model = dpfa.deep_poisson_factor_analysis(np.tile(DOCUMENTS, (300, 1)), SIZES)
@@ -238,6 +240,7 @@ class Options:
     topic_step, step_size, batch_size, samples, burn_in = 0.5, 0.01, 20, 2, 5
 
 
+@pytest.mark.slow(17)
 def test_one_step_moves_all_and_learns():
     """Documents of one of two vocabularies: held-out words are predicted as if it were known."""
     rng = np.random.default_rng(0)

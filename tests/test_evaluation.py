@@ -62,6 +62,7 @@ def exact(theta, x):
     return logsumexp(terms, axis=0)
 
 
+@pytest.mark.slow(6)
 @pytest.mark.parametrize("method", METHODS)
 def test_weights_are_unbiased_and_their_error_is_known(method):
     """One row many times: the mean of p-hat / p is 1, and log p-hat spreads as its mcse says."""
@@ -90,6 +91,7 @@ def test_weights_are_unbiased_and_their_error_is_known(method):
     assert result.mean_log_p_mcse.item() == pytest.approx(reported / np.sqrt(copies))
 
 
+@pytest.mark.slow(4)
 def test_draws_data_and_averages():
     """Several draws of theta, new and old rows: what is averaged over what."""
     draws = {name: np.stack([value, 0.8 * value])[None] for name, value in THETA.items()}
@@ -185,6 +187,7 @@ def test_completion_is_the_conditional_probability():
     )
 
 
+@pytest.mark.slow(3)
 def test_completion_of_rows_that_are_matrices():
     """P(missing | known) by enumeration, where the rows lie along the last of three axes."""
     x = np.random.default_rng(3).integers(2, size=(2, 3, 4))
@@ -227,6 +230,7 @@ def autoregressive(links):
     return model
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("order", [1, -1], ids=["forwards", "backwards"])
 def test_completion_of_autoregressive_data(order):
     """P(missing | known) by enumeration, where each pixel depends on those before (after) it."""
@@ -312,6 +316,7 @@ def test_errors_name_what_is_wrong(arguments, message):
         sgm.log_marginal_likelihood(**arguments)
 
 
+@pytest.mark.slow(4)
 def test_continuous_latents():
     """A factor model: z is Normal and so is x, with a known covariance."""
     rng = np.random.default_rng(9)
@@ -339,6 +344,7 @@ def test_continuous_latents():
     assert 0.6 < z_score.std() < 1.6
 
 
+@pytest.mark.slow(2)
 def test_path_of_parameters_needs_data_that_do_not_depend_on_z_at_zero():
     with pm.Model(coords={"obs": range(3)}) as model:
         w = pm.Normal("w")

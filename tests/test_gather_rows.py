@@ -22,6 +22,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_rows(dtype):
     arrays = [pt.tensor(dtype=dtype, shape=(None,) * k) for k in (1, 2, 3)]
@@ -49,6 +50,7 @@ def test_rows_of_nothing():
     assert function(np.ones((3, 0)), np.array([2, 0])).shape == (2, 0)
 
 
+@pytest.mark.slow(2)
 def test_other_indices_stay_as_they_are():
     matrix, rows = pt.dmatrix(), pt.lvector()
     outputs = [matrix[:, rows], matrix[rows, rows], matrix[rows[:, None]]]

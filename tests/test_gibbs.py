@@ -89,6 +89,7 @@ def assert_mean_is(estimates, expected):
         )
 
 
+@pytest.mark.slow(23)
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_gradient_is_that_of_the_marginalised_model(case):
     model = case.model()
@@ -111,6 +112,7 @@ def test_gradient_is_that_of_the_marginalised_model(case):
     assert errors.max() < scale  # the comparison can tell
 
 
+@pytest.mark.slow(4)
 @pytest.mark.parametrize("name", CONJUGATE)
 def test_conjugate_conditionals_are_drawn_exactly(name):
     """No burn-in, and one draw that owes nothing to its start: an unbiased gradient."""
@@ -145,6 +147,7 @@ def test_a_conditional_of_the_users_own_is_used():
     assert_mean_is(estimates, exact_gradient(case, theta))
 
 
+@pytest.mark.slow(3)
 def test_curvature_is_that_of_the_marginalised_model():
     """Hessian of the joint plus covariance of its gradients, against finite differences."""
     [case] = [case for case in CASES if case.name == "categorical_mixture"]
@@ -206,6 +209,7 @@ def draws_of(source, theta, seed=1):
     return function(np.random.default_rng(seed), *point, np.arange(N), np.array(1.0), *data)
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("name", ["sigmoid_belief_network", "two_layers"])
 def test_running_log_odds_draw_what_a_full_evaluation_draws(name, monkeypatch):
     """With the same random numbers the flips are the same, unit for unit."""

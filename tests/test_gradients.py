@@ -83,6 +83,7 @@ def assert_unbiased(model, source, rtol=1e-9, full_model=None):
         np.testing.assert_allclose(value, full[name], rtol=rtol, atol=rtol * scale, err_msg=name)
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_average_over_batches_is_the_full_gradient(name):
     model = MODELS[name]()
@@ -103,6 +104,7 @@ def test_without_batches_the_gradient_is_exact():
     assert_unbiased(model, source)
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize(
     "name", ["linear", "bounded_transforms", "multivariate_rows", "data_in_a_prior"]
 )

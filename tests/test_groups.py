@@ -220,6 +220,7 @@ class Watched(Op):
 SEEN: dict[bool, list] = {False: [], True: []}
 
 
+@pytest.mark.slow(3)
 def test_one_gradient_of_one_batch_an_update():
     """Counted as they are computed: both groups' gradients come from one backward pass."""
     y = np.arange(20.0)
@@ -246,6 +247,7 @@ def test_one_gradient_of_one_batch_an_update():
     assert len({x.tobytes() for x in SEEN[False]}) <= 11
 
 
+@pytest.mark.slow(6)
 def test_dirichlet_and_normal():
     """SGRLD and MSGNHT_S on a mixture: the exact posterior by quadrature over (w, mu)."""
     rng = np.random.default_rng(1)
@@ -332,6 +334,7 @@ def test_statistics_tell_groups_apart(regression):
     assert repr(step).endswith("batch_size=20, thin=5)")
 
 
+@pytest.mark.slow(3)
 def test_a_run_and_its_state(regression):
     """Same seed, same draws; a saved state goes on identically; every variable moves."""
     step = groups_of(regression)
@@ -354,6 +357,7 @@ def test_a_run_and_its_state(regression):
         np.testing.assert_array_equal(value, restored[name])
 
 
+@pytest.mark.slow(4)
 def test_posterior_with_another_step_for_the_rest(regression):
     """Groups need not cover the model: NUTS moves sigma."""
     w, b, sigma = (regression[name] for name in ("w", "b", "sigma"))

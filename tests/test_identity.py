@@ -97,6 +97,7 @@ def test_functions_are_told_apart(monkeypatch):
     assert value_digest(Decay(0.1)) != before
 
 
+@pytest.mark.slow(5)
 def test_digests_are_the_same_in_another_process():
     """Hashes of strings and memory addresses differ there."""
     script = """
@@ -170,6 +171,7 @@ def identity_of(model, step, **options):
     return seen.identity
 
 
+@pytest.mark.slow(2)
 def test_another_schedule_is_another_run(model):
     one = identity_of(model, small_step(model, step_size=lambda update: 0.005))
     same = identity_of(model, small_step(model, step_size=lambda update: 0.005))

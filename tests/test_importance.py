@@ -122,6 +122,7 @@ def expected_estimate(log_p, gradient, log_q, n_samples):
     return total
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("n_samples", [2, 5])
 def test_gradient_is_the_self_normalised_estimate(n_samples):
     """Equation 6, its bias included: the mean over all possible draws."""
@@ -143,6 +144,7 @@ def test_gradient_is_the_self_normalised_estimate(n_samples):
     assert np.all((ess > 1) & (ess < n_samples))
 
 
+@pytest.mark.slow(5)
 def test_bias_falls_as_one_over_n_samples():
     model = belief_network(np.repeat(PATTERNS, COPIES, axis=0))
     exact = 0
@@ -239,6 +241,7 @@ def explaining_away():
     return model, THETA, weights, 3 * p.ravel() @ gradient, np.full(3, logsumexp(log_p))
 
 
+@pytest.mark.slow(4)
 @pytest.mark.parametrize("case", [one_unit, normal_mixture, factor, explaining_away])
 def test_exact_network(case):
     """With q the posterior itself all weights are p(x | theta) and the gradient is unbiased."""
@@ -326,6 +329,7 @@ def positive():
     return model, {"a": np.array(0.3)}, ((x - mu) * 2 / (2 + mu)).sum()
 
 
+@pytest.mark.slow(3)
 def test_transformed_latent():
     """The Jacobian is in the weights: without it the gradient would be off by about one."""
     model, theta, exact = positive()
@@ -461,6 +465,7 @@ def test_network_and_moments_are_saved():
     )
 
 
+@pytest.mark.slow(2)
 def test_weights_far_apart():
     """Log weights that differ by thousands, in float32."""
     with pytensor.config.change_flags(floatX="float32"):
@@ -472,6 +477,7 @@ def test_weights_far_apart():
     assert np.all((ess >= 1) & (ess <= 5))
 
 
+@pytest.mark.slow(4)
 def test_errors_name_what_is_wrong():
     with pytest.raises(ValueError, match="n_samples=1 gives every draw the weight 1"):
         sgm.NeuralImportance(["z"], 1)

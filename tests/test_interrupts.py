@@ -73,6 +73,7 @@ def test_a_second_signal_is_not_put_off(default_handler):
         raise_deferred()  # one exception for both
 
 
+@pytest.mark.slow(3)
 def test_machine_code_is_not_interrupted(default_handler):
     """A compiled function that does little but return arrays, each by way of numba's Python."""
 
@@ -214,6 +215,7 @@ def test_draws_so_far_are_returned(numba_step, tmp_path, sampler, cores):
         assert np.isfinite(said["draws"]).all()
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize(("sampler", "cores"), [("sgm", 1), ("pm", 1), ("sgm", 2), ("pm", 2)])
 def test_a_long_draw_is_abandoned(numba_step, tmp_path, sampler, cores):
     """Of 10 million updates: after the current call."""

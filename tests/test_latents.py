@@ -123,6 +123,7 @@ def test_joint_density_of_rows_is_the_models_own():
     np.testing.assert_allclose(of_batch(*given, *point, rows, np.array(1.0), *data), expected[rows])
 
 
+@pytest.mark.slow(4)
 def test_nothing_of_rows_times_units_is_made():
     """4e9 latent values in all; a run needs those of a batch alone."""
     n_rows, n_units = 2_000_000, 2_000
@@ -166,6 +167,7 @@ def run(step, **settings):
     return pm.sample(**options | settings)
 
 
+@pytest.mark.slow(3)
 def test_a_run_records_the_parameters_alone():
     model = mixture()
     with model:
@@ -335,6 +337,7 @@ def test_models_written_with_minibatch():
     refused(model, "'z'", "pm.Minibatch", "batch_size=", batch_size=None)
 
 
+@pytest.mark.slow(2)
 def test_hyperparameters_may_be_left_to_another_step():
     """A variable that only enters priors: its step sees the model without the local terms."""
     with pm.Model(coords={"obs": range(N)}) as model:

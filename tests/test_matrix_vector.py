@@ -24,6 +24,7 @@ def operations(function):
     return [type(node.op) for node in function.maker.fgraph.toposort()]
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_products(dtype):
     matrix, left, right = (pt.tensor(dtype=dtype, shape=(None,) * k) for k in (2, 1, 1))
@@ -50,6 +51,7 @@ def test_products(dtype):
                 np.testing.assert_allclose(result, value, atol=70 * np.finfo(dtype).eps * 10)
 
 
+@pytest.mark.slow(12)
 def test_integers_and_matrices_stay_as_they_are():
     whole, matrix, vector = pt.matrix(dtype="int64"), pt.dmatrix(), pt.dvector()
     products = [whole @ vector, matrix @ matrix]

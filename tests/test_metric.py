@@ -178,10 +178,11 @@ CASES = [
     ("SGLD", "diag", "JAX", 0.05),
     pytest.param("MSGNHT_S", "dense", "NUMBA", 0.2, marks=pytest.mark.slow(40)),
     pytest.param("MSGNHT_S", "diag", "NUMBA", 0.1, marks=pytest.mark.slow(40)),
-    pytest.param("MSGNHT_S", "low_rank", "CVM", 0.2, marks=pytest.mark.slow(20)),
+    pytest.param("MSGNHT_S", "low_rank", "NUMBA", 0.2, marks=pytest.mark.slow(20)),
 ]
 
 
+@pytest.mark.slow(8)
 @pytest.mark.parametrize(("sampler_name", "metric_name", "mode", "h"), CASES)
 def test_moments(sampler_name, metric_name, mode, h):
     """Mean and covariance on a conjugate regression by batches, in units of posterior sds.
@@ -223,6 +224,7 @@ def jax_kernel():
     return kernel_of("MSGNHT_S", metric_of("dense"), "JAX", 0.2)
 
 
+@pytest.mark.slow(9)
 def test_another_metric_without_compiling_again():
     """L is an input: set anew between calls, the same compiled updates are right for it."""
     kernel = jax_kernel()

@@ -91,6 +91,7 @@ def test_independence(mode, dtype):
             assert abs(r) < 4 / np.sqrt(a.size)
 
 
+@pytest.mark.slow(3)
 @both_floats
 def test_no_value_comes_too_often(dtype):
     """About as many different values as float32's words, or float64's, have."""

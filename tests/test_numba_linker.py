@@ -21,6 +21,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.slow(3)
 def test_products_and_sums_of_matrices():
     """Of every layout; the outputs are computed by this package's operations."""
     a, b = pt.matrix("a", shape=(5, 4)), pt.matrix("b", shape=(4, 3))

@@ -307,6 +307,23 @@ def test_one_probability_is_two_classes():
     close(tree.test_predictions["accuracy"], share)
 
 
+def test_the_mean_of_an_observed_variable():
+    """On other numbers of rows than were observed, by index too."""
+    group = RNG.integers(4, size=60)
+    with pm.Model() as model:
+        w, shift = pm.Normal("w", shape=2), pm.Normal("shift", shape=4)
+        mean = pm.Data("X", X) @ w + shift[pm.Data("group", group)]
+        pm.Normal("number", mean, 1.0, observed=np.ones(60))
+        pm.Poisson("count", pm.math.exp(mean), observed=np.ones(60, dtype=int))
+        pm.StudentT("tail", nu=5, mu=mean, sigma=1.0, observed=np.ones(60))
+    data = {"X": X_TEST, "group": np.arange(TESTS) % 4}
+    point = {"w": np.array([0.3, -0.2]), "shift": np.arange(4.0)}
+    expected = X_TEST @ point["w"] + point["shift"][data["group"]]
+    for var, value in (("number", expected), ("count", np.exp(expected)), ("tail", expected)):
+        found = sgm.Predictions(var, data, model=model, compile_kwargs={"mode": MODE})
+        close(found.predictor(point), value)
+
+
 # ---- bad input -----------------------------------------------------------------------------
 
 BAD = [

@@ -191,6 +191,7 @@ def test_fetching_ahead_changes_no_draw(kind, mode, monkeypatch):
     np.testing.assert_array_equal(fetched_ahead, expected)
 
 
+@pytest.mark.slow(8)
 @pytest.mark.parametrize("kind", ["rows along the second axis", "also used whole"])
 def test_what_cannot_be_fetched_is_looked_up(kind, monkeypatch):
     model = model_of(kind)

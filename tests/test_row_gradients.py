@@ -82,6 +82,7 @@ def assert_equal_to_batches_of_one(rows, theta):
         np.testing.assert_allclose(gradient * rows.n_rows, expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize(
     ("name", "mode"),
     [

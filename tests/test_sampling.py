@@ -76,7 +76,7 @@ def test_arguments_are_those_of_pm_sample():
         "nuts_sampler_kwargs", "backend", "kwargs",
     }  # fmt: skip
     own = {"chain_method", "client", "resume", "include_data"}
-    own |= {"ess", "max_passes", "store_adaptation"}
+    own |= {"ess", "max_passes", "store_adaptation", "predictions"}
     assert theirs.keys() - ours.keys() == without
     assert ours.keys() - theirs.keys() == own
     shared = [name for name in ours if name in theirs]
@@ -103,6 +103,7 @@ def test_interface_of_external_samplers():
     assert needed <= proposed | {"step"}
 
 
+@pytest.mark.slow(2)
 def test_result_is_that_of_pm_sample(model, step):
     """From the same start: groups, names, dims, coordinates, types and all numbers."""
     options = RUN | {"chains": 2, "discard_tuned_samples": False}
@@ -122,6 +123,7 @@ def test_result_is_that_of_pm_sample(model, step):
     assert az.summary(ours, var_names=["w"]).shape[0] == 2
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_chain_is_the_same_beside_any_others(model, step, method):
     alone = sample(model, step, chains=1, init="point")
@@ -143,6 +145,7 @@ def test_turns_change_nothing(model, step, monkeypatch):
     assert same(expected, got)
 
 
+@pytest.mark.slow(3)
 def test_with_steps_of_pymc(model):
     """NUTS and Metropolis beside a minibatch step draw what they draw in pm.sample."""
     with pm.Model():
@@ -268,6 +271,7 @@ def parent_of(pid):
         return 0
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_nonfinite_update_stops_its_chain_only(model, method, caplog):
     """The others finish; the message names variable, update, step size and remedy."""
@@ -524,6 +528,7 @@ def test_jax_in_processes(tmp_path):
     assert "all the same" in done.stdout, done.stderr[-2000:]
 
 
+@pytest.mark.slow(2)
 def test_deterministics_are_compiled_in_the_mode_of_a_jax_step(regression):
     with regression:
         step = sgm.SGLD(step_size=1e-3, batch_size=20, compile_kwargs={"mode": "JAX"})

@@ -135,6 +135,7 @@ def stationary(alpha: float, e: float) -> tuple[np.ndarray, np.ndarray]:
     return centres, np.linalg.solve(balance, total)
 
 
+@pytest.mark.slow(5)
 def test_stationary_law_in_sparse_corners():
     """Without data the expanded elements are independent; each has its exact stationary law."""
     e = 0.1
@@ -234,6 +235,7 @@ def test_simplexes_of_any_batch_shape():
     np.testing.assert_allclose(posterior["grid"].sum("grid_dim_2"), 1)
 
 
+@pytest.mark.slow(2)
 def test_float32():
     """Sparse corners do not underflow."""
     with pytensor.config.change_flags(floatX="float32"):
@@ -252,6 +254,7 @@ def test_float32():
     assert np.diag(pi).mean() > 0.1
 
 
+@pytest.mark.slow(2)
 def test_logits_of_normals_are_the_expanded_natural_form():
     """pi = softmax(beta), beta ~ N(0.1, 1): any sampler; the exact moments by quadrature.
 

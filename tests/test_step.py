@@ -56,6 +56,7 @@ def test_draws_depend_on_the_seed_alone(regression):
         assert not np.array_equal(first[name][0], first[name][1])
 
 
+@pytest.mark.slow(5)
 @pytest.mark.parametrize("mode", ["NUMBA", "JAX", "CVM"])
 @pytest.mark.parametrize(
     ("sampler", "options"),
@@ -90,6 +91,7 @@ def test_restored_state_goes_on_identically(regression, mode, sampler, options):
             np.testing.assert_array_equal(x, z)
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("sampler", UNCONSTRAINED, ids=lambda s: s.name)
 def test_thin_leaves_out_draws_and_changes_nothing_else(regression, sampler):
     """Momentum, thermostat and so on are carried from draw to draw as from update to update.
@@ -116,6 +118,7 @@ def test_thin_leaves_out_draws_and_changes_nothing_else(regression, sampler):
     assert [rest for _, *rest in short[2::3]] == [rest for _, *rest in long]
 
 
+@pytest.mark.slow(2)
 def test_state_is_plain(regression):
     """Arrays, numbers, strings and containers of them: nothing that needs pickle to store."""
 
@@ -133,6 +136,7 @@ def test_state_is_plain(regression):
     assert set(state.sampler_state) == {"p", "xi"}
 
 
+@pytest.mark.slow(3)
 def test_state_of_another_step_is_refused(regression):
     step = make_step(regression)
     other = make_step(regression, vars=[regression["w"]], compile_kwargs={"mode": PYTHON})
@@ -141,6 +145,7 @@ def test_state_of_another_step_is_refused(regression):
         step.sampling_state = saved
 
 
+@pytest.mark.slow(2)
 def test_point_contract(regression):
     """A new dict with the same order of keys and fresh arrays; the old one untouched."""
     step = make_step(regression)
@@ -158,6 +163,7 @@ def test_point_contract(regression):
     assert not any(np.shares_memory(later[name], after[name]) for name in after)
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize(
     ("sampler", "mode"),
     [(s, PYTHON) for s in SAMPLERS] + [(SAMPLERS[-1], "JAX"), (THERMOSTATS[-1], "JAX")],
@@ -193,6 +199,7 @@ def test_potential_estimates_minus_log_posterior(regression):
     np.testing.assert_allclose(stats["gradient_norm"], np.sqrt(np.sum(gradient**2)))
 
 
+@pytest.mark.slow(2)
 def test_thin_in_several_calls_is_the_same_chain(regression):
     """Splitting a long call changes nothing: noise and batches go on where they were."""
     step = make_step(regression, thin=12)
@@ -210,6 +217,7 @@ def test_thin_in_several_calls_is_the_same_chain(regression):
         np.testing.assert_allclose(x, y, rtol=1e-12)
 
 
+@pytest.mark.slow(2)
 def test_long_calls_are_shortened(regression):
     """After ten seconds for 100 updates calls have 4; fast ones run all of ``thin`` at once."""
     step = make_step(regression, thin=1000)
@@ -228,6 +236,7 @@ def test_long_calls_are_shortened(regression):
     assert pace.n_updates == 1000
 
 
+@pytest.mark.slow(3)
 def test_interrupt_of_a_long_draw_keeps_those_before():
     """Ctrl-C in pm.sample, in a draw that would take minutes, is heard at the end of a call.
 
@@ -260,6 +269,7 @@ def resident(which):
     return int(line.split()[1]) / 1024
 
 
+@pytest.mark.slow(3)
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux")
 def test_memory_does_not_grow_with_the_updates():
     """One draw of 100,000 updates in a single call, against one of 1,000.
@@ -306,6 +316,7 @@ def test_signature_tells_all_arguments():
             sgm.SGLD(step_size=0.1, diffusion=1.0)
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("mode", ["NUMBA", "JAX"])
 def test_backend_of_pm_sample(regression, mode):
     """It is for the steps that PyMC makes: one that exists already keeps its own, and its draws."""
@@ -338,6 +349,7 @@ def test_compound_with_other_steps(regression):
     az.plot_trace_dist(idata, backend="none")
 
 
+@pytest.mark.slow(2)
 def test_callback_var_names_initvals(regression):
     step, seen = make_step(regression), []
     idata = sample(
@@ -354,6 +366,7 @@ def test_callback_var_names_initvals(regression):
     assert abs(float(idata.posterior["b"][0, 0]) - 2.5) < 1
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("chains", [1, 2])
 def test_progress_bar_shows_and_starts_with_numbers(regression, chains):
     step = make_step(regression)
@@ -373,6 +386,7 @@ def test_progress_bar_shows_and_starts_with_numbers(regression, chains):
     sample(regression, step, chains=chains, progressbar=True)
 
 
+@pytest.mark.slow(2)
 def test_new_data_is_read_at_the_start_of_a_chain(regression_data):
     X, y = regression_data
     with pm.Model() as model:
@@ -393,6 +407,7 @@ def test_new_data_is_read_at_the_start_of_a_chain(regression_data):
         step.setup_chain(np.random.default_rng(0), 0, 0)
 
 
+@pytest.mark.slow(2)
 def test_nonfinite_update_loses_nothing(regression, caplog):
     """A step size far too large: the run ends, finite points are held, one warning names it all."""
 
@@ -442,6 +457,7 @@ def test_warning_names_the_variable_the_update_and_its_step_size():
         assert text in said[2].message
 
 
+@pytest.mark.slow(2)
 def test_a_bad_start_of_a_chain_is_an_error(regression):
     """Nothing finite could be held: the step itself was made at another point."""
     step = make_step(regression)
@@ -470,6 +486,7 @@ def test_points_without_density_are_marked(regression):
     assert moved == point
 
 
+@pytest.mark.slow(2)
 def test_chain_goes_on_after_it_left_all_sense(regression):
     """One huge update: theta and thermostat are finite still, but would never come back."""
     step = make_step(regression, step_size=lambda update: 1e12 if update == 10 else 1e-3, thin=1)
@@ -484,6 +501,7 @@ def test_chain_goes_on_after_it_left_all_sense(regression):
     assert np.abs(point["w"]).max() < 10
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize(
     ("options", "cautioned"),
     [({"step_size": 0.02}, True), ({"step_size": 0.02, "replacement": True}, False),
@@ -498,6 +516,7 @@ def test_shuffled_epochs_that_deceive_a_thermostat_are_told(regression, caplog, 
     assert len(told) == (2 if cautioned else 0)
 
 
+@pytest.mark.slow(2)
 def test_kept_draws_survive_an_error(regression):
     step = make_step(regression)
 
@@ -586,6 +605,7 @@ def test_worker_processes_give_the_same_draws(tmp_path, mode, methods):
         assert f"IDENTICAL under {method}" in result.stdout, result.stderr
 
 
+@pytest.mark.slow(18)
 @pytest.mark.parametrize("mode", ["CVM"])
 def test_c_linker_in_forked_processes(regression, mode):
     step = make_step(regression, compile_kwargs={"mode": mode})
@@ -602,6 +622,7 @@ def test_jax_under_fork_is_refused_not_hung(tmp_path):
     assert "mp_ctx='forkserver'" in result.stderr
 
 
+@pytest.mark.slow(3)
 def test_jax_data_stays_on_the_device(regression):
     """Between calls nothing of the data is copied: the same device arrays are passed again."""
     import jax
@@ -615,6 +636,7 @@ def test_jax_data_stays_on_the_device(regression):
     assert all(isinstance(a, jax.Array) for arrays in step.chain.state.values() for a in arrays)
 
 
+@pytest.mark.slow(3)
 def test_one_compilation_serves_all_chains(regression, monkeypatch):
     compiled = []
     original = Loop.__init__
@@ -625,5 +647,6 @@ def test_one_compilation_serves_all_chains(regression, monkeypatch):
     assert len(compiled) == 1
 
 
+@pytest.mark.slow(2)
 def test_process_id_is_that_of_this_process(regression):
     assert make_step(regression).kernel._process == os.getpid()

@@ -84,6 +84,7 @@ def stop_at(number, chain=None, error=KeyboardInterrupt):
 # ---- what is stored ------------------------------------------------------------------------
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("method", ["sequential", "parallel"])
 def test_a_store_holds_the_result(model, step, expected, path, method):
     """As zarr it is opened by xarray, without a warning, as what was returned."""
@@ -137,6 +138,7 @@ def test_large_results_stay_on_disk(model, step, path, monkeypatch):
 # ---- going on ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("method", ["sequential", "parallel"])
 @pytest.mark.parametrize("number", [0, TUNE - 1, TUNE, TUNE + 4, TUNE + 7])
 def test_resumed_is_as_never_stopped(model, step, expected, path, small_chunks, method, number):
@@ -156,6 +158,7 @@ def test_resumed_is_as_never_stopped(model, step, expected, path, small_chunks, 
     assert same(small_run(model, step, resume=True, **options), expected)
 
 
+@pytest.mark.slow(5)
 def test_stopped_again_and_again(model, step, expected, path, small_chunks):
     for number in range(TUNE, TUNE + DRAWS, 2):
         small_run(
@@ -177,6 +180,7 @@ def test_the_state_is_needed(model, step, expected, path, small_chunks, monkeypa
     assert not same(small_run(model, step, trace=path, resume=True), expected)
 
 
+@pytest.mark.slow(4)
 @pytest.mark.parametrize(
     ("sampler", "options"),
     [(sgm.PSGLD, {"step_size": sgm.PolynomialDecay(1e-3, 10, 0.5)}),
@@ -223,6 +227,7 @@ def test_steps_of_pymc(path, small_chunks):
     assert same(run(used, trace=path, resume=True), expected)
 
 
+@pytest.mark.slow(4)
 def test_a_finished_run_is_made_longer(model, step, path, small_chunks):
     long = small_run(model, step, draws=23)
     small_run(model, step, trace=path, random_seed=1)
@@ -255,6 +260,7 @@ def test_random_seeds_are_kept(model, step, path, small_chunks):
         assert same(whole, again)
 
 
+@pytest.mark.slow(3)
 def test_a_stopped_chain_stops_again(model, path, small_chunks):
     """What a non-finite update ended is the same after resuming."""
 
@@ -272,6 +278,7 @@ class Broken(Exception):
     pass
 
 
+@pytest.mark.slow(4)
 def test_an_error_in_a_draw_leaves_the_store_whole(model, expected, path, small_chunks):
     fault = path.with_name("fault")  # outside: what a schedule holds is part of the run
 
@@ -333,6 +340,7 @@ def test_killed_at_random_moments(model, step, path, method):
         sequential.SECONDS_PER_BLOCK = before
 
 
+@pytest.mark.slow(2)
 def test_two_processes_do_not_write_one_chain(model, step, path, monkeypatch):
     small_run(model, step, trace=path, callback=stop_at(TUNE + 2))
     monkeypatch.setattr(lock, "SECONDS_FOR_LOCK", 0.1)
@@ -347,6 +355,7 @@ def test_two_processes_do_not_write_one_chain(model, step, path, monkeypatch):
 # ---- refusals ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(5)
 def test_another_run_is_refused_by_name(model, step, path):
     small_run(model, step, trace=path, callback=stop_at(TUNE + 2))
 
@@ -382,6 +391,7 @@ def test_another_run_is_refused_by_name(model, step, path):
     small_run(model, step, trace=path, resume=True)
 
 
+@pytest.mark.slow(2)
 def test_nothing_is_overwritten_unasked(model, step, expected, path):
     small_run(model, step, trace=path, random_seed=9)
     with pytest.raises(FileExistsError, match=r"12 draws and 2 chains.*overwrite=True"):
@@ -445,6 +455,7 @@ def test_a_full_disk(model, step, expected, path, small_chunks):
     assert same(small_run(model, step, trace=path, resume=True), expected)
 
 
+@pytest.mark.slow(3)
 def test_damage_is_seen(model, step, expected, path, small_chunks):
     small_run(model, step, trace=sgm.ZarrStore(path, seconds=0.0), callback=stop_at(TUNE + 9))
     chunk = path / "posterior" / "w" / "c" / "0" / "0" / "0"
@@ -470,6 +481,7 @@ def test_damage_is_seen(model, step, expected, path, small_chunks):
 # ---- in pm.sample --------------------------------------------------------------------------
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("cores", [1, 2])
 def test_in_pm_sample(model, step, path, cores):
     options = dict(draws=DRAWS, tune=TUNE, chains=2, cores=cores, random_seed=1, step=step)

@@ -106,6 +106,7 @@ def in_the_same_order(rows, on_disk, make_model, **options):
     return draws(streamed, 8)[1], draws(resident, 8)[1]
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("mode", ["JAX", "FAST_COMPILE"])
 def test_same_draws_as_resident_rows_in_the_same_order(rows, on_disk, mode):
     """Row for row the same batches, N / n of all rows, bytes that are cast as the model casts."""
@@ -115,6 +116,7 @@ def test_same_draws_as_resident_rows_in_the_same_order(rows, on_disk, mode):
             np.testing.assert_allclose(x, y, **tolerance)
 
 
+@pytest.mark.slow(3)
 def test_latent_variables_of_streamed_rows(rows, on_disk):
     """The same draws of them too, and the gradient that they give."""
     options = dict(latents=sgm.Gibbs(["z"], n_samples=3, burn_in=2), mode="FAST_COMPILE")
@@ -123,6 +125,7 @@ def test_latent_variables_of_streamed_rows(rows, on_disk):
             np.testing.assert_allclose(x, y, rtol=1e-10)
 
 
+@pytest.mark.slow(3)
 def test_bytes_travel_as_bytes(on_disk):
     data = sgm.StreamedData(on_disk)
     step = make_step(regression(data.head()), data)
@@ -185,6 +188,7 @@ def test_posterior(rows, kind):
 # ---- chains, processes, states -------------------------------------------------------------
 
 
+@pytest.mark.slow(2)
 def test_draws_depend_on_the_seed_alone(on_disk):
     data = sgm.StreamedData(on_disk, window=500, chunk=20)
     step = make_step(regression(data.head()), data, mode="FAST_COMPILE", thin=3)
@@ -271,6 +275,7 @@ def test_worker_processes_open_the_files_themselves(on_disk, tmp_path):
     assert "IDENTICAL" in result.stdout, result.stderr
 
 
+@pytest.mark.slow(5)
 @pytest.mark.parametrize("method", ["sequential", "vectorized"])
 def test_sample_and_resume(on_disk, tmp_path, method):
     """`sgm.sample` with and without an interruption: the same draws from the same rows."""
@@ -292,6 +297,7 @@ def test_sample_and_resume(on_disk, tmp_path, method):
     np.testing.assert_array_equal(resumed.posterior["w"], whole)
 
 
+@pytest.mark.slow(10)
 @pytest.mark.parametrize(
     ("mode", "make_model", "options", "n_bytes"),
     [
@@ -332,6 +338,7 @@ def test_chains_together_read_what_each_reads_alone(
         np.testing.assert_allclose(a, b, rtol=1e-8)
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("method", ["sequential", "vectorized"])
 def test_bad_order_is_logged_once_a_chain(rows, caplog, method):
     loader = Loader(rows["X"], rows["y"], keys=("X", "y"))
@@ -357,6 +364,7 @@ def test_placeholders_are_given_back(on_disk):
     assert model["y"].get_value().tolist() == [0] * 4
 
 
+@pytest.mark.slow(2)
 def test_one_container_for_all_columns(rows):
     """As loaders of tables have it: features and target in one array; the last rows dropped."""
     table = np.column_stack([rows["X"] / 255.0 - 0.5, rows["y"]])

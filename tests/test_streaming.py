@@ -463,6 +463,7 @@ def test_shuffle_on_disk(tmp_path, kind):
         sgm.shuffle_on_disk(data, tmp_path / "b", seed=1)
 
 
+@pytest.mark.slow(5)
 def test_fork_does_not_wait_for_a_reader_of_hdf5_for_ever(tmp_path):
     """h5py locks all of HDF5 for a fork; in this process it may come before or after us."""
     program = f"""

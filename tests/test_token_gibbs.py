@@ -55,6 +55,7 @@ def enumerated(words):
     return total, np.tensordot(weight / weight.sum(), counts, axes=1)
 
 
+@pytest.mark.slow(5)
 def test_expected_counts(token_gibbs, corpus):
     """The mean of many sweeps; the gradient of log p(w | pi) is E n_kw."""
     tokens = [[0, 0, 2], [1, 2, 2, 2, 3], [3]]
@@ -95,6 +96,7 @@ def test_draws_are_functions_of_theta_and_document(token_gibbs, corpus):
     np.testing.assert_array_equal(whole, np.ravel(alone))
 
 
+@pytest.mark.slow(3)
 def test_in_a_model(token_gibbs, corpus):
     """The library cuts it by documents, checks that batches add up, and takes its gradient."""
     with pm.Model(coords={"document": range(3)}) as model:
@@ -116,6 +118,7 @@ def test_in_a_model(token_gibbs, corpus):
     np.testing.assert_allclose(gradient, expected, atol=0.15)
 
 
+@pytest.mark.slow(4)
 def test_batch_gibbs_and_completion(token_gibbs):
     """Two topics with words of their own are found, and the unseen words predicted."""
     rng = np.random.default_rng(1)

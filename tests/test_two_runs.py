@@ -66,6 +66,7 @@ def left_over(path):
     return [p.name for p in path.parent.iterdir() if p.name.startswith(f".{path.name}.")]
 
 
+@pytest.mark.slow(9)
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_many_begin_at_once(model, step, path, overwrite):
     """One of eight gets the path, whether or not a run lies there; the others name it."""
@@ -94,7 +95,7 @@ def test_many_begin_at_once(model, step, path, overwrite):
 @pytest.mark.parametrize("method", ["sequential", "parallel"])
 def test_a_run_that_is_being_written_is_not_overwritten(model, step, path, method):
     """Nor does it matter at which moment: before its first draw, or between two chains."""
-    go = prepared(model, step, path, method, draws=200)
+    go = prepared(model, step, path, method, draws=100)
     expected = go()
     other = small_run(model, step, random_seed=9)
     began = path.with_name("began")
@@ -127,6 +128,7 @@ def test_a_run_that_is_being_written_is_not_overwritten(model, step, path, metho
     assert left_over(path) == []
 
 
+@pytest.mark.slow(2)
 def test_a_worker_whose_store_was_taken_away_says_so(model, step, path, monkeypatch):
     """Where locks do not hold, the run's number still tells."""
 

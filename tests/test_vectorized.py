@@ -98,6 +98,7 @@ def assert_same(step, draws, stats, chains):
                 np.testing.assert_allclose(stats[name][chain], values, rtol=1e-8, err_msg=name)
 
 
+@pytest.mark.slow(6)
 @pytest.mark.parametrize(
     ("sampler", "settings"),
     [
@@ -171,6 +172,7 @@ def test_threads_hand_each_chain_its_own_rows():
     assert seen == expected
 
 
+@pytest.mark.slow(7)
 def test_a_chain_does_not_depend_on_those_beside_it(step):
     few, _ = together(step, 2)
     many, _ = together(step, 7)
@@ -178,6 +180,7 @@ def test_a_chain_does_not_depend_on_those_beside_it(step):
         np.testing.assert_allclose(values, many[name][:2], **ROUNDING)
 
 
+@pytest.mark.slow(5)
 def test_a_draw_in_several_calls_is_the_same(step, monkeypatch):
     whole, whole_stats = together(step)
     monkeypatch.setattr(vectorized_chains, "MAX_SECONDS_PER_CALL", 1e-9)
@@ -192,6 +195,7 @@ def test_a_draw_in_several_calls_is_the_same(step, monkeypatch):
         np.testing.assert_array_equal(parts_stats[name], values, err_msg=name)
 
 
+@pytest.mark.slow(3)
 def test_goes_on_from_a_saved_state_together_or_alone(step):
     draws, stats = together(step)
     run = VectorizedChains(step, starts(step), generators(), TUNE, DRAWS)
@@ -262,6 +266,7 @@ def test_a_chain_without_density(mode):
     assert "the log posterior became non-finite at update 4" in warning.message
 
 
+@pytest.mark.slow(3)
 def test_many_like_warnings_are_one(step, monkeypatch):
     monkeypatch.setattr(type(step.algorithm), "burn_in_warning", lambda *arguments: "beware")
     for n, told in [
@@ -288,6 +293,7 @@ def test_calls_are_shortened_by_what_they_took_not_by_a_slow_reader(step):
     assert run._updates_a_call < step.thin
 
 
+@pytest.mark.slow(2)
 def test_device_memory_does_not_grow_with_draws(step, monkeypatch):
     monkeypatch.setattr(vectorized_chains, "BYTES_PER_CALL", 4 * CHAINS * 10 * 10 * 4)  # 4 draws
     run = VectorizedChains(step, starts(step), generators(), 0, 400)
@@ -330,6 +336,7 @@ def sample(step, **settings):
     return sgm.sample(step=step, model=step.model, **settings)
 
 
+@pytest.mark.slow(2)
 def test_sample_gives_the_same_as_one_chain_after_another(step):
     one_by_one = sample(step, chain_method="sequential", discard_tuned_samples=False)
     at_once = sample(step, chain_method="vectorized", discard_tuned_samples=False)
@@ -342,6 +349,7 @@ def test_sample_gives_the_same_as_one_chain_after_another(step):
             np.testing.assert_allclose(other, values, rtol=1e-8, err_msg=name)
 
 
+@pytest.mark.slow(2)
 def test_callback_sees_every_draw_of_every_chain(step):
     seen = []
 
@@ -375,6 +383,7 @@ def test_ctrl_c_keeps_the_draws_of_the_call_that_is_under_way(step):
     assert tree["posterior"].sizes["draw"] == 12
 
 
+@pytest.mark.slow(3)
 def test_resumes_from_a_store_bit_for_bit(step, tmp_path):
     settings = {"chain_method": "vectorized", "discard_tuned_samples": False}
     undisturbed = sample(step, **settings)
@@ -399,6 +408,7 @@ def climbing_step():
         return sgm.SGLD(step_size=1e-3, thin=2, compile_kwargs={"mode": "JAX"})
 
 
+@pytest.mark.slow(5)
 def test_a_chain_that_stops_leaves_its_draws_out(tmp_path, caplog):
     """As one chain after another: in memory, in a store, read at once or after resuming."""
     step = climbing_step()
@@ -448,6 +458,7 @@ def test_default_on_jax_is_said(step, caplog):
     assert "chain_method='vectorized': 3 chains in one compiled call" in caplog.text
 
 
+@pytest.mark.slow(3)
 def test_what_cannot_be_vectorized_is_refused():
     model = regression()
     settings = {"step_size": 1e-3, "batch_size": 10, "model": model}

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import pymc_sgmcmc
 
 PACKAGE = Path(pymc_sgmcmc.__file__).parent
@@ -23,6 +25,7 @@ assert sorted(rows) == list(range(5))
 """
 
 
+@pytest.mark.slow(7)
 def test_import_and_shuffle(tmp_path):
     """Neither beside the sources nor in a home: a file is where each folder would be."""
     copy = shutil.copytree(

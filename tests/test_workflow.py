@@ -58,6 +58,7 @@ def test_posterior_is_nuts_posterior(fitted):
         assert (abs(ours.std(["chain", "draw"]) / sd - 1) < 0.15).all()
 
 
+@pytest.mark.slow(9)
 def test_arviz(fitted):
     _, idata = fitted
     assert list(az.summary(idata).index) == ["w[a]", "w[b]", "b"]
@@ -68,6 +69,7 @@ def test_arviz(fitted):
     az.plot_dist(idata, group="sample_stats", var_names=["potential", "thermostat"], backend="none")
 
 
+@pytest.mark.slow(2)
 def test_predictions_and_log_likelihood_are_for_all_rows(fitted):
     model, idata = fitted
     with model:

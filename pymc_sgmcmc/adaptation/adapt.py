@@ -11,9 +11,11 @@ from pymc.model import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
-from pymc_sgmcmc.adaptation.plan import is_scale
+from pymc_sgmcmc.adaptation.many_parameters import ManyParametersWarmUp
+from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK, is_scale
 from pymc_sgmcmc.adaptation.step_size import injected_noise
 from pymc_sgmcmc.adaptation.warm_up import WarmUp
+from pymc_sgmcmc.gradients.batch_gradients import BatchGradients
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
@@ -22,6 +24,9 @@ from pymc_sgmcmc.schedules import Constant, Schedule
 
 _log = logging.getLogger("pymc.sgmcmc")
 
+type Gradients = RowGradients | WholeGradients | BatchGradients
+"""What a warm-up evaluates."""
+
 
 def ones_per_row(model: Model, minibatch_dim: str | None) -> SharedVariable:
     """Weights of rows that are drawn alike, as an input of a gradient source."""
@@ -29,12 +34,15 @@ def ones_per_row(model: Model, minibatch_dim: str | None) -> SharedVariable:
     return pytensor.shared(ones, name="row weights", shape=(None,))
 
 
-def gradients_of(
-    kernel: Kernel, start: PointType, minibatch_dim: str | None
-) -> RowGradients | WholeGradients:
-    """Gradients of single rows, or of all data for a kernel that uses all rows at each update."""
+def gradients_of(kernel: Kernel, start: PointType, minibatch_dim: str | None) -> Gradients:
+    """Gradients of single rows, or of all data for a kernel that uses all rows at each update.
+
+    Of batches where there are many parameters.
+    """
     source = kernel.source
     options: dict[str, Any] = {"compile_kwargs": kernel.compile_kwargs, "start": start}
+    if kernel.n_elements > LARGEST_LOW_RANK:
+        return BatchGradients(kernel.model, source, **options)
     if not source.rows:
         return WholeGradients(kernel.model, source.vars, **options)
     return RowGradients(kernel.model, source.vars, minibatch_dim=minibatch_dim, **options)
@@ -42,7 +50,7 @@ def gradients_of(
 
 def adapted(
     kernel: Kernel,
-    gradients: RowGradients | WholeGradients,
+    gradients: Gradients,
     rng: np.random.Generator,
     start: PointType,
     target_bias: float,
@@ -56,7 +64,7 @@ def adapted(
     ----------
     kernel : Kernel
         With a metric.
-    gradients : RowGradients or WholeGradients
+    gradients : RowGradients, WholeGradients or BatchGradients
         Of its model.
     rng : numpy.random.Generator
     start : dict of arrays
@@ -98,7 +106,7 @@ def adapted(
 
 def _warmed_up(
     kernel: Kernel,
-    gradients: RowGradients | WholeGradients,
+    gradients: Gradients,
     rng: np.random.Generator,
     start: PointType,
     target_bias: float,
@@ -111,5 +119,7 @@ def _warmed_up(
         rows = "all rows at each update"
     assert kernel.metric is not None
     _log.info(f"Initializing {kernel.name} with {kernel.metric.name} metric, {rows}...")
+    if isinstance(gradients, BatchGradients):
+        return ManyParametersWarmUp(kernel, gradients, rng, target_bias).run(start)
     flags = is_scale(kernel.model, source.vars, source.shapes)
     return WarmUp(kernel, gradients, flags, rng, target_bias).run(start)

@@ -53,6 +53,10 @@ class Adapted:
     """Row gradients of the warm-up / N."""
     data_checksum: int | None = None
     """Of the data of the anchor's gradient; None without a control variate."""
+    predictions_only: bool = False
+    """Whether there are too many parameters to judge means and standard deviations. If so,
+    ``anchor``, ``smallest_eigval`` and ``ess_per_draw`` mean nothing, and all chains begin at
+    ``starts``."""
 
     def check(self, kernel: Kernel) -> None:
         """Refuse a kernel for which this was not chosen.
@@ -115,10 +119,11 @@ class Adapted:
 
     def near_start(self, kernel: Kernel, point: PointType, rng: np.random.Generator) -> PointType:
         """Return a chain's start: the point, or one of the posterior where it is far outside."""
+        if self.predictions_only:
+            return {**point, **self.jittered_start(kernel, rng)}
         assert kernel.metric is not None
         theta = np.concatenate([np.ravel(point[v.name]) for v in kernel.source.vars]).astype(float)
-        matrix = kernel.metric.times(np.eye(len(theta))).T
-        z = np.linalg.solve(matrix, theta - self.anchor)
+        z = kernel.metric.inverse_times(theta - self.anchor)
         if np.linalg.norm(z) < FAR * np.sqrt(len(z)):
             return point
         return {**point, **self.jittered_start(kernel, rng)}

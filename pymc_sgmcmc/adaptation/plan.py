@@ -21,8 +21,10 @@ METRICS = ("dense", "low_rank", "diag")
 LARGEST_DENSE = 1000
 """Elements of theta up to which the metric is a dense matrix,"""
 LARGEST_LOW_RANK = 2000
-"""... or has a low rank beside its diagonal."""
+"""... or has a low rank beside its diagonal; with more it is diagonal."""
 RANK = 64
+BATCH_OF_MANY = 128
+"""Rows per batch of a model with more parameters."""
 FEW_ROWS = 2000
 """Up to so many rows, each update uses all of them: their noise would cost more than they do."""
 SCALE_TRANSFORMS = {"log", "log_exp_m1", "interval", "logodds", "chain"}
@@ -118,7 +120,18 @@ def planned(
         )
     if _is_auto(batch_size):
         batch_size = automatic_batch_size(model, minibatch_dim, size)
-    return Plan(batch_size, metric, batch_size is not None and alone and gradient != "plain")
+    many = size > LARGEST_LOW_RANK
+    if many and batch_size is None:
+        raise ValueError(
+            f"With {size} parameters adaptation needs batches of rows, and finds none. {remedy}"
+        )
+    if many and gradient == "control_variate":
+        raise ValueError(
+            f"gradient='control_variate' works with at most {LARGEST_LOW_RANK} parameters, but the "
+            f"model has {size}. Leave gradient='auto'."
+        )
+    control_variate = batch_size is not None and alone and not many and gradient != "plain"
+    return Plan(batch_size, metric, control_variate)
 
 
 def _is_auto(value: Any) -> bool:
@@ -127,10 +140,12 @@ def _is_auto(value: Any) -> bool:
 
 def _metric(kind: str, shapes: Sequence[tuple[int, ...]], size: int, remedy: str) -> Metric:
     if size > LARGEST_LOW_RANK:
-        raise ValueError(
-            f"The model has {size} parameters, but adaptation works with at most "
-            f"{LARGEST_LOW_RANK}. {remedy}"
-        )
+        if kind not in ("auto", "diag"):
+            raise ValueError(
+                f"adaptation={kind!r} works with at most {LARGEST_LOW_RANK} parameters, but the "
+                f"model has {size}. Pass adaptation='diag', or: {remedy}"
+            )
+        return Diagonal(shapes)
     if kind == "auto":
         kind = "dense" if size <= LARGEST_DENSE else "low_rank"
     if kind == "dense":
@@ -141,13 +156,16 @@ def _metric(kind: str, shapes: Sequence[tuple[int, ...]], size: int, remedy: str
 def automatic_batch_size(model: Model, minibatch_dim: str | None, size: int) -> int | None:
     """Choose the rows per batch: about 2 per parameter; None for all of few rows.
 
-    With a control variate the noise is then that of about one posterior standard deviation.
+    With a control variate the noise is then that of about one posterior standard deviation. Models
+    with many parameters have small batches whatever the number of rows.
     """
     try:
         n_rows = find_row_axis(model, minibatch_dim).length
     except ValueError as error:
         _log.info(f"All rows are used at each update: {error}")
         return None
+    if size > LARGEST_LOW_RANK:
+        return min(BATCH_OF_MANY, n_rows)
     batch_size = 2 ** ceil(log2(max(32, 2 * size)))
     return None if n_rows <= max(FEW_ROWS, 8 * batch_size) else batch_size
 

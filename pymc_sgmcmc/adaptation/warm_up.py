@@ -22,6 +22,8 @@ from pymc_sgmcmc.adaptation.curvature import (
 )
 from pymc_sgmcmc.adaptation.noise import POSITIONS, ROWS_PER_POSITION, noise_covariance
 from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective, WholeObjective
+from pymc_sgmcmc.adaptation.plan import FEW_ROWS
+from pymc_sgmcmc.adaptation.progress import WarmUpProgress
 from pymc_sgmcmc.adaptation.row_weights import RowWeights
 from pymc_sgmcmc.adaptation.start import find_start
 from pymc_sgmcmc.adaptation.step_size import Pace, injected_noise, pace
@@ -59,6 +61,10 @@ PILOT_DRAWS = 75
 ENOUGH = 0.15
 """Effective draws per draw of the pilot; with fewer, `thin` is doubled."""
 MAX_DOUBLINGS = 6
+MAX_PILOT_COST = 3e10
+"""... and the pilot's updates x rows per batch x parameters at most so many: a minute or so."""
+FIXED_COST = 1e4
+"""What an update costs at least, in rows x parameters."""
 
 
 class Diverged(Exception):
@@ -118,6 +124,7 @@ class WarmUp:
         self.sampled_passes = 0.0
         self.other_passes = 0.0
         self.largest_noise = 0.0
+        self.progress, self.stage = WarmUpProgress(), "start"
         self.chains: list[Chain] = []
         self.matrix = np.eye(gradients.size)
         self.anchor_gradient = np.zeros(gradients.size)
@@ -132,10 +139,16 @@ class WarmUp:
         pymc.exceptions.SamplingError
             If a window diverges with every step size.
         """
+        with self.progress:
+            return self._run(point)
+
+    def _run(self, point: PointType) -> Adapted:
         theta = self._start(point)
         anchor, past = theta, None
         calm = 0
         for k in range(MAX_WINDOWS + 1):
+            self.stage = f"window {k + 1}"
+            self.progress.report(self.stage, self.passes)
             change = self._update_matrix(k, anchor, past)
             window = self._prepare(k, anchor, past)
             if past is None:
@@ -292,7 +305,8 @@ class WarmUp:
     def _pilot(self, point, positions, window: Window) -> tuple[np.ndarray, int, float]:
         """Settle; choose the updates per draw by the effective sample size of some draws."""
         thin = window.pace.thin
-        settle = max(1, int(15 * window.pace.relaxation / thin))
+        longest = MAX_PILOT_COST / (CHAINS * self._cost_of_update)
+        settle = max(1, int(min(15 * window.pace.relaxation, longest) / thin))
         positions = self._draws(point, positions, window, thin, settle)[:, -1]
         for _ in range(MAX_DOUBLINGS):
             draws = self._draws(point, positions, window, thin, PILOT_DRAWS, fresh=False)
@@ -302,7 +316,8 @@ class WarmUp:
                 for j in range(draws.shape[2])
             )
             per_draw = smallest / (CHAINS * PILOT_DRAWS)
-            if per_draw >= ENOUGH:
+            cost = CHAINS * PILOT_DRAWS * 2 * thin * self._cost_of_update
+            if per_draw >= ENOUGH or cost > MAX_PILOT_COST:
                 break
             thin *= 2
         return positions, thin, per_draw
@@ -320,6 +335,7 @@ class WarmUp:
             now = {**point, **gradients.point(theta)}
             for i in range(n):
                 self.sampled_passes += self._passes_of(thin)
+                self.progress.report(self.stage, self.passes)
                 try:
                     advance = chain.draw(now)
                 except BadStart as error:
@@ -344,6 +360,17 @@ class WarmUp:
     def _friction(self, window: Window) -> np.ndarray:
         return injected_noise(self.kernel.algorithm) + window.pace.step_size * window.noise / 2
 
+    @property
+    def passes(self) -> float:
+        """Row gradients so far / N."""
+        weighting = 0.0 if self.weights is None else self.weights.passes
+        return self.objective.passes + self.sampled_passes + self.other_passes + weighting
+
+    @property
+    def _cost_of_update(self) -> float:
+        rows = self.batch_size or FEW_ROWS
+        return max(FIXED_COST, float(rows * self.gradients.size))
+
     def _passes_of(self, n_updates: int) -> float:
         if self.rows is None or self.batch_size is None:
             return float(n_updates)
@@ -352,11 +379,10 @@ class WarmUp:
 
     def _finish(self, point, positions, anchor, window: Window, windows: int) -> Adapted:
         """Choose the updates per draw from a pilot run, and freeze everything."""
+        self.stage = "updates per draw"
         window, (positions, thin, per_draw) = self._with_restarts(
             window, lambda slower: self._pilot(point, positions, slower)
         )
-        passes = self.objective.passes + self.sampled_passes + self.other_passes
-        passes += 0 if self.weights is None else self.weights.passes
         chosen = Adapted(
             metric=self.metric.name,
             scaling=[a.copy() for a in self.metric.arrays],
@@ -374,7 +400,7 @@ class WarmUp:
             windows=windows,
             ess_per_draw=per_draw,
             passes_per_draw=self._passes_of(thin),
-            data_passes=passes,
+            data_passes=self.passes,
             data_checksum=None if self.control is None else self.kernel.checksum(),
         )
         chosen.apply(self.kernel)

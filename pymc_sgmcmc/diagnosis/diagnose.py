@@ -9,7 +9,7 @@ import numpy as np
 from pymc.model import Model
 from xarray import Dataset, DataTree
 
-from pymc_sgmcmc.adaptation.plan import FEW_ROWS
+from pymc_sgmcmc.adaptation.plan import FEW_ROWS, LARGEST_LOW_RANK
 from pymc_sgmcmc.argument_checks import true_or_false
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
 from pymc_sgmcmc.diagnosis.gradients_at_draws import gradients_at_draws
@@ -127,6 +127,12 @@ def diagnose(idata: DataTree, model: Model | None = None, full_data: bool = Fals
                 f"The model has discrete variables ({', '.join(names)}), along which there is no "
                 "gradient: diagnose the draws without model=."
             )
+        size = sum(np.size(model.initial_point()[v.name]) for v in model.continuous_value_vars)
+        if size > LARGEST_LOW_RANK:
+            raise ValueError(
+                f"The model has {size} parameters, but means and standard deviations can be judged "
+                f"of at most {LARGEST_LOW_RANK}: judge predictions, on data that were held out."
+            )
         gradients = _gradients(model)
         draws = value_draws(model, gradients.source.vars, posterior)
         at = _stored_coordinates(idata, gradients.names) or _of_draws(draws)
@@ -161,6 +167,12 @@ def diagnose_run(idata: DataTree, step: Any) -> None:
 
 def _diagnosis_of_run(idata: DataTree, step: Any) -> Diagnosis:
     gradients, kernel = step.gradients, step.kernel
+    if step.adapted.predictions_only:
+        found = {"parameters": kernel.n_elements}
+        if "thermostat" in idata["sample_stats"]:
+            found["thermostat"] = float(idata["sample_stats"]["thermostat"].mean())
+            found["thermostat_predicted"] = float(step.adapted.friction.mean())
+        return Diagnosis.of(Dataset(found, attrs={"predictions_only": 1}))
     if gradients is None:  # the step was unpickled
         gradients = _gradients(step.model, step.vars, kernel.compile_kwargs)
     gradients.load_data()

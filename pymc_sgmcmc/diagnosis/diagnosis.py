@@ -45,7 +45,8 @@ class Diagnosis(Dataset):
         return cls(measured.data_vars, measured.coords, attrs)
 
     def __repr__(self) -> str:
-        if "verdict" not in self.attrs or "rhat" not in self:  # a part of it
+        whole = "rhat" in self or "parameters" in self
+        if "verdict" not in self.attrs or not whole:
             return super().__repr__()
         lines = [f"verdict: {self.attrs['verdict']}", self.attrs["remedy"]]
         if NOTE not in self.attrs["remedy"]:
@@ -64,7 +65,7 @@ class Diagnosis(Dataset):
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
         """What is measured, its value, standard error, and what is right."""
-        rows = []
+        rows: list[tuple[str, str, str, str]] = []
 
         def add(label: str, name: str, right: str) -> None:
             if name in self:

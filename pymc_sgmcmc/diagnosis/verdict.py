@@ -62,6 +62,11 @@ def judge(measured: Dataset) -> tuple[str, str]:
     remedy : str
         One sentence.
     """
+    if measured.attrs.get("predictions_only"):
+        return "unclear", (
+            f"With {int(measured['parameters'])} parameters neither means nor standard deviations "
+            "are judged: judge predictions, on data that were held out."
+        )
     for remedy in _failures(measured):
         return "failed", remedy
     for remedy in _doubts(measured):

@@ -47,8 +47,6 @@ class FlatPrior:
     ----------
     size : int
         d, the number of elements of the sampled value variables together.
-    names : list of str
-        One label an element, such as ``"beta[3]"``.
     """
 
     def __init__(
@@ -69,11 +67,6 @@ class FlatPrior:
         ends = np.cumsum([0, *(int(np.prod(shape)) for shape in source.shapes)]).tolist()
         self.parts = [slice(*both) for both in pairwise(ends)]
         self.size = ends[-1]
-        self.names = [
-            f"{v.name}[{','.join(map(str, at))}]" if at else str(v.name)
-            for v, shape in zip(source.vars, source.shapes, strict=True)
-            for at in np.ndindex(*shape)
-        ]
         self.dtype = np.result_type(*(v.dtype for v in source.vars))
         self._shapes = shapes_of(source)
         self._index_check = IndexCheck(source)
@@ -93,6 +86,15 @@ class FlatPrior:
         check_shapes(self.source, self.model, self._shapes)
         self._on_host = [*data, *self._others]
         self.constants = [self.backend.array(c) for c in self._on_host]
+
+    @cached_property
+    def names(self) -> list[str]:
+        """One label per element, such as ``"beta[3]"``."""
+        return [
+            f"{v.name}[{','.join(map(str, at))}]" if at else str(v.name)
+            for v, shape in zip(self.source.vars, self.source.shapes, strict=True)
+            for at in np.ndindex(*shape)
+        ]
 
     # ---- one vector for all variables ------------------------------------------------------
 

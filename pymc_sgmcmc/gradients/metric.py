@@ -72,6 +72,10 @@ class Metric(ABC):
     def transposed_times(self, g: np.ndarray) -> np.ndarray:
         """L' g in NumPy, for flat vectors g, shape (..., d)."""
 
+    def inverse_times(self, shift: np.ndarray) -> np.ndarray:
+        """z of theta - theta_0, a flat vector, shape (d,)."""
+        return np.linalg.solve(self.times(np.eye(self.size)).T, shift)
+
     @property
     def inputs(self) -> list[TensorVariable]:
         """Symbolic inputs that stand for `arrays`."""
@@ -162,6 +166,9 @@ class Diagonal(Metric):
 
     def transposed_times(self, g):
         return g * _flat(self.arrays)
+
+    def inverse_times(self, shift):
+        return shift / _flat(self.arrays)
 
 
 class Dense(Metric):

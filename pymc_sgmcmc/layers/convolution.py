@@ -44,8 +44,8 @@ def conv2d(
 
     Notes
     -----
-    Use it with ``compile_kwargs={"mode": "JAX"}``: a network with 5 x 5 kernels takes minutes to
-    compile on numba.
+    Use it with ``compile_kwargs={"mode": "JAX"}``: on numba networks with convolutions run, but
+    take several times as long to compile.
 
     Examples
     --------
@@ -127,7 +127,7 @@ def max_pool2d(images: Any, size: int = 2) -> TensorVariable:
     height, width = height // size * size, width // size * size
     shifted = [images[:, u:height:size, v:width:size] for u in range(size) for v in range(size)]
     # not `pt.max`, whose gradient goes to all of several equal maxima
-    return reduce(lambda a, b: pt.switch(pt.ge(a, b), a, b), shifted)
+    return reduce(pt.maximum, shifted)
 
 
 def _image_shape(function: str, images: TensorVariable) -> tuple[int, int, int]:

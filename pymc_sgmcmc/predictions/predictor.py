@@ -11,6 +11,7 @@ from pymc.distributions.moments import mean as mean_of
 from pytensor.compile.mode import get_mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.replace import clone_replace
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
@@ -45,7 +46,7 @@ def predicted(model: pm.Model, name: str) -> TensorVariable:
         var = var.owner.op.dist_params(var.owner)[0]
     elif var in model.observed_RVs:
         try:
-            var = mean_of(var)
+            var = mean_of(_of_any_size(var))
         except NotImplementedError as error:
             raise ValueError(
                 f"PyMC does not know the mean of the observed variable '{name}': name a "
@@ -53,6 +54,15 @@ def predicted(model: pm.Model, name: str) -> TensorVariable:
             ) from error
     [value] = model.replace_rvs_by_values([var])
     return value
+
+
+def _of_any_size(rv: TensorVariable) -> TensorVariable:
+    """A random variable without the size that PyMC takes from its observed values."""
+    op = rv.owner.op
+    if not isinstance(op, RandomVariable):
+        return rv
+    rng, _, *parameters = rv.owner.inputs
+    return op.make_node(rng, None, *parameters).outputs[1]
 
 
 class Predictor:

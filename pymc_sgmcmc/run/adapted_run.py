@@ -1,6 +1,7 @@
 """Runs with an adapted step: where chains start, how long they are, what is told of the warm-up."""
 
 import json
+import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,10 @@ from xarray import Dataset, DataTree
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.run.enough_draws import FEWEST, MOST
 
+_log = logging.getLogger("pymc.sgmcmc")
+
+DRAWS_OF_MANY = 100
+"""Draws of each chain where there are too many parameters to judge their effective sample size."""
 MARGIN = 1.5
 """Draws of a run that cannot be cut afterwards, relative to what the warm-up expects to need."""
 
@@ -61,6 +66,16 @@ def free_length(adapted: Adapted, chains: int, ess: float, max_passes: float | N
     return FreeLength(ess, most, int(np.clip(np.ceil(needed), min(FEWEST, most), most)))
 
 
+def draws_of_many(draws: int | None) -> int:
+    """Return the draws of each chain of a model with many parameters."""
+    if draws is None:
+        _log.info(
+            f"{DRAWS_OF_MANY} draws per chain, each after a pass over the data: with so many "
+            "parameters ess= is not used. Pass draws= for another number."
+        )
+    return DRAWS_OF_MANY if draws is None else draws
+
+
 def describe_adaptation(tree: DataTree, step: Any, tune: int, with_arrays: bool) -> None:
     """Add what the warm-up chose, and the passes over the data, to a result."""
     adapted = step.adapted
@@ -80,9 +95,13 @@ def describe_adaptation(tree: DataTree, step: Any, tune: int, with_arrays: bool)
             for index in np.ndindex(*shape)
         ]
     )
-    identity = np.eye(len(names))
+    metric = step.kernel.metric
+    many = adapted.predictions_only
     arrays = {
-        "metric": (("element", "z"), step.kernel.metric.times(identity).T),
+        "metric": (
+            ("element" if many else ("element", "z")),
+            metric.times(np.ones(len(names)) if many else np.eye(len(names))).T,
+        ),
         "anchor": ("element", adapted.anchor),
         "anchor_gradient": ("element", adapted.anchor_gradient),
         "noise": ("z", adapted.noise),

@@ -1,0 +1,168 @@
+r"""The warm-up of models with so many parameters that no matrix of their curvature is made.
+
+The chains' starts are found by Adam, from scattered points, so that they may end in different
+modes. The variance V of a batch's likelihood gradient, divided by R = N / n, is about the diagonal
+of the Fisher information, and
+
+    L_i = (V_i / R + prior precision_i)^(-1/2)
+
+the scale of each element. It makes all elements about equally uncertain; it does not make
+posteriors of networks exact: predictions can be judged, means and standard deviations cannot.
+"""
+
+import logging
+
+import numpy as np
+from pymc.blocking import PointType
+
+from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.progress import WarmUpProgress
+from pymc_sgmcmc.adaptation.step_size import injected_noise, pace
+from pymc_sgmcmc.gradients.batch_gradients import BatchGradients
+from pymc_sgmcmc.gradients.metric import Diagonal
+from pymc_sgmcmc.kernel import Kernel
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+STARTS = 4
+ADAM_PASSES = 20
+MIN_ADAM_UPDATES = 2000
+LEARNING_RATE = 0.01
+"""Of the first update, relative to the prior's standard deviation where that is below 1."""
+SCATTER = 0.1
+"""Of the points where Adam begins, relative to the same."""
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+VARIANCE_BATCHES = 100
+"""Batches at each start, from which V is estimated."""
+POWER_ITERATIONS = 25
+CURVATURE_BATCHES = 10
+"""Batches whose gradients are differenced for a product with the Hessian."""
+
+
+class ManyParametersWarmUp:
+    """Adapts a kernel with a diagonal metric; `run` returns what was chosen.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        With a `Diagonal` metric and batches of rows.
+    gradients : BatchGradients
+    rng : numpy.random.Generator
+    target_bias : float
+        Tolerated relative error of a standard deviation, were the posterior normal.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        gradients: BatchGradients,
+        rng: np.random.Generator,
+        target_bias: float,
+    ):
+        assert isinstance(kernel.metric, Diagonal)
+        self.kernel, self.metric, self.gradients = kernel, kernel.metric, gradients
+        self.rng = rng
+        self.target_bias = target_bias
+        self.n_batches = 0
+        self.progress, self.stage = WarmUpProgress(), "start"
+
+    def run(self, point: PointType) -> Adapted:
+        """Warm up from a point, and set the kernel."""
+        with self.progress:
+            return self._run(point)
+
+    def _run(self, point: PointType) -> Adapted:
+        kernel, gradients = self.kernel, self.gradients
+        begin = gradients.flat(point)
+        unit = self._unit(begin)
+        starts = np.empty((STARTS, begin.size))
+        for k in range(STARTS):
+            self.stage = f"start {k + 1} of {STARTS}"
+            starts[k] = self._adam(begin, unit)
+        self.stage = "noise and curvature"
+        variance = np.mean([self._variance(theta) for theta in starts], axis=0)
+        batches = gradients.n_rows / gradients.batch_size
+        precision = variance / batches + 1 / unit**2
+        self.metric.set(precision**-0.5)
+        noise = variance / precision
+        largest = max(self._largest_curvature(theta) for theta in starts)
+        chosen = pace(kernel.algorithm, noise, self.target_bias, largest)
+        result = Adapted(
+            metric=self.metric.name,
+            scaling=[a.copy() for a in self.metric.arrays],
+            anchor=starts[0],
+            anchor_gradient=np.zeros(gradients.size),
+            row_copies=None,
+            noise=noise,
+            friction=injected_noise(kernel.algorithm) + chosen.step_size * noise / 2,
+            starts=starts,
+            largest_eigval=largest,
+            smallest_eigval=0.0,
+            step_size=chosen.step_size,
+            thin=int(np.ceil(batches)),
+            batch_size=gradients.batch_size,
+            windows=0,
+            ess_per_draw=0.0,
+            passes_per_draw=float(np.ceil(batches) / batches),
+            data_passes=self.n_batches / batches,
+            predictions_only=True,
+        )
+        result.apply(kernel)
+        return result
+
+    def _unit(self, theta: np.ndarray) -> np.ndarray:
+        """The prior's standard deviations where they are below 1."""
+        precision = -self.gradients.prior_curvature_diagonal(theta)
+        return np.where(precision > 1, np.maximum(precision, 1) ** -0.5, 1.0)
+
+    def _batch(self) -> np.ndarray:
+        self.n_batches += 1
+        n_rows, n = self.gradients.n_rows, self.gradients.batch_size
+        self.progress.report(self.stage, self.n_batches * n / n_rows)
+        return self.rng.integers(n_rows, size=n)
+
+    def _adam(self, begin: np.ndarray, unit: np.ndarray) -> np.ndarray:
+        """Climb the log posterior, with a rate that falls to zero as a cosine."""
+        gradients = self.gradients
+        theta = begin + SCATTER * unit * self.rng.standard_normal(begin.size)
+        mean, square = np.zeros_like(theta), np.zeros_like(theta)
+        passes = ADAM_PASSES * gradients.n_rows / gradients.batch_size
+        n_updates = int(max(MIN_ADAM_UPDATES, passes))
+        for t in range(1, n_updates + 1):
+            slope = gradients.likelihood_gradient(theta, self._batch())
+            slope = slope + gradients.prior_gradient(theta)
+            mean = BETA1 * mean + (1 - BETA1) * slope
+            square = BETA2 * square + (1 - BETA2) * slope**2
+            rate = LEARNING_RATE * unit * (1 + np.cos(np.pi * t / n_updates)) / 2
+            moment = mean / (1 - BETA1**t)
+            theta = theta + rate * moment / (np.sqrt(square / (1 - BETA2**t)) + EPSILON)
+        return theta
+
+    def _variance(self, theta: np.ndarray) -> np.ndarray:
+        """Variance of the gradient of a batch, by Welford's running sums."""
+        mean, total = np.zeros_like(theta), np.zeros_like(theta)
+        for k in range(1, VARIANCE_BATCHES + 1):
+            slope = self.gradients.likelihood_gradient(theta, self._batch())
+            off = slope - mean
+            mean += off / k
+            total += off * (slope - mean)
+        return total / (VARIANCE_BATCHES - 1)
+
+    def _largest_curvature(self, theta: np.ndarray) -> float:
+        """Largest eigenvalue of L' H L by power iterations, H from differences of gradients."""
+        batches = [self._batch() for _ in range(CURVATURE_BATCHES)]
+
+        def slope(at):
+            self.n_batches += CURVATURE_BATCHES
+            likelihood = [self.gradients.likelihood_gradient(at, rows) for rows in batches]
+            return np.mean(likelihood, axis=0) + self.gradients.prior_gradient(at)
+
+        eps = float(np.finfo(self.gradients.dtype).eps) ** 0.25
+        here, z = slope(theta), self.rng.standard_normal(theta.size)
+        largest = 0.0
+        for _ in range(POWER_ITERATIONS):
+            z /= np.linalg.norm(z)
+            there = slope(theta + eps * self.metric.times(z))
+            z = self.metric.transposed_times(here - there) / eps
+            largest = float(np.linalg.norm(z))
+        return max(largest, 1.0)
