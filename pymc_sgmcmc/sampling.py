@@ -21,6 +21,7 @@ from rich.theme import Theme
 from xarray import DataTree
 
 from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
+from pymc_sgmcmc.adaptation.progress import progress_shown
 from pymc_sgmcmc.argument_checks import positive_number, true_or_false
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.diagnosis.diagnose import diagnose_run
@@ -265,7 +266,8 @@ def sample(
         if step is None:
             own = generator.spawn(1)[0]
             earlier = store.adapted if store is not None and resume else None
-            step = _default_step(model, compile_kwargs, own, earlier)
+            with progress_shown(bool(progressbar) and not quiet):
+                step = _default_step(model, compile_kwargs, own, earlier)
         step = whole_step(model, step, starts[0], compile_kwargs)
         adapted = getattr(step, "adapted", None)
         if adapted is not None and initvals is None and init == "jitter":

@@ -1,10 +1,13 @@
 """A call without any setting draws from the posterior; what it takes, says and refuses."""
 
+import io
 import json
+import re
 
 import numpy as np
 import pymc as pm
 import pytest
+import rich
 from arviz_stats.base import array_stats
 from pymc.exceptions import SamplingError
 from pytensor.compile.mode import Mode
@@ -502,3 +505,25 @@ def test_no_anchor_where_other_variables_move():
         assert not isinstance(step.source, ControlVariate)
         with pytest.raises(ValueError, match=r"control_variate' needs one step.*'b' would move"):
             sgm.MSGNHT_S([model["w"]], gradient="control_variate")
+
+
+@pytest.mark.slow(5)
+def test_the_stage_and_the_passes_are_shown(linear, monkeypatch):
+    """On a terminal, while the warm-up runs; not with progressbar=False."""
+    model, _ = linear
+
+    def seen(**options) -> str:
+        screen = io.StringIO()
+        rich.reconfigure(file=screen, force_terminal=True, width=120)
+        try:
+            with model:
+                sgm.sample(1, tune=0, chains=1, random_seed=1, compile_kwargs=JAX, **options)
+        finally:
+            rich.reconfigure()
+        return screen.getvalue()
+
+    monkeypatch.setattr("pymc_sgmcmc.adaptation.progress.REFRESH_SECONDS", 0.0)
+    text = seen(compute_convergence_checks=False)
+    for stage in ("window 1", "window 2", "updates per draw"):
+        assert re.search(rf"Warm-up: .*{stage} .*\d passes over the data", text), stage
+    assert "Warm-up" not in seen(progressbar=False, compute_convergence_checks=False)

@@ -16,6 +16,7 @@ import numpy as np
 from pymc.blocking import PointType
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.progress import WarmUpProgress
 from pymc_sgmcmc.adaptation.step_size import injected_noise, pace
 from pymc_sgmcmc.gradients.batch_gradients import BatchGradients
 from pymc_sgmcmc.gradients.metric import Diagonal
@@ -63,13 +64,22 @@ class ManyParametersWarmUp:
         self.rng = rng
         self.target_bias = target_bias
         self.n_batches = 0
+        self.progress, self.stage = WarmUpProgress(), "start"
 
     def run(self, point: PointType) -> Adapted:
         """Warm up from a point, and set the kernel."""
+        with self.progress:
+            return self._run(point)
+
+    def _run(self, point: PointType) -> Adapted:
         kernel, gradients = self.kernel, self.gradients
         begin = gradients.flat(point)
         unit = self._unit(begin)
-        starts = np.array([self._adam(begin, unit) for _ in range(STARTS)])
+        starts = np.empty((STARTS, begin.size))
+        for k in range(STARTS):
+            self.stage = f"start {k + 1} of {STARTS}"
+            starts[k] = self._adam(begin, unit)
+        self.stage = "noise and curvature"
         variance = np.mean([self._variance(theta) for theta in starts], axis=0)
         batches = gradients.n_rows / gradients.batch_size
         precision = variance / batches + 1 / unit**2
@@ -108,6 +118,7 @@ class ManyParametersWarmUp:
     def _batch(self) -> np.ndarray:
         self.n_batches += 1
         n_rows, n = self.gradients.n_rows, self.gradients.batch_size
+        self.progress.report(self.stage, self.n_batches * n / n_rows)
         return self.rng.integers(n_rows, size=n)
 
     def _adam(self, begin: np.ndarray, unit: np.ndarray) -> np.ndarray:

@@ -23,6 +23,7 @@ from pymc_sgmcmc.adaptation.curvature import (
 from pymc_sgmcmc.adaptation.noise import POSITIONS, ROWS_PER_POSITION, noise_covariance
 from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective, WholeObjective
 from pymc_sgmcmc.adaptation.plan import FEW_ROWS
+from pymc_sgmcmc.adaptation.progress import WarmUpProgress
 from pymc_sgmcmc.adaptation.row_weights import RowWeights
 from pymc_sgmcmc.adaptation.start import find_start
 from pymc_sgmcmc.adaptation.step_size import Pace, injected_noise, pace
@@ -123,6 +124,7 @@ class WarmUp:
         self.sampled_passes = 0.0
         self.other_passes = 0.0
         self.largest_noise = 0.0
+        self.progress, self.stage = WarmUpProgress(), "start"
         self.chains: list[Chain] = []
         self.matrix = np.eye(gradients.size)
         self.anchor_gradient = np.zeros(gradients.size)
@@ -137,10 +139,16 @@ class WarmUp:
         pymc.exceptions.SamplingError
             If a window diverges with every step size.
         """
+        with self.progress:
+            return self._run(point)
+
+    def _run(self, point: PointType) -> Adapted:
         theta = self._start(point)
         anchor, past = theta, None
         calm = 0
         for k in range(MAX_WINDOWS + 1):
+            self.stage = f"window {k + 1}"
+            self.progress.report(self.stage, self.passes)
             change = self._update_matrix(k, anchor, past)
             window = self._prepare(k, anchor, past)
             if past is None:
@@ -327,6 +335,7 @@ class WarmUp:
             now = {**point, **gradients.point(theta)}
             for i in range(n):
                 self.sampled_passes += self._passes_of(thin)
+                self.progress.report(self.stage, self.passes)
                 try:
                     advance = chain.draw(now)
                 except BadStart as error:
@@ -352,6 +361,12 @@ class WarmUp:
         return injected_noise(self.kernel.algorithm) + window.pace.step_size * window.noise / 2
 
     @property
+    def passes(self) -> float:
+        """Row gradients so far / N."""
+        weighting = 0.0 if self.weights is None else self.weights.passes
+        return self.objective.passes + self.sampled_passes + self.other_passes + weighting
+
+    @property
     def _cost_of_update(self) -> float:
         rows = self.batch_size or FEW_ROWS
         return max(FIXED_COST, float(rows * self.gradients.size))
@@ -364,11 +379,10 @@ class WarmUp:
 
     def _finish(self, point, positions, anchor, window: Window, windows: int) -> Adapted:
         """Choose the updates per draw from a pilot run, and freeze everything."""
+        self.stage = "updates per draw"
         window, (positions, thin, per_draw) = self._with_restarts(
             window, lambda slower: self._pilot(point, positions, slower)
         )
-        passes = self.objective.passes + self.sampled_passes + self.other_passes
-        passes += 0 if self.weights is None else self.weights.passes
         chosen = Adapted(
             metric=self.metric.name,
             scaling=[a.copy() for a in self.metric.arrays],
@@ -386,7 +400,7 @@ class WarmUp:
             windows=windows,
             ess_per_draw=per_draw,
             passes_per_draw=self._passes_of(thin),
-            data_passes=passes,
+            data_passes=self.passes,
             data_checksum=None if self.control is None else self.kernel.checksum(),
         )
         chosen.apply(self.kernel)
