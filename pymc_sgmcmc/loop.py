@@ -223,9 +223,7 @@ class Loop:
             evaluation = source.at(last_theta, last_batch, own_constants, own, stream)
             potential = evaluation.potential
         # From a copy of the generator: the next call must not depend on where this one ends.
-        drawn = source.with_prior_draws(
-            moving[: self.n_vars], own_constants, NoiseStream(stream.rng)
-        )
+        drawn = source.with_prior_draws(moving[: self.n_vars], own_constants, stream.copy())
         moving = [*drawn, *moving[self.n_vars :]]
         diagnostics = algorithm.diagnostics(final_state)
         means = [d.mean() for d in own_outputs]
