@@ -83,8 +83,9 @@ class Predictions:
     `to_dataset` says what is averaged. Everything is kept in float64, one draw at a time, so the
     result agrees with the average over a stored trace to rounding, and does not depend on how draws
     are made. With a ``trace`` in `sample` it is saved with each checkpoint and resumed with the
-    chains. With `pymc.sample` name one small variable in ``var_names``, as it needs at least one;
-    running out of patience ends the chain if ``cores=1`` and else the run.
+    chains; the store's own groups do not have it, ``sample(..., resume=True)`` returns it. With
+    `pymc.sample` name one small variable in ``var_names``, as it needs at least one; running out of
+    patience ends the chain if ``cores=1`` and else the run.
 
     References
     ----------
