@@ -6,6 +6,7 @@ from itertools import combinations
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import cloudpickle
 import hierarchies
 import numpy as np
 import pymc as pm
@@ -173,6 +174,37 @@ def test_updates_are_the_papers_for_the_touched_groups(sampler, mode, monkeypatc
     assert moved["alpha"][1] == point["alpha"][1]
 
 
+def test_groups_move_as_their_samplers_do():
+    """Two samplers on one gradient, here with equal settings and no noise, move like one."""
+    paths = []
+    for make in (
+        lambda model, **o: sgm.MSGNHT_S(step_size=0.1, diffusion=0.0, model=model, **o),
+        lambda model, **o: sgm.Groups(
+            [
+                sgm.MSGNHT_S.on([model["mu"]], step_size=0.1, diffusion=0.0),
+                sgm.MSGNHT_S.on([model["alpha"]], step_size=0.1, diffusion=0.0),
+            ],
+            model=model,
+            **o,
+        ),
+    ):
+        model = hierarchies.fixed_scales()
+        step = make(model, batch_size=3, thin=4, local=["alpha"], compile_kwargs={"mode": PYTHON})
+        point = {"mu": np.array(0.4), "alpha": np.array([0.3, -1.0, 0.9, -0.2])}
+        step.setup_chain(np.random.default_rng(1), 0, 0)
+        step.chain.begin(point)
+        names = list(step.sampler_state)
+        step.chain.sampler_state = {
+            name: [np.full(np.shape(a), 0.5) for a in arrays]
+            for name, arrays in step.sampler_state.items()
+        }
+        assert len(names) == (2 if len(paths) == 0 else 4)
+        paths.append(step.step(point)[0])
+    for name in ("mu", "alpha"):
+        np.testing.assert_allclose(paths[0][name], paths[1][name], rtol=1e-12)
+    assert paths[0]["alpha"][0] != 0.3
+
+
 # ---- posteriors ----------------------------------------------------------------------------
 
 
@@ -327,6 +359,18 @@ def test_resumes_bit_for_bit(method, tmp_path):
     sampled(step, chain_method=method, trace=sgm.ZarrStore(store), callback=interrupt)
     resumed = sampled(step, chain_method=method, trace=sgm.ZarrStore(store), resume=True)
     assert_equal_draws(undisturbed, resumed, rtol=0)
+
+
+def test_copies_in_other_processes():
+    """A pickled step goes on as it would here."""
+    step = crossed_step("JAX")
+    point = step.model.initial_point()
+    step.setup_chain(np.random.default_rng(1), 0, 0)
+    point, _ = step.step(point)
+    copied = cloudpickle.loads(cloudpickle.dumps(step))
+    here, there = step.step(point)[0], copied.step(point)[0]
+    for name, values in here.items():
+        np.testing.assert_array_equal(there[name], values, err_msg=name)
 
 
 # ---- which variables are local -------------------------------------------------------------
