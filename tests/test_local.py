@@ -397,11 +397,13 @@ def not_compiled(monkeypatch):
 
 
 @pytest.mark.usefixtures("not_compiled")
-def test_automatic_with_many_groups():
+def test_automatic_with_many_groups(caplog):
     def by_group(alpha):
         return alpha[hierarchies.GROUP]
 
-    assert local_names(with_groups(1000, by_group)) == ["alpha"]
+    with caplog.at_level("INFO", logger="pymc.sgmcmc"):
+        assert local_names(with_groups(1000, by_group)) == ["alpha"]
+    assert "(local='auto'): 'alpha'" in caplog.text
     assert local_names(with_groups(999, by_group)) == []  # so few are moved at once
     assert local_names(with_groups(999, by_group), ["alpha"]) == ["alpha"]
     assert local_names(with_groups(1000, by_group), None) == []
