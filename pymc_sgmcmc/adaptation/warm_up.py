@@ -173,14 +173,21 @@ class WarmUp:
         return self._finish(point, positions, anchor, window, k)
 
     def _start(self, point: PointType) -> np.ndarray:
-        sample, n = self.objective, max(1000, 10 * self.gradients.size)
-        if self.rows is not None and n < self.rows.n_rows / 2:
-            some = np.sort(self.rng.choice(self.rows.n_rows, n, replace=False))
-            sample = RowsObjective(self.rows, some)
+        rows = self.rows
+        n_rows = 1 if rows is None else rows.n_rows
+        samples: list[RowsObjective] = []
+
+        def objective_of(n: int) -> Objective:
+            if rows is None or n > n_rows / 2:
+                return self.objective
+            some = np.sort(self.rng.choice(n_rows, n, replace=False))
+            samples.append(RowsObjective(rows, some))
+            return samples[-1]
+
+        first = min(n_rows, max(1000, 10 * self.gradients.size))
         theta = self.gradients.flat(point)
-        theta = find_start(self.objective, sample, theta, self.is_scale, self.rng)
-        if sample is not self.objective:
-            self.other_passes += sample.passes
+        theta = find_start(objective_of, n_rows, first, theta, self.is_scale, self.rng)
+        self.other_passes += sum(sample.passes for sample in samples)
         return theta
 
     def _update_matrix(self, k: int, anchor: np.ndarray, past: np.ndarray | None) -> float:
