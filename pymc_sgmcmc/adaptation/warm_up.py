@@ -11,6 +11,7 @@ import numpy as np
 from arviz_stats.base import array_stats
 from pymc.blocking import PointType
 from pymc.exceptions import SamplingError
+from threadpoolctl import threadpool_limits
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.curvature import (
@@ -38,6 +39,9 @@ from pymc_sgmcmc.schedules import Constant
 
 _log = logging.getLogger("pymc.sgmcmc")
 
+THREADS_FROM = 500
+"""Parameters from which on BLAS may use several threads; for smaller matrices they wait for each
+other longer than they compute, above all on a busy machine."""
 CHAINS = 4
 MIN_WINDOWS, MAX_WINDOWS = 2, 8
 SETTLED = 2.0
@@ -139,7 +143,8 @@ class WarmUp:
         pymc.exceptions.SamplingError
             If a window diverges with every step size.
         """
-        with self.progress:
+        threads = None if self.gradients.size >= THREADS_FROM else 1
+        with self.progress, threadpool_limits(threads, user_api="blas"):
             return self._run(point)
 
     def _run(self, point: PointType) -> Adapted:
