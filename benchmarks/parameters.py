@@ -3,8 +3,9 @@
     python benchmarks/parameters.py             # about five minutes, on an otherwise idle machine
     python benchmarks/parameters.py JAX 1000    # one backend, one number; nothing written
 
-A million rows, batches of 100, float32, MSGNHT_S: momentum and thermostat of every parameter move
-at every update, so that the cost grows with their number; three arrays of that size are the state.
+A million rows, batches of 100, float32, MSGNHT_S with `local=None`: momentum and thermostat of
+every parameter move at every update, so that the cost grows with their number; three arrays of that
+size are the state. benchmarks/local.py has the same where only touched groups move.
 The last line is the largest number on numba again, where the C library keeps the memory of arrays
 that are freed, instead of asking the kernel for new pages at every update (glibc; KEPT below).
 Writes benchmarks/results/parameters.txt.
@@ -53,6 +54,7 @@ def measure(backend: str, n_parameters: int) -> dict[str, float]:
             step_size=1e-3,
             batch_size=100,
             thin=thin,
+            local=None,
             self_check=False,
             compile_kwargs={"mode": backend},
         )

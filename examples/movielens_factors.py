@@ -76,6 +76,7 @@ def main():
         options = {"batch_size": BATCH, "thin": thin, "compile_kwargs": JAX}
         # a thermostat takes noise that cancels over an epoch for noise that does not
         options["replacement"] = True
+        options["local"] = None  # as in the paper, all factors move at every update
         with model:
             if sampler == "SGNHT":
                 step = sgm.SGNHT.from_learning_rate(eta=eta, a=a, **options)

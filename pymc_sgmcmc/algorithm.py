@@ -93,7 +93,7 @@ class Algorithm(ABC):
         gradient: Callable[[Tensors], Gradient],
         h: TensorVariable,
         noise: Noise,
-        n_elements: TensorVariable | None = None,
+        n_elements: Tensors | None = None,
     ) -> tuple[Tensors, State]:
         """One update: the next theta and state, as symbolic expressions.
 
@@ -110,8 +110,8 @@ class Algorithm(ABC):
         noise : callable
             ``noise()`` returns new N(0, I) draws shaped like theta, ``noise(like)`` shaped like
             those tensors.
-        n_elements : integer scalar, optional
-            How many elements move; None: all of theta. If it is less, the others have momentum,
+        n_elements : list of integer scalars, optional
+            How many elements of each variable move; None: all of theta. The others have momentum,
             gradient and noise 0, and what becomes of them is not used.
 
         Returns
@@ -121,6 +121,23 @@ class Algorithm(ABC):
         state : dict of lists of variables
             The same names and shapes.
         """
+
+    def positions(self, name: str, n_vars: int) -> Sequence[int]:
+        """Indices of the variables to which a state's arrays belong, if there is one for each.
+
+        Parameters
+        ----------
+        name : str
+            A name of the state.
+        n_vars : int
+            Number of variables.
+
+        Returns
+        -------
+        sequence of int
+            In the order of the arrays.
+        """
+        return range(n_vars)
 
     def diagnostics(self, state: State) -> Tensors:
         """Scalars that show how well the sampler works.

@@ -40,8 +40,8 @@ local : "auto", list of str or None, default "auto"
     Variables with an element (or row) for each group of rows, such as ``alpha`` in
     ``alpha[group_of_row]``, that move only with their groups' rows: an update then costs the same
     for any number of groups. "auto": those with at least 1000 groups, and more groups than rows in
-    a batch, if the model allows it. Needs ``batch_size``; an adapted step, `Groups` and `SGRLD`
-    move all elements at every update.
+    a batch, if the model allows it. Needs ``batch_size``; an adapted step and `SGRLD` move all
+    elements at every update.
 thin : int or "auto", default "auto"
     Updates per recorded draw, all in one compiled call. "auto": for an adapted step so many that
     draws are nearly independent, otherwise 1.

@@ -87,6 +87,16 @@ def first_nonfinite(squared_gradient: Any, theta: list, xp: Any) -> tuple[Any, A
     return variable, update
 
 
+def _variables_of(
+    arrays: Sequence, positions: Sequence[int], shapes: Sequence[tuple]
+) -> list[int | None]:
+    """For each array of a state the variable that it is shaped like; None: it is not."""
+    own = [shapes[i] for i in positions]
+    if [np.shape(a) for a in arrays] == own:
+        return list(positions)
+    return [None] * len(arrays)
+
+
 class Loop:
     """The compiled updates of one algorithm on one gradient source.
 
@@ -120,8 +130,10 @@ class Loop:
         self.layout = {name: len(arrays) for name, arrays in state_like.items()}
         ends = dict(zip(self.layout, accumulate(self.layout.values()), strict=True))
         self._parts = {name: slice(end - self.layout[name], end) for name, end in ends.items()}
-        shapes = source.shapes
-        self._like_theta = [n for n, s in state_like.items() if [np.shape(a) for a in s] == shapes]
+        self._variable_of = {
+            name: _variables_of(arrays, algorithm.positions(name, self.n_vars), source.shapes)
+            for name, arrays in state_like.items()
+        }
         floatX = pytensor.config.floatX
         h = pt.tensor("h", shape=(None, *algorithm.step_size_shape), dtype=floatX)
         rows = [pt.tensor(shape=(None, n), dtype=dtype) for n, dtype in source.batch_types]
@@ -173,8 +185,9 @@ class Loop:
             z = old_theta if metric is None else zeros(metric)
 
             def noise(like=None):
-                draws = stream.normals_like(z if like is None else like)
-                return masked(draws, touched) if any(touched) else draws
+                like = z if like is None else like
+                of = dict(zip(z, touched, strict=False))
+                return masked(stream.normals_like(like), [of.get(t) for t in like])
 
             sampler_state = {name: s for name, s in state.items() if name not in own}
             some = {"n_elements": n_moving(z, touched)} if any(touched) else {}
@@ -223,9 +236,7 @@ class Loop:
             evaluation = source.at(last_theta, last_batch, own_constants, own, stream)
             potential = evaluation.potential
         # From a copy of the generator: the next call must not depend on where this one ends.
-        drawn = source.with_prior_draws(
-            moving[: self.n_vars], own_constants, NoiseStream(stream.rng)
-        )
+        drawn = source.with_prior_draws(moving[: self.n_vars], own_constants, stream.copy())
         moving = [*drawn, *moving[self.n_vars :]]
         diagnostics = algorithm.diagnostics(final_state)
         means = [d.mean() for d in own_outputs]
@@ -261,8 +272,8 @@ class Loop:
     def of_state(self, touched: list[Touched | None]) -> list[Touched | None]:
         """For each array of the state, the groups that a batch moves, as `touched` for theta."""
         of_state: list[Touched | None] = []
-        for name, size in self.layout.items():
-            of_state += touched if name in self._like_theta else [None] * size
+        for variables in self._variable_of.values():
+            of_state += [None if i is None else touched[i] for i in variables]
         return of_state
 
     def named(self, flat: list) -> dict[str, list]:

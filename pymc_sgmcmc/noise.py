@@ -8,6 +8,7 @@ import numpy as np
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
+from pymc_sgmcmc.backends.generator_copy import GeneratorCopy
 from pymc_sgmcmc.backends.normals import Normals
 
 ELEMENTS_OF_OWN_DRAW = 2**13
@@ -25,6 +26,10 @@ class NoiseStream:
 
     def __init__(self, rng):
         self.rng = rng
+
+    def copy(self) -> "NoiseStream":
+        """Return a stream that does not advance this one."""
+        return NoiseStream(GeneratorCopy()(self.rng))
 
     def draw(self, distribution: Callable, *parameters, **kwargs) -> TensorVariable:
         """Draw from one of `pytensor.tensor.random`'s distributions."""

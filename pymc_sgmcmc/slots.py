@@ -64,8 +64,10 @@ def masked(
     ]
 
 
-def n_moving(arrays: Sequence[TensorVariable], touched: Sequence[Touched | None]) -> TensorVariable:
-    """Count the elements of variables, without those in slots left over."""
+def n_moving(
+    arrays: Sequence[TensorVariable], touched: Sequence[Touched | None]
+) -> list[TensorVariable]:
+    """Count the elements of each variable, without those in slots left over."""
     counts = []
     for a, which in zip(arrays, touched, strict=True):
         if which is None:
@@ -73,7 +75,7 @@ def n_moving(arrays: Sequence[TensorVariable], touched: Sequence[Touched | None]
         else:
             in_each = math.prod(a.type.shape) // a.type.shape[which.axis]
             counts.append(in_each * pt.sum(which.weights > 0))
-    return pt.add(*counts, 0)
+    return counts
 
 
 def _repeated(slots: TensorVariable, which: Touched) -> TensorVariable:

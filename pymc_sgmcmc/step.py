@@ -68,7 +68,7 @@ class SGMCMCStep(BlockedStep):
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
-    takes_local: ClassVar[bool] = True
+    takes_local: bool = True
     """Whether its updates may move only some elements of a variable."""
     step_size_names: tuple[str, ...] = ("step_size",)
     """Names of the statistics that record step sizes."""
@@ -273,14 +273,13 @@ class SGMCMCStep(BlockedStep):
             )
         return cls.algorithm_class(**hyperparameters)
 
-    @classmethod
     def _checked_local(
-        cls, local: Local, batch_size: int | None, temperature: float, latents: Any, data: Any
+        self, local: Local, batch_size: int | None, temperature: float, latents: Any, data: Any
     ) -> Local:
         """Return None where no variable can be local; raise an error if one was asked for."""
         reason = None
-        if not cls.takes_local:
-            reason = f"{cls.__name__} moves all elements at every update"
+        if not self.takes_local:
+            reason = "SGRLD moves all elements at every update"
         elif batch_size is None:
             reason = "local variables move with the rows of a batch: pass batch_size= too"
         elif temperature != 1:

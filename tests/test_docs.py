@@ -37,6 +37,7 @@ def python_blocks(path):
         "README.md",
         "docs/quickstart.md",
         "docs/choosing.md",
+        "docs/hierarchies.md",
         "docs/by_hand.md",
         "docs/trust.md",
         "docs/scaling.md",

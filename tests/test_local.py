@@ -6,16 +6,19 @@ from itertools import combinations
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import cloudpickle
 import hierarchies
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 import pytest
 from hierarchies import LOCAL, N
 from test_gradients import constants, evaluate, random_point
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.batches.touched import TouchedGroups
+from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.noise import NoiseStream
@@ -67,8 +70,9 @@ def local_gradients(model, names, batch_size, point):
     return potentials, {name: total[name] / count[name] for name in total}
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, N])
-@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize(
+    ("name", "batch_size"), [*((name, 3) for name in LOCAL), ("centred", 1), ("crossed", N)]
+)
 def test_gradients_are_exact_on_average(name, batch_size):
     """Over all batches for shared variables, over those that touch it for each group's."""
     model = getattr(hierarchies, name)()
@@ -170,6 +174,37 @@ def test_updates_are_the_papers_for_the_touched_groups(sampler, mode, monkeypatc
     assert moved["alpha"][1] == point["alpha"][1]
 
 
+def test_groups_move_as_their_samplers_do():
+    """Two samplers on one gradient, here with equal settings and no noise, move like one."""
+    paths = []
+    for make in (
+        lambda model, **o: sgm.MSGNHT_S(step_size=0.1, diffusion=0.0, model=model, **o),
+        lambda model, **o: sgm.Groups(
+            [
+                sgm.MSGNHT_S.on([model["mu"]], step_size=0.1, diffusion=0.0),
+                sgm.MSGNHT_S.on([model["alpha"]], step_size=0.1, diffusion=0.0),
+            ],
+            model=model,
+            **o,
+        ),
+    ):
+        model = hierarchies.fixed_scales()
+        step = make(model, batch_size=3, thin=4, local=["alpha"], compile_kwargs={"mode": PYTHON})
+        point = {"mu": np.array(0.4), "alpha": np.array([0.3, -1.0, 0.9, -0.2])}
+        step.setup_chain(np.random.default_rng(1), 0, 0)
+        step.chain.begin(point)
+        names = list(step.sampler_state)
+        step.chain.sampler_state = {
+            name: [np.full(np.shape(a), 0.5) for a in arrays]
+            for name, arrays in step.sampler_state.items()
+        }
+        assert len(names) == (2 if len(paths) == 0 else 4)
+        paths.append(step.step(point)[0])
+    for name in ("mu", "alpha"):
+        np.testing.assert_allclose(paths[0][name], paths[1][name], rtol=1e-12)
+    assert paths[0]["alpha"][0] != 0.3
+
+
 # ---- posteriors ----------------------------------------------------------------------------
 
 
@@ -240,3 +275,219 @@ def test_hierarchy_with_unknown_scale(sampler, options):
     assert np.abs(error).max() < 0.1
     assert np.abs(ratio - 1).max() < 0.05
     assert np.abs(correlation).max() < 0.05
+
+
+# ---- chains and their state ----------------------------------------------------------------
+
+
+@cache
+def crossed_step(mode):
+    """Two indices, one of them with groups without rows, and small batches."""
+    with pm.Model():
+        u = pm.Normal("u", 0, pm.HalfNormal("scale"), shape=(6, 2))
+        bias = pm.Gamma("bias", 2, pm.HalfNormal("rate"), shape=5)
+        mu = u[hierarchies.GROUP, 0] + u[hierarchies.GROUP, 1] * bias[hierarchies.OTHER]
+        pm.Normal("y", mu, observed=hierarchies.Y)
+        return sgm.MSGNHT_S(
+            step_size=0.05,
+            batch_size=3,
+            thin=5,
+            local=["u", "bias"],
+            compile_kwargs={"mode": mode},
+        )
+
+
+def sampled(step, **settings):
+    return sgm.sample(
+        12,
+        tune=3,
+        chains=2,
+        random_seed=4,
+        step=step,
+        model=step.model,
+        progressbar=False,
+        quiet=True,
+        compute_convergence_checks=False,
+        **settings,
+    )
+
+
+def assert_equal_draws(a, b, **tolerance):
+    for name, values in a.posterior.data_vars.items():
+        np.testing.assert_allclose(b.posterior[name], values, err_msg=name, **tolerance)
+
+
+@pytest.mark.slow(12)
+@pytest.mark.parametrize("mode", BACKENDS[:2])
+def test_chains_together_draw_what_they_draw_alone(mode):
+    step = crossed_step(mode)
+    alone = sampled(step, chain_method="sequential")
+    together = sampled(step, chain_method="vectorized")
+    assert_equal_draws(alone, together, rtol=1e-7, atol=1e-9)
+    # groups without rows are drawn from their prior, each time and in each chain
+    without_rows = together.posterior["u"].sel(u_dim_0=[4, 5])
+    assert np.unique(without_rows).size == without_rows.size
+    assert not np.isclose(without_rows.sel(chain=0), without_rows.sel(chain=1)).any()
+
+
+def test_draws_do_not_depend_on_the_calls():
+    """Groups without rows are drawn at the end of each call, from a copy of the generator."""
+    step = crossed_step("JAX")
+    point = step.model.initial_point()
+
+    def draw(longest):
+        step.setup_chain(np.random.default_rng(1), 0, 0)
+        step.chain.pace = SimpleNamespace(n_updates=longest, took=lambda n, seconds: None)
+        return step.step(step.step(point)[0])[0]
+
+    whole, parts = draw(5), draw(2)
+    for name, values in whole.items():
+        # XLA may order sums otherwise in a scan of another length
+        np.testing.assert_allclose(parts[name], values, rtol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("method", ["sequential", "vectorized"])
+def test_resumes_bit_for_bit(method, tmp_path):
+    step = crossed_step("JAX")
+    undisturbed = sampled(step, chain_method=method)
+
+    def interrupt(trace, draw):
+        if draw.draw_idx == 8:
+            raise KeyboardInterrupt
+
+    store = tmp_path / "run.zarr"
+    sampled(step, chain_method=method, trace=sgm.ZarrStore(store), callback=interrupt)
+    resumed = sampled(step, chain_method=method, trace=sgm.ZarrStore(store), resume=True)
+    assert_equal_draws(undisturbed, resumed, rtol=0)
+
+
+def test_copies_in_other_processes():
+    """A pickled step goes on as it would here."""
+    step = crossed_step("JAX")
+    point = step.model.initial_point()
+    step.setup_chain(np.random.default_rng(1), 0, 0)
+    point, _ = step.step(point)
+    copied = cloudpickle.loads(cloudpickle.dumps(step))
+    here, there = step.step(point)[0], copied.step(point)[0]
+    for name, values in here.items():
+        np.testing.assert_array_equal(there[name], values, err_msg=name)
+
+
+# ---- which variables are local -------------------------------------------------------------
+
+
+def local_names(model, local="auto", **options):
+    step = sgm.SGLD(step_size=1e-3, batch_size=3, model=model, local=local, **options)
+    return [v.value.name for v in getattr(step.source, "variables", [])]
+
+
+def with_groups(n_groups, write):
+    """A model of `N` rows and a variable of so many groups."""
+    with pm.Model() as model:
+        alpha = pm.Normal("alpha", 0, 1, shape=n_groups)
+        pm.Normal("y", write(alpha), 1, observed=hierarchies.Y)
+    return model
+
+
+@pytest.fixture
+def not_compiled(monkeypatch):
+    """Which variables are local is known before anything is compiled."""
+    monkeypatch.setattr(Chain, "try_out", lambda *_: None)
+
+
+@pytest.mark.usefixtures("not_compiled")
+def test_automatic_with_many_groups():
+    def by_group(alpha):
+        return alpha[hierarchies.GROUP]
+
+    assert local_names(with_groups(1000, by_group)) == ["alpha"]
+    assert local_names(with_groups(999, by_group)) == []  # so few are moved at once
+    assert local_names(with_groups(999, by_group), ["alpha"]) == ["alpha"]
+    assert local_names(with_groups(1000, by_group), None) == []
+    assert local_names(with_groups(1000, by_group), temperature=0.5) == []
+
+
+SLOPES = np.linspace(0, 1, 1000)
+NOT_LOCAL = {
+    "sum": (lambda a: a[hierarchies.GROUP] - a.sum(), "other than through an index"),
+    "mean within": (lambda a: (a - a.mean())[hierarchies.GROUP], "depend on groups other than"),
+    "two indices": (lambda a: a[hierarchies.GROUP] - a[hierarchies.OTHER], "several indices"),
+    "no index": (lambda a: SLOPES @ a, "no data are an index"),
+    "a scan": (lambda a: pt.cumsum(a)[hierarchies.GROUP], "depend on groups other than"),
+}
+
+
+@pytest.mark.usefixtures("not_compiled")
+@pytest.mark.parametrize("name", NOT_LOCAL)
+def test_what_is_not_local_moves_at_every_update(name, caplog):
+    """With the reason: in the log, or in an error if it was asked for by name."""
+    write, reason = NOT_LOCAL[name]
+    model = with_groups(1000, write)
+    with caplog.at_level("INFO", logger="pymc.sgmcmc"):
+        assert local_names(model) == []
+    assert "'alpha' moves at every update" in caplog.text
+    assert reason in caplog.text
+    with pytest.raises(ValueError, match=f"'alpha' cannot be local: .*{reason}"):
+        local_names(model, ["alpha"])
+
+
+@pytest.mark.usefixtures("not_compiled")
+def test_priors_that_tie_groups_together():
+    def model(alpha_of):
+        with pm.Model() as model:
+            alpha = alpha_of()
+            pm.Normal("y", alpha[hierarchies.GROUP], 1, observed=hierarchies.Y)
+        return model
+
+    zero_sum = model(lambda: pm.ZeroSumNormal("alpha", 1, shape=1000))
+    walk = model(lambda: pm.GaussianRandomWalk("alpha", init_dist=pm.Normal.dist(), steps=999))
+
+    def with_potential():
+        alpha = pm.Normal("alpha", shape=1000)
+        pm.Potential("soft_sum", -(alpha.sum() ** 2))
+        return alpha
+
+    for tied, reason in [
+        (zero_sum, "spans the groups|cannot be written|no data are an index"),
+        (walk, "spans the groups"),
+        (model(with_potential), "'soft_sum' depends on it"),
+    ]:
+        assert local_names(tied) == []
+        with pytest.raises(ValueError, match=f"'alpha' cannot be local: .*({reason})"):
+            local_names(tied, ["alpha"])
+
+
+@pytest.mark.usefixtures("not_compiled")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"local": ["beta"]}, "'beta' is not a variable of this step; those are 'alpha'"),
+        ({"local": "alpha"}, "must be 'auto', None or a list of names"),
+        ({"local": ["alpha"], "batch_size": None}, "pass batch_size="),
+        ({"local": ["alpha"], "temperature": 0.5}, "use temperature=1"),
+        ({"local": ["alpha"], "step_size": "auto"}, "automatic step size"),
+    ],
+)
+def test_invalid_arguments(options, said):
+    model = with_groups(4, lambda alpha: alpha[hierarchies.GROUP])
+    with pytest.raises(ValueError, match=said):
+        sgm.SGLD(**{"step_size": 1e-3, "batch_size": 3, "model": model, **options})
+
+
+def test_indices_out_of_range():
+    with pytest.raises(ValueError, match="index 4 is out of bounds"):
+        local_names(with_groups(4, lambda alpha: alpha[hierarchies.OTHER]), ["alpha"])
+
+
+def test_new_data_with_other_empty_groups():
+    with pm.Model() as model:
+        group = pm.Data("group", hierarchies.GROUP)
+        alpha = pm.Normal("alpha", shape=5)
+        pm.Normal("y", alpha[group], 1, observed=hierarchies.Y)
+        step = sgm.SGLD(step_size=1e-3, batch_size=3, local=["alpha"])
+        pm.set_data({"group": np.minimum(hierarchies.GROUP, 2)})
+    with pytest.raises(ValueError, match=r"2 groups of 'alpha' have no rows.*Make a new step"):
+        step.setup_chain(np.random.default_rng(0), 0, 0)
+    with model:
+        pm.set_data({"group": 3 - hierarchies.GROUP})
+    step.setup_chain(np.random.default_rng(0), 0, 0)

@@ -185,6 +185,19 @@ def test_regression_and_several_predictions(model, step):
     close(tree["numbers"]["rmse"], np.sqrt(np.mean(error**2)))
 
 
+@pytest.mark.parametrize("method", ["sequential", "parallel"])
+def test_a_run_that_is_interrupted_has_them_too(model, step, method):
+    def stop(trace, draw):
+        if draw.draw_idx == TUNE + 5:
+            raise KeyboardInterrupt
+
+    found = averages(model)
+    tree = run(model, step, found, chain_method=method, cores=2, callback=stop)
+    n = [average.n for average in found.chains.values()]
+    assert 6 <= max(n) <= DRAWS
+    assert tree.test_predictions.sizes["draw"] == max(n)
+
+
 # ---- resuming ------------------------------------------------------------------------------
 
 

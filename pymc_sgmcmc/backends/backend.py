@@ -59,6 +59,7 @@ class Jax:
         # have 32 bits, and functions compiled for them would be compiled again for later arrays.
         import pytensor.link.jax.dispatch  # noqa: F401
 
+        import pymc_sgmcmc.backends.generator_copy_jax
         import pymc_sgmcmc.backends.normals_jax  # noqa: F401
 
         # PyTensor asks JAX for 64 bits although floatX="float32" has turned them off: dozens of

@@ -81,9 +81,11 @@ class TouchedGroups:
 def _find(rows, group_of_row, sizes, place_of_group, groups, places, weights):
     """Fill the last three arrays; ``place_of_group`` is -1 everywhere before and after."""
     for k in range(len(rows)):
+        for b in range(rows.shape[1]):  # first, so that memory is read for many rows at once
+            places[k, b] = group_of_row[rows[k, b]]
         count = 0
         for b in range(rows.shape[1]):
-            group = group_of_row[rows[k, b]]
+            group = places[k, b]
             place = place_of_group[group]
             if place < 0:
                 place = count

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.op import RandomVariable
-from pytensor.tensor.variable import TensorVariable
+from pytensor.tensor.variable import TensorConstant, TensorVariable
 
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.noise import NoiseStream
@@ -40,12 +39,19 @@ class Column:
         return cls(index, n_groups, slots, groups, pt.lvector("places"), weights)
 
 
+class EmptyGroups(NamedTuple):
+    """The groups without rows."""
+
+    numbers: TensorConstant
+    variable: TensorVariable
+    """What stands for them: in a graph so many numbers would not be cached."""
+
+
 class PriorDraw(NamedTuple):
     """Draws the elements of groups without rows from their prior, given the other variables."""
 
     value: TensorVariable
-    groups: np.ndarray
-    """The groups without rows."""
+    groups: EmptyGroups
     axis: int
     op: RandomVariable
     size: tuple[int, ...]
@@ -54,8 +60,8 @@ class PriorDraw(NamedTuple):
 
     def into(self, value: TensorVariable, values: dict, stream: NoiseStream) -> TensorVariable:
         """Replace these elements of a value; ``values`` replaces the parameters' inputs."""
-        at = (*(slice(None),) * self.axis, self.groups)
-        parameters = substitute(self.parameters, values)
+        *parameters, groups = substitute([*self.parameters, self.groups.variable], values)
+        at = (*(slice(None),) * self.axis, groups)
         drawn = stream.draw(self.op, *parameters, size=self.size)
         if self.transform is not None:
             drawn = self.transform.forward(drawn, None, None, *parameters)
@@ -102,6 +108,11 @@ class LocalModel(NamedTuple):
     def prior_draws(self) -> list[PriorDraw]:
         """What draws the elements of groups without rows."""
         return [v.prior_draw for v in self.variables if v.prior_draw is not None]
+
+    @property
+    def empty(self) -> dict[TensorConstant, TensorVariable]:
+        """The groups without rows, and what stands for them."""
+        return dict(draw.groups for draw in self.prior_draws)
 
     def rebuilt(self, expressions: Sequence[TensorVariable]) -> "LocalModel":
         """Return the model with other expressions, listed in the same way."""

@@ -101,7 +101,7 @@ class LocalSource(GradientSource):
         """Raise an error if other groups have no rows than when the step was made."""
         for v in self.variables:
             now = np.flatnonzero(groups[v.column].sizes == 0)
-            then = np.empty(0) if v.prior_draw is None else v.prior_draw.groups
+            then = np.empty(0) if v.prior_draw is None else v.prior_draw.groups.numbers.data
             if not np.array_equal(now, then):
                 raise ValueError(
                     f"{len(now)} groups of '{v.value.name}' have no rows in the current data; "
@@ -141,6 +141,7 @@ def local_source(source: GradientSource, local: LocalModel) -> LocalSource:
     for v in local.variables:
         others = [a for a in range(v.slots.ndim) if a != v.axis]
         likelihood[v.slots] = pt.expand_dims(v.column.weights, others) * likelihood[v.slots]
+    source = replace(source, data=[*source.data, *local.empty.items()])
     of_batch = replace(
         source,
         vars=vars,

@@ -27,6 +27,7 @@ from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
 from pymc_sgmcmc.gradients.batch_terms import Term
 from pymc_sgmcmc.gradients.local_model import (
     Column,
+    EmptyGroups,
     LocalModel,
     LocalVariable,
     NotLocal,
@@ -151,7 +152,7 @@ class _Builder:
 
     def __init__(self, model, shapes, terms, rest, rows, batch_size, groups_of):
         self.groups_of = groups_of
-        self.empty: dict[Column, np.ndarray] = {}
+        self.empty: dict[Column, EmptyGroups] = {}
         self.model, self.shapes, self.rest, self.rows = model, shapes, rest, rows
         self.batch_size = batch_size
         self.terms = [term.logp for term in terms]
@@ -196,11 +197,13 @@ class _Builder:
         """Whether rows index into something made of it."""
         return any(value in ancestors([lookup.array]) for lookup in self.lookups)
 
-    def empty_groups(self, column: Column) -> np.ndarray:
-        """Numbers of the groups without rows."""
+    def empty_groups(self, column: Column) -> EmptyGroups:
+        """The groups without rows."""
         if column not in self.empty:
             groups = self.groups_of(column.index) % column.n_groups
-            self.empty[column] = np.flatnonzero(np.bincount(groups, minlength=column.n_groups) == 0)
+            empty = np.flatnonzero(np.bincount(groups, minlength=column.n_groups) == 0)
+            variable = pt.tensor("empty", shape=(empty.size,), dtype="int64")
+            self.empty[column] = EmptyGroups(pt.constant(empty, dtype="int64"), variable)
         return self.empty[column]
 
     def candidate(self, value: TensorVariable) -> LocalVariable:
@@ -314,13 +317,14 @@ class _Builder:
     def _prior_draw(self, v: LocalVariable) -> PriorDraw | None:
         """Return what draws the elements of groups without rows."""
         empty = self.empty_groups(v.column)
-        if not empty.size:
+        n_empty = empty.variable.type.shape[0]
+        if not n_empty:
             return None
         model = self.model
         rv = model.values_to_rvs[v.value]
         if not isinstance(rv.owner.op, RandomVariable):
             raise NotLocal([v.value], "some groups have no rows, and its prior cannot be drawn")
-        groups = pt.constant(empty)
+        groups = empty.variable
         parameters = rewrite_pregrad(model.replace_rvs_by_values(rv.owner.inputs[2:]))
         n_groups = v.column.n_groups
         stand_ins = {
@@ -330,7 +334,7 @@ class _Builder:
         }
         parameters = [self._at(groups, p, n_groups, stand_ins) for p in parameters]
         shape = self.shapes[v.value]
-        shape = (*shape[: v.axis], empty.size, *shape[v.axis + 1 :])
+        shape = (*shape[: v.axis], n_empty, *shape[v.axis + 1 :])
         size = shape[: len(shape) - rv.owner.op.ndim_supp]
         return PriorDraw(
             v.value, empty, v.axis, rv.owner.op, size, parameters, model.rvs_to_transforms[rv]

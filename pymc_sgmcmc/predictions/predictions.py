@@ -10,6 +10,7 @@ from pymc.model import Model, modelcontext
 from xarray import Dataset
 
 from pymc_sgmcmc.argument_checks import whole_number
+from pymc_sgmcmc.predictions.labels import as_classes, check_labels, looks_like_classes, one_of
 from pymc_sgmcmc.predictions.metrics import (
     CLASSIFICATION,
     REGRESSION,
@@ -82,8 +83,9 @@ class Predictions:
     `to_dataset` says what is averaged. Everything is kept in float64, one draw at a time, so the
     result agrees with the average over a stored trace to rounding, and does not depend on how draws
     are made. With a ``trace`` in `sample` it is saved with each checkpoint and resumed with the
-    chains. With `pymc.sample` name one small variable in ``var_names``, as it needs at least one;
-    running out of patience ends the chain if ``cores=1`` and else the run.
+    chains; the store's own groups do not have it, ``sample(..., resume=True)`` returns it. With
+    `pymc.sample` name one small variable in ``var_names``, as it needs at least one; running out of
+    patience ends the chain if ``cores=1`` and else the run.
 
     References
     ----------
@@ -128,13 +130,13 @@ class Predictions:
         whole_number("batch_size", batch_size, 1, unit="rows")
         if patience is not None:
             whole_number("patience", patience, 1, unit="draws")
-        _one_of("weights", weights, WEIGHTS)
+        one_of("weights", weights, WEIGHTS)
         if task is not None:
-            _one_of("task", task, ("classification", "regression"))
+            one_of("task", task, ("classification", "regression"))
         if labels is None and (monitor is not None or patience is not None):
             raise ValueError("monitor= and patience= need labels=, by which draws are judged.")
         if monitor is not None:
-            _one_of("monitor", monitor, (*CLASSIFICATION, *REGRESSION))
+            one_of("monitor", monitor, (*CLASSIFICATION, *REGRESSION))
         model = modelcontext(model)
         if var not in model.named_vars:
             raise KeyError(f"The model has no variable '{var}'.")
@@ -211,7 +213,9 @@ class Predictions:
         if not self._checked:
             self.check(point, predictions)
             self.chains[chain] = self.begin_chain(chain)
-        self.chains[chain].add(self._as_classes(predictions), self._weight(stats), point)
+        if self.task == "classification":
+            predictions = as_classes(predictions)
+        self.chains[chain].add(predictions, self._weight(stats), point)
 
     def _weight(self, stats: Any) -> float:
         if self.weights == "equal":
@@ -223,13 +227,6 @@ class Predictions:
                 f"{len(found)}: pass weights='equal'."
             )
         return float(np.asarray(found[0]))
-
-    def _as_classes(self, predictions: np.ndarray) -> np.ndarray:
-        """Probabilities of two classes from those of one."""
-        if self.task == "classification" and predictions.ndim == 1:
-            p = np.asarray(predictions, dtype=np.float64)
-            return np.stack([1 - p, p], axis=1)
-        return predictions
 
     # ---- checks -----------------------------------------------------------------------------
 
@@ -250,53 +247,20 @@ class Predictions:
         """
         p = self.predictor(point) if predictions is None else predictions
         if self.task is None:
-            self.task = "classification" if self._looks_like_classes(p) else "regression"
-        p = self._as_classes(p)
-        if self.task == "classification" and p.ndim != 2:
-            raise ValueError(
-                f"task='classification' needs probabilities of shape (rows,) or (rows, classes), "
-                f"but '{self.var}' has the shape {p.shape}."
-            )
+            self.task = "classification" if looks_like_classes(p, self.labels) else "regression"
+        if self.task == "classification":
+            if p.ndim not in (1, 2):
+                raise ValueError(
+                    "task='classification' needs probabilities of shape (rows,) or (rows, "
+                    f"classes), but '{self.var}' has the shape {p.shape}."
+                )
+            p = as_classes(p)
         if self.labels is not None:
-            self._check_labels(p)
+            check_labels(self.labels, p, self.task, self.var)
             names = CLASSIFICATION if self.task == "classification" else REGRESSION
             if self.monitor is not None:
-                _one_of("monitor", self.monitor, names)
+                one_of("monitor", self.monitor, names)
         self._checked = True
-
-    def _looks_like_classes(self, p: np.ndarray) -> bool:
-        if self.labels is None or self.labels.dtype.kind not in "biu":
-            return False
-        if p.min() < 0 or p.max() > 1 + 1e-5:
-            return False
-        if p.ndim == 1:
-            return bool(np.isin(self.labels, (0, 1)).all())
-        return p.ndim == 2 and bool(np.allclose(p.sum(axis=1), 1, atol=1e-4))
-
-    def _check_labels(self, p: np.ndarray) -> None:
-        labels = self.labels
-        assert labels is not None
-        if self.task == "regression":
-            if labels.shape != p.shape:
-                raise ValueError(
-                    f"labels has the shape {labels.shape}, but '{self.var}' has {p.shape} on the "
-                    "test data: they must be the same."
-                )
-            if not np.isfinite(labels.astype(float)).all():
-                raise ValueError("labels has values that are not finite: leave out these rows.")
-            return
-        if labels.ndim != 1 or labels.dtype.kind not in "biu":
-            raise ValueError(
-                f"labels must be whole numbers of shape (rows,), got {labels.dtype} of shape "
-                f"{labels.shape}."
-            )
-        outside = (labels < 0) | (labels >= p.shape[1])
-        if outside.any():
-            row = int(np.argmax(outside))
-            raise ValueError(
-                f"labels has the class {labels[row]} in row {row}, but '{self.var}' has "
-                f"{p.shape[1]} classes: they must be from 0 to {p.shape[1] - 1}."
-            )
 
     def _metrics(self, predictions: np.ndarray) -> dict[str, float]:
         assert self.labels is not None
@@ -402,8 +366,3 @@ class Predictions:
         if self.labels is not None:
             table["label"] = (("test_row", *table["mean"].dims[1 : self.labels.ndim]), self.labels)
         return table.assign_attrs(var=self.var, weights=self.weights)
-
-
-def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, allowed))}.")

@@ -17,7 +17,7 @@ from typing import Any
 import cloudpickle
 
 from pymc_sgmcmc.backends.interrupts import raise_deferred
-from pymc_sgmcmc.run.predicting import predicted
+from pymc_sgmcmc.run.predicting import predicted, receive
 from pymc_sgmcmc.run.run import Event, Resumed, Run
 from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.sequential import ChainRunner
@@ -98,6 +98,8 @@ def on_cluster(run: Run, client: Any) -> Generator[Event]:
     finally:
         stop.set()
         distributed.wait(tasks)
+        for pickled in queue.get(batch=True) if queue.qsize() else ():
+            receive(run, cloudpickle.loads(pickled))
         queue.close()
         client.cancel([*tasks, payload])
 

@@ -8,6 +8,7 @@ from pymc.sampling.parallel import Draw
 from pymc.stats.convergence import log_warning_stats
 
 from pymc_sgmcmc.run.enough_draws import EnoughDraws
+from pymc_sgmcmc.run.predicting import receive
 from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.result import InMemoryDraws
 from pymc_sgmcmc.run.run import Block, Event, Predicted, Resumed, Run, Stopped
@@ -36,9 +37,7 @@ def collect(
             progress.failed(event.chain)
             continue
         if isinstance(event, Predicted):
-            for predictions in run.predictions:
-                if predictions.name in event.states:
-                    predictions.restore(event.chain, event.states[predictions.name])
+            receive(run, event)
             continue
         if isinstance(event, Resumed):
             progress.resumed(event)

@@ -96,6 +96,14 @@ def predicted(run: Run, chain: int) -> Predicted:
     )
 
 
+def receive(run: Run, event: Any) -> None:
+    """Take a chain's averages from another process; anything else is not taken."""
+    if isinstance(event, Predicted):
+        for p in run.predictions:
+            if p.name in event.states:
+                p.restore(event.chain, event.states[p.name])
+
+
 def check_predictions(model: Model, predictions: Sequence[Any]) -> None:
     """Raise an error for what are not predictions of this model, each with a name of its own."""
     names = set()

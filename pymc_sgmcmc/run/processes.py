@@ -22,7 +22,7 @@ from pymc.exceptions import SamplingError
 from threadpoolctl import threadpool_limits
 
 from pymc_sgmcmc.backends import interrupts
-from pymc_sgmcmc.run.predicting import predicted
+from pymc_sgmcmc.run.predicting import predicted, receive
 from pymc_sgmcmc.run.run import Event, Resumed, Run
 from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.sequential import ChainRunner
@@ -96,7 +96,8 @@ def parallel(run: Run, workers: int, mp_ctx: Any, blas_threads: int | None) -> G
             yield from pool.rest()
             raise
         finally:
-            pool.end()
+            for event in pool.end():
+                receive(run, event)
 
 
 class _Pool:
@@ -178,16 +179,16 @@ class _Pool:
             for connection in self.chain_of:
                 self.process_of[connection].terminate()
 
-    def end(self) -> None:
-        """Make all workers end."""
-        for _ in self.rest():
-            pass
+    def end(self) -> list[Event]:
+        """Make all workers end, and return what they have drawn by then."""
+        events = list(self.rest())
         until = time.monotonic() + SECONDS_TO_END
         for connection, process in self.process_of.items():
             connection.close()
             process.join(max(0.0, until - time.monotonic()))
             process.kill()
             process.join()
+        return events
 
 
 def _stop(number: int, frame: Any) -> None:

@@ -117,8 +117,13 @@ class GroupUpdate:
     same noise.
     """
 
-    def __init__(self, member: Member, theta: Tensors, state, h, noise: Noise):
+    def __init__(
+        self, member: Member, theta: Tensors, state, h, noise: Noise, n_elements: Tensors | None
+    ):
         self.member = member
+        self._options = {}
+        if n_elements is not None:
+            self._options["n_elements"] = [n_elements[i] for i in member.positions]
         self.theta = [theta[i] for i in member.positions]
         self.state = member.own(state)
         self.h = h
@@ -144,7 +149,9 @@ class GroupUpdate:
             n_drawn += 1
             return self._draws[n_drawn - 1]
 
-        return self.member.algorithm.update(self.theta, self.state, gradient, self.h, noise)
+        return self.member.algorithm.update(
+            self.theta, self.state, gradient, self.h, noise, **self._options
+        )
 
 
 @dataclass(frozen=True)
@@ -174,7 +181,10 @@ class Grouped(Algorithm):
         return state
 
     def update(self, theta, state, gradient, h, noise, n_elements=None):
-        groups = [GroupUpdate(m, theta, state, h[k], noise) for k, m in enumerate(self.members)]
+        groups = [
+            GroupUpdate(m, theta, state, h[k], noise, n_elements)
+            for k, m in enumerate(self.members)
+        ]
         known: list[tuple[Gradient, Tensors]] = []
         while True:
             updates = [group.run(known) for group in groups]
@@ -197,6 +207,10 @@ class Grouped(Algorithm):
                 new_theta[i] = t
             new_state |= member.named(states)
         return new_theta, new_state
+
+    def positions(self, name, n_vars):
+        member, _, _ = name.partition(".")
+        return next((m.positions for m in self.members if m.name == member), range(n_vars))
 
     def diagnostics(self, state):
         return [d for m in self.members for d in m.algorithm.diagnostics(m.own(state))]
@@ -292,7 +306,6 @@ class Groups(SGMCMCStep):
 
     name = "groups"
     algorithm_class = Grouped
-    takes_local = False
     algorithm: Grouped
 
     def __init__(self, groups, *, temperature: float = 1.0, model: Model | None = None, **options):
@@ -304,6 +317,7 @@ class Groups(SGMCMCStep):
                 raise TypeError(
                     f"Groups takes groups such as MSGNHT_S.on([w], step_size=0.01), got {group!r}."
                 )
+        self.takes_local = all(group.sampler.takes_local for group in self.groups)
         if not self.groups:
             raise ValueError(
                 "Groups([]) has no group: pass a list such as "

@@ -55,7 +55,7 @@ class Thermostat(Protocol):
         p: Tensors,
         h: TensorVariable,
         temperature: float = 1.0,
-        n_elements: TensorVariable | None = None,
+        n_elements: Tensors | None = None,
     ) -> Tensors: ...
 
 
@@ -64,7 +64,7 @@ def fixed_friction(
     p: Tensors,
     h: TensorVariable,
     temperature: float = 1.0,
-    n_elements: TensorVariable | None = None,
+    n_elements: Tensors | None = None,
 ) -> Tensors:
     """Leave xi unchanged: a fixed friction (SGHMC).
 
@@ -78,7 +78,7 @@ def fixed_friction(
         Time to advance.
     temperature : float, default 1
         T, the mean of p * p.
-    n_elements : scalar variable, optional
+    n_elements : list of scalar variables, optional
         Not used.
 
     Returns
@@ -102,7 +102,7 @@ def elementwise(
     p: Tensors,
     h: TensorVariable,
     temperature: float = 1.0,
-    n_elements: TensorVariable | None = None,
+    n_elements: Tensors | None = None,
 ) -> Tensors:
     """One xi per element of p: xi += h (p * p - T) (high-order paper 2.2, T = 1).
 
@@ -116,7 +116,7 @@ def elementwise(
         Time to advance.
     temperature : float, default 1
         T, the mean of p * p.
-    n_elements : scalar variable, optional
+    n_elements : list of scalar variables, optional
         Not used.
 
     Returns
@@ -140,7 +140,7 @@ def shared(
     p: Tensors,
     h: TensorVariable,
     temperature: float = 1.0,
-    n_elements: TensorVariable | None = None,
+    n_elements: Tensors | None = None,
 ) -> Tensors:
     """One xi for all n elements of all variables: xi += h (p.p / n - T) (SGNHT paper eq 6, T = 1).
 
@@ -154,8 +154,8 @@ def shared(
         Time to advance.
     temperature : float, default 1
         T, the mean of p * p.
-    n_elements : scalar variable, optional
-        n, if not all elements of ``p`` move; the others are 0.
+    n_elements : list of scalar variables, optional
+        Of each entry of ``p``, if not all of them move; the others are 0.
 
     Returns
     -------
@@ -171,8 +171,8 @@ def shared(
     4.0
     """
     if n_elements is None:
-        n_elements = sum((q.size for q in p), start=pt.constant(0))
-    n = n_elements.astype(p[0].dtype)
+        n_elements = [q.size for q in p]
+    n = sum(n_elements, start=pt.constant(0)).astype(p[0].dtype)
     p_dot_p = sum((pt.sum(q * q) for q in p), start=pt.constant(0, dtype=p[0].dtype))
     return [xi[0] + h * (p_dot_p / n - temperature)]
 
@@ -195,7 +195,7 @@ def integrate(
     diffusion: float,
     thermostat: Thermostat,
     temperature: float = 1.0,
-    n_elements: TensorVariable | None = None,
+    n_elements: Tensors | None = None,
 ) -> Phase:
     """Advance a point of the extended space by ``h``.
 
@@ -217,8 +217,8 @@ def integrate(
         `fixed_friction`, `elementwise` or `shared`.
     temperature : float, default 1
         T, the stationary variance of p.
-    n_elements : scalar variable, optional
-        How many elements move, if not all of theta.
+    n_elements : list of scalar variables, optional
+        How many elements of each variable move, if not all of theta.
 
     Returns
     -------

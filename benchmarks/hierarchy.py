@@ -1,0 +1,114 @@
+"""Posterior of 2000 groups of 1 to 19 rows, local or not, against the exact one.
+
+    python benchmarks/hierarchy.py    # about two minutes
+
+22,000 rows, mean and scale of the groups unknown; exact moments by quadrature. Each variable is
+scaled to about unit posterior sd (MSGNHT_S, D = 1, no metric). Batches of 500 rows with
+replacement, a draw is 4 passes over the data. "error" is in posterior sds, "sd" the ratio to the
+exact sd; for the groups their mean, 5 and 95 percent, and the root of the mean squared error.
+Writes benchmarks/results/hierarchy.txt.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pymc as pm
+
+import pymc_sgmcmc as sgm
+
+RESULTS = Path(__file__).parent / "results" / "hierarchy.txt"
+GROUPS, BATCH, PASSES = 2000, 500, 4
+RUNS = [("local", 0.1), ("local", 0.05), ("dense", 0.1), ("dense", 0.05)]
+
+
+def data():
+    rng = np.random.default_rng(0)
+    size = rng.integers(1, 20, GROUPS)
+    group = np.repeat(np.arange(GROUPS), size)
+    y = rng.normal(rng.normal(0.5, 0.7, GROUPS)[group], 1)
+    return group, size, y
+
+
+def exact(group, size, y):
+    """Mean and sd of mu, log tau and each group's effect, by a grid of mu and log tau."""
+    mean_y = np.bincount(group, y) / size
+    mu, t = np.linspace(0.35, 0.65, 161), np.log(0.7) + np.linspace(-0.15, 0.15, 161)
+    variance = np.exp(2 * t)[:, None] + 1 / size
+    log_p = np.array(
+        [
+            -0.5 * (np.log(variance) + (mean_y - m) ** 2 / variance).sum(1) - m**2 / 50 - t**2 / 2
+            for m in mu
+        ]
+    )
+    p = np.exp(log_p - log_p.max())
+    p /= p.sum()
+    picked = np.random.default_rng(1).choice(p.size, 4000, p=p.ravel())
+    m, precision = mu[picked // 161, None], np.exp(-2 * t[picked % 161, None])
+    v = 1 / (precision + size)
+    c = v * (m * precision + size * mean_y)
+    means, sds = [c.mean(0)], [np.sqrt(v.mean(0) + c.var(0))]
+    for values, axis in ((mu, 1), (t, 0)):
+        marginal = p.sum(axis)
+        means.append((marginal * values).sum())
+        sds.append(np.sqrt((marginal * (values - means[-1]) ** 2).sum()))
+    return means, sds
+
+
+def main(n_draws: int = 1200):
+    group, size, y = data()
+    (mean, mean_mu, mean_t), (sd, sd_mu, sd_t) = exact(group, size, y)
+    lines = [
+        f"python benchmarks/hierarchy.py   ({time.strftime('%Y-%m-%d')})",
+        f"{GROUPS} groups, {len(y)} rows, batches of {BATCH}, {n_draws} draws of {PASSES} passes",
+        f"{'':>6}{'h':>6}{'mu: error':>11}{'sd':>6}{'log tau: error':>16}{'sd':>6}"
+        f"{'groups: sd':>12}{'5%':>6}{'95%':>6}{'error':>7}{'thermostat':>12}{'seconds':>9}",
+    ]
+    print(*lines, sep="\n", flush=True)
+    for way, h in RUNS:
+        with pm.Model():
+            mu = mean_mu + sd_mu * pm.Flat("mu")
+            t = mean_t + sd_t * pm.Flat("t")
+            pm.Potential("priors", -(mu**2) / 50 - t**2 / 2)
+            a = pm.Normal("a", mu / sd, pm.math.exp(t) / sd, shape=GROUPS)
+            pm.Normal("y", (sd * a)[group], 1, observed=y)
+            step = sgm.MSGNHT_S(
+                step_size=h,
+                batch_size=BATCH,
+                thin=PASSES * len(y) // BATCH,
+                replacement=True,
+                local=["a"] if way == "local" else None,
+                initial_point={"mu": np.zeros(()), "t": np.zeros(()), "a": mean / sd},
+            )
+            began = time.perf_counter()
+            tree = sgm.sample(
+                n_draws,
+                tune=n_draws // 4,
+                chains=1,
+                step=step,
+                random_seed=1,
+                initvals={"a": mean / sd, "mu": 0.0, "t": 0.0},
+                init="point",
+                progressbar=False,
+                quiet=True,
+                compute_convergence_checks=False,
+            )
+        seconds = time.perf_counter() - began
+        draws = {name: tree.posterior[name].values[0] for name in ("mu", "t", "a")}
+        ratio = draws["a"].std(0)
+        error = draws["a"].mean(0) - mean / sd
+        xi = float(tree.sample_stats["thermostat"].mean())
+        line = f"{way:>6}{h:>6}"
+        for name, width in (("mu", 11), ("t", 16)):
+            line += f"{draws[name].mean():>{width}.2f}{draws[name].std():>6.2f}"
+        low, high = np.quantile(ratio, [0.05, 0.95])
+        line += f"{ratio.mean():>12.3f}{low:>6.2f}{high:>6.2f}{np.sqrt((error**2).mean()):>7.3f}"
+        lines.append(line + f"{xi:>12.2f}{seconds:>9.0f}")
+        print(lines[-1], flush=True)
+        if n_draws == 1200:
+            RESULTS.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

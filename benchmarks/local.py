@@ -1,0 +1,155 @@
+"""What an update costs against the number of groups when only touched groups move.
+
+    python benchmarks/local.py                   # about ten minutes, on an otherwise idle machine
+    python benchmarks/local.py NUMBA auto 1000   # one backend, one way, one number; nothing written
+
+A million rows (as many as groups, if there are more), batches of 100, float32, MSGNHT_S on
+``effect[group]`` with an unknown mean and scale. The ways: "auto", local variables; "dense", all
+groups at every update; "hand", a `jax.lax.scan` loop with scatters written by hand for this model,
+which gets its batches' groups ready-made. A call has 20,000 updates: it copies the state once.
+Writes benchmarks/results/local.txt.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results" / "local.txt"
+NUMBERS = [10**k for k in range(2, 8)]
+WAYS = [("NUMBA", "auto"), ("NUMBA", "dense"), ("JAX", "auto"), ("JAX", "dense"), ("JAX", "hand")]
+BATCH = 100
+THIN = 20_000
+
+
+def rows(n_groups: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    n_rows = max(1_000_000, n_groups)
+    return rng.integers(n_groups, size=n_rows), rng.standard_normal(n_rows, dtype="float32")
+
+
+def package(backend: str, way: str, n_groups: int) -> list[float]:
+    """Seconds per update of calls of this package's step."""
+    import pytensor
+
+    pytensor.config.floatX = "float32"
+    import pymc as pm
+
+    import pymc_sgmcmc as sgm
+
+    groups, y = rows(n_groups)
+    thin = THIN if way == "auto" else max(10, min(THIN, 10**8 // n_groups))
+    with pm.Model() as model:
+        mu, log_tau = pm.Normal("mu"), pm.Normal("log_tau")
+        effect = pm.Normal("effect", mu, pm.math.exp(log_tau), shape=n_groups)
+        pm.Normal("y", effect[groups], 1, observed=y)
+        step = sgm.MSGNHT_S(
+            step_size=1e-3,
+            batch_size=BATCH,
+            thin=thin,
+            local=["effect"] if way == "auto" else None,
+            self_check=False,
+            compile_kwargs={"mode": backend},
+        )
+    point = model.initial_point()
+    step.setup_chain(np.random.default_rng(0), 0, 0)
+    times = []
+    for _ in range(6):
+        began = time.perf_counter()
+        point, _ = step.step(point)
+        times.append((time.perf_counter() - began) / thin)
+    return times
+
+
+def by_hand(n_groups: int) -> list[float]:
+    """The same updates in JAX; rows, groups and weights of each call are made outside the clock."""
+    import jax
+    import jax.numpy as jnp
+
+    groups, y = rows(n_groups)
+    n_rows, h, D = len(y), 1e-3, 1.0
+    y_on_device = jnp.asarray(y)
+    slots = min(BATCH, n_groups)
+
+    def update(carry, batch):
+        mu, t, effect, p, xi, p2, xi2, key = carry
+        rows, touched, places, weight = batch
+        a, q, x = effect[touched], p[touched], xi[touched]
+        g, pg, xg = jnp.stack([mu, t]), p2, xi2
+        a, x = a + h / 2 * q, x + h / 2 * (q * q - 1)
+        g, xg = g + h / 2 * pg, xg + h / 2 * (pg * pg - 1)
+        used = weight > 0
+        residual = jnp.zeros(slots).at[places].add(y_on_device[rows] - a[places])
+        z, precision = a - g[0], jnp.exp(-2 * g[1])
+        ga = weight * residual - z * precision
+        spread = jnp.where(used, n_rows / BATCH / weight, 0)
+        gg = jnp.stack(
+            [
+                -g[0] + jnp.sum(spread * z * precision),
+                -g[1] + jnp.sum(spread * (z * z * precision - 1)),
+            ]
+        )
+        key, k = jax.random.split(key)
+        noise = jax.random.normal(k, (slots + 2,)) * jnp.sqrt(2 * D * h)
+        d, dg = jnp.exp(-h / 2 * x), jnp.exp(-h / 2 * xg)
+        q, pg = d * (d * q + h * ga + noise[2:]), dg * (dg * pg + h * gg + noise[:2])
+        a, x = a + h / 2 * q, x + h / 2 * (q * q - 1)
+        g, xg = g + h / 2 * pg, xg + h / 2 * (pg * pg - 1)
+
+        def put(old, new):
+            return old.at[touched].set(jnp.where(used, new, new[0]))
+
+        return (g[0], g[1], put(effect, a), put(p, q), put(xi, x), pg, xg, key), None
+
+    run = jax.jit(lambda carry, batches: jax.lax.scan(update, carry, batches)[0])
+    from pymc_sgmcmc.batches.touched import GroupsOfRows, TouchedGroups
+
+    found = TouchedGroups(GroupsOfRows(groups, n_groups, slots, "float32"))
+    rng = np.random.default_rng(1)
+    p = rng.standard_normal(n_groups, dtype="float32")
+    carry = (
+        *np.zeros(2, "float32"), np.zeros(n_groups, "float32"), p, np.ones(n_groups, "float32"),
+        np.zeros(2, "float32"), np.ones(2, "float32"), jax.random.key(0),
+    )  # fmt: skip
+    carry = jax.tree.map(jnp.asarray, carry)
+    times = []
+    for _ in range(6):
+        batch = rng.integers(n_rows, size=(THIN, BATCH))
+        batches = jax.device_put((batch, *found.of(batch)))
+        jax.block_until_ready(batches)
+        began = time.perf_counter()
+        carry = jax.block_until_ready(run(carry, batches))
+        times.append((time.perf_counter() - began) / THIN)
+    return times
+
+
+def main():
+    if len(sys.argv) == 4:
+        backend, way, n = sys.argv[1], sys.argv[2], int(sys.argv[3])
+        times = by_hand(n) if way == "hand" else package(backend, way, n)
+        print(json.dumps(1e6 * median(times[2:])))
+        return
+    lines = [
+        f"python benchmarks/local.py   ({time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores)",
+        f"MSGNHT_S, float32, batch {BATCH}: microseconds per update",
+        f"{'groups':>12}" + "".join(f"{f'{b} {w}':>14}" for b, w in WAYS),
+    ]
+    print(*lines, sep="\n", flush=True)
+    for n in NUMBERS:
+        line = f"{n:>12,}"
+        for backend, way in WAYS:
+            command = [sys.executable, __file__, backend, way, str(n)]
+            result = subprocess.run(command, capture_output=True, text=True, check=True)
+            line += f"{json.loads(result.stdout.splitlines()[-1]):>14.1f}"
+        lines.append(line)
+        print(line, flush=True)
+        RESULTS.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

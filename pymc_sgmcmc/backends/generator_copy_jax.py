@@ -1,0 +1,11 @@
+"""`GeneratorCopy` on JAX: another dict with the same key."""
+
+from pytensor.link.jax.dispatch.basic import jax_funcify
+
+from pymc_sgmcmc.backends.generator_copy import GeneratorCopy
+
+
+@jax_funcify.register(GeneratorCopy)
+def jax_funcify_generator_copy(op, **kwargs):
+    """Keys never change: only the dict is copied."""
+    return dict
