@@ -558,3 +558,10 @@ def test_the_start_of_scales_does_not_depend_on_the_sample_of_rows():
     assert abs(start[0] - np.log(0.5)) < 0.4
     too_wide = start_of_scales(objective_of(400), theta, is_scale, rng)
     assert too_wide[0] > np.log(0.5) + 0.8, "the sample alone would do: this shows nothing"
+
+
+@pytest.mark.slow(3)
+def test_nuts_is_recommended_where_all_rows_are_used(caplog):
+    with small(), caplog.at_level("INFO", "pymc.sgmcmc"):
+        sgm.MSGNHT_S(compile_kwargs=JAX, rng=1)
+    assert "NUTS is faster here or as fast, and exact" in caplog.text
