@@ -98,8 +98,8 @@ def adapted(
         kernel.schedule = schedule
     if earlier is None and not kernel.source.rows:
         _log.info(
-            "All rows are used at each update, so minibatches gain nothing: NUTS is faster here or "
-            "as fast, and exact (pm.sample() without step=)."
+            "All rows are used at each update, so minibatches gain nothing: NUTS is about as fast "
+            "here, and exact (pm.sample() without step=)."
         )
     if earlier is None:
         _log.info(
