@@ -346,9 +346,9 @@ def test_draws_do_not_depend_on_the_calls():
         np.testing.assert_allclose(parts[name], values, rtol=1e-9, err_msg=name)
 
 
-@pytest.mark.parametrize("method", ["sequential", "vectorized"])
-def test_resumes_bit_for_bit(method, tmp_path):
-    step = crossed_step("JAX")
+@pytest.mark.slow(8)
+def test_resumes_bit_for_bit(tmp_path):
+    step, method = crossed_step("JAX"), "vectorized"
     undisturbed = sampled(step, chain_method=method)
 
     def interrupt(trace, draw):
@@ -361,6 +361,7 @@ def test_resumes_bit_for_bit(method, tmp_path):
     assert_equal_draws(undisturbed, resumed, rtol=0)
 
 
+@pytest.mark.slow(8)
 def test_copies_in_other_processes():
     """A pickled step goes on as it would here."""
     step = crossed_step("JAX")
@@ -479,6 +480,7 @@ def test_indices_out_of_range():
         local_names(with_groups(4, lambda alpha: alpha[hierarchies.OTHER]), ["alpha"])
 
 
+@pytest.mark.usefixtures("not_compiled")
 def test_new_data_with_other_empty_groups():
     with pm.Model() as model:
         group = pm.Data("group", hierarchies.GROUP)
