@@ -40,7 +40,7 @@ EFFORTS = {
     "ADVI": (3_000, 10_000, 30_000),
 }
 """Effective sample size asked for; draws of each of 4 chains; updates."""
-LAYOUT = "{:>9}  {:<11}{:>8}{:>9}{:>9}{:>10}{:>9}{:>9}{:>9}"
+LAYOUT = "{:>9}  {:<11}{:>8}{:>9}{:>9}{:>12}{:>9}{:>9}{:>9}"
 TITLES = ["rows", "sampler", "effort", "first s", "seconds", "passes", "error", "sd low", "sd high"]
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytest
+from threadpoolctl import threadpool_limits
 
 # A shell's background jobs ignore Ctrl-C, which the tests send to themselves.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -44,6 +45,13 @@ def cpu_seconds(item) -> float:
     """What a test's nearest mark says."""
     mark = item.get_closest_marker("slow")
     return mark.args[0] if mark else 0.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_blas_thread():
+    """As many tests run at once as there are cores: more threads would wait for each other."""
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

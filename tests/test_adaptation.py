@@ -16,8 +16,11 @@ from scipy.special import expit, gammaln
 from scipy.stats import multivariate_t
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.adaptation.objective import RowsObjective
+from pymc_sgmcmc.adaptation.start import find_start, start_of_scales
 from pymc_sgmcmc.adaptation.warm_up import WarmUp
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
+from pymc_sgmcmc.gradients.row_gradients import RowGradients
 
 JAX = {"mode": "JAX"}
 QUICK = {"progressbar": False, "compile_kwargs": JAX, "compute_convergence_checks": False}
@@ -527,3 +530,38 @@ def test_the_stage_and_the_passes_are_shown(linear, monkeypatch):
     for stage in ("window 1", "window 2", "updates per draw"):
         assert re.search(rf"Warm-up: .*{stage} .*\d passes over the data", text), stage
     assert "Warm-up" not in seen(progressbar=False, compute_convergence_checks=False)
+
+
+@pytest.mark.slow(10)
+def test_the_start_of_scales_does_not_depend_on_the_sample_of_rows():
+    """With two rows per group all groups look different; all rows tell how different they are."""
+    rng = np.random.default_rng(8)
+    group = np.repeat(np.arange(200), 20)
+    y = rng.binomial(1, expit(rng.normal(0, 0.5, size=200)[group]))
+    with pm.Model() as model:
+        tau = pm.HalfNormal("tau", 1)
+        alpha = pm.Normal("alpha", 0, tau, shape=200)
+        pm.Bernoulli("y", logit_p=alpha[pm.Data("group", group)], observed=y)
+    gradients = RowGradients(model, model.value_vars, compile_kwargs=JAX)
+    theta = gradients.flat(model.initial_point())
+    is_scale = np.arange(201) == 0
+    used = []
+
+    def objective_of(n):
+        used.append(n)
+        some = None if n == 4000 else np.sort(rng.choice(4000, n, replace=False))
+        return RowsObjective(gradients, some)
+
+    start = find_start(objective_of, 4000, 400, theta, is_scale, rng)
+    assert used == [400, 3200, 4000]
+    # The posterior sd of log tau is about 0.1 here.
+    assert abs(start[0] - np.log(0.5)) < 0.4
+    too_wide = start_of_scales(objective_of(400), theta, is_scale, rng)
+    assert too_wide[0] > np.log(0.5) + 0.8, "the sample alone would do: this shows nothing"
+
+
+@pytest.mark.slow(3)
+def test_nuts_is_recommended_where_all_rows_are_used(caplog):
+    with small(), caplog.at_level("INFO", "pymc.sgmcmc"):
+        sgm.MSGNHT_S(compile_kwargs=JAX, rng=1)
+    assert "NUTS is about as fast here, and exact" in caplog.text

@@ -96,6 +96,11 @@ def adapted(
     chosen.apply(kernel)
     if schedule is not None:
         kernel.schedule = schedule
+    if earlier is None and not kernel.source.rows:
+        _log.info(
+            "All rows are used at each update, so minibatches gain nothing: NUTS is about as fast "
+            "here, and exact (pm.sample() without step=)."
+        )
     if earlier is None:
         _log.info(
             f"Warm-up: {chosen.data_passes:.3g} passes over the data, {chosen.windows} windows; "

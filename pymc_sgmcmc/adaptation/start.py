@@ -1,13 +1,19 @@
 """Where the warm-up starts: near the posterior's mode, or, with scale parameters, its bulk."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from pymc_sgmcmc.adaptation.curvature import eigen, positive, root_of_inverse
-from pymc_sgmcmc.adaptation.objective import Objective
+from pymc_sgmcmc.adaptation.objective import Local, Objective
 
 MAX_STEPS = 50
 SUFFICIENT_DECREASE = 1e-4
 FIRST_DAMPING = 1e-3
+GROWTH = 8
+"""Of the sample of rows, until scale parameters no longer depend on it,"""
+AGREED = 0.2
+"""... that is, move by less than this on their logarithmic scale."""
 
 
 def newton(
@@ -67,6 +73,7 @@ def start_of_scales(
     theta: np.ndarray,
     is_scale: np.ndarray,
     rng: np.random.Generator,
+    scoring: bool = False,
     max_rounds: int = 20,
     draws: int = 4,
 ) -> np.ndarray:
@@ -82,14 +89,20 @@ def start_of_scales(
         At a mode of the other parameters.
     is_scale : array of bool, shape (d,)
     rng : numpy.random.Generator
+    scoring : bool, default False
+        As for `newton`.
     max_rounds : int
     draws : int
         Even: antithetic pairs.
     """
     others = np.flatnonzero(~is_scale)
     calm = 0
+
+    def matrix_of(at: np.ndarray, local: Local) -> np.ndarray:
+        return local.curvature() if scoring else objective.matrix(at, local)
+
     for k in range(max_rounds):
-        here = positive(objective.matrix(theta, objective.at(theta)))
+        here = positive(matrix_of(theta, objective.at(theta)))
         here += np.diag(1.0 * is_scale)
         gradient, matrix = np.zeros_like(theta), np.zeros((len(theta), len(theta)))
         root = root_of_inverse(here[np.ix_(others, others)]) if others.size else None
@@ -100,7 +113,7 @@ def start_of_scales(
             if root is not None:
                 near[others] += root @ e
             local = objective.at(near)
-            hessian = objective.matrix(near, local) if np.isfinite(local.value) else None
+            hessian = matrix_of(near, local) if np.isfinite(local.value) else None
             if hessian is None or not np.isfinite(hessian).all():
                 continue
             gradient += local.gradient
@@ -112,7 +125,7 @@ def start_of_scales(
         largest = np.abs(step[is_scale]).max()
         theta = theta + min(1.0, 1 / max(largest, 1e-12)) * step
         if k < 8:
-            theta = newton(objective, theta, ~is_scale, 0.1, max_steps=5)
+            theta = newton(objective, theta, ~is_scale, 0.1, scoring, max_steps=5)
         calm = calm + 1 if largest < 0.2 else 0
         if calm == 2:
             break
@@ -120,20 +133,25 @@ def start_of_scales(
 
 
 def find_start(
-    objective: Objective,
-    sample: Objective,
+    objective_of: Callable[[int], Objective],
+    n_rows: int,
+    n_first: int,
     theta: np.ndarray,
     is_scale: np.ndarray,
     rng: np.random.Generator,
 ) -> np.ndarray:
     """Find where the warm-up starts.
 
+    The first steps are made on some of the rows. Where these are few for each group of a hierarchy,
+    the groups seem to differ more than they do: so scale parameters are looked at again on more
+    rows, until they stay where they are.
+
     Parameters
     ----------
-    objective : Objective
-        Of all rows.
-    sample : Objective
-        Of some rows, or the same.
+    objective_of : callable
+        Number of rows -> `Objective` of so many of them, or of all.
+    n_rows, n_first : int
+        N, and the rows to begin with.
     theta : array, shape (d,)
         Any point with a density.
     is_scale : array of bool, shape (d,)
@@ -141,7 +159,18 @@ def find_start(
     rng : numpy.random.Generator
     """
     others = ~is_scale
-    theta = newton(sample, theta, others, 0.1, scoring=not is_scale.any())
+    n = n_first
+    objective = objective_of(n)
+    theta = newton(objective, theta, others, 0.1, scoring=not is_scale.any())
     if is_scale.any():
-        theta = start_of_scales(sample, theta, is_scale, rng)
+        theta = start_of_scales(objective, theta, is_scale, rng)
+    moved = np.inf
+    while is_scale.any() and n < n_rows and moved > AGREED:
+        n = min(GROWTH * n, n_rows)
+        objective, before = objective_of(n), theta
+        theta = newton(objective, theta, others, 0.1, scoring=True)
+        theta = start_of_scales(objective, theta, is_scale, rng, scoring=True)
+        moved = np.abs(theta - before)[is_scale].max()
+    if n < n_rows:
+        objective = objective_of(n_rows)
     return newton(objective, theta, others, 0.05, scoring=True)

@@ -11,6 +11,7 @@ import numpy as np
 from arviz_stats.base import array_stats
 from pymc.blocking import PointType
 from pymc.exceptions import SamplingError
+from threadpoolctl import threadpool_limits
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.curvature import (
@@ -38,6 +39,9 @@ from pymc_sgmcmc.schedules import Constant
 
 _log = logging.getLogger("pymc.sgmcmc")
 
+THREADS_FROM = 500
+"""Parameters from which on BLAS may use several threads; for smaller matrices they wait for each
+other longer than they compute, above all on a busy machine."""
 CHAINS = 4
 MIN_WINDOWS, MAX_WINDOWS = 2, 8
 SETTLED = 2.0
@@ -139,7 +143,8 @@ class WarmUp:
         pymc.exceptions.SamplingError
             If a window diverges with every step size.
         """
-        with self.progress:
+        threads = None if self.gradients.size >= THREADS_FROM else 1
+        with self.progress, threadpool_limits(threads, user_api="blas"):
             return self._run(point)
 
     def _run(self, point: PointType) -> Adapted:
@@ -173,14 +178,21 @@ class WarmUp:
         return self._finish(point, positions, anchor, window, k)
 
     def _start(self, point: PointType) -> np.ndarray:
-        sample, n = self.objective, max(1000, 10 * self.gradients.size)
-        if self.rows is not None and n < self.rows.n_rows / 2:
-            some = np.sort(self.rng.choice(self.rows.n_rows, n, replace=False))
-            sample = RowsObjective(self.rows, some)
+        rows = self.rows
+        n_rows = 1 if rows is None else rows.n_rows
+        samples: list[RowsObjective] = []
+
+        def objective_of(n: int) -> Objective:
+            if rows is None or n > n_rows / 2:
+                return self.objective
+            some = np.sort(self.rng.choice(n_rows, n, replace=False))
+            samples.append(RowsObjective(rows, some))
+            return samples[-1]
+
+        first = min(n_rows, max(1000, 10 * self.gradients.size))
         theta = self.gradients.flat(point)
-        theta = find_start(self.objective, sample, theta, self.is_scale, self.rng)
-        if sample is not self.objective:
-            self.other_passes += sample.passes
+        theta = find_start(objective_of, n_rows, first, theta, self.is_scale, self.rng)
+        self.other_passes += sum(sample.passes for sample in samples)
         return theta
 
     def _update_matrix(self, k: int, anchor: np.ndarray, past: np.ndarray | None) -> float:

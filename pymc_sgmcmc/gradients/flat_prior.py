@@ -12,7 +12,9 @@ from pymc.blocking import PointType
 from pymc.model import Model
 from pytensor.compile.mode import get_mode
 from pytensor.gradient import DisconnectedInputError, NullTypeGradError
+from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.utils import MethodNotDefined
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.backend import backend_of
@@ -128,8 +130,7 @@ class FlatPrior:
 
     def prior_hessian(self, theta: Vector) -> np.ndarray:
         """Hessian of the log prior, shape (d, d)."""
-        columns = [self._prior_product(theta, unit) for unit in np.eye(self.size)]
-        hessian = np.reshape(columns, (self.size, self.size))
+        hessian = self._prior_products(theta, np.eye(self.size))
         return (hessian + hessian.T) / 2
 
     def prior_curvature_diagonal(self, theta: Vector) -> Vector:
@@ -169,9 +170,16 @@ class FlatPrior:
         source = self.source
         return self._in_python(source.vars, [source.log_prior, *source.prior])
 
+    def _prior_product(self, theta: Vector, vector: Vector) -> Vector:
+        """The Hessian times a vector."""
+        return self._prior_products(theta, vector[None])[0]
+
     @cached_property
-    def _prior_product(self) -> Callable[[Vector, Vector], Vector]:
-        """The Hessian times a vector; by differences where there is no second derivative."""
+    def _prior_products(self) -> Callable[[Vector, np.ndarray], np.ndarray]:
+        """The Hessian times each of some vectors, shape (m, d), and the result in that shape.
+
+        By differences of gradients where there is no second derivative.
+        """
         vars = self.source.vars
         v = [var.type() for var in vars]
         along = pt.add(*(pt.sum(g * vi) for g, vi in zip(self.source.prior, v, strict=True)), 0.0)
@@ -183,9 +191,23 @@ class FlatPrior:
             NotImplementedError,
             DisconnectedInputError,
         ):
-            return self._difference
-        function = self._in_python([*vars, *v], product)
-        return lambda theta, w: self.joined(function(*self.split(theta), *self.split(w)))
+            return lambda theta, W: np.array([self._difference(theta, w) for w in W])
+        many = [TensorType(vi.dtype, (None, *vi.type.shape))() for vi in v]
+        # A gradient that does not depend on v has no axis of vectors yet.
+        mapped = vectorize_graph(
+            [p + pt.zeros_like(vi) for p, vi in zip(product, v, strict=True)],
+            dict(zip(v, many, strict=True)),
+        )
+        function = self._in_python([*vars, *many], mapped)
+
+        def products(theta: Vector, W: np.ndarray) -> np.ndarray:
+            split = [W[:, part].reshape(-1, *s) for part, s in zip(self.parts, shapes, strict=True)]
+            typed = [a.astype(var.dtype) for a, var in zip(split, vars, strict=True)]
+            found = function(*self.split(theta), *typed)
+            return np.concatenate([np.reshape(f, (len(W), -1)) for f in found], axis=1)
+
+        shapes = self.source.shapes
+        return products
 
     def _difference(self, theta: Vector, vector: Vector) -> Vector:
         eps = np.finfo(self.dtype).eps
