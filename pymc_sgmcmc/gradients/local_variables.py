@@ -134,8 +134,8 @@ def find_local(
         if builder.is_large(name):
             _log.info(f"'{name}' moves at every update, not only with its rows: {reason}.")
     if local is not None and names is None:
-        found = ", ".join(f"'{model.values_to_rvs[v.value].name}'" for v in local.variables)
-        _log.info(f"Only the groups of a batch's rows move (local='auto'): {found}.")
+        listed = ", ".join(f"'{model.values_to_rvs[v.value].name}'" for v in local.variables)
+        _log.info(f"Only the groups of a batch's rows move (local='auto'): {listed}.")
     return local
 
 
