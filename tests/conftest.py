@@ -1,6 +1,7 @@
 import gc
 import os
 import signal
+from itertools import count
 
 import numpy as np
 import pymc as pm
@@ -13,6 +14,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Graphs of models are many objects in use, which Python's collector would search all the time.
 gc.set_threshold(50_000, 20, 100)
 
+
+TESTS_BETWEEN_COLLECTIONS = 10
 
 COMPILED_CODE = {"NUMBA": 15.0, "CVM": 10.0}
 """CPU seconds that a test takes at least on these backends, most of them to compile."""
@@ -39,6 +42,19 @@ def pytest_collection_modifyitems(items):
         if isinstance(item, pytest.DoctestItem):
             item.add_marker(pytest.mark.slow(2.0))
     items.sort(key=cpu_seconds, reverse=True)  # a stable order: alike in all processes
+
+
+_finished = count(1)
+
+
+def pytest_runtest_logfinish():
+    """What compiled functions keep alive grows with each test; the collector need not look again.
+
+    It would take most of the time by the end of a run.
+    """
+    if next(_finished) % TESTS_BETWEEN_COLLECTIONS == 0:
+        gc.collect()
+        gc.freeze()
 
 
 def cpu_seconds(item) -> float:

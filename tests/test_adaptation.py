@@ -238,10 +238,8 @@ def draws_of(model, step, seed=1, **options):
     "options",
     [
         {"adaptation": "dense", "step_size": 0.2},
-        {"batch_size": 64, "thin": 20},
-        {"gradient": "plain"},
-        {"adaptation": "low_rank"},
-        {"target_bias": 0.02},
+        {"batch_size": 64, "thin": 20, "target_bias": 0.02},
+        {"gradient": "plain", "adaptation": "low_rank"},
     ],
     ids=lambda options: ", ".join(f"{k}={v}" for k, v in options.items()),
 )
