@@ -11,6 +11,7 @@ from xarray import DataArray
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
+from pymc_sgmcmc.gradients.tempered import tempered
 
 COORDS = {"obs": range(N), "feature": list("abc"), "group": list("pqrs"), "alternative": range(3)}
 
@@ -172,3 +173,25 @@ def test_draws_of_steps_and_of_chains_together():
     np.testing.assert_allclose(last["mu"], mu)
     assert many["w"].dims == ("chain", "draw", "feature")
     assert len(np.unique(many["w"])) == many["w"].size
+
+
+def test_another_temperature_leaves_the_jacobian_of_a_transform_alone():
+    """Of sigma = exp(s), whose log Jacobian is s: V has the slope of the log posterior + T - 1."""
+    model = model_of(hierarchical)
+    at = [np.array([0.3, -0.2, 0.1]), np.array(0.2), np.array([0.1, 0.2, -0.3, 0.4])]
+    slopes = []
+    for temperature in (1.0, 0.25):
+        source = tempered(gradient_source(model, model.value_vars), model, temperature)
+        values = dict(zip(source.vars, at, strict=True))
+        slopes.append([g.eval(values, mode=PYTHON, on_unused_input="ignore") for g in source.prior])
+    by_name = [v.name for v in source.vars]
+    for name, warm, cold in zip(by_name, *slopes, strict=True):
+        np.testing.assert_allclose(cold - warm, -0.75 if name.startswith("sigma") else 0.0)
+
+
+def test_no_local_variables():
+    with (
+        model_of(hierarchical),
+        pytest.raises(ValueError, match=r"variables of pymc\.dims move at"),
+    ):
+        sgm.SGLD(step_size=1e-4, batch_size=5, local=["effect"])

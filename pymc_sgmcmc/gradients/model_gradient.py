@@ -113,6 +113,9 @@ def gradient_source(
     if data is not None and batch_size is None:
         raise ValueError("data= needs batch_size= too, and a model without pm.Minibatch.")
     if has_named_dims(model):
+        if local is not None and local != "auto":
+            raise ValueError(f"local={local!r}: variables of pymc.dims move at every update.")
+        local = None
         model = tensor_model(model)
         vars = [v for v in model.value_vars if v.name in {var.name for var in vars}]
     parts: tuple[Any, ...]

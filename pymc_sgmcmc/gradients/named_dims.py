@@ -52,6 +52,8 @@ class TensorModel:
         self.named_vars_to_dims, self.dim_lengths = model.named_vars_to_dims, model.dim_lengths
         values = self.tensors(list(model.rvs_to_values.values()))
         self.rvs_to_values = dict(zip(model.rvs_to_values, values, strict=True))
+        self.values_to_rvs = {value: rv for rv, value in self.rvs_to_values.items()}
+        self.rvs_to_transforms = model.rvs_to_transforms
         self.value_vars = [self._tensor(v) for v in model.value_vars]
         self.data_vars = [self._tensor(v) for v in model.data_vars]
         self.initial_point = model.initial_point

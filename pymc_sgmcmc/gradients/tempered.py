@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import pytensor.tensor as pt
 from pymc.model import Model
+from pytensor.graph.replace import clone_replace
 
 from pymc_sgmcmc.gradients.arrays import has_named_dims, tensor_model
 from pymc_sgmcmc.gradients.model_gradient import explicit_data, gradients_of
@@ -63,6 +64,9 @@ def tempered(source: GradientSource, model: Model, temperature: float) -> Gradie
             jacobians.append(jacobian)
     if not jacobians:
         return source
+    # A model of pymc.dims has been turned into tensors twice: here, and for the source.
+    own = {v: values[v.name] for v in model.value_vars if v.name in values}
+    jacobians = clone_replace(jacobians, own)
     [jacobian], data = explicit_data([pt.add(*jacobians, 0.0)], dict(source.data))
     slopes = gradients_of(jacobian, source.vars)
     prior = [
