@@ -270,6 +270,7 @@ def test_a_diagonal_metric_keeps_the_shapes_of_variables(linear):
     assert_right(draws_of(model, step, draws=None, chains=4), truth)
 
 
+@pytest.mark.slow(7)
 def test_seeds(linear, step):
     model, _ = linear
     one, same, other = (draws_of(model, step, seed).posterior["w"] for seed in (1, 1, 2))
@@ -288,6 +289,7 @@ def test_chain_methods_give_the_same_draws(linear, step):
     np.testing.assert_allclose(one, many, rtol=1e-6)
 
 
+@pytest.mark.slow(6)
 def test_lengths(linear, step, caplog):
     model, _ = linear
     assert draws_of(model, step, draws=70).posterior.sizes["draw"] == 70
@@ -463,6 +465,7 @@ def test_what_the_data_leave_open_under_a_flat_prior(make):
         sgm.sample(random_seed=1, **QUICK)
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize(
     ("column", "names"), [(np.zeros(100), r"'w\[2\]'"), (X[:, 0], r"'w\[0\]', 'w\[2\]'")]
 )
@@ -486,6 +489,7 @@ def many_rows():
     return model
 
 
+@pytest.mark.slow(4)
 def test_the_gradient_at_the_anchor_is_that_of_the_anchor(monkeypatch):
     """Also where the windows end because there have been so many."""
     monkeypatch.setattr("pymc_sgmcmc.adaptation.warm_up.SETTLED", 0.0)
@@ -497,6 +501,7 @@ def test_the_gradient_at_the_anchor_is_that_of_the_anchor(monkeypatch):
     np.testing.assert_allclose(step.adapted.anchor_gradient, exact, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow(7)
 def test_no_anchor_where_other_variables_move():
     """The gradient at the anchor would be that of the others' first values."""
     model = many_rows()

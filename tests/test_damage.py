@@ -117,6 +117,7 @@ def test_no_damage_goes_unseen(model, step, path, monkeypatch, caplog):
     assert {f.parts[0] for f in errors} >= {"posterior", "sample_stats", "observed_data"}
 
 
+@pytest.mark.slow(2)
 def test_a_finished_run_with_a_lost_chunk(model, step, path):
     """It must not become NaN; the remedy that is named makes the same draws again."""
     expected = small_run(model, step, trace=path)
@@ -134,6 +135,7 @@ def test_a_finished_run_with_a_lost_chunk(model, step, path):
     assert same(small_run(model, step, trace=path, resume=True), expected)
 
 
+@pytest.mark.slow(2)
 def test_a_checkpoint_of_another_run(model, step, path):
     small_run(model, step, trace=path)
     other = path.with_name("other")
@@ -145,6 +147,7 @@ def test_a_checkpoint_of_another_run(model, step, path):
         small_run(model, step, trace=path, resume=True)
 
 
+@pytest.mark.slow(3)
 def test_the_number_of_chains_is_no_chain_method(model, path):
     """One chain alone is not resumed as one of many together: their states differ."""
     pytest.importorskip("jax")

@@ -69,6 +69,7 @@ def test_loops_use_them(regression):
     assert inner.count(GatherRows) == 2
 
 
+@pytest.mark.slow(3)
 def test_a_table_in_column_order_is_put_into_row_order():
     """As pandas gives it: its rows would be gathered element by element, at each update."""
     rng = np.random.default_rng(2)

@@ -197,6 +197,7 @@ def quick_step():
     return model, interrupts.small_step(model, "FAST_COMPILE")
 
 
+@pytest.mark.slow(5)
 @pytest.mark.parametrize(("sampler", "cores"), [("sgm", 1), ("pm", 1), ("sgm", 2), ("pm", 2)])
 def test_draws_so_far_are_returned(numba_step, tmp_path, sampler, cores):
     """All that the step has returned; PyMC leaves the last ones in its pipes."""

@@ -70,6 +70,7 @@ def local_gradients(model, names, batch_size, point):
     return potentials, {name: total[name] / count[name] for name in total}
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize(
     ("name", "batch_size"), [*((name, 3) for name in LOCAL), ("centred", 1), ("crossed", N)]
 )
@@ -174,6 +175,7 @@ def test_updates_are_the_papers_for_the_touched_groups(sampler, mode, monkeypatc
     assert moved["alpha"][1] == point["alpha"][1]
 
 
+@pytest.mark.slow(2)
 def test_groups_move_as_their_samplers_do():
     """Two samplers on one gradient, here with equal settings and no noise, move like one."""
     paths = []
@@ -330,6 +332,7 @@ def test_chains_together_draw_what_they_draw_alone(mode):
     assert not np.isclose(without_rows.sel(chain=0), without_rows.sel(chain=1)).any()
 
 
+@pytest.mark.slow(9)
 def test_draws_do_not_depend_on_the_calls():
     """Groups without rows are drawn at the end of each call, from a copy of the generator."""
     step = crossed_step("JAX")

@@ -135,6 +135,7 @@ def test_exponential(mode, dtype):
     np.testing.assert_array_equal(f(ends), [np.nan, np.inf, 0, 1, np.inf, 0])
 
 
+@pytest.mark.slow(2)
 def test_a_call_takes_64_random_bits_for_its_key():
     """The generator's next word, low half first; the bits of ten normals are those it gives."""
     from numba import uint32

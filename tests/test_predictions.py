@@ -201,6 +201,7 @@ def test_a_run_that_is_interrupted_has_them_too(model, step, method):
 # ---- resuming ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("at", [1, 7])
 def test_resumed_after_a_kill(model, step, tmp_path, at):
     """As never killed, to the last bit: also the best draw, which is in no trace."""

@@ -134,6 +134,7 @@ def test_a_chain_is_the_same_beside_any_others(model, step, method):
     assert same(beside, sample(model, step, chains=3, init="point"))
 
 
+@pytest.mark.slow(2)
 def test_turns_change_nothing(model, step, monkeypatch):
     expected = sample(model, step, chains=3)
     monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)

@@ -51,6 +51,7 @@ def test_order_of_the_bias_is_that_at_temperature_one(sampler):
     assert abs(np.log2(errors[0] / errors[1]) - sampler.order["theta"]) < 0.1, errors
 
 
+@pytest.mark.slow(4)
 @pytest.mark.parametrize("sampler", THERMOSTATS, ids=lambda s: s.name)
 def test_moments_with_a_thermostat(sampler):
     """A Gaussian and a quartic, side by side: theta, momentum and the thermostats' mean.
@@ -121,6 +122,7 @@ def test_groups_on_variables_with_transforms():
     assert "temperature=0.5" in repr(step)
 
 
+@pytest.mark.slow(3)
 def test_a_jacobian_with_a_parameter():
     """The bound of one variable is another: the Jacobian's slope has a part for both."""
     with pm.Model() as model:

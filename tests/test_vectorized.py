@@ -279,6 +279,7 @@ def test_many_like_warnings_are_one(step, monkeypatch):
     assert warnings[0].message.endswith("beware (The same in 5 of 5 chains.)")
 
 
+@pytest.mark.slow(4)
 def test_calls_are_shortened_by_what_they_took_not_by_a_slow_reader(step):
     run = VectorizedChains(step, starts(step), generators(), 0, 100)
     list(run.run())

@@ -86,6 +86,7 @@ def test_predictions_and_log_likelihood_are_for_all_rows(fitted):
     assert (loo.pareto_k < 0.7).all()
 
 
+@pytest.mark.slow(8)
 def test_loo_on_a_subset_of_rows(fitted, data):
     """The recipe of the docs: m random rows estimate the elpd of all N."""
     (X, y), (model, idata) = data, fitted
