@@ -11,7 +11,6 @@ import textwrap
 from pathlib import Path
 
 import matplotlib as mpl
-import pytensor
 import pytest
 
 import pymc_sgmcmc as sgm
@@ -54,16 +53,11 @@ def python_blocks(path):
     ],
 )
 def test_pages_run(page, tmp_path, monkeypatch):
-    """All blocks of a page, in order, in one namespace.
-
-    README's as it stands; the others on JAX, which compiles faster than numba.
-    """
+    """All blocks of a page, in order, in one namespace."""
     monkeypatch.chdir(tmp_path)
     program = python_blocks(page)
     assert program.strip()
-    figures = mpl.rc_context({"backend": "agg", "figure.max_open_warning": 0})
-    mode = pytensor.config.mode if page == "README.md" else "JAX"
-    with figures, pytensor.config.change_flags(mode=mode):
+    with mpl.rc_context({"backend": "agg", "figure.max_open_warning": 0}):
         exec(compile(program, page, "exec"), {"__name__": "page"})
         mpl.pyplot.close("all")
 
