@@ -9,6 +9,8 @@ import xarray as xr
 
 import pymc_sgmcmc as sgm
 
+pytestmark = pytest.mark.slow(25)  # the fixture's, for whichever test is first
+
 
 @pytest.fixture(scope="module")
 def data():
