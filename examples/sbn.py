@@ -157,10 +157,10 @@ def add_to_table(run: dict, quick: bool) -> None:
     report.lines = [
         "Mean test log likelihood in nats, which every estimate puts too low on average.",
         "AIS: annealed importance sampling, its runs per image, its error (se) as an estimate for",
-        "these images, and the mean effective sample size of the runs' weights; gap: from the lower",
-        "to the upper bound, on images simulated from the model. network: importance sampling from",
-        "the trained network, with the median effective sample size. better: the larger of the two.",
-        "With 2 runs, in older lines, the error says little.",
+        "these images, and the mean effective sample size of the runs' weights; gap: from the",
+        "lower to the upper bound, on images simulated from the model. network: importance",
+        "sampling from the trained network, with the median effective sample size. better: the",
+        "larger of the two. With 2 runs, in older lines, the error says little.",
         "",
     ]
     cells = [[str(runs[name].get(key, "")) for key in header] for name in sorted(runs)]
