@@ -99,9 +99,9 @@ def main() -> None:
     report.print(
         f"{args.chains} chains of {args.updates} updates, every {args.thin}th recorded; means\n"
         "over chains +- half their range. Kinetic energy: 0.5 is right. KL: of the truth from the\n"
-        f"histogram of one chain. sd: the truth's is {true_sd(truth):.2f}. Crossings of 0 per chain,\n"
-        "as recorded. Outside: of the bins, which hold all of the truth. xi: after a tenth of the\n"
-        "run.\n"
+        f"histogram of one chain. sd: the truth's is {true_sd(truth):.2f}. Crossings of 0 per\n"
+        "chain, as recorded. Outside: of the bins, which hold all of the truth. xi: after a tenth\n"
+        "of the run.\n"
     )
     report.table(["friction", "kinetic energy", "KL", "sd", "crossings", "outside", "xi"], rows)
     report.save(figure(x, kinetic, xi, settings, truth, args.thin))
