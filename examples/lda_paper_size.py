@@ -265,7 +265,7 @@ def report(options) -> None:
         )
     for name, text in {
         "reference": "Long runs on all documents; the average is of 10 draws of the second half.",
-        "sgnht": "SGNHT paper's settings, batches of 100, one seed; the average leaves out a fifth.\n"
+        "sgnht": "SGNHT paper's settings, batches of 100, one seed; the average omits a fifth.\n"
         "The paper's results, after 50,000 updates: SGHMC 1125.2, SGNHT 1102.7. Here:",
     }.items():
         if name in parts:
