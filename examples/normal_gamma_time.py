@@ -74,8 +74,8 @@ def main() -> None:
     args = arguments(
         __doc__.splitlines()[0],
         updates=(1_000_000, "updates of each chain"),
-        chains=(4, "chains of each setting, one after the other"),
-        thin=(20, "record every so many updates"),
+        chains=(3, "chains of each setting, one after the other"),
+        thin=(50, "record every so many updates"),
     )
     if args.quick:
         args.updates, args.chains = 50_000, 2
