@@ -92,7 +92,11 @@ def test_public_names_are_documented(name):
 
 def test_links_between_pages_exist():
     """Relative links and included files lead somewhere; for results the script is enough."""
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/api").glob("*.md")]:
+    for page in [
+        ROOT / "README.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs/api").glob("*.md"),
+    ]:
         text = page.read_text(encoding="utf-8")
         targets = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", text)
         targets += re.findall(
