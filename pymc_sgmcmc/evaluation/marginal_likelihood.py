@@ -144,10 +144,12 @@ def log_marginal_likelihood(
     data_values, n_rows = local.data(data)
     rng = get_random_generator(random_seed)
 
+    backwards = None
     if method == "importance":
         log_weights = importance(local.latents)
     elif isinstance(local.latents, Gibbs):
         log_weights = annealed(local.latents, n_temperatures, path)
+        backwards = annealed(local.latents, n_temperatures, path, backwards=True)
     else:
         raise ValueError(
             "method='ais' needs latents=Gibbs([...]) or a list of variables, "
@@ -166,8 +168,7 @@ def log_marginal_likelihood(
     settings: dict[str, Any] = {"method": method, "n_samples": n_samples}
     settings |= {"n_temperatures": n_temperatures, "path": path} if method == "ais" else {}
     result = summary(thetas.coords, log_p, mcse, ess, settings)
-    if exact is not None:
-        backwards = annealed(local.latents, n_temperatures, path, backwards=True)
+    if exact is not None and backwards is not None:
         upper = -weigh(thetas, backwards, exact)[0]
         difference = upper - log_p
         result["log_p_upper"] = ("chain", "draw", "row"), upper
