@@ -268,6 +268,7 @@ def sample(
             earlier = store.adapted if store is not None and resume else None
             with progress_shown(bool(progressbar) and not quiet):
                 step = _default_step(model, compile_kwargs, own, earlier)
+            model = sampled_model(model, step)
         step = whole_step(model, step, starts[0], compile_kwargs)
         adapted = getattr(step, "adapted", None)
         if adapted is not None and initvals is None and init == "jitter":

@@ -17,17 +17,19 @@ from rich.table import Column
 
 from pymc_sgmcmc.adaptation.adapt import Gradients, adapted, gradients_of, ones_per_row
 from pymc_sgmcmc.adaptation.adapted import Adapted
-from pymc_sgmcmc.adaptation.plan import Adaptation, planned
+from pymc_sgmcmc.adaptation.plan import Adaptation, Plan, adapts, planned
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.argument_checks import positive_number, true_or_false, whole_number
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.docstrings import describe
+from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.arrays import warn_if_integers_overflowed
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_variables import Local
 from pymc_sgmcmc.gradients.model_gradient import gradient_source, shapes_of
+from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.gradients.start_check import check_start
 from pymc_sgmcmc.gradients.tempered import tempered
@@ -114,27 +116,24 @@ class SGMCMCStep(BlockedStep):
         positive_number("target_bias", target_bias, "It is a relative error, 0.05 by default.")
         replacement = true_or_false("replacement", replacement)
         self_check = true_or_false("self_check", self_check)
-        blocked = true_or_false("blocked", blocked)
         _check_latents(latents)
-        if not isinstance(compile_kwargs, Mapping | None):
-            example = "{'mode': 'JAX'}"
-            raise ValueError(f"compile_kwargs={compile_kwargs!r} must be a dict such as {example}.")
+        _check_compile_kwargs(compile_kwargs)
         self.latents = latents
-        self.blocked = blocked
+        self.blocked = true_or_false("blocked", blocked)
         self.rng = get_random_generator(rng)
-        model = modelcontext(model)
-        self.model = model if latents is None else without_latents(model, latents.vars)
-        self.vars = continuous(self.model, counterparts(model, self.model, vars))
+        self.made_for = modelcontext(model)
+        self.model, batch_size = self._sampled_model(step_size, adaptation, batch_size)
+        self.vars = continuous(self.model, counterparts(self.made_for, self.model, vars))
         self.algorithm = self.bind(self.model, self.vars, hyperparameters)
-        shapes = shapes_of(self.model, self.vars)
         earlier = adaptation if isinstance(adaptation, Adapted) else None
         if earlier is not None and _is_auto(batch_size):
             batch_size = earlier.batch_size
-        given = ("latents", latents), ("data", data), ("local", None if _is_auto(local) else local)
+        streamed = None if data is None else StreamedData.of(data)
+        given = ("latents", latents), ("local", None if _is_auto(local) else local)
         plan = planned(
             self.model,
             self.vars,
-            shapes,
+            shapes_of(self.model, self.vars),
             self.algorithm,
             type(self).__name__,
             step_size=step_size,
@@ -142,37 +141,21 @@ class SGMCMCStep(BlockedStep):
             gradient=gradient,
             batch_size=batch_size,
             minibatch_dim=minibatch_dim,
+            data=streamed,
             others=[name for name, v in given if v is not None],
         )
-        temperature = getattr(self.algorithm, "temperature", 1.0)
-        if plan.metric is not None and temperature != 1:
-            raise ValueError(
-                f"temperature={temperature!r} needs a step_size: a number or schedule. What is "
-                "adapted to the model, as with step_size='auto', is right for temperature 1 only."
-            )
-        self.batch_size = batch_size = plan.batch_size
+        self.batch_size = plan.batch_size
         options: dict[str, Any] = {
-            "batch_size": batch_size,
+            "batch_size": plan.batch_size,
             "minibatch_dim": minibatch_dim,
             "self_check": self_check,
             "start": dict(self.model.initial_point() if initial_point is None else initial_point),
+            "data": streamed,
         }
-        if data is not None:
-            options["data"] = StreamedData.of(data)
-        of_groups = self._checked_local(local, batch_size, temperature, latents, data)
-        if plan.metric is not None:
-            of_groups = None
-        if plan.control_variate:
-            weights = ones_per_row(self.model, minibatch_dim)
-            source = gradient_source(model, self.vars, row_weights=weights, **options)
-            self.source: GradientSource = ControlVariate.of(source)
-        elif latents is None:
-            self.source = gradient_source(model, self.vars, local=of_groups, **options)
-        else:
-            self.source = latent_gradient_source(model, self.model, self.vars, latents, **options)
-        self.source = tempered(self.source, self.model, temperature)
+        self.source = self._source(plan, local, options)
         for array, _ in self.source.data:
             warn_if_integers_overflowed(array)
+        independent_rows = plan.metric is not None and self.batch_size is not None and data is None
         self.kernel = Kernel(
             type(self).__name__,
             self.model,
@@ -180,7 +163,7 @@ class SGMCMCStep(BlockedStep):
             self.algorithm,
             as_schedule(FIRST_STEP_SIZE) if given_schedule is None else given_schedule,
             given_thin or 1,
-            replacement or (plan.metric is not None and batch_size is not None),
+            replacement or independent_rows,
             dict(compile_kwargs or {}),
             plan.metric,
         )
@@ -209,6 +192,56 @@ class SGMCMCStep(BlockedStep):
             self.default_tune_steps = TUNE_OF_MANY if many else TUNE_WHEN_ADAPTED
             self.setup_chain(self.rng, tune=0, draws=0)
         self._thread = None  # whichever draws first
+
+    def _sampled_model(
+        self, step_size: Any, adaptation: Any, batch_size: Any
+    ) -> tuple[Model, int | Literal["auto"] | None]:
+        """Return the model whose gradients the updates use, and the rows per batch.
+
+        Latent variables are not in it; nor is pm.Minibatch where single rows must be looked at.
+        """
+        model = self.made_for
+        if self.latents is not None:
+            return without_latents(model, self.latents.vars), batch_size
+        if not adapts(step_size, adaptation) or not written_in_minibatches(model):
+            return model, batch_size
+        if not _is_auto(batch_size):
+            raise ValueError(
+                f"batch_size={batch_size!r} and pm.Minibatch: use only one of them (prefer "
+                "batch_size=, with which predictions use all the data)."
+            )
+        try:
+            return with_all_rows(model)
+        except ValueError as error:
+            raise ValueError(
+                f"{error} So adaptation cannot look at single rows: write the model with all its "
+                f"data, or pass {type(self).__name__}(step_size=..., thin=...) with numbers."
+            ) from error
+
+    def _source(self, plan: Plan, local: Local, options: dict[str, Any]) -> GradientSource:
+        """Make what gives the updates their gradients."""
+        temperature = getattr(self.algorithm, "temperature", 1.0)
+        if plan.metric is not None and temperature != 1:
+            raise ValueError(
+                f"temperature={temperature!r} needs a step_size: a number or schedule. What is "
+                "adapted to the model, as with step_size='auto', is right for temperature 1 only."
+            )
+        of_groups = self._checked_local(local, temperature, options["data"])
+        source: GradientSource
+        if self.latents is not None:
+            source = latent_gradient_source(
+                self.made_for, self.model, self.vars, self.latents, **options
+            )
+        elif plan.control_variate:
+            if options["data"] is None:  # rows can be drawn by weight
+                options = options | {
+                    "row_weights": ones_per_row(self.model, options["minibatch_dim"])
+                }
+            source = ControlVariate.of(gradient_source(self.model, self.vars, **options))
+        else:
+            of_groups = of_groups if plan.metric is None else None
+            source = gradient_source(self.model, self.vars, local=of_groups, **options)
+        return tempered(source, self.model, temperature)
 
     @classmethod
     def on(cls, vars, *, step_size: StepSize, **hyperparameters) -> Group:
@@ -273,21 +306,18 @@ class SGMCMCStep(BlockedStep):
             )
         return cls.algorithm_class(**hyperparameters)
 
-    def _checked_local(
-        self, local: Local, batch_size: int | None, temperature: float, latents: Any, data: Any
-    ) -> Local:
+    def _checked_local(self, local: Local, temperature: float, data: Any) -> Local:
         """Return None where no variable can be local; raise an error if one was asked for."""
         reason = None
         if not self.takes_local:
             reason = "SGRLD moves all elements at every update"
-        elif batch_size is None:
+        elif self.batch_size is None:
             reason = "local variables move with the rows of a batch: pass batch_size= too"
         elif temperature != 1:
             reason = "groups without rows have no tempered prior to draw from: use temperature=1"
-        elif latents is not None or data is not None:
-            reason = (
-                f"{'data' if latents is None else 'latents'}= and local= do not go together yet"
-            )
+        elif self.latents is not None or data is not None:
+            other = "data" if self.latents is None else "latents"
+            reason = f"{other}= and local= do not go together yet"
         if reason is None:
             return local
         if not _is_auto(local) and local:
@@ -516,6 +546,12 @@ def _is_auto(value: Any) -> bool:
 def _checked_thin(thin: Any) -> int:
     remedy = "pass thin=1 to keep every update."
     return whole_number("thin", thin, 1, unit="updates per draw", remedy=remedy)
+
+
+def _check_compile_kwargs(compile_kwargs: Any) -> None:
+    if not isinstance(compile_kwargs, Mapping | None):
+        example = "{'mode': 'JAX'}"
+        raise ValueError(f"compile_kwargs={compile_kwargs!r} must be a dict such as {example}.")
 
 
 def _check_latents(latents: Any) -> None:
