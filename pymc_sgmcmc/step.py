@@ -1,6 +1,6 @@
 """PyMC's step: seeds, points, statistics and saved state. It contains no equations of a sampler."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import fields
 from threading import Lock, get_ident
@@ -9,35 +9,32 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pymc.blocking import PointType, StatsType
 from pymc.model import Model, modelcontext
-from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import BlockedStep, Competence
 from pymc.util import RandomGenerator, get_random_generator
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_sgmcmc.adaptation.adapt import Gradients, adapted, gradients_of, ones_per_row
+from pymc_sgmcmc.adaptation.adapt import Gradients, adapted, gradients_of
 from pymc_sgmcmc.adaptation.adapted import Adapted
-from pymc_sgmcmc.adaptation.plan import Adaptation, Plan, adapts, planned
+from pymc_sgmcmc.adaptation.plan import Adaptation, adapts, planned
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.argument_checks import positive_number, true_or_false, whole_number
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.docstrings import describe
+from pymc_sgmcmc.draw_statistics import draw_statistics, statistic_types
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.arrays import warn_if_integers_overflowed
-from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_variables import Local
-from pymc_sgmcmc.gradients.model_gradient import gradient_source, shapes_of
+from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
-from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.gradients.start_check import check_start
-from pymc_sgmcmc.gradients.tempered import tempered
 from pymc_sgmcmc.kernel import Kernel
-from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import Latents, without_latents
 from pymc_sgmcmc.pymc_internals import is_worker
 from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule
+from pymc_sgmcmc.step_source import step_source
 from pymc_sgmcmc.variables import continuous, counterparts
 
 FIRST_STEP_SIZE = 1e-3
@@ -83,7 +80,9 @@ class SGMCMCStep(BlockedStep):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        cls.stats_dtypes_shapes = _statistics(cls.algorithm_class.statistics, cls.step_size_names)
+        cls.stats_dtypes_shapes = statistic_types(
+            cls.algorithm_class.statistics, cls.step_size_names
+        )
         describe(cls, SGMCMCStep.__init__)
 
     def __init__(
@@ -145,14 +144,21 @@ class SGMCMCStep(BlockedStep):
             others=[name for name, v in given if v is not None],
         )
         self.batch_size = plan.batch_size
-        options: dict[str, Any] = {
-            "batch_size": plan.batch_size,
-            "minibatch_dim": minibatch_dim,
-            "self_check": self_check,
-            "start": dict(self.model.initial_point() if initial_point is None else initial_point),
-            "data": streamed,
-        }
-        self.source = self._source(plan, local, options)
+        start = dict(self.model.initial_point() if initial_point is None else initial_point)
+        self.source = step_source(
+            plan,
+            self.made_for,
+            self.model,
+            self.vars,
+            getattr(self.algorithm, "temperature", 1.0),
+            latents=latents,
+            local=local,
+            takes_local=self.takes_local,
+            minibatch_dim=minibatch_dim,
+            self_check=self_check,
+            start=start,
+            data=streamed,
+        )
         for array, _ in self.source.data:
             warn_if_integers_overflowed(array)
         independent_rows = plan.metric is not None and self.batch_size is not None and data is None
@@ -168,21 +174,21 @@ class SGMCMCStep(BlockedStep):
             plan.metric,
         )
         self.statistics = self.kernel.statistics
-        self.stats_dtypes_shapes = _statistics(self.statistics, self.step_size_names)
+        self.stats_dtypes_shapes = statistic_types(self.statistics, self.step_size_names)
         self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
         self.setup_chain(self.rng, tune=0, draws=0)
-        check_start(self.model, self.source, options["start"])
-        self.chain.try_out(options["start"])
+        check_start(self.model, self.source, start)
+        self.chain.try_out(start)
         self.adapted: Adapted | None = None
         self.gradients: Gradients | None = None
         if plan.metric is not None:
-            self.gradients = gradients_of(self.kernel, options["start"], minibatch_dim)
+            self.gradients = gradients_of(self.kernel, start, minibatch_dim)
             self.adapted = adapted(
                 self.kernel,
                 self.gradients,
                 # The same without a seed: draws depend on that of the run alone.
                 np.random.default_rng(0) if rng is None else self.rng,
-                options["start"],
+                start,
                 target_bias,
                 given_schedule,
                 given_thin,
@@ -217,31 +223,6 @@ class SGMCMCStep(BlockedStep):
                 f"{error} So adaptation cannot look at single rows: write the model with all its "
                 f"data, or pass {type(self).__name__}(step_size=..., thin=...) with numbers."
             ) from error
-
-    def _source(self, plan: Plan, local: Local, options: dict[str, Any]) -> GradientSource:
-        """Make what gives the updates their gradients."""
-        temperature = getattr(self.algorithm, "temperature", 1.0)
-        if plan.metric is not None and temperature != 1:
-            raise ValueError(
-                f"temperature={temperature!r} needs a step_size: a number or schedule. What is "
-                "adapted to the model, as with step_size='auto', is right for temperature 1 only."
-            )
-        of_groups = self._checked_local(local, temperature, options["data"])
-        source: GradientSource
-        if self.latents is not None:
-            source = latent_gradient_source(
-                self.made_for, self.model, self.vars, self.latents, **options
-            )
-        elif plan.control_variate:
-            if options["data"] is None:  # rows can be drawn by weight
-                options = options | {
-                    "row_weights": ones_per_row(self.model, options["minibatch_dim"])
-                }
-            source = ControlVariate.of(gradient_source(self.model, self.vars, **options))
-        else:
-            of_groups = of_groups if plan.metric is None else None
-            source = gradient_source(self.model, self.vars, local=of_groups, **options)
-        return tempered(source, self.model, temperature)
 
     @classmethod
     def on(cls, vars, *, step_size: StepSize, **hyperparameters) -> Group:
@@ -305,24 +286,6 @@ class SGMCMCStep(BlockedStep):
                 f"{', '.join(own) or 'none'}; see help({cls.__name__}) for its other arguments."
             )
         return cls.algorithm_class(**hyperparameters)
-
-    def _checked_local(self, local: Local, temperature: float, data: Any) -> Local:
-        """Return None where no variable can be local; raise an error if one was asked for."""
-        reason = None
-        if not self.takes_local:
-            reason = "SGRLD moves all elements at every update"
-        elif self.batch_size is None:
-            reason = "local variables move with the rows of a batch: pass batch_size= too"
-        elif temperature != 1:
-            reason = "groups without rows have no tempered prior to draw from: use temperature=1"
-        elif self.latents is not None or data is not None:
-            other = "data" if self.latents is None else "latents"
-            reason = f"{other}= and local= do not go together yet"
-        if reason is None:
-            return local
-        if not _is_auto(local) and local:
-            raise ValueError(f"local={local!r}: {reason}.")
-        return None
 
     def __repr__(self):
         step_size = getattr(self.schedule, "value", self.schedule)
@@ -563,48 +526,3 @@ def _check_latents(latents: Any) -> None:
         f"latents=[{names}] does not say how to integrate these variables out: pass "
         "latents=sgm.Gibbs([...]) or latents=sgm.NeuralImportance([...]) with these variables."
     )
-
-
-def _statistics(
-    names: Sequence[str], step_sizes: Sequence[str]
-) -> dict[str, tuple[type, list | None]]:
-    """Types and shapes of a draw's statistics, including the sampler's own ``names``."""
-    return {
-        **{name: (np.float64, []) for name in [*step_sizes, *names]},
-        "potential": (np.float64, []),
-        "gradient_norm": (np.float64, []),
-        "nonfinite": (bool, []),
-        "n_updates": (np.int64, []),
-        "warning": (SamplerWarning, None),
-    }
-
-
-def draw_statistics(
-    step_sizes: dict[str, Any],
-    own: dict[str, Any],
-    potential: Any,
-    gradient_norm: Any,
-    nonfinite: Any,
-    n_updates: Any,
-    warning: Any,
-) -> dict[str, Any]:
-    """Return the statistics of a draw, or arrays of those of many, by name.
-
-    Parameters
-    ----------
-    step_sizes : dict
-        Of the last update, by the step's ``step_size_names``.
-    own : dict
-        What the algorithm and the gradient source report.
-    potential, gradient_norm, nonfinite, n_updates, warning
-        As in an `Advance`.
-    """
-    return {
-        **step_sizes,
-        **own,
-        "potential": potential,
-        "gradient_norm": gradient_norm,
-        "nonfinite": nonfinite,
-        "n_updates": n_updates,
-        "warning": warning,
-    }
