@@ -126,9 +126,9 @@ def log_marginal_likelihood(
     ...     z = pm.Bernoulli("z", 0.3, dims="obs")
     ...     x = pm.Normal("x", w * z, 1, observed=x, dims="obs")
     >>> sgm.log_marginal_likelihood(
-    ...     {"w": 2.0}, [z], data={"x": [0.0, 2.0]}, model=model, random_seed=1, method="importance"
+    ...     {"w": 2.0}, [z], data={"x": [0.0, 3.0]}, model=model, random_seed=1, method="importance"
     ... ).log_p.values.round(1).tolist()
-    [[[-1.2, -1.8]]]
+    [[[-1.2, -2.6]]]
     """
     model = modelcontext(model)
     if method not in ("ais", "importance"):
