@@ -2,13 +2,14 @@
 # make test   linter, types and all tests
 # make test-quick   the tests that are not marked slow: each sampler on one backend, all bad input
 # make docs   the documentation site, in docs/_build/html
+# make gallery   runs the notebooks of docs/gallery again, with their outputs and thumbnails
 # make bench  speed against hand-written and rival loops
 # Each makes the environment first. PYTHON=/path/to/python3.12 chooses the interpreter.
 
 PY := .venv/bin/python
 STAMP := .venv/.installed
 
-.PHONY: install demo test test-quick lint docs bench clean
+.PHONY: install demo test test-quick lint docs gallery bench clean
 
 install: $(STAMP)
 
@@ -41,6 +42,9 @@ lint: install
 
 docs: install
 	$(PY) -m sphinx -W --keep-going -b html docs docs/_build/html
+
+gallery: install
+	$(PY) docs/scripts/make_gallery.py
 
 bench: install
 	$(PY) benchmarks/speed.py

@@ -1,6 +1,10 @@
 """Sphinx configuration: MyST pages, API from docstrings, nothing fetched from the network."""
 
+import sys
 from importlib.metadata import version as installed
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "pymc_sgmcmc"
 author = "The pymc_sgmcmc developers"
@@ -13,11 +17,11 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_design",
+    "results_tables",
 ]
-exclude_patterns = ["_build", "scripts"]
-templates_path = ["_templates"]
+exclude_patterns = ["_build", "_ext", "scripts", "**.ipynb_checkpoints"]
 
-nb_execution_mode = "off"  # the test suite runs the pages' code
+nb_execution_mode = "off"  # the test suite runs the pages' code, `make gallery` the notebooks
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
@@ -30,13 +34,17 @@ napoleon_use_rtype = False
 
 html_theme = "pymc_sphinx_theme"
 html_title = "pymc_sgmcmc"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme_options = {
     "logo": {"text": "pymc_sgmcmc"},
     "google_analytics_id": "",
     "navbar_start": ["navbar-logo"],
     "navbar_center": ["navbar-nav"],
     "navbar_end": ["theme-switcher"],
-    "secondary_sidebar_items": ["page-toc"],
+    "header_links_before_dropdown": 7,
+    "primary_sidebar_end": [],
+    "secondary_sidebar_items": {"**": ["page-toc"], "index": [], "gallery": []},
     "show_prev_next": True,
     "use_edit_page_button": False,
 }

@@ -1,8 +1,6 @@
 """The documentation does not rot: its code runs, every public name is in it."""
 
 import inspect
-import json
-import os
 import re
 import shutil
 import subprocess
@@ -35,6 +33,7 @@ def python_blocks(path):
     "page",
     [
         "README.md",
+        "docs/index.md",
         "docs/quickstart.md",
         "docs/choosing.md",
         "docs/hierarchies.md",
@@ -62,25 +61,6 @@ def test_pages_run(page, tmp_path, monkeypatch):
         mpl.pyplot.close("all")
 
 
-@pytest.mark.slow(30)
-def test_notebook_runs():
-    """With few draws, in a process of its own: it sets PyTensor's float type."""
-    notebook = json.loads((ROOT / "examples/a9a_in_a_notebook.ipynb").read_text(encoding="utf-8"))
-    cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
-    program = "\n".join(cells).replace("%matplotlib inline", "")
-    program, found = re.subn(r"500,(\s+)tune=1000", r"40,\1tune=40", program)
-    assert found == 1
-    result = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
-        cwd=ROOT / "examples",
-        env=os.environ | {"MPLBACKEND": "agg"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-
-
 @pytest.mark.parametrize("name", sgm.__all__)
 def test_public_names_are_documented(name):
     """A numpydoc docstring and an entry in the API page; of a sampler equations and a source too.
@@ -103,13 +83,20 @@ def test_public_names_are_documented(name):
         assert re.search(r"^    (theta|p|g) .*=", sections["Notes"], re.MULTILINE), "equations"
     if is_step and public is not sgm.Groups:
         assert re.search(r"\b(eq|Algorithm|section) \d", sections["References"])
-    api = (ROOT / "docs/api.md").read_text(encoding="utf-8")
-    assert re.search(rf"^.*auto(class|function):: (pymc_sgmcmc\.)?{name}$", api, re.MULTILINE)
+    pages = {p.stem: p.read_text(encoding="utf-8") for p in (ROOT / "docs/api").glob("*.md")}
+    entry = re.compile(rf"^.*auto(class|function):: (pymc_sgmcmc\.)?{name}$", re.MULTILINE)
+    assert len([stem for stem, page in pages.items() if entry.search(page)]) == 1
+    if is_step:
+        assert len(re.findall(r"auto\w+::", pages[name.lower()])) == 1, "a page of its own"
 
 
 def test_links_between_pages_exist():
     """Relative links and included files lead somewhere; for results the script is enough."""
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [
+        ROOT / "README.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs/api").glob("*.md"),
+    ]:
         text = page.read_text(encoding="utf-8")
         targets = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", text)
         targets += re.findall(
