@@ -8,7 +8,8 @@ one half of the words is predicted from the other half.
     python examples/lda.py --corpus kos --batch-size 5     # one corpus and batch size
     python examples/lda.py --report                        # table and figure of all runs so far
 
-The paper's corpus, ICML abstracts, is not available: KOS, NIPS and Reuters are used instead.
+The paper's corpus, ICML abstracts, is not available: KOS, NIPS and Reuters are used instead. Runs
+of the paper's size, and all samplers under one prior: `lda_paper_size.py`.
 """
 
 import json
@@ -48,11 +49,13 @@ PAPER = {
 FOLDER = RESULTS / "lda"
 
 
-def topic_model(corpus: Corpus, simplex: bool) -> pm.Model:
+def topic_model(corpus: Corpus, form: str) -> pm.Model:
     """LDA with the token's topics drawn inside the likelihood.
 
-    The topics are softmax(theta), theta ~ N(0.1, 1) (expanded-natural form), or with ``simplex``
-    pi ~ Dirichlet(0.1), which SGRLD samples in expanded-mean form.
+    The topics are softmax(theta), theta ~ N(0.1, 1) (``"normal"``, the paper's for all samplers but
+    SGRLD and Gibbs); or pi ~ Dirichlet(0.1), as such (``"simplex"``), which SGRLD samples in
+    expanded-mean form, or as g / sum(g) with g ~ Gamma(0.1, 1) (``"gamma"``): the same prior, for
+    samplers that move log g.
     """
     coords = {
         "topic": range(N_TOPICS),
@@ -60,11 +63,15 @@ def topic_model(corpus: Corpus, simplex: bool) -> pm.Model:
         "document": range(corpus.n_documents),
     }
     with pm.Model(coords=coords) as model:
-        if simplex:
+        if form == "simplex":
             pi = pm.Dirichlet("pi", np.full(corpus.n_words, BETA), dims=("topic", "word"))
             log_pi = pt.log(pi)
         else:
-            theta = pm.Normal("theta", 0.1, 1, dims=("topic", "word"))
+            theta = (
+                pt.log(pm.Gamma("g", BETA, 1, dims=("topic", "word")))
+                if form == "gamma"
+                else pm.Normal("theta", 0.1, 1, dims=("topic", "word"))
+            )
             log_pi = theta - pt.logsumexp(theta, axis=1, keepdims=True)
         number = pm.Data("number", np.arange(corpus.n_documents), dims="document")
         # not pm.Data, which would copy the tokens into every result
@@ -89,6 +96,8 @@ def start_point(model: pm.Model, n_words: int, seed: int) -> dict:
     [(name, old)] = model.initial_point().items()
     if name == "pi_simplex__":
         theta = unconstrained(pt.as_tensor(np.exp(theta))).eval()
+    elif name == "g_log__":
+        theta += np.log(BETA)  # the prior mean of g
     return {name: theta.astype(old.dtype)}
 
 
@@ -141,7 +150,7 @@ def run(options) -> None:
     for name, (sampler, settings, steps) in METHODS.items():
         if options.methods and name not in options.methods.split(","):
             continue
-        model = topic_model(train, simplex=sampler is sgm.SGRLD)
+        model = topic_model(train, "simplex" if sampler is sgm.SGRLD else "normal")
         began = time.perf_counter()
         with model:
             step = sampler(

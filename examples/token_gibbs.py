@@ -391,3 +391,9 @@ class BatchGibbs:
     def pi(self) -> np.ndarray:
         """Mean of the topics given all assignments, shape (K, words)."""
         return (self.n_wk / self.n_wk.sum(axis=0)).T
+
+    def draw_pi(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw the topics given all assignments, shape (K, words): a sample like others'."""
+        # a gamma of a small shape underflows, but a word without tokens must keep some probability
+        g = np.maximum(rng.standard_gamma(self.n_wk), 1e-100)
+        return (g / g.sum(axis=0)).T

@@ -5,6 +5,7 @@ from importlib.metadata import version
 from pymc_sgmcmc.batches.shuffle_on_disk import shuffle_on_disk
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.diagnosis.diagnose import diagnose
+from pymc_sgmcmc.evaluation.better_estimate import better_estimate
 from pymc_sgmcmc.evaluation.marginal_likelihood import log_marginal_likelihood
 from pymc_sgmcmc.evaluation.missing_data import complete
 from pymc_sgmcmc.evaluation.weighted_draws import weighted
@@ -47,6 +48,7 @@ __all__ = [
     "Predictions",
     "StreamedData",
     "ZarrStore",
+    "better_estimate",
     "complete",
     "conv2d",
     "diagnose",

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ from rich.theme import Theme
 from xarray import DataTree
 
 from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
+from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK
 from pymc_sgmcmc.adaptation.progress import progress_shown
 from pymc_sgmcmc.argument_checks import positive_number, true_or_false
 from pymc_sgmcmc.backends import interrupts
@@ -174,7 +176,9 @@ def sample(
     model : pymc.Model, optional
         Default: the model on the context stack.
     compile_kwargs : dict, optional
-        For the default step and steps that PyMC chooses; a step that you made has its own.
+        For the default step and steps that PyMC chooses; a step that you made has its own. Default:
+        PyTensor's mode, numba; for the default step of models with more than 2000 parameters JAX,
+        if it is installed.
     chain_method : {"sequential", "parallel", "vectorized", "dask"}, optional
         Run chains in turns in this process, side by side in processes, all in one compiled call
         (requires one step for all variables, compiled for JAX or numba), or as tasks of a Dask
@@ -268,6 +272,7 @@ def sample(
             earlier = store.adapted if store is not None and resume else None
             with progress_shown(bool(progressbar) and not quiet):
                 step = _default_step(model, compile_kwargs, own, earlier)
+            model = sampled_model(model, step)
         step = whole_step(model, step, starts[0], compile_kwargs)
         adapted = getattr(step, "adapted", None)
         if adapted is not None and initvals is None and init == "jitter":
@@ -316,11 +321,29 @@ def _default_step(
     earlier: Adapted | None,
 ) -> MSGNHT_S:
     """Make the step for all variables, with the warm-up of the run to resume if there is one."""
+    compile_kwargs = _compile_kwargs_of(model) if compile_kwargs is None else compile_kwargs
     make = partial(MSGNHT_S, model=model, compile_kwargs=compile_kwargs, rng=rng)
     if earlier is not None:
         with suppress(UnfitAdaptation):  # the store then says what differs from its run
             return make(adaptation=earlier)
     return make()
+
+
+def _compile_kwargs_of(model: Model) -> dict[str, Any] | None:
+    """Return how the default step is compiled where the user has not said it.
+
+    numba takes far longer than JAX to compile a network, and is not faster then.
+    """
+    start = model.initial_point()
+    size = sum(np.size(start[v.name]) for v in model.continuous_value_vars)
+    chosen_by_user = (pytensor.config.mode, pytensor.config.linker) != ("Mode", "auto")
+    if size <= LARGEST_LOW_RANK or chosen_by_user or find_spec("jax") is None:
+        return None
+    _log.info(
+        f"With {size} parameters the step is compiled with JAX, which is ready sooner. For numba "
+        "pass compile_kwargs={'mode': 'NUMBA'}."
+    )
+    return {"mode": "JAX"}
 
 
 def sample_from_init(

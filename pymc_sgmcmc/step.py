@@ -1,6 +1,6 @@
 """PyMC's step: seeds, points, statistics and saved state. It contains no equations of a sampler."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import fields
 from threading import Lock, get_ident
@@ -9,33 +9,32 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pymc.blocking import PointType, StatsType
 from pymc.model import Model, modelcontext
-from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import BlockedStep, Competence
 from pymc.util import RandomGenerator, get_random_generator
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_sgmcmc.adaptation.adapt import Gradients, adapted, gradients_of, ones_per_row
+from pymc_sgmcmc.adaptation.adapt import Gradients, adapted, gradients_of
 from pymc_sgmcmc.adaptation.adapted import Adapted
-from pymc_sgmcmc.adaptation.plan import Adaptation, planned
+from pymc_sgmcmc.adaptation.plan import Adaptation, adapts, planned
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.argument_checks import positive_number, true_or_false, whole_number
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.docstrings import describe
+from pymc_sgmcmc.draw_statistics import draw_statistics, statistic_types
+from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.arrays import warn_if_integers_overflowed
-from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_variables import Local
-from pymc_sgmcmc.gradients.model_gradient import gradient_source, shapes_of
-from pymc_sgmcmc.gradients.source import GradientSource
+from pymc_sgmcmc.gradients.model_gradient import shapes_of
+from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.start_check import check_start
-from pymc_sgmcmc.gradients.tempered import tempered
 from pymc_sgmcmc.kernel import Kernel
-from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import Latents, without_latents
 from pymc_sgmcmc.pymc_internals import is_worker
 from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule
+from pymc_sgmcmc.step_source import step_source
 from pymc_sgmcmc.variables import continuous, counterparts
 
 FIRST_STEP_SIZE = 1e-3
@@ -81,7 +80,9 @@ class SGMCMCStep(BlockedStep):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        cls.stats_dtypes_shapes = _statistics(cls.algorithm_class.statistics, cls.step_size_names)
+        cls.stats_dtypes_shapes = statistic_types(
+            cls.algorithm_class.statistics, cls.step_size_names
+        )
         describe(cls, SGMCMCStep.__init__)
 
     def __init__(
@@ -114,27 +115,24 @@ class SGMCMCStep(BlockedStep):
         positive_number("target_bias", target_bias, "It is a relative error, 0.05 by default.")
         replacement = true_or_false("replacement", replacement)
         self_check = true_or_false("self_check", self_check)
-        blocked = true_or_false("blocked", blocked)
         _check_latents(latents)
-        if not isinstance(compile_kwargs, Mapping | None):
-            example = "{'mode': 'JAX'}"
-            raise ValueError(f"compile_kwargs={compile_kwargs!r} must be a dict such as {example}.")
+        _check_compile_kwargs(compile_kwargs)
         self.latents = latents
-        self.blocked = blocked
+        self.blocked = true_or_false("blocked", blocked)
         self.rng = get_random_generator(rng)
-        model = modelcontext(model)
-        self.model = model if latents is None else without_latents(model, latents.vars)
-        self.vars = continuous(self.model, counterparts(model, self.model, vars))
+        self.made_for = modelcontext(model)
+        self.model, batch_size = self._sampled_model(step_size, adaptation, batch_size)
+        self.vars = continuous(self.model, counterparts(self.made_for, self.model, vars))
         self.algorithm = self.bind(self.model, self.vars, hyperparameters)
-        shapes = shapes_of(self.model, self.vars)
         earlier = adaptation if isinstance(adaptation, Adapted) else None
         if earlier is not None and _is_auto(batch_size):
             batch_size = earlier.batch_size
-        given = ("latents", latents), ("data", data), ("local", None if _is_auto(local) else local)
+        streamed = None if data is None else StreamedData.of(data)
+        given = ("latents", latents), ("local", None if _is_auto(local) else local)
         plan = planned(
             self.model,
             self.vars,
-            shapes,
+            shapes_of(self.model, self.vars),
             self.algorithm,
             type(self).__name__,
             step_size=step_size,
@@ -142,37 +140,28 @@ class SGMCMCStep(BlockedStep):
             gradient=gradient,
             batch_size=batch_size,
             minibatch_dim=minibatch_dim,
+            data=streamed,
             others=[name for name, v in given if v is not None],
         )
-        temperature = getattr(self.algorithm, "temperature", 1.0)
-        if plan.metric is not None and temperature != 1:
-            raise ValueError(
-                f"temperature={temperature!r} needs a step_size: a number or schedule. What is "
-                "adapted to the model, as with step_size='auto', is right for temperature 1 only."
-            )
-        self.batch_size = batch_size = plan.batch_size
-        options: dict[str, Any] = {
-            "batch_size": batch_size,
-            "minibatch_dim": minibatch_dim,
-            "self_check": self_check,
-            "start": dict(self.model.initial_point() if initial_point is None else initial_point),
-        }
-        if data is not None:
-            options["data"] = StreamedData.of(data)
-        of_groups = self._checked_local(local, batch_size, temperature, latents, data)
-        if plan.metric is not None:
-            of_groups = None
-        if plan.control_variate:
-            weights = ones_per_row(self.model, minibatch_dim)
-            source = gradient_source(model, self.vars, row_weights=weights, **options)
-            self.source: GradientSource = ControlVariate.of(source)
-        elif latents is None:
-            self.source = gradient_source(model, self.vars, local=of_groups, **options)
-        else:
-            self.source = latent_gradient_source(model, self.model, self.vars, latents, **options)
-        self.source = tempered(self.source, self.model, temperature)
+        self.batch_size = plan.batch_size
+        start = dict(self.model.initial_point() if initial_point is None else initial_point)
+        self.source = step_source(
+            plan,
+            self.made_for,
+            self.model,
+            self.vars,
+            getattr(self.algorithm, "temperature", 1.0),
+            latents=latents,
+            local=local,
+            takes_local=self.takes_local,
+            minibatch_dim=minibatch_dim,
+            self_check=self_check,
+            start=start,
+            data=streamed,
+        )
         for array, _ in self.source.data:
             warn_if_integers_overflowed(array)
+        independent_rows = plan.metric is not None and self.batch_size is not None and data is None
         self.kernel = Kernel(
             type(self).__name__,
             self.model,
@@ -180,26 +169,26 @@ class SGMCMCStep(BlockedStep):
             self.algorithm,
             as_schedule(FIRST_STEP_SIZE) if given_schedule is None else given_schedule,
             given_thin or 1,
-            replacement or (plan.metric is not None and batch_size is not None),
+            replacement or independent_rows,
             dict(compile_kwargs or {}),
             plan.metric,
         )
         self.statistics = self.kernel.statistics
-        self.stats_dtypes_shapes = _statistics(self.statistics, self.step_size_names)
+        self.stats_dtypes_shapes = statistic_types(self.statistics, self.step_size_names)
         self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
         self.setup_chain(self.rng, tune=0, draws=0)
-        check_start(self.model, self.source, options["start"])
-        self.chain.try_out(options["start"])
+        check_start(self.model, self.source, start)
+        self.chain.try_out(start)
         self.adapted: Adapted | None = None
         self.gradients: Gradients | None = None
         if plan.metric is not None:
-            self.gradients = gradients_of(self.kernel, options["start"], minibatch_dim)
+            self.gradients = gradients_of(self.kernel, start, minibatch_dim)
             self.adapted = adapted(
                 self.kernel,
                 self.gradients,
                 # The same without a seed: draws depend on that of the run alone.
                 np.random.default_rng(0) if rng is None else self.rng,
-                options["start"],
+                start,
                 target_bias,
                 given_schedule,
                 given_thin,
@@ -209,6 +198,31 @@ class SGMCMCStep(BlockedStep):
             self.default_tune_steps = TUNE_OF_MANY if many else TUNE_WHEN_ADAPTED
             self.setup_chain(self.rng, tune=0, draws=0)
         self._thread = None  # whichever draws first
+
+    def _sampled_model(
+        self, step_size: Any, adaptation: Any, batch_size: Any
+    ) -> tuple[Model, int | Literal["auto"] | None]:
+        """Return the model whose gradients the updates use, and the rows per batch.
+
+        Latent variables are not in it; nor is pm.Minibatch where single rows must be looked at.
+        """
+        model = self.made_for
+        if self.latents is not None:
+            return without_latents(model, self.latents.vars), batch_size
+        if not adapts(step_size, adaptation) or not written_in_minibatches(model):
+            return model, batch_size
+        if not _is_auto(batch_size):
+            raise ValueError(
+                f"batch_size={batch_size!r} and pm.Minibatch: use only one of them (prefer "
+                "batch_size=, with which predictions use all the data)."
+            )
+        try:
+            return with_all_rows(model)
+        except ValueError as error:
+            raise ValueError(
+                f"{error} So adaptation cannot look at single rows: write the model with all its "
+                f"data, or pass {type(self).__name__}(step_size=..., thin=...) with numbers."
+            ) from error
 
     @classmethod
     def on(cls, vars, *, step_size: StepSize, **hyperparameters) -> Group:
@@ -272,27 +286,6 @@ class SGMCMCStep(BlockedStep):
                 f"{', '.join(own) or 'none'}; see help({cls.__name__}) for its other arguments."
             )
         return cls.algorithm_class(**hyperparameters)
-
-    def _checked_local(
-        self, local: Local, batch_size: int | None, temperature: float, latents: Any, data: Any
-    ) -> Local:
-        """Return None where no variable can be local; raise an error if one was asked for."""
-        reason = None
-        if not self.takes_local:
-            reason = "SGRLD moves all elements at every update"
-        elif batch_size is None:
-            reason = "local variables move with the rows of a batch: pass batch_size= too"
-        elif temperature != 1:
-            reason = "groups without rows have no tempered prior to draw from: use temperature=1"
-        elif latents is not None or data is not None:
-            reason = (
-                f"{'data' if latents is None else 'latents'}= and local= do not go together yet"
-            )
-        if reason is None:
-            return local
-        if not _is_auto(local) and local:
-            raise ValueError(f"local={local!r}: {reason}.")
-        return None
 
     def __repr__(self):
         step_size = getattr(self.schedule, "value", self.schedule)
@@ -518,6 +511,12 @@ def _checked_thin(thin: Any) -> int:
     return whole_number("thin", thin, 1, unit="updates per draw", remedy=remedy)
 
 
+def _check_compile_kwargs(compile_kwargs: Any) -> None:
+    if not isinstance(compile_kwargs, Mapping | None):
+        example = "{'mode': 'JAX'}"
+        raise ValueError(f"compile_kwargs={compile_kwargs!r} must be a dict such as {example}.")
+
+
 def _check_latents(latents: Any) -> None:
     if isinstance(latents, Latents | None):
         return
@@ -527,48 +526,3 @@ def _check_latents(latents: Any) -> None:
         f"latents=[{names}] does not say how to integrate these variables out: pass "
         "latents=sgm.Gibbs([...]) or latents=sgm.NeuralImportance([...]) with these variables."
     )
-
-
-def _statistics(
-    names: Sequence[str], step_sizes: Sequence[str]
-) -> dict[str, tuple[type, list | None]]:
-    """Types and shapes of a draw's statistics, including the sampler's own ``names``."""
-    return {
-        **{name: (np.float64, []) for name in [*step_sizes, *names]},
-        "potential": (np.float64, []),
-        "gradient_norm": (np.float64, []),
-        "nonfinite": (bool, []),
-        "n_updates": (np.int64, []),
-        "warning": (SamplerWarning, None),
-    }
-
-
-def draw_statistics(
-    step_sizes: dict[str, Any],
-    own: dict[str, Any],
-    potential: Any,
-    gradient_norm: Any,
-    nonfinite: Any,
-    n_updates: Any,
-    warning: Any,
-) -> dict[str, Any]:
-    """Return the statistics of a draw, or arrays of those of many, by name.
-
-    Parameters
-    ----------
-    step_sizes : dict
-        Of the last update, by the step's ``step_size_names``.
-    own : dict
-        What the algorithm and the gradient source report.
-    potential, gradient_norm, nonfinite, n_updates, warning
-        As in an `Advance`.
-    """
-    return {
-        **step_sizes,
-        **own,
-        "potential": potential,
-        "gradient_norm": gradient_norm,
-        "nonfinite": nonfinite,
-        "n_updates": n_updates,
-        "warning": warning,
-    }

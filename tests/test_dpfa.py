@@ -13,6 +13,7 @@ import pytest
 from pytensor.tensor.random.type import random_generator_type
 from scipy.special import gammaln
 
+import pymc_sgmcmc as sgm
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import without_latents
@@ -20,6 +21,7 @@ from pymc_sgmcmc.noise import NoiseStream
 
 sys.path.append(str(Path(__file__).parent.parent / "examples"))
 import dpfa
+from frozen_gradient import FrozenGradient_E, FrozenGradient_S
 from token_gibbs import Corpus
 from topic_gibbs import TopicGibbs, network, predict_words, sample_documents
 
@@ -237,7 +239,8 @@ def test_gradient_is_that_of_the_enumerated_likelihood():
 class Options:
     """The script's options, for a corpus of a few hundred documents."""
 
-    topic_step, step_size, batch_size, samples, burn_in = 0.5, 0.01, 20, 2, 5
+    topic_step, step_size, batch_size, samples, burn_in = 0.05, 0.001, 20, 2, 5
+    integrator, repeats = "S", 5
 
 
 @pytest.mark.slow(17)
@@ -268,6 +271,29 @@ def test_one_step_moves_all_and_learns():
     after, _ = perplexity.add(last)
     assert before > 15  # of 20 words alike
     assert after < 11.5  # of 10
+
+
+@pytest.mark.parametrize(
+    ("frozen", "plain"), [(FrozenGradient_S, sgm.MSGNHT_S), (FrozenGradient_E, sgm.MSGNHT_E)]
+)
+def test_many_updates_on_one_gradient(frozen, plain):
+    """Where the gradient is the same everywhere, as many updates of mSGNHT; else they are not."""
+
+    def end(sampler, power, thin=1, **settings):
+        with pm.Model():
+            x = pm.Flat("x", shape=2, initval=[0.3, -0.2])
+            pm.Potential("u", (np.array([1.0, -2.0]) * x**power).sum())
+            step = sampler(
+                step_size=0.05, diffusion=0.0, thin=thin, compile_kwargs={"mode": PYTHON},
+                **settings,
+            )  # fmt: skip
+        step.setup_chain(np.random.default_rng(1), tune=0, draws=1)
+        point, _ = step.step(step.model.initial_point())
+        return point["x"]
+
+    many = {"updates": 7, "new_momenta": False}
+    np.testing.assert_allclose(end(frozen, 1, **many), end(plain, 1, thin=7), rtol=1e-6)
+    assert np.abs(end(frozen, 2, **many) - end(plain, 2, thin=7)).max() > 1e-3
 
 
 def test_split_of_words():

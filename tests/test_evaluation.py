@@ -11,6 +11,12 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.evaluation.marginal_likelihood import (
+    effective_sample_size,
+    log_mean,
+    log_mean_mcse,
+    summary,
+)
 
 JAX = {"mode": "JAX"}
 METHODS = {
@@ -130,6 +136,107 @@ def test_draws_data_and_averages():
     result = sgm.log_marginal_likelihood(THETA, [SMALL["top"], "z"], **settings)
     z = (result.log_p.values[0, 0] - exact(THETA, X)) / result.log_p_mcse.values[0, 0]
     assert np.abs(z).max() < 4.5
+
+
+def simulate(theta, n, seed):
+    """Rows of the small network, with the latent variables that made them."""
+    rng = np.random.default_rng(seed)
+
+    def draw(logit):
+        return (rng.random(logit.shape) < 1 / (1 + np.exp(-logit))).astype(int)
+
+    top = draw(np.tile(theta["b"], (n, 1)))
+    z = draw(top @ theta["v"])
+    return {"top": top, "z": z}, draw(z @ theta["w"] + theta["c"])
+
+
+@pytest.mark.slow(8)
+@pytest.mark.parametrize("path", ["likelihood", "parameters"])
+def test_annealing_backwards_gives_an_upper_bound(path):
+    """From exact draws of z the mean of p / p-hat is 1; from others it is not."""
+    latents, x = simulate(THETA, 4000, seed=7)
+    settings = {
+        "data": {"data": x}, "model": SMALL, "path": path, "n_samples": 8, "n_temperatures": 4,
+        "random_seed": 8, "compile_kwargs": JAX,
+    }  # fmt: skip
+    truth = exact(THETA, x)
+    result = sgm.log_marginal_likelihood(THETA, ["top", "z"], simulated=latents, **settings)
+    upper = result.log_p_upper.values.ravel()
+    ratio = np.exp(truth - upper)
+    error = ratio.std() / np.sqrt(len(x))
+    assert error < 0.02
+    assert abs(ratio.mean() - 1) < 4 * error
+    # too high and too low on average, by more than the errors of the means
+    above, below = upper - truth, result.log_p.values.ravel() - truth
+    assert above.mean() > 3 * above.std() / np.sqrt(len(x))
+    assert below.mean() < -3 * below.std() / np.sqrt(len(x))
+    assert result.gap.item() == pytest.approx(above.mean() - below.mean())
+    assert result.gap_mcse.item() == pytest.approx((above - below).std(ddof=1) / np.sqrt(len(x)))
+    others = {name: value[::-1] for name, value in latents.items()}  # of other rows
+    wrong = sgm.log_marginal_likelihood(THETA, ["top", "z"], simulated=others, **settings)
+    ratio = np.exp(truth - wrong.log_p_upper.values.ravel())
+    assert abs(ratio.mean() - 1) > 8 * error
+
+
+def weights_of(n_samples, scale, rows=20, seed=3):
+    """Estimates from log-normal weights whose mean is 1, so log p is 0."""
+    rng = np.random.default_rng(seed)
+    log_w = scale * rng.normal(size=(1, 1, rows, n_samples)) - scale**2 / 2
+    coords = {"chain": np.arange(1), "draw": np.arange(1)}
+    estimates = (f(log_w) for f in (log_mean, log_mean_mcse, effective_sample_size))
+    return summary(coords, *estimates, {"method": "ais" if scale < 1 else "importance"})
+
+
+def test_better_estimate_is_the_larger_one():
+    good, bad = weights_of(1000, 0.5), weights_of(10, 3.0)
+    assert bad.mean_log_p < good.mean_log_p  # too low, the worse the more
+    for pair in ((good, bad), (bad, good)):
+        best = sgm.better_estimate(*pair)
+        assert best.method.values.tolist() == [["ais"]]
+        for name in good.data_vars:
+            np.testing.assert_array_equal(best[name], good[name])
+    with pytest.raises(ValueError, match="different draws or rows"):
+        sgm.better_estimate(good, weights_of(10, 1.0, rows=19))
+    with pytest.raises(ValueError, match="pass some"):
+        sgm.better_estimate()
+
+
+def test_effective_sample_size_of_weights():
+    assert effective_sample_size(np.full(7, -500.0)) == pytest.approx(7)
+    assert effective_sample_size(np.array([0.0, -100, -100])) == pytest.approx(1)
+    assert effective_sample_size(np.log([3.0, 1, 1])) == pytest.approx(25 / 11)
+    # for log-normal weights it is n exp(-variance of log w)
+    ess = weights_of(100_000, 0.7).ess.values.mean()
+    assert ess == pytest.approx(100_000 * np.exp(-(0.7**2)), rel=0.02)
+
+
+def test_estimates_that_cannot_be_trusted_warn():
+    settings = {"model": SMALL, "random_seed": 1, "compile_kwargs": JAX}
+    with pytest.warns(UserWarning, match=r"n_samples=2 annealing runs per row .* n_samples=16"):
+        sgm.log_marginal_likelihood(THETA, ["top", "z"], n_samples=2, n_temperatures=2, **settings)
+    strong = THETA | {"w": 20 * THETA["w"]}  # no draw from the prior fits
+    x = np.random.default_rng(2).integers(2, size=(30, 5))
+    with pytest.warns(UserWarning, match=r"% of the rows one of the 10 weights dominates"):
+        sgm.log_marginal_likelihood(
+            strong, ["top", "z"], data={"data": x}, method="importance", n_samples=10, **settings
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"method": "importance"}, "simulated= is for method='ais' and one draw"),
+        ({"simulated": {"z": np.ones((3, 3))}}, r"must have the latent variables \['top', 'z'\]"),
+        (
+            {"simulated": {"z": np.ones((2, 3)), "top": np.ones((3, 2))}},
+            r"'z' has the shape \(2, 3\), but the rows need \(3, 3\)",
+        ),
+    ],
+)
+def test_simulated_latents_that_do_not_fit(arguments, message):
+    arguments = {"simulated": {"z": np.ones((3, 3)), "top": np.ones((3, 2))}} | arguments
+    with pytest.raises(ValueError, match=message):
+        sgm.log_marginal_likelihood(THETA, ["top", "z"], model=SMALL, **arguments)
 
 
 @pytest.mark.slow(10)

@@ -20,6 +20,7 @@ run
 predictions
 samplers
 step docstrings variables
+step_source draw_statistics
 adaptation
 chain pacing
 kernel

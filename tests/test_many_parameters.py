@@ -4,10 +4,12 @@ import logging
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
 import xarray as xr
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc import sampling
 from pymc_sgmcmc.adaptation import adapt, plan
 from pymc_sgmcmc.gradients.metric import Diagonal
 from pymc_sgmcmc.run.adapted_run import draws_of_many
@@ -25,6 +27,7 @@ def few_are_many(monkeypatch):
     """A matrix of 6 parameters is the largest."""
     monkeypatch.setattr(plan, "LARGEST_LOW_RANK", 6)
     monkeypatch.setattr(adapt, "LARGEST_LOW_RANK", 6)
+    monkeypatch.setattr(sampling, "LARGEST_LOW_RANK", 6)
 
 
 def regression():
@@ -82,3 +85,45 @@ def test_how_many_draws_and_no_diagnosis_of_the_posterior(few_are_many, monkeypa
     posterior = xr.Dataset({"w": (("chain", "draw", "w_dim"), draws)})
     with pytest.raises(ValueError, match=r"8 parameters.*at most 6: judge predictions"):
         sgm.diagnose(xr.DataTree.from_dict({"/posterior": posterior}), regression())
+
+
+# ---- what the default step is compiled with ------------------------------------------------
+
+
+class Made(Exception):
+    """Holds the arguments of a step."""
+
+
+@pytest.fixture
+def compiled_with(monkeypatch):
+    """A function that returns the compile_kwargs of the default step of a call."""
+
+    def make(**options):
+        raise Made(options["compile_kwargs"])
+
+    def of(**options):
+        with regression(), pytest.raises(Made) as raised:
+            sgm.sample(progressbar=False, **options)
+        return raised.value.args[0]
+
+    monkeypatch.setattr(sampling, "MSGNHT_S", make)
+    return of
+
+
+def test_jax_is_chosen_for_many_parameters(few_are_many, compiled_with, caplog):
+    with caplog.at_level(logging.INFO, "pymc.sgmcmc"):
+        assert compiled_with() == {"mode": "JAX"}
+    assert "With 8 parameters the step is compiled with JAX" in caplog.text
+
+
+def test_no_other_mode_than_the_users(few_are_many, compiled_with, monkeypatch):
+    given = {"mode": "NUMBA"}
+    assert compiled_with(compile_kwargs=given) == given
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        assert compiled_with() is None
+    monkeypatch.setattr(sampling, "find_spec", lambda name: None)
+    assert compiled_with() is None
+
+
+def test_few_parameters_have_pytensors_mode(compiled_with):
+    assert compiled_with() is None

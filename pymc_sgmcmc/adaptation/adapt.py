@@ -16,8 +16,10 @@ from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK, is_scale
 from pymc_sgmcmc.adaptation.step_size import injected_noise
 from pymc_sgmcmc.adaptation.warm_up import WarmUp
 from pymc_sgmcmc.gradients.batch_gradients import BatchGradients
+from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.schedules import Constant, Schedule
@@ -45,7 +47,10 @@ def gradients_of(kernel: Kernel, start: PointType, minibatch_dim: str | None) ->
         return BatchGradients(kernel.model, source, **options)
     if not source.rows:
         return WholeGradients(kernel.model, source.vars, **options)
-    return RowGradients(kernel.model, source.vars, minibatch_dim=minibatch_dim, **options)
+    options["minibatch_dim"] = minibatch_dim
+    if source.streamed is not None:
+        return StreamedRowGradients(kernel.model, source.vars, data=source.streamed, **options)
+    return RowGradients(kernel.model, source.vars, **options)
 
 
 def adapted(
@@ -119,7 +124,7 @@ def _warmed_up(
     source = kernel.source
     if source.rows:
         rows = f"batches of {source.rows[0].batch_size}"
-        rows += " with a control variate" if source.rows[0].weights is not None else ""
+        rows += " with a control variate" if isinstance(source, ControlVariate) else ""
     else:
         rows = "all rows at each update"
     assert kernel.metric is not None

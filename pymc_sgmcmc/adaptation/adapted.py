@@ -53,6 +53,8 @@ class Adapted:
     """Row gradients of the warm-up / N."""
     data_checksum: int | None = None
     """Of the data of the anchor's gradient; None without a control variate."""
+    n_rows: int | None = None
+    """N; None where all rows are used at each update."""
     predictions_only: bool = False
     """Whether there are too many parameters to judge means and standard deviations. If so,
     ``anchor``, ``smallest_eigval`` and ``ess_per_draw`` mean nothing, and all chains begin at
@@ -71,8 +73,8 @@ class Adapted:
             "parameters": (len(self.anchor), kernel.n_elements),
             "rows per batch": (self.batch_size, next((r.batch_size for r in source.rows), None)),
         }
-        if self.row_copies is not None and source.rows:
-            there["rows"] = (len(self.row_copies), source.rows[0].n_rows)
+        if self.n_rows is not None and source.rows:
+            there["rows"] = (self.n_rows, source.rows[0].n_rows)
         if self.data_checksum not in (None, kernel.checksum()):
             raise UnfitAdaptation(
                 f"adaptation= was chosen for other data than {kernel.name} has here. Pass "
@@ -99,7 +101,8 @@ class Adapted:
             source.set_anchor(
                 self.split(kernel, self.anchor), self.split(kernel, self.anchor_gradient)
             )
-            kernel.set_row_copies(self.row_copies)
+            if source.rows[0].weights is not None:
+                kernel.set_row_copies(self.row_copies)
         kernel.load_data()
 
     @staticmethod

@@ -105,6 +105,7 @@ class ManyParametersWarmUp:
             ess_per_draw=0.0,
             passes_per_draw=float(np.ceil(batches) / batches),
             data_passes=self.n_batches / batches,
+            n_rows=gradients.n_rows,
             predictions_only=True,
         )
         result.apply(kernel)

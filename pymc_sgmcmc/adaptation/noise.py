@@ -39,8 +39,11 @@ def noise_covariance(
     array, shape (d, d)
     """
     n_rows = gradients.n_rows
-    urn = np.arange(n_rows) if urn is None else urn
-    factors = len(urn) / np.bincount(urn, minlength=n_rows)  # 1 / q
+    if urn is None:
+        urn = np.arange(gradients.n_at_hand)
+        factors = np.full(urn.size, float(n_rows))
+    else:
+        factors = len(urn) / np.bincount(urn, minlength=n_rows)  # 1 / q
     total = np.zeros((gradients.size, gradients.size))
     for theta in positions:
         rows = urn[rng.integers(len(urn), size=ROWS_PER_POSITION)]

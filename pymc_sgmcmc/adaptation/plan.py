@@ -10,8 +10,8 @@ from pymc.model import Model
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Algorithm
+from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal, LowRank, Metric
-from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -39,6 +39,11 @@ class Plan(NamedTuple):
     control_variate: bool = False
 
 
+def adapts(step_size: Any, adaptation: Any) -> bool:
+    """Whether a step with these arguments adapts anything."""
+    return adaptation is not None and (adaptation != "auto" or _is_auto(step_size))
+
+
 def planned(
     model: Model,
     vars: Sequence[TensorVariable],
@@ -51,6 +56,7 @@ def planned(
     gradient: Any,
     batch_size: Any,
     minibatch_dim: str | None,
+    data: StreamedData | None,
     others: Sequence[str],
 ) -> Plan:
     """Decide what a step adapts.
@@ -65,7 +71,7 @@ def planned(
     algorithm : Algorithm
     name : str
         The sampler's, for messages.
-    step_size, adaptation, gradient, batch_size, minibatch_dim
+    step_size, adaptation, gradient, batch_size, minibatch_dim, data
         The step's arguments.
     others : list of str
         Arguments of the step with which nothing can be adapted, where they are given.
@@ -81,9 +87,8 @@ def planned(
         )
     if gradient not in ("auto", "plain", "control_variate"):
         raise ValueError(f"gradient={gradient!r} must be 'auto', 'plain' or 'control_variate'.")
-    automatic = _is_auto(step_size)
-    if adaptation is None or (adaptation == "auto" and not automatic):
-        if automatic:
+    if not adapts(step_size, adaptation):
+        if _is_auto(step_size):
             raise ValueError(
                 "step_size='auto' needs adaptation: leave adaptation='auto', or pass a number."
             )
@@ -102,12 +107,6 @@ def planned(
             f"{argument}= and an automatic step size do not go together yet: adaptation looks at "
             f"the gradients of single rows, again and again. {remedy}"
         )
-    for var in [*model.observed_RVs, *model.potentials]:
-        if uses_minibatch(model, var):
-            raise ValueError(
-                f"'{var.name}' is written with pm.Minibatch, whose rows adaptation cannot look at "
-                f"one by one. Write it with all its data, or: {remedy}"
-            )
     size = sum(int(np.prod(shape)) for shape in shapes)
     metric = _metric(adaptation, shapes, size, remedy)
     # The gradient at the anchor is exact only while all other variables stay as they are.
@@ -119,8 +118,16 @@ def planned(
             "in another one. Leave gradient='auto', or add them to vars."
         )
     if _is_auto(batch_size):
-        batch_size = automatic_batch_size(model, minibatch_dim, size)
+        if data is None:
+            batch_size = automatic_batch_size(model, minibatch_dim, size)
+        else:
+            batch_size = min(_batch_size_for(size), data.window)
     many = size > LARGEST_LOW_RANK
+    if many and data is not None:
+        raise ValueError(
+            f"With {size} parameters, more than {LARGEST_LOW_RANK}, data= and an automatic step "
+            f"size do not go together yet. {remedy}"
+        )
     if many and batch_size is None:
         raise ValueError(
             f"With {size} parameters adaptation needs batches of rows, and finds none. {remedy}"
@@ -166,8 +173,12 @@ def automatic_batch_size(model: Model, minibatch_dim: str | None, size: int) -> 
         return None
     if size > LARGEST_LOW_RANK:
         return min(BATCH_OF_MANY, n_rows)
-    batch_size = 2 ** ceil(log2(max(32, 2 * size)))
+    batch_size = _batch_size_for(size)
     return None if n_rows <= max(FEW_ROWS, 8 * batch_size) else batch_size
+
+
+def _batch_size_for(size: int) -> int:
+    return 2 ** ceil(log2(max(32, 2 * size)))
 
 
 def is_scale(model: Model, vars: Sequence[TensorVariable], shapes) -> np.ndarray:

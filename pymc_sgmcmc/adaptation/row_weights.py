@@ -9,6 +9,8 @@ UNEVEN = 8
 """Rows are weighted where the largest change exceeds the mean by this factor."""
 SAMPLE = 20_000
 """Rows that are looked at first."""
+MOST_LOOKS, FEWEST_POSITIONS = 1_000_000, 4
+"""Gradients of rows that all positions together may take, but at least so many positions."""
 FORGET = 0.5
 """What was seen before counts by this factor: it may have been where the posterior is not."""
 UNIFORM_SHARE = 0.2
@@ -48,6 +50,7 @@ class RowWeights:
             if seen.max() < UNEVEN * seen.mean():
                 return
             self.largest = np.zeros(n_rows)
+        positions = positions[: max(FEWEST_POSITIONS, MOST_LOOKS // n_rows)]
         seen = self._changes(positions, anchor, metric, np.arange(n_rows))
         self.largest = np.maximum(FORGET * self.largest, seen)
 

@@ -124,7 +124,9 @@ class WarmUp:
         self.control: ControlVariate | None = None
         self.weights: RowWeights | None = None
         if self.rows is not None and isinstance(kernel.source, ControlVariate):
-            self.control, self.weights = kernel.source, RowWeights(self.rows)
+            self.control = kernel.source
+            if kernel.source.rows[0].weights is not None:
+                self.weights = RowWeights(self.rows)
         self.sampled_passes = 0.0
         self.other_passes = 0.0
         self.largest_noise = 0.0
@@ -185,7 +187,8 @@ class WarmUp:
         def objective_of(n: int) -> Objective:
             if rows is None or n > n_rows / 2:
                 return self.objective
-            some = np.sort(self.rng.choice(n_rows, n, replace=False))
+            some = self.rng.choice(rows.n_at_hand, min(n, rows.n_at_hand), replace=False)
+            some.sort()
             samples.append(RowsObjective(rows, some))
             return samples[-1]
 
@@ -237,11 +240,12 @@ class WarmUp:
         """Set metric, anchor and row weights for the next updates; measure noise."""
         self._set_metric(np.eye(self.gradients.size))
         noise = np.zeros((self.gradients.size, self.gradients.size))
-        if self.control is not None and self.weights is not None:
+        if self.weights is not None:
             if k < 2 or (k < len(WEIGHT_DRAWS) and self.largest_noise > NOISY):
                 points = self._points(anchor, past, WEIGHT_DRAWS[k])
                 self.weights.see(points, anchor, self.metric, self.rng)
             self.kernel.set_row_copies(self.weights.copies)
+        if self.control is not None:
             split = Adapted.split
             self.control.set_anchor(
                 split(self.kernel, anchor), split(self.kernel, self.anchor_gradient)
@@ -414,6 +418,7 @@ class WarmUp:
             passes_per_draw=self._passes_of(thin),
             data_passes=self.passes,
             data_checksum=None if self.control is None else self.kernel.checksum(),
+            n_rows=None if self.rows is None else self.rows.n_rows,
         )
         chosen.apply(self.kernel)
         return chosen

@@ -1,5 +1,6 @@
 """A thread that fetches what is needed next while something else is in use."""
 
+import atexit
 import os
 import sys
 from collections.abc import Callable
@@ -9,11 +10,22 @@ from weakref import WeakSet
 
 _reading: WeakSet[Thread] = WeakSet()
 
+LONGEST_WAIT_AT_EXIT = 10.0
+"""Seconds: a reader may wait for a network that no longer answers."""
+
 
 def _wait_for_readers() -> None:
     # A lock that a reader holds during a fork (for example HDF5's) stays locked in the child.
     for thread in list(_reading):
         thread.join()
+
+
+@atexit.register
+def _wait_at_exit() -> None:
+    # Python ends a daemon thread where it next asks for the interpreter. If C++ code asked, the
+    # process aborts.
+    for thread in list(_reading):
+        thread.join(LONGEST_WAIT_AT_EXIT)
 
 
 @cache

@@ -158,6 +158,29 @@ def _shuffled(
     return window
 
 
+def consecutive_rows(data: StreamedData, n: int) -> Iterator[dict[str, np.ndarray]]:
+    """Yield all rows once, in their own order, n at a time (the last may be fewer).
+
+    Raises
+    ------
+    ValueError
+        For rows of another type or shape than the first ones, or with NaN.
+    """
+    passage = Passage(data.sources)
+    for first in range(0, data.n_rows, n):
+        pieces = list(passage.pieces(first, min(first + n, data.n_rows)))
+        if not pieces:
+            break  # the end of an iterable that drops its last rows
+        rows = {}
+        for name, form in data.formats.items():
+            joined = np.concatenate([piece[name] for piece in pieces])
+            form.check(name, joined)
+            refuse_nan_rows(name, joined)
+            rows[name] = joined.astype(form.dtype, copy=False)
+        yield rows
+    passage.finish()
+
+
 class OrderCheck:
     """Tests whether the first windows look like random samples of the same rows.
 

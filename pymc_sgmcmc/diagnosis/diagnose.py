@@ -11,6 +11,7 @@ from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.adaptation.plan import FEW_ROWS, LARGEST_LOW_RANK
 from pymc_sgmcmc.argument_checks import true_or_false
+from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
 from pymc_sgmcmc.diagnosis.gradients_at_draws import gradients_at_draws
 from pymc_sgmcmc.diagnosis.stein import (
@@ -20,9 +21,12 @@ from pymc_sgmcmc.diagnosis.stein import (
     stein_identities,
 )
 from pymc_sgmcmc.diagnosis.value_draws import value_draws
+from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
+from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.run.enough_draws import worst
 
@@ -52,7 +56,9 @@ class Coordinates(NamedTuple):
     row_copies: np.ndarray | None = None
 
 
-def diagnose(idata: DataTree, model: Model | None = None, full_data: bool = False) -> Diagnosis:
+def diagnose(
+    idata: DataTree, model: Model | None = None, full_data: bool = False, data: Any = None
+) -> Diagnosis:
     """Judge draws: "ok", "failed" or "unclear", and say what to do.
 
     Three questions, none of which the sampler answers for itself: do the gradients at the draws
@@ -70,6 +76,9 @@ def diagnose(idata: DataTree, model: Model | None = None, full_data: bool = Fals
         draws' effective sample size and R-hat.
     full_data : bool, default False
         Compute exact gradients at 100 draws, instead of gradients of random rows at 2000.
+    data : StreamedData or what it takes, optional
+        The rows, if the model has placeholders for them: read once, or once for each exact
+        gradient.
 
     Returns
     -------
@@ -80,8 +89,8 @@ def diagnose(idata: DataTree, model: Model | None = None, full_data: bool = Fals
     Raises
     ------
     ValueError
-        If variables were not recorded, the model has discrete variables, or ``full_data`` is given
-        without a model.
+        If variables were not recorded, the model has discrete variables or another number of rows
+        than the warm-up saw, or ``full_data`` or ``data`` is given without a model.
 
     Notes
     -----
@@ -116,11 +125,14 @@ def diagnose(idata: DataTree, model: Model | None = None, full_data: bool = Fals
     posterior = idata["posterior"].to_dataset()
     stored = idata["diagnosis"].to_dataset() if "diagnosis" in idata.children else Dataset()
     if model is None:
-        if full_data:
-            raise ValueError("full_data=True needs model=: gradients are computed anew.")
+        if full_data or data is not None:
+            given = "data=" if data is not None else "full_data=True"
+            raise ValueError(f"{given} needs model=: gradients are computed anew.")
         names = stored.attrs.get("variables", list(posterior.data_vars))
         measured = stored.assign(_of_chains(idata, posterior, np.atleast_1d(names).tolist()))
     else:
+        if written_in_minibatches(model):
+            model = with_all_rows(model).model
         if model.discrete_value_vars:
             names = [v.name for v in model.discrete_value_vars]
             raise ValueError(
@@ -133,7 +145,9 @@ def diagnose(idata: DataTree, model: Model | None = None, full_data: bool = Fals
                 f"The model has {size} parameters, but means and standard deviations can be judged "
                 f"of at most {LARGEST_LOW_RANK}: judge predictions, on data that were held out."
             )
-        gradients = _gradients(model)
+        if data is None:
+            _check_rows(posterior, model)
+        gradients = _gradients(model, data=data)
         draws = value_draws(model, gradients.source.vars, posterior)
         at = _stored_coordinates(idata, gradients.names) or _of_draws(draws)
         measured = _measured(idata, gradients, draws, at, full_data)
@@ -174,7 +188,8 @@ def _diagnosis_of_run(idata: DataTree, step: Any) -> Diagnosis:
             found["thermostat_predicted"] = float(step.adapted.friction.mean())
         return Diagnosis.of(Dataset(found, attrs={"predictions_only": 1}))
     if gradients is None:  # the step was unpickled
-        gradients = _gradients(step.model, step.vars, kernel.compile_kwargs)
+        streamed = kernel.source.streamed
+        gradients = _gradients(step.model, step.vars, kernel.compile_kwargs, streamed)
     gradients.load_data()
     draws = value_draws(step.model, step.vars, idata["posterior"].to_dataset())
     at = Coordinates(kernel.metric.times(np.eye(gradients.size)).T, step.adapted.metric)
@@ -191,16 +206,35 @@ def _diagnosis_of_run(idata: DataTree, step: Any) -> Diagnosis:
 
 
 def _gradients(
-    model: Model, vars: Sequence | None = None, compile_kwargs: dict[str, Any] | None = None
+    model: Model,
+    vars: Sequence | None = None,
+    compile_kwargs: dict[str, Any] | None = None,
+    data: Any = None,
 ) -> RowGradients | WholeGradients:
     """Gradients of single rows; of all data where these are few or cannot be cut."""
     vars = list(model.continuous_value_vars if vars is None else vars)
+    if data is not None:
+        streamed = StreamedData.of(data)
+        return StreamedRowGradients(model, vars, data=streamed, compile_kwargs=compile_kwargs)
     try:
         if find_row_axis(model, None).length > FEW_ROWS:
             return RowGradients(model, vars, compile_kwargs=compile_kwargs)
     except ValueError as error:
         _log.info(f"Gradients of all data are used: {error}")
     return WholeGradients(model, vars, compile_kwargs=compile_kwargs)
+
+
+def _check_rows(posterior: Dataset, model: Model) -> None:
+    """Raise an error if the model has another number of rows than the warm-up saw."""
+    then = json.loads(posterior.attrs.get("adaptation", "{}")).get("n_rows")
+    if then is None:
+        return
+    now = find_row_axis(model, None).length
+    if now != then:
+        raise ValueError(
+            f"The draws are of {then} rows, but the model has {now} now: set the data back "
+            "(pm.set_data), or pass data= if they were streamed."
+        )
 
 
 def _stored_coordinates(idata: DataTree, names: Sequence[str]) -> Coordinates | None:

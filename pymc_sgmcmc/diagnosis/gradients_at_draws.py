@@ -72,9 +72,12 @@ def gradients_at_draws(
     if exact or batch_size >= n_rows:
         each = [gradients.likelihood(theta, scatter=False).gradient for theta in draws]
         return GradientsAtDraws((prior + np.array(each)) @ matrix, no_noise, "exact")
-    copies = np.ones(n_rows, dtype=int) if copies is None else copies
-    urn = np.repeat(np.arange(n_rows), copies)
-    one_by_probability = len(urn) / copies
+    if copies is None:
+        urn = np.arange(gradients.n_at_hand)
+        one_by_probability = np.full(urn.size, float(n_rows))
+    else:
+        urn = np.repeat(np.arange(n_rows), copies)
+        one_by_probability = len(urn) / copies
     plain, change = np.empty((n, size)), np.empty((n, size))
     variances = np.zeros((2, size))
     compared = set(np.linspace(0, n - 1, COMPARED).astype(int).tolist())
@@ -88,7 +91,9 @@ def gradients_at_draws(
             spread = [np.var(each @ matrix, axis=0, ddof=1) for each in (here, moved)]
             variances += np.array(spread) / (batch_size * len(compared))
     method = f"{batch_size} random rows"
-    if variances[1].sum() < variances[0].sum():
+    # A sample's own gradient is not that of all rows, but its change is about theirs.
+    sampled = gradients.n_at_hand < n_rows
+    if sampled or variances[1].sum() < variances[0].sum():
         total = prior + anchor_gradient + change
         return GradientsAtDraws(total @ matrix, variances[1], f"{method}, control variate")
     return GradientsAtDraws((prior + plain) @ matrix, variances[0], method)

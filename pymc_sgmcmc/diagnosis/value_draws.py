@@ -21,8 +21,7 @@ def value_draws(model: Model, vars: Sequence[TensorVariable], posterior: Dataset
     vars : list of value variables
         Those asked for.
     posterior : Dataset
-        Dims ``chain`` and ``draw`` first; has all random variables that the transforms need, or
-        the value variables themselves.
+        Has all random variables that the transforms need, or the value variables themselves.
 
     Returns
     -------
@@ -43,6 +42,7 @@ def value_draws(model: Model, vars: Sequence[TensorVariable], posterior: Dataset
     >>> value_draws(model, model.value_vars, posterior).tolist()
     [[[0.0], [1.0]]]
     """
+    posterior = posterior.transpose("chain", "draw", ...)
     if all(v.name in posterior for v in vars):
         return _joined([posterior[v.name].values for v in vars])
     random = [rv for rv in model.free_RVs]

@@ -51,6 +51,11 @@ class Batch:
         """All its inputs."""
         return [*self.theta, *self.rest]
 
+    @property
+    def rows(self) -> TensorVariable:
+        """Indices of its rows in the data."""
+        return self.rest[0]
+
     def of(self, inputs: Sequence[TensorVariable]) -> "Batch":
         """Return the same with other inputs."""
         k = len(self.theta)

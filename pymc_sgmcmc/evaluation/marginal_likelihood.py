@@ -1,40 +1,35 @@
 """log p(x | theta) of rows under a model with latent variables local to the rows.
 
-Both estimators average weights w with E[w] = p(x | theta) (doubly stochastic paper, appendix B).
-Importance sampling draws z from a proposal, w = p(x, z | theta) / q(z | x). Annealed importance
-sampling (Neal 2001) takes z from a distribution that is easy to sample through many intermediate
-ones to its posterior, by transitions that leave each of them invariant. The logarithm of an
-unbiased estimate is too low on average, by half its squared standard error if that is small.
+Both estimators average weights w with E[w] = p(x | theta) (doubly stochastic paper, appendix B; see
+`log_weights`). The logarithm of an unbiased estimate is too low on average, by half its squared
+standard error if that is small. Annealing backwards averages weights whose mean is 1 / p(x |
+theta), and minus their logarithm is too high on average.
 """
 
-import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 import xarray as xr
-from pymc.distributions.custom import CustomDistRV
 from pymc.model import Model, modelcontext
 from pymc.util import RandomGenerator, get_random_generator
-from pytensor.scan.basic import scan
-from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import logsumexp
 
 from pymc_sgmcmc.argument_checks import whole_number
-from pymc_sgmcmc.evaluation.local_model import Batch, Compiled, Draws, LocalModel, Thetas
+from pymc_sgmcmc.evaluation.local_model import Compiled, Draws, LocalModel, Thetas
+from pymc_sgmcmc.evaluation.log_weights import LogWeights, annealed, importance
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
-from pymc_sgmcmc.latents.importance.neural_importance import NeuralImportance
-from pymc_sgmcmc.latents.joint import Joint, Latents
-from pymc_sgmcmc.noise import NoiseStream
+from pymc_sgmcmc.latents.joint import Latents
 
 PARTICLES_PER_CALL = 2048
 """Rows times weights per row in one compiled call; bounds its memory."""
-
-type LogWeights = Callable[[Batch, NoiseStream], list[TensorVariable]]
+FEWEST_RUNS = 8
+"""Annealing runs per row with which their spread says something about the error."""
 
 
 def log_marginal_likelihood(
@@ -46,6 +41,7 @@ def log_marginal_likelihood(
     n_samples: int | None = None,
     n_temperatures: int = 1000,
     path: Literal["likelihood", "parameters"] = "likelihood",
+    simulated: Mapping[str, np.ndarray] | None = None,
     minibatch_dim: str | None = None,
     model: Model | None = None,
     random_seed: RandomGenerator = None,
@@ -77,6 +73,11 @@ def log_marginal_likelihood(
         theta)^(k/K), for any model; "parameters" is the paper's p(x, z | k theta / K), for models
         in which x does not depend on z at theta = 0, such as a sigmoid belief network. For those
         its sweeps are much faster.
+    simulated : dict, optional
+        For rows that were simulated from the model at the one theta in ``draws``: the values of the
+        latent variables with which they were, ``{"z": array of shape (rows, ...)}``. Given the row
+        they are an exact draw from the posterior, so "ais" can be run backwards too: see
+        ``gap`` below. Use it to check the settings.
     minibatch_dim : str, optional
         The observation dim; needed only if several dims qualify.
     model : pymc.Model, optional
@@ -92,7 +93,17 @@ def log_marginal_likelihood(
         mean over the rows; ``log_predictive`` (row): the logarithm of the mean of p(x | theta) over
         the draws; ``mean_log_predictive``: its mean over the rows. Each has a companion
         ``..._mcse``, the standard error due to sampling the latent variables. It does not include
-        the error from the choice of rows or draws.
+        the error from the choice of rows or draws. ``ess`` (chain, draw, row): the effective sample
+        size of the ``n_samples`` weights, (sum w)^2 / sum w^2. With ``simulated`` also
+        ``log_p_upper`` (chain, draw, row), which is too high on average as ``log_p`` is too low,
+        and ``gap`` (chain, draw): the mean over the rows of their difference, which bounds the
+        error of both on average, with ``gap_mcse`` from its spread over the rows.
+
+    Warns
+    -----
+    UserWarning
+        If "ais" makes fewer than 8 runs per row, whose spread says little about the error; and if
+        one weight dominates in more than a tenth of the rows (``ess`` below 2).
 
     Raises
     ------
@@ -103,7 +114,9 @@ def log_marginal_likelihood(
 
     Notes
     -----
-    Doubly stochastic paper, appendix B, eq 16 and 17.
+    Doubly stochastic paper, appendix B, eq 16 and 17; backwards: R. B. Grosse, Z. Ghahramani and
+    R. P. Adams (2015), Sandwiching the marginal likelihood using bidirectional Monte Carlo,
+    arXiv:1511.02543.
 
     Examples
     --------
@@ -114,9 +127,9 @@ def log_marginal_likelihood(
     ...     z = pm.Bernoulli("z", 0.3, dims="obs")
     ...     x = pm.Normal("x", w * z, 1, observed=x, dims="obs")
     >>> sgm.log_marginal_likelihood(
-    ...     {"w": 2.0}, [z], data={"x": [0.0, 2.0]}, model=model, random_seed=1, method="importance"
+    ...     {"w": 2.0}, [z], data={"x": [0.0, 3.0]}, model=model, random_seed=1, method="importance"
     ... ).log_p.values.round(1).tolist()
-    [[[-1.2, -1.8]]]
+    [[[-1.2, -2.6]]]
     """
     model = modelcontext(model)
     if method not in ("ais", "importance"):
@@ -132,11 +145,9 @@ def log_marginal_likelihood(
     data_values, n_rows = local.data(data)
     rng = get_random_generator(random_seed)
 
-    rows_per_call = min(n_rows, max(1, PARTICLES_PER_CALL // n_samples))
-    n_calls = math.ceil(rows_per_call * n_samples / PARTICLES_PER_CALL)
-    samples_per_call = math.ceil(n_samples / n_calls)
+    backwards = None
     if method == "importance":
-        log_weights = _importance(local.latents)
+        log_weights = importance(local.latents)
     elif isinstance(local.latents, Gibbs):
         if local.latents.conditional and path == "likelihood":
             names = ", ".join(f"'{name}'" for name in local.latents.conditional)
@@ -145,127 +156,124 @@ def log_marginal_likelihood(
                 "likelihood, but between prior and posterior only a part of it counts. Leave out "
                 "conditional=, or use path='parameters' or method='importance'."
             )
-        log_weights = _annealed(local.latents, n_temperatures, path)
+        log_weights = annealed(local.latents, n_temperatures, path)
+        backwards = annealed(local.latents, n_temperatures, path, backwards=True)
     else:
         raise ValueError(
             "method='ais' needs latents=Gibbs([...]) or a list of variables, "
             f"got {latents!r}. Pass one of these, or method='importance'."
         )
-    weigh = Compiled(local, log_weights, rows_per_call * samples_per_call, rng, compile_kwargs)
-    weigh.put(data_values)
-
-    log_p, mcse = np.empty((2, *thetas.shape, n_rows))
-    for draw in np.ndindex(thetas.shape):
-        for first in range(0, n_rows, rows_per_call):
-            # The last piece wraps around, because the number of rows per call is compiled in.
-            piece = np.arange(first, first + rows_per_call) % n_rows
-            index = np.repeat(piece, samples_per_call)
-            calls = [weigh(thetas.at(draw), index) for _ in range(n_calls)]
-            if not all(valid for _, valid in calls):
-                raise ValueError(
-                    "path='parameters': at theta = 0 the data depend on the latent variables, or "
-                    "have no density. Use path='likelihood'."
-                )
-            log_w = np.concatenate([w.reshape(rows_per_call, -1) for w, _ in calls], axis=1)
-            log_w = log_w[: n_rows - first, :n_samples].astype(np.float64)
-            here = (*draw, slice(first, first + rows_per_call))
-            log_p[here], mcse[here] = log_mean(log_w), log_mean_mcse(log_w)
+    if method == "ais" and n_samples < FEWEST_RUNS:
+        warnings.warn(
+            f"n_samples={n_samples} annealing runs per row are too few to tell the error: runs "
+            "that miss the same part of the posterior agree with each other. Pass n_samples=16.",
+            stacklevel=2,
+        )
+    exact = None if simulated is None else _simulated(simulated, method, local, thetas, n_rows)
+    weigh = Weights(local, n_rows, n_samples, data_values, rng, compile_kwargs)
+    log_p, mcse, ess = weigh(thetas, log_weights)
+    _warn_of_dominant_weights(ess, n_samples, method)
     settings: dict[str, Any] = {"method": method, "n_samples": n_samples}
     settings |= {"n_temperatures": n_temperatures, "path": path} if method == "ais" else {}
-    return _dataset(thetas, log_p, mcse, settings)
+    result = summary(thetas.coords, log_p, mcse, ess, settings)
+    if exact is not None and backwards is not None:
+        upper = -weigh(thetas, backwards, exact)[0]
+        difference = upper - log_p
+        result["log_p_upper"] = ("chain", "draw", "row"), upper
+        result["gap"] = ("chain", "draw"), difference.mean(axis=-1)
+        spread = difference.std(axis=-1, ddof=1) if n_rows > 1 else np.full(thetas.shape, np.nan)
+        result["gap_mcse"] = ("chain", "draw"), spread / np.sqrt(n_rows)
+    return result
 
 
-# ---- the estimators ------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Weights:
+    """Draws weights for all rows, a few at a time."""
 
+    local: LocalModel
+    n_rows: int
+    n_samples: int
+    data: list[np.ndarray]
+    rng: np.random.Generator
+    compile_kwargs: dict[str, Any] | None
 
-def _likelihood(joint: Joint) -> Joint:
-    """log p(x | z, theta) alone."""
-    return dataclasses.replace(joint, terms=[t for t in joint.terms if t.name not in joint.names])
-
-
-def _from_prior(joint: Joint, stream: NoiseStream) -> list[TensorVariable]:
-    """Draw the latent variables from their prior, or raise an error if that is impossible."""
-    for v in joint.variables:
-        op = v.batch_rv.owner.op
-        if not isinstance(op, RandomVariable) or isinstance(op, CustomDistRV):
-            raise ValueError(
-                f"The prior of the latent variable '{v.name}' ({op}) cannot be sampled inside a "
-                "graph. Use method='importance' with a trained NeuralImportance."
-            )
-    return joint.draw_prior(stream)
-
-
-def _importance(latents: Latents) -> LogWeights:
-    """Log weights of draws from the proposal."""
-
-    def log_weights(batch, stream):
-        joint = batch.joint()
-        if isinstance(latents, NeuralImportance):
-            z, log_q = latents.propose(joint, stream)
-            log_w = joint.log_density(z) - log_q
-        else:
-            log_w = _likelihood(joint).log_density(_from_prior(joint, stream))
-        return [log_w, pt.constant(True)]
-
-    return log_weights
-
-
-def _annealed(latents: Gibbs, n_temperatures: int, path: str) -> LogWeights:
-    """Log weights of annealed importance sampling.
-
-    log w = log Z_0 + sum over k = 1, ..., K of log f_k(z_k) - log f_(k-1)(z_k), where z_1 is a draw
-    from f_0 / Z_0 and z_(k+1) comes from z_k by a transition that leaves f_k invariant.
-    """
-
-    def log_weights(batch, stream):
-        floatX = pytensor.config.floatX
-        ends = np.linspace(0, 1, n_temperatures + 1).astype(floatX)
-
-        def density(batch, t):
-            """log f at a fraction t of the path, as a function of z."""
-            if path == "parameters":
-                return batch.joint([(t * v).astype(v.dtype) for v in batch.theta])
-            joint = batch.joint()
-            terms = [
-                term if term.name in joint.names else dataclasses.replace(term, logp=t * term.logp)
-                for term in joint.terms
-            ]
-            return dataclasses.replace(joint, terms=terms)
-
-        def one_temperature(t, before, *args):
-            *z, log_w, rng = args[: n_latents + 2]
-            here = batch.of(args[n_latents + 2 :])
-            stream = NoiseStream(rng)
-            if path == "likelihood":
-                rise = (t - before) * _likelihood(here.joint()).log_density(z)
-            else:
-                rise = density(here, t).log_density(z) - density(here, before).log_density(z)
-            moved = latents.sweeps(density(here, t), z, 1, stream)
-            return [*(m[0] for m in moved), log_w + rise, stream.rng]
-
-        start = density(batch, pt.constant(np.zeros((), floatX)))
-        z = _from_prior(start, stream)
-        n_latents = len(z)
-        log_z0 = pt.zeros((batch.n_rows,), dtype=floatX)
-        valid = pt.constant(True)
-        if path == "parameters":
-            # Z_0 is the probability of the data given any z, so another z must give the same
-            log_z0, other = (
-                _likelihood(start).log_density(z) for z in (z, _from_prior(start, stream))
-            )
-            valid = pt.all(pt.abs(log_z0 - other) <= 1e-4 * (1 + pt.abs(log_z0)))
-        *_, log_w, rng = scan(
-            one_temperature,
-            sequences=[pt.constant(ends[1:]), pt.constant(ends[:-1])],
-            outputs_info=[*z, log_z0.astype(floatX), stream.rng],
-            non_sequences=batch.inputs,
-            strict=True,
-            return_updates=False,
+    def __call__(
+        self,
+        thetas: Thetas,
+        log_weights: LogWeights,
+        exact: Sequence[np.ndarray] = (),
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Logarithm of the mean weight of each draw and row, its error, and the weights' ESS."""
+        n_rows, n_samples = self.n_rows, self.n_samples
+        rows_per_call = min(n_rows, max(1, PARTICLES_PER_CALL // n_samples))
+        n_calls = math.ceil(rows_per_call * n_samples / PARTICLES_PER_CALL)
+        samples_per_call = math.ceil(n_samples / n_calls)
+        weigh = Compiled(
+            self.local,
+            log_weights,
+            rows_per_call * samples_per_call,
+            self.rng,
+            self.compile_kwargs,
+            extra=[pt.tensor(dtype=e.dtype, shape=(None, *e.shape[1:])) for e in exact],
         )
-        stream.rng = rng
-        return [log_w[-1], valid]
+        weigh.put([*self.data, *exact])
+        log_p, mcse, ess = np.empty((3, *thetas.shape, n_rows))
+        for draw in np.ndindex(thetas.shape):
+            for first in range(0, n_rows, rows_per_call):
+                # The last piece wraps around, because the number of rows per call is compiled in.
+                piece = np.arange(first, first + rows_per_call) % n_rows
+                index = np.repeat(piece, samples_per_call)
+                calls = [weigh(thetas.at(draw), index) for _ in range(n_calls)]
+                if not all(valid for _, valid in calls):
+                    raise ValueError(
+                        "path='parameters': at theta = 0 the data depend on the latent variables, "
+                        "or have no density. Use path='likelihood'."
+                    )
+                log_w = np.concatenate([w.reshape(rows_per_call, -1) for w, _ in calls], axis=1)
+                log_w = log_w[: n_rows - first, :n_samples].astype(np.float64)
+                here = (*draw, slice(first, first + rows_per_call))
+                log_p[here], mcse[here] = log_mean(log_w), log_mean_mcse(log_w)
+                ess[here] = effective_sample_size(log_w)
+        return log_p, mcse, ess
 
-    return log_weights
+
+def _simulated(
+    simulated: Mapping[str, np.ndarray],
+    method: str,
+    local: LocalModel,
+    thetas: Thetas,
+    n_rows: int,
+) -> list[np.ndarray]:
+    """Exact draws of the latent variables, one array for each."""
+    if method != "ais" or math.prod(thetas.shape) != 1:
+        raise ValueError(
+            "simulated= is for method='ais' and one draw of theta, that from which the rows were "
+            f"simulated, got method={method!r} and {math.prod(thetas.shape)} draws."
+        )
+    variables = local.source.joint.variables
+    names = [v.name for v in variables]
+    if set(simulated) != set(names):
+        raise ValueError(f"simulated= must have the latent variables {names}, got {[*simulated]}.")
+    values = [np.asarray(simulated[v.name]).astype(v.dtype) for v in variables]
+    for variable, value in zip(variables, values, strict=True):
+        if value.shape != (n_rows, *variable.shape):
+            raise ValueError(
+                f"simulated: '{variable.name}' has the shape {value.shape}, but the rows need "
+                f"{(n_rows, *variable.shape)}."
+            )
+    return values
+
+
+def _warn_of_dominant_weights(ess: np.ndarray, n_samples: int, method: str) -> None:
+    share = np.mean(ess < 2)
+    if n_samples >= FEWEST_RUNS and share > 0.1:
+        more = "n_temperatures" if method == "ais" else "n_samples, or method='ais'"
+        warnings.warn(
+            f"In {100 * share:.0f}% of the rows one of the {n_samples} weights dominates (an "
+            "effective sample size below 2): log p is too low there, by more than its error says. "
+            f"Use a larger {more}.",
+            stacklevel=3,
+        )
 
 
 # ---- results -------------------------------------------------------------------------------
@@ -285,15 +293,28 @@ def log_mean_mcse(log_w: np.ndarray) -> np.ndarray:
     return np.sqrt(np.maximum((share**2).sum(axis=-1) - 1 / n, 0) * n / (n - 1))
 
 
-def _dataset(thetas: Thetas, log_p: np.ndarray, mcse: np.ndarray, settings: dict) -> xr.Dataset:
+def effective_sample_size(log_w: np.ndarray) -> np.ndarray:
+    """(sum w)^2 / sum w^2 over the last axis."""
+    return np.exp(2 * logsumexp(log_w, axis=-1) - logsumexp(2 * log_w, axis=-1))
+
+
+def summary(
+    coords: Mapping[str, np.ndarray],
+    log_p: np.ndarray,
+    mcse: np.ndarray,
+    ess: np.ndarray,
+    settings: Mapping[str, Any],
+) -> xr.Dataset:
+    """The result for estimates of each draw and row."""
     n_rows = log_p.shape[-1]
     total = logsumexp(log_p, axis=(0, 1))
-    log_predictive = total - np.log(math.prod(thetas.shape))
+    log_predictive = total - np.log(math.prod(log_p.shape[:2]))
     predictive_mcse = np.sqrt(((np.exp(log_p - total) * mcse) ** 2).sum(axis=(0, 1)))
     return xr.Dataset(
         {
             "log_p": (("chain", "draw", "row"), log_p),
             "log_p_mcse": (("chain", "draw", "row"), mcse),
+            "ess": (("chain", "draw", "row"), ess),
             "mean_log_p": (("chain", "draw"), log_p.mean(axis=-1)),
             "mean_log_p_mcse": (("chain", "draw"), np.sqrt((mcse**2).sum(axis=-1)) / n_rows),
             "log_predictive": ("row", log_predictive),
@@ -301,6 +322,6 @@ def _dataset(thetas: Thetas, log_p: np.ndarray, mcse: np.ndarray, settings: dict
             "mean_log_predictive": log_predictive.mean(),
             "mean_log_predictive_mcse": np.sqrt((predictive_mcse**2).sum()) / n_rows,
         },
-        coords=thetas.coords | {"row": np.arange(n_rows)},
-        attrs=settings,
+        coords={**coords, "row": np.arange(n_rows)},
+        attrs=dict(settings),
     )

@@ -23,14 +23,21 @@ from pymc_sgmcmc.gradients.arrays import (
 from pymc_sgmcmc.gradients.source import Rows, check_batch_size
 
 
-def _minibatch_nodes(outputs: Sequence[Variable]) -> list[Apply]:
+def minibatch_nodes(outputs: Sequence[Variable]) -> list[Apply]:
+    """Draws of `pm.Minibatch` that outputs depend on."""
     nodes = {v.owner: None for v in ancestors(outputs) if v.owner is not None}
     return [node for node in nodes if isinstance(node.op, MinibatchOp)]
 
 
 def uses_minibatch(model: Model, rv: Variable) -> bool:
     """Whether a variable or its value uses `pm.Minibatch`."""
-    return bool(_minibatch_nodes([rv, model.rvs_to_values.get(rv, rv)]))
+    return bool(minibatch_nodes([rv, model.rvs_to_values.get(rv, rv)]))
+
+
+def written_in_minibatches(model: Model) -> bool:
+    """Whether any variable of a model uses `pm.Minibatch`."""
+    variables = (*model.free_RVs, *model.observed_RVs, *model.potentials)
+    return any(uses_minibatch(model, var) for var in variables)
 
 
 def refuse_minibatch(model: Model, what: str) -> None:
@@ -43,8 +50,8 @@ def refuse_minibatch(model: Model, what: str) -> None:
             )
 
 
-def written_with_minibatch(model: Model):
-    """Replace the indices of the model's pm.Minibatch; its total_size scales the terms."""
+def refuse_unscaled(model: Model) -> None:
+    """Raise an error that names an observed variable with `pm.Minibatch` but no total_size."""
     for rv in model.observed_RVs:
         scaled = isinstance(rv.owner.op, MinibatchRandomVariable)
         if not scaled and uses_minibatch(model, rv):
@@ -52,10 +59,15 @@ def written_with_minibatch(model: Model):
                 f"The observed variable '{rv.name}' uses pm.Minibatch without total_size=, so its "
                 "likelihood would not be scaled to all the data. Pass total_size=<number of rows>."
             )
+
+
+def written_with_minibatch(model: Model):
+    """Replace the indices of the model's pm.Minibatch; its total_size scales the terms."""
+    refuse_unscaled(model)
     terms = model.logp(vars=model.observed_RVs, sum=False)
     likelihood = sum_of(terms)
     prior = model.logp(vars=[*model.free_RVs, *model.potentials])
-    nodes = _minibatch_nodes([likelihood, prior])
+    nodes = minibatch_nodes([likelihood, prior])
     drawn: dict[Variable, dict[Variable, None]] = {}  # arrays drawn together, by their generator
     for node in nodes:  # PyMC may have cloned them
         *tensors, rng = node.inputs
@@ -87,7 +99,7 @@ def _total_sizes(
     found: dict[Variable, set[int]] = {}
     for var in [*model.observed_RVs, *model.potentials]:
         logp = model.logp(vars=[var], sum=False)
-        rngs = list(dict.fromkeys(node.inputs[-1] for node in _minibatch_nodes(logp)))
+        rngs = list(dict.fromkeys(node.inputs[-1] for node in minibatch_nodes(logp)))
         if len(rngs) > 1:
             calls = [", ".join(map(_shown, drawn[rng])) for rng in rngs]
             kind = "observed variable" if var in model.observed_RVs else "potential"

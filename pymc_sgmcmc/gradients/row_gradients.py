@@ -15,6 +15,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.backend import Jax
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
+from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.flat_prior import FlatPrior, Vector
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.gradients.pm_minibatch import refuse_minibatch
@@ -38,6 +39,17 @@ class Likelihood(NamedTuple):
     """Sum of g g' over the rows' gradients g, shape (d, d)."""
 
 
+class Block(NamedTuple):
+    """Some rows' log likelihoods and gradients."""
+
+    place: slice
+    """Among the rows that were asked for."""
+    log_likelihood: Vector
+    """Shape (m,)."""
+    gradient: np.ndarray
+    """Shape (m, d)."""
+
+
 class RowGradients(FlatPrior):
     """The likelihood of single rows of a model, and the prior, as functions of one flat vector.
 
@@ -54,11 +66,15 @@ class RowGradients(FlatPrior):
         Arguments of `pytensor.function`, for example ``{"mode": "JAX"}``.
     start : dict of arrays, optional
         Values of the variables that are not in ``vars``; default: the model's initial point.
+    data : StreamedData, optional
+        Rows that stay on disk; only `StreamedRowGradients` reads them.
 
     Attributes
     ----------
     n_rows : int
         N, the current number of rows.
+    n_at_hand : int
+        Rows that can be looked at by number: all of them, unless they are streamed.
 
     Raises
     ------
@@ -87,10 +103,11 @@ class RowGradients(FlatPrior):
         minibatch_dim: str | None = None,
         compile_kwargs: dict[str, Any] | None = None,
         start: PointType | None = None,
+        data: StreamedData | None = None,
     ):
         refuse_minibatch(model, "single rows")
         source = gradient_source(
-            model, vars, batch_size=1, minibatch_dim=minibatch_dim, self_check=False
+            model, vars, batch_size=1, minibatch_dim=minibatch_dim, self_check=False, data=data
         )
         super().__init__(model, source, compile_kwargs, start)
         self.block = int(np.clip(BLOCK_ELEMENTS // max(self.size, 1), 1, BLOCK_ROWS))
@@ -100,6 +117,11 @@ class RowGradients(FlatPrior):
         """N, the current number of rows."""
         return self.source.rows[0].n_rows
 
+    @property
+    def n_at_hand(self) -> int:
+        """Rows that can be looked at by number."""
+        return self.n_rows
+
     def rows(self, theta: Vector, index: Sequence[int] | np.ndarray) -> tuple[Vector, np.ndarray]:
         """Log likelihood and gradient of single rows, not scaled.
 
@@ -107,7 +129,7 @@ class RowGradients(FlatPrior):
         ----------
         theta : array, shape (d,)
         index : integers, shape (m,)
-            Numbers of rows, from 0 to N - 1.
+            Numbers of rows, from 0 to ``n_at_hand`` - 1.
 
         Returns
         -------
@@ -115,7 +137,6 @@ class RowGradients(FlatPrior):
             Sum of all observed terms of each row.
         gradient : array, shape (m, d)
         """
-        index = self._checked(index)
         values, gradients = np.empty(len(index)), np.empty((len(index), self.size))
         for block, value, gradient in self._blocks(theta, index):
             values[block], gradients[block] = value, gradient
@@ -137,10 +158,10 @@ class RowGradients(FlatPrior):
         scatter : bool, default True
             Whether to add up g g'.
         """
-        index = np.arange(self.n_rows) if index is None else self._checked(index)
+        blocks = self._all_blocks(theta) if index is None else self._blocks(theta, index)
         total, gradient = 0.0, np.zeros(self.size)
         products = np.zeros((self.size, self.size)) if scatter else None
-        for _, values, gradients in self._blocks(theta, index):
+        for _, values, gradients in blocks:
             total += float(values.sum())
             gradient += gradients.sum(axis=0)
             if products is not None:
@@ -154,29 +175,39 @@ class RowGradients(FlatPrior):
                 f"index must be a vector of row numbers, but has the shape {index.shape} and the "
                 f"type {index.dtype}."
             )
-        bad = index[(index < 0) | (index >= self.n_rows)]
+        bad = index[(index < 0) | (index >= self.n_at_hand)]
         if bad.size:
             raise ValueError(
                 f"index has the row {bad[0]}, but the rows are numbered from 0 to "
-                f"{self.n_rows - 1}."
+                f"{self.n_at_hand - 1}."
             )
         return index.astype("int64")
 
-    def _blocks(
-        self, theta: Vector, index: np.ndarray
-    ) -> Iterator[tuple[slice, Vector, np.ndarray]]:
-        """Positions of a block's rows in ``index``, their log likelihoods and gradients."""
+    def _blocks(self, theta: Vector, index: Sequence[int] | np.ndarray) -> Iterator[Block]:
+        """Log likelihoods and gradients of some rows, block by block."""
+        index = self._checked(index)
         split = self.split(theta)
         for first in range(0, len(index), self.block):
             rows = index[first : first + self.block]
-            m = len(rows)
-            if isinstance(self.backend, Jax):  # compiles for each length
-                rows = np.pad(rows, (0, self.block - m), mode="edge")
-            value, *gradient = self._of_rows(rows, *split, *self.constants)
-            joined = np.empty((m, self.size))
-            for part, g in zip(self.parts, gradient, strict=True):
-                joined[:, part] = np.asarray(g)[:m].reshape(m, -1)
-            yield slice(first, first + m), np.asarray(value, dtype="float64")[:m], joined
+            place = slice(first, first + len(rows))
+            yield Block(place, *self._evaluated(split, rows, self.constants))
+
+    def _all_blocks(self, theta: Vector) -> Iterator[Block]:
+        """Log likelihoods and gradients of all rows, each once."""
+        return self._blocks(theta, np.arange(self.n_rows))
+
+    def _evaluated(
+        self, split: Sequence[np.ndarray], rows: np.ndarray, constants: Sequence[Any]
+    ) -> tuple[Vector, np.ndarray]:
+        """Log likelihoods and gradients of at most a block of rows."""
+        m = len(rows)
+        if isinstance(self.backend, Jax):  # compiles for each length
+            rows = np.pad(rows, (0, self.block - m), mode="edge")
+        value, *gradient = self._of_rows(rows, *split, *constants)
+        joined = np.empty((m, self.size))
+        for part, g in zip(self.parts, gradient, strict=True):
+            joined[:, part] = np.asarray(g)[:m].reshape(m, -1)
+        return np.asarray(value, dtype="float64")[:m], joined
 
     @cached_property
     def _of_rows(self) -> Callable:

@@ -97,9 +97,14 @@ def seeded(random_seed: Any) -> tuple[Any, np.random.Generator]:
 
 
 def sampled_model(model: Model, step: Any) -> Model:
-    """Return the sampled model: that of a step that integrates out latent variables, if any."""
+    """Return the sampled model: that of a step that has made it from this one, if any.
+
+    It has no latent variables that the step integrates out, or all rows instead of pm.Minibatch.
+    """
     steps = step if isinstance(step, list | tuple) else [step]
     for one in steps:
+        if isinstance(one, SGMCMCStep) and one.made_for is model:
+            return one.model
         if isinstance(one, SGMCMCStep) and one.latents is not None:
             rest = {rv.name for rv in one.model.free_RVs}
             if rest < {rv.name for rv in model.free_RVs}:

@@ -19,12 +19,13 @@ from pytensor.link.basic import JITLinker
 
 from pymc_sgmcmc.backends.interrupts import raise_deferred
 from pymc_sgmcmc.chain import Chain, SGMCMCState
+from pymc_sgmcmc.draw_statistics import draw_statistics
 from pymc_sgmcmc.pacing import FIRST_CALL
 from pymc_sgmcmc.run.chain_batches import Feeder, bytes_per_update, most_updates
 from pymc_sgmcmc.run.chain_warnings import warnings_of
 from pymc_sgmcmc.run.stacked import StackedChains
 from pymc_sgmcmc.run.threads import ThreadChains
-from pymc_sgmcmc.step import SGMCMCStep, draw_statistics
+from pymc_sgmcmc.step import SGMCMCStep
 
 SECONDS_PER_CALL = 0.2
 """Target length of a call of whole draws."""

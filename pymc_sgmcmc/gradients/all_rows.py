@@ -1,0 +1,126 @@
+"""The model of all rows behind one that is written with `pm.Minibatch`."""
+
+from typing import NamedTuple
+
+import pymc as pm
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.tensor import NoneConst
+
+from pymc_sgmcmc.gradients.arrays import array_value, evaluate
+from pymc_sgmcmc.gradients.pm_minibatch import (
+    minibatch_nodes,
+    refuse_unscaled,
+    uses_minibatch,
+)
+from pymc_sgmcmc.pymc_internals import share_coords
+
+
+class AllRows(NamedTuple):
+    """A model of all rows, and the rows per batch for which it was written."""
+
+    model: pm.Model
+    batch_size: int
+
+
+def with_all_rows(model: pm.Model) -> AllRows:
+    """Write a model without `pm.Minibatch`: with all the rows from which its batches are drawn.
+
+    Both have the same value variables and the same data. Deterministics that depend on a batch are
+    left out.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        With one call of `pm.Minibatch`, and ``total_size=`` the number of rows.
+
+    Returns
+    -------
+    AllRows
+
+    Raises
+    ------
+    ValueError
+        For any other model, naming the variable.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm
+    >>> from pymc_sgmcmc.gradients.all_rows import with_all_rows
+    >>> batch = pm.Minibatch(np.linspace(-1, 1, 100), batch_size=10)
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 10)
+    ...     y = pm.Normal("y", mu, 1, observed=batch, total_size=100)
+    >>> whole, batch_size = with_all_rows(model)
+    >>> whole.rvs_to_values[whole["y"]].eval().shape, batch_size
+    ((100,), 10)
+    """
+    refuse_unscaled(model)
+    for var in [*model.free_RVs, *model.potentials]:
+        if uses_minibatch(model, var):
+            raise ValueError(
+                f"'{var.name}' uses pm.Minibatch and has no total_size=, so what it is with all "
+                "rows is not known."
+            )
+    observed = [rv for rv in model.observed_RVs if uses_minibatch(model, rv)]
+    values = [model.rvs_to_values[rv] for rv in observed]
+    nodes = minibatch_nodes([*observed, *values])
+    tables = {
+        batch: table
+        for node in nodes
+        for batch, table in zip(node.outputs[:-1], node.inputs[:-1], strict=True)
+    }
+    n_rows = _n_rows(observed[0], nodes)
+    for rv in observed:
+        _check_total_size(rv, n_rows)
+    kinds = ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars")
+    inner = {rv: rv.owner.inputs[0] for rv in observed}
+    every = [v for kind in kinds for v in getattr(model, kind)]
+    kept = [v for v in every if v in inner or not minibatch_nodes([v])]
+    written = [*(inner.get(v, v) for v in kept), *values]
+    replaced = clone_replace(written, tables, rebuild_strict=False)
+    new = dict(zip(kept, replaced[: len(kept)], strict=True))
+    new_values = dict(zip(observed, replaced[len(kept) :], strict=True))
+
+    other = pm.Model(check_bounds=model.check_bounds, model=None)
+    share_coords(other, model)
+    for kind in kinds:
+        getattr(other, kind).extend(new[v] for v in getattr(model, kind) if v in new)
+    for old, rv in new.items():
+        rv.name = old.name
+        other.named_vars[rv.name] = rv
+        if rv.name in model.named_vars_to_dims:
+            other.named_vars_to_dims[rv.name] = model.named_vars_to_dims[rv.name]
+        if old in model.rvs_to_values:
+            value = new_values.get(old, model.rvs_to_values[old])
+            other.rvs_to_values[rv], other.values_to_rvs[value] = value, rv
+            other.rvs_to_transforms[rv] = model.rvs_to_transforms[old]
+        if old in model.free_RVs:
+            other.rvs_to_initial_values[rv] = model.rvs_to_initial_values[old]
+    return AllRows(other, nodes[0].outputs[0].type.shape[0])
+
+
+def _n_rows(rv: Variable, nodes: list) -> int:
+    """Rows of the tables from which a single call draws."""
+    if len({node.inputs[-1] for node in nodes}) > 1:
+        raise ValueError(
+            f"'{rv.name}' and other variables take their rows from several calls of pm.Minibatch."
+        )
+    for node in nodes:
+        for table in node.inputs[:-1]:
+            if not isinstance(table, SharedVariable | Constant):
+                raise ValueError(
+                    f"'{rv.name}' uses pm.Minibatch of the expression {table}, not of an array."
+                )
+    return array_value(nodes[0].inputs[0]).shape[0]
+
+
+def _check_total_size(rv: Variable, n_rows: int) -> None:
+    """Raise an error if a term is not scaled to the number of rows, along its first axis."""
+    _, total, *others = rv.owner.inputs
+    found = int(evaluate(total)[0])
+    if found != n_rows or not all(NoneConst.equals(other) for other in others):
+        raise ValueError(
+            f"'{rv.name}' has total_size={found}, but its pm.Minibatch draws from {n_rows} rows."
+        )

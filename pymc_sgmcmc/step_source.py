@@ -1,0 +1,105 @@
+"""What gives a step's updates their gradients, by the step's arguments."""
+
+from typing import Any
+
+from pymc.blocking import PointType
+from pymc.model import Model
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.adaptation.adapt import ones_per_row
+from pymc_sgmcmc.adaptation.plan import Plan
+from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.gradients.control_variate import ControlVariate
+from pymc_sgmcmc.gradients.local_variables import Local
+from pymc_sgmcmc.gradients.model_gradient import gradient_source
+from pymc_sgmcmc.gradients.source import GradientSource
+from pymc_sgmcmc.gradients.tempered import tempered
+from pymc_sgmcmc.latents.gradient import latent_gradient_source
+from pymc_sgmcmc.latents.joint import Latents
+
+
+def step_source(
+    plan: Plan,
+    made_for: Model,
+    model: Model,
+    vars: list[TensorVariable],
+    temperature: float,
+    *,
+    latents: Latents | None,
+    local: Local,
+    takes_local: bool,
+    minibatch_dim: str | None,
+    self_check: bool,
+    start: PointType,
+    data: StreamedData | None,
+) -> GradientSource:
+    """Make the gradient source of a step.
+
+    Parameters
+    ----------
+    plan : Plan
+        With the rows per batch, and whether there is a control variate.
+    made_for, model : pymc.Model
+        That of the user, and the sampled one, without latent variables.
+    vars : list of value variables
+        Those to sample.
+    temperature : float
+        Of the sampler.
+    latents, local, minibatch_dim, self_check, data
+        The step's arguments.
+    takes_local : bool
+        Whether the sampler's updates may move only some elements of a variable.
+    start : dict of arrays
+        Point near which batches are compared with all rows.
+
+    Raises
+    ------
+    ValueError
+        For arguments that do not go together.
+    """
+    if plan.metric is not None and temperature != 1:
+        raise ValueError(
+            f"temperature={temperature!r} needs a step_size: a number or schedule. What is "
+            "adapted to the model, as with step_size='auto', is right for temperature 1 only."
+        )
+    reason = _reason_against_local(plan, temperature, latents, takes_local, data)
+    if reason is not None and local and local != "auto":
+        raise ValueError(f"local={local!r}: {reason}.")
+    options: dict[str, Any] = {
+        "batch_size": plan.batch_size,
+        "minibatch_dim": minibatch_dim,
+        "self_check": self_check,
+        "start": start,
+        "data": data,
+    }
+    source: GradientSource
+    if latents is not None:
+        source = latent_gradient_source(made_for, model, vars, latents, **options)
+    elif plan.control_variate:
+        if data is None:  # rows can be drawn by weight
+            options["row_weights"] = ones_per_row(model, minibatch_dim)
+        source = ControlVariate.of(gradient_source(model, vars, **options))
+    else:
+        found = None if reason is not None or plan.metric is not None else local
+        source = gradient_source(model, vars, local=found, **options)
+    return tempered(source, model, temperature)
+
+
+def _reason_against_local(
+    plan: Plan,
+    temperature: float,
+    latents: Latents | None,
+    takes_local: bool,
+    data: StreamedData | None,
+) -> str | None:
+    """Say why no variable of a step can be local, if so."""
+    if not takes_local:
+        return "SGRLD moves all elements at every update"
+    if plan.batch_size is None:
+        return "local variables move with the rows of a batch: pass batch_size= too"
+    if temperature != 1:
+        return "groups without rows have no tempered prior to draw from: use temperature=1"
+    if latents is not None or data is not None:
+        other = "data" if latents is None else "latents"
+        return f"{other}= and local= do not go together yet"
+    return None
