@@ -11,6 +11,9 @@ noise is as large in relation to the injected one as at that step size. One grad
 
 from dataclasses import dataclass
 
+import pytensor.tensor as pt
+from pytensor.scan.basic import scan
+
 from pymc_sgmcmc.samplers.msgnht import (
     MultivariateThermostatEuler,
     MultivariateThermostatSymmetric,
@@ -23,23 +26,36 @@ class ManyUpdates:
     """Mixed into mSGNHT's algorithms."""
 
     def update(self, theta, state, gradient, h, noise, n_elements=None):
-        """All updates on the gradient at their start."""
+        """All updates on the gradient at their start, in a loop that is compiled once."""
         force = gradient(theta).total
         p = noise() if self.new_momenta else state["p"]
-        phase = Phase(theta, p, state["xi"])
-        for _ in range(self.updates):
-            phase = integrate(
+        draws = noise([pt.zeros((self.updates, *t.type.shape), t.dtype) for t in theta])
+        n = len(theta)
+
+        def one(*args):
+            z, phase, given = args[:n], args[n : 4 * n], args[4 * n :]
+            moved = integrate(
                 self.splitting,
-                phase,
-                h,
-                force=lambda theta: force,
-                noise=noise,
+                Phase(*(list(phase[k * n : (k + 1) * n]) for k in range(3))),
+                given[-1],
+                force=lambda theta: given[:n],
+                noise=lambda: z,
                 diffusion=self.diffusion,
                 thermostat=self.thermostat,
-                n_elements=n_elements,
                 temperature=self.temperature,
             )
-        return phase.theta, {"p": phase.p, "xi": phase.xi}
+            return [*moved.theta, *moved.p, *moved.xi]
+
+        path = scan(
+            one,
+            sequences=draws,
+            outputs_info=[*theta, *p, *state["xi"]],
+            non_sequences=[*force, h],
+            strict=True,
+            return_updates=False,
+        )
+        last = [values[-1] for values in path]
+        return last[:n], {"p": last[n : 2 * n], "xi": last[2 * n :]}
 
 
 @dataclass(frozen=True)

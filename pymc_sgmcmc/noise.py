@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
@@ -35,6 +36,18 @@ class NoiseStream:
         """Draw from one of `pytensor.tensor.random`'s distributions."""
         self.rng, draws = distribution(*parameters, rng=self.rng, return_next_rng=True, **kwargs)
         return draws
+
+    def fine_uniforms(self, shape: Sequence[int], dtype: str) -> TensorVariable:
+        """Uniform draws to be compared with probabilities that may be tiny.
+
+        JAX's of 32 bits are multiples of 2^-23: one in 8 million is 0, and below any probability.
+        A unit with a probability of 1e-12 would be drawn 10^5 times too often, and in importance
+        sampling weigh 1e12. So the bits below come from a second draw.
+        """
+        if dtype == "float64":
+            return self.draw(pt.random.uniform, size=shape, dtype=dtype)
+        both = self.draw(pt.random.uniform, size=(2, *shape), dtype=dtype)
+        return both[0] + both[1] * np.asarray(2**-23, dtype)
 
     def normals_like(self, theta: Sequence[TensorVariable]) -> Tensors:
         """Fresh N(0, I) draws shaped like theta, in its float types (a wider one costs double)."""

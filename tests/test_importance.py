@@ -15,6 +15,7 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc.backends.backend import Jax
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
+from pymc_sgmcmc.latents.importance.recognition import Bernoulli
 from pymc_sgmcmc.latents.joint import without_latents
 from pymc_sgmcmc.noise import NoiseStream
 
@@ -498,3 +499,23 @@ def test_errors_name_what_is_wrong():
             sgm.SGLD(step_size=0.1, batch_size=2, latents=latents)
     with pytest.raises(ValueError, match="The step has not made a draw with these latents"):
         latents.trained(small_step())
+
+
+@pytest.mark.slow(3)
+def test_units_of_tiny_probability_are_not_drawn_more_often():
+    """JAX's uniforms of 32 bits are 0 once in 2^23 draws: less than any probability."""
+    with pytensor.config.change_flags(floatX="float32"):
+        generator = random_generator_type("rng")
+        stream = NoiseStream(generator)
+        z = Bernoulli().draw(pt.constant(np.float32(-30)), (5_000_000,), stream)
+        count = pytensor.function(
+            [pytensor.In(generator, mutable=True, borrow=True)],
+            [z.sum(), pytensor.Out(stream.rng, borrow=True)],
+            mode="JAX",
+        )
+        count.trust_input = True
+        rng, found = Jax().generator(np.random.default_rng(1)), 0.0
+        for _ in range(10):  # 6 would be drawn on average, and 5e-6 should be
+            n, rng = count(rng)
+            found += float(n)
+    assert found == 0

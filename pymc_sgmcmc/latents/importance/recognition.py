@@ -33,7 +33,7 @@ class Bernoulli:
 
     def draw(self, logit, shape, stream):
         """Draw z."""
-        u = stream.draw(pt.random.uniform, size=shape, dtype=pytensor.config.floatX)
+        u = stream.fine_uniforms(shape, pytensor.config.floatX)
         return (u < pt.sigmoid(logit)).astype(pytensor.config.floatX)
 
     def log_q(self, logit, z):
@@ -52,7 +52,7 @@ class AutoregressiveBernoulli:
         n_units = math.prod(shape[2:])
         of_units = logits.reshape((*_lead(logits), n_units)).dimshuffle(2, 0, 1)
         of_units = pt.broadcast_to(of_units, (n_units, *shape[:2]))
-        uniforms = stream.draw(pt.random.uniform, size=of_units.type.shape, dtype=logits.dtype)
+        uniforms = stream.fine_uniforms(of_units.type.shape, logits.dtype)
 
         def unit(j, uniform, link, now):
             z = (uniform < pt.sigmoid(now[j])).astype(now.dtype)
