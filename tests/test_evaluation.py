@@ -412,6 +412,10 @@ def test_completion_needs_gibbs():
         ({"latents": ["y"]}, "latents: 'y' is not a free variable"),
         ({"latents": sgm.NeuralImportance(["z", "top"])}, "method='ais' needs"),
         (
+            {"latents": sgm.Gibbs(["z", "top"], conditional={"z": lambda values, stream: None})},
+            r"path='likelihood': the function in conditional= draws 'z' given all",
+        ),
+        (
             {"latents": sgm.NeuralImportance(["z", "top"]), "method": "importance"},
             "has no weights",
         ),

@@ -109,7 +109,8 @@ def log_marginal_likelihood(
     ------
     ValueError
         If an argument is out of range, or a variable or array is missing or has the wrong shape,
-        naming it.
+        naming it. For "ais" along the path "likelihood" with a `Gibbs` that has ``conditional``:
+        a function of one's own does not know how much of the likelihood counts.
 
     Notes
     -----
@@ -148,6 +149,13 @@ def log_marginal_likelihood(
     if method == "importance":
         log_weights = importance(local.latents)
     elif isinstance(local.latents, Gibbs):
+        if local.latents.conditional and path == "likelihood":
+            names = ", ".join(f"'{name}'" for name in local.latents.conditional)
+            raise ValueError(
+                f"path='likelihood': the function in conditional= draws {names} given all of the "
+                "likelihood, but between prior and posterior only a part of it counts. Leave out "
+                "conditional=, or use path='parameters' or method='importance'."
+            )
         log_weights = annealed(local.latents, n_temperatures, path)
         backwards = annealed(local.latents, n_temperatures, path, backwards=True)
     else:
