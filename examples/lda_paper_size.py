@@ -267,7 +267,7 @@ def report(options) -> None:
             [[*key, *cells(rows)] for key, rows in groups.items()],
         )
     for name, text in {
-        "reference": "Runs on all documents at once; the average is of 10 draws of the second half.",
+        "reference": "Runs on all documents; the average is of 10 draws of the second half.",
         "sgnht": "SGNHT paper's settings, batches of 100, one seed; the average omits a fifth.\n"
         "The paper's results, after 50,000 updates: SGHMC 1125.2, SGNHT 1102.7. Here:",
     }.items():
