@@ -48,4 +48,6 @@ html_theme_options = {
     "show_prev_next": True,
     "use_edit_page_button": False,
 }
+# Pages without neighbours in their section have no column on the left.
+html_sidebars = {page: [] for page in ("index", "quickstart", "search", "genindex", "py-modindex")}
 html_show_sourcelink = False

@@ -131,6 +131,32 @@ def test_all_chains_in_one_call():
     check_against_trace(tree.test_predictions, tree)
 
 
+@pytest.mark.parametrize("method", ["sequential", "parallel"])
+def test_a_variable_of_the_model_itself(method):
+    """A free variable, a transformed one and a scalar, without test data."""
+    with softmax_model() as other:
+        tau = pm.HalfNormal("tau", dims="class")
+        pm.Deterministic("total", tau.sum())
+        several = [sgm.Predictions(name) for name in ("W", "tau", "total")]
+        two = sgm.SGLD(step_size=0.01, batch_size=20, thin=2, compile_kwargs={"mode": MODE})
+    assert repr(several[0]) == "Predictions('W')"
+    names = ["W", "tau", "total"]
+    tree = run(other, two, several, var_names=names, chain_method=method)
+    for name in names:
+        found, draws = tree[f"average_{name}"], tree.posterior[name]
+        moments = draws.mean(["chain", "draw"]), draws.std(["chain", "draw"])
+        for computed, expected in zip((found["mean"], found["sd"]), moments, strict=True):
+            np.testing.assert_allclose(computed, expected, rtol=1e-12)
+        np.testing.assert_allclose(found["chain_mean"], draws.mean("draw"), rtol=1e-12)
+    assert tree["average_tau"]["mean"].dims == ("class",)
+    assert tree["average_tau"]["class"].values.tolist() == list("abc")
+    assert tree["average_W"]["mean"].dims == ("prediction_dim_0", "prediction_dim_1")
+    assert tree["average_total"]["mean"].shape == ()
+    nothing = run(other, two, several[:1], var_names=[])
+    assert not nothing.posterior.data_vars
+    np.testing.assert_array_equal(nothing["average_W"]["mean"], tree["average_W"]["mean"])
+
+
 def test_as_a_callback_of_pymc(model, step, trace):
     found = averages(model)
     with model:

@@ -12,6 +12,7 @@ docs/gallery/thumbnails/<name>.png. If a cell fails, the notebook stays as it wa
 import argparse
 import base64
 import io
+import os
 import time
 from pathlib import Path
 
@@ -23,6 +24,8 @@ GALLERY = Path(__file__).resolve().parent.parent / "gallery"
 TAG = "thumbnail"
 WIDTH, HEIGHT = 720, 450
 SECONDS_PER_CELL = 900
+NO_WIDGETS = 'ignore:install "ipywidgets" for Jupyter support:UserWarning'
+"""A progress bar that has vanished when the cell is through needs none."""
 
 
 def execute(path: Path) -> nbformat.NotebookNode:
@@ -49,6 +52,14 @@ def tidy(notebook: nbformat.NotebookNode) -> None:
     }
     for cell in notebook.cells:
         cell.metadata = {key: cell.metadata[key] for key in ("tags",) if key in cell.metadata}
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if not is_blank(output)]
+
+
+def is_blank(output: nbformat.NotebookNode) -> bool:
+    """Whether a bar has left nothing behind it."""
+    shown = output.get("data", {})
+    return set(shown) <= {"text/plain", "text/html"} and shown.get("text/plain") == ""
 
 
 def tagged_picture(notebook: nbformat.NotebookNode) -> bytes:
@@ -82,6 +93,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="; ".join(names))
     parser.add_argument("--thumbnails", action="store_true", help="from the outputs as they are")
     args = parser.parse_args()
+    os.environ["PYTHONWARNINGS"] = NO_WIDGETS
     for name in args.names or names:
         path = GALLERY / f"{Path(name).stem}.ipynb"
         began = time.perf_counter()

@@ -27,6 +27,9 @@ WEIGHTS = ("equal", "step_size")
 class Predictions:
     """Average predictions on test data while sampling, without keeping a single draw.
 
+    Without test data: average a variable of the model itself, whose draws would take too much
+    memory.
+
     Pass it to `sample` as ``predictions=``, with ``var_names=[]`` if no draws are to be kept; or to
     `pymc.sample` as ``callback=``. After each draw (not those of tuning) a variable of the model is
     evaluated with test data in place of the training data.
@@ -36,10 +39,12 @@ class Predictions:
     var : str
         What to predict: a deterministic of the model, or an observed variable, of which its mean is
         predicted, or the probabilities of its classes (`pymc.Categorical`, `pymc.Bernoulli`). Its
-        first axis must be that of the rows.
-    data : dict of arrays
+        first axis must be that of the rows. Without ``data`` any variable of the model, of any
+        shape.
+    data : dict of arrays, optional
         Test data by the name of the `pm.Data` that it replaces, as for `pymc.set_data`; rows along
-        the first axis. All data with rows that ``var`` depends on must be given.
+        the first axis. All data with rows that ``var`` depends on must be given. Default: none, and
+        the variable is averaged as it is in the model.
     labels : array, shape (rows,) or as the predictions, optional
         True classes, from 0, or true numbers, for the metrics.
     batch_size : int, default 1000
@@ -57,8 +62,9 @@ class Predictions:
     patience : int, optional
         End a chain after so many draws in which the average's own monitored metric has not
         improved. For that use validation data: test data would then be part of the training.
-    name : str, default "test_predictions"
-        Name of the group in the result of `sample`.
+    name : str, optional
+        Name of the group in the result of `sample`. Default: "test_predictions", or
+        "average_<var>" without test data.
     model : pymc.Model, optional
         Default: the model on the context stack.
     compile_kwargs : dict, optional
@@ -110,12 +116,26 @@ class Predictions:
     ...     )
     >>> idata.test_predictions["mean"].shape, float(idata.test_predictions["accuracy"]) > 0.9
     ((100, 2), True)
+
+    The mean and sd of 10,000 effects, of which no draws are kept:
+
+    >>> group = rng.integers(10_000, size=50_000)
+    >>> with pm.Model(coords={"customer": range(10_000)}):
+    ...     effect = pm.Normal("effect", 0, 1, dims="customer")
+    ...     likelihood = pm.Normal("y", effect[group], 1, observed=rng.normal(size=50_000))
+    ...     step = sgm.MSGNHT_S(step_size=0.1, batch_size=1000, thin=50)
+    ...     idata = sgm.sample(
+    ...         100, tune=50, chains=2, step=step, predictions=sgm.Predictions("effect"),
+    ...         var_names=[], random_seed=1, quiet=True,
+    ...     )
+    >>> dict(idata.average_effect["sd"].sizes)
+    {'customer': 10000}
     """
 
     def __init__(
         self,
         var: str,
-        data: Mapping[str, Any],
+        data: Mapping[str, Any] | None = None,
         labels: Any = None,
         *,
         batch_size: int = 1000,
@@ -123,7 +143,7 @@ class Predictions:
         weights: Literal["equal", "step_size"] = "equal",
         monitor: str | None = None,
         patience: int | None = None,
-        name: str = "test_predictions",
+        name: str | None = None,
         model: Model | None = None,
         compile_kwargs: dict[str, Any] | None = None,
     ):
@@ -140,9 +160,14 @@ class Predictions:
         model = modelcontext(model)
         if var not in model.named_vars:
             raise KeyError(f"The model has no variable '{var}'.")
-        self.var, self.name, self.weights = var, name, weights
+        if data is None and (labels is not None or task is not None):
+            raise ValueError("labels= and task= need data=, the test data of the labels.")
+        self.name = name or ("test_predictions" if data is not None else f"average_{var}")
+        self.var, self.weights = var, weights
         self.task, self.monitor, self.patience = task, monitor, patience
-        if task is None and is_discrete_choice(model, var):
+        if data is None:
+            self.task = "regression"
+        elif task is None and is_discrete_choice(model, var):
             self.task = "classification"
         self.predictor = Predictor(model, var, data, int(batch_size))
         self.predictor.compile_kwargs = compile_kwargs
@@ -156,7 +181,8 @@ class Predictions:
         self._checked = False
 
     def __repr__(self):
-        return f"Predictions({self.var!r} on {self.predictor.n_rows} rows)"
+        n_rows = self.predictor.n_rows
+        return f"Predictions({self.var!r}{'' if n_rows is None else f' on {n_rows} rows'})"
 
     # ---- one draw ---------------------------------------------------------------------------
 
@@ -342,7 +368,8 @@ class Predictions:
         -------
         xarray.Dataset
             ``mean`` and ``sd`` of the predictions over all draws, with a dim ``test_row`` and
-            those of the variable; ``chain_mean`` of each chain; ``weight`` of each draw. With
+            those of the variable (without test data: with those of the variable alone);
+            ``chain_mean`` of each chain; ``weight`` of each draw. With
             labels: each metric of ``mean``, and with the dims (chain, draw) ``draw_<metric>`` of
             each draw and ``running_<metric>`` of the chain's average up to it. For classes:
             ``disagreement_of_draws`` and ``disagreement_of_chains``, the probability that two
@@ -359,7 +386,9 @@ class Predictions:
         if not averages:
             raise ValueError(f"{self!r} has no draws yet.")
         model = self.predictor.model
-        dims = model.named_vars_to_dims.get(self.var, ())[1:]
+        dims = model.named_vars_to_dims.get(self.var, ())
+        if self.predictor.data:
+            dims = ("test_row", *dims[1:])
         coords = {d: np.asarray(model.coords[d]) for d in dims if model.coords.get(d) is not None}
         metrics = None if self.labels is None else self._metrics
         table = summarised(averages, metrics, self.task == "classification", dims, coords)

@@ -66,7 +66,7 @@ def _of_any_size(rv: TensorVariable) -> TensorVariable:
 
 
 class Predictor:
-    """Evaluates a model's variable on test data, in batches of rows.
+    """Evaluates a model's variable on test data, in batches of rows, or as it is in the model.
 
     Pickled without the compiled function.
 
@@ -74,8 +74,9 @@ class Predictor:
     ----------
     model : pymc.Model
     name : str
-        Of a deterministic, free or observed variable, whose first axis is that of the rows.
-    data : dict of arrays
+        Of a deterministic, free or observed variable, whose first axis is that of the rows if there
+        is test data.
+    data : dict of arrays or None
         Test data by the name of the `pm.Data` that it stands for; rows along the first axis.
     batch_size : int
         Rows per compiled call.
@@ -84,17 +85,24 @@ class Predictor:
     ----------
     compile_kwargs : dict or None
         For `pytensor.function`; may be set before the first call.
-    n_rows : int
+    n_rows : int or None
+        Of the test data.
     """
 
-    def __init__(self, model: pm.Model, name: str, data: Mapping[str, Any], batch_size: int):
+    def __init__(self, model: pm.Model, name: str, data: Mapping[str, Any] | None, batch_size: int):
         self.model, self.name = model, name
         self.compile_kwargs: dict[str, Any] | None = None
+        self._function: Any = None
+        self.data: dict[str, np.ndarray] = {}
+        self.n_rows: int | None = None
+        if data is None:
+            return
         self.data = {key: _checked(model, key, value) for key, value in data.items()}
         if not self.data:
             raise ValueError(
                 "data={} has no test data: pass the arrays that take the place of the model's "
-                "pm.Data, such as data={'X': X_test}."
+                "pm.Data, such as data={'X': X_test}, or leave data= out to average "
+                f"'{name}' as it is in the model."
             )
         lengths = {key: len(value) for key, value in self.data.items()}
         if len(set(lengths.values())) > 1:
@@ -102,7 +110,6 @@ class Predictor:
             raise ValueError(f"The test data have different numbers of rows: {shown}.")
         self.n_rows = next(iter(lengths.values()))
         self.batch_size = min(batch_size, self.n_rows)
-        self._function: Any = None
 
     def __getstate__(self):
         return self.__dict__ | {"_function": None, "_batches": None}
@@ -140,20 +147,26 @@ class Predictor:
             **kwargs,
         )
         self._function.trust_input = True
-        self._batches = self._cut(backend_of(mode).array)
+        self._batches = self._cut(backend_of(mode).array) if self.data else []
 
     def _cut(self, put: Any) -> list[list]:
         """Batches of equal length, the last one filled up: JAX compiles for each shape."""
+        assert self.n_rows is not None
         n = self.batch_size
         rows = np.arange(-(-self.n_rows // n) * n)
         rows[self.n_rows :] = 0
         return [[put(value[part]) for value in self.data.values()] for part in rows.reshape(-1, n)]
 
     def __call__(self, point: PointType) -> np.ndarray:
-        """Return the predictions, shape (rows, ...), at one point of the value variables."""
+        """Return the predictions at one point of the value variables.
+
+        Of shape (rows, ...) on test data, otherwise that of the variable.
+        """
         if self._function is None:
             self._compile()
         values = [np.asarray(point[v.name], v.dtype) for v in self.model.value_vars]
+        if not self.data:
+            return np.asarray(self._function(*values))
         parts = []
         for batch in self._batches:
             part = np.asarray(self._function(*values, *batch))

@@ -28,7 +28,7 @@ def summarised(
     classes : bool
         Whether predictions are probabilities of classes.
     dims : list of str
-        Names of the predictions' axes after the first, if the model has them.
+        Names of the predictions' axes, as far as they are known.
     coords : dict
         Labels along these.
     """
@@ -38,13 +38,16 @@ def summarised(
     mean = np.tensordot(total, means, 1) / total.sum()
     between = np.tensordot(total, (means - mean) ** 2, 1)
     within = np.sum([a.squares for a in each], axis=0)
-    own = [f"prediction_dim_{k}" for k in range(mean.ndim - 1)]
-    if len(dims) == len(own):
-        own = list(dims)
+    names = [*dims[:1], *(f"prediction_dim_{k}" for k in range(mean.ndim - 1))]
+    if len(dims) == mean.ndim:
+        names = list(dims)
     elif classes:
-        own = ["class"]
-    row = ("test_row", *own)
-    table = Dataset(coords={"chain": list(averages), **{d: coords[d] for d in own if d in coords}})
+        names = [dims[0], "class"]
+    elif not dims:
+        names = [f"prediction_dim_{k}" for k in range(mean.ndim)]
+    row = tuple(names)
+    labels = {d: coords[d] for d in names if d in coords}
+    table = Dataset(coords={"chain": list(averages), **labels})
     table["mean"] = row, mean
     table["sd"] = row, np.sqrt((within + between) / total.sum())
     table["chain_mean"] = ("chain", *row), means
