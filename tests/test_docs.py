@@ -61,6 +61,18 @@ def test_pages_run(page, tmp_path, monkeypatch):
         mpl.pyplot.close("all")
 
 
+WIDEST_CODE = 100
+"""Characters of a line that are seen in a window of 1400 pixels, with both side columns."""
+
+
+def test_code_fits_its_column():
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+    for page in pages:
+        lines = python_blocks(page.relative_to(ROOT)).splitlines()
+        for number, line in enumerate(lines, start=1):
+            assert len(line) <= WIDEST_CODE, f"{page.name}, line {number}"
+
+
 @pytest.mark.parametrize("name", sgm.__all__)
 def test_public_names_are_documented(name):
     """A numpydoc docstring and an entry in the API page; of a sampler equations and a source too.

@@ -21,6 +21,7 @@ from pymc_sgmcmc.noise import NoiseStream
 
 sys.path.append(str(Path(__file__).parent.parent / "examples"))
 import dpfa
+import dpfa_authors
 from frozen_gradient import FrozenGradient_E, FrozenGradient_S
 from token_gibbs import Corpus
 from topic_gibbs import TopicGibbs, network, predict_words, sample_documents
@@ -239,12 +240,13 @@ def test_gradient_is_that_of_the_enumerated_likelihood():
 class Options:
     """The script's options, for a corpus of a few hundred documents."""
 
-    topic_step, step_size, batch_size, samples, burn_in = 0.05, 0.001, 20, 2, 5
-    integrator, repeats = "S", 5
+    topic_step, step_size, batch_size, samples, burn_in = 0.5, 0.01, 20, 2, 5
+    integrator, repeats = "S", 2
 
 
 @pytest.mark.slow(17)
-def test_one_step_moves_all_and_learns():
+@pytest.mark.parametrize("script", [dpfa, dpfa_authors])
+def test_one_step_moves_all_and_learns(script):
     """Documents of one of two vocabularies: held-out words are predicted as if it were known."""
     rng = np.random.default_rng(0)
     kind = rng.integers(2, size=240)
@@ -254,8 +256,8 @@ def test_one_step_moves_all_and_learns():
     bags = [(np.flatnonzero(row), row[row > 0]) for row in x]
     perplexity = dpfa.DeepPerplexity(Corpus.of(bags[200:], 20), rng, SIZES, (10, 10))
     model = dpfa.deep_poisson_factor_analysis(x[:200], SIZES)
-    step = dpfa.make_step(model, SIZES, Options, thin=150, compile_kwargs={"mode": PYTHON})
-    start = dpfa.start_point(step.model, 1)
+    step = script.make_step(model, SIZES, Options, thin=150, compile_kwargs={"mode": PYTHON})
+    start = script.start_point(step.model, 1)
     idata = pm.sample(
         3, tune=1, chains=1, step=step, model=step.model, initvals=start, random_seed=2,
         progressbar=False, compute_convergence_checks=False,
