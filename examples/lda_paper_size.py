@@ -6,7 +6,7 @@ and words. `lda.py` has whole corpora, longer runs and larger steps.
 
     python examples/lda_paper_size.py --part high-order   # 1000 updates, batches of 5
     python examples/lda_paper_size.py --part sgnht        # a, eta and batches of 100 of that paper
-    python examples/lda_paper_size.py --part reference    # long runs on all documents
+    python examples/lda_paper_size.py --part reference    # runs on all documents at once
     python examples/lda_paper_size.py --report            # table and figure of all of them
 
 From the papers: 612 documents to learn from and 153 for tests, 30 topics, alpha = 0.1, N(0.1, 1)
@@ -267,7 +267,7 @@ def report(options) -> None:
             [[*key, *cells(rows)] for key, rows in groups.items()],
         )
     for name, text in {
-        "reference": "Long runs on all documents; the average is of 10 draws of the second half.",
+        "reference": "Runs on all documents; the average is of 10 draws of the second half.",
         "sgnht": "SGNHT paper's settings, batches of 100, one seed; the average omits a fifth.\n"
         "The paper's results, after 50,000 updates: SGHMC 1125.2, SGNHT 1102.7. Here:",
     }.items():
@@ -284,7 +284,7 @@ def report(options) -> None:
 
 
 def figure(parts: dict):
-    """Learning curves by prior and step size, with the long runs' level."""
+    """Learning curves by prior and step size, with the level of runs on all documents."""
     part = parts["high-order"]
     groups = grouped(part["rows"])
     drawn, axes = plt.subplots(
@@ -312,7 +312,7 @@ def figure(parts: dict):
             for (method, own), value in level.items():
                 if own == prior and method != "Gibbs, mean topics":
                     colour = "k" if "Gibbs" in method else "C4"
-                    axis.axhline(value, c=colour, lw=1, ls="--", label=f"{method}, run long")
+                    axis.axhline(value, c=colour, lw=1, ls="--", label=f"{method}, last draw")
             axis.set(title=f"{prior} prior, h = {h:g}", xlabel="documents seen", yscale="log")
     axes[0, 0].set_ylim(600, 4000)
     for line in axes:

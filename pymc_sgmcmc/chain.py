@@ -17,6 +17,7 @@ from pymc.step_methods.state import WithSamplingState, dataclass_state
 
 from pymc_sgmcmc.backends.interrupts import raise_deferred
 from pymc_sgmcmc.batches.prefetched import PrefetchedBatches
+from pymc_sgmcmc.batches.repeated import RepeatedBatches
 from pymc_sgmcmc.batches.shuffled import Batches
 from pymc_sgmcmc.batches.streamed import StreamedBatches
 from pymc_sgmcmc.batches.touched import TouchedGroups
@@ -85,7 +86,7 @@ class Chain(WithSamplingState):
         The generator inside the compiled updates, as the backend has it.
     init_rng : numpy.random.Generator
         Draws the first momentum.
-    batches : list of Batches, PrefetchedBatches or StreamedBatches
+    batches : list of Batches, PrefetchedBatches, StreamedBatches or RepeatedBatches
     touched : list of TouchedGroups
         For each index of rows into local variables.
     pace : Pace
@@ -108,8 +109,8 @@ class Chain(WithSamplingState):
             for rows, batch_rng in zip(kernel.source.rows, batch_rngs, strict=True)
         ]
         self.touched = [TouchedGroups(of_rows) for of_rows in kernel.groups_of_rows]
-        streamed = [b.longest for b in self.batches if isinstance(b, StreamedBatches)]
-        self.pace = Pace(min([kernel.thin, *streamed]))
+        longest = [stream.longest for stream in self._streams]
+        self.pace = Pace(min([kernel.thin, *longest]))
         self.state: dict[str, list] | None = None
         self.n_updates = 0
         self.burnt_in = max(tune, BURNT_IN) * kernel.thin
@@ -258,22 +259,29 @@ class Chain(WithSamplingState):
         rows: list[np.ndarray] = []
         constants = list(self.kernel.constants)
         for batches in self.batches:
-            if isinstance(batches, Batches):
-                rows.append(batches.take(n_updates))
+            taken = batches.take(n_updates)
+            if isinstance(taken, np.ndarray):
+                rows.append(taken)
                 continue
-            for data, block in batches.take(n_updates).items():
+            for data, block in taken.items():
                 constants[self.kernel.places[data]] = block
             rows.append(np.arange(n_updates * batches.batch_size).reshape(n_updates, -1))
         for groups in self.touched:
             rows += groups.of(rows[0])
         return rows, constants
 
+    @property
+    def _streams(self) -> list[StreamedBatches]:
+        """The streams of data that stay on disk."""
+        each = (b.batches if isinstance(b, RepeatedBatches) else b for b in self.batches)
+        return [batches for batches in each if isinstance(batches, StreamedBatches)]
+
     # ---- warnings --------------------------------------------------------------------------
 
     def order_warning(self) -> SamplerWarning | None:
         """Return a warning about the order of streamed rows, once per chain."""
-        for batches in self.batches:
-            if isinstance(batches, StreamedBatches) and (message := batches.order_warning()):
+        for stream in self._streams:
+            if message := stream.order_warning():
                 return SamplerWarning(WarningType.BAD_PARAMS, message, "warning")
         return None
 
@@ -289,8 +297,8 @@ class Chain(WithSamplingState):
 
     def _infinite_rows(self) -> str:
         """Return a hint about infinite values in streamed rows, if there are any."""
-        streams = [b for b in self.batches if isinstance(b, StreamedBatches)]
-        names = " and ".join(f"data['{name}']" for b in streams for name in b.infinite())
+        infinite = [name for stream in self._streams for name in stream.infinite()]
+        names = " and ".join(f"data['{name}']" for name in infinite)
         hint = f" (the rows just read of {names} have infinite values: drop or replace them)"
         return hint if names else ""
 
@@ -370,12 +378,18 @@ class Chain(WithSamplingState):
 
 def _batches(
     kernel: Kernel, rows: Rows, rng: np.random.Generator, fetch_ahead: bool
-) -> Batches | PrefetchedBatches | StreamedBatches:
+) -> Batches | PrefetchedBatches | StreamedBatches | RepeatedBatches:
+    batches: Batches | StreamedBatches
     if rows.streamed is not None:
         data = [array_value(array) for array, _ in kernel.source.data]
         check = partial(kernel.index_check.of_streamed, data)
-        return StreamedBatches(rows.streamed, rows.batch_size, rng, kernel.replacement, check)
-    batches = Batches(rows.n_rows, rows.batch_size, rng, kernel.replacement, kernel.urn)
+        batches = StreamedBatches(rows.streamed, rows.batch_size, rng, kernel.replacement, check)
+    else:
+        batches = Batches(rows.n_rows, rows.batch_size, rng, kernel.replacement, kernel.urn)
+    if kernel.updates_per_batch > 1:
+        return RepeatedBatches(batches, kernel.updates_per_batch)
+    if isinstance(batches, StreamedBatches):
+        return batches
     tables = kernel.tables(rows) if fetch_ahead else {}
     return PrefetchedBatches(batches, tables) if tables else batches
 

@@ -46,7 +46,12 @@ thin : int or "auto", default "auto"
     Updates per recorded draw, all in one compiled call. "auto": for an adapted step so many that
     draws are nearly independent, otherwise 1.
 replacement : bool, default False
-    Draw rows independently instead of in shuffled epochs. An adapted step always does.
+    Draw rows independently instead of in shuffled epochs. An adapted step always does, unless its
+    data are streamed.
+updates_per_batch : int, default 1
+    Consecutive updates that use the same batch. More than one saves what is done once for a batch,
+    such as reading its rows, but the noise of the gradient adds up over them: it has the variance
+    of that many updates with independent batches times their number.
 self_check : bool, default True
     Check at construction that the likelihoods of disjoint batches add up to that of all rows.
 data : dict, iterable or StreamedData, optional

@@ -46,6 +46,8 @@ class Kernel:
         Arguments of `pytensor.function`.
     metric : Metric, optional
         A change of variables in which the algorithm works.
+    updates_per_batch : int, default 1
+        Consecutive updates that use the same batch.
 
     Attributes
     ----------
@@ -85,6 +87,7 @@ class Kernel:
         replacement: bool,
         compile_kwargs: dict[str, Any],
         metric: Metric | None = None,
+        updates_per_batch: int = 1,
     ):
         self.name = name
         self.model = model
@@ -95,6 +98,7 @@ class Kernel:
         self.replacement = replacement
         self.compile_kwargs = compile_kwargs
         self.metric = metric
+        self.updates_per_batch = updates_per_batch
         self.row_copies: np.ndarray | None = None
         self.friction: np.ndarray | None = None
         self.data_checksum: int | None = None
@@ -171,7 +175,8 @@ class Kernel:
         for k, (array, variable) in enumerate(self.source.data, start=len(scales)):
             self.places |= {array.name: k, variable: k}
         first = self.source.rows[0] if self.source.rows else None
-        self.updates_per_epoch = first.n_rows / first.batch_size if first else 1.0
+        batches_per_epoch = first.n_rows / first.batch_size if first else 1.0
+        self.updates_per_epoch = self.updates_per_batch * batches_per_epoch
 
     def checksum(self) -> int:
         """Return a checksum of the model's data, without what adaptation has added."""

@@ -99,6 +99,7 @@ class SGMCMCStep(BlockedStep):
         local: Local = "auto",
         thin: int | Literal["auto"] = "auto",
         replacement: bool = False,
+        updates_per_batch: int = 1,
         self_check: bool = True,
         data: Any = None,
         model: Model | None = None,
@@ -114,6 +115,7 @@ class SGMCMCStep(BlockedStep):
             given_schedule = self.checked_schedule(step_size)
         positive_number("target_bias", target_bias, "It is a relative error, 0.05 by default.")
         replacement = true_or_false("replacement", replacement)
+        updates_per_batch = whole_number("updates_per_batch", updates_per_batch, 1)
         self_check = true_or_false("self_check", self_check)
         _check_latents(latents)
         _check_compile_kwargs(compile_kwargs)
@@ -128,7 +130,11 @@ class SGMCMCStep(BlockedStep):
         if earlier is not None and _is_auto(batch_size):
             batch_size = earlier.batch_size
         streamed = None if data is None else StreamedData.of(data)
-        given = ("latents", latents), ("local", None if _is_auto(local) else local)
+        given = {
+            "latents": latents is not None,
+            "local": local is not None and not _is_auto(local),
+            "updates_per_batch": updates_per_batch > 1,
+        }
         plan = planned(
             self.model,
             self.vars,
@@ -141,7 +147,7 @@ class SGMCMCStep(BlockedStep):
             batch_size=batch_size,
             minibatch_dim=minibatch_dim,
             data=streamed,
-            others=[name for name, v in given if v is not None],
+            others=[name for name, is_given in given.items() if is_given],
         )
         self.batch_size = plan.batch_size
         start = dict(self.model.initial_point() if initial_point is None else initial_point)
@@ -159,6 +165,10 @@ class SGMCMCStep(BlockedStep):
             start=start,
             data=streamed,
         )
+        if updates_per_batch > 1 and not self.source.rows:
+            raise ValueError(
+                f"updates_per_batch={updates_per_batch} needs batches: pass batch_size= too."
+            )
         for array, _ in self.source.data:
             warn_if_integers_overflowed(array)
         independent_rows = plan.metric is not None and self.batch_size is not None and data is None
@@ -172,6 +182,7 @@ class SGMCMCStep(BlockedStep):
             replacement or independent_rows,
             dict(compile_kwargs or {}),
             plan.metric,
+            updates_per_batch,
         )
         self.statistics = self.kernel.statistics
         self.stats_dtypes_shapes = statistic_types(self.statistics, self.step_size_names)
@@ -296,6 +307,8 @@ class SGMCMCStep(BlockedStep):
         settings |= {"batch_size": self.batch_size, "thin": self.thin}
         settings |= {} if self.latents is None else {"latents": self.latents}
         settings |= {"replacement": True} if self.replacement else {}
+        per_batch = self.kernel.updates_per_batch
+        settings |= {"updates_per_batch": per_batch} if per_batch > 1 else {}
         shown = ", ".join(f"{name}={value!r}" for name, value in settings.items())
         names = ", ".join(v.name for v in self.vars)
         where = "" if self.latents is None else " in its own step.model, without the latents"

@@ -134,6 +134,13 @@ def test_batch_gibbs_and_completion(token_gibbs):
     shares = gibbs.pi[:, :5].sum(axis=1)
     assert min(shares) < 0.02
     assert max(shares) > 0.98
+    # topics drawn from a Dirichlet distribution, whose numbers are the counts with the prior's
+    drawn = np.array([gibbs.draw_pi(rng) for _ in range(4000)])
+    large = gibbs.pi > 0.05
+    variance = (gibbs.pi * (1 - gibbs.pi) / (gibbs.n_k[:, None] + 1))[large]
+    error = np.sqrt(variance / 4000)
+    assert np.all(np.abs(drawn.mean(axis=0) - gibbs.pi)[large] < 4.5 * error)
+    np.testing.assert_allclose(drawn.var(axis=0)[large], variance, rtol=0.15)
     perplexity = token_gibbs.Perplexity(corpus, rng, alpha=0.1)
     assert perplexity.seen.n_tokens == perplexity.unseen.n_tokens == corpus.n_tokens / 2
     single, mean = perplexity.add(gibbs.pi)

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_sgmcmc.batches.streamed import StreamedBatches
 from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.gradients.source import GradientSource
 
@@ -146,7 +145,7 @@ def bytes_per_update(source: GradientSource) -> int:
 def most_updates(chains: Sequence[Chain], n_bytes: int) -> int:
     """Largest number of updates per call: streamed rows must fit into ``n_bytes``."""
     first = chains[0]
-    if not any(isinstance(batches, StreamedBatches) for batches in first.batches):
+    if first.kernel.source.streamed is None:
         return first.thin
     affordable = n_bytes // (len(chains) * bytes_per_update(first.kernel.source))
     return max(1, min(first.pace.longest, affordable))

@@ -403,6 +403,8 @@ class Groups(SGMCMCStep):
         shown = "" if temperature == 1 else f"temperature={temperature!r}, "
         shown += f"batch_size={self.batch_size}, thin={self.thin}"
         shown += ", replacement=True" if self.replacement else ""
+        per_batch = self.kernel.updates_per_batch
+        shown += f", updates_per_batch={per_batch}" if per_batch > 1 else ""
         return f"Groups([{', '.join(groups)}], {shown})"
 
     def _shown(self):

@@ -1,0 +1,88 @@
+"""Batches each of which serves several updates in a row."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pymc_sgmcmc.batches.shuffled import Batches
+from pymc_sgmcmc.batches.streamed import StreamedBatches
+
+type Rows = np.ndarray | dict[str, np.ndarray]
+"""Row numbers, or rows by container."""
+
+
+class RepeatedBatches:
+    """A chain's stream of batches, each of them several times in a row.
+
+    Parameters
+    ----------
+    batches : Batches or StreamedBatches
+        Used by this stream alone.
+    times : int
+        Updates per batch.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> batches = Batches(n_rows=6, batch_size=2, rng=np.random.default_rng(0))
+    >>> RepeatedBatches(batches, times=2).take(3)[:, 0]
+    array([1, 1, 3])
+    """
+
+    def __init__(self, batches: Batches | StreamedBatches, times: int):
+        self.batches, self.times = batches, times
+        self.batch_size = batches.batch_size
+        self._current: Rows | None = None
+        self._used = times
+        """Updates that the current batch has served."""
+        self._before: dict[str, Any] = {}
+        """State of the stream before it."""
+
+    def take(self, n_batches: int) -> Rows:
+        """Return the rows of the next updates, as the repeated stream does."""
+        parts: list[Rows] = []
+        if self._current is not None and (again := min(self.times - self._used, n_batches)):
+            parts.append(self._repeated(self._current, again))
+            self._used += again
+            n_batches -= again
+        if n_batches:
+            n_new = -(-n_batches // self.times)
+            if n_new > 1:
+                parts.append(self._repeated(self.batches.take(n_new - 1), self.times))
+            self._before = self.batches.state
+            self._current = self.batches.take(1)
+            self._used = n_batches - (n_new - 1) * self.times
+            parts.append(self._repeated(self._current, self._used))
+        return _joined(parts)
+
+    def _repeated(self, rows: Rows, times: int) -> Rows:
+        if isinstance(rows, np.ndarray):
+            return np.repeat(rows, times, axis=0)
+        n = self.batch_size
+        batches = {name: a.reshape(-1, n, *a.shape[1:]) for name, a in rows.items()}
+        repeated = {name: np.repeat(a, times, axis=0) for name, a in batches.items()}
+        return {name: a.reshape(-1, *a.shape[2:]) for name, a in repeated.items()}
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Plain values from which the stream continues identically."""
+        if self._used == self.times:
+            return {"batches": self.batches.state, "used": 0}
+        return {"batches": self._before, "used": self._used}
+
+    @state.setter
+    def state(self, state: dict[str, Any]) -> None:
+        self.batches.state = state["batches"]
+        self._before, self._current, self._used = state["batches"], None, self.times
+        if state["used"]:
+            self._current, self._used = self.batches.take(1), int(state["used"])
+
+
+def _joined(parts: Sequence[Rows]) -> Rows:
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    if isinstance(first, np.ndarray):
+        return np.concatenate(parts)  # type: ignore[arg-type]
+    return {name: np.concatenate([part[name] for part in parts]) for name in first}  # type: ignore[call-overload]
