@@ -17,7 +17,8 @@ from scipy.special import expit
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation.objective import RowsObjective
 from pymc_sgmcmc.adaptation.start import find_start, start_of_scales
-from pymc_sgmcmc.adaptation.warm_up import WarmUp
+from pymc_sgmcmc.adaptation.step_size import Pace
+from pymc_sgmcmc.adaptation.warm_up import WarmUp, warn_of_small_steps
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 
@@ -403,3 +404,12 @@ def test_nuts_is_recommended_where_all_rows_are_used(caplog):
     with small(), caplog.at_level("INFO", "pymc.sgmcmc"):
         sgm.MSGNHT_S(compile_kwargs=JAX, rng=1)
     assert "NUTS is about as fast here, and exact" in caplog.text
+
+
+def test_small_steps_are_told_before_the_draws(caplog):
+    warn_of_small_steps(Pace(step_size=0.2, relaxation=30.0))
+    assert not caplog.text
+    warn_of_small_steps(Pace(step_size=1e-4, relaxation=4500.0))
+    assert "steps as small as 0.0001" in caplog.text
+    assert "about 4500 updates per draw" in caplog.text
+    assert "noncentered=False" in caplog.text

@@ -67,6 +67,8 @@ ENOUGH = 0.15
 MAX_DOUBLINGS = 6
 MAX_PILOT_COST = 3e10
 """... and the pilot's updates x rows per batch x parameters at most so many: a minute or so."""
+MANY_UPDATES = 1000
+"""Per draw: from so many on there is a warning. Where a metric suits they are 5 to 50."""
 FIXED_COST = 1e4
 """What an update costs at least, in rows x parameters."""
 
@@ -83,6 +85,18 @@ class Window(NamedTuple):
     pace: Pace
     largest_eigval: float
     smallest_eigval: float
+
+
+def warn_of_small_steps(pace: Pace) -> None:
+    """Log a warning where draws will be dear, before the first of them is made."""
+    if pace.thin < MANY_UPDATES:
+        return
+    _log.warning(
+        f"Only steps as small as {pace.step_size:.2g} standard deviations are stable: about "
+        f"{pace.thin} updates per draw. The posterior is far from normal in the model's variables. "
+        "Effects of groups with many rows each are better written centred, pm.Normal('a', mu, tau, "
+        "...), in Bambi noncentered=False; those with few rows non-centred. Or use NUTS."
+    )
 
 
 class WarmUp:
@@ -396,6 +410,7 @@ class WarmUp:
     def _finish(self, point, positions, anchor, window: Window, windows: int) -> Adapted:
         """Choose the updates per draw from a pilot run, and freeze everything."""
         self.stage = "updates per draw"
+        warn_of_small_steps(window.pace)
         window, (positions, thin, per_draw) = self._with_restarts(
             window, lambda slower: self._pilot(point, positions, slower)
         )
