@@ -9,7 +9,7 @@ import pymc as pm
 import pytest
 import rich
 from arviz_stats.base import array_stats
-from posteriors import Groups, Linear, RareLogistic, Truth, assert_right
+from known_posteriors import Groups, Linear, RareLogistic, Truth, assert_right
 from pymc.exceptions import SamplingError
 from pytensor.compile.mode import Mode
 from scipy.special import expit

@@ -172,6 +172,6 @@ def test_earlier_adaptation_given_to_a_step(warm_ups):
         np.testing.assert_array_equal(draws[0][name], draws[2][name])
     with model, pytest.raises(UnfitAdaptation, match=r"32 rows per batch, but .* 16 rows"):
         sgm.MSGNHT_S(adaptation=one.adapted, batch_size=16, **JAX)
-    weighted = replace(one.adapted, row_copies=np.ones(299, int))
+    other_rows = replace(one.adapted, n_rows=299)
     with pytest.raises(UnfitAdaptation, match="299 rows, but MSGNHT_S has 300 rows"):
-        weighted.check(one.kernel)
+        other_rows.check(one.kernel)

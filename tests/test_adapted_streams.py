@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pymc as pm
 import pytest
-from posteriors import Linear, assert_right
+from known_posteriors import Linear, assert_right
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.diagnosis.gradients_at_draws import gradients_at_draws

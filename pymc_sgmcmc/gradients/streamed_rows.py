@@ -37,8 +37,7 @@ class StreamedRowGradients(RowGradients):
     >>> with pm.Model() as model:
     ...     y = pm.Data("y", data.head()["y"], dims="obs")
     ...     mu = pm.Normal("mu", 0, 10)
-    ...     pm.Normal("likelihood", mu, 1, observed=y, dims="obs")
-    likelihood ~ Normal(mu, 1)
+    ...     likelihood = pm.Normal("likelihood", mu, 1, observed=y, dims="obs")
     >>> rows = StreamedRowGradients(model, model.value_vars, data=data)
     >>> rows.n_at_hand, rows.likelihood(np.array([0.0])).gradient
     (1000, array([49995000.]))
