@@ -8,8 +8,10 @@ import pytest
 from known_posteriors import Linear, assert_right
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.adaptation.noise import noise_covariance
 from pymc_sgmcmc.diagnosis.gradients_at_draws import gradients_at_draws
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
+from pymc_sgmcmc.gradients.metric import Diagonal
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 
@@ -131,26 +133,49 @@ def test_an_index_out_of_range_is_found_in_a_pass():
         rows.likelihood(THETA)
 
 
-def test_gradients_at_draws_do_not_take_a_sample_for_all_rows():
-    """A sample's gradient is off by far more than what is tolerated; the change from an anchor
-    with the gradient of all rows is not."""
+def test_gradients_at_draws_are_those_of_all_rows():
+    """A sample's own gradient is off by sqrt(N / 256) = 4.4 sds; its change from an anchor is not.
+
+    Along each direction the mean gradient has the noise of the rows over 200 draws, and the error
+    of the sample's curvature, 256^(-1/2) of the draws' mean of 200^(-1/2). The virial, about 1, has
+    the sample's relative error of 256^(-1/2) and that of 1200 products.
+    """
     data = sgm.StreamedData(SOURCES["arrays"], window=256, chunk=1)
     model = streamed(data)
     rows = StreamedRowGradients(model, model.value_vars, data=data, compile_kwargs=JAX)
     anchor = np.array([*(Y - X @ [1.0, -0.5] - GROUP).mean() + np.arange(3), 1.0, -0.5, 0.0])
     gradient = rows.likelihood(anchor, scatter=False).gradient
     sd = np.diag(rows.likelihood(anchor).scatter) ** -0.5
-    draws = anchor + sd * RNG.normal(size=(200, 6))
-    exact = gradients_at_draws(
-        rows, draws, np.diag(sd), anchor, gradient, np.random.default_rng(0), exact=True
+    z = np.random.default_rng(6).normal(size=(200, 6))
+    draws, matrix = anchor + sd * z, np.diag(sd)
+    exact, found = (
+        gradients_at_draws(
+            rows, draws, matrix, anchor, gradient, np.random.default_rng(0), exact=exact
+        )
+        for exact in (True, False)
     )
-    found = gradients_at_draws(rows, draws, np.diag(sd), anchor, gradient, np.random.default_rng(0))
-    assert "control variate" in found.method
-    # The mean over draws: noise of the rows sqrt(noise / draws), and of the choice of the sample,
-    # whose change from the anchor has a relative error of about 256^(-1/2).
-    error = np.sqrt(found.noise / 200) + np.abs(exact.gradients.mean(axis=0)) * 256**-0.5
     off = np.abs(found.gradients.mean(axis=0) - exact.gradients.mean(axis=0))
-    assert np.all(off < 4 * error + 0.05)
+    assert np.all(off < 4 * (np.sqrt(found.noise / 200) + (256 * 200) ** -0.5))
+    virials = [-(z * seen.gradients).mean() for seen in (exact, found)]
+    error = 256**-0.5 + np.sqrt(found.noise.mean() / 1200)
+    assert abs(virials[1] - virials[0]) < 4 * error
+
+
+def test_the_noise_of_batches_is_that_of_all_rows():
+    """1000 rows of 5000: a variance of gradients is known to some 10%."""
+    in_memory = whole()
+    every = RowGradients(in_memory, in_memory.value_vars, compile_kwargs=JAX)
+    data = sgm.StreamedData(SOURCES["arrays"], window=1024, chunk=4)
+    model = streamed(data)
+    some = StreamedRowGradients(model, model.value_vars, data=data, compile_kwargs=JAX)
+    metric = Diagonal([(3,), (2,), ()])
+    metric.set(np.diag(every.likelihood(THETA).scatter) ** -0.5)
+    positions = THETA + 0.02 * RNG.normal(size=(20, 6))
+    found, expected = (
+        np.trace(noise_covariance(g, metric, positions, None, None, 32, np.random.default_rng(1)))
+        for g in (some, every)
+    )
+    assert found == pytest.approx(expected, rel=0.4)
 
 
 # ---- the default call ----------------------------------------------------------------------

@@ -91,9 +91,7 @@ def gradients_at_draws(
             spread = [np.var(each @ matrix, axis=0, ddof=1) for each in (here, moved)]
             variances += np.array(spread) / (batch_size * len(compared))
     method = f"{batch_size} random rows"
-    # A sample's own gradient is not that of all rows, but its change is about theirs.
-    sampled = gradients.n_at_hand < n_rows
-    if sampled or variances[1].sum() < variances[0].sum():
+    if variances[1].sum() < variances[0].sum():
         total = prior + anchor_gradient + change
         return GradientsAtDraws(total @ matrix, variances[1], f"{method}, control variate")
     return GradientsAtDraws((prior + plain) @ matrix, variances[0], method)
