@@ -52,7 +52,7 @@ SETTLED = 2.0
 """Windows end when twice the largest |log| change of the shared variables' metric is below this,"""
 DRIFT = 1.5
 """... and their means have moved by fewer standard deviations of a window."""
-DRAWS = 20
+HELD_DRAWS, DRAWS = 8, 12
 """Per chain and window,"""
 SHARE = 0.5
 """... so many relaxations apart."""
@@ -72,7 +72,7 @@ TRACKED = 100
 """Elements of local variables whose effective sample size is looked at,"""
 WORST_TRACKED = 0.05
 """... and the share of them that may have a smaller one."""
-PILOT_DRAWS = 75
+PILOT_DRAWS = 40
 ENOUGH = 0.15
 """Effective draws per draw of the pilot; with fewer, `thin` is doubled."""
 MAX_DOUBLINGS = 4
@@ -170,9 +170,9 @@ class LocalWarmUp:
             if k < 2 * HELD:
                 window = window._replace(pace=window.pace.slower(0.5))
 
-            def run(window, points=points):
+            def run(window, points=points, n=HELD_DRAWS if held else DRAWS):
                 thin = max(1, ceil(SHARE * window.relaxation))
-                return self._draws(points, window, thin, DRAWS)
+                return self._draws(points, window, thin, n)
 
             window, (points, draws) = self._with_restarts(window, run)
             shared = draws[:, DRAWS // 2 :, : self.n_shared].reshape(-1, self.n_shared)
