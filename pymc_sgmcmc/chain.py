@@ -135,7 +135,8 @@ class Chain(WithSamplingState):
                     "made: new data has changed it. Make a new step."
                 )
         initial = kernel.initial_state(theta, self.init_rng)
-        kernel.compile(initial)
+        by_number = any(isinstance(batches, Batches) for batches in self._each_once)
+        kernel.compile(initial, by_number)
         if self.state is None:
             self.state = _map(kernel.backend.array, initial)
 
@@ -286,8 +287,12 @@ class Chain(WithSamplingState):
     @property
     def _streams(self) -> list[StreamedBatches]:
         """The streams of data that stay on disk."""
-        each = (b.batches if isinstance(b, RepeatedBatches) else b for b in self.batches)
-        return [batches for batches in each if isinstance(batches, StreamedBatches)]
+        return [batches for batches in self._each_once if isinstance(batches, StreamedBatches)]
+
+    @property
+    def _each_once(self) -> list[Batches | PrefetchedBatches | StreamedBatches]:
+        """The batches, each of them once where it serves several updates."""
+        return [b.batches if isinstance(b, RepeatedBatches) else b for b in self.batches]
 
     # ---- warnings --------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from scipy.sparse import issparse
 
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backends.backend import backend_of
+from pymc_sgmcmc.backends.software_prefetch import CACHED
 from pymc_sgmcmc.batches.prefetched import prefetching_pays
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.data_check import IndexCheck, check_shapes, shapes_of
@@ -218,12 +219,23 @@ class Kernel:
         tables = {v: np.asarray(self.constants[self.places[v]]) for v in self.source.tables(rows)}
         return tables if prefetching_pays(tables) else {}
 
-    def compile(self, state_like: dict[str, list[np.ndarray]]) -> None:
-        """Compile the updates, unless this process has done so."""
-        if self.loop is None:
-            self.loop = Loop(
-                self.source, self.algorithm, self.metric, state_like, self.compile_kwargs
-            )
+    def compile(self, state_like: dict[str, list[np.ndarray]], by_number: bool = True) -> None:
+        """Compile the updates, unless this process has done so.
+
+        Parameters
+        ----------
+        state_like : dict of lists of arrays
+            As for `Loop`.
+        by_number : bool, default True
+            Whether updates look rows up by their numbers, or get the rows themselves.
+        """
+        if self.loop is not None:
+            return
+        mode = self.mode
+        if not (by_number and any(array.nbytes > CACHED for array in self.constants)):
+            mode = mode.excluding("software_prefetch")  # it would cost more than it saves
+        kwargs = self.compile_kwargs | {"mode": mode}
+        self.loop = Loop(self.source, self.algorithm, self.metric, state_like, kwargs)
 
     def initial_state(self, theta: list, rng: np.random.Generator) -> dict[str, list]:
         """Draw the initial states of the algorithm and the source from ``rng``."""
