@@ -290,7 +290,9 @@ class Chain(WithSamplingState):
         return [batches for batches in self._each_once if isinstance(batches, StreamedBatches)]
 
     @property
-    def _each_once(self) -> list[Batches | PrefetchedBatches | StreamedBatches]:
+    def _each_once(
+        self,
+    ) -> list[Batches | GroupBatches | PrefetchedBatches | StreamedBatches]:
         """The batches, each of them once where it serves several updates."""
         return [b.batches if isinstance(b, RepeatedBatches) else b for b in self.batches]
 
