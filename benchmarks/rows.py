@@ -1,13 +1,13 @@
-"""Gathering the rows of batches: what asking for rows, and fetching them ahead, are worth.
+"""Reading the rows of batches: what prefetching them, and a thread that fetches them, are worth.
 
     python benchmarks/rows.py            # some ten minutes: let nothing else run
     python benchmarks/rows.py --tiny     # whether it works; nothing written
 
 Logistic regression of 20 columns in float32, batches of 50 rows: microseconds per update on numba
-against the number of rows, with and without `backends/gather_rows.py` and
-`batches/prefetched.py`. Each measurement is a process of its own; medians over interleaved rounds
-of means over calls, so that the shuffle of a new epoch is in them. Writes
-benchmarks/results/rows.txt.
+against the number of rows, with and without `backends/software_prefetch.py` and
+`batches/prefetched.py`, whatever the kernel would choose. Each measurement is a process of its own;
+medians over interleaved rounds of means over calls, so that the shuffle of a new epoch is in them.
+Writes benchmarks/results/rows.txt.
 """
 
 import argparse
@@ -28,27 +28,25 @@ RESULTS = HERE / "results" / "rows.txt"
 ROWS = (10_000, 1_000_000, 10_000_000)
 VARIANTS = {
     "neither": (False, False),
-    "gather_rows": (True, False),
-    "prefetched": (False, True),
+    "software_prefetch": (True, False),
+    "thread": (False, True),
     "both": (True, True),
 }
 
 
-def measure(n_rows: int, gathers: bool, fetches_ahead: bool, seconds: float) -> float:
+def measure(n_rows: int, prefetches: bool, in_thread: bool, seconds: float) -> float:
     """Mean microseconds per update of one variant, in this process."""
-    from pytensor.compile.mode import get_mode
-
     from pymc_sgmcmc import kernel
-    from pymc_sgmcmc.backends.gather_rows import GatherRows
+    from pymc_sgmcmc.backends.software_prefetch import SoftwarePrefetch
 
-    kernel.prefetching_pays = lambda tables: fetches_ahead
-    mode = get_mode("NUMBA")
-    if not gathers:
-        mode = mode.excluding("gather_rows")
+    kernel.prefetching_pays = lambda tables: in_thread
+    kernel.CACHED = 0
+    compiled = kernel.Kernel.compile
+    kernel.Kernel.compile = lambda self, state, by_number: compiled(self, state, prefetches)
     settings = MODELS["blr"] | {"n_rows": n_rows, "columns": 20}
     loops = spied(kernel)
-    run, _ = ours("blr", mode, "float32", settings)
-    assert any(isinstance(node.op, GatherRows) for node in nodes(loops[0])) == gathers
+    run, _ = ours("blr", "NUMBA", "float32", settings)
+    assert any(isinstance(node.op, SoftwarePrefetch) for node in nodes(loops[0])) == prefetches
     return microseconds_an_update(run, settings["updates"], seconds)[1]
 
 

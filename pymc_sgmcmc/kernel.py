@@ -14,6 +14,7 @@ from scipy.sparse import issparse
 
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backends.backend import backend_of
+from pymc_sgmcmc.backends.software_prefetch import CACHED
 from pymc_sgmcmc.batches.prefetched import prefetching_pays
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.data_check import IndexCheck, check_shapes, shapes_of
@@ -68,6 +69,8 @@ class Kernel:
         What stays the same during a compiled call, on the backend: scales and data.
     groups_of_rows : list of GroupsOfRows
         The group of each row, for each index into local variables.
+    whole_groups : WholeGroups or None
+        The groups dealt into batches, if batches have whole groups.
     places : dict
         Where each array of the data is among the constants: by its name, and by what stands for it
         in the source's expressions.
@@ -114,7 +117,8 @@ class Kernel:
         self.loop: Loop | None = None
 
     def __getstate__(self):
-        left_out = ("loop", "backend", "constants", "groups_of_rows", "scaling", "urn")
+        on_backend = ("loop", "backend", "constants", "scaling")
+        left_out = (*on_backend, "groups_of_rows", "whole_groups", "urn")
         kept = {k: v for k, v in self.__dict__.items() if k not in left_out}
         return kept | {"_index_check": None}
 
@@ -170,12 +174,15 @@ class Kernel:
         data = [array_value(array) for array, _ in self.source.data]
         self.constants = [backend.array(c) for c in [*scales, *data]]
         self.groups_of_rows = self.source.groups_of_rows()
+        self.whole_groups = self.source.whole_groups(self.groups_of_rows)
         self.load_adaptation()
         self.places: dict[Any, int] = {}
         for k, (array, variable) in enumerate(self.source.data, start=len(scales)):
             self.places |= {array.name: k, variable: k}
         first = self.source.rows[0] if self.source.rows else None
         batches_per_epoch = first.n_rows / first.batch_size if first else 1.0
+        if self.whole_groups is not None:
+            batches_per_epoch = self.whole_groups.n_batches
         self.updates_per_epoch = self.updates_per_batch * batches_per_epoch
 
     def checksum(self) -> int:
@@ -212,12 +219,23 @@ class Kernel:
         tables = {v: np.asarray(self.constants[self.places[v]]) for v in self.source.tables(rows)}
         return tables if prefetching_pays(tables) else {}
 
-    def compile(self, state_like: dict[str, list[np.ndarray]]) -> None:
-        """Compile the updates, unless this process has done so."""
-        if self.loop is None:
-            self.loop = Loop(
-                self.source, self.algorithm, self.metric, state_like, self.compile_kwargs
-            )
+    def compile(self, state_like: dict[str, list[np.ndarray]], by_number: bool = True) -> None:
+        """Compile the updates, unless this process has done so.
+
+        Parameters
+        ----------
+        state_like : dict of lists of arrays
+            As for `Loop`.
+        by_number : bool, default True
+            Whether updates look rows up by their numbers, or get the rows themselves.
+        """
+        if self.loop is not None:
+            return
+        mode = self.mode
+        if not (by_number and any(array.nbytes > CACHED for array in self.constants)):
+            mode = mode.excluding("software_prefetch")  # it would cost more than it saves
+        kwargs = self.compile_kwargs | {"mode": mode}
+        self.loop = Loop(self.source, self.algorithm, self.metric, state_like, kwargs)
 
     def initial_state(self, theta: list, rng: np.random.Generator) -> dict[str, list]:
         """Draw the initial states of the algorithm and the source from ``rng``."""

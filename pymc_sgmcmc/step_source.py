@@ -31,6 +31,7 @@ def step_source(
     latents: Latents | None,
     local: Local,
     takes_local: bool,
+    whole_groups: bool,
     minibatch_dim: str | None,
     self_check: bool,
     start: PointType,
@@ -52,6 +53,8 @@ def step_source(
         The step's arguments.
     takes_local : bool
         Whether the sampler's updates may move only some elements of a variable.
+    whole_groups : bool
+        Whether batches have whole groups of the local variables.
     start : dict of arrays
         Point near which batches are compared with all rows.
 
@@ -68,6 +71,11 @@ def step_source(
     reason = _reason_against_local(plan, temperature, latents, takes_local, data)
     if reason is not None and local and local != "auto":
         raise ValueError(f"local={local!r}: {reason}.")
+    if whole_groups and (reason is not None or local is None):
+        raise ValueError(
+            f"batches='groups' needs local variables, but {reason or 'local=None'}. Use "
+            "batches='rows'."
+        )
     options: dict[str, Any] = {
         "batch_size": plan.batch_size,
         "minibatch_dim": minibatch_dim,
@@ -85,7 +93,8 @@ def step_source(
     else:
         if plan.metric is not None:
             local = plan.local
-        source = gradient_source(model, vars, local=None if reason else local, **options)
+        found = None if reason is not None else local
+        source = gradient_source(model, vars, local=found, whole_groups=whole_groups, **options)
     return tempered(source, model, temperature)
 
 

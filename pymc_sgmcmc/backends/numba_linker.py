@@ -9,10 +9,10 @@ from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.linker import NumbaLinker
 from pytensor.tensor.random.type import RandomGeneratorType
 
-import pymc_sgmcmc.backends.gather_rows
 import pymc_sgmcmc.backends.matrix_product
-import pymc_sgmcmc.backends.matrix_vector  # for the rewrites they register
-import pymc_sgmcmc.backends.normals  # noqa: F401 (for its implementation on numba)
+import pymc_sgmcmc.backends.matrix_vector
+import pymc_sgmcmc.backends.normals  # (for its implementation on numba)
+import pymc_sgmcmc.backends.software_prefetch  # noqa: F401 (for the rewrites they register)
 from pymc_sgmcmc.backends.generator_address import addresses, generator_at
 from pymc_sgmcmc.backends.link_time_optimization import link_time_optimization
 
@@ -68,6 +68,6 @@ class CheapCalls(NumbaLinker):
 def with_cheap_calls(mode: Mode) -> Mode:
     """Return the mode with this linker in place of PyTensor's numba linker."""
     if type(mode.linker) is NumbaLinker:
-        mode = mode.including("gather_rows", "matrix_vector", "matrix_product")
+        mode = mode.including("software_prefetch", "matrix_vector", "matrix_product")
         return Mode(CheapCalls(), mode.provided_optimizer)
     return mode

@@ -12,6 +12,9 @@ the prior in full, since alpha_j moves only when it is touched. That of the shar
 
 The prior of a group is spread over its rows, so both sums are unbiased. Groups without rows have
 no say in it: given the shared variables, they have their prior's distribution.
+
+In batches of whole groups each row has a weight u_i, by which its log likelihood and its share of
+the groups' prior are multiplied, and n_j / m_j is n_j / (m_j u_i); see `batches.whole_groups`.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -20,9 +23,11 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pymc.pytensorf import rewrite_pregrad
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.batches.touched import GroupsOfRows
-from pymc_sgmcmc.gradients.arrays import PYTHON, array_value, sum_of
+from pymc_sgmcmc.batches.whole_groups import WholeGroups, coarsest
+from pymc_sgmcmc.gradients.arrays import PYTHON, array_value, sum_of, weighted
 from pymc_sgmcmc.gradients.differentiate import gradients_of
 from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable
 from pymc_sgmcmc.gradients.rewrites import tidy
@@ -40,6 +45,7 @@ class LocalSource(GradientSource):
 
     variables: list[LocalVariable] = field(kw_only=True)
     columns: list[Column] = field(kw_only=True)
+    row_weights: TensorVariable | None = field(kw_only=True)
     of_batch: GradientSource = field(kw_only=True)
 
     def tables(self, rows):
@@ -53,7 +59,8 @@ class LocalSource(GradientSource):
         for column in self.columns:
             of_slots = (column.slots, column.weights.dtype)
             types += [(column.slots, "int64"), (rows.batch_size, "int64"), of_slots]
-        return types
+        weights = self.row_weights
+        return types if weights is None else [*types, (rows.batch_size, weights.dtype)]
 
     def touched(self, batch):
         of_column = {
@@ -66,7 +73,8 @@ class LocalSource(GradientSource):
 
     def at(self, theta, rows, constants, state, stream):
         of_columns = [x for c in self.columns for x in (c.groups, c.places, c.weights)]
-        inputs = [*self.of_batch.vars, self.rows[0].index, *of_columns, *self.constants]
+        of_rows = [] if self.row_weights is None else [self.row_weights]
+        inputs = [*self.of_batch.vars, self.rows[0].index, *of_columns, *of_rows, *self.constants]
         values = dict(zip(inputs, [*theta, *rows, *constants], strict=True))
         return self.of_batch._evaluate(values, state={}, diagnostics=[])
 
@@ -97,6 +105,17 @@ class LocalSource(GradientSource):
         self._check_empty(dict(zip(self.columns, groups, strict=True)))
         return groups
 
+    def whole_groups(self, groups_of_rows):
+        if self.row_weights is None:
+            return None
+        k = coarsest([groups.group_of_row for groups in groups_of_rows])
+        if k is None:
+            raise ValueError(
+                "Batches of whole groups need nested groups, and in the current data they are "
+                "crossed. Make a new step with batches='rows'."
+            )
+        return WholeGroups(groups_of_rows[k], self.rows[0].batch_size)
+
     def _check_empty(self, groups: dict[Column, GroupsOfRows]) -> None:
         """Raise an error if other groups have no rows than when the step was made."""
         for v in self.variables:
@@ -125,13 +144,19 @@ def local_source(source: GradientSource, local: LocalModel) -> LocalSource:
     shared = [v for v in source.vars if v not in of]
     [rows] = source.rows
     used = {c: pt.gt(c.weights, 0) for c in columns}
+    each = local.rows
+    if local.row_weights is not None:
+        each = [
+            weighted(row, axis, local.row_weights)
+            for row, axis in zip(local.rows, local.row_axes, strict=True)
+        ]
     own, spread = [], []
     for v, prior in zip(local.variables, local.priors, strict=True):
         weights, prior = v.column.weights, pt.switch(used[v.column], prior, 0)
         own.append(prior)
         spread.append(prior * pt.switch(used[v.column], rows.scale / weights, 0))
     log_prior = local.shared_prior + sum_of(spread)
-    own, log_prior, of_rows = rewrite_pregrad([sum_of(own), log_prior, sum_of(local.rows)])
+    own, log_prior, of_rows = rewrite_pregrad([sum_of(own), log_prior, sum_of(each)])
     slots = [v.slots for v in local.variables]
     prior = dict(zip(shared, gradients_of(log_prior, shared), strict=True))
     prior |= dict(zip(slots, gradients_of(own, slots), strict=True))
@@ -154,4 +179,10 @@ def local_source(source: GradientSource, local: LocalModel) -> LocalSource:
         likelihood=[likelihood[v] for v in vars],
     )
     own_fields = {f.name: getattr(source, f.name) for f in fields(source)}
-    return LocalSource(**own_fields, variables=local.variables, columns=columns, of_batch=of_batch)
+    return LocalSource(
+        **own_fields,
+        variables=local.variables,
+        columns=columns,
+        row_weights=local.row_weights,
+        of_batch=of_batch,
+    )

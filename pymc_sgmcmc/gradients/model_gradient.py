@@ -27,6 +27,7 @@ from pymc_sgmcmc.gradients.arrays import (
     refuse_nan,
     sum_of,
     tensor_model,
+    weighted,
 )
 from pymc_sgmcmc.gradients.batch_check import check_terms, rows_looked_at
 from pymc_sgmcmc.gradients.batch_terms import SlicedArray, batched_terms
@@ -54,6 +55,7 @@ def gradient_source(
     start: PointType | None = None,
     row_weights: SharedVariable | None = None,
     local: Local = None,
+    whole_groups: bool = False,
 ) -> GradientSource:
     """Derive the stochastic gradient of a model with respect to some of its value variables.
 
@@ -78,6 +80,8 @@ def gradient_source(
         Variables with an element for each group of rows, of which a batch moves only those of its
         own groups; "auto": those found that have many groups. Needs ``batch_size``; not with
         ``data`` or ``row_weights``.
+    whole_groups : bool, default False
+        Whether batches have whole groups of the local variables instead of random rows.
 
     Returns
     -------
@@ -125,7 +129,16 @@ def gradient_source(
         data = None if data is None else fitted_to(model, data)
         with filled(model, data):
             parts = _slice_into_batches(
-                model, vars, batch_size, minibatch_dim, self_check, data, start, row_weights, local
+                model,
+                vars,
+                batch_size,
+                minibatch_dim,
+                self_check,
+                data,
+                start,
+                row_weights,
+                local,
+                whole_groups,
             )
     else:
         parts = _whole(model)
@@ -151,7 +164,16 @@ def _whole(model: Model):
 
 
 def _slice_into_batches(
-    model, vars, batch_size, minibatch_dim, self_check, data, start, row_weights, local
+    model,
+    vars,
+    batch_size,
+    minibatch_dim,
+    self_check,
+    data,
+    start,
+    row_weights,
+    local,
+    whole_groups,
 ):
     """Batches of an unchanged model."""
     row_axis = find_row_axis(model, minibatch_dim)
@@ -178,7 +200,7 @@ def _slice_into_batches(
         arrays[row_weights] = row_weights.type(row_weights.name)
         axes += ((row_weights, 0),)
         weights = arrays[row_weights][index]
-        each = [_weighted(term.logp, term.axis, weights) for term in terms]
+        each = [weighted(term.logp, term.axis, weights) for term in terms]
     likelihood = scale * sum_of(each)
     rows = Rows(index, scale, int(batch_size), axes, data, weights=row_weights)
     found = None
@@ -196,7 +218,17 @@ def _slice_into_batches(
             check_local(model, of_groups, terms, arrays, index, batch, groups_of, start)
 
         found = find_local(
-            model, vars, shapes, terms, rest, index, batch_size, local, groups_of, check
+            model,
+            vars,
+            shapes,
+            terms,
+            rest,
+            index,
+            batch_size,
+            local,
+            groups_of,
+            check,
+            whole_groups,
         )
     return prior, likelihood, scale * batch_size, [rows], arrays, found
 
@@ -214,11 +246,6 @@ def _equal_indices(sliced: Mapping[Array, SlicedArray]) -> dict[TensorVariable, 
             key = value.shape, value.dtype, value.tobytes()
             same[s.whole] = first.setdefault(key, s.whole)
     return {whole: other for whole, other in same.items() if whole is not other}
-
-
-def _weighted(logp: TensorVariable, axis: int, weights: TensorVariable) -> TensorVariable:
-    others = [k for k in range(logp.ndim) if k != axis]
-    return logp * pt.expand_dims(weights, others)
 
 
 def axes_of(sliced: Mapping[Array, SlicedArray]) -> tuple[tuple[Array, int], ...]:

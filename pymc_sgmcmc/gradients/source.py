@@ -16,6 +16,7 @@ from pymc_sgmcmc.algorithm import State, Tensors
 from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.touched import GroupsOfRows
+from pymc_sgmcmc.batches.whole_groups import WholeGroups
 from pymc_sgmcmc.gradients.arrays import (
     Array,
     array_name,
@@ -182,6 +183,10 @@ class GradientSource:
     def groups_of_rows(self) -> list[GroupsOfRows]:
         """The group of each row of the current data, for each index into local variables."""
         return []
+
+    def whole_groups(self, groups_of_rows: Sequence[GroupsOfRows]) -> WholeGroups | None:
+        """The groups dealt into batches, where batches have whole groups."""
+        return None
 
     def init(self, rng: np.random.Generator) -> dict[str, list]:
         """Initial arrays of the carried state, by `state_names`."""

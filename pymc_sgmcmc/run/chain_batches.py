@@ -95,7 +95,7 @@ class Feeder:
         list(threads.map(fill, range(len(self.chains))))
 
     def _touched(self, threads: Executor, rows: list[np.ndarray], n: int) -> list[np.ndarray]:
-        """What local variables need of each batch: groups, places and weights, by index."""
+        """What local variables need of each batch: `Chain.groups_of` of each batch."""
         types = self.chains[0].kernel.source.batch_types[len(rows) :]
         arrays = [
             self._array((self._turn, "touched", k), (*rows[0].shape[:3], length), dtype)
@@ -105,7 +105,7 @@ class Feeder:
         def fill(c: int) -> None:
             own = rows[0][:n, c]
             batches = own.reshape(-1, own.shape[-1])
-            found = [a for groups in self.chains[c].touched for a in groups.of(batches)]
+            found = self.chains[c].groups_of(batches)
             for array, values in zip(arrays, found, strict=True):
                 array[:n, c] = values.reshape(n, *array.shape[2:])
 

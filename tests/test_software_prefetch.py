@@ -1,4 +1,4 @@
-"""Rows of arrays on numba are NumPy's, whatever the array's size, type and layout."""
+"""Rows that are prefetched are NumPy's, whatever the array's size, type and layout."""
 
 import numpy as np
 import pymc as pm
@@ -7,12 +7,14 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.scan.op import Scan
 
-from pymc_sgmcmc import SGLD
-from pymc_sgmcmc.backends.gather_rows import CACHED, GatherRows
+from pymc_sgmcmc import SGLD, kernel
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
+from pymc_sgmcmc.backends.software_prefetch import CACHED, SoftwarePrefetch
+from pymc_sgmcmc.batches import prefetched
 from pymc_sgmcmc.loop import Loop
 from tests.samplers import SAMPLERS, Chain
 
+KEPT_OUT = pytensor.compile.get_mode("NUMBA").excluding("software_prefetch")
 NUMBA = with_cheap_calls(pytensor.compile.get_mode("NUMBA"))
 QUICK = {"mode": "FAST_COMPILE"}
 LAYOUTS = {
@@ -29,7 +31,7 @@ def test_rows(dtype):
     rows = pt.lvector()
     function = pytensor.function([rows, *arrays], [a[rows] for a in arrays], mode=NUMBA)
     operations = [type(node.op) for node in function.maker.fgraph.toposort()]
-    assert operations.count(GatherRows) == 3
+    assert operations.count(SoftwarePrefetch) == 3
     rng = np.random.default_rng(1)
     many = CACHED // np.dtype(dtype).itemsize + 3  # elements: rows are prefetched or not
     for n in (5, many):
@@ -55,18 +57,62 @@ def test_other_indices_stay_as_they_are():
     matrix, rows = pt.dmatrix(), pt.lvector()
     outputs = [matrix[:, rows], matrix[rows, rows], matrix[rows[:, None]]]
     function = pytensor.function([matrix, rows], outputs, mode=NUMBA)
-    assert not any(isinstance(node.op, GatherRows) for node in function.maker.fgraph.toposort())
+    assert not any(
+        isinstance(node.op, SoftwarePrefetch) for node in function.maker.fgraph.toposort()
+    )
     a, r = np.arange(12.0).reshape(3, 4), np.array([2, 0])
     for result, value in zip(function(a, r), [a[:, r], a[r, r], a[r[:, None]]], strict=True):
         np.testing.assert_array_equal(result, value)
 
 
-def test_loops_use_them(regression):
-    """The features' rows and the observed values', in the scan."""
-    loop: Loop = Chain(regression, SAMPLERS[0].algorithm(), "NUMBA", batch_size=20).loop
-    (scan,) = (n.op for n in loop.function.maker.fgraph.toposort() if isinstance(n.op, Scan))
-    inner = [type(node.op) for node in scan.fgraph.toposort()]
-    assert inner.count(GatherRows) == 2
+def regression_of(n_rows):
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(n_rows, 2))
+    with pm.Model() as model:
+        w = pm.Normal("w", shape=2)
+        pm.Normal("y", pm.Data("X", X) @ w, 1, observed=X @ [1.0, -0.5] + rng.normal(size=n_rows))
+    return model
+
+
+@pytest.mark.slow(10)
+def test_loops_draw_the_same_with_and_without():
+    """A resumed run may have another number of processes, and so fetch its rows in another way."""
+    model = regression_of(CACHED // 16 + 1)  # the features are prefetched, the observed are not
+    draws = []
+    for mode in (pytensor.compile.get_mode("NUMBA"), KEPT_OUT):
+        chain = Chain(model, SAMPLERS[-2].algorithm(), mode, batch_size=20)
+        (scan,) = (
+            node.op
+            for node in chain.loop.function.maker.fgraph.toposort()
+            if isinstance(node.op, Scan)
+        )
+        inner = [type(node.op) for node in scan.fgraph.toposort()]
+        assert inner.count(SoftwarePrefetch) == (0 if mode is KEPT_OUT else 2)
+        draws.append(chain.run(1e-5, seed=5, snapshots=3, every=50))
+    (theta, state), (other_theta, other_state) = draws
+    np.testing.assert_array_equal(theta[0], other_theta[0])
+    np.testing.assert_array_equal(state["p"][0], other_state["p"][0])
+
+
+@pytest.mark.parametrize("table", ["small", "large", "fetched by a thread"])
+def test_where_the_caches_do_not_hold_the_rows(table, monkeypatch):
+    """Nowhere else: an instruction for each row costs more than it saves."""
+    large = table != "small"
+    monkeypatch.setattr(kernel, "CACHED", 8 * 150 * (1 if large else 10))
+    monkeypatch.setattr(prefetched, "MIN_TABLE_BYTES", 1 if "thread" in table else np.inf)
+    monkeypatch.setattr(prefetched, "n_cores", lambda: 2)
+    modes = []
+
+    class Spied(Loop):
+        def __init__(self, *arguments):
+            modes.append(arguments[-1]["mode"])
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(kernel, "Loop", Spied)
+    with regression_of(n_rows=100):
+        SGLD(step_size=1e-3, batch_size=10, compile_kwargs=QUICK)
+    [mode] = modes
+    assert ("software_prefetch" not in mode.provided_optimizer.exclude) == (table == "large")
 
 
 @pytest.mark.slow(3)
