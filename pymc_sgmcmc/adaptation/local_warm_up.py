@@ -75,7 +75,9 @@ WORST_TRACKED = 0.05
 PILOT_DRAWS = 40
 ENOUGH = 0.15
 """Effective draws per draw of the pilot; with fewer, `thin` is doubled."""
-MAX_DOUBLINGS = 4
+MAX_DOUBLINGS = 2
+MANY_PASSES = 10
+"""Per draw: from so many on there is a warning."""
 
 
 class Diverged(Exception):
@@ -156,13 +158,17 @@ class LocalWarmUp:
 
     def _run(self, point: PointType) -> Adapted:
         points = [point] * CHAINS
-        curvature, past, calm = None, None, 0
+        curvature: np.ndarray | None = None
+        past: np.ndarray | None = None
+        calm = 0
         for k in range(MAX_WINDOWS + 1):
             self.stage = f"window {k + 1}"
             held = k < HELD or not self.n_shared
             before, curvature = curvature, None if held else self._shared_curvature(points, past)
             window = self._prepare(points, curvature)
-            change = np.inf if before is None else largest_change(before, curvature)
+            change = np.inf
+            if before is not None and curvature is not None:
+                change = largest_change(before, curvature)
             if k > HELD and past is not None:
                 _log.debug(f"Window {k}: shared curvature changed by {change:.2f}.")
             if k == MAX_WINDOWS or calm >= 2:
@@ -171,7 +177,7 @@ class LocalWarmUp:
                 window = window._replace(pace=window.pace.slower(0.5))
 
             def run(window, points=points, n=HELD_DRAWS if held else DRAWS):
-                thin = max(1, ceil(SHARE * window.relaxation))
+                thin = _rounded(SHARE * window.relaxation)
                 return self._draws(points, window, thin, n)
 
             window, (points, draws) = self._with_restarts(window, run)
@@ -216,7 +222,7 @@ class LocalWarmUp:
     def _batches(self, n_rows: int) -> list[LocalBatch]:
         """Draw batches of about so many rows together."""
         g = self.gradients
-        count = max(1, ceil(min(n_rows, g.n_rows) / g.batch_size))
+        count = ceil(n_rows / g.batch_size)
         return [g.batch(self.rng.integers(g.n_rows, size=g.batch_size)) for _ in range(count)]
 
     def _at(self, elements: list[np.ndarray], batch: LocalBatch) -> LocalGradient:
@@ -231,12 +237,12 @@ class LocalWarmUp:
         average over random signs; exactly, where it has only one element.
         """
         g = self.gradients
-        local = [k for k, variable in enumerate(g.variables) if variable is not None]
+        local = g.local
         rows = {k: np.zeros_like(theta[0][k], dtype=float) for k in local}
         prior = {k: np.zeros_like(rows[k]) for k in local}
         seen = {k: np.zeros_like(g.sizes(k)) for k in local}
         visits = {k: np.zeros_like(g.sizes(k)) for k in local}
-        for i, batch in enumerate(self._batches(MOST_ROWS)):
+        for i, batch in enumerate(self._batches(min(MOST_ROWS, g.n_rows))):
             elements = g.gathered(theta[i % len(theta)], batch)
             here = self._at(elements, batch)
             for k in local:
@@ -258,7 +264,7 @@ class LocalWarmUp:
     def _block(self, k: int, rows, prior, seen, visits) -> Block:
         """Turn sums over batches into scales; arrays are shaped like the variable."""
         g = self.gradients
-        axis, n = g.variables[k].axis, g.sizes(k)
+        axis, n = g.axis(k), g.sizes(k)
         mean = np.sum(rows, axis=axis, keepdims=True) / seen.sum()
         mean = np.maximum(mean, 0.0)
         each = (rows + ROWS_OF_MEAN * mean) / (seen + ROWS_OF_MEAN)
@@ -296,9 +302,7 @@ class LocalWarmUp:
     def _of_shared(self, each: list[np.ndarray]) -> list[np.ndarray]:
         return [e for e, v in zip(each, self.gradients.variables, strict=True) if v is None]
 
-    def _shared_curvature(
-        self, points: list[PointType], past: np.ndarray | None
-    ) -> np.ndarray:
+    def _shared_curvature(self, points: list[PointType], past: np.ndarray | None) -> np.ndarray:
         """Hessian of -log posterior over the shared elements, the local ones as they are."""
         theta = [self.kernel.split(point)[0] for point in points]
         g, n = self.gradients, self.n_shared
@@ -387,7 +391,7 @@ class LocalWarmUp:
         )
 
     def _draws(self, points, window: Window, thin: int, n: int, fresh: bool = True):
-        """Return the chains' last points, and their tracked elements, shape (chains, n, tracked)."""
+        """Return the chains' last points, and draws of the tracked elements."""
         kernel = self.kernel
         kernel.schedule, kernel.thin = Constant(window.pace.step_size), thin
         kernel.friction = self._friction(window)
@@ -421,11 +425,7 @@ class LocalWarmUp:
         """Elements of theta that are looked at: all shared ones, then some of groups with rows."""
         order, g = self.metric.order, self.gradients
         shared, local = order[: self.n_shared], order[self.n_shared :]
-        with_rows = [
-            np.broadcast_to(g.sizes(k) > 0, g.source.shapes[k]).ravel()
-            for k, variable in enumerate(g.variables)
-            if variable is not None
-        ]
+        with_rows = [np.broadcast_to(g.sizes(k) > 0, g.source.shapes[k]).ravel() for k in g.local]
         local = local[np.concatenate(with_rows)]
         some = self.rng.choice(local, min(TRACKED, len(local)), replace=False)
         return np.concatenate([shared, some])
@@ -438,6 +438,14 @@ class LocalWarmUp:
         )
         starts = np.array([self._flat(point) for point in points])
         g = self.gradients
+        passes_per_draw = thin * g.batch_size / g.n_rows
+        if passes_per_draw / min(per_draw / ENOUGH, 1.0) > MANY_PASSES:
+            _log.warning(
+                f"{passes_per_draw:.0f} passes over the data per draw: shared variables and the "
+                "effects of groups follow each other slowly. Effects of groups with many rows each "
+                "are better written around their mean, pm.Normal('a', mu, tau, ...), than as "
+                "mu + a; those with few rows non-centred, mu + tau * z."
+            )
         result = Adapted(
             metric=self.metric.name,
             scaling=[a.copy() for a in self.metric.arrays],
@@ -454,7 +462,7 @@ class LocalWarmUp:
             batch_size=g.batch_size,
             windows=windows,
             ess_per_draw=per_draw,
-            passes_per_draw=thin * g.batch_size / g.n_rows,
+            passes_per_draw=passes_per_draw,
             data_passes=self.passes,
             n_rows=g.n_rows,
         )
@@ -463,8 +471,8 @@ class LocalWarmUp:
 
     def _pilot(self, points, window: Window):
         """Choose the updates per draw by the effective sample size of some draws."""
-        thin = max(1, ceil(window.relaxation))
-        for k in range(MAX_DOUBLINGS):
+        thin = _rounded(window.relaxation)
+        for k in range(MAX_DOUBLINGS + 1):
             points, draws = self._draws(points, window, thin, PILOT_DRAWS, fresh=k == 0)
             each = [
                 float(array_stats.ess(draws[:, :, j], chain_axis=0, draw_axis=1))
@@ -475,9 +483,21 @@ class LocalWarmUp:
             per_draw = smallest / (CHAINS * PILOT_DRAWS)
             if per_draw >= ENOUGH:
                 break
-            if k < MAX_DOUBLINGS - 1:
+            if k < MAX_DOUBLINGS:
                 thin *= 2
         return points, thin, per_draw
+
+
+def _rounded(n: float) -> int:
+    """Round up to four binary digits: JAX compiles each number of updates anew.
+
+    Examples
+    --------
+    >>> [_rounded(n) for n in (0.3, 7, 205.4, 209)]
+    [1, 7, 208, 224]
+    """
+    unit = 2 ** max(0, int(np.log2(max(n, 1.0))) - 3)
+    return max(1, unit * ceil(n / unit))
 
 
 def _mean_of_inverse(expected: np.ndarray) -> np.ndarray:
@@ -494,5 +514,6 @@ def _mean_of_inverse(expected: np.ndarray) -> np.ndarray:
     terms = np.arange(1.0, 120.0)
     log_weights = terms * np.log(few)[..., None] - np.cumsum(np.log(terms)) - np.log(terms)
     mean = np.exp(log_weights - few[..., None]).sum(axis=-1) / -np.expm1(-few)
-    large = 1 / np.maximum(expected, 1.0) * (1 + 1 / np.maximum(expected, 1.0))
+    inverse = 1 / np.maximum(expected, 1.0)
+    large = inverse * (1 + inverse + 2 * inverse**2)
     return np.where(expected < 30.0, mean, large)[which]

@@ -9,12 +9,16 @@ import numpy as np
 from pymc.model import Model
 from xarray import Dataset, DataTree
 
-from pymc_sgmcmc.adaptation.plan import BATCH_OF_MANY, FEW_ROWS, LARGEST_LOW_RANK
+from pymc_sgmcmc.adaptation.plan import (
+    FEW_ROWS,
+    LARGEST_LOW_RANK,
+    automatic_batch_size,
+)
 from pymc_sgmcmc.argument_checks import true_or_false
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
 from pymc_sgmcmc.diagnosis.gradients_at_draws import gradients_at_draws
-from pymc_sgmcmc.diagnosis.local_identities import local_identities
+from pymc_sgmcmc.diagnosis.local_identities import MOST_BATCHES, local_identities
 from pymc_sgmcmc.diagnosis.stein import (
     SteinIdentities,
     block_estimate,
@@ -242,7 +246,8 @@ def _local_gradients(model: Model, size: int) -> LocalGradients:
     ValueError
         If none of its variables is local.
     """
-    step = MSGNHT_S(model=model, step_size=1.0, batch_size=BATCH_OF_MANY)
+    batch_size = automatic_batch_size(model, None, size, many=True)
+    step = MSGNHT_S(model=model, step_size=1.0, batch_size=batch_size)
     if not isinstance(step.source, LocalSource):
         raise ValueError(
             f"The model has {size} parameters, but means and standard deviations can be judged of "
@@ -386,7 +391,10 @@ def _measured_of_local(
     free = [rv.name for rv in model.free_RVs]
     found = _of_chains(idata, posterior, free)
     size = gradients.kernel.n_elements
-    most = EXACT_DRAWS if full_data else min(MOST_DRAWS, max(EXACT_DRAWS, MOST_NUMBERS // size))
+    most = MOST_NUMBERS // size
+    if full_data:
+        most = min(most, MOST_BATCHES * gradients.batch_size // gradients.n_rows)
+    most = int(np.clip(most, EXACT_DRAWS, MOST_DRAWS))
     n = posterior.sizes["draw"]
     chains = posterior.sizes["chain"]
     each = np.linspace(0, n - 1, min(n, max(1, most // chains))).astype(int)
@@ -396,7 +404,9 @@ def _measured_of_local(
         together, error = chain_correlation(evenly)
         found |= {"chain_correlation": together, "chain_correlation_error": error}
     order, shared, names = gradients.order()
-    at = _of_draws(draws[:, :, order[:shared]])
+    at = Coordinates(np.empty((0, 0)), "")
+    if shared:
+        at = _of_draws(draws[:, :, order[:shared]])
     blocks = min(blocks_for(min(found["ess"], draws[..., 0].size), chains), len(each))
     rng = np.random.default_rng(0)
     seen = local_identities(

@@ -12,8 +12,8 @@ import numpy as np
 from pymc_sgmcmc.diagnosis.stein import Estimate, SteinIdentities, block_estimate, stein_identities
 from pymc_sgmcmc.gradients.local_gradients import LocalBatch, LocalGradients
 
-ROWS_AT_DRAWS = 5_000_000
-"""Rows at all draws together, at least a batch at each."""
+MOST_BATCHES = 40_000
+"""Batches at all draws together, at least one at each."""
 
 
 class LocalIdentities(NamedTuple):
@@ -58,17 +58,17 @@ def local_identities(
     all_rows : bool, default False
         Use all rows at each draw, but for fewer than a batch.
     """
-    chains, n, size = draws.shape
+    chains, n, _ = draws.shape
     s = len(matrix)
     mean, scale = draws.mean(axis=(0, 1)), draws.std(axis=(0, 1))
     shared = draws[:, :, order[:s]] - mean[order[:s]]
     z = np.linalg.solve(matrix, shared.reshape(-1, s).T).T.reshape(shared.shape) if s else shared
-    local = [k for k, variable in enumerate(gradients.variables) if variable is not None]
+    local = gradients.local
     ends = np.cumsum([0, *(int(np.prod(shape)) for shape in gradients.source.shapes)])
     g = np.empty((chains, n, s))
     first, second = np.empty((2, chains, n, len(local)))
     most = gradients.n_rows // gradients.batch_size
-    count = most if all_rows else ROWS_AT_DRAWS // (chains * n * gradients.batch_size)
+    count = most if all_rows else MOST_BATCHES // (chains * n)
     count = int(np.clip(count, 1, max(1, most)))
     spread = np.zeros(s)
     for at in np.ndindex(chains, n):

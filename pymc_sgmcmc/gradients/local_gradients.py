@@ -64,7 +64,7 @@ class LocalGradients:
         of = {v.value: v for v in self.source.variables}
         self.variables = [of.get(v) for v in self.source.vars]
         """For each variable, what makes it local; None if it is shared."""
-        self.column_of = [None if v is None else columns[v.column] for v in self.variables]
+        self._column = {k: columns[v.column] for k, v in enumerate(self.variables) if v is not None}
         self.load_data()
 
     def load_data(self) -> None:
@@ -84,13 +84,27 @@ class LocalGradients:
         ]
         return metric.order, metric.n_shared, names
 
-    def sizes(self, variable: int) -> np.ndarray:
-        """Rows of each group of a local variable, shaped to multiply its elements."""
+    @property
+    def local(self) -> list[int]:
+        """Numbers of the local variables."""
+        return list(self._column)
+
+    def axis(self, variable: int) -> int:
+        """The axis of groups of a local variable."""
         local = self.variables[variable]
         assert local is not None
-        n = self.kernel.groups_of_rows[self.column_of[variable]].sizes
-        others = [a for a in range(local.value.ndim) if a != local.axis]
-        return np.expand_dims(n.astype(float), others)
+        return local.axis
+
+    def _by_group(self, values: np.ndarray, variable: int) -> np.ndarray:
+        """Shape numbers of groups to multiply the elements of a local variable."""
+        shape = [1] * len(self.source.shapes[variable])
+        shape[self.axis(variable)] = len(values)
+        return values.reshape(shape)
+
+    def sizes(self, variable: int) -> np.ndarray:
+        """Rows of each group of a local variable, shaped to multiply its elements."""
+        of_rows = self.kernel.groups_of_rows[self._column[variable]]
+        return self._by_group(of_rows.sizes.astype(float), variable)
 
     def batch(self, rows: np.ndarray) -> LocalBatch:
         """Find the groups of some rows, shape (n,)."""
@@ -98,26 +112,23 @@ class LocalGradients:
 
     def slots(self, variable: int, batch: LocalBatch) -> tuple:
         """Index of the slots in use in the array of a local variable, and in one of slots."""
-        local, touched = self.variables[variable], batch.touched[self.column_of[variable]]
+        touched = batch.touched[self._column[variable]]
         used = int(np.count_nonzero(touched.weights[0]))  # those left over are the last
-        before = (slice(None),) * local.axis
+        before = (slice(None),) * self.axis(variable)
         return (*before, touched.groups[0][:used]), (*before, slice(used))
 
     def rows_per_seen(self, variable: int, batch: LocalBatch) -> np.ndarray:
         """n_j / m_j of the slots in use, shaped to multiply their elements."""
-        local, touched = self.variables[variable], batch.touched[self.column_of[variable]]
-        weights = touched.weights[0]
-        others = [a for a in range(local.value.ndim) if a != local.axis]
-        return np.expand_dims(weights[weights > 0].astype(float), others)
+        weights = batch.touched[self._column[variable]].weights[0]
+        return self._by_group(weights[weights > 0].astype(float), variable)
 
     def gathered(self, theta: Sequence[np.ndarray], batch: LocalBatch) -> list[np.ndarray]:
         """Take the elements in the slots, those left over too; shared variables are whole."""
-        return [
-            array
-            if local is None
-            else np.take(array, batch.touched[column].groups[0], axis=local.axis)
-            for array, local, column in zip(theta, self.variables, self.column_of, strict=True)
-        ]
+        elements = list(theta)
+        for k, column in self._column.items():
+            groups = batch.touched[column].groups[0]
+            elements[k] = np.take(theta[k], groups, axis=self.axis(k))
+        return elements
 
     def at(self, elements: Sequence[np.ndarray], batch: LocalBatch) -> LocalGradient:
         """Evaluate the gradients of a batch; the likelihood's are scaled as for an update.

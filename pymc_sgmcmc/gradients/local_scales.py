@@ -58,7 +58,8 @@ class LocalScales(Metric):
     def set(self, matrix: np.ndarray, scales: Sequence[np.ndarray]) -> None:
         """Set L of the shared elements, shape (s, s), and the scales of each local variable."""
         matrices = [matrix] if self.n_shared else []
-        self.arrays = [np.ascontiguousarray(a, pytensor.config.floatX) for a in matrices + [*scales]]
+        each = [*matrices, *scales]
+        self.arrays = [np.ascontiguousarray(a, pytensor.config.floatX) for a in each]
 
     @property
     def z_shapes(self):
