@@ -175,16 +175,16 @@ def test_pm_sample_adapts_once(monkeypatch, tmp_path):
     with Linear(n_rows=60).model():
         step = sgm.MSGNHT_S(compile_kwargs={"mode": Mode("py", "fast_compile")}, rng=1)
         copy = cloudpickle.loads(cloudpickle.dumps(step))  # as a spawned process gets it
-        for adapted, cores in (
-            (step, {"cores": 1}),
-            (step, {"cores": 2, "mp_ctx": "fork"}),
-            (copy, {"cores": 1}),
-        ):
-            idata = pm.sample(
-                20, tune=5, chains=2, step=adapted, random_seed=1, progressbar=False,
-                compute_convergence_checks=False, **cores,
-            )  # fmt: skip
-            paths.append(idata.posterior["w"].to_numpy())
+    for adapted, cores in (
+        (step, {"cores": 1}),
+        (step, {"cores": 2, "mp_ctx": "fork"}),
+        (copy, {"cores": 1}),
+    ):
+        idata = pm.sample(
+            20, tune=5, chains=2, step=adapted, random_seed=1, progressbar=False,
+            compute_convergence_checks=False, model=adapted.model, **cores,
+        )  # fmt: skip
+        paths.append(idata.posterior["w"].to_numpy())
     assert count.read_text() == "+"
     np.testing.assert_array_equal(paths[0], paths[1])
     np.testing.assert_array_equal(paths[0], paths[2])
