@@ -21,6 +21,7 @@ from pymc_sgmcmc.batches.repeated import RepeatedBatches
 from pymc_sgmcmc.batches.shuffled import Batches
 from pymc_sgmcmc.batches.streamed import StreamedBatches
 from pymc_sgmcmc.batches.touched import TouchedGroups
+from pymc_sgmcmc.batches.whole_groups import GroupBatches
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.source import Rows
 from pymc_sgmcmc.gradients.start_check import BadStart, check_start
@@ -86,7 +87,7 @@ class Chain(WithSamplingState):
         The generator inside the compiled updates, as the backend has it.
     init_rng : numpy.random.Generator
         Draws the first momentum.
-    batches : list of Batches, PrefetchedBatches, StreamedBatches or RepeatedBatches
+    batches : list of Batches, GroupBatches, PrefetchedBatches, StreamedBatches or RepeatedBatches
     touched : list of TouchedGroups
         For each index of rows into local variables.
     pace : Pace
@@ -108,7 +109,9 @@ class Chain(WithSamplingState):
             _batches(kernel, rows, batch_rng, fetch_ahead)
             for rows, batch_rng in zip(kernel.source.rows, batch_rngs, strict=True)
         ]
-        self.touched = [TouchedGroups(of_rows) for of_rows in kernel.groups_of_rows]
+        whole = kernel.whole_groups
+        row_weight = None if whole is None else whole.row_weight
+        self.touched = [TouchedGroups(of_rows, row_weight) for of_rows in kernel.groups_of_rows]
         longest = [stream.longest for stream in self._streams]
         self.pace = Pace(min([kernel.thin, *longest]))
         self.state: dict[str, list] | None = None
@@ -132,7 +135,7 @@ class Chain(WithSamplingState):
                     "made: new data has changed it. Make a new step."
                 )
         initial = kernel.initial_state(theta, self.init_rng)
-        by_number = any(isinstance(batches, Batches) for batches in self._each_once)
+        by_number = any(isinstance(b, Batches | GroupBatches) for b in self._each_once)
         kernel.compile(initial, by_number)
         if self.state is None:
             self.state = _map(kernel.backend.array, initial)
@@ -258,6 +261,7 @@ class Chain(WithSamplingState):
     def batches_of_call(self, n_updates: int) -> tuple[list, list]:
         """Return what describes the batches, and constants: of fetched rows those of the call."""
         rows: list[np.ndarray] = []
+        streamed: dict[str, np.ndarray] | None = None
         constants = list(self.kernel.constants)
         for batches in self.batches:
             taken = batches.take(n_updates)
@@ -267,9 +271,26 @@ class Chain(WithSamplingState):
             for data, block in taken.items():
                 constants[self.kernel.places[data]] = block
             rows.append(np.arange(n_updates * batches.batch_size).reshape(n_updates, -1))
-        for groups in self.touched:
-            rows += groups.of(rows[0])
+            streamed = taken
+        if self.touched:
+            rows += self.groups_of(rows[0], streamed)
         return rows, constants
+
+    def groups_of(
+        self, rows: np.ndarray, streamed: dict[str, np.ndarray] | None
+    ) -> list[np.ndarray]:
+        """Return what local variables need of batches of row numbers.
+
+        Groups, places and weights for each index; then the rows' weights, if batches have whole
+        groups. ``streamed`` has the rows by container, if they are not in memory.
+        """
+        whole, of_streamed = self.kernel.whole_groups, self.kernel.streamed_groups
+        if of_streamed is not None and streamed is not None:
+            each = of_streamed(streamed)
+            pairs = zip(self.touched, each, strict=True)
+            return [a for groups, group_of_row in pairs for a in groups.of(rows, group_of_row)]
+        found = [a for groups in self.touched for a in groups.of(rows)]
+        return found if whole is None else [*found, whole.weights(rows)]
 
     @property
     def _streams(self) -> list[StreamedBatches]:
@@ -277,7 +298,9 @@ class Chain(WithSamplingState):
         return [batches for batches in self._each_once if isinstance(batches, StreamedBatches)]
 
     @property
-    def _each_once(self) -> list[Batches | PrefetchedBatches | StreamedBatches]:
+    def _each_once(
+        self,
+    ) -> list[Batches | GroupBatches | PrefetchedBatches | StreamedBatches]:
         """The batches, each of them once where it serves several updates."""
         return [b.batches if isinstance(b, RepeatedBatches) else b for b in self.batches]
 
@@ -383,17 +406,19 @@ class Chain(WithSamplingState):
 
 def _batches(
     kernel: Kernel, rows: Rows, rng: np.random.Generator, fetch_ahead: bool
-) -> Batches | PrefetchedBatches | StreamedBatches | RepeatedBatches:
-    batches: Batches | StreamedBatches
+) -> Batches | GroupBatches | PrefetchedBatches | StreamedBatches | RepeatedBatches:
+    batches: Batches | GroupBatches | StreamedBatches
     if rows.streamed is not None:
         data = [array_value(array) for array, _ in kernel.source.data]
         check = partial(kernel.index_check.of_streamed, data)
         batches = StreamedBatches(rows.streamed, rows.batch_size, rng, kernel.replacement, check)
+    elif kernel.whole_groups is not None:
+        batches = GroupBatches(kernel.whole_groups, rng, kernel.replacement)
     else:
         batches = Batches(rows.n_rows, rows.batch_size, rng, kernel.replacement, kernel.urn)
     if kernel.updates_per_batch > 1:
         return RepeatedBatches(batches, kernel.updates_per_batch)
-    if isinstance(batches, StreamedBatches):
+    if not isinstance(batches, Batches):
         return batches
     tables = kernel.tables(rows) if fetch_ahead else {}
     return PrefetchedBatches(batches, tables) if tables else batches

@@ -42,6 +42,10 @@ local : "auto", list of str or None, default "auto"
     for any number of groups. "auto": those with at least 1000 groups, and more groups than rows in
     a batch, if the model allows it. Needs ``batch_size``; an adapted step and `SGRLD` move all
     elements at every update.
+batches : {"rows", "groups"}, default "rows"
+    What batches are made of: random rows; or whole groups of the local variables, as many as have
+    ``batch_size`` rows together (a larger group comes in parts), whose own gradients have no
+    minibatch noise then. The groups of several local variables must be nested.
 thin : int or "auto", default "auto"
     Updates per recorded draw, all in one compiled call. "auto": for an adapted step so many that
     draws are nearly independent, otherwise 1.

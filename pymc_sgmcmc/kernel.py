@@ -69,6 +69,10 @@ class Kernel:
         What stays the same during a compiled call, on the backend: scales and data.
     groups_of_rows : list of GroupsOfRows
         The group of each row, for each index into local variables.
+    whole_groups : WholeGroups or None
+        The groups dealt into batches, if batches have whole groups.
+    streamed_groups : callable or None
+        The group of each of some streamed rows, for each index into local variables.
     places : dict
         Where each array of the data is among the constants: by its name, and by what stands for it
         in the source's expressions.
@@ -115,7 +119,8 @@ class Kernel:
         self.loop: Loop | None = None
 
     def __getstate__(self):
-        left_out = ("loop", "backend", "constants", "groups_of_rows", "scaling", "urn")
+        on_backend = ("loop", "backend", "constants", "scaling")
+        left_out = (*on_backend, "groups_of_rows", "whole_groups", "streamed_groups", "urn")
         kept = {k: v for k, v in self.__dict__.items() if k not in left_out}
         return kept | {"_index_check": None}
 
@@ -171,12 +176,16 @@ class Kernel:
         data = [array_value(array) for array, _ in self.source.data]
         self.constants = [backend.array(c) for c in [*scales, *data]]
         self.groups_of_rows = self.source.groups_of_rows()
+        self.whole_groups = self.source.whole_groups(self.groups_of_rows)
+        self.streamed_groups = self.source.streamed_groups()
         self.load_adaptation()
         self.places: dict[Any, int] = {}
         for k, (array, variable) in enumerate(self.source.data, start=len(scales)):
             self.places |= {array.name: k, variable: k}
         first = self.source.rows[0] if self.source.rows else None
         batches_per_epoch = first.n_rows / first.batch_size if first else 1.0
+        if self.whole_groups is not None:
+            batches_per_epoch = self.whole_groups.n_batches
         self.updates_per_epoch = self.updates_per_batch * batches_per_epoch
 
     def checksum(self) -> int:

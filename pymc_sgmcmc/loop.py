@@ -247,6 +247,8 @@ class Loop:
         # A parameter out of its range (after too large a step) must not raise an error: the update
         # is recognised as non-finite, and the draw is undone.
         mode = get_mode(compile_kwargs.get("mode")).including("local_remove_check_parameter")
+        # Of x[i].set(x[i] + a + b) PyTensor makes x[i].inc(a), as of groups with a single slot.
+        mode = mode.excluding("local_set_to_inc_subtensor")
         self.mode = with_cheap_calls(mode)
         kwargs = {name: value for name, value in compile_kwargs.items() if name != "mode"}
         self.function = pytensor.function(

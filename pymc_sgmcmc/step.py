@@ -97,6 +97,7 @@ class SGMCMCStep(BlockedStep):
         minibatch_dim: str | None = None,
         latents: Latents | None = None,
         local: Local = "auto",
+        batches: Literal["rows", "groups"] = "rows",
         thin: int | Literal["auto"] = "auto",
         replacement: bool = False,
         updates_per_batch: int = 1,
@@ -117,6 +118,9 @@ class SGMCMCStep(BlockedStep):
         replacement = true_or_false("replacement", replacement)
         updates_per_batch = whole_number("updates_per_batch", updates_per_batch, 1)
         self_check = true_or_false("self_check", self_check)
+        if batches not in ("rows", "groups"):
+            raise ValueError(f"batches={batches!r} must be 'rows' or 'groups'.")
+        self.batches = batches
         _check_latents(latents)
         _check_compile_kwargs(compile_kwargs)
         self.latents = latents
@@ -133,6 +137,7 @@ class SGMCMCStep(BlockedStep):
         given = {
             "latents": latents is not None,
             "local": local is not None and not _is_auto(local),
+            "batches": batches == "groups",
             "updates_per_batch": updates_per_batch > 1,
         }
         plan = planned(
@@ -160,6 +165,7 @@ class SGMCMCStep(BlockedStep):
             latents=latents,
             local=local,
             takes_local=self.takes_local,
+            whole_groups=batches == "groups",
             minibatch_dim=minibatch_dim,
             self_check=self_check,
             start=start,
@@ -306,6 +312,7 @@ class SGMCMCStep(BlockedStep):
             del settings["temperature"]
         settings |= {"batch_size": self.batch_size, "thin": self.thin}
         settings |= {} if self.latents is None else {"latents": self.latents}
+        settings |= {"batches": self.batches} if self.batches == "groups" else {}
         settings |= {"replacement": True} if self.replacement else {}
         per_batch = self.kernel.updates_per_batch
         settings |= {"updates_per_batch": per_batch} if per_batch > 1 else {}

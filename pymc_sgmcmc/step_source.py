@@ -28,6 +28,7 @@ def step_source(
     latents: Latents | None,
     local: Local,
     takes_local: bool,
+    whole_groups: bool,
     minibatch_dim: str | None,
     self_check: bool,
     start: PointType,
@@ -49,6 +50,8 @@ def step_source(
         The step's arguments.
     takes_local : bool
         Whether the sampler's updates may move only some elements of a variable.
+    whole_groups : bool
+        Whether batches have whole groups of the local variables.
     start : dict of arrays
         Point near which batches are compared with all rows.
 
@@ -62,9 +65,19 @@ def step_source(
             f"temperature={temperature!r} needs a step_size: a number or schedule. What is "
             "adapted to the model, as with step_size='auto', is right for temperature 1 only."
         )
-    reason = _reason_against_local(plan, temperature, latents, takes_local, data)
+    reason = _reason_against_local(plan, temperature, latents, takes_local)
     if reason is not None and local and local != "auto":
         raise ValueError(f"local={local!r}: {reason}.")
+    if whole_groups and (reason is not None or local is None):
+        raise ValueError(
+            f"batches='groups' needs local variables, but {reason or 'local=None'}. Use "
+            "batches='rows'."
+        )
+    if whole_groups and data is not None:
+        raise ValueError(
+            "batches='groups' and data= do not go together: streamed rows come in random order. "
+            "Use batches='rows'."
+        )
     options: dict[str, Any] = {
         "batch_size": plan.batch_size,
         "minibatch_dim": minibatch_dim,
@@ -81,7 +94,7 @@ def step_source(
         source = ControlVariate.of(gradient_source(model, vars, **options))
     else:
         found = None if reason is not None or plan.metric is not None else local
-        source = gradient_source(model, vars, local=found, **options)
+        source = gradient_source(model, vars, local=found, whole_groups=whole_groups, **options)
     return tempered(source, model, temperature)
 
 
@@ -90,7 +103,6 @@ def _reason_against_local(
     temperature: float,
     latents: Latents | None,
     takes_local: bool,
-    data: StreamedData | None,
 ) -> str | None:
     """Say why no variable of a step can be local, if so."""
     if not takes_local:
@@ -99,7 +111,6 @@ def _reason_against_local(
         return "local variables move with the rows of a batch: pass batch_size= too"
     if temperature != 1:
         return "groups without rows have no tempered prior to draw from: use temperature=1"
-    if latents is not None or data is not None:
-        other = "data" if latents is None else "latents"
-        return f"{other}= and local= do not go together yet"
+    if latents is not None:
+        return "latents= and local= do not go together yet"
     return None

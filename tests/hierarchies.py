@@ -13,6 +13,8 @@ GROUP = np.array([3, 0, 2, 3, 3, 2, 1])
 """Of 4 groups; 3 has three rows."""
 OTHER = np.array([0, 1, 1, 4, 2, 3, 0])
 """Crossed with it, of 5."""
+DISTRICT = np.array([0, 1, 1, 0])[GROUP]
+"""Of 2, in which the 4 groups lie."""
 Y = rng.normal(size=N)
 X = rng.normal(size=N)
 COUNTS = rng.poisson(2.0, size=N)
@@ -92,6 +94,15 @@ def crossed():
     return model
 
 
+def nested():
+    """Both levels looked up by rows."""
+    with pm.Model() as model:
+        school = pm.Normal("school", 0, pm.HalfNormal("tau"), shape=4)
+        district = pm.Normal("district", pm.Normal("mu"), pm.HalfNormal("scale"), shape=2)
+        pm.Normal("y", school[GROUP] + district[DISTRICT], pm.HalfNormal("sigma"), observed=Y)
+    return model
+
+
 LOCAL = {
     "centred": ["alpha"],
     "noncentred": ["z"],
@@ -100,4 +111,5 @@ LOCAL = {
     "lkj_rows": ["ab"],
     "lkj_noncentred": ["z"],
     "crossed": ["u", "v", "bias"],
+    "nested": ["school", "district"],
 }

@@ -2,7 +2,7 @@
 
 import copy
 from functools import cache
-from itertools import combinations
+from itertools import combinations, permutations, product
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -29,12 +29,31 @@ pytestmark = pytest.mark.xdist_group("local")  # what is compiled for several te
 # ---- gradients -----------------------------------------------------------------------------
 
 
-def local_gradients(model, names, batch_size, point):
+def every_batch(batch_size, whole):
+    """All batches of rows; or of whole groups, whichever way the rows of a large one are dealt."""
+    if whole is None:
+        return np.array(list(combinations(range(N), batch_size)))
+    large = []
+    whole.order(SimpleNamespace(permutation=lambda rows: large.append(len(rows)) or rows))
+    batches = []
+    for orders in product(*(permutations(range(n)) for n in large)):
+        take = iter(orders).__next__
+        deal = SimpleNamespace(permutation=lambda rows, take=take: rows[list(take())])
+        rows = np.empty((whole.n_batches, batch_size), dtype=np.int64)
+        whole.fill(rows, np.arange(whole.n_batches), whole.order(deal))
+        batches.append(rows)
+    return np.concatenate(batches)
+
+
+def local_gradients(model, names, batch_size, point, whole_groups=False):
     """Gradients of every possible batch: the whole shared ones, the sum and count of the local."""
-    source = gradient_source(model, model.value_vars, batch_size=batch_size, local=names)
+    source = gradient_source(
+        model, model.value_vars, batch_size=batch_size, local=names, whole_groups=whole_groups
+    )
     variables = {v.value: v for v in source.variables}
     theta = source.of_batch.vars
     of_columns = [x for c in source.columns for x in (c.groups, c.places, c.weights)]
+    of_columns += [source.row_weights] if whole_groups else []
     batch = [source.rows[0].index, *of_columns]
     evaluation = source.at(theta, batch, source.constants, {}, NoiseStream(None))
     function = pytensor.function(
@@ -43,12 +62,15 @@ def local_gradients(model, names, batch_size, point):
         mode=PYTHON,
         on_unused_input="ignore",
     )
-    touched = [TouchedGroups(of_rows) for of_rows in source.groups_of_rows()]
+    groups = source.groups_of_rows()
+    whole = source.whole_groups(groups)
+    touched = [TouchedGroups(of_rows, whole and whole.row_weight) for of_rows in groups]
     total = {v.name: np.zeros_like(point[v.name]) for v in source.vars}
     count = {v.name: np.zeros_like(point[v.name]) for v in source.vars}
     potentials = []
-    for rows in combinations(range(N), batch_size):
-        found = [a[0] for groups in touched for a in groups.of(np.array([rows]))]
+    for rows in every_batch(batch_size, whole):
+        found = [a[0] for groups in touched for a in groups.of(rows[None])]
+        found += [whole.weights(rows[None])[0]] if whole_groups else []
         given, indices = [], []
         for v in source.vars:
             index = ...
@@ -57,7 +79,7 @@ def local_gradients(model, names, batch_size, point):
                 index = (slice(None),) * variables[v].axis + (found[3 * column],)
             indices.append(index)
             given.append(point[v.name][index])
-        potential, *gradients = function(*given, np.array(rows), *found, *constants(source, point))
+        potential, *gradients = function(*given, rows, *found, *constants(source, point))
         potentials.append(potential)
         for v, index, gradient in zip(source.vars, indices, gradients, strict=True):
             np.add.at(total[v.name], index, gradient)
@@ -74,13 +96,27 @@ def local_gradients(model, names, batch_size, point):
 
 @pytest.mark.slow(3)
 @pytest.mark.parametrize(
-    ("name", "batch_size"), [*((name, 3) for name in LOCAL), ("centred", 1), ("crossed", N)]
+    ("name", "batch_size", "whole_groups"),
+    [
+        *((name, 3, False) for name in LOCAL),
+        ("centred", 1, False),
+        ("crossed", N, False),
+        ("centred", 2, True),
+        ("transformed", 3, True),
+        ("lkj_noncentred", 3, True),
+        ("nested", 2, True),
+        ("nested", N, True),
+    ],
 )
-def test_gradients_are_exact_on_average(name, batch_size):
-    """Over all batches for shared variables, over those that touch it for each group's."""
+def test_gradients_are_exact_on_average(name, batch_size, whole_groups):
+    """Over all batches for shared variables, over those that touch it for each group's.
+
+    Group 3 has three rows and a district four: in batches of 2 and 3 rows they come in parts.
+    """
     model = getattr(hierarchies, name)()
     point = random_point(model)
-    potentials, gradients = local_gradients(model, LOCAL[name], batch_size, point)
+    found = local_gradients(model, LOCAL[name], batch_size, point, whole_groups)
+    potentials, gradients = found
     logp = model.logp()
     expected, *full = evaluate(model, [logp, *pytensor.grad(logp, model.value_vars)], point)
     np.testing.assert_allclose(-np.mean(potentials), expected, rtol=1e-9)
@@ -112,31 +148,36 @@ def gradient_by_hand(mu, alpha, rows):
 
 
 # What is moved does not depend on the backend: all samplers in Python, one on each.
-ON_BACKENDS = [(s, mode) for s in UNCONSTRAINED if s.step is sgm.MSGNHT_S for mode in BACKENDS[:2]]
+[OURS] = [s for s in UNCONSTRAINED if s.step is sgm.MSGNHT_S]
+BATCHES = ((3, 5, 0), (4, 0, 3))
 
 
 @pytest.mark.parametrize(
-    ("sampler", "mode"),
-    [*((s, PYTHON) for s in UNCONSTRAINED), *ON_BACKENDS],
-    ids=lambda value: getattr(value, "name", value if isinstance(value, str) else "Python"),
+    ("sampler", "mode", "batches"),
+    [
+        *((s, PYTHON, BATCHES) for s in UNCONSTRAINED),
+        *((OURS, mode, BATCHES) for mode in BACKENDS[:2]),
+        (OURS, PYTHON, ((3,), (5,))),  # a single slot
+    ],
+    ids=lambda value: getattr(value, "name", str(value) if value is not PYTHON else "Python"),
 )
-def test_updates_are_the_papers_for_the_touched_groups(sampler, mode, monkeypatch):
+def test_updates_are_the_papers_for_the_touched_groups(sampler, mode, batches, monkeypatch):
     """All others stay as they are, with momentum and thermostat; slots left over do nothing.
 
     Noise of 1 everywhere; two updates, by batches that touch two groups and one of four.
     """
+    batches = np.array(batches)
     monkeypatch.setattr(NoiseStream, "normals_like", lambda _, like: [t * 0 + 1 for t in like])
     settings = {**sampler.settings, **({"gamma": False} if sampler.step is sgm.PSGLD else {})}
     step = sampler.step(
         step_size=0.1,
-        batch_size=3,
+        batch_size=batches.shape[1],
         thin=2,
         local=["alpha"],
         model=hierarchies.fixed_scales(),
         compile_kwargs={"mode": mode},
         **settings,
     )
-    batches = np.array([[3, 5, 0], [4, 0, 3]])
     monkeypatch.setattr(type(step.chain.batches[0]), "take", lambda _, n: batches[:n])
     point = {"mu": np.array(0.4), "alpha": np.array([0.3, -1.0, 0.9, -0.2])}
     step.setup_chain(np.random.default_rng(1), 0, 0)
@@ -209,6 +250,41 @@ def test_groups_move_as_their_samplers_do():
     assert paths[0]["alpha"][0] != 0.3
 
 
+COLUMNS = {"group": hierarchies.GROUP, "other": hierarchies.OTHER, "values": hierarchies.Y}
+
+
+def step_of_containers(columns, streamed=False, **options):
+    """Two indices; containers hold the rows, or two of them as placeholders for a stream."""
+    held = {name: a[:2] if streamed else a for name, a in columns.items()}
+    with pm.Model():
+        at = {name: pm.Data(name, a, dims="obs") for name, a in held.items()}
+        u = pm.Normal("u", pm.Normal("mu"), 1, shape=4)
+        v = pm.Normal("v", 0, 1, shape=6)
+        pm.Normal("y", u[at["group"]] + v[at["other"]], 1, observed=at["values"], dims="obs")
+        options = {"local": ["u", "v"], "data": columns if streamed else None} | options
+        return sgm.MSGNHT_S(step_size=0.1, batch_size=3, thin=2, **options)
+
+
+def test_streamed_rows_move_the_same_groups(monkeypatch):
+    """As rows in memory do, in the same batches; a pass through the stream counts the groups."""
+    monkeypatch.setattr(NoiseStream, "normals_like", lambda _, like: [t * 0 + 1 for t in like])
+    batches = np.array(BATCHES)
+    rows = {False: batches, True: {name: a[batches.ravel()] for name, a in COLUMNS.items()}}
+    point = {"mu": np.array(0.4), "u": np.linspace(-1, 1, 4), "v": np.linspace(1, 2, 6)}
+    moved = {}
+    for streamed in (False, True):
+        step = step_of_containers(COLUMNS, streamed, compile_kwargs={"mode": PYTHON})
+        taken = rows[streamed]
+        monkeypatch.setattr(type(step.chain.batches[0]), "take", lambda _, n, taken=taken: taken)
+        step.setup_chain(np.random.default_rng(1), 0, 0)
+        moved[streamed] = step.step(point)[0]
+    for name, values in moved[False].items():
+        np.testing.assert_allclose(moved[True][name], values, rtol=1e-12, err_msg=name)
+    assert np.flatnonzero(moved[True]["u"] != point["u"]).tolist() == [2, 3]
+    # group 5 of v has no rows: drawn from its prior
+    assert np.flatnonzero(moved[True]["v"] != point["v"]).tolist() == [0, 2, 3, 4, 5]
+
+
 # ---- posteriors ----------------------------------------------------------------------------
 
 
@@ -248,8 +324,10 @@ def replicas(R):
     ("sampler", "options"),
     [
         (sgm.MSGNHT_S, {"step_size": 0.03, "thin": 200}),
+        (sgm.MSGNHT_S, {"step_size": 0.03, "thin": 400, "batches": "groups"}),
         (sgm.SGLD, {"step_size": 0.002, "thin": 600}),
     ],
+    ids=["MSGNHT_S", "whole groups", "SGLD"],
 )
 def test_hierarchy_with_unknown_scale(sampler, options):
     """Means, sds and covariances of all, and groups without rows: by 400 copies of the model."""
@@ -281,6 +359,58 @@ def test_hierarchy_with_unknown_scale(sampler, options):
     assert np.abs(correlation).max() < 0.05
 
 
+@cache
+def nested_replicas(R):
+    """Many copies of 12 schools of 1 to 6 rows in 4 districts, and the exact moments."""
+    rng = np.random.default_rng(5)
+    school = np.repeat(np.arange(12), rng.integers(1, 7, 12))
+    district = np.arange(12) % 4
+    y = rng.normal(size=len(school))
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1, shape=R)
+        of_district = pm.Normal("district", mu, 0.8, shape=(4, R))
+        of_school = pm.Normal("school", 0, 0.6, shape=(12, R))
+        effects = of_school[school] + of_district[district[school]]
+        pm.Normal("y", effects, 1, observed=np.repeat(y[:, None], R, axis=1))
+    design = np.hstack([np.zeros((len(y), 1)), np.eye(4)[district[school]], np.eye(12)[school]])
+    to_mu = np.hstack([-np.ones((4, 1)), np.eye(4), np.zeros((4, 12))])
+    precision = design.T @ design + to_mu.T @ to_mu / 0.8**2
+    precision[0, 0] += 1
+    precision[range(5, 17), range(5, 17)] += 1 / 0.6**2
+    covariance = np.linalg.inv(precision)
+    return model, covariance @ design.T @ y, covariance
+
+
+@pytest.mark.slow(8)
+@pytest.mark.parametrize("local", [["school"], ["school", "district"]])
+def test_nested_groups(local):
+    """Batches of whole schools, or of whole districts, some of which have more rows than fit."""
+    R = 400
+    model, mean, covariance = nested_replicas(R)
+    step = sgm.MSGNHT_S(
+        step_size=0.04,
+        batch_size=10,
+        thin=300,
+        batches="groups",
+        local=local,
+        model=model,
+        compile_kwargs={"mode": "JAX"},
+    )
+    step.setup_chain(np.random.default_rng(0), 0, 0)
+    point = model.initial_point()
+    draws = []
+    for k in range(50):
+        point, _ = step.step(point)
+        if k >= 10:
+            draws.append(np.vstack([point["mu"], point["district"], point["school"]]))
+    draws = np.concatenate(draws, axis=1)
+    sd = np.sqrt(np.diag(covariance))
+    # as for the hierarchy above
+    assert np.abs((draws.mean(axis=1) - mean) / sd).max() < 0.1
+    assert np.abs(draws.std(axis=1) / sd - 1).max() < 0.05
+    assert np.abs(np.corrcoef(draws) - covariance / np.outer(sd, sd)).max() < 0.05
+
+
 # ---- chains and their state ----------------------------------------------------------------
 
 
@@ -297,6 +427,24 @@ def crossed_step(mode):
             batch_size=3,
             thin=5,
             local=["u", "bias"],
+            compile_kwargs={"mode": mode},
+        )
+
+
+@cache
+def nested_step(mode):
+    """Batches of whole districts, one of which comes in parts; a school without rows."""
+    with pm.Model():
+        school = pm.Normal("school", 0, pm.HalfNormal("tau"), shape=5)
+        district = pm.Normal("district", pm.Normal("mu"), 1, shape=2)
+        mu = school[hierarchies.GROUP] + district[hierarchies.DISTRICT]
+        pm.Normal("y", mu, observed=hierarchies.Y)
+        return sgm.MSGNHT_S(
+            step_size=0.05,
+            batch_size=3,
+            batches="groups",
+            thin=5,
+            local=["school", "district"],
             compile_kwargs={"mode": mode},
         )
 
@@ -351,9 +499,25 @@ def test_draws_do_not_depend_on_the_calls():
         np.testing.assert_allclose(parts[name], values, rtol=1e-9, err_msg=name)
 
 
+@cache
+def streamed_step(mode):
+    return step_of_containers(COLUMNS, streamed=True, compile_kwargs={"mode": mode})
+
+
+@pytest.mark.slow(12)
+@pytest.mark.parametrize(("make", "mode"), [(nested_step, "NUMBA"), (streamed_step, "JAX")])
+def test_chains_with_other_batches(make, mode):
+    step = make(mode)
+    assert ("batches='groups'" in repr(step)) == (make is nested_step)
+    alone = sampled(step, chain_method="sequential")
+    together = sampled(step, chain_method="vectorized")
+    assert_equal_draws(alone, together, rtol=1e-7, atol=1e-9)
+
+
 @pytest.mark.slow(8)
-def test_resumes_bit_for_bit(tmp_path):
-    step, method = crossed_step("JAX"), "vectorized"
+@pytest.mark.parametrize("make", [crossed_step, nested_step, streamed_step])
+def test_resumes_bit_for_bit(make, tmp_path):
+    step, method = make("JAX"), "vectorized"
     undisturbed = sampled(step, chain_method=method)
 
     def interrupt(trace, draw):
@@ -474,12 +638,32 @@ def test_priors_that_tie_groups_together():
         ({"local": ["alpha"], "batch_size": None}, "pass batch_size="),
         ({"local": ["alpha"], "temperature": 0.5}, "use temperature=1"),
         ({"local": ["alpha"], "step_size": "auto"}, "automatic step size"),
+        ({"batches": "users"}, "batches='users' must be 'rows' or 'groups'"),
+        ({"batches": "groups"}, "needs local variables, and local='auto' finds none"),
+        ({"batches": "groups", "local": None}, "needs local variables, but local=None"),
+        ({"batches": "groups", "temperature": 0.5}, "use temperature=1. Use batches='rows'"),
     ],
 )
 def test_invalid_arguments(options, said):
     model = with_groups(4, lambda alpha: alpha[hierarchies.GROUP])
     with pytest.raises(ValueError, match=said):
         sgm.SGLD(**{"step_size": 1e-3, "batch_size": 3, "model": model, **options})
+
+
+@pytest.mark.usefixtures("not_compiled")
+def test_crossed_groups_are_not_whole():
+    model = hierarchies.crossed()
+    with pytest.raises(ValueError, match="those of 'u', 'v', 'bias' are crossed"):
+        local_names(model, LOCAL["crossed"], batches="groups")
+    assert local_names(model, ["u"], batches="groups") == ["u"]
+
+
+def test_streams_with_wrong_groups():
+    wrong = COLUMNS | {"group": np.where(hierarchies.GROUP == 1, 7, 0)}
+    with pytest.raises(ValueError, match="have the group 7, but the variable has 4 groups"):
+        step_of_containers(wrong, streamed=True)
+    with pytest.raises(ValueError, match="batches='groups' and data= do not go together"):
+        step_of_containers(COLUMNS, streamed=True, local=["u"], batches="groups")
 
 
 def test_indices_out_of_range():

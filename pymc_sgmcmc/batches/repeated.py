@@ -7,6 +7,7 @@ import numpy as np
 
 from pymc_sgmcmc.batches.shuffled import Batches
 from pymc_sgmcmc.batches.streamed import StreamedBatches
+from pymc_sgmcmc.batches.whole_groups import GroupBatches
 
 type Rows = np.ndarray | dict[str, np.ndarray]
 """Row numbers, or rows by container."""
@@ -17,7 +18,7 @@ class RepeatedBatches:
 
     Parameters
     ----------
-    batches : Batches or StreamedBatches
+    batches : Batches, GroupBatches or StreamedBatches
         Used by this stream alone.
     times : int
         Updates per batch.
@@ -30,7 +31,7 @@ class RepeatedBatches:
     array([1, 1, 3])
     """
 
-    def __init__(self, batches: Batches | StreamedBatches, times: int):
+    def __init__(self, batches: Batches | GroupBatches | StreamedBatches, times: int):
         self.batches, self.times = batches, times
         self.batch_size = batches.batch_size
         self._current: Rows | None = None

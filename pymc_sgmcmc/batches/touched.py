@@ -18,7 +18,8 @@ class Touched(NamedTuple):
     places: np.ndarray
     """The place of each row's group among them, int64, shape (n_batches, batch_size)."""
     weights: np.ndarray
-    """n_j / m_j of each touched group: its rows in the data for one of its rows in the batch."""
+    """n_j / m_j of each touched group: its rows in the data for one of its rows in the batch, over
+    the weight that the row has already."""
 
 
 class GroupsOfRows:
@@ -27,23 +28,24 @@ class GroupsOfRows:
     Parameters
     ----------
     group_of_row : array of int, shape (N,)
-        From 0 to ``n_groups - 1``.
-    n_groups : int
+        From 0 to ``n_groups - 1``; empty if the rows are streamed.
+    sizes : array of int, shape (n_groups,)
+        n_j, the number of rows of each group.
     slots : int
         Most groups that a batch touches.
     dtype : str
         Float type of the weights.
-
-    Attributes
-    ----------
-    sizes : array of int, shape (n_groups,)
-        n_j, the number of rows of each group.
     """
 
-    def __init__(self, group_of_row: np.ndarray, n_groups: int, slots: int, dtype: str):
+    def __init__(self, group_of_row: np.ndarray, sizes: np.ndarray, slots: int, dtype: str):
         self.group_of_row = group_of_row.astype(np.int32)
-        self.sizes = np.bincount(group_of_row, minlength=n_groups).astype(np.int32)
+        self.sizes = sizes.astype(np.int32)
         self.slots, self.dtype = slots, dtype
+
+    @classmethod
+    def of(cls, group_of_row: np.ndarray, n_groups: int, slots: int, dtype: str) -> "GroupsOfRows":
+        """Count the rows of each group."""
+        return cls(group_of_row, np.bincount(group_of_row, minlength=n_groups), slots, dtype)
 
 
 class TouchedGroups:
@@ -52,33 +54,43 @@ class TouchedGroups:
     Parameters
     ----------
     of_rows : GroupsOfRows
+    row_weight : float, optional
+        That of each row, in batches of whole groups, where a row that repeats a batch's first is
+        not counted. Default: 1, every row counts.
 
     Examples
     --------
     >>> import numpy as np
-    >>> groups = GroupsOfRows(np.array([5, 2, 5, 5]), n_groups=6, slots=3, dtype="float64")
+    >>> groups = GroupsOfRows.of(np.array([5, 2, 5, 5]), n_groups=6, slots=3, dtype="float64")
     >>> touched = TouchedGroups(groups).of(np.array([[0, 1, 2]]))
     >>> touched.groups, touched.places, touched.weights
     (array([[5, 2, 5]]), array([[0, 1, 0]]), array([[1.5, 1. , 0. ]]))
     """
 
-    def __init__(self, of_rows: GroupsOfRows):
-        self._of_rows = of_rows
+    def __init__(self, of_rows: GroupsOfRows, row_weight: float | None = None):
+        self._of_rows, self._row_weight = of_rows, row_weight
         self._place_of_group = np.full(len(of_rows.sizes), -1, np.int32)
 
-    def of(self, rows: np.ndarray) -> Touched:
-        """Find the groups of batches of row numbers, shape (n_batches, batch_size)."""
+    def of(self, rows: np.ndarray, group_of_row: np.ndarray | None = None) -> Touched:
+        """Find the groups of batches of row numbers, shape (n_batches, batch_size).
+
+        ``group_of_row`` is the group of each of these rows, if they are streamed.
+        """
         known = self._of_rows
+        group_of_row = known.group_of_row if group_of_row is None else group_of_row
         shape = (len(rows), known.slots)
         found = Touched(
             np.empty(shape, np.int64), np.empty(rows.shape, np.int64), np.empty(shape, known.dtype)
         )
-        _find(rows, known.group_of_row, known.sizes, self._place_of_group, *found)
+        whole = self._row_weight is not None
+        _find(rows, group_of_row, known.sizes, self._place_of_group, whole, *found)
+        if self._row_weight is not None:
+            found.weights[:] /= self._row_weight
         return found
 
 
 @cached_njit(nogil=True)
-def _find(rows, group_of_row, sizes, place_of_group, groups, places, weights):
+def _find(rows, group_of_row, sizes, place_of_group, whole, groups, places, weights):
     """Fill the last three arrays; ``place_of_group`` is -1 everywhere before and after."""
     for k in range(len(rows)):
         for b in range(rows.shape[1]):  # first, so that memory is read for many rows at once
@@ -94,7 +106,8 @@ def _find(rows, group_of_row, sizes, place_of_group, groups, places, weights):
                 weights[k, place] = 0
                 count += 1
             places[k, b] = place
-            weights[k, place] += 1
+            if not (whole and b > 0 and rows[k, b] == rows[k, 0]):
+                weights[k, place] += 1
         for place in range(count):
             group = groups[k, place]
             place_of_group[group] = -1

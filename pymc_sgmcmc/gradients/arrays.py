@@ -135,6 +135,11 @@ def sum_of(terms: Sequence[Variable]) -> TensorVariable:
     return total.astype(pytensor.config.floatX)  # counts may have made it float64
 
 
+def weighted(logp: TensorVariable, axis: int, weights: TensorVariable) -> TensorVariable:
+    """Multiply the log likelihoods of rows, which run along an axis, by the rows' weights."""
+    return logp * pt.expand_dims(weights, [k for k in range(logp.ndim) if k != axis])
+
+
 def refuse_nan(array: Array) -> None:
     """Raise an error that names data with NaN."""
     refuse_nan_in(f"The data {array_name(array)}", array_value(array))

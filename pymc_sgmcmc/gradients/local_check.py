@@ -38,6 +38,8 @@ def check_local(
     data = [np.asarray(array_value(a), dtype=whole.dtype) for a, whole in arrays.items()]
     everything = [v.value for v in local.variables]
     columns = local.columns
+    most = min([c.slots for c in columns if c.slots < c.n_groups], default=len(batch))
+    batch = batch[:most]  # of whole groups a batch touches fewer than it has rows
     inputs = [*model.value_vars, *(v.slots for v in local.variables), rows, *arrays.values()]
     for column in columns:
         inputs += [column.groups, column.places]

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 
 from pymc_sgmcmc.gradients.substitute import substitute
@@ -80,6 +82,13 @@ class LocalVariable(NamedTuple):
     prior_draw: PriorDraw | None = None
     """What draws the elements of groups without rows, if there are any."""
 
+    @classmethod
+    def of(cls, value: TensorVariable, column: Column, shape: tuple[int, ...]) -> "LocalVariable":
+        """Make that of a value of this shape."""
+        axis = shape.index(column.n_groups)
+        of_slots = (*shape[:axis], column.slots, *shape[axis + 1 :])
+        return cls(value, column, axis, TensorType(value.dtype, of_slots)(value.name))
+
 
 class LocalModel(NamedTuple):
     """A model's log posterior, written for the groups that a batch touches."""
@@ -91,6 +100,12 @@ class LocalModel(NamedTuple):
     """Log prior of each local variable for each slot, shape (slots,)."""
     rows: list[TensorVariable]
     """Log likelihood of each row of a batch, by term."""
+    row_axes: list[int]
+    """Axis of the rows in each."""
+    row_weights: TensorVariable | None
+    """Weight of each row of a batch, where batches have whole groups."""
+    sizes: list[np.ndarray]
+    """Rows of each group, for each of ``columns``."""
 
     @property
     def expressions(self) -> list[TensorVariable]:
@@ -129,7 +144,9 @@ class LocalModel(NamedTuple):
             v._replace(column=columns[v.column], prior_draw=draws.get(v.value))
             for v in self.variables
         ]
-        return LocalModel(variables, shared_prior, priors, rows)
+        return self._replace(
+            variables=variables, shared_prior=shared_prior, priors=priors, rows=rows
+        )
 
 
 class NotLocal(Exception):

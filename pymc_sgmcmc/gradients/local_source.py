@@ -12,6 +12,9 @@ the prior in full, since alpha_j moves only when it is touched. That of the shar
 
 The prior of a group is spread over its rows, so both sums are unbiased. Groups without rows have
 no say in it: given the shared variables, they have their prior's distribution.
+
+In batches of whole groups each row has a weight u_i, by which its log likelihood and its share of
+the groups' prior are multiplied, and n_j / m_j is n_j / (m_j u_i); see `batches.whole_groups`.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -20,13 +23,16 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pymc.pytensorf import rewrite_pregrad
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.batches.touched import GroupsOfRows
-from pymc_sgmcmc.gradients.arrays import PYTHON, array_value, sum_of
+from pymc_sgmcmc.batches.whole_groups import WholeGroups, coarsest
+from pymc_sgmcmc.gradients.arrays import PYTHON, array_value, sum_of, weighted
 from pymc_sgmcmc.gradients.differentiate import gradients_of
 from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable
 from pymc_sgmcmc.gradients.rewrites import tidy
 from pymc_sgmcmc.gradients.source import GradientSource
+from pymc_sgmcmc.gradients.streamed_groups import StreamedGroups
 from pymc_sgmcmc.slots import Touched
 
 
@@ -40,6 +46,9 @@ class LocalSource(GradientSource):
 
     variables: list[LocalVariable] = field(kw_only=True)
     columns: list[Column] = field(kw_only=True)
+    row_weights: TensorVariable | None = field(kw_only=True)
+    sizes: list[np.ndarray] = field(kw_only=True)
+    """Rows of each group, for each column, as counted when the step was made."""
     of_batch: GradientSource = field(kw_only=True)
 
     def tables(self, rows):
@@ -53,7 +62,8 @@ class LocalSource(GradientSource):
         for column in self.columns:
             of_slots = (column.slots, column.weights.dtype)
             types += [(column.slots, "int64"), (rows.batch_size, "int64"), of_slots]
-        return types
+        weights = self.row_weights
+        return types if weights is None else [*types, (rows.batch_size, weights.dtype)]
 
     def touched(self, batch):
         of_column = {
@@ -66,7 +76,8 @@ class LocalSource(GradientSource):
 
     def at(self, theta, rows, constants, state, stream):
         of_columns = [x for c in self.columns for x in (c.groups, c.places, c.weights)]
-        inputs = [*self.of_batch.vars, self.rows[0].index, *of_columns, *self.constants]
+        of_rows = [] if self.row_weights is None else [self.row_weights]
+        inputs = [*self.of_batch.vars, self.rows[0].index, *of_columns, *of_rows, *self.constants]
         values = dict(zip(inputs, [*theta, *rows, *constants], strict=True))
         return self.of_batch._evaluate(values, state={}, diagnostics=[])
 
@@ -78,8 +89,26 @@ class LocalSource(GradientSource):
                 values[draw.value] = draw.into(values[draw.value], {**data, **values}, stream)
         return [values[v] for v in self.vars]
 
+    def streamed_groups(self):
+        if self.streamed is None:
+            return None
+        groups = StreamedGroups(
+            self.rows[0].index, dict(self.data), [c.index for c in self.columns]
+        )
+
+        def of_rows(rows):
+            found = zip(groups(rows), self.columns, strict=True)
+            return [index % column.n_groups for index, column in found]
+
+        return of_rows
+
     def groups_of_rows(self):
         [rows] = self.rows
+        if self.streamed is not None:
+            return [
+                GroupsOfRows(np.empty(0), sizes, c.slots, c.weights.dtype)
+                for sizes, c in zip(self.sizes, self.columns, strict=True)
+            ]
         given = [np.arange(rows.n_rows)]
         given += [np.asarray(array_value(a), dtype=v.dtype) for a, v in self.data]
         with pytensor.config.change_flags(cxx=""):
@@ -91,11 +120,24 @@ class LocalSource(GradientSource):
             )
             found = indices(*given)
         groups = [  # an index below zero counts from the end, as in the model
-            GroupsOfRows(index.astype(np.int64) % c.n_groups, c.n_groups, c.slots, c.weights.dtype)
+            GroupsOfRows.of(
+                index.astype(np.int64) % c.n_groups, c.n_groups, c.slots, c.weights.dtype
+            )
             for index, c in zip(found, self.columns, strict=True)
         ]
         self._check_empty(dict(zip(self.columns, groups, strict=True)))
         return groups
+
+    def whole_groups(self, groups_of_rows):
+        if self.row_weights is None:
+            return None
+        k = coarsest([groups.group_of_row for groups in groups_of_rows])
+        if k is None:
+            raise ValueError(
+                "Batches of whole groups need nested groups, and in the current data they are "
+                "crossed. Make a new step with batches='rows'."
+            )
+        return WholeGroups(groups_of_rows[k], self.rows[0].batch_size)
 
     def _check_empty(self, groups: dict[Column, GroupsOfRows]) -> None:
         """Raise an error if other groups have no rows than when the step was made."""
@@ -125,13 +167,19 @@ def local_source(source: GradientSource, local: LocalModel) -> LocalSource:
     shared = [v for v in source.vars if v not in of]
     [rows] = source.rows
     used = {c: pt.gt(c.weights, 0) for c in columns}
+    each = local.rows
+    if local.row_weights is not None:
+        each = [
+            weighted(row, axis, local.row_weights)
+            for row, axis in zip(local.rows, local.row_axes, strict=True)
+        ]
     own, spread = [], []
     for v, prior in zip(local.variables, local.priors, strict=True):
         weights, prior = v.column.weights, pt.switch(used[v.column], prior, 0)
         own.append(prior)
         spread.append(prior * pt.switch(used[v.column], rows.scale / weights, 0))
     log_prior = local.shared_prior + sum_of(spread)
-    own, log_prior, of_rows = rewrite_pregrad([sum_of(own), log_prior, sum_of(local.rows)])
+    own, log_prior, of_rows = rewrite_pregrad([sum_of(own), log_prior, sum_of(each)])
     slots = [v.slots for v in local.variables]
     prior = dict(zip(shared, gradients_of(log_prior, shared), strict=True))
     prior |= dict(zip(slots, gradients_of(own, slots), strict=True))
@@ -154,4 +202,11 @@ def local_source(source: GradientSource, local: LocalModel) -> LocalSource:
         likelihood=[likelihood[v] for v in vars],
     )
     own_fields = {f.name: getattr(source, f.name) for f in fields(source)}
-    return LocalSource(**own_fields, variables=local.variables, columns=columns, of_batch=of_batch)
+    return LocalSource(
+        **own_fields,
+        variables=local.variables,
+        columns=columns,
+        row_weights=local.row_weights,
+        sizes=local.sizes,
+        of_batch=of_batch,
+    )

@@ -23,6 +23,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.type import TensorType, integer_dtypes
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.batches.whole_groups import coarsest, most_groups
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
 from pymc_sgmcmc.gradients.batch_terms import Term
 from pymc_sgmcmc.gradients.local_model import (
@@ -61,7 +62,9 @@ def find_local(
     batch_size: int,
     wanted: Local,
     groups_of: Callable[[TensorVariable], np.ndarray],
+    sizes_of: Callable[[TensorVariable, int], np.ndarray],
     check: Callable[[LocalModel], None],
+    whole_groups: bool,
 ) -> LocalModel | None:
     """Write the model for the groups that a batch touches, as far as it allows.
 
@@ -82,9 +85,13 @@ def find_local(
     wanted : "auto" or names
         The variables to be local; "auto": those of many groups, where that is possible.
     groups_of : callable
-        Evaluates an index for all rows.
+        Evaluates an index for all rows; of streamed data for a few.
+    sizes_of : callable
+        Counts the rows of each group of an index into so many.
     check : callable
         LocalModel -> None: raises `NotLocal` if its numbers are not the model's.
+    whole_groups : bool
+        Whether batches have whole groups instead of random rows.
 
     Returns
     -------
@@ -94,10 +101,13 @@ def find_local(
     Raises
     ------
     ValueError
-        For a name in ``wanted`` that is not a sampled variable or cannot be local, with the reason.
+        For a name in ``wanted`` that is not a sampled variable or cannot be local, with the reason,
+        and for batches of whole groups of crossed groups or of none.
     """
     of_vars = dict(zip(vars, shapes, strict=True))
-    builder = _Builder(model, of_vars, terms, rest, rows, batch_size, groups_of)
+    builder = _Builder(
+        model, of_vars, terms, rest, rows, batch_size, groups_of, sizes_of, whole_groups
+    )
     names = None if wanted == "auto" else _checked_names(model, vars, wanted)
     reasons: dict[str, str] = {}
     candidates = []
@@ -118,7 +128,7 @@ def find_local(
     local = None
     while candidates and local is None:
         try:
-            local = builder.build(candidates)
+            local = builder.build(builder.with_slots(candidates))
             check(local)
         except NotLocal as error:
             local = None
@@ -133,6 +143,11 @@ def find_local(
     for name, reason in reasons.items():
         if builder.is_large(name):
             _log.info(f"'{name}' moves at every update, not only with its rows: {reason}.")
+    if local is None and whole_groups:
+        raise ValueError(
+            f"batches='groups' needs local variables, and local={wanted!r} finds none: name them, "
+            "as in local=['effect'], or use batches='rows'."
+        )
     if local is not None and names is None:
         listed = ", ".join(f"'{model.values_to_rvs[v.value].name}'" for v in local.variables)
         _log.info(f"Only the groups of a batch's rows move (local='auto'): {listed}.")
@@ -153,12 +168,16 @@ def _checked_names(model: pm.Model, vars: Sequence[Variable], wanted: Any) -> li
 class _Builder:
     """Rebuilds a model's terms for some candidates."""
 
-    def __init__(self, model, shapes, terms, rest, rows, batch_size, groups_of):
-        self.groups_of = groups_of
+    def __init__(
+        self, model, shapes, terms, rest, rows, batch_size, groups_of, sizes_of, whole_groups
+    ):
+        self.groups_of, self.sizes_of = groups_of, sizes_of
+        self.sizes: dict[TensorVariable, np.ndarray] = {}
         self.empty: dict[Column, EmptyGroups] = {}
         self.model, self.shapes, self.rest, self.rows = model, shapes, rest, rows
-        self.batch_size = batch_size
+        self.batch_size, self.whole_groups = batch_size, whole_groups
         self.terms = [term.logp for term in terms]
+        self.row_axes = [term.axis for term in terms]
         self.values = set(model.value_vars)
         self.columns: dict[tuple[Variable, int], Column] = {}
         self.lookups = self._lookups()
@@ -200,11 +219,16 @@ class _Builder:
         """Whether rows index into something made of it."""
         return any(value in ancestors([lookup.array]) for lookup in self.lookups)
 
+    def sizes_in(self, column: Column) -> np.ndarray:
+        """The rows of each group."""
+        if column.index not in self.sizes:
+            self.sizes[column.index] = self.sizes_of(column.index, column.n_groups)
+        return self.sizes[column.index]
+
     def empty_groups(self, column: Column) -> EmptyGroups:
         """The groups without rows."""
         if column not in self.empty:
-            groups = self.groups_of(column.index) % column.n_groups
-            empty = np.flatnonzero(np.bincount(groups, minlength=column.n_groups) == 0)
+            empty = np.flatnonzero(self.sizes_in(column) == 0)
             variable = pt.tensor("empty", shape=(empty.size,), dtype="int64")
             self.empty[column] = EmptyGroups(pt.constant(empty, dtype="int64"), variable)
         return self.empty[column]
@@ -226,10 +250,7 @@ class _Builder:
         [(index, n_groups)] = columns
         key = index, n_groups
         column = self.columns.setdefault(key, Column.of(*key, self.batch_size))
-        shape = self.shapes[value]
-        axis = shape.index(n_groups)
-        of_slots = (*shape[:axis], column.slots, *shape[axis + 1 :])
-        return LocalVariable(value, column, axis, TensorType(value.dtype, of_slots)(value.name))
+        return LocalVariable.of(value, column, self.shapes[value])
 
     def _columns_by_prior(self, value: TensorVariable) -> set[Column]:
         """Columns of variables with an element per group in whose prior a variable is."""
@@ -243,6 +264,33 @@ class _Builder:
                     if n_groups in self.shapes.get(u, ()) and value in ancestors([logp]):
                         found.add(column)
         return found
+
+    def with_slots(self, variables: list[LocalVariable]) -> list[LocalVariable]:
+        """Give variables as many slots as batches of whole groups need.
+
+        Raises
+        ------
+        ValueError
+            For groups of which none has all others nested in it.
+        """
+        if not self.whole_groups:
+            return variables
+        columns = list(dict.fromkeys(v.column for v in variables))
+        groups = [self.groups_of(c.index) % c.n_groups for c in columns]
+        k = coarsest(groups)
+        if k is None:
+            names = ", ".join(f"'{self.model.values_to_rvs[v.value].name}'" for v in variables)
+            raise ValueError(
+                f"batches='groups' needs nested groups, and those of {names} are crossed: use "
+                "batches='rows', or name in local= only variables whose groups are nested."
+            )
+        around = columns[k]
+        slots = most_groups(self.sizes_in(around), self.batch_size)
+        column = Column.of(around.index, around.n_groups, slots)
+        return [
+            LocalVariable.of(v.value, column, self.shapes[v.value]) if v.column is around else v
+            for v in variables
+        ]
 
     def build(self, variables: list[LocalVariable]) -> LocalModel:
         """Write the model for the groups in the slots, or raise `NotLocal`."""
@@ -261,7 +309,11 @@ class _Builder:
         priors = [self._prior(v, local) for v in variables]
         variables = [v._replace(prior_draw=self._prior_draw(v)) for v in variables]
         rows = self._rows_of(local)
-        return LocalModel(variables, model.logp(vars=[*shared, *self.rest]), priors, rows)
+        shared_prior = model.logp(vars=[*shared, *self.rest])
+        floatX = pytensor.config.floatX
+        weights = pt.vector("row_weights", dtype=floatX) if self.whole_groups else None
+        sizes = [self.sizes_in(c) for c in dict.fromkeys(v.column for v in variables)]
+        return LocalModel(variables, shared_prior, priors, rows, self.row_axes, weights, sizes)
 
     def _prior(self, v: LocalVariable, local: dict) -> TensorVariable:
         rv = self.model.values_to_rvs[v.value]

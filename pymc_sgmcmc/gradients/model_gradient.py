@@ -27,6 +27,7 @@ from pymc_sgmcmc.gradients.arrays import (
     refuse_nan,
     sum_of,
     tensor_model,
+    weighted,
 )
 from pymc_sgmcmc.gradients.batch_check import check_terms, rows_looked_at
 from pymc_sgmcmc.gradients.batch_terms import SlicedArray, batched_terms
@@ -40,6 +41,7 @@ from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch, written_with_mini
 from pymc_sgmcmc.gradients.rewrites import tidy
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
+from pymc_sgmcmc.gradients.streamed_groups import StreamedGroups
 
 
 @quick_graphs()
@@ -54,6 +56,7 @@ def gradient_source(
     start: PointType | None = None,
     row_weights: SharedVariable | None = None,
     local: Local = None,
+    whole_groups: bool = False,
 ) -> GradientSource:
     """Derive the stochastic gradient of a model with respect to some of its value variables.
 
@@ -77,7 +80,9 @@ def gradient_source(
     local : "auto", list of names or None, default None
         Variables with an element for each group of rows, of which a batch moves only those of its
         own groups; "auto": those found that have many groups. Needs ``batch_size``; not with
-        ``data`` or ``row_weights``.
+        ``row_weights``.
+    whole_groups : bool, default False
+        Whether batches have whole groups of the local variables instead of random rows.
 
     Returns
     -------
@@ -125,7 +130,16 @@ def gradient_source(
         data = None if data is None else fitted_to(model, data)
         with filled(model, data):
             parts = _slice_into_batches(
-                model, vars, batch_size, minibatch_dim, self_check, data, start, row_weights, local
+                model,
+                vars,
+                batch_size,
+                minibatch_dim,
+                self_check,
+                data,
+                start,
+                row_weights,
+                local,
+                whole_groups,
             )
     else:
         parts = _whole(model)
@@ -151,7 +165,16 @@ def _whole(model: Model):
 
 
 def _slice_into_batches(
-    model, vars, batch_size, minibatch_dim, self_check, data, start, row_weights, local
+    model,
+    vars,
+    batch_size,
+    minibatch_dim,
+    self_check,
+    data,
+    start,
+    row_weights,
+    local,
+    whole_groups,
 ):
     """Batches of an unchanged model."""
     row_axis = find_row_axis(model, minibatch_dim)
@@ -178,11 +201,11 @@ def _slice_into_batches(
         arrays[row_weights] = row_weights.type(row_weights.name)
         axes += ((row_weights, 0),)
         weights = arrays[row_weights][index]
-        each = [_weighted(term.logp, term.axis, weights) for term in terms]
+        each = [weighted(term.logp, term.axis, weights) for term in terms]
     likelihood = scale * sum_of(each)
     rows = Rows(index, scale, int(batch_size), axes, data, weights=row_weights)
     found = None
-    if local is not None and data is None and row_weights is None:
+    if local is not None and row_weights is None:
         shapes = shapes_of(model, vars)
         batch = rows_looked_at(row_axis.length)[:batch_size]
 
@@ -192,11 +215,27 @@ def _slice_into_batches(
             [groups] = evaluate(*clone_replace([of_rows], own, rebuild_strict=False))
             return groups.astype(np.int64)
 
+        def sizes_of(of_rows: TensorVariable, n_groups: int) -> np.ndarray:
+            if data is not None:
+                return StreamedGroups(index, arrays, [of_rows]).sizes(data, n_groups)
+            return np.bincount(groups_of(of_rows) % n_groups, minlength=n_groups)
+
         def check(of_groups: LocalModel) -> None:
             check_local(model, of_groups, terms, arrays, index, batch, groups_of, start)
 
         found = find_local(
-            model, vars, shapes, terms, rest, index, batch_size, local, groups_of, check
+            model,
+            vars,
+            shapes,
+            terms,
+            rest,
+            index,
+            batch_size,
+            local,
+            groups_of,
+            sizes_of,
+            check,
+            whole_groups,
         )
     return prior, likelihood, scale * batch_size, [rows], arrays, found
 
@@ -214,11 +253,6 @@ def _equal_indices(sliced: Mapping[Array, SlicedArray]) -> dict[TensorVariable, 
             key = value.shape, value.dtype, value.tobytes()
             same[s.whole] = first.setdefault(key, s.whole)
     return {whole: other for whole, other in same.items() if whole is not other}
-
-
-def _weighted(logp: TensorVariable, axis: int, weights: TensorVariable) -> TensorVariable:
-    others = [k for k in range(logp.ndim) if k != axis]
-    return logp * pt.expand_dims(weights, others)
 
 
 def axes_of(sliced: Mapping[Array, SlicedArray]) -> tuple[tuple[Array, int], ...]:

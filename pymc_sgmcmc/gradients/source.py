@@ -1,6 +1,6 @@
 """The stochastic gradient of a PyMC model, as symbolic expressions of theta and a batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -16,6 +16,7 @@ from pymc_sgmcmc.algorithm import State, Tensors
 from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.touched import GroupsOfRows
+from pymc_sgmcmc.batches.whole_groups import WholeGroups
 from pymc_sgmcmc.gradients.arrays import (
     Array,
     array_name,
@@ -182,6 +183,14 @@ class GradientSource:
     def groups_of_rows(self) -> list[GroupsOfRows]:
         """The group of each row of the current data, for each index into local variables."""
         return []
+
+    def whole_groups(self, groups_of_rows: Sequence[GroupsOfRows]) -> WholeGroups | None:
+        """The groups dealt into batches, where batches have whole groups."""
+        return None
+
+    def streamed_groups(self) -> Callable[[Mapping[str, np.ndarray]], list[np.ndarray]] | None:
+        """What finds the group of each of some streamed rows, for each index."""
+        return None
 
     def init(self, rng: np.random.Generator) -> dict[str, list]:
         """Initial arrays of the carried state, by `state_names`."""

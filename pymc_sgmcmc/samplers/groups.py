@@ -402,6 +402,7 @@ class Groups(SGMCMCStep):
         temperature = self.algorithm.temperature
         shown = "" if temperature == 1 else f"temperature={temperature!r}, "
         shown += f"batch_size={self.batch_size}, thin={self.thin}"
+        shown += ", batches='groups'" if self.batches == "groups" else ""
         shown += ", replacement=True" if self.replacement else ""
         per_batch = self.kernel.updates_per_batch
         shown += f", updates_per_batch={per_batch}" if per_batch > 1 else ""

@@ -1,0 +1,231 @@
+"""Batches of whole groups: the rows of a group come together, as many groups as fit.
+
+The groups with rows are dealt once, in random order, into K batches of at most n rows: a batch ends
+where the next group would not fit. A group of n_j > n rows is first cut into equal parts, to which
+every epoch deals its rows anew. Each batch is drawn with probability 1 / K (in shuffled epochs each
+comes once), and each row is in one of them. For any numbers f_i of rows, then::
+
+    E[K sum_{i in batch} f_i] = 1/K sum_batches K sum_{i in batch} f_i = sum_i f_i
+
+however many groups and rows the batches have. G / g with a batch's own number g of groups would be
+a ratio estimator, biased because g depends on the groups' sizes. Terms f_j of groups (log p(alpha_j
+| shared)) are spread over their rows, f_j / n_j each: K m_j / n_j f_j for m_j rows in the batch.
+
+Given that m_j rows of group j are in the batch, they are drawn at random from its n_j (all of them,
+if m_j = n_j), so n_j / m_j sum_{i in batch, of j} f_i is unbiased for the group's own sum.
+
+In terms of N / n, by which batches of random rows are scaled, a row has the weight u = K n / N, and
+a place left over 0. A group's weight is n_j / (m_j u), for its rows in the sum have u already.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pymc_sgmcmc.backends.numba_cache import cached_njit
+from pymc_sgmcmc.batches.touched import GroupsOfRows
+
+EXTRA_SLOTS = 1.5
+"""Most groups in a batch, as a multiple of the mean: small groups may meet by chance."""
+
+
+class WholeGroups:
+    """The groups dealt into batches, the same for all chains.
+
+    Parameters
+    ----------
+    groups : GroupsOfRows
+        Their ``slots`` are the most groups of a batch.
+    batch_size : int
+        n, most rows of a batch.
+
+    Attributes
+    ----------
+    n_batches : int
+        K.
+    row_weight : float
+        u = K n / N.
+    """
+
+    def __init__(self, groups: GroupsOfRows, batch_size: int):
+        sizes = groups.sizes.astype(np.int64)
+        n_rows = int(sizes.sum())
+        self.batch_size, self.dtype = batch_size, groups.dtype
+        first = np.concatenate([[0], np.cumsum(sizes)])
+        self._order = np.empty(n_rows, np.int32 if n_rows < 2**31 else np.int64)
+        _sort(groups.group_of_row, first.copy(), self._order)
+        of_part, begins, ends = _parts(sizes, batch_size)
+        self._begins, self._ends = first[of_part] + begins, first[of_part] + ends
+        self._first_of_batch = _dealt(ends - begins, batch_size, groups.slots)
+        large = np.flatnonzero(sizes > batch_size)
+        self._large = [slice(first[j], first[j + 1]) for j in large]
+        self.n_batches = len(self._first_of_batch) - 1
+        self.row_weight = self.n_batches * batch_size / n_rows
+
+    def order(self, rng: np.random.Generator) -> np.ndarray:
+        """Return the rows by group; those of groups cut into parts in a new random order."""
+        if not self._large:
+            return self._order
+        order = self._order.copy()
+        for rows in self._large:
+            order[rows] = rng.permutation(order[rows])
+        return order
+
+    def fill(self, rows: np.ndarray, batches: np.ndarray, order: np.ndarray) -> None:
+        """Write the rows of batches, shape (batches, n); places left over repeat the first."""
+        _fill(rows, batches, order, self._first_of_batch, self._begins, self._ends)
+
+    def weights(self, rows: np.ndarray) -> np.ndarray:
+        """Weights of the rows of batches: u, and 0 in places left over."""
+        weights = np.where(rows == rows[:, :1], 0, self.row_weight).astype(self.dtype)
+        weights[:, 0] = self.row_weight
+        return weights
+
+
+@dataclass
+class GroupBatches:
+    """A chain's stream of batches of whole groups.
+
+    Parameters
+    ----------
+    groups : WholeGroups
+    rng : numpy.random.Generator
+        Used by this stream alone.
+    replacement : bool, default False
+        Draw each batch independently instead of each once per epoch.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> groups = GroupsOfRows.of(np.array([0, 1, 1, 0, 1]), n_groups=2, slots=2, dtype="float64")
+    >>> batches = GroupBatches(WholeGroups(groups, batch_size=3), np.random.default_rng(0))
+    >>> np.sort(batches.take(2)[:, ::-1])
+    array([[1, 2, 4],
+           [0, 0, 3]])
+    """
+
+    groups: WholeGroups
+    rng: np.random.Generator
+    replacement: bool = False
+    _batches: np.ndarray = field(init=False, repr=False)
+    _order: np.ndarray = field(init=False, repr=False)
+    _epoch_rng: dict[str, Any] = field(init=False, repr=False)
+    _position: int = field(init=False, repr=False)
+
+    def __post_init__(self):
+        self.batch_size = self.groups.batch_size
+        self._new_epoch()
+
+    def _new_epoch(self) -> None:
+        # Saved instead of the epoch's order: the generator's state at its start.
+        self._epoch_rng = dict(self.rng.bit_generator.state)
+        K = self.groups.n_batches
+        self._batches = (
+            self.rng.integers(K, size=K) if self.replacement else self.rng.permutation(K)
+        )
+        self._order = self.groups.order(self.rng)
+        self._position = 0
+
+    def take(self, n_batches: int) -> np.ndarray:
+        """Return the row numbers of the next batches, int64, shape (n_batches, batch_size).
+
+        Places left over repeat a batch's first row.
+        """
+        rows = np.empty((n_batches, self.batch_size), dtype=np.int64)
+        filled = 0
+        while filled < n_batches:
+            if self._position == len(self._batches):
+                self._new_epoch()
+            some = self._batches[self._position :][: n_batches - filled]
+            self.groups.fill(rows[filled : filled + len(some)], some, self._order)
+            filled += len(some)
+            self._position += len(some)
+        return rows
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Plain values from which the stream continues identically."""
+        return {"rng": self._epoch_rng, "position": self._position}
+
+    @state.setter
+    def state(self, state: dict[str, Any]) -> None:
+        self.rng.bit_generator.state = state["rng"]
+        self._new_epoch()
+        self._position = int(state["position"])
+
+
+def coarsest(group_of_row: Sequence[np.ndarray]) -> int | None:
+    """Return the index of rows in whose groups all groups of the others lie; None: there is none.
+
+    >>> school, district = np.array([0, 1, 2, 0]), np.array([0, 0, 1, 0])
+    >>> coarsest([school, district]), coarsest([school, np.array([0, 1, 2, 1])])
+    (1, None)
+    """
+    k = int(np.argmin([len(np.unique(groups)) for groups in group_of_row]))
+    around = group_of_row[k]
+    for groups in group_of_row:
+        of_group = np.zeros(groups.max() + 1, dtype=around.dtype)
+        of_group[groups] = around
+        if not np.array_equal(of_group[groups], around):
+            return None
+    return k
+
+
+def most_groups(sizes: np.ndarray, batch_size: int) -> int:
+    """Return the slots that batches of whole groups should have.
+
+    >>> most_groups(np.array([2, 2, 2, 2, 0]), batch_size=5)
+    2
+    """
+    _, begins, ends = _parts(sizes, batch_size)
+    limit = int(EXTRA_SLOTS * batch_size / np.mean(ends - begins)) + 1
+    return int(np.diff(_dealt(ends - begins, batch_size, limit)).max())
+
+
+def _parts(sizes: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cut groups into parts that fit, in random order: their groups, first and last rows in them.
+
+    The order is always the same for the same sizes: chains share it, and a resumed run has it too.
+    """
+    n_parts = -(-sizes // batch_size)
+    group = np.repeat(np.arange(len(sizes)), n_parts)
+    part = np.arange(len(group)) - np.repeat(np.cumsum(n_parts) - n_parts, n_parts)
+    begins, ends = ((part + k) * sizes[group] // n_parts[group] for k in (0, 1))
+    shuffled = np.random.default_rng(0).permutation(len(group))
+    return group[shuffled], begins[shuffled], ends[shuffled]
+
+
+@cached_njit(nogil=True)
+def _sort(group_of_row, place, order):
+    """Fill ``order`` with the rows by group; ``place`` is the first of each group, and changes."""
+    for row in range(len(group_of_row)):
+        order[place[group_of_row[row]]] = row
+        place[group_of_row[row]] += 1
+
+
+@cached_njit(nogil=True)
+def _dealt(sizes, batch_size, slots):
+    """The first part of each batch, and the number of parts at the end."""
+    first = [0]
+    n_rows = 0
+    for k in range(len(sizes)):
+        if n_rows + sizes[k] > batch_size or k - first[-1] == slots:
+            first.append(k)
+            n_rows = 0
+        n_rows += sizes[k]
+    first.append(len(sizes))
+    return np.array(first)
+
+
+@cached_njit(nogil=True)
+def _fill(rows, batches, order, first_of_batch, begins, ends):
+    for k in range(len(batches)):
+        count = 0
+        for part in range(first_of_batch[batches[k]], first_of_batch[batches[k] + 1]):
+            for i in range(begins[part], ends[part]):
+                rows[k, count] = order[i]
+                count += 1
+        for i in range(count, rows.shape[1]):
+            rows[k, i] = rows[k, 0]
