@@ -109,7 +109,7 @@ def by_hand(n_groups: int) -> list[float]:
     run = jax.jit(lambda carry, batches: jax.lax.scan(update, carry, batches)[0])
     from pymc_sgmcmc.batches.touched import GroupsOfRows, TouchedGroups
 
-    found = TouchedGroups(GroupsOfRows(groups, n_groups, slots, "float32"))
+    found = TouchedGroups(GroupsOfRows.of(groups, n_groups, slots, "float32"))
     rng = np.random.default_rng(1)
     p = rng.standard_normal(n_groups, dtype="float32")
     carry = (

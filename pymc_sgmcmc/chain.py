@@ -135,7 +135,7 @@ class Chain(WithSamplingState):
                     "made: new data has changed it. Make a new step."
                 )
         initial = kernel.initial_state(theta, self.init_rng)
-        by_number = any(isinstance(batches, Batches) for batches in self._each_once)
+        by_number = any(isinstance(b, Batches | GroupBatches) for b in self._each_once)
         kernel.compile(initial, by_number)
         if self.state is None:
             self.state = _map(kernel.backend.array, initial)
@@ -261,6 +261,7 @@ class Chain(WithSamplingState):
     def batches_of_call(self, n_updates: int) -> tuple[list, list]:
         """Return what describes the batches, and constants: of fetched rows those of the call."""
         rows: list[np.ndarray] = []
+        streamed: dict[str, np.ndarray] | None = None
         constants = list(self.kernel.constants)
         for batches in self.batches:
             taken = batches.take(n_updates)
@@ -270,18 +271,25 @@ class Chain(WithSamplingState):
             for data, block in taken.items():
                 constants[self.kernel.places[data]] = block
             rows.append(np.arange(n_updates * batches.batch_size).reshape(n_updates, -1))
+            streamed = taken
         if self.touched:
-            rows += self.groups_of(rows[0])
+            rows += self.groups_of(rows[0], streamed)
         return rows, constants
 
-    def groups_of(self, rows: np.ndarray) -> list[np.ndarray]:
+    def groups_of(
+        self, rows: np.ndarray, streamed: dict[str, np.ndarray] | None
+    ) -> list[np.ndarray]:
         """Return what local variables need of batches of row numbers.
 
         Groups, places and weights for each index; then the rows' weights, if batches have whole
-        groups.
+        groups. ``streamed`` has the rows by container, if they are not in memory.
         """
+        whole, of_streamed = self.kernel.whole_groups, self.kernel.streamed_groups
+        if of_streamed is not None and streamed is not None:
+            each = of_streamed(streamed)
+            pairs = zip(self.touched, each, strict=True)
+            return [a for groups, group_of_row in pairs for a in groups.of(rows, group_of_row)]
         found = [a for groups in self.touched for a in groups.of(rows)]
-        whole = self.kernel.whole_groups
         return found if whole is None else [*found, whole.weights(rows)]
 
     @property

@@ -71,6 +71,8 @@ class Kernel:
         The group of each row, for each index into local variables.
     whole_groups : WholeGroups or None
         The groups dealt into batches, if batches have whole groups.
+    streamed_groups : callable or None
+        The group of each of some streamed rows, for each index into local variables.
     places : dict
         Where each array of the data is among the constants: by its name, and by what stands for it
         in the source's expressions.
@@ -118,7 +120,7 @@ class Kernel:
 
     def __getstate__(self):
         on_backend = ("loop", "backend", "constants", "scaling")
-        left_out = (*on_backend, "groups_of_rows", "whole_groups", "urn")
+        left_out = (*on_backend, "groups_of_rows", "whole_groups", "streamed_groups", "urn")
         kept = {k: v for k, v in self.__dict__.items() if k not in left_out}
         return kept | {"_index_check": None}
 
@@ -175,6 +177,7 @@ class Kernel:
         self.constants = [backend.array(c) for c in [*scales, *data]]
         self.groups_of_rows = self.source.groups_of_rows()
         self.whole_groups = self.source.whole_groups(self.groups_of_rows)
+        self.streamed_groups = self.source.streamed_groups()
         self.load_adaptation()
         self.places: dict[Any, int] = {}
         for k, (array, variable) in enumerate(self.source.data, start=len(scales)):

@@ -68,13 +68,18 @@ def step_source(
             f"temperature={temperature!r} needs a step_size: a number or schedule. What is "
             "adapted to the model, as with step_size='auto', is right for temperature 1 only."
         )
-    reason = _reason_against_local(plan, temperature, latents, takes_local, data)
+    reason = _reason_against_local(plan, temperature, latents, takes_local)
     if reason is not None and local and local != "auto":
         raise ValueError(f"local={local!r}: {reason}.")
     if whole_groups and (reason is not None or local is None):
         raise ValueError(
             f"batches='groups' needs local variables, but {reason or 'local=None'}. Use "
             "batches='rows'."
+        )
+    if whole_groups and data is not None:
+        raise ValueError(
+            "batches='groups' and data= do not go together: streamed rows come in random order. "
+            "Use batches='rows'."
         )
     options: dict[str, Any] = {
         "batch_size": plan.batch_size,
@@ -111,7 +116,6 @@ def _reason_against_local(
     temperature: float,
     latents: Latents | None,
     takes_local: bool,
-    data: StreamedData | None,
 ) -> str | None:
     """Say why no variable of a step can be local, if so."""
     if not takes_local:
@@ -120,7 +124,6 @@ def _reason_against_local(
         return "local variables move with the rows of a batch: pass batch_size= too"
     if temperature != 1:
         return "groups without rows have no tempered prior to draw from: use temperature=1"
-    if latents is not None or data is not None:
-        other = "data" if latents is None else "latents"
-        return f"{other}= and local= do not go together yet"
+    if latents is not None:
+        return "latents= and local= do not go together yet"
     return None

@@ -24,6 +24,8 @@ from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.noise import NoiseStream
 from tests.samplers import BACKENDS, UNCONSTRAINED
 
+pytestmark = pytest.mark.xdist_group("local")  # what is compiled for several tests, is once
+
 # ---- gradients -----------------------------------------------------------------------------
 
 
@@ -248,6 +250,41 @@ def test_groups_move_as_their_samplers_do():
     assert paths[0]["alpha"][0] != 0.3
 
 
+COLUMNS = {"group": hierarchies.GROUP, "other": hierarchies.OTHER, "values": hierarchies.Y}
+
+
+def step_of_containers(columns, streamed=False, **options):
+    """Two indices; containers hold the rows, or two of them as placeholders for a stream."""
+    held = {name: a[:2] if streamed else a for name, a in columns.items()}
+    with pm.Model():
+        at = {name: pm.Data(name, a, dims="obs") for name, a in held.items()}
+        u = pm.Normal("u", pm.Normal("mu"), 1, shape=4)
+        v = pm.Normal("v", 0, 1, shape=6)
+        pm.Normal("y", u[at["group"]] + v[at["other"]], 1, observed=at["values"], dims="obs")
+        options = {"local": ["u", "v"], "data": columns if streamed else None} | options
+        return sgm.MSGNHT_S(step_size=0.1, batch_size=3, thin=2, **options)
+
+
+def test_streamed_rows_move_the_same_groups(monkeypatch):
+    """As rows in memory do, in the same batches; a pass through the stream counts the groups."""
+    monkeypatch.setattr(NoiseStream, "normals_like", lambda _, like: [t * 0 + 1 for t in like])
+    batches = np.array(BATCHES)
+    rows = {False: batches, True: {name: a[batches.ravel()] for name, a in COLUMNS.items()}}
+    point = {"mu": np.array(0.4), "u": np.linspace(-1, 1, 4), "v": np.linspace(1, 2, 6)}
+    moved = {}
+    for streamed in (False, True):
+        step = step_of_containers(COLUMNS, streamed, compile_kwargs={"mode": PYTHON})
+        taken = rows[streamed]
+        monkeypatch.setattr(type(step.chain.batches[0]), "take", lambda _, n, taken=taken: taken)
+        step.setup_chain(np.random.default_rng(1), 0, 0)
+        moved[streamed] = step.step(point)[0]
+    for name, values in moved[False].items():
+        np.testing.assert_allclose(moved[True][name], values, rtol=1e-12, err_msg=name)
+    assert np.flatnonzero(moved[True]["u"] != point["u"]).tolist() == [2, 3]
+    # group 5 of v has no rows: drawn from its prior
+    assert np.flatnonzero(moved[True]["v"] != point["v"]).tolist() == [0, 2, 3, 4, 5]
+
+
 # ---- posteriors ----------------------------------------------------------------------------
 
 
@@ -462,17 +499,23 @@ def test_draws_do_not_depend_on_the_calls():
         np.testing.assert_allclose(parts[name], values, rtol=1e-9, err_msg=name)
 
 
+@cache
+def streamed_step(mode):
+    return step_of_containers(COLUMNS, streamed=True, compile_kwargs={"mode": mode})
+
+
 @pytest.mark.slow(12)
-def test_chains_with_whole_groups():
-    step = nested_step("NUMBA")
-    assert "batches='groups'" in repr(step)
+@pytest.mark.parametrize(("make", "mode"), [(nested_step, "NUMBA"), (streamed_step, "JAX")])
+def test_chains_with_other_batches(make, mode):
+    step = make(mode)
+    assert ("batches='groups'" in repr(step)) == (make is nested_step)
     alone = sampled(step, chain_method="sequential")
     together = sampled(step, chain_method="vectorized")
     assert_equal_draws(alone, together, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.slow(8)
-@pytest.mark.parametrize("make", [crossed_step, nested_step])
+@pytest.mark.parametrize("make", [crossed_step, nested_step, streamed_step])
 def test_resumes_bit_for_bit(make, tmp_path):
     step, method = make("JAX"), "vectorized"
     undisturbed = sampled(step, chain_method=method)
@@ -613,6 +656,14 @@ def test_crossed_groups_are_not_whole():
     with pytest.raises(ValueError, match="those of 'u', 'v', 'bias' are crossed"):
         local_names(model, LOCAL["crossed"], batches="groups")
     assert local_names(model, ["u"], batches="groups") == ["u"]
+
+
+def test_streams_with_wrong_groups():
+    wrong = COLUMNS | {"group": np.where(hierarchies.GROUP == 1, 7, 0)}
+    with pytest.raises(ValueError, match="have the group 7, but the variable has 4 groups"):
+        step_of_containers(wrong, streamed=True)
+    with pytest.raises(ValueError, match="batches='groups' and data= do not go together"):
+        step_of_containers(COLUMNS, streamed=True, local=["u"], batches="groups")
 
 
 def test_indices_out_of_range():

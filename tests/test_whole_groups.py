@@ -15,7 +15,7 @@ GROUP = np.random.default_rng(0).permutation(np.repeat(np.arange(len(SIZES)), SI
 
 
 def whole_groups(slots=13):
-    groups = GroupsOfRows(GROUP, len(SIZES), slots, "float64")
+    groups = GroupsOfRows.of(GROUP, len(SIZES), slots, "float64")
     return groups, WholeGroups(groups, BATCH)
 
 

@@ -28,23 +28,24 @@ class GroupsOfRows:
     Parameters
     ----------
     group_of_row : array of int, shape (N,)
-        From 0 to ``n_groups - 1``.
-    n_groups : int
+        From 0 to ``n_groups - 1``; empty if the rows are streamed.
+    sizes : array of int, shape (n_groups,)
+        n_j, the number of rows of each group.
     slots : int
         Most groups that a batch touches.
     dtype : str
         Float type of the weights.
-
-    Attributes
-    ----------
-    sizes : array of int, shape (n_groups,)
-        n_j, the number of rows of each group.
     """
 
-    def __init__(self, group_of_row: np.ndarray, n_groups: int, slots: int, dtype: str):
+    def __init__(self, group_of_row: np.ndarray, sizes: np.ndarray, slots: int, dtype: str):
         self.group_of_row = group_of_row.astype(np.int32)
-        self.sizes = np.bincount(group_of_row, minlength=n_groups).astype(np.int32)
+        self.sizes = sizes.astype(np.int32)
         self.slots, self.dtype = slots, dtype
+
+    @classmethod
+    def of(cls, group_of_row: np.ndarray, n_groups: int, slots: int, dtype: str) -> "GroupsOfRows":
+        """Count the rows of each group."""
+        return cls(group_of_row, np.bincount(group_of_row, minlength=n_groups), slots, dtype)
 
 
 class TouchedGroups:
@@ -60,7 +61,7 @@ class TouchedGroups:
     Examples
     --------
     >>> import numpy as np
-    >>> groups = GroupsOfRows(np.array([5, 2, 5, 5]), n_groups=6, slots=3, dtype="float64")
+    >>> groups = GroupsOfRows.of(np.array([5, 2, 5, 5]), n_groups=6, slots=3, dtype="float64")
     >>> touched = TouchedGroups(groups).of(np.array([[0, 1, 2]]))
     >>> touched.groups, touched.places, touched.weights
     (array([[5, 2, 5]]), array([[0, 1, 0]]), array([[1.5, 1. , 0. ]]))
@@ -70,15 +71,19 @@ class TouchedGroups:
         self._of_rows, self._row_weight = of_rows, row_weight
         self._place_of_group = np.full(len(of_rows.sizes), -1, np.int32)
 
-    def of(self, rows: np.ndarray) -> Touched:
-        """Find the groups of batches of row numbers, shape (n_batches, batch_size)."""
+    def of(self, rows: np.ndarray, group_of_row: np.ndarray | None = None) -> Touched:
+        """Find the groups of batches of row numbers, shape (n_batches, batch_size).
+
+        ``group_of_row`` is the group of each of these rows, if they are streamed.
+        """
         known = self._of_rows
+        group_of_row = known.group_of_row if group_of_row is None else group_of_row
         shape = (len(rows), known.slots)
         found = Touched(
             np.empty(shape, np.int64), np.empty(rows.shape, np.int64), np.empty(shape, known.dtype)
         )
         whole = self._row_weight is not None
-        _find(rows, known.group_of_row, known.sizes, self._place_of_group, whole, *found)
+        _find(rows, group_of_row, known.sizes, self._place_of_group, whole, *found)
         if self._row_weight is not None:
             found.weights[:] /= self._row_weight
         return found

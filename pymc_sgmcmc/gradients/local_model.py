@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
@@ -103,6 +104,8 @@ class LocalModel(NamedTuple):
     """Axis of the rows in each."""
     row_weights: TensorVariable | None
     """Weight of each row of a batch, where batches have whole groups."""
+    sizes: list[np.ndarray]
+    """Rows of each group, for each of ``columns``."""
 
     @property
     def expressions(self) -> list[TensorVariable]:
@@ -141,7 +144,9 @@ class LocalModel(NamedTuple):
             v._replace(column=columns[v.column], prior_draw=draws.get(v.value))
             for v in self.variables
         ]
-        return LocalModel(variables, shared_prior, priors, rows, self.row_axes, self.row_weights)
+        return self._replace(
+            variables=variables, shared_prior=shared_prior, priors=priors, rows=rows
+        )
 
 
 class NotLocal(Exception):

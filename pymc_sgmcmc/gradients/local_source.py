@@ -32,6 +32,7 @@ from pymc_sgmcmc.gradients.differentiate import gradients_of
 from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable
 from pymc_sgmcmc.gradients.rewrites import tidy
 from pymc_sgmcmc.gradients.source import GradientSource
+from pymc_sgmcmc.gradients.streamed_groups import StreamedGroups
 from pymc_sgmcmc.slots import Touched
 
 
@@ -46,6 +47,8 @@ class LocalSource(GradientSource):
     variables: list[LocalVariable] = field(kw_only=True)
     columns: list[Column] = field(kw_only=True)
     row_weights: TensorVariable | None = field(kw_only=True)
+    sizes: list[np.ndarray] = field(kw_only=True)
+    """Rows of each group, for each column, as counted when the step was made."""
     of_batch: GradientSource = field(kw_only=True)
 
     def tables(self, rows):
@@ -86,8 +89,26 @@ class LocalSource(GradientSource):
                 values[draw.value] = draw.into(values[draw.value], {**data, **values}, stream)
         return [values[v] for v in self.vars]
 
+    def streamed_groups(self):
+        if self.streamed is None:
+            return None
+        groups = StreamedGroups(
+            self.rows[0].index, dict(self.data), [c.index for c in self.columns]
+        )
+
+        def of_rows(rows):
+            found = zip(groups(rows), self.columns, strict=True)
+            return [index % column.n_groups for index, column in found]
+
+        return of_rows
+
     def groups_of_rows(self):
         [rows] = self.rows
+        if self.streamed is not None:
+            return [
+                GroupsOfRows(np.empty(0), sizes, c.slots, c.weights.dtype)
+                for sizes, c in zip(self.sizes, self.columns, strict=True)
+            ]
         given = [np.arange(rows.n_rows)]
         given += [np.asarray(array_value(a), dtype=v.dtype) for a, v in self.data]
         with pytensor.config.change_flags(cxx=""):
@@ -99,7 +120,9 @@ class LocalSource(GradientSource):
             )
             found = indices(*given)
         groups = [  # an index below zero counts from the end, as in the model
-            GroupsOfRows(index.astype(np.int64) % c.n_groups, c.n_groups, c.slots, c.weights.dtype)
+            GroupsOfRows.of(
+                index.astype(np.int64) % c.n_groups, c.n_groups, c.slots, c.weights.dtype
+            )
             for index, c in zip(found, self.columns, strict=True)
         ]
         self._check_empty(dict(zip(self.columns, groups, strict=True)))
@@ -184,5 +207,6 @@ def local_source(source: GradientSource, local: LocalModel) -> LocalSource:
         variables=local.variables,
         columns=columns,
         row_weights=local.row_weights,
+        sizes=local.sizes,
         of_batch=of_batch,
     )

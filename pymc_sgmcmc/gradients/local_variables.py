@@ -62,6 +62,7 @@ def find_local(
     batch_size: int,
     wanted: Local,
     groups_of: Callable[[TensorVariable], np.ndarray],
+    sizes_of: Callable[[TensorVariable, int], np.ndarray],
     check: Callable[[LocalModel], None],
     whole_groups: bool,
 ) -> LocalModel | None:
@@ -84,7 +85,9 @@ def find_local(
     wanted : "auto" or names
         The variables to be local; "auto": those of many groups, where that is possible.
     groups_of : callable
-        Evaluates an index for all rows.
+        Evaluates an index for all rows; of streamed data for a few.
+    sizes_of : callable
+        Counts the rows of each group of an index into so many.
     check : callable
         LocalModel -> None: raises `NotLocal` if its numbers are not the model's.
     whole_groups : bool
@@ -102,7 +105,9 @@ def find_local(
         and for batches of whole groups of crossed groups or of none.
     """
     of_vars = dict(zip(vars, shapes, strict=True))
-    builder = _Builder(model, of_vars, terms, rest, rows, batch_size, groups_of, whole_groups)
+    builder = _Builder(
+        model, of_vars, terms, rest, rows, batch_size, groups_of, sizes_of, whole_groups
+    )
     names = None if wanted == "auto" else _checked_names(model, vars, wanted)
     reasons: dict[str, str] = {}
     candidates = []
@@ -163,8 +168,11 @@ def _checked_names(model: pm.Model, vars: Sequence[Variable], wanted: Any) -> li
 class _Builder:
     """Rebuilds a model's terms for some candidates."""
 
-    def __init__(self, model, shapes, terms, rest, rows, batch_size, groups_of, whole_groups):
-        self.groups_of = groups_of
+    def __init__(
+        self, model, shapes, terms, rest, rows, batch_size, groups_of, sizes_of, whole_groups
+    ):
+        self.groups_of, self.sizes_of = groups_of, sizes_of
+        self.sizes: dict[TensorVariable, np.ndarray] = {}
         self.empty: dict[Column, EmptyGroups] = {}
         self.model, self.shapes, self.rest, self.rows = model, shapes, rest, rows
         self.batch_size, self.whole_groups = batch_size, whole_groups
@@ -211,11 +219,16 @@ class _Builder:
         """Whether rows index into something made of it."""
         return any(value in ancestors([lookup.array]) for lookup in self.lookups)
 
+    def sizes_in(self, column: Column) -> np.ndarray:
+        """The rows of each group."""
+        if column.index not in self.sizes:
+            self.sizes[column.index] = self.sizes_of(column.index, column.n_groups)
+        return self.sizes[column.index]
+
     def empty_groups(self, column: Column) -> EmptyGroups:
         """The groups without rows."""
         if column not in self.empty:
-            groups = self.groups_of(column.index) % column.n_groups
-            empty = np.flatnonzero(np.bincount(groups, minlength=column.n_groups) == 0)
+            empty = np.flatnonzero(self.sizes_in(column) == 0)
             variable = pt.tensor("empty", shape=(empty.size,), dtype="int64")
             self.empty[column] = EmptyGroups(pt.constant(empty, dtype="int64"), variable)
         return self.empty[column]
@@ -271,9 +284,9 @@ class _Builder:
                 f"batches='groups' needs nested groups, and those of {names} are crossed: use "
                 "batches='rows', or name in local= only variables whose groups are nested."
             )
-        sizes = np.bincount(groups[k], minlength=columns[k].n_groups)
         around = columns[k]
-        column = Column.of(around.index, around.n_groups, most_groups(sizes, self.batch_size))
+        slots = most_groups(self.sizes_in(around), self.batch_size)
+        column = Column.of(around.index, around.n_groups, slots)
         return [
             LocalVariable.of(v.value, column, self.shapes[v.value]) if v.column is around else v
             for v in variables
@@ -299,7 +312,8 @@ class _Builder:
         shared_prior = model.logp(vars=[*shared, *self.rest])
         floatX = pytensor.config.floatX
         weights = pt.vector("row_weights", dtype=floatX) if self.whole_groups else None
-        return LocalModel(variables, shared_prior, priors, rows, self.row_axes, weights)
+        sizes = [self.sizes_in(c) for c in dict.fromkeys(v.column for v in variables)]
+        return LocalModel(variables, shared_prior, priors, rows, self.row_axes, weights, sizes)
 
     def _prior(self, v: LocalVariable, local: dict) -> TensorVariable:
         rv = self.model.values_to_rvs[v.value]

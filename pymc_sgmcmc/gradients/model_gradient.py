@@ -41,6 +41,7 @@ from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch, written_with_mini
 from pymc_sgmcmc.gradients.rewrites import tidy
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
+from pymc_sgmcmc.gradients.streamed_groups import StreamedGroups
 
 
 @quick_graphs()
@@ -79,7 +80,7 @@ def gradient_source(
     local : "auto", list of names or None, default None
         Variables with an element for each group of rows, of which a batch moves only those of its
         own groups; "auto": those found that have many groups. Needs ``batch_size``; not with
-        ``data`` or ``row_weights``.
+        ``row_weights``.
     whole_groups : bool, default False
         Whether batches have whole groups of the local variables instead of random rows.
 
@@ -204,7 +205,7 @@ def _slice_into_batches(
     likelihood = scale * sum_of(each)
     rows = Rows(index, scale, int(batch_size), axes, data, weights=row_weights)
     found = None
-    if local is not None and data is None and row_weights is None:
+    if local is not None and row_weights is None:
         shapes = shapes_of(model, vars)
         batch = rows_looked_at(row_axis.length)[:batch_size]
 
@@ -213,6 +214,11 @@ def _slice_into_batches(
             own[index] = pt.constant(np.arange(row_axis.length))
             [groups] = evaluate(*clone_replace([of_rows], own, rebuild_strict=False))
             return groups.astype(np.int64)
+
+        def sizes_of(of_rows: TensorVariable, n_groups: int) -> np.ndarray:
+            if data is not None:
+                return StreamedGroups(index, arrays, [of_rows]).sizes(data, n_groups)
+            return np.bincount(groups_of(of_rows) % n_groups, minlength=n_groups)
 
         def check(of_groups: LocalModel) -> None:
             check_local(model, of_groups, terms, arrays, index, batch, groups_of, start)
@@ -227,6 +233,7 @@ def _slice_into_batches(
             batch_size,
             local,
             groups_of,
+            sizes_of,
             check,
             whole_groups,
         )

@@ -1,6 +1,6 @@
 """The stochastic gradient of a PyMC model, as symbolic expressions of theta and a batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -186,6 +186,10 @@ class GradientSource:
 
     def whole_groups(self, groups_of_rows: Sequence[GroupsOfRows]) -> WholeGroups | None:
         """The groups dealt into batches, where batches have whole groups."""
+        return None
+
+    def streamed_groups(self) -> Callable[[Mapping[str, np.ndarray]], list[np.ndarray]] | None:
+        """What finds the group of each of some streamed rows, for each index."""
         return None
 
     def init(self, rng: np.random.Generator) -> dict[str, list]:

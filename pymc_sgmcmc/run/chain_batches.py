@@ -54,6 +54,7 @@ class Feeder:
         kernel = self.chains[0].kernel
         self._turn = (self._turn + 1) % IN_USE
         rows: list[np.ndarray] = []
+        own: dict[str, np.ndarray] = {}
         blocks: dict[int, np.ndarray] = {}
         for k, stream in enumerate(kernel.source.rows):
             shape = (room, len(self.chains), n_updates, stream.batch_size)
@@ -70,7 +71,7 @@ class Feeder:
             self._fill_blocks(threads, k, own, n, n_updates)
             rows.append(self._numbers_in_block(k, shape))
             blocks |= {kernel.places[name]: block for name, block in own.items()}
-        rows += self._touched(threads, rows, n)
+        rows += self._touched(threads, rows, own, n)
         return Feed(rows, blocks, [chain.batch_states for chain in self.chains])
 
     def _array(self, key: tuple, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -94,8 +95,10 @@ class Feeder:
 
         list(threads.map(fill, range(len(self.chains))))
 
-    def _touched(self, threads: Executor, rows: list[np.ndarray], n: int) -> list[np.ndarray]:
-        """What local variables need of each batch: `Chain.groups_of` of each batch."""
+    def _touched(
+        self, threads: Executor, rows: list[np.ndarray], blocks: dict[str, np.ndarray], n: int
+    ) -> list[np.ndarray]:
+        """What local variables need of each batch: see `Chain.groups_of`."""
         types = self.chains[0].kernel.source.batch_types[len(rows) :]
         arrays = [
             self._array((self._turn, "touched", k), (*rows[0].shape[:3], length), dtype)
@@ -104,8 +107,14 @@ class Feeder:
 
         def fill(c: int) -> None:
             own = rows[0][:n, c]
-            batches = own.reshape(-1, own.shape[-1])
-            found = self.chains[c].groups_of(batches)
+            batches, streamed = own.reshape(-1, own.shape[-1]), None
+            if blocks:
+                batches = np.arange(batches.size).reshape(batches.shape)
+                streamed = {
+                    name: block[:n, c].reshape(batches.size, *block.shape[3:])
+                    for name, block in blocks.items()
+                }
+            found = self.chains[c].groups_of(batches, streamed)
             for array, values in zip(arrays, found, strict=True):
                 array[:n, c] = values.reshape(n, *array.shape[2:])
 
