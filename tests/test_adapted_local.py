@@ -13,12 +13,12 @@ from pytensor.compile.mode import Mode
 from xarray import Dataset, DataTree
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.local_warm_up import LocalWarmUp, _mean_of_inverse
 from pymc_sgmcmc.adaptation.step_size import slowed
 from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.diagnosis.diagnose import _measured_of_local
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
-from pymc_sgmcmc.gradients.local_gradients import LocalGradients
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.kernel import Kernel

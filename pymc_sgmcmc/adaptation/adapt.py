@@ -11,6 +11,7 @@ from pymc.model import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.local_warm_up import LocalWarmUp
 from pymc_sgmcmc.adaptation.many_parameters import ManyParametersWarmUp
 from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK, is_scale
@@ -18,7 +19,6 @@ from pymc_sgmcmc.adaptation.step_size import injected_noise
 from pymc_sgmcmc.adaptation.warm_up import WarmUp
 from pymc_sgmcmc.gradients.batch_gradients import BatchGradients
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
-from pymc_sgmcmc.gradients.local_gradients import LocalGradients
 from pymc_sgmcmc.gradients.local_source import LocalSource
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
 from pymc_sgmcmc.gradients.row_gradients import RowGradients

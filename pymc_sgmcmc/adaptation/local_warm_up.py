@@ -33,10 +33,10 @@ from pymc_sgmcmc.adaptation.curvature import (
     root_of_inverse,
     undetermined,
 )
+from pymc_sgmcmc.adaptation.local_gradients import LocalBatch, LocalGradient, LocalGradients
 from pymc_sgmcmc.adaptation.progress import WarmUpProgress
 from pymc_sgmcmc.adaptation.step_size import Pace, injected_noise, pace, slowed
 from pymc_sgmcmc.chain import Chain
-from pymc_sgmcmc.gradients.local_gradients import LocalBatch, LocalGradient, LocalGradients
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.start_check import BadStart
 from pymc_sgmcmc.kernel import Kernel

@@ -113,6 +113,10 @@ def planned(
         )
     size = sum(int(np.prod(shape)) for shape in shapes)
     many = size > LARGEST_LOW_RANK
+    if data is not None and local and local != "auto":
+        raise ValueError(
+            f"local={local!r}, data= and an automatic step size do not go together yet. {remedy}"
+        )
     if data is not None or (local == "auto" and not many):
         local = None  # few parameters move together, with a metric for all of them
     elif local and adaptation in ("dense", "low_rank"):

@@ -9,6 +9,7 @@ import numpy as np
 from pymc.model import Model
 from xarray import Dataset, DataTree
 
+from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.plan import (
     FEW_ROWS,
     LARGEST_LOW_RANK,
@@ -29,7 +30,6 @@ from pymc_sgmcmc.diagnosis.stein import (
 from pymc_sgmcmc.diagnosis.value_draws import value_draws
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
-from pymc_sgmcmc.gradients.local_gradients import LocalGradients
 from pymc_sgmcmc.gradients.local_source import LocalSource
 from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.row_axis import find_row_axis

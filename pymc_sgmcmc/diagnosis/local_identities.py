@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_sgmcmc.adaptation.local_gradients import LocalBatch, LocalGradients
 from pymc_sgmcmc.diagnosis.stein import Estimate, SteinIdentities, block_estimate, stein_identities
-from pymc_sgmcmc.gradients.local_gradients import LocalBatch, LocalGradients
 
 MOST_BATCHES = 40_000
 """Batches at all draws together, at least one at each."""

@@ -111,8 +111,11 @@ class LocalScales(Metric):
         ordered = np.asarray(shift)[self.order]
         n = self.n_shared
         scales = flat(self.arrays[1 if n else 0 :])
-        solved = np.linalg.solve(np.asarray(self.arrays[0], float), ordered[:n]) if n else []
-        return np.concatenate([solved, ordered[n:] / scales])
+        local = ordered[n:] / scales
+        if not n:
+            return local
+        shared = np.linalg.solve(np.asarray(self.arrays[0], float), ordered[:n])
+        return np.concatenate([shared, local])
 
     def _product(self, z, of_shared):
         n = self.n_shared

@@ -171,7 +171,7 @@ def check_convergence(tree: DataTree, model: Model) -> None:
     if sum(sizes.values()) > affordable:
         share = affordable / sum(sizes.values())
         posterior = Dataset(
-            {name: _some_of(name, values, share) for name, values in posterior.items()}
+            {name: _some_of(str(name), values, share) for name, values in posterior.items()}
         )
         checked = sum(values[0, 0].size for values in posterior.values())
         _log.info(
