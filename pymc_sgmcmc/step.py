@@ -411,7 +411,7 @@ class SGMCMCStep(BlockedStep):
 
     @property
     def batch_size(self) -> int | None:
-        """Rows per update, fixed when the step is made; None: all rows, or those of `pm.Minibatch`."""
+        """Rows per update, fixed once a step is made; None: all, or those of `pm.Minibatch`."""
         return self._batch_size
 
     @property
