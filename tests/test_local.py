@@ -14,6 +14,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from hierarchies import LOCAL, N
+from scipy.special import digamma, polygamma
 from test_gradients import constants, evaluate, random_point
 
 import pymc_sgmcmc as sgm
@@ -355,6 +356,51 @@ def test_hierarchy_with_unknown_scale(sampler, options):
     assert np.abs(error).max() < 0.1
     assert np.abs(ratio - 1).max() < 0.05
     assert np.abs(correlation).max() < 0.05
+
+
+@pytest.mark.slow(8)
+def test_poisson_counts_with_gamma_rates():
+    """Exact by quadrature over the one shared parameter, given which the rates are Gamma."""
+    rng = np.random.default_rng(4)
+    groups = np.repeat(np.arange(12), rng.integers(1, 7, 12))
+    counts, R = rng.poisson(rng.gamma(2, 1.5, 12)[groups]), 400
+    with pm.Model() as model:
+        t = pm.Normal("t", 0, 1, shape=R)
+        rate = pm.Gamma("rate", 2, pm.math.exp(t), shape=(14, R))
+        pm.Poisson("y", rate[groups], observed=np.repeat(counts[:, None], R, axis=1))
+    n, total = np.bincount(groups, minlength=14), np.bincount(groups, counts, minlength=14)
+    grid = np.linspace(-5, 4, 2000)
+    log_rate = np.log(np.exp(grid)[:, None] + n)  # of the rates' own Gamma, the shape is 2 + total
+    log_p = -(grid**2) / 2 + (2 * grid[:, None] - (2 + total) * log_rate).sum(axis=1)
+    weights = np.exp(log_p - log_p.max())
+
+    def average(values):
+        return np.average(values, axis=0, weights=weights)
+
+    mean = np.append(digamma(2 + total) - average(log_rate), average(grid))
+    square = np.append(average(log_rate**2), average(grid**2))
+    spread = square - np.append(average(log_rate), mean[-1]) ** 2
+    sd = np.sqrt(spread + np.append(polygamma(1, 2 + total), 0))
+    step = sgm.MSGNHT_S(
+        step_size=0.04,
+        batch_size=10,
+        thin=300,
+        batches="groups",
+        local=["rate"],
+        model=model,
+        compile_kwargs={"mode": "JAX"},
+    )
+    step.setup_chain(np.random.default_rng(0), 0, 0)
+    point = model.initial_point()
+    draws = []
+    for k in range(50):
+        point, _ = step.step(point)
+        if k >= 10:
+            draws.append(np.vstack([point["rate_log__"], point["t"]]))
+    draws = np.concatenate(draws, axis=1)
+    # as for the hierarchy above
+    assert np.abs((draws.mean(axis=1) - mean) / sd).max() < 0.1
+    assert np.abs(draws.std(axis=1) / sd - 1).max() < 0.05
 
 
 @cache
