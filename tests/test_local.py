@@ -629,6 +629,10 @@ NOT_LOCAL = {
     "mean within": (lambda a: (a - a.mean())[hierarchies.GROUP], "depend on groups other than"),
     "two indices": (lambda a: a[hierarchies.GROUP] - a[hierarchies.OTHER], "several indices"),
     "no index": (lambda a: SLOPES @ a, "no data are an index"),
+    "index from a parameter": (
+        lambda a: a[(hierarchies.GROUP + pt.switch(a[0] > 0, 0, 1)) % 4],
+        "no data are an index",
+    ),
     "a scan": (lambda a: pt.cumsum(a)[hierarchies.GROUP], "depend on groups other than"),
 }
 
@@ -708,6 +712,12 @@ def test_streams_with_wrong_groups():
         step_of_containers(wrong, streamed=True)
     with pytest.raises(ValueError, match="batches='groups' and data= do not go together"):
         step_of_containers(COLUMNS, streamed=True, local=["u"], batches="groups")
+
+
+def test_indices_that_are_not_whole_numbers():
+    """PyTensor's own error, when the model is written."""
+    with pytest.raises(TypeError, match="must be integers"):
+        with_groups(4, lambda alpha: alpha[hierarchies.GROUP.astype(float)])
 
 
 def test_indices_out_of_range():
