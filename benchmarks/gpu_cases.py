@@ -95,7 +95,7 @@ class Ours:
     def __init__(self, step, point, chains: int):
         import jax
 
-        from pymc_sgmcmc.run.chain_batches import Feeder
+        from pymc_sgmcmc.run.chain_batches import ChainBatches
         from pymc_sgmcmc.run.vectorized_chains import VectorizedChains
 
         together = VectorizedChains(
@@ -103,8 +103,8 @@ class Ours:
         )
         self.chains = together._stack()
         with ThreadPoolExecutor() as threads:
-            feed = Feeder(together.chains).feed(threads, 1, 1, step.thin)
-        self.rows = jax.device_put(feed.rows, self.chains._rows_go)
+            batches = ChainBatches(together.chains).take(threads, 1, 1, step.thin)
+        self.rows = jax.device_put(batches.rows, self.chains._rows_go)
         h = step.kernel.step_sizes(0, step.thin).astype("float32")
         self.h = h.reshape(1, step.thin, *h.shape[1:])
 

@@ -14,7 +14,7 @@ from functools import partial
 
 import posteriors
 import torch
-from loops import MODELS, data, initial_weights, layers, microseconds_an_update
+from loops import MODELS, data, initial_weights, layers, microseconds_per_update
 from torch.nn.functional import cross_entropy, relu, softplus
 
 
@@ -75,7 +75,7 @@ def main():
     settings = MODELS[args.model]
     run = updates(args.model, args.dtype, settings, args.device)
     run()
-    us, _, repeats = microseconds_an_update(run, settings["updates"], args.seconds)
+    us, _, repeats = microseconds_per_update(run, settings["updates"], args.seconds)
     print(json.dumps({"us_per_update": us, "repeats": repeats}))
 
 

@@ -228,7 +228,7 @@ def fetching(model, dtype, settings):
     return run, time.perf_counter() - began
 
 
-def microseconds_an_update(run, updates: int, seconds: float) -> tuple[float, float, int]:
+def microseconds_per_update(run, updates: int, seconds: float) -> tuple[float, float, int]:
     """Median and mean over repeated calls of so many updates each, and the number of calls."""
     times = []
     stop = time.perf_counter() + seconds
@@ -258,7 +258,7 @@ def main():
         run, first = fetching(args.model, args.dtype, settings)
     else:
         run, first = hand_or_blackjax(args.model, args.who, args.dtype, settings)
-    us, mean, repeats = microseconds_an_update(run, settings["updates"], args.seconds)
+    us, mean, repeats = microseconds_per_update(run, settings["updates"], args.seconds)
     result = {"us_per_update": us, "mean_us": mean, "first_call_s": first, "repeats": repeats}
     print(json.dumps(result))
 

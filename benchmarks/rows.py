@@ -21,7 +21,7 @@ from itertools import product
 from pathlib import Path
 from statistics import median
 
-from loops import MODELS, microseconds_an_update, ours
+from loops import MODELS, microseconds_per_update, ours
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "rows.txt"
@@ -47,7 +47,7 @@ def measure(n_rows: int, prefetches: bool, in_thread: bool, seconds: float) -> f
     loops = spied(kernel)
     run, _ = ours("blr", "NUMBA", "float32", settings)
     assert any(isinstance(node.op, SoftwarePrefetch) for node in nodes(loops[0])) == prefetches
-    return microseconds_an_update(run, settings["updates"], seconds)[1]
+    return microseconds_per_update(run, settings["updates"], seconds)[1]
 
 
 def spied(kernel) -> list:

@@ -154,7 +154,7 @@ class SGMCMCStep(BlockedStep):
             data=streamed,
             others=[name for name, is_given in given.items() if is_given],
         )
-        self.batch_size = plan.batch_size
+        self._batch_size = plan.batch_size
         start = dict(self.model.initial_point() if initial_point is None else initial_point)
         self.source = step_source(
             plan,
@@ -408,6 +408,11 @@ class SGMCMCStep(BlockedStep):
             self._thread = get_ident()
 
     # ---- attributes of the chain and the kernel --------------------------------------------
+
+    @property
+    def batch_size(self) -> int | None:
+        """Rows per update, fixed once a step is made; None: all, or those of `pm.Minibatch`."""
+        return self._batch_size
 
     @property
     def thin(self) -> int:

@@ -4,6 +4,7 @@ import io
 import json
 import re
 
+import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
@@ -161,7 +162,7 @@ def test_lengths(linear, step, caplog):
 
 @pytest.mark.slow(60)
 def test_pm_sample_adapts_once(monkeypatch, tmp_path):
-    """In one process and in two, the draws are the same, and no process warms up again."""
+    """In one process, in two and in a copy, the draws are the same; nothing warms up again."""
     count, original = tmp_path / "count", WarmUp.run
 
     def counted(self, point):
@@ -173,16 +174,17 @@ def test_pm_sample_adapts_once(monkeypatch, tmp_path):
     paths = []
     with Linear(n_rows=60).model():
         step = sgm.MSGNHT_S(compile_kwargs={"mode": Mode("py", "fast_compile")}, rng=1)
-        for cores in (
-            {"cores": 1},
-            {"cores": 2, "mp_ctx": "fork"},
-            {"cores": 2, "mp_ctx": "spawn"},
-        ):
-            idata = pm.sample(
-                20, tune=5, chains=2, step=step, random_seed=1, progressbar=False,
-                compute_convergence_checks=False, **cores,
-            )  # fmt: skip
-            paths.append(idata.posterior["w"].to_numpy())
+        copy = cloudpickle.loads(cloudpickle.dumps(step))  # as a spawned process gets it
+    for adapted, cores in (
+        (step, {"cores": 1}),
+        (step, {"cores": 2, "mp_ctx": "fork"}),
+        (copy, {"cores": 1}),
+    ):
+        idata = pm.sample(
+            20, tune=5, chains=2, step=adapted, random_seed=1, progressbar=False,
+            compute_convergence_checks=False, model=adapted.model, **cores,
+        )  # fmt: skip
+        paths.append(idata.posterior["w"].to_numpy())
     assert count.read_text() == "+"
     np.testing.assert_array_equal(paths[0], paths[1])
     np.testing.assert_array_equal(paths[0], paths[2])

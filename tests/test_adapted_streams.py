@@ -194,12 +194,11 @@ def on_disk(target, n=2):
 
 
 @pytest.mark.slow(20)
-@pytest.mark.parametrize("order", ["as it is", "sorted"])
-def test_default_call_on_streamed_data(order):
+def test_default_call_on_streamed_data():
+    """Rows sorted by the target, so that each window of the stream has others than the whole."""
     target = Linear(n_rows=20_000)
-    if order == "sorted":
-        by_y = np.argsort(target.y)
-        target.X, target.y = target.X[by_y], target.y[by_y]
+    by_y = np.argsort(target.y)
+    target.X, target.y = target.X[by_y], target.y[by_y]
     model, rows = on_disk(target)
     data = sgm.StreamedData(rows, window=4096, chunk=8)
     with model:

@@ -361,6 +361,8 @@ def test_what_is_set_is_checked(step):
     for value in [-1.0, np.nan]:
         with pytest.raises(ValueError, match="step_size must be a positive finite number"):
             step.schedule = value
+    with pytest.raises(AttributeError, match="batch_size"):  # compiled into the updates
+        step.batch_size = 6
 
 
 def test_a_schedule_takes_effect_at_once():

@@ -25,6 +25,8 @@ from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.noise import NoiseStream
 from tests.samplers import BACKENDS, UNCONSTRAINED
 
+pytestmark = pytest.mark.xdist_group("local")  # what is compiled for several tests, is once
+
 # ---- gradients -----------------------------------------------------------------------------
 
 

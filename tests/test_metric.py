@@ -16,6 +16,8 @@ from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.schedules import Constant
 from tests.samplers import SAMPLERS, assert_mean, blocks, stationary_covariance
 
+pytestmark = pytest.mark.xdist_group("metric")  # what is compiled for several tests, is once
+
 PYTHON = Mode("py", "fast_compile")
 SHAPES = [(), (2, 2)]
 D = 5
@@ -182,6 +184,11 @@ CASES = [
 ]
 
 
+@cache
+def kernel_for(sampler_name, metric_name, mode, h):
+    return kernel_of(sampler_name, metric_of(metric_name), mode, h, thin=50)
+
+
 @pytest.mark.slow(8)
 @pytest.mark.parametrize(("sampler_name", "metric_name", "mode", "h"), CASES)
 def test_moments(sampler_name, metric_name, mode, h):
@@ -201,7 +208,7 @@ def test_moments(sampler_name, metric_name, mode, h):
         expected = L @ stationary_covariance(sampler.algorithm(), precision, h)[:D, :D] @ L.T
     else:
         bias += sampler.bias * max(1.0, h / sampler.step_size) ** sampler.order["theta"] / 4
-    kernel = kernel_of(sampler_name, metric, mode, h, thin=50)
+    kernel = kernel_for(sampler_name, metric_name, mode, h)
     n = int(3e4 / h / 50)  # some 10,000 relaxation times: 1% of a variance
     sd = np.sqrt(np.diag(TARGET.covariance))
     z = (draws_of(kernel, n + 20)[20:] - TARGET.mean) / sd
@@ -250,10 +257,10 @@ def test_another_metric_without_compiling_again():
 # ---- streams -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["JAX", pytest.param("NUMBA", marks=pytest.mark.slow(40))])
+@pytest.mark.parametrize("mode", ["JAX", pytest.param("NUMBA", marks=pytest.mark.slow(10))])
 def test_draws_do_not_depend_on_the_calls(mode):
     """A draw in one call, or split into several."""
-    kernel = jax_kernel() if mode == "JAX" else kernel_of("MSGNHT_S", metric_of("dense"), mode, 0.2)
+    kernel = jax_kernel() if mode == "JAX" else kernel_for("MSGNHT_S", "dense", mode, 0.2)
     paths = []
     for most in (100, 3):
         chain = Chain(kernel, np.random.default_rng(1), tune=0)

@@ -39,7 +39,15 @@ from tests.targets import (
     zoo,
 )
 
-every_sampler = pytest.mark.parametrize("sampler", UNCONSTRAINED, ids=lambda s: s.name)
+
+def one_worker(sampler, *others):
+    """All that is compiled for a sampler is compiled once, in one process."""
+    return pytest.param(sampler, *others, marks=pytest.mark.xdist_group(sampler.name))
+
+
+every_sampler = pytest.mark.parametrize(
+    "sampler", [one_worker(s) for s in UNCONSTRAINED], ids=lambda s: s.name
+)
 every_simplex_sampler = pytest.mark.parametrize("sampler", SIMPLEX, ids=lambda s: s.name)
 
 
@@ -51,8 +59,8 @@ def sampler_and_mode(value) -> str:
 every_sampler_and_backend = pytest.mark.parametrize(
     ("sampler", "mode"),
     [
-        *((sampler, mode) for mode in BACKENDS if mode != "CVM" for sampler in UNCONSTRAINED),
-        (THERMOSTATS[-1], "CVM"),
+        *(one_worker(s, mode) for mode in BACKENDS if mode != "CVM" for s in UNCONSTRAINED),
+        one_worker(THERMOSTATS[-1], "CVM"),
     ],
     ids=sampler_and_mode,
 )

@@ -270,6 +270,7 @@ def test_worker_processes_open_the_files_themselves(on_disk, tmp_path):
     directory = os.path.dirname(on_disk["X"].filename)
     result = subprocess.run(
         [sys.executable, str(path), directory],
+        env=os.environ | {"PYTENSOR_FLAGS": f"{os.environ['PYTENSOR_FLAGS']},mode=FAST_COMPILE"},
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert "IDENTICAL" in result.stdout, result.stderr

@@ -9,7 +9,10 @@ import xarray as xr
 
 import pymc_sgmcmc as sgm
 
-pytestmark = pytest.mark.slow(25)  # the fixture's, for whichever test is first
+pytestmark = [
+    pytest.mark.slow(25),  # the fixture's, for whichever test is first
+    pytest.mark.xdist_group("workflow"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ class Likelihood(NamedTuple):
     """Sum of g g' over the rows' gradients g, shape (d, d)."""
 
 
-class Block(NamedTuple):
+class RowLikelihoods(NamedTuple):
     """Some rows' log likelihoods and gradients."""
 
     place: slice
@@ -183,16 +183,16 @@ class RowGradients(FlatPrior):
             )
         return index.astype("int64")
 
-    def _blocks(self, theta: Vector, index: Sequence[int] | np.ndarray) -> Iterator[Block]:
+    def _blocks(self, theta: Vector, index: Sequence[int] | np.ndarray) -> Iterator[RowLikelihoods]:
         """Log likelihoods and gradients of some rows, block by block."""
         index = self._checked(index)
         split = self.split(theta)
         for first in range(0, len(index), self.block):
             rows = index[first : first + self.block]
             place = slice(first, first + len(rows))
-            yield Block(place, *self._evaluated(split, rows, self.constants))
+            yield RowLikelihoods(place, *self._evaluated(split, rows, self.constants))
 
-    def _all_blocks(self, theta: Vector) -> Iterator[Block]:
+    def _all_blocks(self, theta: Vector) -> Iterator[RowLikelihoods]:
         """Log likelihoods and gradients of all rows, each once."""
         return self._blocks(theta, np.arange(self.n_rows))
 

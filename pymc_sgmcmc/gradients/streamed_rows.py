@@ -11,7 +11,7 @@ from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.windows import consecutive_rows, shuffled_windows
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.flat_prior import Vector
-from pymc_sgmcmc.gradients.row_gradients import Block, Likelihood, RowGradients
+from pymc_sgmcmc.gradients.row_gradients import Likelihood, RowGradients, RowLikelihoods
 
 
 class StreamedRowGradients(RowGradients):
@@ -71,7 +71,7 @@ class StreamedRowGradients(RowGradients):
             rows = {name: np.take(column, some, axis=0) for name, column in self.sample.items()}
             yield self._block(first, split, rows)
 
-    def _all_blocks(self, theta: Vector) -> Iterator[Block]:
+    def _all_blocks(self, theta: Vector) -> Iterator[RowLikelihoods]:
         split = self.split(theta)
         arrays = [array_value(array) for array, _ in self.source.data]
         first = 0
@@ -81,7 +81,9 @@ class StreamedRowGradients(RowGradients):
             self._n_read = first = block.place.stop
             yield block
 
-    def _block(self, first: int, split: list[np.ndarray], rows: Mapping[str, np.ndarray]) -> Block:
+    def _block(
+        self, first: int, split: list[np.ndarray], rows: Mapping[str, np.ndarray]
+    ) -> RowLikelihoods:
         m = len(next(iter(rows.values())))
         constants = list(self.constants)
         for name, column in rows.items():
@@ -89,4 +91,6 @@ class StreamedRowGradients(RowGradients):
                 padding = [(0, self.block - m)] + [(0, 0)] * (column.ndim - 1)
                 column = np.pad(column, padding, mode="edge")
             constants[self._places[name]] = self.backend.array(column)
-        return Block(slice(first, first + m), *self._evaluated(split, np.arange(m), constants))
+        return RowLikelihoods(
+            slice(first, first + m), *self._evaluated(split, np.arange(m), constants)
+        )

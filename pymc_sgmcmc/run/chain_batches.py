@@ -11,13 +11,13 @@ from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.gradients.source import GradientSource
 
 IN_USE = 3
-"""Feeds in use at the same time: one is filled while two calls run."""
+"""Calls whose batches are in use at the same time: those of one are taken while two run."""
 ALIGNMENT = 64
 """Alignment of arrays in bytes. On the CPU JAX uses arrays aligned like this without a copy, which
 would take as long as many updates."""
 
 
-class Feed(NamedTuple):
+class CallBatches(NamedTuple):
     """Batches of a call: of all chains, for ``room`` pieces of draws."""
 
     rows: list[np.ndarray]
@@ -30,10 +30,10 @@ class Feed(NamedTuple):
     """State of each chain's streams after these batches."""
 
 
-class Feeder:
+class ChainBatches:
     """Takes batches from the streams of all chains, for one call after another.
 
-    Arrays are reused after `IN_USE` feeds.
+    Arrays are reused after `IN_USE` calls.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Feeder:
         self._turn = 0
         self._arrays: dict[Any, np.ndarray] = {}
 
-    def feed(self, threads: Executor, n: int, room: int, n_updates: int) -> Feed:
+    def take(self, threads: Executor, n: int, room: int, n_updates: int) -> CallBatches:
         """Take the batches of ``n`` pieces of ``n_updates`` from each chain's streams.
 
         The arrays have ``room`` pieces; those after the first ``n`` are never read.
@@ -72,7 +72,7 @@ class Feeder:
             rows.append(self._numbers_in_block(k, shape))
             blocks |= {kernel.places[name]: block for name, block in own.items()}
         rows += self._touched(threads, rows, own, n)
-        return Feed(rows, blocks, [chain.batch_states for chain in self.chains])
+        return CallBatches(rows, blocks, [chain.batch_states for chain in self.chains])
 
     def _array(self, key: tuple, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         array = self._arrays.get(key)
@@ -141,7 +141,7 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def bytes_per_update(source: GradientSource) -> int:
-    """Bytes of a feed per update and chain."""
+    """Bytes of the batches per update and chain."""
     of_groups = source.batch_types[len(source.rows) :]
     n_bytes = sum(length * np.dtype(dtype).itemsize for length, dtype in of_groups)
     for stream in source.rows:

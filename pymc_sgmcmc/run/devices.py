@@ -116,11 +116,11 @@ def _compiled(function: Callable, outcome: Callable, devices: tuple) -> tuple[Me
     )
 
 
-def _advance(function, outcome, carry, n, done, h, feed, constants):
+def _advance(function, outcome, carry, n, done, h, batches, constants):
     """``n`` pieces of all chains, in one compiled loop."""
 
-    def one_chain(carry, h, feed):
-        rows, blocks = feed
+    def one_chain(carry, h, batches):
+        rows, blocks = batches
         data = [blocks.get(place, constant) for place, constant in enumerate(constants)]
         out = outcome(function(h, *rows, *carry.theta, *carry.state, carry.rng, *data))
         culprit, at = first_nonfinite(out.squared_gradient, out.theta, jnp)
@@ -129,18 +129,18 @@ def _advance(function, outcome, carry, n, done, h, feed, constants):
 
     all_chains = jax.vmap(one_chain, in_axes=(0, None, 0))
     if len(h) == 1:  # without a loop's copies, which for a large network take as long as an update
-        carry, piece = all_chains(carry, h[0], _piece(feed, 0))
+        carry, piece = all_chains(carry, h[0], _piece(batches, 0))
         return carry, jax.tree.map(lambda one: one[None], piece)
-    _, like = jax.eval_shape(all_chains, carry, h[0], _piece(feed, 0))
+    _, like = jax.eval_shape(all_chains, carry, h[0], _piece(batches, 0))
     kept = jax.tree.map(lambda one: jnp.zeros((len(h), *one.shape), one.dtype), like)
 
     def body(i, both):
         carry, kept = both
-        carry, piece = all_chains(carry, h[i], _piece(feed, i))
+        carry, piece = all_chains(carry, h[i], _piece(batches, i))
         return carry, jax.tree.map(lambda all, one: all.at[i].set(one), kept, piece)
 
     return jax.lax.fori_loop(0, n, body, (carry, kept))
 
 
-def _piece(feed, i):
-    return jax.tree.map(lambda all: all[i], feed)
+def _piece(batches, i):
+    return jax.tree.map(lambda all: all[i], batches)

@@ -103,7 +103,7 @@ class ThreadChains:
 
 
 def _loop_type(dtype: np.dtype) -> Any:
-    """Type of a batch's arrays in the compiled loop: feeds have narrower integers."""
+    """Type of a batch's arrays in the compiled loop: `CallBatches` have narrower integers."""
     return np.int64 if np.issubdtype(dtype, np.integer) else dtype
 
 

@@ -21,7 +21,7 @@ from pymc_sgmcmc.backends.interrupts import raise_deferred
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.draw_statistics import draw_statistics
 from pymc_sgmcmc.pacing import FIRST_CALL
-from pymc_sgmcmc.run.chain_batches import Feeder, bytes_per_update, most_updates
+from pymc_sgmcmc.run.chain_batches import ChainBatches, bytes_per_update, most_updates
 from pymc_sgmcmc.run.chain_warnings import warnings_of
 from pymc_sgmcmc.run.stacked import StackedChains
 from pymc_sgmcmc.run.threads import ThreadChains
@@ -51,8 +51,8 @@ class Call(NamedTuple):
     """Updates of each draw in this call."""
     h: np.ndarray
     """Step sizes, shape (n, n_updates)."""
-    feed: Future
-    """Batches of all chains, a `Feed`."""
+    batches: Future
+    """Batches of all chains, a `CallBatches`."""
 
 
 @dataclass
@@ -111,7 +111,7 @@ class VectorizedChains:
         self.chains[0].begin(self.points[0])  # compiles, if this process has not yet
         self._loop: Any = self.kernel.loop
         self._step_size_names = step.step_size_names
-        self._feeder = Feeder(self.chains)
+        self._batches = ChainBatches(self.chains)
         self.most_draws_a_call = BYTES_PER_CALL
         self._room = self._draws_a_call = self._updates_a_call = 1
         self._shapes_run: set[tuple[int, int]] = set()
@@ -158,16 +158,18 @@ class VectorizedChains:
             while call is not None or under_way is not None:
                 now = None
                 if call is not None:
-                    fed = call.feed.result()
+                    batches = call.batches.result()
                     # The rest is not run: any positive numbers will do.
                     h = np.concatenate([call.h, np.repeat(call.h[-1:], call.room - call.n, axis=0)])
                     began = time.perf_counter()
-                    pieces = self._stacked.advance(call.n, call.done, h, fed.rows, fed.blocks)
+                    pieces = self._stacked.advance(
+                        call.n, call.done, h, batches.rows, batches.blocks
+                    )
                     # JAX has compiled, if necessary, and computes from now on.
                     dispatched = time.perf_counter()
                     if not self._stacked.asynchronous:
                         self._pace(call, dispatched - began, exact=True)
-                    now = call, pieces, self._stacked.carry, fed.states, dispatched
+                    now = call, pieces, self._stacked.carry, batches.states, dispatched
                     call = self._plan(*self._after(call))
                 if under_way is not None:
                     drawn = self._read(*under_way, is_new=now is not None and self._is_new(now[0]))
@@ -280,8 +282,8 @@ class VectorizedChains:
             n, room, n_updates = 1, 1, min(self._updates_a_call, thin - done)
         h = self.kernel.step_sizes(first * thin + done, n * n_updates)
         h = h.astype(pytensor.config.floatX).reshape(n, n_updates, *h.shape[1:])
-        fed = self._helper.submit(self._feeder.feed, self._threads, n, room, n_updates)
-        return Call(first, done, n, room, n_updates, h, fed)
+        batches = self._helper.submit(self._batches.take, self._threads, n, room, n_updates)
+        return Call(first, done, n, room, n_updates, h, batches)
 
     def _after(self, call: Call) -> tuple[int, int]:
         """Return the draw, and the update in it, at which the next call begins."""
