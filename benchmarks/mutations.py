@@ -40,6 +40,8 @@ GIBBS = "tests/test_gibbs.py tests/test_latents.py"
 IMPORTANCE = "tests/test_importance.py"
 COMPLETION = "tests/test_evaluation.py -k completion"
 FRESH = "tests/test_samplers.py -k fresh"
+EXACT = "tests/test_local.py -k exact"
+TOUCHED = "tests/test_local.py -k the_papers"
 BEGIN = "        self.begin(point)\n        theta, others = kernel.split(point)\n        before"
 NOISE = "sd = pt.sqrt(2 * diffusion * dt)"
 
@@ -201,6 +203,27 @@ MUTATIONS = [
     Mutation("statistics: those of a draw's last call", "chain.py",
              "_exact_sum(calls) / thin", "_exact_sum(calls[-1:]) / thin",
              "tests/test_statistics.py"),
+    Mutation("local: the groups' own prior scaled like the rows", "gradients/local_source.py",
+             "own.append(prior)", "own.append(rows.scale * prior)", EXACT),
+    Mutation("local: n_j / m_j forgotten", "batches/touched.py",
+             "weights[k, place] = sizes[group] / weights[k, place]",
+             "weights[k, place] = 1", EXACT),
+    Mutation("local: untouched groups moved", "batches/touched.py",
+             "groups[k, place] = groups[k, 0]", "groups[k, place] = place", TOUCHED),
+    Mutation("local: momentum of another group", "loop.py",
+             "touched_state = self.of_state(touched)",
+             "touched_state = [t and t._replace(groups=(t.groups + 1) % 4) "
+             "for t in self.of_state(touched)]", TOUCHED),
+    Mutation("local: a single slot's move cut short", "loop.py",
+             'mode = mode.excluding("local_set_to_inc_subtensor")', "pass", TOUCHED),
+    Mutation("whole groups: scaled by a batch's own rows", "batches/whole_groups.py",
+             "np.where(rows == rows[:, :1], 0, self.row_weight)",
+             "np.where(rows == rows[:, :1], 0, self.batch_size / "
+             "(1 + (rows != rows[:, :1]).sum(axis=1, keepdims=True)))", EXACT),
+    Mutation("whole groups: places left over count as rows", "batches/touched.py",
+             "if not (whole and b > 0", "if not (False and b > 0", EXACT),
+    Mutation("whole groups: a large one always in the same parts", "batches/whole_groups.py",
+             "rng.permutation(order[rows])", "order[rows]", "tests/test_whole_groups.py"),
 ]  # fmt: skip
 
 

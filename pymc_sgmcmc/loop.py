@@ -130,8 +130,9 @@ class Loop:
         self.layout = {name: len(arrays) for name, arrays in state_like.items()}
         ends = dict(zip(self.layout, accumulate(self.layout.values()), strict=True))
         self._parts = {name: slice(end - self.layout[name], end) for name, end in ends.items()}
+        z_shapes = source.shapes if metric is None else metric.z_shapes
         self._variable_of = {
-            name: _variables_of(arrays, algorithm.positions(name, self.n_vars), source.shapes)
+            name: _variables_of(arrays, algorithm.positions(name, len(z_shapes)), z_shapes)
             for name, arrays in state_like.items()
         }
         floatX = pytensor.config.floatX
@@ -150,10 +151,6 @@ class Loop:
         constants = [*(c.type(c.name) for c in source.constants), *scaling]
         rng = random_generator_type("rng")
 
-        def zeros(metric):
-            starts = metric.start([v.dtype for v in source.vars])
-            return [pt.zeros(a.shape, dtype=a.dtype) for a in starts]
-
         def one_update(h, k, *args):
             take = iter(args).__next__
             all_theta = [take() for _ in source.vars]
@@ -163,7 +160,11 @@ class Loop:
             constants = [take() for _ in source.constants]
             scaling_now = [take() for _ in scaling]
             touched = source.touched(batch)
-            touched_state = self.of_state(touched)
+            touched_z = touched
+            if metric is not None:
+                touched_z = metric.z_touched(touched)
+                scaling_now = metric.of_slots(scaling_now, touched)
+            touched_state = self.of_state(touched_z)
             old_theta = gathered(all_theta, touched)
             state = self.named(masked(gathered(all_state, touched_state), touched_state))
             own = {name: state[name] for name in source.state_names}
@@ -182,15 +183,15 @@ class Loop:
                 return last if metric is None else metric.gradient(last, scaling_now)
 
             # z, where the algorithm works
-            z = old_theta if metric is None else zeros(metric)
+            z = old_theta if metric is None else metric.zeros(old_theta)
 
             def noise(like=None):
                 like = z if like is None else like
-                of = dict(zip(z, touched, strict=False))
+                of = dict(zip(z, touched_z, strict=True))
                 return masked(stream.normals_like(like), [of.get(t) for t in like])
 
             sampler_state = {name: s for name, s in state.items() if name not in own}
-            some = {"n_elements": n_moving(z, touched)} if any(touched) else {}
+            some = {"n_elements": n_moving(z, touched_z)} if any(touched_z) else {}
             new_z, new_state = algorithm.update(z, sampler_state, gradient, h, noise, **some)
             new_theta = position(new_z)
             new_state |= own
@@ -272,7 +273,7 @@ class Loop:
         self.function.trust_input = True
 
     def of_state(self, touched: list[Touched | None]) -> list[Touched | None]:
-        """For each array of the state, the groups that a batch moves, as `touched` for theta."""
+        """For each array of the state, the groups that a batch moves, as `touched` for z."""
         of_state: list[Touched | None] = []
         for variables in self._variable_of.values():
             of_state += [None if i is None else touched[i] for i in variables]

@@ -34,7 +34,7 @@ from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.latents.joint import Latents, without_latents
 from pymc_sgmcmc.pymc_internals import is_worker
 from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule
-from pymc_sgmcmc.step_source import step_source
+from pymc_sgmcmc.step_source import metric_for, step_source
 from pymc_sgmcmc.variables import continuous, counterparts
 
 FIRST_STEP_SIZE = 1e-3
@@ -136,7 +136,6 @@ class SGMCMCStep(BlockedStep):
         streamed = None if data is None else StreamedData.of(data)
         given = {
             "latents": latents is not None,
-            "local": local is not None and not _is_auto(local),
             "batches": batches == "groups",
             "updates_per_batch": updates_per_batch > 1,
         }
@@ -152,6 +151,7 @@ class SGMCMCStep(BlockedStep):
             batch_size=batch_size,
             minibatch_dim=minibatch_dim,
             data=streamed,
+            local=local if self.takes_local and latents is None else None,
             others=[name for name, is_given in given.items() if is_given],
         )
         self._batch_size = plan.batch_size
@@ -177,7 +177,8 @@ class SGMCMCStep(BlockedStep):
             )
         for array, _ in self.source.data:
             warn_if_integers_overflowed(array)
-        independent_rows = plan.metric is not None and self.batch_size is not None and data is None
+        metric = metric_for(self.source, plan.metric)
+        independent_rows = metric is not None and self.batch_size is not None and data is None
         self.kernel = Kernel(
             type(self).__name__,
             self.model,
@@ -187,7 +188,7 @@ class SGMCMCStep(BlockedStep):
             given_thin or 1,
             replacement or independent_rows,
             dict(compile_kwargs or {}),
-            plan.metric,
+            metric,
             updates_per_batch,
         )
         self.statistics = self.kernel.statistics
@@ -198,7 +199,7 @@ class SGMCMCStep(BlockedStep):
         self.chain.try_out(start)
         self.adapted: Adapted | None = None
         self.gradients: Gradients | None = None
-        if plan.metric is not None:
+        if metric is not None:
             self.gradients = gradients_of(self.kernel, start, minibatch_dim)
             self.adapted = adapted(
                 self.kernel,

@@ -10,7 +10,10 @@ from pymc_sgmcmc.adaptation.adapt import ones_per_row
 from pymc_sgmcmc.adaptation.plan import Plan
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
+from pymc_sgmcmc.gradients.local_scales import LocalScales
+from pymc_sgmcmc.gradients.local_source import LocalSource
 from pymc_sgmcmc.gradients.local_variables import Local
+from pymc_sgmcmc.gradients.metric import Metric
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.gradients.tempered import tempered
@@ -93,9 +96,19 @@ def step_source(
             options["row_weights"] = ones_per_row(model, minibatch_dim)
         source = ControlVariate.of(gradient_source(model, vars, **options))
     else:
-        found = None if reason is not None or plan.metric is not None else local
+        if plan.metric is not None:
+            local = plan.local
+        found = None if reason is not None else local
         source = gradient_source(model, vars, local=found, whole_groups=whole_groups, **options)
     return tempered(source, model, temperature)
+
+
+def metric_for(source: GradientSource, metric: Metric | None) -> Metric | None:
+    """Return the metric of a plan, or the one that the source's local variables need."""
+    if metric is None or not isinstance(source, LocalSource):
+        return metric
+    local = {v.value for v in source.variables}
+    return LocalScales(source.shapes, [v in local for v in source.vars])
 
 
 def _reason_against_local(

@@ -14,6 +14,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from hierarchies import LOCAL, N
+from scipy.special import digamma, polygamma
 from test_gradients import constants, evaluate, random_point
 
 import pymc_sgmcmc as sgm
@@ -359,6 +360,51 @@ def test_hierarchy_with_unknown_scale(sampler, options):
     assert np.abs(correlation).max() < 0.05
 
 
+@pytest.mark.slow(8)
+def test_poisson_counts_with_gamma_rates():
+    """Exact by quadrature over the one shared parameter, given which the rates are Gamma."""
+    rng = np.random.default_rng(4)
+    groups = np.repeat(np.arange(12), rng.integers(1, 7, 12))
+    counts, R = rng.poisson(rng.gamma(2, 1.5, 12)[groups]), 400
+    with pm.Model() as model:
+        t = pm.Normal("t", 0, 1, shape=R)
+        rate = pm.Gamma("rate", 2, pm.math.exp(t), shape=(14, R))
+        pm.Poisson("y", rate[groups], observed=np.repeat(counts[:, None], R, axis=1))
+    n, total = np.bincount(groups, minlength=14), np.bincount(groups, counts, minlength=14)
+    grid = np.linspace(-5, 4, 2000)
+    log_rate = np.log(np.exp(grid)[:, None] + n)  # of the rates' own Gamma, the shape is 2 + total
+    log_p = -(grid**2) / 2 + (2 * grid[:, None] - (2 + total) * log_rate).sum(axis=1)
+    weights = np.exp(log_p - log_p.max())
+
+    def average(values):
+        return np.average(values, axis=0, weights=weights)
+
+    mean = np.append(digamma(2 + total) - average(log_rate), average(grid))
+    square = np.append(average(log_rate**2), average(grid**2))
+    spread = square - np.append(average(log_rate), mean[-1]) ** 2
+    sd = np.sqrt(spread + np.append(polygamma(1, 2 + total), 0))
+    step = sgm.MSGNHT_S(
+        step_size=0.04,
+        batch_size=10,
+        thin=300,
+        batches="groups",
+        local=["rate"],
+        model=model,
+        compile_kwargs={"mode": "JAX"},
+    )
+    step.setup_chain(np.random.default_rng(0), 0, 0)
+    point = model.initial_point()
+    draws = []
+    for k in range(50):
+        point, _ = step.step(point)
+        if k >= 10:
+            draws.append(np.vstack([point["rate_log__"], point["t"]]))
+    draws = np.concatenate(draws, axis=1)
+    # as for the hierarchy above
+    assert np.abs((draws.mean(axis=1) - mean) / sd).max() < 0.1
+    assert np.abs(draws.std(axis=1) / sd - 1).max() < 0.05
+
+
 @cache
 def nested_replicas(R):
     """Many copies of 12 schools of 1 to 6 rows in 4 districts, and the exact moments."""
@@ -585,6 +631,10 @@ NOT_LOCAL = {
     "mean within": (lambda a: (a - a.mean())[hierarchies.GROUP], "depend on groups other than"),
     "two indices": (lambda a: a[hierarchies.GROUP] - a[hierarchies.OTHER], "several indices"),
     "no index": (lambda a: SLOPES @ a, "no data are an index"),
+    "index from a parameter": (
+        lambda a: a[(hierarchies.GROUP + pt.switch(a[0] > 0, 0, 1)) % 4],
+        "no data are an index",
+    ),
     "a scan": (lambda a: pt.cumsum(a)[hierarchies.GROUP], "depend on groups other than"),
 }
 
@@ -664,6 +714,12 @@ def test_streams_with_wrong_groups():
         step_of_containers(wrong, streamed=True)
     with pytest.raises(ValueError, match="batches='groups' and data= do not go together"):
         step_of_containers(COLUMNS, streamed=True, local=["u"], batches="groups")
+
+
+def test_indices_that_are_not_whole_numbers():
+    """PyTensor's own error, when the model is written."""
+    with pytest.raises(TypeError, match="must be integers"):
+        with_groups(4, lambda alpha: alpha[hierarchies.GROUP.astype(float)])
 
 
 def test_indices_out_of_range():

@@ -403,11 +403,14 @@ def test_convergence_is_checked_on_a_part_of_large_models(model, monkeypatch, ca
     bad = rng.normal(size=(2, 200, 40))
     bad[1, :, :] += 5
     tree = xr.DataTree.from_dict({
-        "/posterior": xr.Dataset({"w": (("chain", "draw", "feature"), bad)})
+        "/posterior": xr.Dataset({
+            "w": (("chain", "draw", "feature"), bad),
+            "s": (("chain", "draw"), bad[:, :, 0]),  # a scalar too
+        })
     })  # fmt: skip
     for most, told in (
         (10**6, None),
-        (2 * 200 * 10, "Convergence is checked on only 10 of 40 elements"),
+        (2 * 200 * 10, "Convergence is checked on only 10 of 41 elements"),
     ):
         caplog.clear()
         monkeypatch.setattr(result, "MAX_CHECKED", most)

@@ -11,12 +11,15 @@ from pymc.model import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
+from pymc_sgmcmc.adaptation.local_warm_up import LocalWarmUp
 from pymc_sgmcmc.adaptation.many_parameters import ManyParametersWarmUp
 from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK, is_scale
 from pymc_sgmcmc.adaptation.step_size import injected_noise
 from pymc_sgmcmc.adaptation.warm_up import WarmUp
 from pymc_sgmcmc.gradients.batch_gradients import BatchGradients
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
+from pymc_sgmcmc.gradients.local_source import LocalSource
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
@@ -26,7 +29,7 @@ from pymc_sgmcmc.schedules import Constant, Schedule
 
 _log = logging.getLogger("pymc.sgmcmc")
 
-type Gradients = RowGradients | WholeGradients | BatchGradients
+type Gradients = RowGradients | WholeGradients | BatchGradients | LocalGradients
 """What a warm-up evaluates."""
 
 
@@ -39,9 +42,11 @@ def ones_per_row(model: Model, minibatch_dim: str | None) -> SharedVariable:
 def gradients_of(kernel: Kernel, start: PointType, minibatch_dim: str | None) -> Gradients:
     """Gradients of single rows, or of all data for a kernel that uses all rows at each update.
 
-    Of batches where there are many parameters.
+    Of batches where there are many parameters, or local ones.
     """
     source = kernel.source
+    if isinstance(source, LocalSource):
+        return LocalGradients(kernel, start)
     options: dict[str, Any] = {"compile_kwargs": kernel.compile_kwargs, "start": start}
     if kernel.n_elements > LARGEST_LOW_RANK:
         return BatchGradients(kernel.model, source, **options)
@@ -69,7 +74,7 @@ def adapted(
     ----------
     kernel : Kernel
         With a metric.
-    gradients : RowGradients, WholeGradients or BatchGradients
+    gradients : RowGradients, WholeGradients, BatchGradients or LocalGradients
         Of its model.
     rng : numpy.random.Generator
     start : dict of arrays
@@ -132,4 +137,6 @@ def _warmed_up(
     if isinstance(gradients, BatchGradients):
         return ManyParametersWarmUp(kernel, gradients, rng, target_bias).run(start)
     flags = is_scale(kernel.model, source.vars, source.shapes)
+    if isinstance(gradients, LocalGradients):
+        return LocalWarmUp(kernel, gradients, flags, rng, target_bias).run(start)
     return WarmUp(kernel, gradients, flags, rng, target_bias).run(start)

@@ -11,6 +11,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.gradients.local_variables import Local
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal, LowRank, Metric
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
 
@@ -37,6 +38,8 @@ class Plan(NamedTuple):
     batch_size: int | None
     metric: Metric | None = None
     control_variate: bool = False
+    local: Local = None
+    """Which variables may be local where something is adapted."""
 
 
 def adapts(step_size: Any, adaptation: Any) -> bool:
@@ -57,6 +60,7 @@ def planned(
     batch_size: Any,
     minibatch_dim: str | None,
     data: StreamedData | None,
+    local: Local,
     others: Sequence[str],
 ) -> Plan:
     """Decide what a step adapts.
@@ -71,8 +75,8 @@ def planned(
     algorithm : Algorithm
     name : str
         The sampler's, for messages.
-    step_size, adaptation, gradient, batch_size, minibatch_dim, data
-        The step's arguments.
+    step_size, adaptation, gradient, batch_size, minibatch_dim, data, local
+        The step's arguments; ``adaptation`` may be "local", of an earlier warm-up.
     others : list of str
         Arguments of the step with which nothing can be adapted, where they are given.
 
@@ -81,7 +85,7 @@ def planned(
     ValueError
         For arguments that contradict each other or the model.
     """
-    if adaptation not in ("auto", None, *METRICS):
+    if adaptation not in ("auto", None, *METRICS, "local"):
         raise ValueError(
             f"adaptation={adaptation!r} must be 'auto', 'dense', 'low_rank', 'diag' or None."
         )
@@ -108,7 +112,20 @@ def planned(
             f"the gradients of single rows, again and again. {remedy}"
         )
     size = sum(int(np.prod(shape)) for shape in shapes)
-    metric = _metric(adaptation, shapes, size, remedy)
+    many = size > LARGEST_LOW_RANK
+    if data is not None and local and local != "auto":
+        raise ValueError(
+            f"local={local!r}, data= and an automatic step size do not go together yet. {remedy}"
+        )
+    if data is not None or (local == "auto" and not many):
+        local = None  # few parameters move together, with a metric for all of them
+    elif local and adaptation in ("dense", "low_rank"):
+        raise ValueError(
+            f"adaptation={adaptation!r} and local variables do not go together: leave "
+            "adaptation='auto', with which shared variables have a matrix and local ones a scale "
+            "for each element, or pass local=None."
+        )
+    metric = Diagonal(shapes) if local else _metric(adaptation, shapes, size, remedy)
     # The gradient at the anchor is exact only while all other variables stay as they are.
     alone = len(vars) == len(model.value_vars)
     if gradient == "control_variate" and not alone:
@@ -119,10 +136,9 @@ def planned(
         )
     if _is_auto(batch_size):
         if data is None:
-            batch_size = automatic_batch_size(model, minibatch_dim, size)
+            batch_size = automatic_batch_size(model, minibatch_dim, size, many or bool(local))
         else:
             batch_size = min(_batch_size_for(size), data.window)
-    many = size > LARGEST_LOW_RANK
     if many and data is not None:
         raise ValueError(
             f"With {size} parameters, more than {LARGEST_LOW_RANK}, data= and an automatic step "
@@ -137,8 +153,13 @@ def planned(
             f"gradient='control_variate' works with at most {LARGEST_LOW_RANK} parameters, but the "
             f"model has {size}. Leave gradient='auto'."
         )
-    control_variate = batch_size is not None and alone and not many and gradient != "plain"
-    return Plan(batch_size, metric, control_variate)
+    if local and local != "auto" and gradient == "control_variate":
+        raise ValueError(
+            "gradient='control_variate' and local variables do not go together: an anchor says "
+            "nothing about groups that vary. Leave gradient='auto', or pass local=None."
+        )
+    possible = batch_size is not None and alone and not many and not local
+    return Plan(batch_size, metric, possible and gradient != "plain", local)
 
 
 def _is_auto(value: Any) -> bool:
@@ -160,18 +181,20 @@ def _metric(kind: str, shapes: Sequence[tuple[int, ...]], size: int, remedy: str
     return LowRank(shapes, min(RANK, size)) if kind == "low_rank" else Diagonal(shapes)
 
 
-def automatic_batch_size(model: Model, minibatch_dim: str | None, size: int) -> int | None:
+def automatic_batch_size(
+    model: Model, minibatch_dim: str | None, size: int, many: bool
+) -> int | None:
     """Choose the rows per batch: about 2 per parameter; None for all of few rows.
 
     With a control variate the noise is then that of about one posterior standard deviation. Models
-    with many parameters have small batches whatever the number of rows.
+    with many parameters, or with local ones, have small batches whatever the number of rows.
     """
     try:
         n_rows = find_row_axis(model, minibatch_dim).length
     except ValueError as error:
         _log.info(f"All rows are used at each update: {error}")
         return None
-    if size > LARGEST_LOW_RANK:
+    if many:
         return min(BATCH_OF_MANY, n_rows)
     batch_size = _batch_size_for(size)
     return None if n_rows <= max(FEW_ROWS, 8 * batch_size) else batch_size

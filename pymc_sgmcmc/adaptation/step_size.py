@@ -90,3 +90,43 @@ def pace(
 def injected_noise(algorithm: Algorithm) -> float:
     """D of a momentum sampler: the injected noise has variance 2 D h per update."""
     return getattr(algorithm, "diffusion", getattr(algorithm, "friction", 0.0))
+
+
+def slowed(algorithm: Algorithm, noise: np.ndarray, target_bias: float) -> np.ndarray:
+    """Return factors of L, with which noisy directions bear the step size of those without noise.
+
+    With the factor f a direction has the noise f^2 nu. For a momentum sampler this is the same as a
+    step size f h and a friction D / f there.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        SGLD's or a momentum sampler's.
+    noise : array
+        nu, the variances of the gradient's noise where L has the posterior's scale.
+    target_bias : float
+        Tolerated relative error of a standard deviation.
+
+    Returns
+    -------
+    array
+        At most 1, of the noise's shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pymc_sgmcmc.adaptation.step_size import slowed
+    >>> from pymc_sgmcmc.samplers.msgnht import MultivariateThermostatSymmetric
+    >>> slowed(MultivariateThermostatSymmetric(), np.array([0.1, 160.0]), target_bias=0.05)
+    array([1. , 0.1])
+    """
+    if algorithm.dynamics == "langevin":
+        return 1 / np.sqrt(1 + noise)
+    diffusion = injected_noise(algorithm) or 1.0
+    relative = target_bias / REFERENCE_BIAS
+    h = LARGEST * sqrt(relative)
+    if algorithm.dynamics == "thermostat":
+        most = min(2 * diffusion * NOISE_TO_FRICTION * relative / h, KICK**2 * relative / h**2)
+    else:
+        most = 2 * diffusion * target_bias / h
+    return np.sqrt(np.minimum(1.0, most / np.maximum(noise, 1e-12)))

@@ -9,12 +9,19 @@ import numpy as np
 from pymc.model import Model
 from xarray import Dataset, DataTree
 
-from pymc_sgmcmc.adaptation.plan import FEW_ROWS, LARGEST_LOW_RANK
+from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
+from pymc_sgmcmc.adaptation.plan import (
+    FEW_ROWS,
+    LARGEST_LOW_RANK,
+    automatic_batch_size,
+)
 from pymc_sgmcmc.argument_checks import true_or_false
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
 from pymc_sgmcmc.diagnosis.gradients_at_draws import gradients_at_draws
+from pymc_sgmcmc.diagnosis.local_identities import MOST_BATCHES, local_identities
 from pymc_sgmcmc.diagnosis.stein import (
+    SteinIdentities,
     block_estimate,
     blocks_for,
     chain_correlation,
@@ -23,12 +30,14 @@ from pymc_sgmcmc.diagnosis.stein import (
 from pymc_sgmcmc.diagnosis.value_draws import value_draws
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
+from pymc_sgmcmc.gradients.local_source import LocalSource
 from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.run.enough_draws import worst
+from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -38,6 +47,8 @@ EXACT_DRAWS = 100
 """... and if each takes all rows."""
 WHOLE_ROWS = 20_000_000
 """Rows of all such draws together, where the rows are few and the draws can be more."""
+MOST_NUMBERS = 100_000_000
+"""Elements of all draws together, where there are local variables."""
 LARGEST_COVARIANCE = 500
 """Elements of theta up to which a covariance of draws serves as a metric, with 10 draws each."""
 
@@ -140,19 +151,18 @@ def diagnose(
                 "gradient: diagnose the draws without model=."
             )
         size = sum(np.size(model.initial_point()[v.name]) for v in model.continuous_value_vars)
-        if size > LARGEST_LOW_RANK:
-            raise ValueError(
-                f"The model has {size} parameters, but means and standard deviations can be judged "
-                f"of at most {LARGEST_LOW_RANK}: judge predictions, on data that were held out."
-            )
         if data is None:
             _check_rows(posterior, model)
-        gradients = _gradients(model, data=data)
-        draws = value_draws(model, gradients.source.vars, posterior)
-        at = _stored_coordinates(idata, gradients.names) or _of_draws(draws)
-        measured = _measured(idata, gradients, draws, at, full_data)
-        if at.anchor is None and "anchor_error" in stored:
-            measured["anchor_error"] = stored["anchor_error"]
+        if size > LARGEST_LOW_RANK:
+            local = _local_gradients(model, size)
+            measured = _measured_of_local(idata, model, local, full_data)
+        else:
+            gradients = _gradients(model, data=data)
+            draws = value_draws(model, gradients.source.vars, posterior)
+            at = _stored_coordinates(idata, gradients.names) or _of_draws(draws)
+            measured = _measured(idata, gradients, draws, at, full_data)
+            if at.anchor is None and "anchor_error" in stored:
+                measured["anchor_error"] = stored["anchor_error"]
     result = Diagnosis.of(measured)
     idata["diagnosis"] = DataTree(Dataset(result.data_vars, result.coords, result.attrs))
     return result
@@ -187,10 +197,14 @@ def _diagnosis_of_run(idata: DataTree, step: Any) -> Diagnosis:
             found["thermostat"] = float(idata["sample_stats"]["thermostat"].mean())
             found["thermostat_predicted"] = float(step.adapted.friction.mean())
         return Diagnosis.of(Dataset(found, attrs={"predictions_only": 1}))
-    if gradients is None:  # the step was unpickled
+    if gradients is None and isinstance(kernel.source, LocalSource):
+        gradients = LocalGradients(kernel, step.model.initial_point())
+    elif gradients is None:  # the step was unpickled
         streamed = kernel.source.streamed
         gradients = _gradients(step.model, step.vars, kernel.compile_kwargs, streamed)
     gradients.load_data()
+    if isinstance(gradients, LocalGradients):
+        return Diagnosis.of(_measured_of_local(idata, step.model, gradients, full_data=False))
     draws = value_draws(step.model, step.vars, idata["posterior"].to_dataset())
     at = Coordinates(kernel.metric.times(np.eye(gradients.size)).T, step.adapted.metric)
     source = kernel.source
@@ -222,6 +236,25 @@ def _gradients(
     except ValueError as error:
         _log.info(f"Gradients of all data are used: {error}")
     return WholeGradients(model, vars, compile_kwargs=compile_kwargs)
+
+
+def _local_gradients(model: Model, size: int) -> LocalGradients:
+    """Gradients of a model with more parameters than a matrix can have.
+
+    Raises
+    ------
+    ValueError
+        If none of its variables is local.
+    """
+    batch_size = automatic_batch_size(model, None, size, many=True)
+    step = MSGNHT_S(model=model, step_size=1.0, batch_size=batch_size)
+    if not isinstance(step.source, LocalSource):
+        raise ValueError(
+            f"The model has {size} parameters, but means and standard deviations can be judged of "
+            f"at most {LARGEST_LOW_RANK} that move together: judge predictions, on data that were "
+            "held out."
+        )
+    return LocalGradients(step.kernel, model.initial_point())
 
 
 def _check_rows(posterior: Dataset, model: Model) -> None:
@@ -345,6 +378,55 @@ def _measured(
     z = np.linalg.solve(at.matrix, (chosen - mean).reshape(-1, size).T).T
     stein = stein_identities(z.reshape(chosen.shape), seen.gradients.reshape(chosen.shape), blocks)
     share = np.abs(at.matrix) / np.linalg.norm(at.matrix, axis=1, keepdims=True)
+    attrs = {"variables": free, "metric": at.metric, "rows": seen.method}
+    mostly = np.array(gradients.names)[share.argmax(axis=0)]
+    return _identities(found, stein, mostly, seen.noise, chains, n, blocks, attrs)
+
+
+def _measured_of_local(
+    idata: DataTree, model: Model, gradients: LocalGradients, full_data: bool
+) -> Dataset:
+    """Measure everything of a model with local variables."""
+    posterior = idata["posterior"].to_dataset()
+    free = [rv.name for rv in model.free_RVs]
+    found = _of_chains(idata, posterior, free)
+    size = gradients.kernel.n_elements
+    most = MOST_NUMBERS // size
+    if full_data:
+        most = min(most, MOST_BATCHES * gradients.batch_size // gradients.n_rows)
+    most = int(np.clip(most, EXACT_DRAWS, MOST_DRAWS))
+    n = posterior.sizes["draw"]
+    chains = posterior.sizes["chain"]
+    each = np.linspace(0, n - 1, min(n, max(1, most // chains))).astype(int)
+    draws = value_draws(model, gradients.source.vars, posterior.isel(draw=each))
+    if chains > 1:
+        evenly = draws[:, :, np.linspace(0, size - 1, min(size, LARGEST_COVARIANCE)).astype(int)]
+        together, error = chain_correlation(evenly)
+        found |= {"chain_correlation": together, "chain_correlation_error": error}
+    order, shared, names = gradients.order()
+    at = Coordinates(np.empty((0, 0)), "")
+    if shared:
+        at = _of_draws(draws[:, :, order[:shared]])
+    blocks = min(blocks_for(min(found["ess"], draws[..., 0].size), chains), len(each))
+    rng = np.random.default_rng(0)
+    seen = local_identities(
+        gradients, draws, at.matrix, order, names, blocks, rng, all_rows=full_data
+    )
+    attrs = {"variables": free, "metric": at.metric, "rows": seen.rows}
+    return _identities(found, seen.stein, seen.names, seen.noise, chains, len(each), blocks, attrs)
+
+
+def _identities(
+    found: dict[str, Any],
+    stein: SteinIdentities,
+    names: Sequence[str],
+    noise: np.ndarray,
+    chains: int,
+    draws: int,
+    blocks: int,
+    attrs: dict[str, Any],
+) -> Dataset:
+    """Join what was found of the chains and of the gradients."""
     variables = {
         **found,
         "gradient": ("direction", stein.gradient.mean),
@@ -355,16 +437,15 @@ def _measured(
         "mean_virial_error": float(stein.mean_virial.error),
         "cross": ("pair", stein.cross.mean),
         "cross_error": ("pair", stein.cross.error),
-        "gradient_noise": ("direction", seen.noise),
-        "gradients": chains * n,
+        "gradient_noise": ("direction", noise),
+        "gradients": chains * draws,
         "blocks": chains * blocks,
     }
     coords = {
-        "direction": np.arange(size),
-        "element": ("direction", np.array(gradients.names)[share.argmax(axis=0)]),
+        "direction": np.arange(len(names)),
+        "element": ("direction", np.array(names)),
         "pair": np.array([f"{i}-{j}" for i, j in stein.pairs], dtype=str),
     }
-    attrs = {"variables": free, "metric": at.metric, "rows": seen.method}
     return Dataset(variables, coords, attrs)
 
 

@@ -17,6 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
 from pymc_sgmcmc.gradients.source import Evaluation
+from pymc_sgmcmc.slots import Touched
 
 Product = Callable[[Tensors], Tensors]
 
@@ -30,8 +31,8 @@ class Metric(ABC):
         Shapes of the sampled variables.
     """
 
-    name: Literal["dense", "low_rank", "diag"]
-    """As in the argument ``adaptation=``."""
+    name: Literal["dense", "low_rank", "diag", "local"]
+    """As in the argument ``adaptation=``; "local": as `LocalScales`."""
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]):
         self.shapes = list(shapes)
@@ -93,6 +94,19 @@ class Metric(ABC):
             return [np.zeros(s, t) for s, t in zip(self.z_shapes, dtypes, strict=True)]
         return [np.zeros(self.size, np.result_type(*dtypes))]
 
+    def z_touched(self, touched: Sequence[Touched | None]) -> list[Touched | None]:
+        """For each array of z the groups that a batch moves, from those of each variable."""
+        return [None] * len(self.z_shapes)
+
+    def of_slots(self, arrays: Tensors, touched: Sequence[Touched | None]) -> Tensors:
+        """Take of `inputs` what belongs to the groups that a batch moves."""
+        return arrays
+
+    def zeros(self, theta: Tensors) -> Tensors:
+        """z = 0, symbolic, for the elements of theta that an update moves."""
+        starts = self.start([t.dtype for t in theta])
+        return [pt.zeros(a.shape, dtype=a.dtype) for a in starts]
+
     def gradient(self, whole: Evaluation, arrays: Tensors) -> "ZGradient":
         """Gradient with respect to z."""
         return ZGradient(whole, lambda g: self.to_z(g, arrays), lambda z: self.to_theta(z, arrays))
@@ -149,7 +163,7 @@ class Diagonal(Metric):
 
     def set(self, scales: np.ndarray) -> None:
         """Set the flat diagonal of L, shape (d,)."""
-        self.arrays = _split(np.asarray(scales, pytensor.config.floatX), self.shapes)
+        self.arrays = split_flat(np.asarray(scales, pytensor.config.floatX), self.shapes)
 
     @property
     def z_shapes(self):
@@ -162,13 +176,13 @@ class Diagonal(Metric):
         return [(s * v).astype(v.dtype) for s, v in zip(arrays, g, strict=True)]
 
     def times(self, z):
-        return z * _flat(self.arrays)
+        return z * flat(self.arrays)
 
     def transposed_times(self, g):
-        return g * _flat(self.arrays)
+        return g * flat(self.arrays)
 
     def inverse_times(self, shift):
-        return shift / _flat(self.arrays)
+        return shift / flat(self.arrays)
 
 
 class Dense(Metric):
@@ -198,7 +212,7 @@ class Dense(Metric):
         return [(self.size,)]
 
     def to_theta(self, z, arrays):
-        return _split(arrays[0] @ z[0], self.shapes)
+        return split_flat(arrays[0] @ z[0], self.shapes)
 
     def to_z(self, g, arrays):
         return [pt.concatenate([v.ravel() for v in g]) @ arrays[0]]
@@ -245,7 +259,7 @@ class LowRank(Metric):
 
     def to_theta(self, z, arrays):
         s, u, a = arrays
-        return _split(s * (z[0] + u @ (a * (z[0] @ u))), self.shapes)
+        return split_flat(s * (z[0] + u @ (a * (z[0] @ u))), self.shapes)
 
     def to_z(self, g, arrays):
         s, u, a = arrays
@@ -262,15 +276,16 @@ class LowRank(Metric):
         return scaled + ((scaled @ u) * a) @ u.T
 
 
-def _flat(arrays: Sequence[np.ndarray]) -> np.ndarray:
+def flat(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Join arrays in one vector of float64."""
     return np.concatenate([np.ravel(a) for a in arrays]).astype(float)
 
 
-def _split(flat, shapes: Sequence[tuple[int, ...]]) -> list:
+def split_flat(vector, shapes: Sequence[tuple[int, ...]]) -> list:
     """Cut a flat vector, symbolic or not, into arrays of these shapes."""
     parts, begin = [], 0
     for shape in shapes:
         end = begin + int(np.prod(shape))
-        parts.append(flat[begin:end].reshape(shape))
+        parts.append(vector[begin:end].reshape(shape))
         begin = end
     return parts

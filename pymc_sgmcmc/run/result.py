@@ -14,7 +14,7 @@ from pymc.exceptions import SamplingError
 from pymc.model import Model
 from pymc.stats.convergence import log_warnings, run_convergence_checks
 from pymc.util import drop_warning_stat
-from xarray import Dataset, DataTree
+from xarray import DataArray, Dataset, DataTree
 
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.pymc_internals import report, statistics_of
@@ -171,12 +171,7 @@ def check_convergence(tree: DataTree, model: Model) -> None:
     if sum(sizes.values()) > affordable:
         share = affordable / sum(sizes.values())
         posterior = Dataset(
-            {
-                name: values.stack(element=values.dims[2:], create_index=False)
-                .isel(element=_evenly(sizes[name], share))
-                .rename(element=f"element of {name}")
-                for name, values in posterior.items()
-            }
+            {name: _some_of(str(name), values, share) for name, values in posterior.items()}
         )
         checked = sum(values[0, 0].size for values in posterior.values())
         _log.info(
@@ -189,9 +184,12 @@ def check_convergence(tree: DataTree, model: Model) -> None:
     log_warnings(run_convergence_checks(DataTree.from_dict(groups), model))
 
 
-def _evenly(size: int, share: float) -> np.ndarray:
-    """Return numbers of evenly spaced elements, at least one."""
-    return np.unique(np.linspace(0, size - 1, max(1, int(size * share))).astype(int))
+def _some_of(name: str, draws: DataArray, share: float) -> DataArray:
+    """Return the draws of evenly spaced elements, at least of one."""
+    flat = draws.values.reshape(*draws.shape[:2], -1)
+    size = flat.shape[2]
+    chosen = np.unique(np.linspace(0, size - 1, max(1, int(size * share))).astype(int))
+    return DataArray(flat[:, :, chosen], dims=(*draws.dims[:2], f"element of {name}"))
 
 
 def data_bytes(model: Model) -> int:

@@ -1,0 +1,167 @@
+"""Gradients of a batch at the elements of the groups that it touches, in NumPy."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.blocking import PointType
+
+from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
+from pymc_sgmcmc.batches.touched import Touched, TouchedGroups
+from pymc_sgmcmc.gradients.local_scales import LocalScales
+from pymc_sgmcmc.gradients.local_source import LocalSource
+from pymc_sgmcmc.kernel import Kernel
+from pymc_sgmcmc.noise import NoiseStream
+
+
+class LocalBatch(NamedTuple):
+    """Rows of a batch, and the groups that they touch."""
+
+    rows: np.ndarray
+    """Row numbers, shape (n,)."""
+    touched: list[Touched]
+    """For each column of groups, of this batch alone."""
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """As the source's batches are described."""
+        return [self.rows, *(a[0] for touched in self.touched for a in touched)]
+
+
+class LocalGradient(NamedTuple):
+    """Gradients with one entry per variable; those of local variables are in slots."""
+
+    prior: list[np.ndarray]
+    likelihood: list[np.ndarray]
+
+
+class LocalGradients:
+    """Gradients of batches of a step with local variables.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        With its data loaded; its source is a `LocalSource`.
+    start : dict of arrays
+        Values of the variables that are not sampled.
+
+    Attributes
+    ----------
+    n_rows, batch_size : int
+        N and n.
+    """
+
+    def __init__(self, kernel: Kernel, start: PointType):
+        assert isinstance(kernel.source, LocalSource)
+        self.kernel, self.source = kernel, kernel.source
+        self._others = [np.asarray(start[v.name], v.dtype) for v in kernel.source.others]
+        [rows] = kernel.source.rows
+        self.n_rows, self.batch_size = rows.n_rows, rows.batch_size
+        columns = {column: k for k, column in enumerate(self.source.columns)}
+        of = {v.value: v for v in self.source.variables}
+        self.variables = [of.get(v) for v in self.source.vars]
+        """For each variable, what makes it local; None if it is shared."""
+        self._column = {k: columns[v.column] for k, v in enumerate(self.variables) if v is not None}
+        self.load_data()
+
+    def load_data(self) -> None:
+        """Take the current groups of rows: again after `pm.set_data`."""
+        self.kernel.load_data()
+        self._touched = [TouchedGroups(of_rows) for of_rows in self.kernel.groups_of_rows]
+
+    def order(self) -> tuple[np.ndarray, int, list[str]]:
+        """The elements of theta with the shared ones first, how many these are, and their names."""
+        shapes = self.source.shapes
+        metric = LocalScales(shapes, [v is not None for v in self.variables])
+        names = [
+            f"{v.name}[{','.join(map(str, at))}]" if at else str(v.name)
+            for v, local, shape in zip(self.source.vars, self.variables, shapes, strict=True)
+            if local is None
+            for at in np.ndindex(*shape)
+        ]
+        return metric.order, metric.n_shared, names
+
+    @property
+    def local(self) -> list[int]:
+        """Numbers of the local variables."""
+        return list(self._column)
+
+    def axis(self, variable: int) -> int:
+        """The axis of groups of a local variable."""
+        local = self.variables[variable]
+        assert local is not None
+        return local.axis
+
+    def _by_group(self, values: np.ndarray, variable: int) -> np.ndarray:
+        """Shape numbers of groups to multiply the elements of a local variable."""
+        shape = [1] * len(self.source.shapes[variable])
+        shape[self.axis(variable)] = len(values)
+        return values.reshape(shape)
+
+    def sizes(self, variable: int) -> np.ndarray:
+        """Rows of each group of a local variable, shaped to multiply its elements."""
+        of_rows = self.kernel.groups_of_rows[self._column[variable]]
+        return self._by_group(of_rows.sizes.astype(float), variable)
+
+    def batch(self, rows: np.ndarray) -> LocalBatch:
+        """Find the groups of some rows, shape (n,)."""
+        return LocalBatch(rows, [groups.of(rows[None]) for groups in self._touched])
+
+    def slots(self, variable: int, batch: LocalBatch) -> tuple:
+        """Index of the slots in use in the array of a local variable, and in one of slots."""
+        touched = batch.touched[self._column[variable]]
+        used = int(np.count_nonzero(touched.weights[0]))  # those left over are the last
+        before = (slice(None),) * self.axis(variable)
+        return (*before, touched.groups[0][:used]), (*before, slice(used))
+
+    def rows_per_seen(self, variable: int, batch: LocalBatch) -> np.ndarray:
+        """n_j / m_j of the slots in use, shaped to multiply their elements."""
+        weights = batch.touched[self._column[variable]].weights[0]
+        return self._by_group(weights[weights > 0].astype(float), variable)
+
+    def gathered(self, theta: Sequence[np.ndarray], batch: LocalBatch) -> list[np.ndarray]:
+        """Take the elements in the slots, those left over too; shared variables are whole."""
+        elements = list(theta)
+        for k, column in self._column.items():
+            groups = batch.touched[column].groups[0]
+            elements[k] = np.take(theta[k], groups, axis=self.axis(k))
+        return elements
+
+    def at(self, elements: Sequence[np.ndarray], batch: LocalBatch) -> LocalGradient:
+        """Evaluate the gradients of a batch; the likelihood's are scaled as for an update.
+
+        Parameters
+        ----------
+        elements : list of arrays
+            As `gathered` returns them.
+        batch : LocalBatch
+        """
+        array = self.kernel.backend.array
+        typed = [np.asarray(e, v.dtype) for e, v in zip(elements, self.source.vars, strict=True)]
+        arrays = [*typed, *batch.arrays, *self._others]
+        n = len(arrays) - len(self._others)
+        inputs = [*map(array, arrays[:n]), *self.kernel.constants, *map(array, arrays[n:])]
+        out = [np.asarray(o, float) for o in self._function(*inputs)]
+        k = len(typed)
+        return LocalGradient(out[:k], out[k:])
+
+    @cached_property
+    def _function(self) -> Callable:
+        source = self.source
+        batch = [pt.tensor(shape=(n,), dtype=dtype) for n, dtype in source.batch_types]
+        theta = source.of_batch.vars
+        evaluation = source.at(theta, batch, source.constants, {}, NoiseStream(None))
+        kwargs = {k: v for k, v in self.kernel.compile_kwargs.items() if k != "mode"}
+        mode = self.kernel.mode.including("local_remove_check_parameter")
+        function = pytensor.function(
+            [*theta, *batch, *source.constants],
+            [*evaluation.prior, *evaluation.likelihood],
+            mode=with_cheap_calls(mode),
+            on_unused_input="ignore",
+            **kwargs,
+        )
+        function.trust_input = True
+        return function

@@ -1,0 +1,519 @@
+r"""The warm-up of models with local variables, whose elements move only with their groups' rows.
+
+Given all else, an element of group j has about the precision of its prior and of its n_j rows,
+
+    1 / L_j^2 = prior precision + n_j c_j,     c_j the curvature of a row,
+
+and the gradient of a batch with m_j of its rows the noise, along z,
+
+    nu_j = L_j^2 n_j^2 E[1 / m_j] c_j (1 - 1 / n_j)
+
+if the rows' gradients have the variance c_j, as they have where the model is right. The scale of
+the shared variables is that given the local ones: a matrix, from differences of their gradients,
+along the axes of their noise, which is that of N / n. All are slowed where they are noisy
+(`pymc_sgmcmc.adaptation.step_size.slowed`), so that one step size suits all.
+
+The chains of the warm-up begin with shared variables held, until the groups are spread as the
+posterior spreads them: scales of groups that have not would fall to zero.
+"""
+
+import logging
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+from arviz_stats.base import array_stats
+from pymc.blocking import PointType
+from pymc.exceptions import SamplingError
+
+from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.curvature import (
+    largest_change,
+    positive,
+    root_of_inverse,
+    undetermined,
+)
+from pymc_sgmcmc.adaptation.local_gradients import LocalBatch, LocalGradient, LocalGradients
+from pymc_sgmcmc.adaptation.progress import WarmUpProgress
+from pymc_sgmcmc.adaptation.step_size import Pace, injected_noise, pace, slowed
+from pymc_sgmcmc.chain import Chain
+from pymc_sgmcmc.gradients.local_scales import LocalScales
+from pymc_sgmcmc.gradients.start_check import BadStart
+from pymc_sgmcmc.kernel import Kernel
+from pymc_sgmcmc.schedules import Constant
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+CHAINS = 2
+HELD = 2
+"""First windows, in which shared variables do not move."""
+MAX_WINDOWS = 14
+SETTLED = 2.0
+"""Windows end when twice the largest |log| change of the shared variables' metric is below this,"""
+DRIFT = 1.5
+"""... and their means have moved by fewer standard deviations of a window."""
+HELD_DRAWS, DRAWS = 8, 12
+"""Per chain and window,"""
+SHARE = 0.5
+"""... so many relaxations apart."""
+RESTARTS = 6
+"""Of a window that diverges, each with half of the step size."""
+MOST_ROWS = 1_000_000
+"""Looked at for the groups' curvature, at most a pass."""
+ROWS_OF_MEAN = 5.0
+"""Rows for which the mean of all groups stands in the curvature of each group's."""
+SHARED_ROWS = 20_000
+"""Looked at for each difference of the shared variables' gradients."""
+NOISE_BATCHES = 100
+"""For the noise of few shared variables; of more, three for each."""
+SLOW = 0.9
+"""Share of the groups that move fast enough for draws to be nearly independent."""
+TRACKED = 100
+"""Elements of local variables whose effective sample size is looked at,"""
+WORST_TRACKED = 0.05
+"""... and the share of them that may have a smaller one."""
+PILOT_DRAWS = 40
+ENOUGH = 0.15
+"""Effective draws per draw of the pilot; with fewer, `thin` is doubled."""
+MAX_DOUBLINGS = 2
+MANY_PASSES = 10
+"""Per draw: from so many on there is a warning."""
+
+
+class Diverged(Exception):
+    """A window diverged."""
+
+
+class Block(NamedTuple):
+    """Scales of one variable's elements, or of all shared ones."""
+
+    scales: np.ndarray
+    """L: a matrix for the shared ones."""
+    noise: np.ndarray
+    """nu along z."""
+    updates: np.ndarray
+    """Updates in which each element forgets where it was, with a step size of 1 and D = 1."""
+
+
+class Window(NamedTuple):
+    """Settings of a window; the last two arrays are flat, in the order of z."""
+
+    pace: Pace
+    noise: np.ndarray
+    relaxation: float
+    """Updates in which shared variables and most groups forget where they were."""
+
+
+class LocalWarmUp:
+    """Adapts a kernel with a `LocalScales` metric; `run` returns what was chosen.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    gradients : LocalGradients
+        Of this kernel.
+    is_scale : array of bool, shape (d,)
+        Parameters under a log or logit transform.
+    rng : numpy.random.Generator
+    target_bias : float
+        Tolerated relative error of a standard deviation.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        gradients: LocalGradients,
+        is_scale: np.ndarray,
+        rng: np.random.Generator,
+        target_bias: float,
+    ):
+        assert isinstance(kernel.metric, LocalScales)
+        self.kernel, self.metric, self.gradients = kernel, kernel.metric, gradients
+        self.rng, self.target_bias = rng, target_bias
+        self.n_shared = self.metric.n_shared
+        self.shared_is_scale = is_scale[self.metric.order[: self.n_shared]]
+        self.passes = 0.0
+        self.progress, self.stage = WarmUpProgress(), "start"
+        self.chains: list[Chain] = []
+        eps = float(np.finfo(gradients.source.vars[0].dtype).eps)
+        self.difference = eps**0.25
+        """Step of a difference of gradients, in units of a scale."""
+        self.local_steps = [1.0 for _ in gradients.variables]
+        """Typical scale of each variable's elements, as far as it is known."""
+        self.tracked = self._tracked()
+
+    def run(self, point: PointType) -> Adapted:
+        """Warm up from a point, and set the kernel.
+
+        Raises
+        ------
+        pymc.exceptions.SamplingError
+            If a window diverges with every step size, or data and priors leave shared variables
+            undetermined.
+        """
+        with self.progress:
+            return self._run(point)
+
+    # ---- the course of the warm-up ---------------------------------------------------------
+
+    def _run(self, point: PointType) -> Adapted:
+        points = [point] * CHAINS
+        curvature: np.ndarray | None = None
+        past: np.ndarray | None = None
+        calm = 0
+        for k in range(MAX_WINDOWS + 1):
+            self.stage = f"window {k + 1}"
+            held = k < HELD or not self.n_shared
+            before, curvature = curvature, None if held else self._shared_curvature(points, past)
+            window = self._prepare(points, curvature)
+            change = np.inf
+            if before is not None and curvature is not None:
+                change = largest_change(before, curvature)
+            if k > HELD and past is not None:
+                _log.debug(f"Window {k}: shared curvature changed by {change:.2f}.")
+            if k == MAX_WINDOWS or calm >= 2:
+                break
+            if k < 2 * HELD:
+                window = window._replace(pace=window.pace.slower(0.5))
+
+            def run(window, points=points, n=HELD_DRAWS if held else DRAWS):
+                thin = _rounded(SHARE * window.relaxation)
+                return self._draws(points, window, thin, n)
+
+            window, (points, draws) = self._with_restarts(window, run)
+            shared = draws[:, DRAWS // 2 :, : self.n_shared].reshape(-1, self.n_shared)
+            drift = np.inf
+            if not held and past is not None:
+                spread = np.sqrt((shared.var(axis=0) + past.var(axis=0)) / 2) + 1e-300
+                drift = np.max(np.abs(shared.mean(axis=0) - past.mean(axis=0)) / spread, initial=0)
+            _log.debug(
+                f"Window {k}: {window.relaxation:.3g} updates per relaxation, step size "
+                f"{window.pace.step_size:.3g}, drift {drift:.2f}, passes {self.passes:.3g}."
+            )
+            settled = drift < DRIFT and change < SETTLED
+            calm = calm + 1 if settled or not self.n_shared else 0
+            past = None if held else shared
+        return self._finish(points, window, k)
+
+    def _prepare(self, points: list[PointType], curvature: np.ndarray | None) -> Window:
+        """Set the metric for the next updates; shared variables are held without a curvature."""
+        n = self.n_shared
+        theta = [self.kernel.split(point)[0] for point in points]
+        blocks = self._local_blocks(theta)
+        shared = Block(np.zeros((n, n)), np.zeros(n), np.zeros(n))
+        if curvature is not None:
+            shared = self._shared_block(theta, curvature)
+        self.metric.set(shared.scales, [block.scales for block in blocks])
+        self.kernel.load_adaptation()
+        noise = np.concatenate([shared.noise, *(block.noise.ravel() for block in blocks)])
+        chosen = pace(self.kernel.algorithm, noise, self.target_bias)
+        diffusion = injected_noise(self.kernel.algorithm) or 1.0
+        h = chosen.step_size
+        if self.kernel.algorithm.dynamics == "langevin":
+            unit = 2 / h
+        else:
+            unit = (diffusion + h * float(noise.mean()) / 2) / h
+        slowest = [unit * float(np.quantile(b.updates, SLOW)) for b in blocks]
+        slowest += [unit * float(shared.updates.max(initial=0.0))]
+        return Window(chosen, noise, max(slowest))
+
+    # ---- scales ----------------------------------------------------------------------------
+
+    def _batches(self, n_rows: int) -> list[LocalBatch]:
+        """Draw batches of about so many rows together."""
+        g = self.gradients
+        count = ceil(n_rows / g.batch_size)
+        return [g.batch(self.rng.integers(g.n_rows, size=g.batch_size)) for _ in range(count)]
+
+    def _at(self, elements: list[np.ndarray], batch: LocalBatch) -> LocalGradient:
+        self.passes += self.gradients.batch_size / self.gradients.n_rows
+        self.progress.report(self.stage, self.passes)
+        return self.gradients.at(elements, batch)
+
+    def _local_blocks(self, theta: list[list[np.ndarray]]) -> list[Block]:
+        """Find the scale and the noise of each element of each local variable.
+
+        The diagonal of a group's curvature is that of signs times the curvature times them, on
+        average over random signs; exactly, where it has only one element.
+        """
+        g = self.gradients
+        local = g.local
+        rows = {k: np.zeros_like(theta[0][k], dtype=float) for k in local}
+        prior = {k: np.zeros_like(rows[k]) for k in local}
+        seen = {k: np.zeros_like(g.sizes(k)) for k in local}
+        visits = {k: np.zeros_like(g.sizes(k)) for k in local}
+        for i, batch in enumerate(self._batches(min(MOST_ROWS, g.n_rows))):
+            elements = g.gathered(theta[i % len(theta)], batch)
+            here = self._at(elements, batch)
+            for k in local:
+                groups, used = g.slots(k, batch)
+                signs = self.rng.choice([-1.0, 1.0], size=elements[k].shape)
+                step = self.difference * self.local_steps[k]
+                shifted = elements.copy()
+                shifted[k] = elements[k] + step * signs
+                there = self._at(shifted, batch)
+                per_seen = g.rows_per_seen(k, batch)
+                of_rows = (here.likelihood[k] - there.likelihood[k]) * signs / step
+                of_prior = (here.prior[k] - there.prior[k]) * signs / step
+                rows[k][groups] += of_rows[used] / per_seen
+                prior[k][groups] += of_prior[used]
+                seen[k][groups] += g.sizes(k)[groups] / per_seen
+                visits[k][groups] += 1
+        return [self._block(k, rows[k], prior[k], seen[k], visits[k]) for k in local]
+
+    def _block(self, k: int, rows, prior, seen, visits) -> Block:
+        """Turn sums over batches into scales; arrays are shaped like the variable."""
+        g = self.gradients
+        axis, n = g.axis(k), g.sizes(k)
+        mean = np.sum(rows, axis=axis, keepdims=True) / seen.sum()
+        mean = np.maximum(mean, 0.0)
+        each = (rows + ROWS_OF_MEAN * mean) / (seen + ROWS_OF_MEAN)
+        each = np.maximum(each, mean / 10)
+        of_prior = np.sum(prior, axis=axis, keepdims=True) / visits.sum()
+        curvature = n * each + np.maximum(of_prior, 0.0)
+        curvature = np.maximum(curvature, 1e-6 * curvature.max())
+        if not np.isfinite(curvature).all() or not (curvature > 0).all():
+            raise SamplingError(
+                f"The log posterior of '{g.source.vars[k].name}' has no curvature where the "
+                "warm-up starts: data and prior leave its elements undetermined. Give it a proper "
+                "prior, or pass step_size=, batch_size= and thin= yourself."
+            )
+        self.local_steps[k] = float(np.median(curvature) ** -0.5)
+        touches = n * g.batch_size / g.n_rows  # expected rows in a batch
+        noise = n**2 * _mean_of_inverse(touches) * each * (1 - 1 / np.maximum(n, 1)) / curvature
+        slower = slowed(self.kernel.algorithm, noise, self.target_bias)
+        updates = 1 / (slower**2 * -np.expm1(-np.maximum(touches, 1e-300)))
+        updates = np.where(n > 0, updates, 1.0)  # drawn from the prior
+        return Block(slower * curvature**-0.5, noise * slower**2, updates)
+
+    def _shared_gradient(self, theta, batch: LocalBatch, shift=None) -> np.ndarray:
+        """Gradient of the shared elements, flat, of the whole log posterior."""
+        elements = self.gradients.gathered(theta, batch)
+        if shift is not None:
+            pieces = iter(np.split(shift, np.cumsum([e.size for e in self._of_shared(elements)])))
+            elements = [
+                e + next(pieces).reshape(e.shape) if local is None else e
+                for e, local in zip(elements, self.gradients.variables, strict=True)
+            ]
+        found = self._at(elements, batch)
+        total = [p + lik for p, lik in zip(found.prior, found.likelihood, strict=True)]
+        return np.concatenate([np.empty(0), *(np.ravel(t) for t in self._of_shared(total))])
+
+    def _of_shared(self, each: list[np.ndarray]) -> list[np.ndarray]:
+        return [e for e, v in zip(each, self.gradients.variables, strict=True) if v is None]
+
+    def _shared_curvature(self, points: list[PointType], past: np.ndarray | None) -> np.ndarray:
+        """Hessian of -log posterior over the shared elements, the local ones as they are."""
+        theta = [self.kernel.split(point)[0] for point in points]
+        g, n = self.gradients, self.n_shared
+        # Where rows are independent, the variance of a batch's gradient is about N / n times this.
+        noise = self._noise(theta)
+        information = np.diag(noise) * g.batch_size / g.n_rows
+        steps = self.difference / np.sqrt(np.maximum(information, 1e-12))
+        hessian = np.zeros((n, n))
+        batches = self._batches(SHARED_ROWS)
+        for i, batch in enumerate(batches):
+            at = theta[i % len(theta)]
+            here = self._shared_gradient(at, batch)
+            for k, step in enumerate(steps):
+                there = self._shared_gradient(at, batch, step * np.eye(n)[k])
+                hessian[k] += (here - there) / (step * len(batches))
+        hessian = (hessian + hessian.T) / 2
+        self._refuse_undetermined(hessian)
+        if past is None:
+            hessian = positive(hessian) + np.diag(1.0 * self.shared_is_scale)
+        return positive(hessian)
+
+    def _refuse_undetermined(self, matrix: np.ndarray) -> None:
+        if matrix.size == 0:
+            return
+        found = undetermined(matrix) if np.isfinite(matrix).all() else np.arange(len(matrix))
+        if not found.size:
+            return
+        names = [
+            v.name
+            for v, local, shape in zip(
+                self.gradients.source.vars,
+                self.gradients.variables,
+                self.kernel.source.shapes,
+                strict=True,
+            )
+            if local is None
+            for _ in range(int(np.prod(shape)))
+        ]
+        shown = ", ".join(f"'{name}'" for name in dict.fromkeys(names[j] for j in found[:5]))
+        raise SamplingError(
+            f"Data and priors leave {shown} undetermined: along some direction of them the log "
+            "posterior has no curvature. Give them proper priors, or remove constant or redundant "
+            "columns."
+        )
+
+    def _noise(self, theta: list[list[np.ndarray]]) -> np.ndarray:
+        """Covariance of a batch's gradient of the shared elements, shape (s, s)."""
+        count = max(NOISE_BATCHES, 3 * self.n_shared)
+        total = np.zeros((self.n_shared, self.n_shared))
+        for at in theta:
+            each = np.array(
+                [self._shared_gradient(at, batch) for batch in self._batches_of_noise(count)]
+            )
+            each -= each.mean(axis=0)
+            total += each.T @ each / (len(each) - 1)
+        return total / len(theta)
+
+    def _batches_of_noise(self, count: int):
+        g = self.gradients
+        for _ in range(count):
+            yield g.batch(self.rng.integers(g.n_rows, size=g.batch_size))
+
+    def _shared_block(self, theta: list[list[np.ndarray]], curvature: np.ndarray) -> Block:
+        """Scale the shared elements, along the axes of their noise."""
+        root = root_of_inverse(curvature)
+        variances, axes = np.linalg.eigh(root.T @ self._noise(theta) @ root)
+        variances = np.maximum(variances, 0.0)
+        slower = slowed(self.kernel.algorithm, variances, self.target_bias)
+        return Block(root @ axes * slower, variances * slower**2, slower**-2.0)
+
+    # ---- short runs ------------------------------------------------------------------------
+
+    def _with_restarts(self, window: Window, run):
+        """Run chains, with smaller step sizes if they diverge; return the window's settings too."""
+        for _ in range(RESTARTS):
+            try:
+                return window, run(window)
+            except Diverged:
+                slower = window.pace.slower(0.5)
+                window = window._replace(pace=slower, relaxation=2 * window.relaxation)
+        raise SamplingError(
+            "The warm-up diverged with every step size that it tried, down to "
+            f"{window.pace.step_size:.3g}. Look for data that are impossible under the model or "
+            "parameters that the data and the prior leave undetermined, or pass step_size=, "
+            "batch_size= and thin= yourself."
+        )
+
+    def _draws(self, points, window: Window, thin: int, n: int, fresh: bool = True):
+        """Return the chains' last points, and draws of the tracked elements."""
+        kernel = self.kernel
+        kernel.schedule, kernel.thin = Constant(window.pace.step_size), thin
+        kernel.friction = self._friction(window)
+        if fresh:  # with the kernel's present thermostats
+            self.chains = [Chain(kernel, rng, tune=0) for rng in self.rng.spawn(CHAINS)]
+        out = np.empty((CHAINS, n, len(self.tracked)))
+        last = []
+        for chain, point, drawn in zip(self.chains, points, out, strict=True):
+            now = point
+            for i in range(n):
+                self.passes += thin * self.gradients.batch_size / self.gradients.n_rows
+                self.progress.report(self.stage, self.passes)
+                try:
+                    advance = chain.draw(now)
+                except BadStart as error:
+                    raise Diverged from error
+                if advance.nonfinite:
+                    raise Diverged
+                now = {**now, **advance.moved}
+                drawn[i] = self._flat(now)[self.tracked]
+            last.append(now)
+        return last, out
+
+    def _friction(self, window: Window) -> np.ndarray:
+        return injected_noise(self.kernel.algorithm) + window.pace.step_size * window.noise / 2
+
+    def _flat(self, point: PointType) -> np.ndarray:
+        return np.concatenate([np.ravel(t) for t in self.kernel.split(point)[0]]).astype(float)
+
+    def _tracked(self) -> np.ndarray:
+        """Elements of theta that are looked at: all shared ones, then some of groups with rows."""
+        order, g = self.metric.order, self.gradients
+        shared, local = order[: self.n_shared], order[self.n_shared :]
+        with_rows = [np.broadcast_to(g.sizes(k) > 0, g.source.shapes[k]).ravel() for k in g.local]
+        local = local[np.concatenate(with_rows)]
+        some = self.rng.choice(local, min(TRACKED, len(local)), replace=False)
+        return np.concatenate([shared, some])
+
+    def _finish(self, points: list[PointType], window: Window, windows: int) -> Adapted:
+        """Choose the updates per draw from a pilot run, and freeze everything."""
+        self.stage = "updates per draw"
+        window, (points, thin, per_draw) = self._with_restarts(
+            window, lambda slower: self._pilot(points, slower)
+        )
+        starts = np.array([self._flat(point) for point in points])
+        g = self.gradients
+        passes_per_draw = thin * g.batch_size / g.n_rows
+        if passes_per_draw / min(per_draw / ENOUGH, 1.0) > MANY_PASSES:
+            _log.warning(
+                f"{passes_per_draw:.0f} passes over the data per draw: shared variables and the "
+                "effects of groups follow each other slowly. Effects of groups with many rows each "
+                "are better written around their mean, pm.Normal('a', mu, tau, ...), than as "
+                "mu + a; those with few rows non-centred, mu + tau * z."
+            )
+        result = Adapted(
+            metric=self.metric.name,
+            scaling=[a.copy() for a in self.metric.arrays],
+            anchor=starts.mean(axis=0),
+            anchor_gradient=np.zeros(starts.shape[1]),
+            row_copies=None,
+            noise=window.noise,
+            friction=self._friction(window),
+            starts=starts,
+            largest_eigval=1.0,
+            smallest_eigval=1.0,
+            step_size=window.pace.step_size,
+            thin=thin,
+            batch_size=g.batch_size,
+            windows=windows,
+            ess_per_draw=per_draw,
+            passes_per_draw=passes_per_draw,
+            data_passes=self.passes,
+            n_rows=g.n_rows,
+        )
+        result.apply(self.kernel)
+        return result
+
+    def _pilot(self, points, window: Window):
+        """Choose the updates per draw by the effective sample size of some draws."""
+        thin = _rounded(window.relaxation)
+        for k in range(MAX_DOUBLINGS + 1):
+            points, draws = self._draws(points, window, thin, PILOT_DRAWS, fresh=k == 0)
+            each = [
+                float(array_stats.ess(draws[:, :, j], chain_axis=0, draw_axis=1))
+                for j in range(draws.shape[2])
+            ]
+            shared, local = each[: self.n_shared], each[self.n_shared :]
+            smallest = min([*shared, float(np.quantile(local, WORST_TRACKED))])
+            per_draw = smallest / (CHAINS * PILOT_DRAWS)
+            if per_draw >= ENOUGH:
+                break
+            if k < MAX_DOUBLINGS:
+                thin *= 2
+        return points, thin, per_draw
+
+
+def _rounded(n: float) -> int:
+    """Round up to four binary digits: JAX compiles each number of updates anew.
+
+    Examples
+    --------
+    >>> [_rounded(n) for n in (0.3, 7, 205.4, 209)]
+    [1, 7, 208, 224]
+    """
+    unit = 2 ** max(0, int(np.log2(max(n, 1.0))) - 3)
+    return max(1, unit * ceil(n / unit))
+
+
+def _mean_of_inverse(expected: np.ndarray) -> np.ndarray:
+    """E[1 / m] of m >= 1 rows in a batch, m Poisson with these expectations.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> _mean_of_inverse(np.array([1e-6, 100.0])).round(4)
+    array([1.    , 0.0101])
+    """
+    expected, which = np.unique(expected, return_inverse=True)
+    few = np.clip(expected, 1e-9, 30.0)
+    terms = np.arange(1.0, 120.0)
+    log_weights = terms * np.log(few)[..., None] - np.cumsum(np.log(terms)) - np.log(terms)
+    mean = np.exp(log_weights - few[..., None]).sum(axis=-1) / -np.expm1(-few)
+    inverse = 1 / np.maximum(expected, 1.0)
+    large = inverse * (1 + inverse + 2 * inverse**2)
+    return np.where(expected < 30.0, mean, large)[which]

@@ -1,0 +1,455 @@
+"""Adapted steps with local variables: their metric, scales, noise, posterior and diagnosis."""
+
+import logging
+from functools import cache, cached_property
+
+import hierarchies
+import numpy as np
+import pymc as pm
+import pytest
+from arviz_stats.base import array_stats
+from hierarchies import GROUP, Y
+from pytensor.compile.mode import Mode
+from xarray import Dataset, DataTree
+
+import pymc_sgmcmc as sgm
+from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
+from pymc_sgmcmc.adaptation.local_warm_up import LocalWarmUp, _mean_of_inverse
+from pymc_sgmcmc.adaptation.step_size import slowed
+from pymc_sgmcmc.chain import Chain
+from pymc_sgmcmc.diagnosis.diagnose import _measured_of_local
+from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
+from pymc_sgmcmc.gradients.local_scales import LocalScales
+from pymc_sgmcmc.gradients.model_gradient import gradient_source
+from pymc_sgmcmc.kernel import Kernel
+from pymc_sgmcmc.noise import NoiseStream
+from pymc_sgmcmc.schedules import Constant
+from tests.samplers import UNCONSTRAINED
+
+PYTHON = Mode("py", "fast_compile")
+JAX = {"mode": "JAX"}
+
+
+class Hierarchy:
+    """Normal groups of 1 to 15 rows, and two without any; moments by quadrature."""
+
+    n_groups = 60
+
+    def __init__(self):
+        rng = np.random.default_rng(5)
+        self.size = rng.integers(1, 16, self.n_groups)
+        self.size[[3, 40]] = 0
+        self.group = rng.permutation(np.repeat(np.arange(self.n_groups), self.size))
+        effect = rng.normal(0.5, 0.7, self.n_groups)
+        self.y = rng.normal(effect[self.group], 1)
+        self.mean_y = np.bincount(self.group, self.y, self.n_groups) / np.maximum(self.size, 1)
+
+    def model(self):
+        with pm.Model() as model:
+            mu = pm.Normal("mu", 0, 5)
+            t = pm.Normal("t", 0, 1)
+            alpha = pm.Normal("alpha", mu, pm.math.exp(t), shape=self.n_groups)
+            pm.Normal("y", alpha[self.group], 1, observed=self.y)
+        return model
+
+    @cached_property
+    def grid(self):
+        """Values of mu and t, and their probabilities, shape (201, 201)."""
+        n, mean_y = self.size, self.mean_y
+        M, T = np.meshgrid(np.linspace(-0.3, 1.3, 201), np.linspace(-1.2, 0.5, 201))
+        log_p = -(M**2) / 50 - T**2 / 2
+        for k in np.flatnonzero(n):
+            variance = np.exp(2 * T) + 1 / n[k]
+            log_p -= 0.5 * (np.log(variance) + (mean_y[k] - M) ** 2 / variance)
+        p = np.exp(log_p - log_p.max())
+        return M, T, p / p.sum()
+
+    def effects(self, M, T):
+        """Mean and precision of the groups' effects, given mu and t."""
+        precision = np.exp(-2 * T)[..., None] + self.size
+        prior = (np.exp(-2 * T) * M)[..., None]
+        return (prior + self.size * self.mean_y) / precision, precision
+
+    @cached_property
+    def moments(self):
+        """Means and sds by name."""
+        M, T, p = self.grid
+        centre, precision = self.effects(M, T)
+        mean = {"mu": np.sum(p * M), "t": np.sum(p * T)}
+        mean["alpha"] = np.tensordot(p, centre, 2)
+        square = {"mu": np.sum(p * M**2), "t": np.sum(p * T**2)}
+        square["alpha"] = np.tensordot(p, 1 / precision + centre**2, 2)
+        return mean, {name: np.sqrt(square[name] - mean[name] ** 2) for name in mean}
+
+    def draws(self, factor):
+        """4000 independent draws; the spread of the groups' effects is wrong by a factor."""
+        rng = np.random.default_rng(0)
+        M, T, p = self.grid
+        picked = rng.choice(p.size, 4000, p=p.ravel())
+        M, T = M.ravel()[picked], T.ravel()[picked]
+        centre, precision = self.effects(M, T)
+        mean, _ = self.moments
+        alpha = centre + rng.normal(size=centre.shape) / np.sqrt(precision)
+        alpha = mean["alpha"] + factor * (alpha - mean["alpha"])
+        dims = ("chain", "draw")
+        draws = {
+            "mu": (dims, M.reshape(4, 1000)),
+            "t": (dims, T.reshape(4, 1000)),
+            "alpha": ((*dims, "group"), alpha.reshape(4, 1000, -1)),
+        }
+        return DataTree.from_dict({"/posterior": Dataset(draws)})
+
+
+TARGET = Hierarchy()
+
+
+# ---- updates in the metric -----------------------------------------------------------------
+
+SCALES = np.array([0.5, 1.0, 3.0, 2.0])
+
+
+def scaled_model():
+    """`hierarchies.fixed_scales` with mu = 2 m and alpha = SCALES a."""
+    with pm.Model() as model:
+        m = pm.Normal("m", 0, 0.5)
+        a = pm.Normal("a", 2 * m / SCALES, 0.7 / SCALES, shape=4)
+        pm.Normal("y", (SCALES * a)[GROUP], 1, observed=Y)
+    return model
+
+
+@pytest.mark.slow(3)
+@pytest.mark.parametrize(
+    "sampler", [s for s in UNCONSTRAINED if s.kind != "preconditioned"], ids=lambda s: s.name
+)
+def test_a_metric_is_a_change_of_variables(sampler, monkeypatch):
+    """The same path as without one in the model written with scaled variables.
+
+    Exact; with noise of 1 everywhere, which comes in other pieces. The groups that a batch leaves
+    out keep their momentum and thermostats.
+    """
+    monkeypatch.setattr(NoiseStream, "normals_like", lambda _, like: [t * 0 + 1 for t in like])
+    models = hierarchies.fixed_scales(), scaled_model()
+    metric = LocalScales([(), (4,)], [False, True])
+    metric.set(np.array([[2.0]]), [SCALES])
+    paths = []
+    for model, name, used in zip(models, ("alpha", "a"), (metric, None), strict=True):
+        source = gradient_source(model, model.value_vars, batch_size=3, local=[name])
+        options = {"mode": PYTHON}
+        algorithm = sampler.algorithm()
+        kernel = Kernel("step", model, source, algorithm, Constant(0.1), 1, False, options, used)
+        kernel.load_data()
+        chain = Chain(kernel, np.random.default_rng(1), tune=0)
+        point = {"mu": np.array(0.4), "alpha": np.array([0.3, -1.0, 0.9, -0.2])}
+        scales = {"mu": 1.0, "alpha": 1.0}
+        if used is None:
+            point = {"m": point["mu"] / 2, "a": point["alpha"] / SCALES}
+            scales = {"m": 2.0, "a": SCALES}
+        path = []
+        for _ in range(6):
+            point = chain.draw(point).moved
+            path.append(np.concatenate([np.ravel(point[v] * scales[v]) for v in point]))
+        paths.append(np.array(path))
+    np.testing.assert_allclose(paths[0], paths[1], rtol=1e-9, atol=1e-12)
+    assert np.abs(np.diff(paths[0], axis=0)).max(axis=0).min() > 1e-3  # all of them have moved
+
+
+# ---- scales and noise ----------------------------------------------------------------------
+
+
+@cache
+def warm_up(batch_size=20):
+    """A warm-up that has not begun, of the target with its shared variables at their means."""
+    model = TARGET.model()
+    step = sgm.MSGNHT_S(
+        model=model, step_size=0.1, batch_size=batch_size, replacement=True, local=["alpha"]
+    )
+    kernel = step.kernel
+    kernel.metric = LocalScales(step.source.shapes, [False, False, True])
+    kernel.load_data()
+    gradients = LocalGradients(kernel, model.initial_point())
+    flags = np.zeros(kernel.n_elements, dtype=bool)
+    run = LocalWarmUp(kernel, gradients, flags, np.random.default_rng(0), target_bias=0.05)
+    run.progress.__enter__()  # as `run.run` does
+    return run
+
+
+def point_of_means():
+    mean, _ = TARGET.moments
+    return {name: np.asarray(value) for name, value in mean.items()}
+
+
+@pytest.mark.slow(12)
+def test_scales_of_elements_are_those_given_all_else():
+    """A normal model has the same curvature everywhere: exact, but for differences' errors."""
+    run = warm_up()
+    [block] = run._local_blocks([[np.asarray(v) for v in point_of_means().values()]])
+    n = TARGET.size
+    precision = n + np.exp(-2 * TARGET.moments[0]["t"])
+    raw = n**2 * _mean_of_inverse(n * 20 / n.sum()) * (1 - 1 / np.maximum(n, 1)) / precision
+    factors = slowed(run.kernel.algorithm, raw, 0.05)
+    assert factors.min() < 0.6
+    assert factors.max() == 1
+    np.testing.assert_allclose(block.scales, factors / np.sqrt(precision), rtol=1e-4)
+    np.testing.assert_allclose(block.noise, factors**2 * raw, rtol=1e-3)
+
+
+@pytest.mark.slow(2)
+def test_noise_of_local_gradients():
+    """The predicted variance is that of the gradients of batches that touch a group.
+
+    The rows' variance is 1 in the model. In the data the mean over groups of the variances, each
+    of n - 1 degrees of freedom, has a standard error of about sqrt(2 / sum(n - 1)).
+    """
+    run = warm_up()
+    g, rng = run.gradients, np.random.default_rng(1)
+    theta = [np.asarray(v) for v in point_of_means().values()]
+    [block] = run._local_blocks([theta])
+    total = np.zeros((3, TARGET.n_groups))
+    for _ in range(20_000):
+        batch = g.batch(rng.integers(g.n_rows, size=g.batch_size))
+        groups, _ = g.slots(2, batch)
+        weight = g.rows_per_seen(2, batch)
+        seen = np.bincount(TARGET.group[batch.rows], TARGET.y[batch.rows], TARGET.n_groups)
+        own = weight * seen[groups[0]] - TARGET.size[groups[0]] * theta[2][groups[0]]
+        total[:, groups[0]] += [np.ones_like(own), own, own**2]
+    count, first, second = total
+    n = TARGET.size
+    several = n > 1
+    variance = second[several] / count[several] - (first[several] / count[several]) ** 2
+    ratio = block.scales[several] ** 2 * variance / block.noise[several]
+    error = np.sqrt(2 / np.sum(n[several] - 1))
+    mean = np.average(ratio, weights=n[several] - 1)
+    # a Poisson number of rows stands for a binomial one of 20: 2% at most
+    assert abs(mean - 1) < 3.5 * error + 0.02
+    np.testing.assert_array_equal(block.noise[n <= 1], 0)
+
+
+def test_mean_of_an_inverse_number_of_rows():
+    rng = np.random.default_rng(0)
+    for expected in (0.05, 0.8, 7.0, 29.0, 31.0, 400.0):
+        m = rng.poisson(expected, size=400_000)
+        m = m[m > 0]
+        error = (1 / m).std() / np.sqrt(len(m))
+        found = _mean_of_inverse(np.array([expected]))[0]
+        assert abs(found - (1 / m).mean()) < 4 * error + 1e-4 * found
+
+
+@pytest.mark.slow(3)
+def test_scales_of_shared_variables():
+    """The curvature given the groups, and the noise of batches along its axes."""
+    run = warm_up()
+    point = point_of_means()
+    theta = [np.asarray(v) for v in point.values()]
+    curvature = run._shared_curvature([point], np.zeros((1, 2)))
+    n, t = TARGET.size, point["t"]
+    with_rows = n > 0
+    away = point["alpha"][with_rows] - point["mu"]
+    # 20,000 random rows stand for all: a relative error of 1% or so
+    exact = np.array(
+        [
+            [with_rows.sum() * np.exp(-2 * t) + 1 / 25, 2 * np.exp(-2 * t) * away.sum()],
+            [2 * np.exp(-2 * t) * away.sum(), 2 * np.exp(-2 * t) * (away**2).sum() + 1],
+        ]
+    )
+    sample = np.sqrt(np.diag(exact))
+    np.testing.assert_allclose(
+        curvature / np.outer(sample, sample), exact / np.outer(sample, sample), atol=0.05
+    )
+    block = run._shared_block([theta], exact)
+    slower = block.updates**-0.5
+    np.testing.assert_allclose(
+        np.linalg.inv(block.scales / slower @ (block.scales / slower).T), exact, rtol=1e-6
+    )
+    rng = np.random.default_rng(3)
+    each = [
+        run._shared_gradient(theta, run.gradients.batch(rng.integers(n.sum(), size=20)))
+        for _ in range(4000)
+    ]
+    noise = np.cov(np.transpose(each @ block.scales))
+    # the warm-up has measured it from 100 batches: a relative error of sqrt(2 / 100)
+    np.testing.assert_allclose(np.diag(noise), block.noise, rtol=4 * np.sqrt(2 / 100))
+
+
+# ---- the posterior -------------------------------------------------------------------------
+
+
+@cache
+def adapted_run():
+    """The default step with a small hierarchy's groups local, and a run of it."""
+    with TARGET.model():
+        step = sgm.MSGNHT_S(local=["alpha"], batch_size=40, rng=1, compile_kwargs=JAX)
+        tree = sgm.sample(400, chains=4, step=step, random_seed=1, progressbar=False)
+    return step, tree
+
+
+@pytest.mark.slow(25)
+def test_posterior_of_a_hierarchy():
+    """Means within .1 sd and sds within 10%, to within 4 Monte Carlo errors; the groups on average.
+
+    A group without rows has its prior's moments.
+    """
+    step, tree = adapted_run()
+    assert step.adapted.metric == "local"
+    mean, sd = TARGET.moments
+    for name in ("mu", "t"):
+        draws = tree.posterior[name].values
+        ess = float(array_stats.ess(draws, chain_axis=0, draw_axis=1))
+        assert ess > 200
+        assert abs(draws.mean() - mean[name]) / sd[name] < 0.1 + 4 / np.sqrt(ess)
+        assert abs(draws.std() / sd[name] - 1) < 0.1 + 4 / np.sqrt(2 * ess)
+    draws = tree.posterior["alpha"].values
+    error = (draws.mean(axis=(0, 1)) - mean["alpha"]) / sd["alpha"]
+    ratio = draws.std(axis=(0, 1)) / sd["alpha"]
+    ess = np.array([array_stats.ess(draws[:, :, k], chain_axis=0, draw_axis=1) for k in range(60)])
+    assert np.sqrt(np.mean(error**2)) < 0.05 + 1.5 / np.sqrt(np.median(ess))
+    # Half of the tolerated bias; the mean's Monte Carlo error is about .005.
+    assert abs(ratio.mean() - 1) < 0.025 + 0.02
+    assert np.abs(ratio - 1).max() < 0.1 + 4 / np.sqrt(2 * ess.min())
+
+
+@pytest.mark.slow(25)
+def test_verdict_of_a_right_run():
+    _, tree = adapted_run()
+    diagnosis = tree["diagnosis"].to_dataset()
+    assert diagnosis.attrs["verdict"] == "ok"
+    assert diagnosis["element"].values[-1] == "alpha, mean of all"
+    assert abs(float(diagnosis["virial"][-1]) - 1) < 0.03
+
+
+@pytest.mark.slow(25)
+def test_thermostats_are_as_predicted():
+    """The noise is known: where it is not, the thermostats differ from the warm-up's prediction."""
+    step, tree = adapted_run()
+    mean = float(tree.sample_stats["thermostat"].mean())
+    assert abs(mean / step.adapted.friction.mean() - 1) < 0.1
+
+
+# ---- the diagnosis -------------------------------------------------------------------------
+
+
+@pytest.mark.slow(5)
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "ok"), (1.1, "failed"), (0.9, "failed")])
+@pytest.mark.parametrize("all_rows", [False, True])
+def test_diagnosis_of_exact_draws(factor, verdict, all_rows):
+    """Effects with sds that are wrong by a tenth are seen; random rows do as well as all."""
+    run = warm_up()
+    tree = TARGET.draws(factor)
+    measured = _measured_of_local(tree, TARGET.model(), run.gradients, full_data=all_rows)
+    diagnosis = Diagnosis.of(measured)
+    assert diagnosis.verdict == verdict
+    virial, error = (float(diagnosis[name][-1]) for name in ("virial", "virial_error"))
+    # Of effects with rows the mean of factor^2, to within 4 standard errors and the shared
+    # variables' part of the spread.
+    assert abs(virial - factor**2) < 4 * error + 0.02
+
+
+@pytest.mark.slow(12)
+def test_diagnosis_of_a_model_too_large_for_a_matrix(caplog):
+    """`diagnose` finds local variables itself, and says where there are none."""
+    rng = np.random.default_rng(0)
+    group = rng.integers(2100, size=4200)
+    with pm.Model() as model:
+        alpha = pm.Normal("alpha", 0, 1, shape=2100)
+        pm.Normal("y", alpha[group], 1, observed=np.zeros(4200))
+    sd = 1 / np.sqrt(1 + np.bincount(group, minlength=2100))
+    draws = sd * rng.normal(size=(2, 300, 2100))
+    tree = DataTree.from_dict(
+        {"/posterior": Dataset({"alpha": (("chain", "draw", "group"), draws)})}
+    )
+    diagnosis = sgm.diagnose(tree, model)
+    assert diagnosis.verdict == "ok"
+    np.testing.assert_allclose(diagnosis["virial"], [1.0], atol=0.03)
+    with pm.Model() as network:
+        w = pm.Normal("w", 0, 1, shape=2100)
+        pm.Normal("y", pm.math.dot(np.ones((10, 2100)), w), 1, observed=np.zeros(10))
+    of_network = DataTree.from_dict({"/posterior": Dataset({"w": tree.posterior["alpha"]})})
+    with pytest.raises(ValueError, match="2100 parameters, but means and standard deviations can"):
+        sgm.diagnose(of_network, network)
+
+
+# ---- arguments, seeds, several processes ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"adaptation": "dense"}, "adaptation='dense' and local variables do not go together"),
+        ({"gradient": "control_variate"}, "an anchor says nothing about groups that vary"),
+        ({"local": ["mu"]}, "'mu' cannot be local"),
+        ({"batch_size": None}, "pass batch_size= too"),
+    ],
+)
+def test_arguments_that_do_not_go_together(options, said):
+    with pytest.raises(ValueError, match=said):
+        sgm.MSGNHT_S(model=TARGET.model(), **{"local": ["alpha"], "batch_size": 20, **options})
+
+
+@pytest.mark.slow(5)
+def test_what_the_data_leave_open_is_named():
+    with pm.Model() as model:
+        open_ = pm.Flat("open", shape=2)
+        alpha = pm.Normal("alpha", open_[0] + open_[1], 1, shape=TARGET.n_groups)
+        pm.Normal("y", alpha[TARGET.group], 1, observed=TARGET.y)
+    with pytest.raises(pm.exceptions.SamplingError, match="leave 'open' undetermined"):
+        sgm.MSGNHT_S(model=model, local=["alpha"], batch_size=20, rng=1, compile_kwargs=JAX)
+
+
+@pytest.mark.slow(25)
+def test_an_earlier_warm_up_serves_another_step(tmp_path):
+    """Pickled arrays of it too: the same draws, on resuming as well, without another warm-up."""
+    step, _ = adapted_run()
+    store = sgm.ZarrStore(tmp_path / "run.zarr")
+    options = {"chains": 2, "tune": 5, "random_seed": 3, "progressbar": False}
+    options["compute_convergence_checks"] = False
+    results = []
+    for draws in ((6,), (3, 6)):
+        with step.model:
+            again = sgm.MSGNHT_S(local=["alpha"], adaptation=step.adapted, compile_kwargs=JAX)
+            for n in draws:
+                where = {"trace": store, "resume": True} if len(draws) == 2 else {}
+                result = sgm.sample(n, step=again, **options, **where)
+        results.append(result.posterior)
+    for name in ("mu", "t", "alpha"):
+        np.testing.assert_array_equal(results[0][name], results[1][name])
+
+
+@pytest.mark.slow(25)
+def test_processes_of_pm_sample():
+    step, _ = adapted_run()
+    with step.model:
+        again = sgm.MSGNHT_S(local=["alpha"], adaptation=step.adapted, compile_kwargs=JAX)
+        draws = [
+            pm.sample(
+                4,
+                tune=2,
+                chains=2,
+                cores=cores,
+                step=again,
+                random_seed=1,
+                progressbar=False,
+                compute_convergence_checks=False,
+                mp_ctx="forkserver",
+            ).posterior["alpha"]
+            for cores in (1, 2)
+        ]
+    np.testing.assert_array_equal(*draws)
+
+
+@pytest.mark.slow(40)
+def test_default_call_finds_local_variables(caplog):
+    """More than 2000 parameters with many groups are not taken for a network."""
+    rng = np.random.default_rng(0)
+    group = rng.integers(2200, size=6000)
+    y = rng.normal(rng.normal(1, 0.5, 2200)[group], 1)
+    with caplog.at_level(logging.INFO), pm.Model():
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 1)
+        alpha = pm.Normal("alpha", mu, tau, shape=2200)
+        pm.Normal("y", alpha[group], 1, observed=y)
+        tree = sgm.sample(40, chains=2, random_seed=1, progressbar=False)
+    assert "Only the groups of a batch's rows move (local='auto'): 'alpha'." in caplog.text
+    assert "Initializing MSGNHT_S with local metric, batches of 128" in caplog.text
+    # 40 draws of 2 chains: far from the start, near the truth, and with a spread
+    assert abs(float(tree.posterior["mu"].mean()) - 1) < 0.15
+    assert abs(float(tree.posterior["tau"].mean()) - 0.5) < 0.15
+    assert "element of" not in str(tree["diagnosis"])
+    assert float(tree["diagnosis"]["virial"][-1]) == pytest.approx(1, abs=0.1)
