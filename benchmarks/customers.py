@@ -135,10 +135,10 @@ def by_advi(rows: dict, size: Size) -> tuple[np.ndarray, np.ndarray]:
 
     arrays = rows["customer"], rows["x"], rows["y"].astype("int32")
     customer, x, y = pm.Minibatch(*map(np.array, arrays), batch_size=size.batch)
-    with pm.Model():
-        beta = pm.Normal("beta", 0, 1, shape=3)
+    with pm.Model(coords={"column": range(3), "customer": range(size.customers)}):
+        beta = pm.Normal("beta", 0, 1, dims="column")
         mu, log_tau = pm.Normal("mu", 0, 2), pm.Normal("log_tau", 0, 1)
-        effect = pm.Normal("effect", mu, pm.math.exp(log_tau), shape=size.customers)
+        effect = pm.Normal("effect", mu, pm.math.exp(log_tau), dims="customer")
         logit = effect[customer] + x @ beta
         pm.Bernoulli("purchase", logit_p=logit, observed=y, total_size=size.rows)
         fit = pm.fit(
