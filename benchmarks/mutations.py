@@ -211,9 +211,9 @@ MUTATIONS = [
     Mutation("local: untouched groups moved", "batches/touched.py",
              "groups[k, place] = groups[k, 0]", "groups[k, place] = place", TOUCHED),
     Mutation("local: momentum of another group", "loop.py",
-             "touched_state = self.of_state(touched)",
+             "touched_state = self.of_state(touched_z)",
              "touched_state = [t and t._replace(groups=(t.groups + 1) % 4) "
-             "for t in self.of_state(touched)]", TOUCHED),
+             "for t in self.of_state(touched_z)]", TOUCHED),
     Mutation("local: a single slot's move cut short", "loop.py",
              'mode = mode.excluding("local_set_to_inc_subtensor")', "pass", TOUCHED),
     Mutation("whole groups: scaled by a batch's own rows", "batches/whole_groups.py",

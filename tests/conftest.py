@@ -94,6 +94,13 @@ def _c_linker(request, c_compiler):
         yield
 
 
+@pytest.fixture
+def python_by_default():
+    """Only where a test asks for numba is something compiled on it: PyMC's recorder is not."""
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        yield
+
+
 @pytest.fixture(scope="session")
 def regression_data():
     """Rows for a small linear regression: 200 x 2, unit noise."""

@@ -26,6 +26,8 @@ from frozen_gradient import FrozenGradient_E, FrozenGradient_S
 from token_gibbs import Corpus
 from topic_gibbs import TopicGibbs, network, predict_words, sample_documents
 
+pytestmark = pytest.mark.usefixtures("python_by_default")
+
 SIZES = (2, 2, 1)
 BETA = dpfa.BETA
 DOCUMENTS = np.array([[2, 1, 0], [1, 1, 1], [0, 0, 3]])

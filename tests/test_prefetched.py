@@ -191,11 +191,11 @@ def test_fetching_ahead_changes_no_draw(kind, mode, monkeypatch):
     np.testing.assert_array_equal(fetched_ahead, expected)
 
 
-@pytest.mark.slow(8)
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("kind", ["rows along the second axis", "also used whole"])
 def test_what_cannot_be_fetched_is_looked_up(kind, monkeypatch):
     model = model_of(kind)
-    step, start = step_of(model, kind, "NUMBA"), model.initial_point()
+    step, start = step_of(model, kind, "FAST_COMPILE"), model.initial_point()
     expected, _ = draws(step, start)
     monkeypatch.setattr(prefetched, "MIN_TABLE_BYTES", 1)
     monkeypatch.setattr(prefetched, "n_cores", lambda: 2)

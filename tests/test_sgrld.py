@@ -18,6 +18,8 @@ from pymc_sgmcmc.samplers import sgrld
 from tests.samplers import Chain, OneUpdate, assert_mean
 from tests.targets import DirichletCategorical
 
+pytestmark = pytest.mark.usefixtures("python_by_default")
+
 RUN = dict(progressbar=False, compute_convergence_checks=False)
 expanded_mean = sgm.SGRLD.algorithm_class
 
