@@ -8,7 +8,7 @@ have 0 to some 150 rows, 20 on average. The rows lie on disk in random order, as
 process of its own writes. MSGNHT_S in `Groups`, the effects local and on a scale of about their own
 sds (which follow from their numbers of rows), batches of 1000 rows (small: 200):
 
-    rows     streamed from disk, batches of rows, h = 0.05
+    rows     streamed from disk, batches of rows, h = 0.025
     groups   in memory, batches of whole customers, h = 0.3
     ADVI     in memory, mean field with `pm.Minibatch`, as many updates (small only)
 
@@ -46,7 +46,7 @@ class Size(NamedTuple):
 
 
 SIZES = {"small": Size(10_000, 200_000, 200, 600), "full": Size(1_000_000, 20_000_000, 1000, 600)}
-STEP_SIZES = {"rows": 0.05, "groups": 0.3}
+STEP_SIZES = {"rows": 0.025, "groups": 0.3}
 """Of the effects, on their own scale."""
 
 
