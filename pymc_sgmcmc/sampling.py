@@ -508,6 +508,8 @@ def sample_from_init(
                 diagnose_run(tree, step)
         except KeyboardInterrupt:
             _log.warning("Interrupted: convergence is not checked.")
+        except Exception as error:  # the draws are worth more than their check
+            _log.warning(f"Convergence is not checked: {type(error).__name__}: {error}")
     return tree
 
 

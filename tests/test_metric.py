@@ -10,6 +10,7 @@ from pytensor.compile.mode import Mode
 
 from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
+from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal, LowRank
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.kernel import Kernel
@@ -69,7 +70,10 @@ def flat(arrays):
 def metric_of(name):
     """A metric that suits the target as far as one of its kind can."""
     sd = np.sqrt(np.diag(TARGET.covariance))
-    if name == "diag":
+    if name == "local":
+        metric = LocalScales(SHAPES, [True, False])  # in z the shared W comes before b
+        metric.set(np.linalg.cholesky(TARGET.covariance[1:, 1:]), [sd[0]])
+    elif name == "diag":
         metric = Diagonal(SHAPES)
         metric.set(sd)  # the correlation of .96 is left to the sampler
     elif name == "dense":
@@ -93,12 +97,14 @@ def matrix(metric):
 # ---- the products --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["diag", "dense", "low_rank"])
+@pytest.mark.parametrize("name", ["diag", "dense", "low_rank", "local"])
 def test_products_agree(name):
     """L z and L' g, symbolic and in NumPy, for a scalar and a matrix; L' is the transpose of L."""
     metric, rng = metric_of(name), np.random.default_rng(2)
     z, g = rng.normal(size=(2, D))
-    flat_z = [pytensor.shared(z)] if metric.z_shapes == [(D,)] else split(z)
+    ends = np.cumsum([int(np.prod(shape)) for shape in metric.z_shapes])[:-1]
+    parts = zip(np.split(z, ends), metric.z_shapes, strict=True)
+    flat_z = [pytensor.shared(part.reshape(shape)) for part, shape in parts]
     arrays = [pytensor.shared(a) for a in metric.arrays]
     symbolic_z = [pytensor.tensor.as_tensor(v) for v in flat_z]
     symbolic_g = [pytensor.tensor.as_tensor(v) for v in split(g)]
@@ -114,6 +120,8 @@ def test_products_agree(name):
     both = rng.normal(size=(3, D))
     np.testing.assert_allclose(metric.times(both), both @ L.T)
     np.testing.assert_allclose(metric.transposed_times(both), both @ L)
+    np.testing.assert_allclose(metric.inverse_times(L @ z), z)
+    np.testing.assert_allclose(metric.spread(), np.linalg.norm(L, axis=1))
 
 
 def test_low_rank_is_a_root_of_what_it_keeps():

@@ -421,6 +421,17 @@ def test_convergence_is_checked_on_a_part_of_large_models(model, monkeypatch, ca
         assert told is None or told in caplog.text
 
 
+def test_an_error_of_the_convergence_check_loses_nothing(model, step, caplog, monkeypatch):
+    def fails(*_):
+        raise ValueError("no such dim")
+
+    monkeypatch.setattr("pymc_sgmcmc.sampling.check_convergence", fails)
+    with caplog.at_level(logging.WARNING):
+        found = sample(model, step, chains=2, compute_convergence_checks=True, quiet=False)
+    assert found.posterior["w"].shape[:2] == (2, 25)
+    assert "Convergence is not checked: ValueError: no such dim" in caplog.text
+
+
 def test_quiet(model, step, caplog, capfd):
     with caplog.at_level(logging.INFO, logger="pymc"):
         sample(model, step, chains=2, compute_convergence_checks=True)

@@ -4,6 +4,7 @@ import arviz as az
 import numpy as np
 import pandas as pd
 import pymc as pm
+import pytensor
 import pytest
 import xarray as xr
 
@@ -13,6 +14,16 @@ pytestmark = [
     pytest.mark.slow(25),  # the fixture's, for whichever test is first
     pytest.mark.xdist_group("workflow"),
 ]
+
+
+JAX = {"mode": "JAX"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation():
+    """What PyMC compiles by itself is not numba's to compile, where a test does not say so."""
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +51,13 @@ def fitted(data):
             cores=1,
             random_seed=1,
             progressbar=False,
-            step=sgm.MSGNHT_S(step_size=0.01, batch_size=40, thin=50, replacement=True),
+            step=sgm.MSGNHT_S(
+                step_size=0.01,
+                batch_size=40,
+                thin=50,
+                replacement=True,
+                compile_kwargs={"mode": "NUMBA"},
+            ),
         )
     return model, idata
 
@@ -131,7 +148,9 @@ def test_bambi(data):
     model = bambi.Model("y ~ a + b", frame, family="bernoulli")
     model.build()
     with model.backend.model:
-        step = sgm.MSGNHT_S(step_size=0.01, batch_size=40, thin=50, replacement=True)
+        step = sgm.MSGNHT_S(
+            step_size=0.01, batch_size=40, thin=50, replacement=True, compile_kwargs=JAX
+        )
     idata = model.fit(
         draws=200, tune=50, chains=2, cores=1, step=step, random_seed=1, progressbar=False
     )
@@ -151,7 +170,9 @@ def test_float32(data):
         with pm.Model() as model:
             w = pm.Normal("w", 0, 3, shape=2)
             pm.Bernoulli("y", logit_p=pm.Data("X", X) @ w, observed=y)
-            step = sgm.MSGNHT_S(step_size=0.01, batch_size=40, thin=20)
+            step = sgm.MSGNHT_S(
+                step_size=0.01, batch_size=40, thin=20, compile_kwargs={"mode": "NUMBA"}
+            )
         point = model.initial_point()
         step.setup_chain(np.random.default_rng(0), 0, 0)
         for _ in range(3):

@@ -275,7 +275,7 @@ def _stored_coordinates(idata: DataTree, names: Sequence[str]) -> Coordinates | 
     if "adaptation" not in idata.children:
         return None
     group = idata["adaptation"].to_dataset()
-    if group.sizes["element"] != len(names):
+    if group.sizes["element"] != len(names) or group["metric"].ndim == 1:
         return None
     matrix, name = group["metric"].values, "that of the warm-up"
     if not group["anchor_gradient"].values.any():  # no control variate

@@ -59,7 +59,7 @@ class LocalScales(Metric):
         """Set L of the shared elements, shape (s, s), and the scales of each local variable."""
         matrices = [matrix] if self.n_shared else []
         each = [*matrices, *scales]
-        self.arrays = [np.ascontiguousarray(a, pytensor.config.floatX) for a in each]
+        self.arrays = [np.asarray(a, pytensor.config.floatX, order="C") for a in each]
 
     @property
     def z_shapes(self):
@@ -116,6 +116,14 @@ class LocalScales(Metric):
             return local
         shared = np.linalg.solve(np.asarray(self.arrays[0], float), ordered[:n])
         return np.concatenate([shared, local])
+
+    def spread(self):
+        n = self.n_shared
+        matrix = np.asarray(self.arrays[0], float) if n else np.empty((0, 0))
+        spread = np.empty(self.size)
+        local = flat(self.arrays[1 if n else 0 :])
+        spread[self.order] = np.concatenate([np.linalg.norm(matrix, axis=1), local])
+        return spread
 
     def _product(self, z, of_shared):
         n = self.n_shared

@@ -77,6 +77,10 @@ class Metric(ABC):
         """z of theta - theta_0, a flat vector, shape (d,)."""
         return np.linalg.solve(self.times(np.eye(self.size)).T, shift)
 
+    def spread(self) -> np.ndarray:
+        """Standard deviation of each element of L z for z ~ N(0, I), shape (d,)."""
+        return np.linalg.norm(self.times(np.eye(self.size)), axis=0)
+
     @property
     def inputs(self) -> list[TensorVariable]:
         """Symbolic inputs that stand for `arrays`."""
@@ -183,6 +187,9 @@ class Diagonal(Metric):
 
     def inverse_times(self, shift):
         return shift / flat(self.arrays)
+
+    def spread(self):
+        return flat(self.arrays)
 
 
 class Dense(Metric):

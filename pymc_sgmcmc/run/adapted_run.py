@@ -96,11 +96,12 @@ def describe_adaptation(tree: DataTree, step: Any, tune: int, with_arrays: bool)
         ]
     )
     metric = step.kernel.metric
-    many = adapted.predictions_only
+    # A matrix of many elements would not fit into memory.
+    diagonal = adapted.predictions_only or adapted.metric == "local"
     arrays = {
         "metric": (
-            ("element" if many else ("element", "z")),
-            metric.times(np.ones(len(names)) if many else np.eye(len(names))).T,
+            ("element" if diagonal else ("element", "z")),
+            metric.spread() if diagonal else metric.times(np.eye(len(names))).T,
         ),
         "anchor": ("element", adapted.anchor),
         "anchor_gradient": ("element", adapted.anchor_gradient),
