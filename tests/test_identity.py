@@ -171,8 +171,16 @@ def identity_of(model, step, **options):
     return seen.identity
 
 
+def at_module_level(update):
+    return 0.005
+
+
 @pytest.mark.slow(2)
 def test_another_schedule_is_another_run(model):
+    def within_a_function(update):
+        return 0.005
+
+    assert value_digest(at_module_level.__code__) == value_digest(within_a_function.__code__)
     one = identity_of(model, small_step(model, step_size=lambda update: 0.005))
     same = identity_of(model, small_step(model, step_size=lambda update: 0.005))
     other = identity_of(model, small_step(model, step_size=lambda update: 0.006))

@@ -7,6 +7,7 @@ import copyreg
 import dis
 import functools
 import hashlib
+import inspect
 import re
 import sys
 import sysconfig
@@ -205,7 +206,9 @@ class _Describer:
         return f"{name} {self._all([*value.__bases__, own])}"
 
     def _code(self, code: CodeType) -> str:
-        shape = (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags)
+        # The same whether it is defined in another function or not.
+        flags = code.co_flags & ~inspect.CO_NESTED
+        shape = (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, flags)
         return self._all([code.co_code, code.co_names, code.co_consts, shape])
 
     def _object(self, value: Any) -> str:
