@@ -10,7 +10,9 @@ sds (which follow from their numbers of rows), batches of 1000 rows (small: 200)
 
     rows     streamed from disk, batches of rows, h = 0.025
     groups   in memory, batches of whole customers, h = 0.3
-    ADVI     in memory, mean field with `pm.Minibatch`, as many updates (small only)
+    default  in memory, `sgm.sample()` on the model as one writes it, nothing chosen but 2 chains of
+             150 draws (small only)
+    ADVI     in memory, mean field with `pm.Minibatch`, as many updates as "rows" (small only)
 
 The intervals are the running mean +- 1.645 sd (`Predictions`, no draws stored), and for 200
 customers the quantiles of their draws. "z" is the error of a shared parameter in its sds. Peak
@@ -129,6 +131,25 @@ def sampled(rows: dict, n: np.ndarray, size: Size, way: str):
         )  # fmt: skip
 
 
+def by_default(rows: dict, size: Size):
+    """Draws of the shared parameters and of some customers, running moments of all."""
+    import pymc as pm
+
+    import pymc_sgmcmc as sgm
+
+    customer, x, y = (np.array(rows[name]) for name in ("customer", "x", "y"))
+    with pm.Model(coords={"column": range(3), "customer": range(size.customers)}):
+        beta = pm.Normal("beta", 0, 1, dims="column")
+        mu, log_tau = pm.Normal("mu", 0, 2), pm.Normal("log_tau", 0, 1)
+        effect = pm.Normal("effect", mu, pm.math.exp(log_tau), dims="customer")
+        pm.Deterministic("some", effect[:200])
+        pm.Bernoulli("purchase", logit_p=effect[customer] + x @ beta, observed=y)
+        return sgm.sample(
+            150, chains=2, random_seed=1, var_names=["beta", "mu", "log_tau", "some"],
+            predictions=sgm.Predictions("effect"), progressbar=False, quiet=True,
+        )  # fmt: skip
+
+
 def by_advi(rows: dict, size: Size) -> tuple[np.ndarray, np.ndarray]:
     """Mean and sd of each effect by mean-field ADVI."""
     import pymc as pm
@@ -166,6 +187,9 @@ def run(way: str, folder: Path, size: Size) -> list[str]:
     began, cpu = time.perf_counter(), time.process_time()
     if way == "ADVI":
         mean, sd = by_advi(rows, size)
+    elif way == "default":
+        average = (tree := by_default(rows, size))["average_effect"]
+        mean, sd = average["mean"].values, average["sd"].values
     else:
         tree = sampled(rows, n, size, way)
         average = tree["average_raw"]
@@ -179,11 +203,11 @@ def run(way: str, folder: Path, size: Size) -> list[str]:
     if way == "ADVI":
         return lines
     posterior = tree["posterior"]
-    low, high = np.quantile(posterior["some"].values[0], [0.05, 0.95], axis=0)
+    low, high = np.quantile(posterior["some"].values, [0.05, 0.95], axis=(0, 1))
     lines.append(f"{'draws of 200':>26}{coverage(n[:200], truth[:200], low, high)}")
-    shared = {f"beta[{k}]": (b, posterior["beta"].values[0, :, k]) for k, b in enumerate(BETA)}
-    shared["mu"] = MU, posterior["mu"].values[0]
-    shared["log_tau"] = np.log(TAU), posterior["log_tau"].values[0]
+    shared = {f"beta[{k}]": (b, posterior["beta"].values[:, :, k]) for k, b in enumerate(BETA)}
+    shared["mu"] = MU, posterior["mu"].values
+    shared["log_tau"] = np.log(TAU), posterior["log_tau"].values
     parts = [f"{name} {(x.mean() - true) / x.std():.1f}" for name, (true, x) in shared.items()]
     lines.append(f"{'z:':>26} " + ", ".join(parts))
     return lines
@@ -214,7 +238,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "--size", args.size, "--part"]
         subprocess.run([*command, "store", folder], check=True)
-        for way in ("rows", "groups", "ADVI") if args.size == "small" else ("rows", "groups"):
+        small = ("rows", "groups", "default", "ADVI")
+        for way in small if args.size == "small" else small[:2]:
             part = subprocess.run(
                 [*command, way, folder], check=True, stdout=subprocess.PIPE, text=True
             )

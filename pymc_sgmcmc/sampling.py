@@ -27,6 +27,7 @@ from pymc_sgmcmc.adaptation.progress import progress_shown
 from pymc_sgmcmc.argument_checks import positive_number, true_or_false
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.diagnosis.diagnose import diagnose_run
+from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.predictions.predictions import Predictions
 from pymc_sgmcmc.pymc_internals import quiet_logging
 from pymc_sgmcmc.run.adapted_run import (
@@ -332,12 +333,15 @@ def _default_step(
 def _compile_kwargs_of(model: Model) -> dict[str, Any] | None:
     """Return how the default step is compiled where the user has not said it.
 
-    numba takes far longer than JAX to compile a network, and is not faster then.
+    numba takes far longer than JAX to compile a network, and is not faster then; it is with
+    parameters of groups.
     """
     start = model.initial_point()
     size = sum(np.size(start[v.name]) for v in model.continuous_value_vars)
     chosen_by_user = (pytensor.config.mode, pytensor.config.linker) != ("Mode", "auto")
     if size <= LARGEST_LOW_RANK or chosen_by_user or find_spec("jax") is None:
+        return None
+    if 2 * n_looked_up(model) > size:
         return None
     _log.info(
         f"With {size} parameters the step is compiled with JAX, which is ready sooner. For numba "

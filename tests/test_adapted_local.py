@@ -343,6 +343,18 @@ def test_diagnosis_of_exact_draws(factor, verdict, all_rows):
     assert abs(virial - factor**2) < 4 * error + 0.02
 
 
+@pytest.mark.slow(5)
+def test_effects_that_were_not_recorded():
+    """Chains and thermostats are judged without them."""
+    tree = TARGET.draws(1.0)
+    tree["posterior"] = DataTree(tree["posterior"].to_dataset()[["mu", "t"]])
+    measured = _measured_of_local(tree, TARGET.model(), warm_up().gradients, full_data=False)
+    diagnosis = Diagnosis.of(measured)
+    assert diagnosis.verdict == "unclear"
+    assert "which takes draws of 'alpha': leave out var_names=" in diagnosis.remedy
+    assert float(diagnosis["ess"]) > 3000
+
+
 @pytest.mark.slow(12)
 def test_diagnosis_of_a_model_too_large_for_a_matrix(caplog):
     """`diagnose` finds local variables itself, and says where there are none."""

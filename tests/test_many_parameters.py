@@ -101,8 +101,8 @@ def compiled_with(monkeypatch):
     def make(**options):
         raise Made(options["compile_kwargs"])
 
-    def of(**options):
-        with regression(), pytest.raises(Made) as raised:
+    def of(model=None, **options):
+        with model or regression(), pytest.raises(Made) as raised:
             sgm.sample(progressbar=False, **options)
         return raised.value.args[0]
 
@@ -114,6 +114,14 @@ def test_jax_is_chosen_for_many_parameters(few_are_many, compiled_with, caplog):
     with caplog.at_level(logging.INFO, "pymc.sgmcmc"):
         assert compiled_with() == {"mode": "JAX"}
     assert "With 8 parameters the step is compiled with JAX" in caplog.text
+
+
+def test_numba_is_kept_for_parameters_of_groups(few_are_many, compiled_with):
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu"), pm.HalfNormal("tau")
+        z = pm.Normal("z", shape=30)
+        pm.Normal("y", (mu + tau * z)[np.arange(60) % 30], 1, observed=np.zeros(60))
+    assert compiled_with(model) is None
 
 
 def test_no_other_mode_than_the_users(few_are_many, compiled_with, monkeypatch):

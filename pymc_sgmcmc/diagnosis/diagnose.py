@@ -390,6 +390,9 @@ def _measured_of_local(
     posterior = idata["posterior"].to_dataset()
     free = [rv.name for rv in model.free_RVs]
     found = _of_chains(idata, posterior, free)
+    left_out = [name for name in free if name not in posterior]
+    if left_out:
+        return Dataset(found, attrs={"variables": free, "left_out": left_out})
     size = gradients.kernel.n_elements
     most = MOST_NUMBERS // size
     if full_data:

@@ -171,6 +171,12 @@ def _doubts(measured: Dataset) -> Iterator[str]:
             f"The effective sample size is only {ess:.0f}: draw more, for {FEWEST_ESS} at least "
             "and better 400."
         )
+    if "left_out" in measured.attrs:
+        names = ", ".join(f"'{name}'" for name in np.atleast_1d(measured.attrs["left_out"]))
+        yield (
+            f"The gradients were not looked at, which takes draws of {names}: leave out var_names= "
+            "to have them judged."
+        )
     if "virial" not in measured:
         yield "The gradients were not looked at: call sgm.diagnose(idata, model)."
         return

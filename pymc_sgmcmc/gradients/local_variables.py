@@ -44,6 +44,29 @@ LEAST_GROUPS = 1000
 all of them would cost more than the rest of an update, and most would get no gradient at all."""
 
 
+def n_looked_up(model: pm.Model) -> int:
+    """Count the elements of free variables that observed ones look up by numbers.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu")
+    ...     alpha = pm.Normal("alpha", mu, 1, shape=3)
+    ...     y = pm.Normal("y", alpha[np.array([0, 2, 1, 1])], 1, observed=np.zeros(4))
+    >>> n_looked_up(model)
+    3
+    """
+    arrays = [
+        v.owner.inputs[0]
+        for v in ancestors(model.observed_RVs)
+        if v.owner is not None and isinstance(v.owner.op, AdvancedSubtensor)
+    ]
+    free = model.free_RVs
+    within, shapes = set(ancestors(arrays, blockers=free)), model.eval_rv_shapes()
+    return sum(int(np.prod(shapes[rv.name])) for rv in free if rv in within)
+
+
 class _Lookup(NamedTuple):
     """An array of groups, and the index of a batch's rows into it."""
 
