@@ -74,7 +74,7 @@ def test_chains_of_a_killed_worker_go_on_elsewhere(client, model, step, slow_ste
     def kill_a_worker():
         while "n_draws" not in found:
             time.sleep(0.05)
-            if store.exists and min(store.n_draws) > 50:
+            if store.exists and min(store.n_draws) > 15:
                 found["n_draws"] = store.n_draws
                 os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
 

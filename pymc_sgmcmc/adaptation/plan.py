@@ -117,9 +117,10 @@ def planned(
         raise ValueError(
             f"local={local!r}, data= and an automatic step size do not go together yet. {remedy}"
         )
-    if data is not None or (local == "auto" and not many):
-        local = None  # few parameters move together, with a metric for all of them
-    elif local and adaptation in ("dense", "low_rank"):
+    for_all = adaptation in ("dense", "low_rank")
+    if data is not None or (local == "auto" and (for_all or not many)):
+        local = None  # parameters move together, with a metric for all of them
+    elif local and for_all:
         raise ValueError(
             f"adaptation={adaptation!r} and local variables do not go together: leave "
             "adaptation='auto', with which shared variables have a matrix and local ones a scale "

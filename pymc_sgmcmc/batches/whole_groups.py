@@ -102,8 +102,8 @@ class GroupBatches:
     >>> groups = GroupsOfRows.of(np.array([0, 1, 1, 0, 1]), n_groups=2, slots=2, dtype="float64")
     >>> batches = GroupBatches(WholeGroups(groups, batch_size=3), np.random.default_rng(0))
     >>> np.sort(batches.take(2)[:, ::-1])
-    array([[1, 2, 4],
-           [0, 0, 3]])
+    array([[0, 0, 3],
+           [1, 2, 4]])
     """
 
     groups: WholeGroups
