@@ -243,7 +243,7 @@ def main():
             part = subprocess.run(
                 [*command, way, folder], check=True, stdout=subprocess.PIPE, text=True
             )
-            found = [line for line in part.stdout.splitlines() if line.startswith("  ")]
+            found = [line for line in part.stdout.splitlines() if line.startswith(" ")]
             print(*found, sep="\n", flush=True)
             lines += found
             (RESULTS / f"customers_{args.size}.txt").write_text("\n".join(lines) + "\n")
