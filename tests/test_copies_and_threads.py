@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
 
 import pymc_sgmcmc as sgm
@@ -55,12 +56,14 @@ def test_copies_are_independent(step, copied):
 
 
 def test_copies_in_threads(step):
-    """Each draws what it would alone."""
+    """Each draws what it would alone, and PyTensor's mode is what it was before they compiled."""
+    mode = pytensor.config.mode
     expected = [draws(step, n=40, seed=seed) for seed in range(3)]
     steps = [copy.deepcopy(step) for _ in range(3)]
     with ThreadPoolExecutor(3) as threads:
         found = list(threads.map(lambda k: draws(steps[k], n=40, seed=k), range(3)))
     assert found == expected
+    assert pytensor.config.mode == mode
 
 
 def test_second_thread_is_refused(step):

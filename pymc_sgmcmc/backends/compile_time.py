@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock
+from threading import Lock, RLock
 
 import pytensor
 
@@ -12,6 +12,9 @@ THRESHOLDS = (50_000, 20, 100)
 of LLVM code again and again, all of them in use: a seventh of the time that compiling takes."""
 
 _lock = Lock()
+_compiling = RLock()
+"""One graph is compiled at a time: PyTensor changes its configuration, its mode among it, while it
+compiles, and two threads would leave it changed."""
 _users = 0
 _thresholds_before = gc.get_threshold()
 
@@ -38,5 +41,5 @@ def rare_collections() -> Iterator[None]:
 @contextmanager
 def quick_graphs() -> Iterator[None]:
     """Build graphs without a record of which line made each node: none is a line of the user's."""
-    with rare_collections(), pytensor.config.change_flags(traceback__limit=0):
+    with _compiling, rare_collections(), pytensor.config.change_flags(traceback__limit=0):
         yield
