@@ -1,13 +1,15 @@
 """What gives a step's updates their gradients, by the step's arguments."""
 
+import logging
 from typing import Any
 
+import numpy as np
 from pymc.blocking import PointType
 from pymc.model import Model
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.adaptation.adapt import ones_per_row
-from pymc_sgmcmc.adaptation.plan import Plan
+from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, Plan
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_scales import LocalScales
@@ -19,6 +21,8 @@ from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.gradients.tempered import tempered
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import Latents
+
+_log = logging.getLogger("pymc.sgmcmc")
 
 
 def step_source(
@@ -100,7 +104,28 @@ def step_source(
             local = plan.local
         found = None if reason is not None else local
         source = gradient_source(model, vars, local=found, whole_groups=whole_groups, **options)
+        if plan.metric is not None and _shared_elements(source) > LARGEST_DENSE:
+            if local != "auto":
+                raise ValueError(
+                    f"local={local!r}: the other variables have {_shared_elements(source)} "
+                    f"elements, and adaptation makes a matrix of at most {LARGEST_DENSE}. Pass "
+                    "step_size=, batch_size= and thin= with numbers, or local=None."
+                )
+            _log.info(
+                f"Yet all elements move at every update: {_shared_elements(source)} others would "
+                f"need a matrix, which adaptation makes of at most {LARGEST_DENSE}."
+            )
+            source = gradient_source(model, vars, **options)
     return tempered(source, model, temperature)
+
+
+def _shared_elements(source: GradientSource) -> int:
+    """Count the elements that are not of local variables; 0 where there are none of these."""
+    if not isinstance(source, LocalSource):
+        return 0
+    local = {v.value for v in source.variables}
+    both = zip(source.vars, source.shapes, strict=True)
+    return sum(int(np.prod(shape)) for v, shape in both if v not in local)
 
 
 def metric_for(source: GradientSource, metric: Metric | None) -> Metric | None:

@@ -2,6 +2,7 @@
 
 import logging
 from functools import cache, cached_property
+from types import SimpleNamespace
 
 import hierarchies
 import numpy as np
@@ -20,6 +21,8 @@ from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.diagnosis.diagnose import _measured_of_local
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
 from pymc_sgmcmc.gradients.local_scales import LocalScales
+from pymc_sgmcmc.gradients.local_source import LocalSource
+from pymc_sgmcmc.gradients.metric import Diagonal
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.noise import NoiseStream
@@ -396,13 +399,39 @@ def test_arguments_that_do_not_go_together(options, said):
         sgm.MSGNHT_S(model=TARGET.model(), **{"local": ["alpha"], "batch_size": 20, **options})
 
 
+def embedding():
+    """A network whose first layer is looked up by rows."""
+    rng = np.random.default_rng(0)
+    with pm.Model() as model:
+        first = pm.Normal("first", shape=(2000, 2))
+        second = pm.Normal("second", shape=(2, 600))
+        hidden = pm.math.tanh(pm.math.dot(first[rng.integers(2000, size=1000)], second))
+        pm.Normal("y", pm.math.dot(hidden, np.ones(600)), 1, observed=np.zeros(1000))
+    return model
+
+
+@pytest.mark.slow(10)
+def test_too_many_shared_parameters_for_a_matrix(monkeypatch):
+    """A network with an embedding is taken for a network; asked for, its groups are refused."""
+    with pytest.raises(ValueError, match=r"the other variables have 1200 elements.*at most 1000"):
+        sgm.MSGNHT_S(model=embedding(), local=["first"])
+    monkeypatch.setattr(
+        "pymc_sgmcmc.step.adapted", lambda *args: SimpleNamespace(predictions_only=1)
+    )
+    step = sgm.MSGNHT_S(model=embedding(), compile_kwargs=JAX)
+    assert not isinstance(step.source, LocalSource)
+    assert isinstance(step.kernel.metric, Diagonal)
+
+
 @pytest.mark.slow(5)
 def test_what_the_data_leave_open_is_named():
     with pm.Model() as model:
         open_ = pm.Flat("open", shape=2)
         alpha = pm.Normal("alpha", open_[0] + open_[1], 1, shape=TARGET.n_groups)
         pm.Normal("y", alpha[TARGET.group], 1, observed=TARGET.y)
-    with pytest.raises(pm.exceptions.SamplingError, match="leave 'open' undetermined"):
+    with pytest.raises(
+        pm.exceptions.SamplingError, match=r"leave 'open\[0\]', 'open\[1\]' undetermined"
+    ):
         sgm.MSGNHT_S(model=model, local=["alpha"], batch_size=20, rng=1, compile_kwargs=JAX)
 
 

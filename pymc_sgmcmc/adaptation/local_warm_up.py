@@ -310,13 +310,14 @@ class LocalWarmUp:
         noise = self._noise(theta)
         information = np.diag(noise) * g.batch_size / g.n_rows
         steps = self.difference / np.sqrt(np.maximum(information, 1e-12))
+        shifts = np.diag(steps)
         hessian = np.zeros((n, n))
         batches = self._batches(SHARED_ROWS)
         for i, batch in enumerate(batches):
             at = theta[i % len(theta)]
             here = self._shared_gradient(at, batch)
             for k, step in enumerate(steps):
-                there = self._shared_gradient(at, batch, step * np.eye(n)[k])
+                there = self._shared_gradient(at, batch, shifts[k])
                 hessian[k] += (here - there) / (step * len(batches))
         hessian = (hessian + hessian.T) / 2
         self._refuse_undetermined(hessian)
@@ -330,22 +331,13 @@ class LocalWarmUp:
         found = undetermined(matrix) if np.isfinite(matrix).all() else np.arange(len(matrix))
         if not found.size:
             return
-        names = [
-            v.name
-            for v, local, shape in zip(
-                self.gradients.source.vars,
-                self.gradients.variables,
-                self.kernel.source.shapes,
-                strict=True,
-            )
-            if local is None
-            for _ in range(int(np.prod(shape)))
-        ]
-        shown = ", ".join(f"'{name}'" for name in dict.fromkeys(names[j] for j in found[:5]))
+        _, _, names = self.gradients.order()
+        shown = ", ".join(f"'{names[j]}'" for j in found[:5])
+        more = f" and {found.size - 5} more" if found.size > 5 else ""
         raise SamplingError(
-            f"Data and priors leave {shown} undetermined: along some direction of them the log "
-            "posterior has no curvature. Give them proper priors, or remove constant or redundant "
-            "columns."
+            f"Data and priors leave {shown}{more} undetermined: along some direction of them the "
+            "log posterior has no curvature. Give them proper priors, or remove constant or "
+            "redundant columns."
         )
 
     def _noise(self, theta: list[list[np.ndarray]]) -> np.ndarray:
@@ -353,17 +345,11 @@ class LocalWarmUp:
         count = max(NOISE_BATCHES, 3 * self.n_shared)
         total = np.zeros((self.n_shared, self.n_shared))
         for at in theta:
-            each = np.array(
-                [self._shared_gradient(at, batch) for batch in self._batches_of_noise(count)]
-            )
+            batches = self._batches(count * self.gradients.batch_size)
+            each = np.array([self._shared_gradient(at, batch) for batch in batches])
             each -= each.mean(axis=0)
             total += each.T @ each / (len(each) - 1)
         return total / len(theta)
-
-    def _batches_of_noise(self, count: int):
-        g = self.gradients
-        for _ in range(count):
-            yield g.batch(self.rng.integers(g.n_rows, size=g.batch_size))
 
     def _shared_block(self, theta: list[list[np.ndarray]], curvature: np.ndarray) -> Block:
         """Scale the shared elements, along the axes of their noise."""

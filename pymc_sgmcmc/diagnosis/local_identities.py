@@ -108,14 +108,10 @@ def local_identities(
 
 
 def _batches(gradients: LocalGradients, count: int, rng: np.random.Generator):
-    """Draw batches without a row twice: drawn rows would else count for less than they do."""
-    n = gradients.batch_size
-    rows = rng.permutation(gradients.n_rows) if count > 1 else None
-    for i in range(count):
-        if rows is None:
-            yield gradients.batch(rng.choice(gradients.n_rows, n, replace=False, shuffle=False))
-        else:
-            yield gradients.batch(rows[i * n : (i + 1) * n])
+    """Draw batches that have no row twice: all rows, where there are as many batches as can be."""
+    shape = count, gradients.batch_size
+    for rows in rng.choice(gradients.n_rows, shape, replace=False):
+        yield gradients.batch(rows)
 
 
 def _of_local(gradients, k, batch: LocalBatch, theta, total, mean, scale) -> np.ndarray:
