@@ -139,11 +139,8 @@ class LocalGradients:
             As `gathered` returns them.
         batch : LocalBatch
         """
-        array = self.kernel.backend.array
         typed = [np.asarray(e, v.dtype) for e, v in zip(elements, self.source.vars, strict=True)]
-        arrays = [*typed, *batch.arrays, *self._others]
-        n = len(arrays) - len(self._others)
-        inputs = [*map(array, arrays[:n]), *self.kernel.constants, *map(array, arrays[n:])]
+        inputs = [*typed, *batch.arrays, *self.kernel.constants, *self._others]
         out = [np.asarray(o, float) for o in self._function(*inputs)]
         k = len(typed)
         return LocalGradient(out[:k], out[k:])

@@ -58,7 +58,7 @@ MOST_ROWS = 1_000_000
 ROWS_OF_MEAN = 5.0
 """Rows for which the mean of all groups stands in the curvature of each group's."""
 SHARED_ROWS = 20_000
-"""Looked at for each difference of the shared variables' gradients."""
+"""Looked at for each difference of the shared variables' gradients, at most two passes."""
 NOISE_BATCHES = 100
 """For the noise of few shared variables; of more, three for each."""
 SLOW = 0.9
@@ -309,7 +309,7 @@ class LocalWarmUp:
         steps = self.difference / np.sqrt(np.maximum(information, 1e-12))
         shifts = np.diag(steps)
         hessian = np.zeros((n, n))
-        batches = self._batches(SHARED_ROWS)
+        batches = self._batches(min(SHARED_ROWS, 2 * g.n_rows))
         for i, batch in enumerate(batches):
             at = theta[i % len(theta)]
             here = self._shared_gradient(at, batch)

@@ -19,7 +19,7 @@ from pymc_sgmcmc.argument_checks import true_or_false
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
 from pymc_sgmcmc.diagnosis.gradients_at_draws import gradients_at_draws
-from pymc_sgmcmc.diagnosis.local_identities import batches_per_draw, local_identities
+from pymc_sgmcmc.diagnosis.local_identities import local_identities
 from pymc_sgmcmc.diagnosis.stein import (
     SteinIdentities,
     block_estimate,
@@ -49,14 +49,12 @@ WHOLE_ROWS = 20_000_000
 """Rows of all such draws together, where the rows are few and the draws can be more."""
 MOST_NUMBERS = 100_000_000
 """Elements of all draws together, where there are local variables."""
-NOISE = 0.075
-"""Standard error of a mean gradient that batches may make there; if more, all rows are used,"""
 ALL_ROWS = 100_000_000
-"""... so many at all draws together,"""
+"""Rows of all such draws together, where all rows are used at each,"""
 FEWEST_DRAWS = 200
 """... but at so many draws at least,"""
 LARGE = 4 * ALL_ROWS
-"""... unless these take more rows."""
+"""... and random rows where that would be more."""
 LARGEST_COVARIANCE = 500
 """Elements of theta up to which a covariance of draws serves as a metric, with 10 draws each."""
 
@@ -409,13 +407,10 @@ def _measured_of_local(
     if left_out:
         return Dataset(found, attrs={"variables": free, "left_out": left_out})
     size = gradients.kernel.n_elements
-    n_rows = gradients.n_rows
     most = int(np.clip(MOST_NUMBERS // size, EXACT_DRAWS, MOST_DRAWS))
-    rows = gradients.batch_size * batches_per_draw(gradients, most)
-    noisy = n_rows > NOISE**2 * most * rows and n_rows * FEWEST_DRAWS <= LARGE
-    all_rows = full_data or noisy
+    all_rows = full_data or gradients.n_rows * FEWEST_DRAWS <= LARGE
     if all_rows:
-        most = min(most, max(FEWEST_DRAWS, ALL_ROWS // n_rows))
+        most = min(most, max(FEWEST_DRAWS, ALL_ROWS // gradients.n_rows))
     n = posterior.sizes["draw"]
     chains = posterior.sizes["chain"]
     each = np.linspace(0, n - 1, min(n, max(1, most // chains))).astype(int)

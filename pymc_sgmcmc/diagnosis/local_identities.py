@@ -88,7 +88,8 @@ def local_identities(
     flat = draws.reshape(-1, draws.shape[2])
     rows = "all rows"
     if whole is None:
-        count = batches_per_draw(gradients, len(flat))
+        most_batches = max(1, gradients.n_rows // gradients.batch_size)
+        count = int(np.clip(MOST_BATCHES // len(flat), 1, most_batches))
         rows = f"{count * gradients.batch_size} random rows"
         each = [_of_batches(gradients, theta, matrix, moments, count, rng) for theta in flat]
     else:
@@ -110,12 +111,6 @@ def local_identities(
     mostly += [f"{gradients.source.vars[k].name}, mean of all" for k in gradients.local]
     noise = np.concatenate([found.noise.mean(axis=0), np.zeros(len(gradients.local))])
     return LocalIdentities(stein, mostly, noise, rows)
-
-
-def batches_per_draw(gradients: LocalGradients, n_draws: int) -> int:
-    """Batches at each of so many draws."""
-    most = max(1, gradients.n_rows // gradients.batch_size)
-    return int(np.clip(MOST_BATCHES // n_draws, 1, most))
 
 
 def _of_batches(

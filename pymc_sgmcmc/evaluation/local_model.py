@@ -112,8 +112,7 @@ class Compiled:
 
     def __call__(self, theta: Sequence[np.ndarray], rows: np.ndarray) -> list[np.ndarray]:
         """Evaluate the function."""
-        array = self.backend.array
-        *out, self.rng = self.function(*map(array, theta), array(rows), *self.data, self.rng)
+        *out, self.rng = self.function(*theta, rows, *self.data, self.rng)
         return [np.asarray(o) for o in out]
 
 

@@ -78,8 +78,7 @@ class BatchGradients(FlatPrior):
         array, shape (d,)
         """
         scale = np.asarray(self.n_rows / self.batch_size, self.source.rows[0].scale.dtype)
-        arrays = (self.backend.array(a) for a in (*self.split(theta), rows, scale))
-        return self.joined(self._likelihood(*arrays, *self.constants))
+        return self.joined(self._likelihood(*self.split(theta), rows, scale, *self.constants))
 
     @cached_property
     def _likelihood(self) -> Callable:
