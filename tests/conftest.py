@@ -1,6 +1,7 @@
 import gc
 import os
 import signal
+from collections import Counter
 from itertools import count
 
 import numpy as np
@@ -29,10 +30,11 @@ def backend_of(item):
 
 
 def pytest_collection_modifyitems(items):
-    """Long tests first, so that none begins when the others are through.
+    """Files that take long first, so that none begins when the others are through.
 
-    A test of several backends is quick on JAX, and slow on those that take long to compile; the
-    examples of docstrings are slow together.
+    Those of a file run in one process, which compiles once what they share. A test of several
+    backends is quick on JAX, and slow on those that take long to compile; the examples of
+    docstrings are slow together.
     """
     on_jax = {item.originalname for item in items if backend_of(item) == "JAX"}
     for item in items:
@@ -41,7 +43,10 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.slow(seconds))
         if isinstance(item, pytest.DoctestItem):
             item.add_marker(pytest.mark.slow(2.0))
-    items.sort(key=cpu_seconds, reverse=True)  # a stable order: alike in all processes
+    of_file = Counter()
+    for item in items:
+        of_file[item.path] += cpu_seconds(item)
+    items.sort(key=lambda item: -of_file[item.path])  # a stable order: alike in all processes
 
 
 _finished = count(1)

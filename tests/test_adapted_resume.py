@@ -15,7 +15,7 @@ from pymc_sgmcmc.adaptation.warm_up import WarmUp
 from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.storage.adaptation import adapted_path
 
-pytestmark = [pytest.mark.slow(15), pytest.mark.xdist_group("adapted_resume")]
+pytestmark = pytest.mark.slow(15)
 
 DRAWS, TUNE = 30, 5
 run = partial(adapting_run, draws=DRAWS, tune=TUNE)

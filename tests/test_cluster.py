@@ -13,7 +13,7 @@ from kills import same, small_model, small_run, small_step
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.run.cluster import client_of
 
-pytestmark = [pytest.mark.slow(30), pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.slow(30)
 LONG = {"draws": 200, "tune": 4, "discard_tuned_samples": True}
 
 

@@ -20,8 +20,6 @@ from pymc_sgmcmc.diagnosis.value_draws import value_draws
 from pymc_sgmcmc.diagnosis.verdict import NOTE, judge, threshold
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 
-pytestmark = pytest.mark.xdist_group("diagnosis")  # what is compiled for several tests, is once
-
 N, D = 3000, 3
 
 

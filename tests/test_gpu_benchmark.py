@@ -13,8 +13,6 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import gpu
 
-pytestmark = pytest.mark.xdist_group("gpu_benchmark")  # what is compiled for several tests, is once
-
 CHEAP = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 """Less work for XLA: these times mean nothing."""
 

@@ -25,8 +25,6 @@ from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.noise import NoiseStream
 from tests.samplers import BACKENDS, UNCONSTRAINED
 
-pytestmark = pytest.mark.xdist_group("local")  # what is compiled for several tests, is once
-
 # ---- gradients -----------------------------------------------------------------------------
 
 
@@ -516,9 +514,8 @@ def assert_equal_draws(a, b, **tolerance):
 
 
 @pytest.mark.slow(12)
-@pytest.mark.parametrize("mode", BACKENDS[:2])
-def test_chains_together_draw_what_they_draw_alone(mode):
-    step = crossed_step(mode)
+def test_chains_together_draw_what_they_draw_alone():
+    step = crossed_step("JAX")
     alone = sampled(step, chain_method="sequential")
     together = sampled(step, chain_method="vectorized")
     assert_equal_draws(alone, together, rtol=1e-7, atol=1e-9)

@@ -17,8 +17,6 @@ from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.schedules import Constant
 from tests.samplers import SAMPLERS, assert_mean, blocks, stationary_covariance
 
-pytestmark = pytest.mark.xdist_group("metric")  # what is compiled for several tests, is once
-
 PYTHON = Mode("py", "fast_compile")
 SHAPES = [(), (2, 2)]
 D = 5

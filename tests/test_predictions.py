@@ -13,8 +13,6 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc.predictions import metrics
 from pymc_sgmcmc.predictions.running_average import RunningAverage
 
-pytestmark = pytest.mark.xdist_group("predictions")  # what is compiled for several tests, is once
-
 DRAWS, TUNE, CHAINS, CLASSES, TESTS = 12, 3, 2, 3, 23
 RNG = np.random.default_rng(4)
 X, X_TEST = RNG.normal(size=(60, 2)), RNG.normal(size=(TESTS, 2))

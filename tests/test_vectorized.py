@@ -21,8 +21,6 @@ from pymc_sgmcmc.run.chain_warnings import MAX_WARNINGS
 from pymc_sgmcmc.run.threads import ThreadChains
 from pymc_sgmcmc.run.vectorized_chains import VectorizedChains
 
-pytestmark = pytest.mark.xdist_group("vectorized")  # what is compiled for several tests, is once
-
 jax = pytest.importorskip("jax")
 
 ROUNDING = dict(rtol=1e-9, atol=1e-12)

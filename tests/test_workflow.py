@@ -10,10 +10,7 @@ import xarray as xr
 
 import pymc_sgmcmc as sgm
 
-pytestmark = [
-    pytest.mark.slow(25),  # the fixture's, for whichever test is first
-    pytest.mark.xdist_group("workflow"),
-]
+pytestmark = pytest.mark.slow(25)  # the fixture's, for whichever test is first
 
 
 JAX = {"mode": "JAX"}
@@ -71,7 +68,8 @@ def test_posterior_is_nuts_posterior(fitted):
     """
     model, idata = fitted
     with model:
-        nuts = pm.sample(500, tune=500, chains=2, cores=1, random_seed=1, progressbar=False)
+        settings = {"chains": 2, "cores": 1, "random_seed": 1, "progressbar": False}
+        nuts = pm.sample(500, tune=500, compile_kwargs=JAX, **settings)
     for name in ["w", "b"]:
         assert float(min(az.ess(idata)[name].min(), az.ess(nuts)[name].min())) > 500
         ours, theirs = idata.posterior[name], nuts.posterior[name]
