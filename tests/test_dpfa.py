@@ -258,7 +258,7 @@ def test_one_step_moves_all_and_learns(script):
     bags = [(np.flatnonzero(row), row[row > 0]) for row in x]
     perplexity = dpfa.DeepPerplexity(Corpus.of(bags[200:], 20), rng, SIZES, (10, 10))
     model = dpfa.deep_poisson_factor_analysis(x[:200], SIZES)
-    step = script.make_step(model, SIZES, Options, thin=150, compile_kwargs={"mode": PYTHON})
+    step = script.make_step(model, SIZES, Options, thin=60, compile_kwargs={"mode": PYTHON})
     start = script.start_point(step.model, 1)
     idata = pm.sample(
         3, tune=1, chains=1, step=step, model=step.model, initvals=start, random_seed=2,
