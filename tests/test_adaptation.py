@@ -313,6 +313,21 @@ def test_columns_that_determine_nothing_are_named(column, names):
         sgm.MSGNHT_S(compile_kwargs=JAX)
 
 
+@pytest.mark.slow(4)
+def test_columns_far_from_zero_are_determined():
+    """Their intercept is not: with means of 1e4 and proper priors it has an sd of about 160."""
+    rng = np.random.default_rng(1)
+    Z = rng.normal(1e4, 1, size=(3000, 2))
+    with pm.Model():
+        w, b = pm.Normal("w", 0, 10, shape=2), pm.Normal("b", 0, 1e5)
+        pm.Normal("y", Z @ w + b, 1.0, observed=Z @ [1.0, -2.0] + rng.normal(size=3000))
+        metric = sgm.MSGNHT_S(compile_kwargs=JAX).kernel.metric
+    columns = np.column_stack([Z, np.ones(3000)])
+    exact = np.linalg.inv(columns.T @ columns + np.diag([1e-2, 1e-2, 1e-10]))
+    # The information of 3000 rows, from their gradients, is known to about sqrt(2 / 3000) = 3%.
+    np.testing.assert_allclose(metric.spread(), np.sqrt(np.diag(exact)), rtol=0.15)
+
+
 # ---- the anchor ----------------------------------------------------------------------------
 
 

@@ -4,11 +4,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-FLOOR = 1e-10
+FLOOR = 1e-13
 """Smallest eigenvalue relative to the largest, with a diagonal of ones."""
 
 NO_CURVATURE = 1e-7
-"""Eigenvalue, so scaled, that is no more than the error of differences of gradients."""
+"""Eigenvalue, so scaled, that is no more than the error of differences of gradients, or"""
+NO_INFORMATION = 1e-12
+"""... than that of a sum of rows' g g', which has no differences, in double precision."""
 
 
 class Eigen(NamedTuple):
@@ -19,10 +21,17 @@ class Eigen(NamedTuple):
     vectors: np.ndarray
 
 
-def undetermined(matrix: np.ndarray) -> np.ndarray:
+def undetermined(matrix: np.ndarray, no_curvature: float = NO_CURVATURE) -> np.ndarray:
     """Return the parameters along which there is no curvature, as a vector of numbers.
 
     Those with a diagonal of zero or, of a direction without curvature, its largest components.
+
+    Parameters
+    ----------
+    matrix : array, shape (d, d)
+    no_curvature : float
+        Eigenvalue, relative to the largest and with a diagonal of ones, up to which a direction has
+        none.
     """
     diagonal = np.abs(np.diag(matrix))
     flat = np.flatnonzero(~(diagonal > 1e-200))
@@ -31,7 +40,7 @@ def undetermined(matrix: np.ndarray) -> np.ndarray:
     scale = np.sqrt(diagonal)
     values, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
     smallest = np.argmin(np.abs(values))
-    if np.abs(values[smallest]) > NO_CURVATURE * np.abs(values).max():
+    if np.abs(values[smallest]) > no_curvature * np.abs(values).max():
         return np.array([], dtype=int)
     size = np.abs(vectors[:, smallest])
     return np.flatnonzero(size > size.max() / 2)

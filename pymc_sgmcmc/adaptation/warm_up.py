@@ -15,6 +15,8 @@ from threadpoolctl import threadpool_limits
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.curvature import (
+    NO_CURVATURE,
+    NO_INFORMATION,
     eigen,
     largest_change,
     positive,
@@ -239,7 +241,8 @@ class WarmUp:
                 "The second derivatives of the log posterior are not finite where the warm-up "
                 "starts. Pass step_size=, batch_size= and thin= yourself, or another initial_point."
             )
-        found = undetermined(matrix)
+        exact = self.rows is not None and self.rows.dtype == np.float64
+        found = undetermined(matrix, NO_INFORMATION if exact else NO_CURVATURE)
         if not found.size:
             return
         names = ", ".join(f"'{self.gradients.names[j]}'" for j in found[:5])
