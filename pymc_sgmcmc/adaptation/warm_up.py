@@ -23,6 +23,7 @@ from pymc_sgmcmc.adaptation.curvature import (
     root_of_inverse,
     undetermined,
 )
+from pymc_sgmcmc.adaptation.jumps import refuse_jumps
 from pymc_sgmcmc.adaptation.noise import POSITIONS, ROWS_PER_POSITION, noise_covariance
 from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective, WholeObjective
 from pymc_sgmcmc.adaptation.plan import FEW_ROWS
@@ -211,6 +212,7 @@ class WarmUp:
         first = min(n_rows, max(1000, 10 * self.gradients.size))
         theta = self.gradients.flat(point)
         theta = find_start(objective_of, n_rows, first, theta, self.is_scale, self.rng)
+        refuse_jumps(objective_of(first), theta, self.rng)
         self.other_passes += sum(sample.passes for sample in samples)
         return theta
 
