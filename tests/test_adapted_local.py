@@ -347,6 +347,20 @@ def test_diagnosis_of_exact_draws(factor, verdict, all_rows):
 
 
 @pytest.mark.slow(5)
+def test_all_rows_are_used_where_batches_are_too_noisy(monkeypatch):
+    """Errors that batches would make larger are those of the draws alone."""
+    errors = {}
+    for noise in (1.0, 1e-3):
+        monkeypatch.setattr("pymc_sgmcmc.diagnosis.diagnose.NOISE", noise)
+        monkeypatch.setattr("pymc_sgmcmc.diagnosis.local_identities.MOST_BATCHES", 1)
+        gradients, model = warm_up().gradients, TARGET.model()
+        found = _measured_of_local(TARGET.draws(1.0), model, gradients, full_data=False)
+        errors[found.attrs["rows"]] = float(found["virial_error"].max())
+    assert list(errors) == ["20 random rows", "all rows"]
+    assert errors["all rows"] < errors["20 random rows"] / 2
+
+
+@pytest.mark.slow(5)
 def test_effects_that_were_not_recorded():
     """Chains and thermostats are judged without them."""
     tree = TARGET.draws(1.0)

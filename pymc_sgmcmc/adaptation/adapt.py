@@ -15,7 +15,7 @@ from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.local_warm_up import LocalWarmUp
 from pymc_sgmcmc.adaptation.many_parameters import ManyParametersWarmUp
 from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK, is_scale
-from pymc_sgmcmc.adaptation.step_size import injected_noise
+from pymc_sgmcmc.adaptation.step_size import expected_friction
 from pymc_sgmcmc.adaptation.warm_up import WarmUp
 from pymc_sgmcmc.gradients.batch_gradients import BatchGradients
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
@@ -98,7 +98,7 @@ def adapted(
         chosen = _warmed_up(kernel, gradients, rng, start, target_bias)
     if isinstance(schedule, Constant):
         h = schedule.value
-        friction = injected_noise(kernel.algorithm) + h * chosen.noise / 2
+        friction = expected_friction(kernel.algorithm, h, chosen.noise)
         chosen = replace(chosen, step_size=h, friction=friction)
     if thin is not None:
         passes = chosen.passes_per_draw * thin / chosen.thin

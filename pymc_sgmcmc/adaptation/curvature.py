@@ -1,8 +1,10 @@
 """Matrices of curvature: made positive, and turned into the scales of a metric."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from pymc.exceptions import SamplingError
 
 FLOOR = 1e-13
 """Smallest eigenvalue relative to the largest, with a diagonal of ones."""
@@ -44,6 +46,42 @@ def undetermined(matrix: np.ndarray, no_curvature: float = NO_CURVATURE) -> np.n
         return np.array([], dtype=int)
     size = np.abs(vectors[:, smallest])
     return np.flatnonzero(size > size.max() / 2)
+
+
+def refuse_undetermined(
+    matrix: np.ndarray, names: Sequence[str], no_curvature: float = NO_CURVATURE
+) -> None:
+    """Refuse a posterior that is flat along some direction.
+
+    Parameters
+    ----------
+    matrix : array, shape (d, d)
+        Curvature of -log posterior, not made positive.
+    names : list of str
+        Of its d elements.
+    no_curvature : float
+        As of `undetermined`.
+
+    Raises
+    ------
+    pymc.exceptions.SamplingError
+        With the elements' names; also where the matrix is not finite.
+    """
+    if not np.isfinite(matrix).all():
+        raise SamplingError(
+            "The second derivatives of the log posterior are not finite where the warm-up "
+            "starts. Pass step_size=, batch_size= and thin= yourself, or another initial_point."
+        )
+    found = undetermined(matrix, no_curvature) if matrix.size else np.array([], dtype=int)
+    if not found.size:
+        return
+    shown = ", ".join(f"'{names[j]}'" for j in found[:5])
+    more = f" and {found.size - 5} more" if found.size > 5 else ""
+    raise SamplingError(
+        f"Data and priors leave {shown}{more} undetermined: along some direction of them the log "
+        "posterior has no curvature. Give them proper priors, or narrower ones, or remove constant "
+        "or redundant columns."
+    )
 
 
 def eigen(matrix: np.ndarray) -> Eigen:

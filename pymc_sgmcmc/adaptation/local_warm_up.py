@@ -22,7 +22,6 @@ from math import ceil
 from typing import NamedTuple
 
 import numpy as np
-from arviz_stats.base import array_stats
 from pymc.blocking import PointType
 from pymc.exceptions import SamplingError
 
@@ -30,17 +29,15 @@ from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.curvature import (
     largest_change,
     positive,
+    refuse_undetermined,
     root_of_inverse,
-    undetermined,
 )
 from pymc_sgmcmc.adaptation.local_gradients import LocalBatch, LocalGradient, LocalGradients
 from pymc_sgmcmc.adaptation.progress import WarmUpProgress
+from pymc_sgmcmc.adaptation.short_runs import ShortRuns, effective_sizes, with_restarts
 from pymc_sgmcmc.adaptation.step_size import Pace, injected_noise, pace, slowed
-from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.gradients.local_scales import LocalScales
-from pymc_sgmcmc.gradients.start_check import BadStart
 from pymc_sgmcmc.kernel import Kernel
-from pymc_sgmcmc.schedules import Constant
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -56,8 +53,6 @@ HELD_DRAWS, DRAWS = 8, 12
 """Per chain and window,"""
 SHARE = 0.5
 """... so many relaxations apart."""
-RESTARTS = 6
-"""Of a window that diverges, each with half of the step size."""
 MOST_ROWS = 1_000_000
 """Looked at for the groups' curvature, at most a pass."""
 ROWS_OF_MEAN = 5.0
@@ -80,10 +75,6 @@ MANY_PASSES = 10
 """Per draw: from so many on there is a warning."""
 
 
-class Diverged(Exception):
-    """A window diverged."""
-
-
 class Block(NamedTuple):
     """Scales of one variable's elements, or of all shared ones."""
 
@@ -102,6 +93,10 @@ class Window(NamedTuple):
     noise: np.ndarray
     relaxation: float
     """Updates in which shared variables and most groups forget where they were."""
+
+    def slower(self, factor: float) -> "Window":
+        """Return the settings with a smaller step size."""
+        return self._replace(pace=self.pace.slower(factor), relaxation=self.relaxation / factor)
 
 
 class LocalWarmUp:
@@ -134,13 +129,15 @@ class LocalWarmUp:
         self.shared_is_scale = is_scale[self.metric.order[: self.n_shared]]
         self.passes = 0.0
         self.progress, self.stage = WarmUpProgress(), "start"
-        self.chains: list[Chain] = []
         eps = float(np.finfo(gradients.source.vars[0].dtype).eps)
         self.difference = eps**0.25
         """Step of a difference of gradients, in units of a scale."""
         self.local_steps = [1.0 for _ in gradients.variables]
         """Typical scale of each variable's elements, as far as it is known."""
         self.tracked = self._tracked()
+        self.runs = ShortRuns(
+            kernel, rng, lambda point: self._flat(point)[self.tracked], self._before_draw
+        )
 
     def run(self, point: PointType) -> Adapted:
         """Warm up from a point, and set the kernel.
@@ -178,9 +175,9 @@ class LocalWarmUp:
 
             def run(window, points=points, n=HELD_DRAWS if held else DRAWS):
                 thin = _rounded(SHARE * window.relaxation)
-                return self._draws(points, window, thin, n)
+                return self.runs.run(points, window, thin, n)
 
-            window, (points, draws) = self._with_restarts(window, run)
+            window, (points, draws, _) = with_restarts(window, run)
             shared = draws[:, DRAWS // 2 :, : self.n_shared].reshape(-1, self.n_shared)
             drift = np.inf
             if not held and past is not None:
@@ -320,25 +317,10 @@ class LocalWarmUp:
                 there = self._shared_gradient(at, batch, shifts[k])
                 hessian[k] += (here - there) / (step * len(batches))
         hessian = (hessian + hessian.T) / 2
-        self._refuse_undetermined(hessian)
+        refuse_undetermined(hessian, g.order()[2])
         if past is None:
             hessian = positive(hessian) + np.diag(1.0 * self.shared_is_scale)
         return positive(hessian)
-
-    def _refuse_undetermined(self, matrix: np.ndarray) -> None:
-        if matrix.size == 0:
-            return
-        found = undetermined(matrix) if np.isfinite(matrix).all() else np.arange(len(matrix))
-        if not found.size:
-            return
-        _, _, names = self.gradients.order()
-        shown = ", ".join(f"'{names[j]}'" for j in found[:5])
-        more = f" and {found.size - 5} more" if found.size > 5 else ""
-        raise SamplingError(
-            f"Data and priors leave {shown}{more} undetermined: along some direction of them the "
-            "log posterior has no curvature. Give them proper priors, or remove constant or "
-            "redundant columns."
-        )
 
     def _noise(self, theta: list[list[np.ndarray]]) -> np.ndarray:
         """Covariance of a batch's gradient of the shared elements, shape (s, s)."""
@@ -361,48 +343,9 @@ class LocalWarmUp:
 
     # ---- short runs ------------------------------------------------------------------------
 
-    def _with_restarts(self, window: Window, run):
-        """Run chains, with smaller step sizes if they diverge; return the window's settings too."""
-        for _ in range(RESTARTS):
-            try:
-                return window, run(window)
-            except Diverged:
-                slower = window.pace.slower(0.5)
-                window = window._replace(pace=slower, relaxation=2 * window.relaxation)
-        raise SamplingError(
-            "The warm-up diverged with every step size that it tried, down to "
-            f"{window.pace.step_size:.3g}. Look for data that are impossible under the model or "
-            "parameters that the data and the prior leave undetermined, or pass step_size=, "
-            "batch_size= and thin= yourself."
-        )
-
-    def _draws(self, points, window: Window, thin: int, n: int, fresh: bool = True):
-        """Return the chains' last points, and draws of the tracked elements."""
-        kernel = self.kernel
-        kernel.schedule, kernel.thin = Constant(window.pace.step_size), thin
-        kernel.friction = self._friction(window)
-        if fresh:  # with the kernel's present thermostats
-            self.chains = [Chain(kernel, rng, tune=0) for rng in self.rng.spawn(CHAINS)]
-        out = np.empty((CHAINS, n, len(self.tracked)))
-        last = []
-        for chain, point, drawn in zip(self.chains, points, out, strict=True):
-            now = point
-            for i in range(n):
-                self.passes += thin * self.gradients.batch_size / self.gradients.n_rows
-                self.progress.report(self.stage, self.passes)
-                try:
-                    advance = chain.draw(now)
-                except BadStart as error:
-                    raise Diverged from error
-                if advance.nonfinite:
-                    raise Diverged
-                now = {**now, **advance.moved}
-                drawn[i] = self._flat(now)[self.tracked]
-            last.append(now)
-        return last, out
-
-    def _friction(self, window: Window) -> np.ndarray:
-        return injected_noise(self.kernel.algorithm) + window.pace.step_size * window.noise / 2
+    def _before_draw(self, n_updates: int) -> None:
+        self.passes += n_updates * self.gradients.batch_size / self.gradients.n_rows
+        self.progress.report(self.stage, self.passes)
 
     def _flat(self, point: PointType) -> np.ndarray:
         return np.concatenate([np.ravel(t) for t in self.kernel.split(point)[0]]).astype(float)
@@ -419,7 +362,7 @@ class LocalWarmUp:
     def _finish(self, points: list[PointType], window: Window, windows: int) -> Adapted:
         """Choose the updates per draw from a pilot run, and freeze everything."""
         self.stage = "updates per draw"
-        window, (points, thin, per_draw) = self._with_restarts(
+        window, (points, thin, per_draw) = with_restarts(
             window, lambda slower: self._pilot(points, slower)
         )
         starts = np.array([self._flat(point) for point in points])
@@ -439,7 +382,7 @@ class LocalWarmUp:
             anchor_gradient=np.zeros(starts.shape[1]),
             row_copies=None,
             noise=window.noise,
-            friction=self._friction(window),
+            friction=self.kernel.friction,
             starts=starts,
             largest_eigval=1.0,
             smallest_eigval=1.0,
@@ -459,11 +402,8 @@ class LocalWarmUp:
         """Choose the updates per draw by the effective sample size of some draws."""
         thin = _rounded(window.relaxation)
         for k in range(MAX_DOUBLINGS + 1):
-            points, draws = self._draws(points, window, thin, PILOT_DRAWS, fresh=k == 0)
-            each = [
-                float(array_stats.ess(draws[:, :, j], chain_axis=0, draw_axis=1))
-                for j in range(draws.shape[2])
-            ]
+            run = self.runs.run(points, window, thin, PILOT_DRAWS, fresh=k == 0)
+            points, each = run.points, effective_sizes(run.draws)
             shared, local = each[: self.n_shared], each[self.n_shared :]
             smallest = min([*shared, float(np.quantile(local, WORST_TRACKED))])
             per_draw = smallest / (CHAINS * PILOT_DRAWS)

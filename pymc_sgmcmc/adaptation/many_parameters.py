@@ -17,7 +17,7 @@ from pymc.blocking import PointType
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.progress import WarmUpProgress
-from pymc_sgmcmc.adaptation.step_size import injected_noise, pace
+from pymc_sgmcmc.adaptation.step_size import expected_friction, pace
 from pymc_sgmcmc.gradients.batch_gradients import BatchGradients
 from pymc_sgmcmc.gradients.metric import Diagonal
 from pymc_sgmcmc.kernel import Kernel
@@ -94,7 +94,7 @@ class ManyParametersWarmUp:
             anchor_gradient=np.zeros(gradients.size),
             row_copies=None,
             noise=noise,
-            friction=injected_noise(kernel.algorithm) + chosen.step_size * noise / 2,
+            friction=expected_friction(kernel.algorithm, chosen.step_size, noise),
             starts=starts,
             largest_eigval=largest,
             smallest_eigval=0.0,

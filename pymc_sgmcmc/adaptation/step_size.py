@@ -92,6 +92,11 @@ def injected_noise(algorithm: Algorithm) -> float:
     return getattr(algorithm, "diffusion", getattr(algorithm, "friction", 0.0))
 
 
+def expected_friction(algorithm: Algorithm, step_size: float, noise: np.ndarray) -> np.ndarray:
+    """D + h nu / 2: what a thermostat settles at, and what the friction is where it is fixed."""
+    return injected_noise(algorithm) + step_size * noise / 2
+
+
 def slowed(algorithm: Algorithm, noise: np.ndarray, target_bias: float) -> np.ndarray:
     """Return factors of L, with which noisy directions bear the step size of those without noise.
 

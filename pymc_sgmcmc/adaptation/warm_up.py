@@ -4,13 +4,10 @@ Everything that the compiled updates need is an input of theirs, so nothing is c
 """
 
 import logging
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from arviz_stats.base import array_stats
 from pymc.blocking import PointType
-from pymc.exceptions import SamplingError
 from threadpoolctl import threadpool_limits
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
@@ -20,8 +17,8 @@ from pymc_sgmcmc.adaptation.curvature import (
     eigen,
     largest_change,
     positive,
+    refuse_undetermined,
     root_of_inverse,
-    undetermined,
 )
 from pymc_sgmcmc.adaptation.jumps import refuse_jumps
 from pymc_sgmcmc.adaptation.noise import POSITIONS, ROWS_PER_POSITION, noise_covariance
@@ -29,16 +26,14 @@ from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective, WholeObje
 from pymc_sgmcmc.adaptation.plan import FEW_ROWS
 from pymc_sgmcmc.adaptation.progress import WarmUpProgress
 from pymc_sgmcmc.adaptation.row_weights import RowWeights
+from pymc_sgmcmc.adaptation.short_runs import Diverged, ShortRuns, effective_sizes, with_restarts
 from pymc_sgmcmc.adaptation.start import find_start
-from pymc_sgmcmc.adaptation.step_size import Pace, injected_noise, pace
-from pymc_sgmcmc.chain import Chain
+from pymc_sgmcmc.adaptation.step_size import Pace, pace
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal, LowRank
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
-from pymc_sgmcmc.gradients.start_check import BadStart
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.kernel import Kernel
-from pymc_sgmcmc.schedules import Constant
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -53,8 +48,6 @@ DRAWS = 50
 """Per chain and window."""
 MAX_THIN = 200
 """Updates between them: a window need not reach the posterior if the next one goes on."""
-RESTARTS = 6
-"""Of a window that diverges, each with half of the step size."""
 SPREAD = 0.5
 """Of points around the start, relative to a normal approximation: further away may be where a
 skewed posterior never is."""
@@ -76,10 +69,6 @@ FIXED_COST = 1e4
 """What an update costs at least, in rows x parameters."""
 
 
-class Diverged(Exception):
-    """A window diverged."""
-
-
 class Window(NamedTuple):
     """Settings of a window."""
 
@@ -88,6 +77,10 @@ class Window(NamedTuple):
     pace: Pace
     largest_eigval: float
     smallest_eigval: float
+
+    def slower(self, factor: float) -> "Window":
+        """Return the settings with a smaller step size."""
+        return self._replace(pace=self.pace.slower(factor))
 
 
 def warn_of_small_steps(pace: Pace) -> None:
@@ -148,7 +141,7 @@ class WarmUp:
         self.other_passes = 0.0
         self.largest_noise = 0.0
         self.progress, self.stage = WarmUpProgress(), "start"
-        self.chains: list[Chain] = []
+        self.runs = ShortRuns(kernel, rng, gradients.flat, self._before_draw)
         self.matrix = np.eye(gradients.size)
         self.anchor_gradient = np.zeros(gradients.size)
 
@@ -191,7 +184,7 @@ class WarmUp:
                 thin = int(np.clip(np.ceil(share * window.pace.relaxation), 1, MAX_THIN))
                 return self._draws(point, positions, window, thin, DRAWS, early)
 
-            _, draws = self._with_restarts(window, run)
+            _, draws = with_restarts(window, run)
             past = draws[:, DRAWS // 2 :].reshape(-1, self.gradients.size)
             positions, anchor = draws[:, -1], past.mean(axis=0)
         return self._finish(point, positions, anchor, window, k)
@@ -226,7 +219,9 @@ class WarmUp:
             self.anchor_gradient = local.likelihood_gradient
             matrices = [local.curvature()]
         if k == 0:
-            self._refuse_undetermined(matrices[0])
+            exact = self.rows is not None and self.rows.dtype == np.float64
+            no_curvature = NO_INFORMATION if exact else NO_CURVATURE
+            refuse_undetermined(matrices[0], self.gradients.names, no_curvature)
         new = np.mean([positive(matrix) for matrix in matrices], axis=0)
         if k == 0:
             new = new + np.diag(1.0 * self.is_scale)
@@ -236,24 +231,6 @@ class WarmUp:
         # The start's is dropped after the first window.
         self.matrix = new if k == 1 else (self.matrix * (k - 1) + new) / k
         return change
-
-    def _refuse_undetermined(self, matrix: np.ndarray) -> None:
-        if not np.isfinite(matrix).all():
-            raise SamplingError(
-                "The second derivatives of the log posterior are not finite where the warm-up "
-                "starts. Pass step_size=, batch_size= and thin= yourself, or another initial_point."
-            )
-        exact = self.rows is not None and self.rows.dtype == np.float64
-        found = undetermined(matrix, NO_INFORMATION if exact else NO_CURVATURE)
-        if not found.size:
-            return
-        names = ", ".join(f"'{self.gradients.names[j]}'" for j in found[:5])
-        more = f" and {found.size - 5} more" if found.size > 5 else ""
-        raise SamplingError(
-            f"Data and priors leave {names}{more} undetermined: along some direction of them the "
-            "log posterior has no curvature. Give them proper priors, or remove constant or "
-            "redundant columns."
-        )
 
     def _prepare(self, k: int, anchor: np.ndarray, past: np.ndarray | None) -> Window:
         """Set metric, anchor and row weights for the next updates; measure noise."""
@@ -323,20 +300,6 @@ class WarmUp:
 
     # ---- short runs ------------------------------------------------------------------------
 
-    def _with_restarts(self, window: Window, run: Callable[[Window], Any]) -> tuple[Window, Any]:
-        """Run chains, with smaller step sizes if they diverge; return the window's settings too."""
-        for _ in range(RESTARTS):
-            try:
-                return window, run(window)
-            except Diverged:
-                window = window._replace(pace=window.pace.slower(0.5))
-        raise SamplingError(
-            "The warm-up diverged with every step size that it tried, down to "
-            f"{window.pace.step_size:.3g}. Look for data that are impossible under the model or "
-            "parameters that the data and the prior leave undetermined, or pass step_size=, "
-            "batch_size= and thin= yourself."
-        )
-
     def _pilot(self, point, positions, window: Window) -> tuple[np.ndarray, int, float]:
         """Settle; choose the updates per draw by the effective sample size of some draws."""
         thin = window.pace.thin
@@ -346,11 +309,7 @@ class WarmUp:
         for _ in range(MAX_DOUBLINGS):
             draws = self._draws(point, positions, window, thin, PILOT_DRAWS, fresh=False)
             positions = draws[:, -1]
-            smallest = min(
-                float(array_stats.ess(draws[:, :, j], chain_axis=0, draw_axis=1))
-                for j in range(draws.shape[2])
-            )
-            per_draw = smallest / (CHAINS * PILOT_DRAWS)
+            per_draw = effective_sizes(draws).min() / (CHAINS * PILOT_DRAWS)
             cost = CHAINS * PILOT_DRAWS * 2 * thin * self._cost_of_update
             if per_draw >= ENOUGH or cost > MAX_PILOT_COST:
                 break
@@ -359,41 +318,20 @@ class WarmUp:
 
     def _draws(self, point, positions, window, thin, n, early=False, fresh=True):
         """Draws of all chains, shape (chains, n, d)."""
-        kernel, gradients = self.kernel, self.gradients
-        kernel.schedule, kernel.thin = Constant(window.pace.step_size), thin
-        kernel.friction = self._friction(window)
-        if fresh:  # with the kernel's present rows and thermostats
-            self.chains = [Chain(kernel, rng, tune=0) for rng in self.rng.spawn(CHAINS)]
-        out = np.empty((CHAINS, n, gradients.size))
-        frictions = []
-        for chain, theta, drawn in zip(self.chains, positions, out, strict=True):
-            now = {**point, **gradients.point(theta)}
-            for i in range(n):
-                self.sampled_passes += self._passes_of(thin)
-                self.progress.report(self.stage, self.passes)
-                try:
-                    advance = chain.draw(now)
-                except BadStart as error:
-                    raise Diverged from error
-                if advance.nonfinite:
-                    raise Diverged
-                now = {**now, **advance.moved}
-                drawn[i] = gradients.flat(now)
-                if chain.state is not None and "xi" in chain.state:
-                    frictions.append(np.concatenate([np.ravel(x) for x in chain.state["xi"]]))
-        away = out - positions.mean(axis=0)
+        points = [{**point, **self.gradients.point(theta)} for theta in positions]
+        run = self.runs.run(points, window, thin, n, fresh)
+        away = run.draws - positions.mean(axis=0)
         distance = np.sqrt(np.einsum("cni,ij,cnj->cn", away, self.matrix, away).max())
-        limit = (1000.0 if early else 50.0) + 5 * np.sqrt(gradients.size)
-        if distance > limit:
+        far = distance > (1000.0 if early else 50.0) + 5 * np.sqrt(self.gradients.size)
+        frictions = run.friction if fresh else None
+        hot = frictions is not None and frictions.max() > 5 * self.kernel.friction.max()
+        if far or hot:
             raise Diverged
-        if frictions and fresh:
-            expected = kernel.friction.max()
-            if np.mean(frictions, axis=0).max() > 5 * expected:
-                raise Diverged
-        return out
+        return run.draws
 
-    def _friction(self, window: Window) -> np.ndarray:
-        return injected_noise(self.kernel.algorithm) + window.pace.step_size * window.noise / 2
+    def _before_draw(self, n_updates: int) -> None:
+        self.sampled_passes += self._passes_of(n_updates)
+        self.progress.report(self.stage, self.passes)
 
     @property
     def passes(self) -> float:
@@ -416,7 +354,7 @@ class WarmUp:
         """Choose the updates per draw from a pilot run, and freeze everything."""
         self.stage = "updates per draw"
         warn_of_small_steps(window.pace)
-        window, (positions, thin, per_draw) = self._with_restarts(
+        window, (positions, thin, per_draw) = with_restarts(
             window, lambda slower: self._pilot(point, positions, slower)
         )
         chosen = Adapted(
@@ -426,7 +364,7 @@ class WarmUp:
             anchor_gradient=self.anchor_gradient,
             row_copies=self.kernel.row_copies,
             noise=window.noise,
-            friction=self._friction(window),
+            friction=self.kernel.friction,
             starts=positions,
             largest_eigval=window.largest_eigval,
             smallest_eigval=window.smallest_eigval,

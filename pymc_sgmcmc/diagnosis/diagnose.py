@@ -19,7 +19,7 @@ from pymc_sgmcmc.argument_checks import true_or_false
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
 from pymc_sgmcmc.diagnosis.gradients_at_draws import gradients_at_draws
-from pymc_sgmcmc.diagnosis.local_identities import MOST_BATCHES, local_identities
+from pymc_sgmcmc.diagnosis.local_identities import batches_per_draw, local_identities
 from pymc_sgmcmc.diagnosis.stein import (
     SteinIdentities,
     block_estimate,
@@ -49,6 +49,14 @@ WHOLE_ROWS = 20_000_000
 """Rows of all such draws together, where the rows are few and the draws can be more."""
 MOST_NUMBERS = 100_000_000
 """Elements of all draws together, where there are local variables."""
+NOISE = 0.075
+"""Standard error of a mean gradient that batches may make there; if more, all rows are used,"""
+ALL_ROWS = 100_000_000
+"""... so many at all draws together,"""
+FEWEST_DRAWS = 200
+"""... but at so many draws at least,"""
+LARGE = 4 * ALL_ROWS
+"""... unless these take more rows."""
 LARGEST_COVARIANCE = 500
 """Elements of theta up to which a covariance of draws serves as a metric, with 10 draws each."""
 
@@ -238,6 +246,13 @@ def _gradients(
     return WholeGradients(model, vars, compile_kwargs=compile_kwargs)
 
 
+def _whole(gradients: LocalGradients) -> WholeGradients:
+    kernel = gradients.kernel
+    return WholeGradients(
+        kernel.model, list(gradients.source.vars), compile_kwargs=kernel.compile_kwargs
+    )
+
+
 def _local_gradients(model: Model, size: int) -> LocalGradients:
     """Gradients of a model with more parameters than a matrix can have.
 
@@ -394,10 +409,13 @@ def _measured_of_local(
     if left_out:
         return Dataset(found, attrs={"variables": free, "left_out": left_out})
     size = gradients.kernel.n_elements
-    most = MOST_NUMBERS // size
-    if full_data:
-        most = min(most, MOST_BATCHES * gradients.batch_size // gradients.n_rows)
-    most = int(np.clip(most, EXACT_DRAWS, MOST_DRAWS))
+    n_rows = gradients.n_rows
+    most = int(np.clip(MOST_NUMBERS // size, EXACT_DRAWS, MOST_DRAWS))
+    rows = gradients.batch_size * batches_per_draw(gradients, most)
+    noisy = n_rows > NOISE**2 * most * rows and n_rows * FEWEST_DRAWS <= LARGE
+    all_rows = full_data or noisy
+    if all_rows:
+        most = min(most, max(FEWEST_DRAWS, ALL_ROWS // n_rows))
     n = posterior.sizes["draw"]
     chains = posterior.sizes["chain"]
     each = np.linspace(0, n - 1, min(n, max(1, most // chains))).astype(int)
@@ -412,9 +430,8 @@ def _measured_of_local(
         at = _of_draws(draws[:, :, order[:shared]])
     blocks = min(blocks_for(min(found["ess"], draws[..., 0].size), chains), len(each))
     rng = np.random.default_rng(0)
-    seen = local_identities(
-        gradients, draws, at.matrix, order, names, blocks, rng, all_rows=full_data
-    )
+    whole = _whole(gradients) if all_rows else None
+    seen = local_identities(gradients, draws, at.matrix, order, names, blocks, rng, whole)
     attrs = {"variables": free, "metric": at.metric, "rows": seen.rows}
     return _identities(found, seen.stein, seen.names, seen.noise, chains, len(each), blocks, attrs)
 

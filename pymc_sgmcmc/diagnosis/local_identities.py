@@ -2,15 +2,18 @@
 
 Along each direction of the shared variables as everywhere. Of a local variable the mean over its
 elements is looked at: each element alone would need gradients of all rows at each draw.
+
+Gradients are of batches, in which only groups are looked at that they touch, or of all rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from pymc_sgmcmc.adaptation.local_gradients import LocalBatch, LocalGradients
 from pymc_sgmcmc.diagnosis.stein import Estimate, SteinIdentities, block_estimate, stein_identities
+from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 MOST_BATCHES = 40_000
 """Batches at all draws together, at least one at each."""
@@ -28,6 +31,26 @@ class LocalIdentities(NamedTuple):
     """For a report: rows at each draw."""
 
 
+class AtDraw(NamedTuple):
+    """What the gradients at one draw give."""
+
+    shared: np.ndarray
+    """Gradient of the shared elements, shape (s,),"""
+    noise: np.ndarray
+    """... and the variance of each of its elements' estimate."""
+    gradient: np.ndarray
+    """Of each local variable, mean over its elements in units of their standard deviations,"""
+    virial: np.ndarray
+    """... and mean of -(theta - mean) times the gradient."""
+
+
+class Moments(NamedTuple):
+    """Of all draws, shape (d,)."""
+
+    mean: np.ndarray
+    sd: np.ndarray
+
+
 def local_identities(
     gradients: LocalGradients,
     draws: np.ndarray,
@@ -36,7 +59,7 @@ def local_identities(
     names: Sequence[str],
     blocks: int,
     rng: np.random.Generator,
-    all_rows: bool = False,
+    whole: WholeGradients | None = None,
 ) -> LocalIdentities:
     """Compute gradients at draws, and estimate the identities' expectations.
 
@@ -55,43 +78,26 @@ def local_identities(
         Of each chain.
     rng : numpy.random.Generator
         Chooses the rows.
-    all_rows : bool, default False
-        Use all rows at each draw, but for fewer than a batch.
+    whole : WholeGradients, optional
+        Use all rows at each draw.
     """
-    chains, n, _ = draws.shape
     s = len(matrix)
-    mean, scale = draws.mean(axis=(0, 1)), draws.std(axis=(0, 1))
-    shared = draws[:, :, order[:s]] - mean[order[:s]]
+    moments = Moments(draws.mean(axis=(0, 1)), draws.std(axis=(0, 1)))
+    shared = draws[:, :, order[:s]] - moments.mean[order[:s]]
     z = np.linalg.solve(matrix, shared.reshape(-1, s).T).T.reshape(shared.shape) if s else shared
-    local = gradients.local
-    ends = np.cumsum([0, *(int(np.prod(shape)) for shape in gradients.source.shapes)])
-    g = np.empty((chains, n, s))
-    first, second = np.empty((2, chains, n, len(local)))
-    most = gradients.n_rows // gradients.batch_size
-    count = most if all_rows else MOST_BATCHES // (chains * n)
-    count = int(np.clip(count, 1, max(1, most)))
-    spread = np.zeros(s)
-    for at in np.ndindex(chains, n):
-        theta = [
-            draws[at][a:b].reshape(shape)
-            for a, b, shape in zip(ends, ends[1:], gradients.source.shapes, strict=False)
-        ]
-        each = np.empty((count, s))
-        sums = np.zeros((2, len(local)))
-        for i, batch in enumerate(_batches(gradients, count, rng)):
-            found = gradients.at(gradients.gathered(theta, batch), batch)
-            total = [p + lik for p, lik in zip(found.prior, found.likelihood, strict=True)]
-            of_shared = [
-                np.ravel(t) for t, v in zip(total, gradients.variables, strict=True) if v is None
-            ]
-            each[i] = np.concatenate([np.empty(0), *of_shared]) @ matrix
-            for j, k in enumerate(local):
-                part = slice(ends[k], ends[k + 1])
-                sums[:, j] += _of_local(gradients, k, batch, theta, total, mean[part], scale[part])
-        g[at] = each.mean(axis=0)
-        if count > 1:
-            spread += each.var(axis=0, ddof=1) / count
-        first[at], second[at] = sums / count
+    flat = draws.reshape(-1, draws.shape[2])
+    rows = "all rows"
+    if whole is None:
+        count = batches_per_draw(gradients, len(flat))
+        rows = f"{count * gradients.batch_size} random rows"
+        each = [_of_batches(gradients, theta, matrix, moments, count, rng) for theta in flat]
+    else:
+        each = [_of_all_rows(gradients, whole, theta, matrix, order, moments) for theta in flat]
+    found = AtDraw(*map(np.array, zip(*each, strict=True)))
+    g, first, second = (
+        values.reshape(*draws.shape[:2], -1)
+        for values in (found.shared, found.gradient, found.virial)
+    )
     stein = stein_identities(z, g, blocks) if s else _none()
     of_local = block_estimate(first, blocks), block_estimate(second, blocks)
     stein = stein._replace(
@@ -101,28 +107,81 @@ def local_identities(
         stein = stein._replace(mean_virial=block_estimate(second.mean(axis=2), blocks))
     share = np.abs(matrix) / np.linalg.norm(matrix, axis=1, keepdims=True)
     mostly = [names[k] for k in share.argmax(axis=0)] if s else []
-    mostly += [f"{gradients.source.vars[k].name}, mean of all" for k in local]
-    noise = np.concatenate([spread / (chains * n), np.zeros(len(local))])
-    rows = "all rows" if count == most else f"{count * gradients.batch_size} random rows"
+    mostly += [f"{gradients.source.vars[k].name}, mean of all" for k in gradients.local]
+    noise = np.concatenate([found.noise.mean(axis=0), np.zeros(len(gradients.local))])
     return LocalIdentities(stein, mostly, noise, rows)
 
 
-def _batches(gradients: LocalGradients, count: int, rng: np.random.Generator):
-    """Draw batches that have no row twice: all rows, where there are as many batches as can be."""
-    shape = count, gradients.batch_size
-    for rows in rng.choice(gradients.n_rows, shape, replace=False):
+def batches_per_draw(gradients: LocalGradients, n_draws: int) -> int:
+    """Batches at each of so many draws."""
+    most = max(1, gradients.n_rows // gradients.batch_size)
+    return int(np.clip(MOST_BATCHES // n_draws, 1, most))
+
+
+def _of_batches(
+    gradients: LocalGradients,
+    theta: np.ndarray,
+    matrix: np.ndarray,
+    moments: Moments,
+    count: int,
+    rng: np.random.Generator,
+) -> AtDraw:
+    """Average over batches that have no row twice."""
+    values, mean, sd = (_of_variables(gradients, flat) for flat in (theta, *moments))
+    each = np.empty((count, len(matrix)))
+    sums = np.zeros((2, len(gradients.local)))
+    for i, batch in enumerate(_batches(gradients, count, rng)):
+        found = gradients.at(gradients.gathered(values, batch), batch)
+        total = [p + lik for p, lik in zip(found.prior, found.likelihood, strict=True)]
+        of_shared = [
+            np.ravel(t) for t, v in zip(total, gradients.variables, strict=True) if v is None
+        ]
+        each[i] = np.concatenate([np.empty(0), *of_shared]) @ matrix
+        for j, k in enumerate(gradients.local):
+            groups, used = gradients.slots(k, batch)
+            away = values[k][groups] - mean[k][groups]
+            sums[:, j] += _means(away, sd[k][groups], total[k][used])
+    variance = each.var(axis=0, ddof=1) / count if count > 1 else np.zeros(len(matrix))
+    return AtDraw(each.mean(axis=0), variance, *(sums / count))
+
+
+def _of_all_rows(
+    gradients: LocalGradients,
+    whole: WholeGradients,
+    theta: np.ndarray,
+    matrix: np.ndarray,
+    order: np.ndarray,
+    moments: Moments,
+) -> AtDraw:
+    gradient = whole.gradient(theta)
+    shared = gradient[order[: len(matrix)]] @ matrix
+    away, sd, total = (
+        _of_variables(gradients, flat) for flat in (theta - moments.mean, moments.sd, gradient)
+    )
+    with_rows = {k: gradients.sizes(k) > 0 for k in gradients.local}
+    sums = np.array([_means(away[k], with_rows[k] * sd[k], total[k]) for k in gradients.local])
+    return AtDraw(shared, np.zeros(len(matrix)), *sums.T)
+
+
+def _of_variables(gradients: LocalGradients, flat: np.ndarray) -> list[np.ndarray]:
+    """Cut a flat vector into arrays of the variables' shapes."""
+    shapes = gradients.source.shapes
+    pieces = np.split(flat, np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1])
+    return [piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+
+
+def _batches(
+    gradients: LocalGradients, count: int, rng: np.random.Generator
+) -> Iterator[LocalBatch]:
+    """Draw batches that have no row twice."""
+    for rows in rng.choice(gradients.n_rows, (count, gradients.batch_size), replace=False):
         yield gradients.batch(rows)
 
 
-def _of_local(gradients, k, batch: LocalBatch, theta, total, mean, scale) -> np.ndarray:
-    """Mean gradient, where a scale is 1, and mean virial of the touched elements."""
-    groups, used = gradients.slots(k, batch)
-    shape = gradients.source.shapes[k]
-    scale = scale.reshape(shape)[groups]
-    moving = scale > 0
-    away = theta[k][groups] - mean.reshape(shape)[groups]
-    gradient = total[k][used]
-    return np.array([(scale * gradient)[moving].mean(), (-away * gradient)[moving].mean()])
+def _means(away: np.ndarray, sd: np.ndarray, gradient: np.ndarray) -> tuple[float, float]:
+    """Mean gradient, where a standard deviation is 1, and mean virial of elements that move."""
+    moving = sd > 0
+    return (sd * gradient)[moving].mean(), (-away * gradient)[moving].mean()
 
 
 def _joined(shared: Estimate, local: Estimate) -> Estimate:

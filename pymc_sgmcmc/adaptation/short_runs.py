@@ -1,0 +1,134 @@
+"""Short runs of chains, by which a warm-up moves on and sees how fast the posterior is explored."""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, Self
+
+import numpy as np
+from arviz_stats.base import array_stats
+from pymc.blocking import PointType
+from pymc.exceptions import SamplingError
+
+from pymc_sgmcmc.adaptation.step_size import Pace, expected_friction
+from pymc_sgmcmc.chain import Chain
+from pymc_sgmcmc.gradients.start_check import BadStart
+from pymc_sgmcmc.kernel import Kernel
+from pymc_sgmcmc.schedules import Constant
+
+RESTARTS = 6
+"""Of a window that diverges, each with half of the step size."""
+
+
+class Diverged(Exception):
+    """A short run diverged."""
+
+
+class Window(Protocol):
+    """Settings of a short run."""
+
+    @property
+    def pace(self) -> Pace: ...
+
+    @property
+    def noise(self) -> np.ndarray: ...
+
+    def slower(self, factor: float) -> Self: ...
+
+
+class ShortRun(NamedTuple):
+    """What chains did."""
+
+    points: list[PointType]
+    """Where each ended."""
+    draws: np.ndarray
+    """Shape (chains, draws, elements looked at)."""
+    friction: np.ndarray | None
+    """Mean of the thermostats over chains and draws, shape (d,); None where friction is fixed."""
+
+
+class ShortRuns:
+    """Chains that a kernel draws from for a while, then with other settings.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    rng : numpy.random.Generator
+        Of which each chain gets its own.
+    elements : callable
+        From a point to the elements looked at, a vector.
+    before_draw : callable
+        Called with the number of updates before each draw of each chain.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        rng: np.random.Generator,
+        elements: Callable[[PointType], np.ndarray],
+        before_draw: Callable[[int], None],
+    ):
+        self.kernel, self.rng = kernel, rng
+        self.elements, self.before_draw = elements, before_draw
+        self.chains: list[Chain] = []
+
+    def run(
+        self, points: list[PointType], window: Window, thin: int, n: int, fresh: bool = True
+    ) -> ShortRun:
+        """Draw `n` times from each point; `fresh` chains have the kernel's present thermostats.
+
+        Raises
+        ------
+        Diverged
+            If a chain is no longer finite.
+        """
+        kernel = self.kernel
+        step_size = window.pace.step_size
+        kernel.schedule, kernel.thin = Constant(step_size), thin
+        kernel.friction = expected_friction(kernel.algorithm, step_size, window.noise)
+        if fresh:
+            self.chains = [Chain(kernel, rng, tune=0) for rng in self.rng.spawn(len(points))]
+        last, draws = [], []
+        friction: float | np.ndarray = 0.0
+        for chain, now in zip(self.chains, points, strict=True):
+            for _ in range(n):
+                self.before_draw(thin)
+                try:
+                    advance = chain.draw(now)
+                except BadStart as error:
+                    raise Diverged from error
+                if advance.nonfinite:
+                    raise Diverged
+                now = {**now, **advance.moved}
+                draws.append(self.elements(now))
+                if chain.state is not None and "xi" in chain.state:
+                    friction = friction + np.concatenate([np.ravel(x) for x in chain.state["xi"]])
+            last.append(now)
+        shaped = np.reshape(draws, (len(points), n, -1))
+        thermostats = friction / len(draws) if isinstance(friction, np.ndarray) else None
+        return ShortRun(last, shaped, thermostats)
+
+
+def with_restarts[W: Window, R](window: W, run: Callable[[W], R]) -> tuple[W, R]:
+    """Run chains, with smaller step sizes if they diverge; return the window's settings too.
+
+    Raises
+    ------
+    pymc.exceptions.SamplingError
+        If they diverge with every step size.
+    """
+    for _ in range(RESTARTS):
+        try:
+            return window, run(window)
+        except Diverged:
+            window = window.slower(0.5)
+    raise SamplingError(
+        "The warm-up diverged with every step size that it tried, down to "
+        f"{window.pace.step_size:.3g}. Look for data that are impossible under the model or "
+        "parameters that the data and the prior leave undetermined, or pass step_size=, "
+        "batch_size= and thin= yourself."
+    )
+
+
+def effective_sizes(draws: np.ndarray) -> np.ndarray:
+    """Effective sample size of each element of draws of shape (chains, draws, elements)."""
+    each = [array_stats.ess(column, chain_axis=0, draw_axis=1) for column in draws.T.swapaxes(1, 2)]
+    return np.array(each, dtype=float)
