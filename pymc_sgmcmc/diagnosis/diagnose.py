@@ -18,7 +18,7 @@ from pymc_sgmcmc.adaptation.plan import (
 from pymc_sgmcmc.argument_checks import true_or_false
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
-from pymc_sgmcmc.diagnosis.gradients_at_draws import gradients_at_draws
+from pymc_sgmcmc.diagnosis.gradients_at_draws import GradientsAtDraws, gradients_at_draws
 from pymc_sgmcmc.diagnosis.local_identities import local_identities
 from pymc_sgmcmc.diagnosis.stein import (
     SteinIdentities,
@@ -55,6 +55,14 @@ FEWEST_DRAWS = 200
 """... but at so many draws at least,"""
 LARGE = 4 * ALL_ROWS
 """... and random rows where that would be more."""
+NOISE = 0.075
+"""Standard error of a mean gradient that random rows may make where each has a gradient of its own;
+if it is larger, all rows are used,"""
+MOST_EXACT = 3_000_000_000
+"""... unless these are more, times (parameters + `ROW_COST`), at all draws together: some ten
+seconds."""
+ROW_COST = 50
+"""Of a row, in parameters of its gradient."""
 LARGEST_COVARIANCE = 500
 """Elements of theta up to which a covariance of draws serves as a metric, with 10 draws each."""
 
@@ -369,21 +377,29 @@ def _measured(
         if at.anchor_gradient is not None:
             off = (at.anchor_gradient - anchor_gradient) @ at.matrix
             found["anchor_error"] = float(np.abs(off).max())
-    chosen = _evenly(draws, _count(gradients, full_data))
-    chains, n, size = chosen.shape
     copies = at.row_copies
     if copies is not None and isinstance(gradients, RowGradients):
         copies = copies if len(copies) == gradients.n_rows else None
-    seen = gradients_at_draws(
-        gradients,
-        chosen.reshape(chains * n, size),
-        at.matrix,
-        anchor,
-        anchor_gradient,
-        np.random.default_rng(0),
-        copies,
-        exact=full_data,
-    )
+
+    def seen_at(chosen: np.ndarray, exact: bool) -> GradientsAtDraws:
+        return gradients_at_draws(
+            gradients,
+            chosen.reshape(-1, gradients.size),
+            at.matrix,
+            anchor,
+            anchor_gradient,
+            np.random.default_rng(0),
+            copies,
+            exact,
+        )
+
+    chosen = _evenly(draws, _count(gradients, full_data))
+    seen = seen_at(chosen, full_data)
+    affordable = _exact_draws(gradients)
+    if seen.noise.max() > NOISE**2 * chosen[..., 0].size and affordable >= FEWEST_DRAWS:
+        chosen = _evenly(draws, affordable)
+        seen = seen_at(chosen, exact=True)
+    chains, n, size = chosen.shape
     if chains > 1:
         together, error = chain_correlation(draws)
         found |= {"chain_correlation": together, "chain_correlation_error": error}
@@ -462,6 +478,13 @@ def _identities(
         "pair": np.array([f"{i}-{j}" for i, j in stein.pairs], dtype=str),
     }
     return Dataset(variables, coords, attrs)
+
+
+def _exact_draws(gradients: RowGradients | WholeGradients) -> int:
+    """At how many draws gradients of all rows are affordable, where those of some are too noisy."""
+    if not isinstance(gradients, RowGradients) or isinstance(gradients, StreamedRowGradients):
+        return 0
+    return min(MOST_DRAWS, MOST_EXACT // (gradients.n_rows * (gradients.size + ROW_COST)))
 
 
 def _count(gradients: RowGradients | WholeGradients, full_data: bool) -> int:
