@@ -35,7 +35,7 @@ from pymc_sgmcmc.adaptation.curvature import (
 from pymc_sgmcmc.adaptation.local_gradients import LocalBatch, LocalGradient, LocalGradients
 from pymc_sgmcmc.adaptation.progress import WarmUpProgress
 from pymc_sgmcmc.adaptation.short_runs import ShortRuns, effective_sizes, with_restarts
-from pymc_sgmcmc.adaptation.step_size import Pace, injected_noise, pace, slowed
+from pymc_sgmcmc.adaptation.step_size import Pace, expected_friction, injected_noise, pace, slowed
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.kernel import Kernel
 
@@ -177,7 +177,7 @@ class LocalWarmUp:
                 thin = _rounded(SHARE * window.relaxation)
                 return self.runs.run(points, window, thin, n)
 
-            window, (points, draws, _) = with_restarts(window, run)
+            window, (points, draws, *_) = with_restarts(window, run)
             shared = draws[:, DRAWS // 2 :, : self.n_shared].reshape(-1, self.n_shared)
             drift = np.inf
             if not held and past is not None:
@@ -382,7 +382,7 @@ class LocalWarmUp:
             anchor_gradient=np.zeros(starts.shape[1]),
             row_copies=None,
             noise=window.noise,
-            friction=self.kernel.friction,
+            friction=expected_friction(self.kernel.algorithm, window.pace.step_size, window.noise),
             starts=starts,
             largest_eigval=1.0,
             smallest_eigval=1.0,

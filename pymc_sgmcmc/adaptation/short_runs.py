@@ -41,8 +41,10 @@ class ShortRun(NamedTuple):
     """Where each ended."""
     draws: np.ndarray
     """Shape (chains, draws, elements looked at)."""
-    friction: np.ndarray | None
-    """Mean of the thermostats over chains and draws, shape (d,); None where friction is fixed."""
+    thermostats: np.ndarray | None
+    """Their mean over chains and draws, shape (d,); None where friction is fixed,"""
+    friction: np.ndarray
+    """... and what is expected of it."""
 
 
 class ShortRuns:
@@ -83,7 +85,8 @@ class ShortRuns:
         kernel = self.kernel
         step_size = window.pace.step_size
         kernel.schedule, kernel.thin = Constant(step_size), thin
-        kernel.friction = expected_friction(kernel.algorithm, step_size, window.noise)
+        expected = expected_friction(kernel.algorithm, step_size, window.noise)
+        kernel.friction = expected
         if fresh:
             self.chains = [Chain(kernel, rng, tune=0) for rng in self.rng.spawn(len(points))]
         last, draws = [], []
@@ -104,7 +107,7 @@ class ShortRuns:
             last.append(now)
         shaped = np.reshape(draws, (len(points), n, -1))
         thermostats = friction / len(draws) if isinstance(friction, np.ndarray) else None
-        return ShortRun(last, shaped, thermostats)
+        return ShortRun(last, shaped, thermostats, expected)
 
 
 def with_restarts[W: Window, R](window: W, run: Callable[[W], R]) -> tuple[W, R]:

@@ -28,7 +28,7 @@ from pymc_sgmcmc.adaptation.progress import WarmUpProgress
 from pymc_sgmcmc.adaptation.row_weights import RowWeights
 from pymc_sgmcmc.adaptation.short_runs import Diverged, ShortRuns, effective_sizes, with_restarts
 from pymc_sgmcmc.adaptation.start import find_start
-from pymc_sgmcmc.adaptation.step_size import Pace, pace
+from pymc_sgmcmc.adaptation.step_size import Pace, expected_friction, pace
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal, LowRank
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
@@ -323,8 +323,8 @@ class WarmUp:
         away = run.draws - positions.mean(axis=0)
         distance = np.sqrt(np.einsum("cni,ij,cnj->cn", away, self.matrix, away).max())
         far = distance > (1000.0 if early else 50.0) + 5 * np.sqrt(self.gradients.size)
-        frictions = run.friction if fresh else None
-        hot = frictions is not None and frictions.max() > 5 * self.kernel.friction.max()
+        thermostats = run.thermostats if fresh else None
+        hot = thermostats is not None and thermostats.max() > 5 * run.friction.max()
         if far or hot:
             raise Diverged
         return run.draws
@@ -364,7 +364,7 @@ class WarmUp:
             anchor_gradient=self.anchor_gradient,
             row_copies=self.kernel.row_copies,
             noise=window.noise,
-            friction=self.kernel.friction,
+            friction=expected_friction(self.kernel.algorithm, window.pace.step_size, window.noise),
             starts=positions,
             largest_eigval=window.largest_eigval,
             smallest_eigval=window.smallest_eigval,
