@@ -28,12 +28,12 @@ test: install
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(PY) -m pytest -n auto --dist loadfile
+	$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # A test is marked slow(seconds) where it takes more than about 1.5 CPU seconds with empty caches;
 # on numba and C if it runs on JAX too (tests/conftest.py).
 test-quick: install
-	$(PY) -m pytest -n auto --dist loadfile -m "not slow"
+	$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow"
 
 lint: install
 	$(PY) -m ruff check --fix .
