@@ -18,7 +18,10 @@ from pymc_sgmcmc.adaptation.plan import (
 from pymc_sgmcmc.argument_checks import true_or_false
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
-from pymc_sgmcmc.diagnosis.gradients_at_draws import gradients_at_draws
+from pymc_sgmcmc.diagnosis.gradients_at_draws import (
+    gradients_at_draws,
+    with_latents_at_draws,
+)
 from pymc_sgmcmc.diagnosis.local_identities import batches_per_draw, local_identities
 from pymc_sgmcmc.diagnosis.stein import (
     SteinIdentities,
@@ -36,6 +39,8 @@ from pymc_sgmcmc.gradients.row_axis import find_row_axis
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
+from pymc_sgmcmc.latents.gradient import LatentGradientSource
+from pymc_sgmcmc.latents.latent_gradients import LatentGradients
 from pymc_sgmcmc.run.enough_draws import worst
 from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
 
@@ -207,6 +212,8 @@ def _diagnosis_of_run(idata: DataTree, step: Any) -> Diagnosis:
         return Diagnosis.of(Dataset(found, attrs={"predictions_only": 1}))
     if gradients is None and isinstance(kernel.source, LocalSource):
         gradients = LocalGradients(kernel, step.model.initial_point())
+    elif gradients is None and isinstance(kernel.source, LatentGradientSource):
+        gradients = LatentGradients(step.model, kernel.source, compile_kwargs=kernel.compile_kwargs)
     elif gradients is None:  # the step was unpickled
         streamed = kernel.source.streamed
         gradients = _gradients(step.model, step.vars, kernel.compile_kwargs, streamed)
@@ -355,7 +362,7 @@ def _of_chains(idata: DataTree, posterior: Dataset, names: Sequence[str]) -> dic
 
 def _measured(
     idata: DataTree,
-    gradients: RowGradients | WholeGradients,
+    gradients: RowGradients | WholeGradients | LatentGradients,
     draws: np.ndarray,
     at: Coordinates,
     full_data: bool,
@@ -376,16 +383,14 @@ def _measured(
     copies = at.row_copies
     if copies is not None and isinstance(gradients, RowGradients):
         copies = copies if len(copies) == gradients.n_rows else None
-    seen = gradients_at_draws(
-        gradients,
-        chosen.reshape(chains * n, size),
-        at.matrix,
-        anchor,
-        anchor_gradient,
-        np.random.default_rng(0),
-        copies,
-        exact=full_data,
-    )
+    rng = np.random.default_rng(0)
+    flat = chosen.reshape(chains * n, size)
+    if isinstance(gradients, LatentGradients):
+        seen = with_latents_at_draws(gradients, flat, at.matrix, rng)
+    else:
+        seen = gradients_at_draws(
+            gradients, flat, at.matrix, anchor, anchor_gradient, rng, copies, exact=full_data
+        )
     if chains > 1:
         together, error = chain_correlation(draws)
         found |= {"chain_correlation": together, "chain_correlation_error": error}
@@ -469,11 +474,11 @@ def _identities(
     return Dataset(variables, coords, attrs)
 
 
-def _count(gradients: RowGradients | WholeGradients, full_data: bool) -> int:
+def _count(gradients: RowGradients | WholeGradients | LatentGradients, full_data: bool) -> int:
     """How many draws to look at."""
     if full_data:
         return EXACT_DRAWS
-    if isinstance(gradients, RowGradients):
+    if isinstance(gradients, RowGradients | LatentGradients):
         return MOST_DRAWS
     model = gradients.model
     rows = sum(int(np.prod(shape)) for shape in model.eval_rv_shapes().values())
