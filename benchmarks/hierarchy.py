@@ -16,6 +16,7 @@ Writes benchmarks/results/hierarchy.txt.
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -35,8 +36,22 @@ def data():
     return group, size, y
 
 
-def exact(group, size, y):
-    """Mean and sd of mu, log tau and each group's effect, by a grid of mu and log tau."""
+class Grid(NamedTuple):
+    """The posterior of mu and log tau on a grid."""
+
+    mu: np.ndarray
+    t: np.ndarray
+    probability: np.ndarray
+    """Shape (mu, t)."""
+
+    def draws(self, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Independent draws of mu and log tau, each of shape (n,)."""
+        p = self.probability
+        picked = np.random.default_rng(seed).choice(p.size, n, p=p.ravel())
+        return self.mu[picked // len(self.t)], self.t[picked % len(self.t)]
+
+
+def grid(group, size, y) -> Grid:
     mean_y = np.bincount(group, y) / size
     mu, t = np.linspace(0.35, 0.65, 161), np.log(0.7) + np.linspace(-0.15, 0.15, 161)
     variance = np.exp(2 * t)[:, None] + 1 / size
@@ -47,17 +62,33 @@ def exact(group, size, y):
         ]
     )
     p = np.exp(log_p - log_p.max())
-    p /= p.sum()
-    picked = np.random.default_rng(1).choice(p.size, 4000, p=p.ravel())
-    m, precision = mu[picked // 161, None], np.exp(-2 * t[picked % 161, None])
+    return Grid(mu, t, p / p.sum())
+
+
+def effects(group, size, y, mu, t) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of each effect given mu and log tau, shape (len(mu), groups)."""
+    precision = np.exp(-2 * t[:, None])
     v = 1 / (precision + size)
-    c = v * (m * precision + size * mean_y)
+    return v * (mu[:, None] * precision + np.bincount(group, y)), v
+
+
+def exact(group, size, y):
+    """Mean and sd of each group's effect, mu and log tau."""
+    found = grid(group, size, y)
+    c, v = effects(group, size, y, *found.draws(4000, seed=1))
     means, sds = [c.mean(0)], [np.sqrt(v.mean(0) + c.var(0))]
-    for values, axis in ((mu, 1), (t, 0)):
-        marginal = p.sum(axis)
+    for values, axis in ((found.mu, 1), (found.t, 0)):
+        marginal = found.probability.sum(axis)
         means.append((marginal * values).sum())
         sds.append(np.sqrt((marginal * (values - means[-1]) ** 2).sum()))
     return means, sds
+
+
+def draws(group, size, y, n: int, seed: int):
+    """Independent draws of the effects, shape (n, groups), and of mu and log tau, shape (n,)."""
+    mu, t = grid(group, size, y).draws(n, seed)
+    c, v = effects(group, size, y, mu, t)
+    return c + np.sqrt(v) * np.random.default_rng(seed + 1).normal(size=c.shape), mu, t
 
 
 def main(n_draws: int = 1200):
@@ -100,17 +131,17 @@ def main(n_draws: int = 1200):
                 compute_convergence_checks=False,
             )
         seconds = time.process_time() - began
-        draws = {name: tree.posterior[name].values for name in ("mu", "t", "a")}
-        draws["a"] = draws["a"] - mean / sd
-        lines.append(line_of(way, h, draws, tree, seconds))
+        found = {name: tree.posterior[name].values for name in ("mu", "t", "a")}
+        found["a"] = found["a"] - mean / sd
+        lines.append(line_of(way, h, found, tree, seconds))
         print(lines[-1], flush=True)
     tree, seconds = by_default(group, y)
-    draws = {
+    found = {
         "mu": (tree.posterior["mu"].values - mean_mu) / sd_mu,
         "t": (np.log(tree.posterior["tau"].values) - mean_t) / sd_t,
         "a": (tree.posterior["a"].values - mean) / sd,
     }
-    lines.append(line_of("default", "auto", draws, tree, seconds))
+    lines.append(line_of("default", "auto", found, tree, seconds))
     attrs = tree.posterior.attrs
     warm_up, passes = attrs["data_passes_warmup"], attrs["data_passes"]
     lines.append(

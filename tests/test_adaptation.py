@@ -7,12 +7,14 @@ import re
 import cloudpickle
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 import rich
 from arviz_stats.base import array_stats
 from known_posteriors import Groups, Linear, RareLogistic, Truth, assert_right
 from pymc.exceptions import SamplingError
 from pytensor.compile.mode import Mode
+from scipy.optimize import minimize
 from scipy.special import expit
 
 import pymc_sgmcmc as sgm
@@ -22,6 +24,7 @@ from pymc_sgmcmc.adaptation.step_size import Pace
 from pymc_sgmcmc.adaptation.warm_up import WarmUp, warn_of_small_steps
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 JAX = {"mode": "JAX"}
 QUICK = {"progressbar": False, "compile_kwargs": JAX, "compute_convergence_checks": False}
@@ -307,6 +310,37 @@ def test_columns_that_determine_nothing_are_named(column, names):
         sgm.MSGNHT_S(compile_kwargs=JAX)
 
 
+@pytest.mark.slow(4)
+def test_columns_far_from_zero_are_determined():
+    """Their intercept is not: with means of 1e4 and proper priors it has an sd of about 160."""
+    rng = np.random.default_rng(1)
+    Z = rng.normal(1e4, 1, size=(3000, 2))
+    with pm.Model():
+        w, b = pm.Normal("w", 0, 10, shape=2), pm.Normal("b", 0, 1e5)
+        pm.Normal("y", Z @ w + b, 1.0, observed=Z @ [1.0, -2.0] + rng.normal(size=3000))
+        metric = sgm.MSGNHT_S(compile_kwargs=JAX).kernel.metric
+    columns = np.column_stack([Z, np.ones(3000)])
+    exact = np.linalg.inv(columns.T @ columns + np.diag([1e-2, 1e-2, 1e-10]))
+    # The information of 3000 rows, from their gradients, is known to about sqrt(2 / 3000) = 3%.
+    np.testing.assert_allclose(metric.spread(), np.sqrt(np.diag(exact)), rtol=0.15)
+
+
+@pytest.mark.slow(6)
+@pytest.mark.parametrize("n_rows", [500, 3000])
+def test_what_moves_the_likelihood_by_jumps_is_named(n_rows):
+    """No gradient tells of it: its draws would be the prior's."""
+    t = np.linspace(0, 1, n_rows)
+    with pm.Model():
+        change = pm.Uniform("change", 0, 1)
+        level = pm.Normal("level", 0, 1, shape=2)
+        mu = pt.switch(t > change, level[1], level[0])
+        pm.Normal("y", mu, 0.5, observed=np.where(t > 0.62, 1.5, 0.3))
+        with pytest.raises(
+            SamplingError, match=r"depends on 'change_interval__' by jumps only.*smooth"
+        ):
+            sgm.MSGNHT_S(compile_kwargs=JAX)
+
+
 # ---- the anchor ----------------------------------------------------------------------------
 
 
@@ -393,6 +427,46 @@ def test_the_start_of_scales_does_not_depend_on_the_sample_of_rows():
     assert abs(start[0] - np.log(0.5)) < 0.4
     too_wide = start_of_scales(objective_of(400), theta, is_scale, rng)
     assert too_wide[0] > np.log(0.5) + 0.8, "the sample alone would do: this shows nothing"
+
+
+@pytest.mark.slow(4)
+def test_the_start_of_a_likelihood_with_kinks():
+    """Its second derivatives are zero: curvature is seen only some way off."""
+    rng = np.random.default_rng(42)
+    x = rng.normal(size=5000)
+    y = 1 + 2 * x + rng.normal(size=5000) * np.exp(0.3 * x)
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0, 5), pm.Normal("b", 0, 5)
+        s = pm.HalfNormal("s", 1)
+        pm.AsymmetricLaplace("y", q=0.9, mu=a + b * x, b=1 / s, observed=y)
+    gradients = RowGradients(model, model.value_vars, compile_kwargs=JAX)
+    whole = RowsObjective(gradients)
+
+    def objective_of(n):
+        return whole if n == 5000 else RowsObjective(gradients, np.sort(rng.choice(5000, n, False)))
+
+    theta, is_scale = gradients.flat(model.initial_point()), np.array([False, False, True])
+    best = minimize(lambda at: whole.at(at).value, [2.37, 2.35, -0.48], method="Nelder-Mead")
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        start = find_start(objective_of, 5000, 1000, theta, is_scale, rng)
+        # Draws from a normal posterior of three parameters lie 1.5 below its mode on average.
+        assert whole.at(start).value < best.fun + 1.5
+
+
+@pytest.mark.slow(2)
+def test_the_curvature_of_all_data_with_kinks():
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=1500)
+    y = 1 + 2 * x + rng.laplace(size=1500)
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0, 5), pm.Normal("b", 0, 5)
+        pm.Laplace("y", a + b * x, 1, observed=y)
+    whole = WholeGradients(model, model.value_vars, compile_kwargs=JAX)
+    found = -np.diag(whole.hessian(np.array([1.0, 2.0])))
+    # The information is 1 a row. A step of 0.3 of these sds crosses the kinks of about 12 rows
+    # either way: an error of 20 percent, here three times that.
+    np.testing.assert_allclose(found, [1500, x @ x], rtol=0.6)
 
 
 @pytest.mark.slow(3)

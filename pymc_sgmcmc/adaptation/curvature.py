@@ -6,11 +6,13 @@ from typing import NamedTuple
 import numpy as np
 from pymc.exceptions import SamplingError
 
-FLOOR = 1e-10
+FLOOR = 1e-13
 """Smallest eigenvalue relative to the largest, with a diagonal of ones."""
 
 NO_CURVATURE = 1e-7
-"""Eigenvalue, so scaled, that is no more than the error of differences of gradients."""
+"""Eigenvalue, so scaled, that is no more than the error of differences of gradients, or"""
+NO_INFORMATION = 1e-12
+"""... than that of a sum of rows' g g', which has no differences, in double precision."""
 
 
 class Eigen(NamedTuple):
@@ -21,10 +23,17 @@ class Eigen(NamedTuple):
     vectors: np.ndarray
 
 
-def undetermined(matrix: np.ndarray) -> np.ndarray:
+def undetermined(matrix: np.ndarray, no_curvature: float = NO_CURVATURE) -> np.ndarray:
     """Return the parameters along which there is no curvature, as a vector of numbers.
 
     Those with a diagonal of zero or, of a direction without curvature, its largest components.
+
+    Parameters
+    ----------
+    matrix : array, shape (d, d)
+    no_curvature : float
+        Eigenvalue, relative to the largest and with a diagonal of ones, up to which a direction has
+        none.
     """
     diagonal = np.abs(np.diag(matrix))
     flat = np.flatnonzero(~(diagonal > 1e-200))
@@ -33,13 +42,15 @@ def undetermined(matrix: np.ndarray) -> np.ndarray:
     scale = np.sqrt(diagonal)
     values, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
     smallest = np.argmin(np.abs(values))
-    if np.abs(values[smallest]) > NO_CURVATURE * np.abs(values).max():
+    if np.abs(values[smallest]) > no_curvature * np.abs(values).max():
         return np.array([], dtype=int)
     size = np.abs(vectors[:, smallest])
     return np.flatnonzero(size > size.max() / 2)
 
 
-def refuse_undetermined(matrix: np.ndarray, names: Sequence[str]) -> None:
+def refuse_undetermined(
+    matrix: np.ndarray, names: Sequence[str], no_curvature: float = NO_CURVATURE
+) -> None:
     """Refuse a posterior that is flat along some direction.
 
     Parameters
@@ -48,6 +59,8 @@ def refuse_undetermined(matrix: np.ndarray, names: Sequence[str]) -> None:
         Curvature of -log posterior, not made positive.
     names : list of str
         Of its d elements.
+    no_curvature : float
+        As of `undetermined`.
 
     Raises
     ------
@@ -59,15 +72,15 @@ def refuse_undetermined(matrix: np.ndarray, names: Sequence[str]) -> None:
             "The second derivatives of the log posterior are not finite where the warm-up "
             "starts. Pass step_size=, batch_size= and thin= yourself, or another initial_point."
         )
-    found = undetermined(matrix) if matrix.size else np.array([], dtype=int)
+    found = undetermined(matrix, no_curvature) if matrix.size else np.array([], dtype=int)
     if not found.size:
         return
     shown = ", ".join(f"'{names[j]}'" for j in found[:5])
     more = f" and {found.size - 5} more" if found.size > 5 else ""
     raise SamplingError(
         f"Data and priors leave {shown}{more} undetermined: along some direction of them the log "
-        "posterior has no curvature. Give them proper priors, or remove constant or redundant "
-        "columns."
+        "posterior has no curvature. Give them proper priors, or narrower ones, or remove constant "
+        "or redundant columns."
     )
 
 

@@ -7,12 +7,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
-from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
+from pymc_sgmcmc.gradients.whole_gradients import FAR, WholeGradients
 
 MANY_PARAMETERS = 100
 """With more, the Hessian of rows would take too long, and the Fisher information stands for it."""
-DIFFERENCE = 1e-3
-"""Step of a difference of gradients, in units of the scale of a coordinate's curvature."""
 
 
 class Local(NamedTuple):
@@ -34,6 +32,11 @@ class Objective(Protocol):
 
     size: int
     passes: float
+
+    @property
+    def gradients(self) -> RowGradients | WholeGradients:
+        """What it evaluates."""
+        ...
 
     def at(self, theta: np.ndarray) -> Local:
         """Evaluate it with its gradient."""
@@ -91,18 +94,20 @@ class RowsObjective:
         return -(g.prior_gradient(theta) + score / self.share)
 
     def hessian(self, theta):
-        local = self.at(theta)
-        steps = DIFFERENCE / np.sqrt(np.maximum(np.diag(local.curvature()), 1e-12))
+        steps = FAR / np.sqrt(np.maximum(np.diag(self.at(theta).curvature()), 1e-12))
         columns = []
         for k, step in enumerate(steps):
-            shifted = theta.copy()
-            shifted[k] += step
-            columns.append((self._gradient(shifted) - local.gradient) / step)
-        h = np.array(columns)
+            shift = np.zeros_like(theta)
+            shift[k] = step
+            columns.append((self._gradient(theta + shift) - self._gradient(theta - shift)) / step)
+        h = np.array(columns) / 2
         return (h + h.T) / 2
 
     def matrix(self, theta, local):
-        return local.curvature() if self.size > MANY_PARAMETERS else self.hessian(theta)
+        if self.size > MANY_PARAMETERS:
+            return local.curvature()
+        hessian = self.hessian(theta)
+        return hessian if np.isfinite(hessian).all() else local.curvature()
 
 
 class WholeObjective:
@@ -119,10 +124,12 @@ class WholeObjective:
         self.passes = 0.0
 
     def at(self, theta):
-        gradient = -self.gradients.gradient(theta)
+        g = self.gradients
+        loglik, score = g.log_likelihood(theta)
         self.passes += 1
-        value = _or_infinite(-self.gradients.log_posterior(theta), gradient)
-        return Local(value, gradient, np.zeros_like(gradient), partial(self.hessian, theta))
+        gradient = -(g.prior_gradient(theta) + score)
+        value = _or_infinite(-(g.log_prior(theta) + loglik), gradient)
+        return Local(value, gradient, score, partial(self.hessian, theta))
 
     def hessian(self, theta):
         self.passes += self.size

@@ -161,7 +161,11 @@ def find_start(
     others = ~is_scale
     n = n_first
     objective = objective_of(n)
-    theta = newton(objective, theta, others, 0.1, scoring=not is_scale.any())
+    if not is_scale.any():
+        theta = newton(objective, theta, others, 0.1, scoring=True)
+    # Where the residuals are large, the rows' gradients say little about the curvature: scoring may
+    # end far from the mode.
+    theta = newton(objective, theta, others, 0.1)
     if is_scale.any():
         theta = start_of_scales(objective, theta, is_scale, rng)
     moved = np.inf

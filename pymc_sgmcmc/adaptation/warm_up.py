@@ -12,12 +12,15 @@ from threadpoolctl import threadpool_limits
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.curvature import (
+    NO_CURVATURE,
+    NO_INFORMATION,
     eigen,
     largest_change,
     positive,
     refuse_undetermined,
     root_of_inverse,
 )
+from pymc_sgmcmc.adaptation.jumps import refuse_jumps
 from pymc_sgmcmc.adaptation.noise import POSITIONS, ROWS_PER_POSITION, noise_covariance
 from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective, WholeObjective
 from pymc_sgmcmc.adaptation.plan import FEW_ROWS
@@ -202,6 +205,7 @@ class WarmUp:
         first = min(n_rows, max(1000, 10 * self.gradients.size))
         theta = self.gradients.flat(point)
         theta = find_start(objective_of, n_rows, first, theta, self.is_scale, self.rng)
+        refuse_jumps(objective_of(first), theta, self.rng)
         self.other_passes += sum(sample.passes for sample in samples)
         return theta
 
@@ -215,7 +219,9 @@ class WarmUp:
             self.anchor_gradient = local.likelihood_gradient
             matrices = [local.curvature()]
         if k == 0:
-            refuse_undetermined(matrices[0], self.gradients.names)
+            exact = self.rows is not None and self.rows.dtype == np.float64
+            no_curvature = NO_INFORMATION if exact else NO_CURVATURE
+            refuse_undetermined(matrices[0], self.gradients.names, no_curvature)
         new = np.mean([positive(matrix) for matrix in matrices], axis=0)
         if k == 0:
             new = new + np.diag(1.0 * self.is_scale)

@@ -15,6 +15,11 @@ from pymc_sgmcmc.gradients.flat_prior import FlatPrior, Vector
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.gradients.pm_minibatch import refuse_minibatch
 
+FAR = 0.3
+"""Steps of differences, in standard deviations, that see the curvature of kinks."""
+MOST_OFF = 0.5
+"""Relative error of a Hessian's prediction that far off; beyond it the likelihood has kinks."""
+
 
 class WholeGradients(FlatPrior):
     """The log posterior of a model that is not cut into rows, as a function of one flat vector.
@@ -62,48 +67,66 @@ class WholeGradients(FlatPrior):
 
     def log_posterior(self, theta: Vector) -> float:
         """Log density of the posterior, up to a constant."""
-        value, *_ = self._likelihood(*self.split(theta), *self.constants)
-        return self.log_prior(theta) + float(value)
+        return self.log_prior(theta) + self.log_likelihood(theta)[0]
+
+    def log_likelihood(self, theta: Vector) -> tuple[float, Vector]:
+        """Log likelihood of all data, and its gradient, shape (d,)."""
+        value, *gradient = self._likelihood(*self.split(theta), *self.constants)
+        return float(value), self.joined(gradient)
 
     def gradient(self, theta: Vector) -> Vector:
         """Gradient of the log posterior, shape (d,)."""
-        return self.prior_gradient(theta) + self._likelihood_gradient(theta)
+        return self.prior_gradient(theta) + self.log_likelihood(theta)[1]
 
     def hessian(self, theta: Vector) -> np.ndarray:
         """Hessian of the log posterior, shape (d, d), symmetric.
 
         The likelihood's is taken from central differences of its gradient, 2 d to 8 d of them: a
-        step is eps^(1/4) of a standard deviation, whose error is then about sqrt(eps).
+        step is eps^(1/4) of a standard deviation, whose error is then about sqrt(eps). Where the
+        likelihood has kinks, as in quantile regression, longer steps are needed to see them.
         """
+        near = self._differences(theta, np.finfo(self.dtype).eps ** 0.25)
+        return near if self._holds_further_off(theta, near) else self._differences(theta, FAR)
+
+    def _differences(self, theta: Vector, share: float) -> np.ndarray:
+        """Hessian from steps of this share of a standard deviation."""
         prior = self.prior_hessian(theta)
-        columns = [self._column(theta, k, prior[k, k]) for k in range(self.size)]
+        columns = [self._column(theta, k, prior[k, k], share) for k in range(self.size)]
         likelihood = np.reshape(columns, (self.size, self.size))
         return prior + (likelihood + likelihood.T) / 2
 
-    def _column(self, theta: Vector, k: int, prior_curvature: float) -> Vector:
+    def _holds_further_off(self, theta: Vector, hessian: np.ndarray) -> bool:
+        """Whether a Hessian predicts the gradient's change over `FAR`, in a random direction."""
+        scale = np.sqrt(np.abs(np.diag(hessian)))
+        if not np.isfinite(hessian).all() or not scale.all():
+            return True
+        shift = np.random.default_rng(20251).standard_normal(self.size) / scale
+        shift *= FAR / np.sqrt(self.size)
+        seen = (self.gradient(theta + shift) - self.gradient(theta - shift)) / scale
+        expected = 2 * hessian @ shift / scale
+        off = np.linalg.norm(seen - expected)
+        return not np.isfinite(off) or bool(off < MOST_OFF * np.linalg.norm(expected))
+
+    def _column(self, theta: Vector, k: int, prior_curvature: float, share: float) -> Vector:
         """Difference the gradient along one element, a step in proportion to its deviation."""
         eps = np.finfo(self.dtype).eps
         step = eps ** (1 / 3) * max(1.0, abs(theta[k]))
         for _ in range(4):
             back, forward = theta.copy(), theta.copy()
             back[k], forward[k] = np.array([theta[k] - step, theta[k] + step], self.dtype)
-            change = self._likelihood_gradient(forward) - self._likelihood_gradient(back)
+            change = self.log_likelihood(forward)[1] - self.log_likelihood(back)[1]
             column = change / (forward[k] - back[k])
             curvature = abs(column[k] + prior_curvature)
             if not np.isfinite(column).all():
                 better = step / 100
             elif curvature > 0:
-                better = float(np.clip(eps**0.25 / np.sqrt(curvature), step / 100, step * 100))
+                better = float(np.clip(share / np.sqrt(curvature), step / 100, step * 100))
             else:
                 break
             if 0.1 < better / step < 10:
                 break
             step = better
         return column
-
-    def _likelihood_gradient(self, theta: Vector) -> Vector:
-        _, *gradient = self._likelihood(*self.split(theta), *self.constants)
-        return self.joined(gradient)
 
     @cached_property
     def _likelihood(self) -> Callable:
