@@ -26,7 +26,7 @@ RNG = np.random.default_rng(2)
 X = np.column_stack([np.ones(N), RNG.normal(size=(N, 2))])
 X[:, 2] = 0.9 * X[:, 1] + 0.3 * X[:, 2]
 Y = X @ [3.0, -1.0, 0.5] + np.sqrt(V) * RNG.normal(size=N)
-PRIOR_SD = 10.0
+PRIOR_SD = 0.5
 
 
 def factors():
