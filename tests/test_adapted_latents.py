@@ -61,7 +61,7 @@ def posterior_moments():
     return information, N / 128 * (information + X.T @ X * S2 / (TAU2 * V))
 
 
-@pytest.mark.slow(25)
+@pytest.mark.slow(30)
 def test_default_call():
     """The posterior is right, and the warm-up has seen its curvature and the noise.
 
@@ -125,7 +125,7 @@ def exact_draws(factor):
     )
 
 
-@pytest.mark.slow(8)
+@pytest.mark.slow(10)
 def test_diagnosis_of_exact_draws():
     """The mean of the virials is 1.32 or .76 where sds are wrong; its standard error is .04."""
     step = known_step()
@@ -144,7 +144,7 @@ def test_diagnosis_of_exact_draws():
     assert "latent variables drawn anew" in diagnosis.attrs["rows"]
 
 
-@pytest.mark.slow(2)
+@pytest.mark.slow(8)
 def test_a_start_that_is_far_away_is_left():
     """Steps grow: 1000 updates of Adam's first rate go no farther than 5."""
     run = warm_up()
@@ -153,7 +153,7 @@ def test_a_start_that_is_far_away_is_left():
     assert np.abs(theta - MEAN).max() < 5
 
 
-@pytest.mark.slow(2)
+@pytest.mark.slow(8)
 def test_chains_that_have_parted_go_on_from_one(monkeypatch):
     """Three chains stay where they are, one leaves for another place: there all begin again."""
     run = warm_up()
@@ -183,7 +183,7 @@ def test_chains_that_have_parted_go_on_from_one(monkeypatch):
     assert windows == 3  # in the last two they stayed together
 
 
-@pytest.mark.slow(3)
+@pytest.mark.slow(15)
 def test_runs_resume_and_copies_are_judged(tmp_path):
     step = known_step()
     run = {"chains": 2, "step": step, "random_seed": 2, "quiet": True, "tune": 0}
@@ -198,7 +198,7 @@ def test_runs_resume_and_copies_are_judged(tmp_path):
     assert "virial" in more["diagnosis"]
 
 
-@pytest.mark.slow(2)
+@pytest.mark.slow(6)
 def test_in_pymcs_loop():
     """A chain whose start is far away begins in the posterior."""
     step = known_step()
