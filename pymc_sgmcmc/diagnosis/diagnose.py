@@ -19,6 +19,7 @@ from pymc_sgmcmc.argument_checks import true_or_false
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
 from pymc_sgmcmc.diagnosis.gradients_at_draws import (
+    GradientsAtDraws,
     gradients_at_draws,
     with_latents_at_draws,
 )
@@ -61,7 +62,12 @@ ALL_ROWS = 100_000_000
 FEWEST_DRAWS = 200
 """... but at so many draws at least,"""
 LARGE = 4 * ALL_ROWS
-"""... unless these take more rows."""
+"""... unless these take more rows"""
+MOST_EXACT = 3_000_000_000
+"""... or, where each row has a gradient of its own, more rows x (parameters + `ROW_COST`): some ten
+seconds."""
+ROW_COST = 50
+"""Of a row, in parameters of its gradient."""
 LARGEST_COVARIANCE = 500
 """Elements of theta up to which a covariance of draws serves as a metric, with 10 draws each."""
 
@@ -378,19 +384,25 @@ def _measured(
         if at.anchor_gradient is not None:
             off = (at.anchor_gradient - anchor_gradient) @ at.matrix
             found["anchor_error"] = float(np.abs(off).max())
-    chosen = _evenly(draws, _count(gradients, full_data))
-    chains, n, size = chosen.shape
     copies = at.row_copies
     if copies is not None and isinstance(gradients, RowGradients):
         copies = copies if len(copies) == gradients.n_rows else None
-    rng = np.random.default_rng(0)
-    flat = chosen.reshape(chains * n, size)
-    if isinstance(gradients, LatentGradients):
-        seen = with_latents_at_draws(gradients, flat, at.matrix, rng)
-    else:
-        seen = gradients_at_draws(
-            gradients, flat, at.matrix, anchor, anchor_gradient, rng, copies, exact=full_data
+
+    def seen_at(chosen: np.ndarray, exact: bool) -> GradientsAtDraws:
+        flat, rng = chosen.reshape(-1, gradients.size), np.random.default_rng(0)
+        if isinstance(gradients, LatentGradients):
+            return with_latents_at_draws(gradients, flat, at.matrix, rng)
+        return gradients_at_draws(
+            gradients, flat, at.matrix, anchor, anchor_gradient, rng, copies, exact
         )
+
+    chosen = _evenly(draws, _count(gradients, full_data))
+    seen = seen_at(chosen, full_data)
+    affordable = _exact_draws(gradients)
+    if seen.noise.max() > NOISE**2 * chosen[..., 0].size and affordable >= FEWEST_DRAWS:
+        chosen = _evenly(draws, affordable)
+        seen = seen_at(chosen, exact=True)
+    chains, n, size = chosen.shape
     if chains > 1:
         together, error = chain_correlation(draws)
         found |= {"chain_correlation": together, "chain_correlation_error": error}
@@ -472,6 +484,13 @@ def _identities(
         "pair": np.array([f"{i}-{j}" for i, j in stein.pairs], dtype=str),
     }
     return Dataset(variables, coords, attrs)
+
+
+def _exact_draws(gradients: RowGradients | WholeGradients | LatentGradients) -> int:
+    """At how many draws gradients of all rows are affordable, where those of some are too noisy."""
+    if not isinstance(gradients, RowGradients) or isinstance(gradients, StreamedRowGradients):
+        return 0
+    return min(MOST_DRAWS, MOST_EXACT // (gradients.n_rows * (gradients.size + ROW_COST)))
 
 
 def _count(gradients: RowGradients | WholeGradients | LatentGradients, full_data: bool) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from scipy import stats
-from xarray import DataArray, Dataset
+from xarray import Dataset
 
 from pymc_sgmcmc.diagnosis.stein import BLOCKS
 
@@ -129,30 +129,39 @@ def _failures(measured: Dataset) -> Iterator[str]:
 def _stein_failures(measured: Dataset) -> Iterator[str]:
     limit = limit_of(measured)
 
-    def worst(name: str, target: float) -> tuple[float, DataArray] | None:
+    def worst(name: str, target: float) -> tuple[float, str] | None:
+        """Deviation, and what is mostly along that direction."""
         off, error = measured[name] - target, measured[f"{name}_error"]
         failed = (np.abs(off) > TOLERANCE) & (np.abs(off) > limit * error)
         if not failed.any():
             return None
         at = int(np.argmax(np.where(failed, np.abs(off), 0)))
-        return float(off.values.flat[at]), measured[name].values.flat[at]
+        along = off.dims == ("direction",) and "element" in measured.coords
+        where = f" (mostly of '{measured['element'].values[at]}')" if along else ""
+        return float(off.values.flat[at]), where
 
     found = worst("virial", 1.0) or worst("mean_virial", 1.0)
     if found is not None and found[0] > 0:
         yield (
-            f"Standard deviations are too large, {_ratio(found[0] + 1)} times the right ones: "
-            "pass half the step_size, or a larger batch_size."
+            f"Standard deviations are too large, {_ratio(found[0] + 1)} times the right ones"
+            f"{found[1]}: pass half the step_size, or a larger batch_size."
+        )
+    elif found is not None and found[0] > -1:
+        yield (
+            f"Standard deviations are too small, {_ratio(found[0] + 1)} times the right ones"
+            f"{found[1]}: draw more, with a larger thin and replacement=True, or use NUTS."
         )
     elif found is not None:
         yield (
-            f"Standard deviations are too small, {_ratio(found[0] + 1)} times the right ones: "
-            "draw more, with a larger thin and replacement=True, or use NUTS."
+            f"The draws have missed a part of the posterior{found[1]}, as in a hierarchy whose "
+            "scale may be zero: write effects that the data tell little about non-centred, or use "
+            "NUTS."
         )
     found = worst("gradient", 0.0)
     if found is not None:
         yield (
-            f"Means are off by up to {abs(found[0]):.2g} sd: draw more, with more tune, or pass a "
-            "smaller step_size."
+            f"Means are off by up to {abs(found[0]):.2g} sd{found[1]}: draw more, with more tune, "
+            "or pass a smaller step_size."
         )
     if "pair" in measured.dims:
         found = worst("cross", 0.0)
