@@ -20,7 +20,7 @@ step_size : float, Schedule, callable or "auto", default "auto"
 batch_size : int, "auto" or None, default "auto"
     Rows per batch, for an ordinary model. None: all data at each update, or the batches that the
     model itself makes with `pm.Minibatch`. "auto" means None unless the step is adapted; then it is
-    about two rows per parameter, or all of up to 2000 rows.
+    about two rows per parameter, or all of up to 2000 rows; with ``latents`` 128 rows.
 adaptation : {"auto", "dense", "low_rank", "diag"}, Adapted or None, default "auto"
     The metric L to adapt. "auto": none with a given ``step_size``; otherwise dense up to 1000
     parameters, low rank plus diagonal up to 2000, diagonal for more; with local variables a scale
@@ -35,8 +35,9 @@ target_bias : float, default 0.05
 minibatch_dim : str, optional
     The dim along which the data is sliced into batches; needed only if several dims qualify.
 latents : Gibbs or another `Latents`, optional
-    How the latent variables of each row are integrated out of the gradient. Requires
-    ``batch_size``; `pm.sample` then needs ``model=step.model``, the model without them.
+    How the latent variables of each row are integrated out of the gradient. With a number as
+    ``step_size`` it requires ``batch_size``; `pm.sample` then needs ``model=step.model``, the model
+    without them.
 local : "auto", list of str or None, default "auto"
     Variables with an element (or row) for each group of rows, such as ``alpha`` in
     ``alpha[group_of_row]``, that move only with their groups' rows: an update then costs the same

@@ -135,7 +135,6 @@ class SGMCMCStep(BlockedStep):
             batch_size = earlier.batch_size
         streamed = None if data is None else StreamedData.of(data)
         given = {
-            "latents": latents is not None,
             "batches": batches == "groups",
             "updates_per_batch": updates_per_batch > 1,
         }
@@ -152,6 +151,8 @@ class SGMCMCStep(BlockedStep):
             minibatch_dim=minibatch_dim,
             data=streamed,
             local=local if self.takes_local and latents is None else None,
+            latents=latents,
+            made_for=self.made_for,
             others=[name for name, is_given in given.items() if is_given],
         )
         self._batch_size = plan.batch_size

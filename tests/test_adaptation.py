@@ -247,12 +247,6 @@ def test_refused_before_anything_is_compiled(name, monkeypatch):
         sgm.MSGNHT_S(**options)
 
 
-def test_latents_are_refused():
-    model = latent()
-    with model, pytest.raises(ValueError, match="latents= and an automatic step size"):
-        sgm.MSGNHT_S(latents=sgm.Gibbs([model["z"]]), batch_size=10)
-
-
 def test_samplers_without_an_automatic_step_size():
     with small(), pytest.raises(ValueError, match=r"PSGLD has no automatic step size.*step_size="):
         sgm.PSGLD()

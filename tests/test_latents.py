@@ -16,6 +16,7 @@ from pymc_sgmcmc import kernel
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import without_latents
+from pymc_sgmcmc.noise import NoiseStream
 
 N = 60
 rng = np.random.default_rng(4)
@@ -353,3 +354,24 @@ def test_hyperparameters_may_be_left_to_another_step():
         compute_convergence_checks=False,
     )  # fmt: skip
     assert set(trace.posterior) == {"tau", "mu"}
+
+
+def test_a_prior_of_latents_that_depends_on_rows_of_data():
+    """Its data are sliced where latent variables are drawn, too."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50, 2))
+    with pm.Model() as model:
+        beta = pm.Normal("beta", shape=2)
+        h = pm.Normal("h", X @ beta, 0.01, shape=50)
+        pm.Normal("y", h, 1, observed=X[:, 0])
+    smaller = without_latents(model, ["h"])
+    latents = sgm.Gibbs(["h"])
+    source = latent_gradient_source(model, smaller, smaller.value_vars, latents, batch_size=3)
+    [X_of, y_of] = [v for _, v in source.data]
+    if X_of.ndim == 1:
+        X_of, y_of = y_of, X_of
+    [drawn] = source.joint.draw_prior(NoiseStream(pytensor.shared(rng)))
+    inputs = [*source.vars, source.joint.rows, X_of]
+    draw = pytensor.function(inputs, drawn, mode=PYTHON)
+    beta, rows = np.array([1.0, -2.0]), np.array([30, 4, 4])
+    np.testing.assert_allclose(draw(beta, rows, X), X[rows] @ beta, atol=0.05)

@@ -11,6 +11,7 @@ from pymc.model import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.latent_warm_up import LatentWarmUp
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.local_warm_up import LocalWarmUp
 from pymc_sgmcmc.adaptation.many_parameters import ManyParametersWarmUp
@@ -25,6 +26,8 @@ from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.kernel import Kernel
+from pymc_sgmcmc.latents.gradient import LatentGradientSource
+from pymc_sgmcmc.latents.latent_gradients import LatentGradients
 from pymc_sgmcmc.schedules import Constant, Schedule
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -42,12 +45,14 @@ def ones_per_row(model: Model, minibatch_dim: str | None) -> SharedVariable:
 def gradients_of(kernel: Kernel, start: PointType, minibatch_dim: str | None) -> Gradients:
     """Gradients of single rows, or of all data for a kernel that uses all rows at each update.
 
-    Of batches where there are many parameters, or local ones.
+    Of batches where there are many parameters, or local ones, or latent variables.
     """
     source = kernel.source
     if isinstance(source, LocalSource):
         return LocalGradients(kernel, start)
     options: dict[str, Any] = {"compile_kwargs": kernel.compile_kwargs, "start": start}
+    if isinstance(source, LatentGradientSource):
+        return LatentGradients(kernel.model, source, **options)
     if kernel.n_elements > LARGEST_LOW_RANK:
         return BatchGradients(kernel.model, source, **options)
     if not source.rows:
@@ -134,9 +139,11 @@ def _warmed_up(
         rows = "all rows at each update"
     assert kernel.metric is not None
     _log.info(f"Initializing {kernel.name} with {kernel.metric.name} metric, {rows}...")
+    flags = is_scale(kernel.model, source.vars, source.shapes)
+    if isinstance(gradients, LatentGradients):
+        return LatentWarmUp(kernel, gradients, flags, rng, target_bias).run(start)
     if isinstance(gradients, BatchGradients):
         return ManyParametersWarmUp(kernel, gradients, rng, target_bias).run(start)
-    flags = is_scale(kernel.model, source.vars, source.shapes)
     if isinstance(gradients, LocalGradients):
         return LocalWarmUp(kernel, gradients, flags, rng, target_bias).run(start)
     return WarmUp(kernel, gradients, flags, rng, target_bias).run(start)

@@ -34,7 +34,12 @@ from pymc_sgmcmc.adaptation.curvature import (
 )
 from pymc_sgmcmc.adaptation.local_gradients import LocalBatch, LocalGradient, LocalGradients
 from pymc_sgmcmc.adaptation.progress import WarmUpProgress
-from pymc_sgmcmc.adaptation.short_runs import ShortRuns, effective_sizes, with_restarts
+from pymc_sgmcmc.adaptation.short_runs import (
+    ShortRuns,
+    effective_sizes,
+    rounded,
+    with_restarts,
+)
 from pymc_sgmcmc.adaptation.step_size import Pace, injected_noise, pace, slowed
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.kernel import Kernel
@@ -174,7 +179,7 @@ class LocalWarmUp:
                 window = window._replace(pace=window.pace.slower(0.5))
 
             def run(window, points=points, n=HELD_DRAWS if held else DRAWS):
-                thin = _rounded(SHARE * window.relaxation)
+                thin = rounded(SHARE * window.relaxation)
                 return self.runs.run(points, window, thin, n)
 
             window, (points, draws, _) = with_restarts(window, run)
@@ -400,7 +405,7 @@ class LocalWarmUp:
 
     def _pilot(self, points, window: Window):
         """Choose the updates per draw by the effective sample size of some draws."""
-        thin = _rounded(window.relaxation)
+        thin = rounded(window.relaxation)
         for k in range(MAX_DOUBLINGS + 1):
             run = self.runs.run(points, window, thin, PILOT_DRAWS, fresh=k == 0)
             points, each = run.points, effective_sizes(run.draws)
@@ -412,18 +417,6 @@ class LocalWarmUp:
             if k < MAX_DOUBLINGS:
                 thin *= 2
         return points, thin, per_draw
-
-
-def _rounded(n: float) -> int:
-    """Round up to four binary digits: JAX compiles each number of updates anew.
-
-    Examples
-    --------
-    >>> [_rounded(n) for n in (0.3, 7, 205.4, 209)]
-    [1, 7, 208, 224]
-    """
-    unit = 2 ** max(0, int(np.log2(max(n, 1.0))) - 3)
-    return max(1, unit * ceil(n / unit))
 
 
 def _mean_of_inverse(expected: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ import logging
 import numpy as np
 from pymc.blocking import PointType
 
+from pymc_sgmcmc.adaptation.adam import SCATTER, adam, prior_unit
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.progress import WarmUpProgress
 from pymc_sgmcmc.adaptation.step_size import expected_friction, pace
@@ -27,11 +28,6 @@ _log = logging.getLogger("pymc.sgmcmc")
 STARTS = 4
 ADAM_PASSES = 20
 MIN_ADAM_UPDATES = 2000
-LEARNING_RATE = 0.01
-"""Of the first update, relative to the prior's standard deviation where that is below 1."""
-SCATTER = 0.1
-"""Of the points where Adam begins, relative to the same."""
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 VARIANCE_BATCHES = 100
 """Batches at each start, from which V is estimated."""
 POWER_ITERATIONS = 25
@@ -74,7 +70,7 @@ class ManyParametersWarmUp:
     def _run(self, point: PointType) -> Adapted:
         kernel, gradients = self.kernel, self.gradients
         begin = gradients.flat(point)
-        unit = self._unit(begin)
+        unit = prior_unit(gradients.prior_curvature_diagonal(begin))
         starts = np.empty((STARTS, begin.size))
         for k in range(STARTS):
             self.stage = f"start {k + 1} of {STARTS}"
@@ -111,11 +107,6 @@ class ManyParametersWarmUp:
         result.apply(kernel)
         return result
 
-    def _unit(self, theta: np.ndarray) -> np.ndarray:
-        """The prior's standard deviations where they are below 1."""
-        precision = -self.gradients.prior_curvature_diagonal(theta)
-        return np.where(precision > 1, np.maximum(precision, 1) ** -0.5, 1.0)
-
     def _batch(self) -> np.ndarray:
         self.n_batches += 1
         n_rows, n = self.gradients.n_rows, self.gradients.batch_size
@@ -123,21 +114,16 @@ class ManyParametersWarmUp:
         return self.rng.integers(n_rows, size=n)
 
     def _adam(self, begin: np.ndarray, unit: np.ndarray) -> np.ndarray:
-        """Climb the log posterior, with a rate that falls to zero as a cosine."""
+        """Climb the log posterior from a point nearby."""
         gradients = self.gradients
         theta = begin + SCATTER * unit * self.rng.standard_normal(begin.size)
-        mean, square = np.zeros_like(theta), np.zeros_like(theta)
         passes = ADAM_PASSES * gradients.n_rows / gradients.batch_size
-        n_updates = int(max(MIN_ADAM_UPDATES, passes))
-        for t in range(1, n_updates + 1):
-            slope = gradients.likelihood_gradient(theta, self._batch())
-            slope = slope + gradients.prior_gradient(theta)
-            mean = BETA1 * mean + (1 - BETA1) * slope
-            square = BETA2 * square + (1 - BETA2) * slope**2
-            rate = LEARNING_RATE * unit * (1 + np.cos(np.pi * t / n_updates)) / 2
-            moment = mean / (1 - BETA1**t)
-            theta = theta + rate * moment / (np.sqrt(square / (1 - BETA2**t)) + EPSILON)
-        return theta
+
+        def slope(at: np.ndarray) -> np.ndarray:
+            likelihood = gradients.likelihood_gradient(at, self._batch())
+            return likelihood + gradients.prior_gradient(at)
+
+        return adam(slope, theta, unit, int(max(MIN_ADAM_UPDATES, passes)))
 
     def _variance(self, theta: np.ndarray) -> np.ndarray:
         """Variance of the gradient of a batch, by Welford's running sums."""

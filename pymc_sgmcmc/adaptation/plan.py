@@ -14,6 +14,7 @@ from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.local_variables import Local
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal, LowRank, Metric
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
+from pymc_sgmcmc.latents.joint import Latents, find_latents
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -25,7 +26,10 @@ LARGEST_LOW_RANK = 2000
 """... or has a low rank beside its diagonal; with more it is diagonal."""
 RANK = 64
 BATCH_OF_MANY = 128
-"""Rows per batch of a model with more parameters."""
+"""Rows per batch of a model with more parameters, or with latent variables integrated out."""
+LARGEST_DENSE_WITH_LATENTS = 500
+"""Elements of theta up to which the metric of such a model is a dense matrix: it takes several
+gradients of batches an element."""
 FEW_ROWS = 2000
 """Up to so many rows, each update uses all of them: their noise would cost more than they do."""
 SCALE_TRANSFORMS = {"log", "log_exp_m1", "interval", "logodds", "chain"}
@@ -61,6 +65,8 @@ def planned(
     minibatch_dim: str | None,
     data: StreamedData | None,
     local: Local,
+    latents: Latents | None,
+    made_for: Model,
     others: Sequence[str],
 ) -> Plan:
     """Decide what a step adapts.
@@ -68,6 +74,7 @@ def planned(
     Parameters
     ----------
     model : pymc.Model
+        The sampled one, without latent variables.
     vars : list of value variables
         The sampled ones,
     shapes : list of tuple of int
@@ -75,8 +82,10 @@ def planned(
     algorithm : Algorithm
     name : str
         The sampler's, for messages.
-    step_size, adaptation, gradient, batch_size, minibatch_dim, data, local
+    step_size, adaptation, gradient, batch_size, minibatch_dim, data, local, latents
         The step's arguments; ``adaptation`` may be "local", of an earlier warm-up.
+    made_for : pymc.Model
+        The user's, with the latent variables.
     others : list of str
         Arguments of the step with which nothing can be adapted, where they are given.
 
@@ -112,6 +121,13 @@ def planned(
             f"the gradients of single rows, again and again. {remedy}"
         )
     size = sum(int(np.prod(shape)) for shape in shapes)
+    if latents is not None:
+        _check_latents(latents, size, adaptation, gradient, data, remedy)
+        if _is_auto(batch_size):
+            rvs = find_latents(made_for, latents.vars)
+            batch_size = min(BATCH_OF_MANY, find_row_axis(made_for, minibatch_dim, rvs).length)
+        diagonal = adaptation == "diag" or size > LARGEST_DENSE_WITH_LATENTS
+        return Plan(batch_size, Diagonal(shapes) if diagonal else Dense(shapes))
     many = size > LARGEST_LOW_RANK
     if data is not None and local and local != "auto":
         raise ValueError(
@@ -165,6 +181,43 @@ def planned(
 
 def _is_auto(value: Any) -> bool:
     return isinstance(value, str) and value == "auto"
+
+
+def _check_latents(
+    latents: Latents,
+    size: int,
+    adaptation: str,
+    gradient: str,
+    data: StreamedData | None,
+    remedy: str,
+) -> None:
+    """Refuse what is not adapted together with latent variables."""
+    name = type(latents).__name__
+    if latents.state_names:
+        raise ValueError(
+            f"latents={name}(...) and an automatic step size do not go together: {name} carries "
+            "what it has learnt from one batch to the next, so that the warm-up cannot compare "
+            f"draws. {remedy} Or use latents=Gibbs(...)."
+        )
+    if data is not None:
+        raise ValueError(
+            f"latents=, data= and an automatic step size do not go together yet. {remedy}"
+        )
+    if size > LARGEST_LOW_RANK:
+        raise ValueError(
+            f"With {size} parameters, more than {LARGEST_LOW_RANK}, latents= and an automatic step "
+            f"size do not go together yet. {remedy}"
+        )
+    if adaptation == "low_rank" or (adaptation == "dense" and size > LARGEST_DENSE_WITH_LATENTS):
+        raise ValueError(
+            f"adaptation={adaptation!r} and latents= with {size} parameters do not go together: "
+            f"pass 'dense' (up to {LARGEST_DENSE_WITH_LATENTS} parameters) or 'diag'."
+        )
+    if gradient == "control_variate":
+        raise ValueError(
+            "gradient='control_variate' and latents= do not go together: an anchor's draws of the "
+            "latent variables are others. Leave gradient='auto'."
+        )
 
 
 def _metric(kind: str, shapes: Sequence[tuple[int, ...]], size: int, remedy: str) -> Metric:

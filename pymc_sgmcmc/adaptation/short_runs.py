@@ -1,6 +1,7 @@
 """Short runs of chains, by which a warm-up moves on and sees how fast the posterior is explored."""
 
 from collections.abc import Callable
+from math import ceil
 from typing import NamedTuple, Protocol, Self
 
 import numpy as np
@@ -132,3 +133,16 @@ def effective_sizes(draws: np.ndarray) -> np.ndarray:
     """Effective sample size of each element of draws of shape (chains, draws, elements)."""
     each = [array_stats.ess(column, chain_axis=0, draw_axis=1) for column in draws.T.swapaxes(1, 2)]
     return np.array(each, dtype=float)
+
+
+def rounded(n: float) -> int:
+    """Round up to four binary digits: JAX compiles each number of updates anew.
+
+    Examples
+    --------
+    >>> from pymc_sgmcmc.adaptation.short_runs import rounded
+    >>> [rounded(n) for n in (0.3, 7, 205.4, 209)]
+    [1, 7, 208, 224]
+    """
+    unit = 2 ** max(0, int(np.log2(max(n, 1.0))) - 3)
+    return max(1, unit * ceil(n / unit))

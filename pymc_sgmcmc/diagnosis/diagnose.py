@@ -18,7 +18,11 @@ from pymc_sgmcmc.adaptation.plan import (
 from pymc_sgmcmc.argument_checks import true_or_false
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
-from pymc_sgmcmc.diagnosis.gradients_at_draws import GradientsAtDraws, gradients_at_draws
+from pymc_sgmcmc.diagnosis.gradients_at_draws import (
+    GradientsAtDraws,
+    gradients_at_draws,
+    with_latents_at_draws,
+)
 from pymc_sgmcmc.diagnosis.local_identities import batches_per_draw, local_identities
 from pymc_sgmcmc.diagnosis.stein import (
     SteinIdentities,
@@ -36,6 +40,8 @@ from pymc_sgmcmc.gradients.row_axis import find_row_axis
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
+from pymc_sgmcmc.latents.gradient import LatentGradientSource
+from pymc_sgmcmc.latents.latent_gradients import LatentGradients
 from pymc_sgmcmc.run.enough_draws import worst
 from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
 
@@ -212,6 +218,8 @@ def _diagnosis_of_run(idata: DataTree, step: Any) -> Diagnosis:
         return Diagnosis.of(Dataset(found, attrs={"predictions_only": 1}))
     if gradients is None and isinstance(kernel.source, LocalSource):
         gradients = LocalGradients(kernel, step.model.initial_point())
+    elif gradients is None and isinstance(kernel.source, LatentGradientSource):
+        gradients = LatentGradients(step.model, kernel.source, compile_kwargs=kernel.compile_kwargs)
     elif gradients is None:  # the step was unpickled
         streamed = kernel.source.streamed
         gradients = _gradients(step.model, step.vars, kernel.compile_kwargs, streamed)
@@ -360,7 +368,7 @@ def _of_chains(idata: DataTree, posterior: Dataset, names: Sequence[str]) -> dic
 
 def _measured(
     idata: DataTree,
-    gradients: RowGradients | WholeGradients,
+    gradients: RowGradients | WholeGradients | LatentGradients,
     draws: np.ndarray,
     at: Coordinates,
     full_data: bool,
@@ -381,15 +389,11 @@ def _measured(
         copies = copies if len(copies) == gradients.n_rows else None
 
     def seen_at(chosen: np.ndarray, exact: bool) -> GradientsAtDraws:
+        flat, rng = chosen.reshape(-1, gradients.size), np.random.default_rng(0)
+        if isinstance(gradients, LatentGradients):
+            return with_latents_at_draws(gradients, flat, at.matrix, rng)
         return gradients_at_draws(
-            gradients,
-            chosen.reshape(-1, gradients.size),
-            at.matrix,
-            anchor,
-            anchor_gradient,
-            np.random.default_rng(0),
-            copies,
-            exact,
+            gradients, flat, at.matrix, anchor, anchor_gradient, rng, copies, exact
         )
 
     chosen = _evenly(draws, _count(gradients, full_data))
@@ -482,18 +486,18 @@ def _identities(
     return Dataset(variables, coords, attrs)
 
 
-def _exact_draws(gradients: RowGradients | WholeGradients) -> int:
+def _exact_draws(gradients: RowGradients | WholeGradients | LatentGradients) -> int:
     """At how many draws gradients of all rows are affordable, where those of some are too noisy."""
     if not isinstance(gradients, RowGradients) or isinstance(gradients, StreamedRowGradients):
         return 0
     return min(MOST_DRAWS, MOST_EXACT // (gradients.n_rows * (gradients.size + ROW_COST)))
 
 
-def _count(gradients: RowGradients | WholeGradients, full_data: bool) -> int:
+def _count(gradients: RowGradients | WholeGradients | LatentGradients, full_data: bool) -> int:
     """How many draws to look at."""
     if full_data:
         return EXACT_DRAWS
-    if isinstance(gradients, RowGradients):
+    if isinstance(gradients, RowGradients | LatentGradients):
         return MOST_DRAWS
     model = gradients.model
     rows = sum(int(np.prod(shape)) for shape in model.eval_rv_shapes().values())

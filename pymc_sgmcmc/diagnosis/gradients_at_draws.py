@@ -1,7 +1,8 @@
 """Gradients at recorded draws, by a path of their own.
 
 Nothing of the sampler's enters: neither its batches nor its control variate, row weights or
-compiled updates. An error in any of those does not repeat itself here.
+compiled updates. An error in any of those does not repeat itself here; one in the draws of latent
+variables does.
 """
 
 from typing import NamedTuple
@@ -10,6 +11,7 @@ import numpy as np
 
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
+from pymc_sgmcmc.latents.latent_gradients import LatentGradients
 
 ROW_GRADIENTS = 400_000
 """Of all draws together, about: this bounds the time."""
@@ -17,6 +19,10 @@ FEWEST_ROWS = 32
 """Per draw."""
 COMPARED = 20
 """Draws at which the noise with and without a control variate is compared."""
+NOISE = 0.05
+"""Standard error of the mean gradient of all draws that is left with latent variables,"""
+TRIED = 20
+"""... as seen from so many batches at each of `COMPARED` draws."""
 
 
 class GradientsAtDraws(NamedTuple):
@@ -28,6 +34,37 @@ class GradientsAtDraws(NamedTuple):
     """Mean variance of an estimate, given the draw, along each direction, shape (d,)."""
     method: str
     """For a report: "exact", "100 random rows"."""
+
+
+def with_latents_at_draws(
+    gradients: LatentGradients, draws: np.ndarray, matrix: np.ndarray, rng: np.random.Generator
+) -> GradientsAtDraws:
+    """Estimate gradients at draws, with latent variables drawn anew for random rows.
+
+    There are so many batches that their noise hardly matters for the mean over the draws.
+
+    Parameters
+    ----------
+    gradients : LatentGradients
+    draws : array, shape (n, d)
+    matrix : array, shape (d, d)
+        L of the metric: gradients are returned as L' g.
+    rng : numpy.random.Generator
+    """
+    gradients.draw_from(rng.spawn(1)[0])
+
+    def of_batches(theta: np.ndarray, count: int) -> np.ndarray:
+        rows = rng.integers(gradients.n_rows, size=(count, gradients.batch_size))
+        return np.array([gradients.likelihood_gradient(theta, r) for r in rows]) @ matrix
+
+    n = len(draws)
+    compared = draws[np.linspace(0, n - 1, min(COMPARED, n)).astype(int)]
+    noise = np.mean([of_batches(theta, TRIED).var(axis=0, ddof=1) for theta in compared], axis=0)
+    count = max(1, int(np.ceil(noise.max() / (n * NOISE**2))))
+    prior = np.reshape([gradients.prior_gradient(theta) for theta in draws], draws.shape)
+    likelihood = np.array([of_batches(theta, count).mean(axis=0) for theta in draws])
+    method = f"{count * gradients.batch_size} random rows, latent variables drawn anew"
+    return GradientsAtDraws(prior @ matrix + likelihood, noise / count, method)
 
 
 def gradients_at_draws(

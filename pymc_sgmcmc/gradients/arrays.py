@@ -105,8 +105,8 @@ def tensor_model(model: pm.Model) -> Any:
 def arrays_of(
     model: pm.Model, rv: Variable, folds: Mapping[Variable, Variable] | None = None
 ) -> list[Array]:
-    """Arrays that an observed variable depends on, including its own values."""
-    others = [*model.free_RVs, *(o for o in model.observed_RVs if o is not rv)]
+    """Arrays that an observed or latent variable depends on, including its own values."""
+    others = [o for o in [*model.free_RVs, *model.observed_RVs] if o is not rv]
     value = model.rvs_to_values.get(rv)
     return leaf_arrays([rv] if value is None else [rv, value], others, folds)
 

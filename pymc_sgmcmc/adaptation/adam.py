@@ -1,0 +1,69 @@
+"""Adam: ascent by gradients of batches."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+LEARNING_RATE = 0.01
+"""Of the first update, in units of each element."""
+SCATTER = 0.1
+"""Of the points where it begins, in the same."""
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+
+
+def adam(
+    slope: Callable[[np.ndarray], np.ndarray], theta: np.ndarray, unit: np.ndarray, n_updates: int
+) -> np.ndarray:
+    """Climb by noisy slopes, with a rate that falls to zero as a cosine.
+
+    Parameters
+    ----------
+    slope : callable
+        From a point to a noisy gradient there.
+    theta : array, shape (d,)
+        Where to begin.
+    unit : array, shape (d,)
+        Scale of each element's steps.
+    n_updates : int
+
+    Returns
+    -------
+    array, shape (d,)
+        Where it ended: no element has moved much farther than `reach`.
+
+    References
+    ----------
+    Kingma and Ba (2015), Adam: a method for stochastic optimization, arXiv 1412.6980.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pymc_sgmcmc.adaptation.adam import adam
+    >>> adam(lambda theta: 3.0 - theta, np.zeros(1), np.ones(1), 2000).round(3)
+    array([3.])
+    """
+    mean, square = np.zeros_like(theta), np.zeros_like(theta)
+    for t in range(1, n_updates + 1):
+        g = slope(theta)
+        mean = BETA1 * mean + (1 - BETA1) * g
+        square = BETA2 * square + (1 - BETA2) * g**2
+        rate = LEARNING_RATE * unit * (1 + np.cos(np.pi * t / n_updates)) / 2
+        moment = mean / (1 - BETA1**t)
+        theta = theta + rate * moment / (np.sqrt(square / (1 - BETA2**t)) + EPSILON)
+    return theta
+
+
+def reach(unit: np.ndarray, n_updates: int) -> np.ndarray:
+    """Return how far each element gets if all slopes along it agree, shape (d,)."""
+    return LEARNING_RATE * unit * n_updates / 2
+
+
+def prior_unit(curvature: np.ndarray) -> np.ndarray:
+    """Return the prior's standard deviations where they are below 1, else 1.
+
+    Parameters
+    ----------
+    curvature : array, shape (d,)
+        Diagonal of the Hessian of the log prior.
+    """
+    return np.where(-curvature > 1, np.maximum(-curvature, 1) ** -0.5, 1.0)

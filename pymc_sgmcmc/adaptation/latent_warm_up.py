@@ -1,0 +1,314 @@
+"""The warm-up of models whose latent variables are integrated out by draws of them.
+
+There are gradients of batches only, and no control variate. The metric is from the Fisher
+information that the latent variables leave (`pymc_sgmcmc.adaptation.fisher_information`), along the
+axes of the noise, which is that of the rows and of the latent variables together.
+
+All chains begin near ONE point that Adam has found, and near one of theirs again when they have
+parted (from a saddle of a mixture, where its components are alike), so that the metric and the
+starts are those of one mode: the labels of components could be exchanged in another.
+"""
+
+import logging
+
+import numpy as np
+from pymc.blocking import PointType
+from pymc.exceptions import SamplingError
+
+from pymc_sgmcmc.adaptation.adam import adam, prior_unit, reach
+from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.curvature import (
+    largest_change,
+    positive,
+    refuse_undetermined,
+    root_of_inverse,
+)
+from pymc_sgmcmc.adaptation.fisher_information import PairedGradients
+from pymc_sgmcmc.adaptation.progress import WarmUpProgress
+from pymc_sgmcmc.adaptation.short_runs import (
+    ShortRun,
+    ShortRuns,
+    effective_sizes,
+    rounded,
+    with_restarts,
+)
+from pymc_sgmcmc.adaptation.step_size import expected_friction, pace
+from pymc_sgmcmc.adaptation.warm_up import Window
+from pymc_sgmcmc.gradients.metric import Dense, Diagonal
+from pymc_sgmcmc.kernel import Kernel
+from pymc_sgmcmc.latents.latent_gradients import LatentGradients
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+ADAM_PASSES = 5
+MIN_ADAM_UPDATES = 1000
+ASCENTS = 6
+"""At most: as long as some elements"""
+FAR = 0.5
+"""... have moved by more than this share of what Adam can,"""
+GROWTH = 10.0
+"""... which then go on with so much larger steps."""
+CHAINS = 4
+MIN_WINDOWS, MAX_WINDOWS = 2, 8
+SETTLED = 1.0
+"""Windows end when twice the metric's largest |log| change is below this,"""
+DRIFT = 1.5
+"""... and means have moved by fewer standard deviations of a window."""
+DRAWS = 12
+"""Per chain and window,"""
+SHARE = 0.5
+"""... so many relaxations apart."""
+SPREAD = 0.5
+"""Of the chains' first points, relative to a normal approximation."""
+APART = 10.0
+"""Standard deviations of a window between the means of chains that have parted."""
+POSITIONS = 8
+"""At which gradients are compared after a window."""
+FEWEST_PAIRS, PAIRS_PER_ELEMENT = 400, 5
+"""Batches with two gradients each, at all positions together."""
+SETTLE_DRAWS, PILOT_DRAWS = 5, 30
+ENOUGH = 0.15
+"""Effective draws per draw of the pilot; with fewer, `thin` is doubled."""
+MAX_DOUBLINGS = 3
+
+
+class LatentWarmUp:
+    """Adapts a kernel with a `Dense` or `Diagonal` metric; `run` returns what was chosen.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Its source is a `LatentGradientSource`.
+    gradients : LatentGradients
+    is_scale : array of bool, shape (d,)
+        Parameters under a log or logit transform.
+    rng : numpy.random.Generator
+    target_bias : float
+        Tolerated relative error of a standard deviation.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        gradients: LatentGradients,
+        is_scale: np.ndarray,
+        rng: np.random.Generator,
+        target_bias: float,
+    ):
+        assert isinstance(kernel.metric, Dense | Diagonal)
+        self.kernel, self.metric, self.gradients = kernel, kernel.metric, gradients
+        self.is_scale, self.rng, self.target_bias = is_scale, rng, target_bias
+        self.share_of_rows = gradients.batch_size / gradients.n_rows
+        self.passes = 0.0
+        self.progress, self.stage = WarmUpProgress(), "start"
+        self.runs = ShortRuns(kernel, rng, gradients.flat, self._before_draw)
+        gradients.draw_from(rng.spawn(1)[0])
+
+    def run(self, point: PointType) -> Adapted:
+        """Warm up from a point, and set the kernel.
+
+        Raises
+        ------
+        pymc.exceptions.SamplingError
+            If a window diverges with every step size, or data and priors leave variables
+            undetermined.
+        """
+        with self.progress:
+            return self._run(point)
+
+    # ---- the course of the warm-up ---------------------------------------------------------
+
+    def _run(self, point: PointType) -> Adapted:
+        theta = self._start(self.gradients.flat(point))
+        seen = self._paired_gradients(theta[None])
+        matrix = self._curvature(seen, theta[None]) + np.diag(1.0 * self.is_scale)
+        window = self._prepare(matrix, seen)
+        z = self.rng.standard_normal((CHAINS, theta.size))
+        points = [
+            {**point, **self.gradients.point(near)}
+            for near in theta + SPREAD * self.metric.times(z)
+        ]
+        past: np.ndarray | None = None
+        calm = 0
+        for k in range(MAX_WINDOWS):
+            self.stage = f"window {k + 1}"
+            if k < MIN_WINDOWS:
+                window = window.slower(0.5)
+
+            def run(window: Window, points: list[PointType] = points) -> ShortRun:
+                thin = rounded(SHARE * window.pace.relaxation)
+                return self.runs.run(points, window, thin, DRAWS)
+
+            window, (points, draws, _) = with_restarts(window, run)
+            draws = draws[:, DRAWS // 2 :]
+            parted = _parted(draws)
+            if parted:
+                farthest = self._farthest(draws, theta)
+                draws = draws[farthest : farthest + 1]
+            draws = draws.reshape(-1, theta.size)
+            positions = draws[np.linspace(0, len(draws) - 1, POSITIONS).astype(int)]
+            found = self._paired_gradients(positions)
+            # What was seen at the start, or where the chains parted, is dropped.
+            seen = found if k == 0 or parted else seen.joined(found)
+            before, matrix = matrix, self._curvature(seen, positions)
+            change, drift = largest_change(before, matrix), np.inf
+            if past is not None:
+                spread = np.sqrt((draws.var(axis=0) + past.var(axis=0)) / 2)
+                drift = np.max(np.abs(draws.mean(axis=0) - past.mean(axis=0)) / spread)
+            _log.debug(
+                f"Window {k}: metric changed by {change:.2f}, drift {drift:.2f}, noise "
+                f"{window.noise.mean():.3g} (largest {window.noise.max():.3g}), step size "
+                f"{window.pace.step_size:.3g}, {window.pace.relaxation:.3g} updates per "
+                f"relaxation, passes {self.passes:.3g}."
+            )
+            window = self._prepare(matrix, seen)
+            past = draws
+            settled = change < SETTLED and drift < DRIFT and not parted
+            calm = calm + 1 if settled else 0
+            if parted:
+                points = self._near(point, draws[-1])
+            if k + 1 >= MIN_WINDOWS and calm >= 2:
+                break
+        return self._finish(points, window, k + 1)
+
+    def _near(self, point: PointType, theta: np.ndarray) -> list[PointType]:
+        """Return points for the chains around one."""
+        z = self.rng.standard_normal((CHAINS, theta.size))
+        near = theta + SPREAD * self.metric.times(z)
+        return [{**point, **self.gradients.point(each)} for each in near]
+
+    def _farthest(self, draws: np.ndarray, theta: np.ndarray) -> int:
+        """Return the number of the chain that has moved farthest from a point."""
+        z = (draws.mean(axis=1) - theta) / self.metric.spread()
+        return int(np.argmax(np.linalg.norm(z, axis=1)))
+
+    def _start(self, begin: np.ndarray) -> np.ndarray:
+        """Climb the log posterior, with larger steps along elements that are on a long way."""
+        unit = prior_unit(self.gradients.prior_curvature_diagonal(begin))
+        theta = begin + unit * self.rng.uniform(-1, 1, begin.size)
+        n_updates = int(max(MIN_ADAM_UPDATES, ADAM_PASSES / self.share_of_rows))
+        for _ in range(ASCENTS):
+            before = theta
+            theta = adam(self._gradient, theta, unit, n_updates)
+            if not np.isfinite(theta).all():
+                raise SamplingError(
+                    "The gradient of the log posterior is not finite on the way from the initial "
+                    "point. Look for data that are impossible under the model, or pass step_size=, "
+                    "batch_size= and thin= yourself."
+                )
+            far = np.abs(theta - before) > FAR * reach(unit, n_updates)
+            if not far.any():
+                break
+            unit = np.where(far, GROWTH * unit, unit)
+        return theta
+
+    def _prepare(self, matrix: np.ndarray, seen: PairedGradients) -> Window:
+        """Set the metric for the next updates."""
+        metric, largest, smallest = self.metric, 1.0, 1.0
+        if isinstance(metric, Dense):
+            # The noise's axes become those of z, so that a thermostat per element absorbs it.
+            root = root_of_inverse(matrix)
+            noise, axes = np.linalg.eigh(root.T @ seen.within @ root)
+            metric.set(root @ axes)
+        else:
+            scale = np.diag(matrix) ** -0.5
+            metric.set(scale)
+            eigenvalues = np.linalg.eigvalsh(scale[:, None] * matrix * scale)
+            smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])
+            covariance = scale[:, None] * seen.within * scale
+            noise = np.diag(covariance).copy()
+            noise[noise.argmax()] = np.linalg.eigvalsh(covariance)[-1]
+        self.kernel.load_adaptation()
+        noise = np.maximum(noise, 0.0)
+        chosen = pace(self.kernel.algorithm, noise, self.target_bias, largest, smallest)
+        return Window(noise, chosen, largest, smallest)
+
+    # ---- gradients -------------------------------------------------------------------------
+
+    def _rows(self) -> np.ndarray:
+        return self.rng.integers(self.gradients.n_rows, size=self.gradients.batch_size)
+
+    def _likelihood_gradient(self, theta: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        self.passes += self.share_of_rows
+        self.progress.report(self.stage, self.passes)
+        return self.gradients.likelihood_gradient(theta, rows)
+
+    def _gradient(self, theta: np.ndarray) -> np.ndarray:
+        likelihood = self._likelihood_gradient(theta, self._rows())
+        return likelihood + self.gradients.prior_gradient(theta)
+
+    def _paired_gradients(self, positions: np.ndarray) -> PairedGradients:
+        """Compare two draws of the latent variables for some batches at each position."""
+        size = self.gradients.size
+        count = max(FEWEST_PAIRS, PAIRS_PER_ELEMENT * size) // len(positions)
+        found: PairedGradients | None = None
+        for theta in positions:
+            pairs = np.empty((2, count, size))
+            for i in range(count):
+                rows = self._rows()
+                pairs[:, i] = [self._likelihood_gradient(theta, rows) for _ in range(2)]
+            here = PairedGradients.of(*pairs)
+            found = here if found is None else found.joined(here)
+        assert found is not None
+        return found
+
+    def _curvature(self, seen: PairedGradients, positions: np.ndarray) -> np.ndarray:
+        """Curvature of -log posterior: the Fisher information plus the prior's."""
+        of_prior = -np.mean([self.gradients.prior_hessian(theta) for theta in positions], axis=0)
+        refuse_undetermined(self.share_of_rows * seen.within + of_prior, self.gradients.names)
+        return positive(self.share_of_rows * seen.covariance_of_scores() + of_prior)
+
+    # ---- short runs ------------------------------------------------------------------------
+
+    def _before_draw(self, n_updates: int) -> None:
+        self.passes += n_updates * self.share_of_rows
+        self.progress.report(self.stage, self.passes)
+
+    def _finish(self, points: list[PointType], window: Window, windows: int) -> Adapted:
+        """Choose the updates per draw from a pilot run, and freeze everything."""
+        self.stage = "updates per draw"
+        window, (points, draws, thin, per_draw) = with_restarts(
+            window, lambda slower: self._pilot(points, slower)
+        )
+        g = self.gradients
+        result = Adapted(
+            metric=self.metric.name,
+            scaling=[a.copy() for a in self.metric.arrays],
+            anchor=draws.mean(axis=(0, 1)),
+            anchor_gradient=np.zeros(g.size),
+            row_copies=None,
+            noise=window.noise,
+            friction=expected_friction(self.kernel.algorithm, window.pace.step_size, window.noise),
+            starts=np.array([g.flat(point) for point in points]),
+            largest_eigval=window.largest_eigval,
+            smallest_eigval=window.smallest_eigval,
+            step_size=window.pace.step_size,
+            thin=thin,
+            batch_size=g.batch_size,
+            windows=windows,
+            ess_per_draw=per_draw,
+            passes_per_draw=thin * self.share_of_rows,
+            data_passes=self.passes,
+            n_rows=g.n_rows,
+        )
+        result.apply(self.kernel)
+        return result
+
+    def _pilot(self, points: list[PointType], window: Window):
+        """Settle; choose the updates per draw by the effective sample size of some draws."""
+        thin = rounded(window.pace.relaxation)
+        points = self.runs.run(points, window, thin, SETTLE_DRAWS).points
+        for k in range(MAX_DOUBLINGS + 1):
+            points, draws, _ = self.runs.run(points, window, thin, PILOT_DRAWS, fresh=False)
+            per_draw = effective_sizes(draws).min() / (CHAINS * PILOT_DRAWS)
+            if per_draw >= ENOUGH or k == MAX_DOUBLINGS:
+                break
+            thin *= 2
+        return points, draws, thin, per_draw
+
+
+def _parted(draws: np.ndarray) -> bool:
+    """Whether chains, shape (chains, draws, d), are in different places."""
+    means = draws.mean(axis=1)
+    spread = np.sqrt(draws.var(axis=1).mean(axis=0))
+    return bool((np.ptp(means, axis=0) > APART * spread).any())
