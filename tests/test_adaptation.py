@@ -341,6 +341,19 @@ def test_what_moves_the_likelihood_by_jumps_is_named(n_rows):
             sgm.MSGNHT_S(compile_kwargs=JAX)
 
 
+@pytest.mark.slow(6)
+def test_a_mixture_whose_components_start_alike():
+    rng = np.random.default_rng(30)
+    k = rng.choice(3, 10_000, p=[0.5, 0.3, 0.2])
+    y = np.array([-3, 0, 2.5])[k] + np.array([0.5, 1, 0.7])[k] * rng.normal(size=10_000)
+    with pm.Model():
+        w = pm.Dirichlet("w", np.ones(3))
+        mu, s = pm.Normal("mu", 0, 5, shape=3), pm.HalfNormal("s", 2, shape=3)
+        pm.NormalMixture("y", w=w, mu=mu, sigma=s, observed=y)
+        with pytest.raises(SamplingError, match=r"found no start.*mixture need an order"):
+            sgm.MSGNHT_S(rng=1, compile_kwargs=JAX)
+
+
 # ---- the anchor ----------------------------------------------------------------------------
 
 

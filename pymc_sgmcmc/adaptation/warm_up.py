@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from pymc.blocking import PointType
+from pymc.exceptions import SamplingError
 from threadpoolctl import threadpool_limits
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
@@ -204,7 +205,15 @@ class WarmUp:
 
         first = min(n_rows, max(1000, 10 * self.gradients.size))
         theta = self.gradients.flat(point)
-        theta = find_start(objective_of, n_rows, first, theta, self.is_scale, self.rng)
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                theta = find_start(objective_of, n_rows, first, theta, self.is_scale, self.rng)
+        except np.linalg.LinAlgError as error:
+            raise SamplingError(
+                "The warm-up found no start: its steps ran away to where the log posterior has no "
+                "curvature. Pass another initial_point=; the components of a mixture need an order "
+                "(transform=pm.distributions.transforms.ordered) and different values of initval=."
+            ) from error
         refuse_jumps(objective_of(first), theta, self.rng)
         self.other_passes += sum(sample.passes for sample in samples)
         return theta
