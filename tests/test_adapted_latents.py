@@ -169,7 +169,8 @@ def test_chains_that_have_parted_go_on_from_one(monkeypatch):
         return ShortRun(
             [{**p, **run.gradients.point(d)} for p, d in zip(points, draws[:, -1], strict=True)],
             draws,
-            None,
+            thermostats=None,
+            friction=np.ones(D),
         )
 
     monkeypatch.setattr(run, "_start", lambda begin: MEAN)
