@@ -308,6 +308,10 @@ def test_errors_name_what_is_missing(posterior):
         pm.Normal("y", k, 1, observed=np.zeros(3))
     with pytest.raises(ValueError, match=r"discrete variables \(k\)"):
         sgm.diagnose(tree(k=np.zeros((2, 10))), counts)
+    with pm.Model() as unobserved:
+        pm.Normal("beta")
+    with pytest.raises(ValueError, match=r"no observed variable.*latents= call diagnose\(idata\)"):
+        sgm.diagnose(tree(beta=np.zeros((2, 10))), unobserved)
 
 
 def test_without_gradients_nothing_is_promised(posterior):

@@ -120,8 +120,9 @@ def diagnose(
     Raises
     ------
     ValueError
-        If variables were not recorded, the model has discrete variables or another number of rows
-        than the warm-up saw, or ``full_data`` or ``data`` is given without a model.
+        If variables were not recorded, the model has discrete variables, no observed ones or
+        another number of rows than the warm-up saw, or ``full_data`` or ``data`` is given without a
+        model.
 
     Notes
     -----
@@ -164,6 +165,12 @@ def diagnose(
     else:
         if written_in_minibatches(model):
             model = with_all_rows(model).model
+        if not model.observed_RVs and not model.potentials:
+            raise ValueError(
+                "The model has no observed variable, so its draws would be judged by the prior. Of "
+                "a step with latents= call diagnose(idata) without model=: it shows the verdict "
+                "that sample has made."
+            )
         if model.discrete_value_vars:
             names = [v.name for v in model.discrete_value_vars]
             raise ValueError(
