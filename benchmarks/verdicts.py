@@ -1,6 +1,6 @@
 """How often `diagnose` raises a false alarm, and how often it misses what is wrong.
 
-    python benchmarks/verdicts.py             # about TIME minutes
+    python benchmarks/verdicts.py             # the cases of groups take longest
     python benchmarks/verdicts.py --runs 5 --only "step x3"
 
 Writes benchmarks/results/verdicts.txt, a row for each case: how many runs were judged "ok",
