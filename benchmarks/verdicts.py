@@ -1,7 +1,7 @@
 """How often `diagnose` raises a false alarm, and how often it misses what is wrong.
 
     python benchmarks/verdicts.py             # the cases of groups take longest
-    python benchmarks/verdicts.py --runs 5 --only "step x3"
+    python benchmarks/verdicts.py --runs 5 --only "step x3"    # replaces this row of the table
 
 Writes benchmarks/results/verdicts.txt, a row for each case: how many runs were judged "ok",
 "failed" and "unclear", and how wrong they were: the medians over runs of the worst ratio of a
@@ -308,18 +308,19 @@ CASES: dict[str, Case] = {
 }
 
 
-def table(chosen: list[str], runs: int) -> Iterator[str]:
-    yield f"{'case':32} {'runs':>4} {'ok':>4} {'failed':>6} {'unclear':>7} {'sd':>5} {'mean':>5}"
+TITLES = f"{'case':32} {'runs':>4} {'ok':>4} {'failed':>6} {'unclear':>7} {'sd':>5} {'mean':>5}"
+
+
+def rows_of(chosen: list[str], runs: int) -> Iterator[tuple[str, str]]:
+    """Cases and their rows of the table."""
     for name in chosen:
         posterior, run = CASES[name]()
         results = [result_of(run(seed), posterior) for seed in range(1, runs + 1)]
         counts = [sum(r.verdict == v for r in results) for v in ("ok", "failed", "unclear")]
         sd = np.median([r.sd_ratio for r in results])
         mean = np.median([r.mean_error for r in results])
-        yield (
-            f"{name:32} {runs:4d} {counts[0]:4d} {counts[1]:6d} {counts[2]:7d} "
-            f"{sd:5.2f} {mean:5.2f}"
-        )
+        ok, failed, unclear = counts
+        yield name, f"{name:32} {runs:4d} {ok:4d} {failed:6d} {unclear:7d} {sd:5.2f} {mean:5.2f}"
 
 
 def main() -> None:
@@ -330,11 +331,12 @@ def main() -> None:
     arguments = parser.parse_args()
     if not arguments.verbose:
         logging.getLogger("pymc").setLevel("ERROR")
-    lines = []
-    for line in table(arguments.only or list(CASES), arguments.runs):
-        print(line, flush=True)
-        lines.append(line)
-    if arguments.only is None:
+    known = {line[:32].strip(): line for line in RESULTS.read_text("utf-8").splitlines()}
+    print(TITLES)
+    for name, row in rows_of(arguments.only or list(CASES), arguments.runs):
+        print(row, flush=True)
+        known[name] = row
+        lines = [TITLES, *(known[case] for case in CASES if case in known)]
         RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

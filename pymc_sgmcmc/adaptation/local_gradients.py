@@ -9,6 +9,7 @@ import pytensor
 import pytensor.tensor as pt
 from pymc.blocking import PointType
 
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.batches.touched import Touched, TouchedGroups
 from pymc_sgmcmc.gradients.local_scales import LocalScales
@@ -146,6 +147,7 @@ class LocalGradients:
         return LocalGradient(out[:k], out[k:])
 
     @cached_property
+    @quick_graphs()
     def _function(self) -> Callable:
         source = self.source
         batch = [pt.tensor(shape=(n,), dtype=dtype) for n, dtype in source.batch_types]

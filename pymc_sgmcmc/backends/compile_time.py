@@ -43,3 +43,10 @@ def quick_graphs() -> Iterator[None]:
     """Build graphs without a record of which line made each node: none is a line of the user's."""
     with _compiling, rare_collections(), pytensor.config.change_flags(traceback__limit=0):
         yield
+
+
+@contextmanager
+def without_code() -> Iterator[None]:
+    """Make functions that run once or twice without generating C code, which would take longer."""
+    with _compiling, pytensor.config.change_flags(cxx=""):
+        yield

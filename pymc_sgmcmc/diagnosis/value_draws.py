@@ -9,6 +9,7 @@ from pytensor.graph.replace import clone_replace
 from pytensor.tensor.variable import TensorVariable
 from xarray import Dataset
 
+from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.gradients.arrays import PYTHON
 
 
@@ -61,7 +62,7 @@ def value_draws(model: Model, vars: Sequence[TensorVariable], posterior: Dataset
         if transform is not None:
             value = transform.forward(value, *clone_replace(rv.owner.inputs, drawn))
         values.append(value)
-    with pytensor.config.change_flags(cxx=""):
+    with without_code():
         function = pytensor.function(
             list(drawn.values()), values, mode=PYTHON, on_unused_input="ignore"
         )

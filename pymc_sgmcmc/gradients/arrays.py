@@ -16,6 +16,8 @@ from pytensor.graph.traversal import walk
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.backends.compile_time import without_code
+
 type Array = SharedVariable | Constant
 
 
@@ -41,7 +43,7 @@ AS_WRITTEN = Mode(linker="py", optimizer="minimum_compile").register(
 
 def evaluate(*outputs: Variable) -> list[np.ndarray]:
     """Evaluate expressions of data once, without compiling them."""
-    with pytensor.config.change_flags(cxx=""):
+    with without_code():
         return pytensor.function([], list(outputs), mode=PYTHON, on_unused_input="ignore")()
 
 

@@ -9,6 +9,7 @@ from pymc.blocking import PointType
 from pymc.logprob.utils import ParameterValueError
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, Array, array_value
 from pymc_sgmcmc.gradients.batch_terms import Term
 from pymc_sgmcmc.gradients.refusals import explained
@@ -47,7 +48,7 @@ def check_terms(
     data = [np.asarray(array_value(a), dtype=whole.dtype) for a, whole in arrays.items()]
     values = model.value_vars
     # In Python mode: each graph runs only a few times.
-    with pytensor.config.change_flags(cxx=""), np.errstate(all="ignore"):
+    with without_code(), np.errstate(all="ignore"):
         for term in terms:
             try:
                 batch = total_of([*values, index, *arrays.values()], term.logp)

@@ -9,6 +9,7 @@ import pytensor
 from pymc.blocking import PointType
 from pymc.model import Model
 
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.gradients.flat_prior import FlatPrior, Vector
 from pymc_sgmcmc.gradients.source import GradientSource
@@ -81,6 +82,7 @@ class BatchGradients(FlatPrior):
         return self.joined(self._likelihood(*self.split(theta), rows, scale, *self.constants))
 
     @cached_property
+    @quick_graphs()
     def _likelihood(self) -> Callable:
         """Compile a function of the variables, the rows and the data."""
         source = self.source

@@ -19,6 +19,7 @@ from pytensor.tensor.basic import constant, tensor_from_scalar
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.type import TensorType, integer_dtypes
 
+from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_name, array_value
 from pymc_sgmcmc.gradients.source import GradientSource
 
@@ -64,7 +65,7 @@ class IndexCheck:
         if not lookups:
             return None
         outputs = [v for lookup in lookups for v in (lookup.index, lookup.length)]
-        with pytensor.config.change_flags(cxx=""):
+        with without_code():
             inputs = [*self._rows, *self._data]
             return pytensor.function(inputs, outputs, mode=PYTHON, on_unused_input="ignore")
 
@@ -99,7 +100,7 @@ class IndexCheck:
             return
         inputs = [np.arange(n) for n in n_rows]
         inputs += [np.asarray(a, v.dtype) for a, v in zip(data, self._data, strict=True)]
-        with self._lock, pytensor.config.change_flags(cxx=""):
+        with self._lock:
             out = iter(function(*inputs))
         for lookup in self._lookups[of_stream]:
             index, length = np.asarray(next(out)), int(next(out))
@@ -199,7 +200,7 @@ def check_shapes(source: GradientSource, model: Model, before: Sequence[tuple[in
     inputs += [np.ones((), rows.scale.dtype) for rows in source.rows]
     inputs += [np.asarray(array_value(array), dtype=v.dtype) for array, v in source.data]
     inputs += [np.asarray(start[v.name], dtype=v.dtype) for v in source.others]
-    with pytensor.config.change_flags(cxx=""), np.errstate(all="ignore"):
+    with without_code(), np.errstate(all="ignore"):
         density = pytensor.function(
             source.inputs, source.determined, mode=PYTHON, on_unused_input="ignore"
         )

@@ -18,6 +18,7 @@ from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.backend import backend_of
+from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
 from pymc_sgmcmc.gradients.data_check import IndexCheck, check_shapes, shapes_of
 from pymc_sgmcmc.gradients.source import GradientSource
@@ -222,14 +223,14 @@ class FlatPrior:
         """Return a function that is not compiled; out of a parameter's range it is not finite."""
         fixed = [*(variable for _, variable in self.source.data), *self.source.others]
         mode = PYTHON.including("local_remove_check_parameter")
-        with pytensor.config.change_flags(cxx=""):
+        with without_code():
             function = pytensor.function(
                 [*inputs, *fixed], list(outputs), mode=mode, on_unused_input="ignore"
             )
         function.trust_input = True
 
         def call(*arrays):
-            with pytensor.config.change_flags(cxx=""), np.errstate(all="ignore"):
+            with without_code(), np.errstate(all="ignore"):
                 return function(*arrays, *self._on_host)
 
         return call

@@ -9,6 +9,7 @@ from pymc.blocking import PointType
 from pymc.logprob.utils import ParameterValueError
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, Array, array_value
 from pymc_sgmcmc.gradients.batch_check import DISTANCES, moved
 from pymc_sgmcmc.gradients.batch_terms import Term
@@ -48,7 +49,7 @@ def check_local(
         [logp] = model.logp(vars=[model.values_to_rvs[v.value]], sum=False)
         dense.append(logp.sum(axis=[a for a in range(logp.ndim) if a != v.axis]))
     outputs = [*local.rows, *local.priors, *dense]
-    with pytensor.config.change_flags(cxx=""), np.errstate(all="ignore"):
+    with without_code(), np.errstate(all="ignore"):
         try:
             function = pytensor.function(inputs, outputs, mode=AS_WRITTEN, on_unused_input="ignore")
             touched = {c: _touched(c, groups_of(c.index)[batch]) for c in columns}

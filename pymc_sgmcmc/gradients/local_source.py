@@ -25,6 +25,7 @@ import pytensor.tensor as pt
 from pymc.pytensorf import rewrite_pregrad
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.batches.touched import GroupsOfRows
 from pymc_sgmcmc.batches.whole_groups import WholeGroups, coarsest
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value, sum_of, weighted
@@ -111,7 +112,7 @@ class LocalSource(GradientSource):
             ]
         given = [np.arange(rows.n_rows)]
         given += [np.asarray(array_value(a), dtype=v.dtype) for a, v in self.data]
-        with pytensor.config.change_flags(cxx=""):
+        with without_code():
             indices = pytensor.function(
                 [rows.index, *(v for _, v in self.data)],
                 [column.index for column in self.columns],

@@ -23,6 +23,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.type import TensorType, integer_dtypes
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.batches.whole_groups import coarsest, most_groups
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
 from pymc_sgmcmc.gradients.batch_terms import Term
@@ -231,7 +232,7 @@ class _Builder:
     def _length(self, array: Variable) -> int:
         if array.type.shape[0] is not None:
             return array.type.shape[0]
-        with pytensor.config.change_flags(cxx=""):
+        with without_code():
             of_point = pytensor.function(
                 self.model.value_vars, array.shape[0], mode=PYTHON, on_unused_input="ignore"
             )

@@ -14,6 +14,7 @@ from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.backend import Jax
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.flat_prior import FlatPrior, Vector
@@ -210,6 +211,7 @@ class RowGradients(FlatPrior):
         return np.asarray(value, dtype="float64")[:m], joined
 
     @cached_property
+    @quick_graphs()
     def _of_rows(self) -> Callable:
         """Compile a function of row numbers, the variables and the data."""
         source = self.source

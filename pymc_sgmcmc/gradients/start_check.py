@@ -9,7 +9,7 @@ from pymc.exceptions import SamplingError
 from pymc.logprob.utils import ParameterValueError
 from pymc.model import Model
 
-from pymc_sgmcmc.backends.compile_time import quick_graphs
+from pymc_sgmcmc.backends.compile_time import quick_graphs, without_code
 from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, array_value
 from pymc_sgmcmc.gradients.batch_check import rows_looked_at
 from pymc_sgmcmc.gradients.source import GradientSource
@@ -38,7 +38,7 @@ def check_start(model: Model, source: GradientSource, point: PointType) -> None:
     values = [np.asarray(point[v.name], dtype=v.dtype) for v in (*source.vars, *source.others)]
     own, others = values[: len(source.vars)], values[len(source.vars) :]
     scales = [np.ones((), r.scale.dtype) for r in source.rows]
-    with pytensor.config.change_flags(cxx=""), np.errstate(all="ignore"):
+    with without_code(), np.errstate(all="ignore"):
         density = pytensor.function(source.inputs, source.determined, **IN_PYTHON)
         try:
             finite = np.isfinite(density(*own, *rows, *scales, *data, *others)).all()

@@ -7,6 +7,7 @@ import numpy as np
 import pytensor
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.windows import consecutive_rows
 from pymc_sgmcmc.gradients.arrays import PYTHON, Array, array_value
@@ -36,7 +37,7 @@ class StreamedGroups:
         indices: Sequence[TensorVariable],
     ):
         self._arrays = dict(arrays)
-        with pytensor.config.change_flags(cxx=""):
+        with without_code():
             self._function = pytensor.function(
                 [rows, *arrays.values()], list(indices), mode=PYTHON, on_unused_input="ignore"
             )
@@ -49,7 +50,7 @@ class StreamedGroups:
             for array, v in self._arrays.items()
         ]
         n_rows = len(next(iter(rows.values())))
-        with self._lock, pytensor.config.change_flags(cxx=""):
+        with self._lock:
             return self._function(np.arange(n_rows), *given)
 
     def sizes(self, data: StreamedData, n_groups: int) -> np.ndarray:

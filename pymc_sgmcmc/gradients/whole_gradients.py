@@ -10,6 +10,7 @@ from pymc.blocking import PointType
 from pymc.model import Model
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.gradients.flat_prior import FlatPrior, Vector
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
@@ -129,6 +130,7 @@ class WholeGradients(FlatPrior):
         return column
 
     @cached_property
+    @quick_graphs()
     def _likelihood(self) -> Callable:
         """Compile a function of the variables and the data."""
         source = self.source

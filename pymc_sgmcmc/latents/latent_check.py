@@ -11,6 +11,7 @@ from pymc.logprob.utils import ParameterValueError
 from pytensor.tensor.random.type import random_generator_type
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.gradients.arrays import PYTHON, Array, array_value
 from pymc_sgmcmc.gradients.batch_check import (
     DISTANCES,
@@ -52,7 +53,7 @@ def check_latent_terms(
     arrays = [np.asarray(array_value(array), dtype=v.dtype) for array, v in data]
     inputs = [*model.value_vars, joint.rows, *(variable for _, variable in data)]
     placeholders = [v.value for v in joint.variables]
-    with pytensor.config.change_flags(cxx=""), np.errstate(all="ignore"):
+    with without_code(), np.errstate(all="ignore"):
         generator = random_generator_type()
         prior = dataclasses.replace(joint, n_rows=n_rows).draw_prior(NoiseStream(generator))
         draw = pytensor.function([generator, *inputs], prior, mode=PYTHON, on_unused_input="ignore")
