@@ -8,8 +8,9 @@ variables with batches of rows and of whole groups; "dense", all groups at every
 500 rows with replacement, a draw is 4 passes over the data. "error" is in posterior sds, "sd" the
 ratio to the exact sd; for the groups their mean, 5 and 95 percent, and the root of the mean squared
 error.
-The last line is `sgm.sample()` on the model as one writes it, without any setting: four chains,
-with the CPU seconds of compiling, of its warm-up and of its diagnosis.
+The last lines are `sgm.sample()` on the model as one writes it, without any setting, and the same
+with `step=sgm.MSGNHT_S(batches="groups")`: four chains, with the CPU seconds of compiling, of the
+warm-up and of the diagnosis.
 Writes benchmarks/results/hierarchy.txt.
 """
 
@@ -97,7 +98,7 @@ def main(n_draws: int = 1200):
     lines = [
         f"python benchmarks/hierarchy.py   ({time.strftime('%Y-%m-%d')})",
         f"{GROUPS} groups, {len(y)} rows, batches of {BATCH}, {n_draws} draws of {PASSES} passes",
-        f"{'':>7}{'h':>6}{'mu: error':>11}{'sd':>6}{'log tau: error':>16}{'sd':>6}"
+        f"{'':>15}{'h':>6}{'mu: error':>11}{'sd':>6}{'log tau: error':>16}{'sd':>6}"
         f"{'groups: sd':>12}{'5%':>6}{'95%':>6}{'error':>7}{'thermostat':>12}{'CPU s':>9}",
     ]
     print(*lines, sep="\n", flush=True)
@@ -135,26 +136,28 @@ def main(n_draws: int = 1200):
         found["a"] = found["a"] - mean / sd
         lines.append(line_of(way, h, found, tree, seconds))
         print(lines[-1], flush=True)
-    tree, seconds = by_default(group, y)
-    found = {
-        "mu": (tree.posterior["mu"].values - mean_mu) / sd_mu,
-        "t": (np.log(tree.posterior["tau"].values) - mean_t) / sd_t,
-        "a": (tree.posterior["a"].values - mean) / sd,
-    }
-    lines.append(line_of("default", "auto", found, tree, seconds))
-    attrs = tree.posterior.attrs
-    warm_up, passes = attrs["data_passes_warmup"], attrs["data_passes"]
-    lines.append(
-        f"default: {warm_up:.0f} passes of warm-up, {passes - warm_up:.0f} of sampling, "
-        f"{tree.posterior.sizes['draw']} draws of four chains, "
-        f"verdict {tree['diagnosis'].attrs['verdict']}"
-    )
-    print(*lines[-2:], sep="\n", flush=True)
+    for batches in ("rows", "groups"):
+        tree, seconds = by_default(group, y, batches)
+        found = {
+            "mu": (tree.posterior["mu"].values - mean_mu) / sd_mu,
+            "t": (np.log(tree.posterior["tau"].values) - mean_t) / sd_t,
+            "a": (tree.posterior["a"].values - mean) / sd,
+        }
+        way = "default" if batches == "rows" else "default, groups"
+        lines.append(line_of(way, "auto", found, tree, seconds))
+        attrs = tree.posterior.attrs
+        warm_up, passes = attrs["data_passes_warmup"], attrs["data_passes"]
+        lines.append(
+            f"{way}: {warm_up:.0f} passes of warm-up, {passes - warm_up:.0f} of sampling, "
+            f"{tree.posterior.sizes['draw']} draws of four chains, "
+            f"verdict {tree['diagnosis'].attrs['verdict']}"
+        )
+        print(*lines[-2:], sep="\n", flush=True)
     if n_draws == 1200:
         RESULTS.write_text("\n".join(lines) + "\n")
 
 
-def by_default(group, y):
+def by_default(group, y, batches):
     """The default call on the same posterior, and its CPU seconds."""
     began = time.process_time()
     with pm.Model():
@@ -162,9 +165,10 @@ def by_default(group, y):
         tau = pm.LogNormal("tau", 0, 1)
         a = pm.Normal("a", mu, tau, shape=GROUPS)
         pm.Normal("y", a[group], 1, observed=y)
-        tree = sgm.sample(
-            random_seed=1, progressbar=False, compile_kwargs={"mode": "NUMBA"}, quiet=True, cores=1
-        )
+        options = {"compile_kwargs": {"mode": "NUMBA"}}
+        if batches == "groups":
+            options = {"step": sgm.MSGNHT_S(batches=batches, **options)}
+        tree = sgm.sample(random_seed=1, progressbar=False, quiet=True, cores=1, **options)
     return tree, time.process_time() - began
 
 
@@ -172,7 +176,7 @@ def line_of(way, h, draws, tree, seconds):
     """A line of the table, from draws in units of the exact mean and sd."""
     ratio = draws["a"].std(axis=(0, 1))
     error = draws["a"].mean(axis=(0, 1))
-    line = f"{way:>7}{h:>6}"
+    line = f"{way:>15}{h:>6}"
     for name, width in (("mu", 11), ("t", 16)):
         line += f"{draws[name].mean():>{width}.2f}{draws[name].std():>6.2f}"
     low, high = np.quantile(ratio, [0.05, 0.95])

@@ -134,10 +134,6 @@ class SGMCMCStep(BlockedStep):
         if earlier is not None and _is_auto(batch_size):
             batch_size = earlier.batch_size
         streamed = None if data is None else StreamedData.of(data)
-        given = {
-            "batches": batches == "groups",
-            "updates_per_batch": updates_per_batch > 1,
-        }
         plan = planned(
             self.model,
             self.vars,
@@ -153,7 +149,8 @@ class SGMCMCStep(BlockedStep):
             local=local if self.takes_local and latents is None else None,
             latents=latents,
             made_for=self.made_for,
-            others=[name for name, is_given in given.items() if is_given],
+            whole_groups=batches == "groups",
+            updates_per_batch=updates_per_batch,
         )
         self._batch_size = plan.batch_size
         start = dict(self.model.initial_point() if initial_point is None else initial_point)

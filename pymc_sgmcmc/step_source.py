@@ -105,7 +105,7 @@ def step_source(
         found = None if reason is not None else local
         source = gradient_source(model, vars, local=found, whole_groups=whole_groups, **options)
         if plan.metric is not None and _shared_elements(source) > LARGEST_DENSE:
-            if local != "auto":
+            if local != "auto" or whole_groups:
                 raise ValueError(
                     f"local={local!r}: the other variables have {_shared_elements(source)} "
                     f"elements, and adaptation makes a matrix of at most {LARGEST_DENSE}. Pass "
@@ -116,6 +116,10 @@ def step_source(
                 f"need a matrix, which adaptation makes of at most {LARGEST_DENSE}."
             )
             source = gradient_source(model, vars, **options)
+    if whole_groups and not isinstance(source, LocalSource):
+        raise ValueError(
+            "batches='groups' needs local variables, and the model has none. Use batches='rows'."
+        )
     return tempered(source, model, temperature)
 
 

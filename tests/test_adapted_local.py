@@ -14,9 +14,13 @@ from pytensor.compile.mode import Mode
 from xarray import Dataset, DataTree
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.adaptation.adapted import UnfitAdaptation
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
-from pymc_sgmcmc.adaptation.local_warm_up import LocalWarmUp, _mean_of_inverse
+from pymc_sgmcmc.adaptation.local_warm_up import LocalWarmUp
 from pymc_sgmcmc.adaptation.step_size import slowed
+from pymc_sgmcmc.adaptation.touch_rates import mean_of_inverse, of_groups_within
+from pymc_sgmcmc.batches.touched import GroupsOfRows
+from pymc_sgmcmc.batches.whole_groups import GroupBatches, WholeGroups, groups_around
 from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.diagnosis.diagnose import _measured_of_local
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
@@ -34,14 +38,18 @@ JAX = {"mode": "JAX"}
 
 
 class Hierarchy:
-    """Normal groups of 1 to 15 rows, and two without any; moments by quadrature."""
+    """Normal groups of 1 to 15 rows, and two without any; moments by quadrature.
+
+    Some may be ``large``.
+    """
 
     n_groups = 60
 
-    def __init__(self):
+    def __init__(self, large=()):
         rng = np.random.default_rng(5)
         self.size = rng.integers(1, 16, self.n_groups)
         self.size[[3, 40]] = 0
+        self.size[10 : 10 + len(large)] = large
         self.group = rng.permutation(np.repeat(np.arange(self.n_groups), self.size))
         effect = rng.normal(0.5, 0.7, self.n_groups)
         self.y = rng.normal(effect[self.group], 1)
@@ -104,6 +112,9 @@ class Hierarchy:
 
 
 TARGET = Hierarchy()
+WITH_LARGE = Hierarchy(large=(50, 70, 90))
+"""For batches of 40 rows with whole groups, in which these come in parts. With fewer groups in a
+batch the noise of its gradient depends so much on the scale that this one's mean is off."""
 
 
 # ---- updates in the metric -----------------------------------------------------------------
@@ -160,11 +171,16 @@ def test_a_metric_is_a_change_of_variables(sampler, monkeypatch):
 
 
 @cache
-def warm_up(batch_size=20):
+def warm_up(batch_size=20, batches="rows"):
     """A warm-up that has not begun, of the target with its shared variables at their means."""
     model = TARGET.model()
     step = sgm.MSGNHT_S(
-        model=model, step_size=0.1, batch_size=batch_size, replacement=True, local=["alpha"]
+        model=model,
+        step_size=0.1,
+        batch_size=batch_size,
+        replacement=True,
+        local=["alpha"],
+        batches=batches,
     )
     kernel = step.kernel
     kernel.metric = LocalScales(step.source.shapes, [False, False, True])
@@ -188,7 +204,7 @@ def test_scales_of_elements_are_those_given_all_else():
     [block] = run._local_blocks([[np.asarray(v) for v in point_of_means().values()]])
     n = TARGET.size
     precision = n + np.exp(-2 * TARGET.moments[0]["t"])
-    raw = n**2 * _mean_of_inverse(n * 20 / n.sum()) * (1 - 1 / np.maximum(n, 1)) / precision
+    raw = n**2 * mean_of_inverse(n * 20 / n.sum()) * (1 - 1 / np.maximum(n, 1)) / precision
     factors = slowed(run.kernel.algorithm, raw, 0.05)
     assert factors.min() < 0.6
     assert factors.max() == 1
@@ -227,13 +243,98 @@ def test_noise_of_local_gradients():
     np.testing.assert_array_equal(block.noise[n <= 1], 0)
 
 
+@pytest.mark.slow(3)
+def test_noise_of_whole_groups_and_of_parts():
+    """None of whole groups; of those in parts what parts of random rows have.
+
+    A group's mean of squares is known to a relative error of about sqrt(2 / 600), and the rows'
+    variance itself is that in the data.
+    """
+    run = warm_up(10, "groups")
+    g, rng = run.gradients, np.random.default_rng(1)
+    theta = [np.asarray(v) for v in point_of_means().values()]
+    [block] = run._local_blocks([theta])
+    n = TARGET.size
+    precision = n + np.exp(-2 * TARGET.moments[0]["t"])
+    np.testing.assert_allclose(
+        g.touch_rates(2).touched * g.kernel.whole_groups.n_batches, -(-n // 10)
+    )
+    np.testing.assert_array_equal(block.noise[n <= 10], 0)
+    np.testing.assert_allclose(block.scales[n <= 10], precision[n <= 10] ** -0.5, rtol=1e-4)
+    large = np.flatnonzero(n > 10)
+    assert len(large) > 5
+    gradients = {j: [] for j in large}
+    for batch in g.batches(600 * g.kernel.whole_groups.n_batches // 2, rng):
+        (groups,), weight = g.slots(2, batch)[0], g.rows_per_seen(2, batch)
+        rows = batch.rows[batch.row_weights > 0]
+        seen = np.bincount(TARGET.group[rows], TARGET.y[rows], TARGET.n_groups)
+        for j, w in zip(groups, weight, strict=True):
+            if n[j] > 10:
+                gradients[j].append(w * seen[j])
+    for j in large:
+        sums = np.array(gradients[j])
+        assert len(sums) == 600
+        own = TARGET.y[TARGET.group == j]
+        assert abs(sums.mean() - own.sum()) < 4 * sums.std() / np.sqrt(600)
+        expected = block.noise[j] * own.var(ddof=1)
+        assert block.scales[j] ** 2 * sums.var() == pytest.approx(expected, rel=0.25)
+
+
+@pytest.mark.slow(3)
+@pytest.mark.parametrize("batch_size", [10, 20])
+def test_an_epoch_of_whole_groups_gives_the_gradient_itself(batch_size):
+    """Of the shared variables: the mean over all batches, whatever their numbers of groups."""
+    run = warm_up(batch_size, "groups")
+    point = point_of_means()
+    theta = [np.asarray(v) for v in point.values()]
+    K = run.gradients.kernel.whole_groups.n_batches
+    batches = run.gradients.batches(K, np.random.default_rng(0))
+    found = np.mean([run._shared_gradient(theta, batch) for batch in batches], axis=0)
+    away = (point["alpha"] - point["mu"])[TARGET.size > 0]
+    precision = np.exp(-2 * point["t"])
+    of_mu = precision * away.sum() - point["mu"] / 25
+    of_t = precision * (away**2).sum() - len(away) - point["t"]
+    np.testing.assert_allclose(found, [of_mu, of_t], rtol=1e-9, atol=1e-9)
+
+
+def test_rates_of_groups_within_larger_ones():
+    """Schools in districts that come in parts, as batches have them; whole ones exactly.
+
+    A Poisson number of rows stands for a hypergeometric one: the mean of 1 / m is up to 20% larger.
+    """
+    rng = np.random.default_rng(2)
+    district = np.repeat(np.arange(12), [8, 30, 31, 60, 4, 50, 90, 7, 33, 6, 64, 9])
+    school = 4 * district + rng.integers(4, size=len(district))
+    sizes = np.bincount(school, minlength=50)
+    districts = GroupsOfRows.of(district, 12, 20, "float64")
+    whole = WholeGroups(districts, 20, {1: groups_around(school, district, 50)})
+    rates = of_groups_within(sizes.astype(float), whole.parts(1), whole.n_batches)
+    batches, epochs = GroupBatches(whole, rng), 2000
+    touched, inverse = np.zeros(50), np.zeros(50)
+    for rows in batches.take(epochs * whole.n_batches):
+        m = np.bincount(school[np.unique(rows)], minlength=50)
+        touched += m > 0
+        inverse += np.divide(1.0, m, where=m > 0, out=np.zeros(50))
+    there = sizes > 0
+    cut = there & (whole.parts(1) > 1)
+    np.testing.assert_allclose(rates.touched, touched / epochs / whole.n_batches, rtol=0.15)
+    found = inverse[there] / touched[there]
+    np.testing.assert_allclose(found[~cut[there]], 1 / sizes[there & ~cut])
+    ratio = (rates.variance[there] + 1 / sizes[there]) / found
+    assert ratio.min() > 0.95
+    assert ratio.max() < 1.22
+    assert rates.variance[cut & (sizes > 1)].min() > 0
+    assert not rates.variance[there & ~cut].any()
+    assert cut.sum() > 20
+
+
 def test_mean_of_an_inverse_number_of_rows():
     rng = np.random.default_rng(0)
     for expected in (0.05, 0.8, 7.0, 29.0, 31.0, 400.0):
         m = rng.poisson(expected, size=400_000)
         m = m[m > 0]
         error = (1 / m).std() / np.sqrt(len(m))
-        found = _mean_of_inverse(np.array([expected]))[0]
+        found = mean_of_inverse(np.array([expected]))[0]
         assert abs(found - (1 / m).mean()) < 4 * error + 1e-4 * found
 
 
@@ -277,24 +378,40 @@ def test_scales_of_shared_variables():
 # ---- the posterior -------------------------------------------------------------------------
 
 
+def target_of(batches):
+    return TARGET if batches == "rows" else WITH_LARGE
+
+
 @cache
-def adapted_run():
+def adapted_run(way="rows"):
     """The default step with a small hierarchy's groups local, and a run of it."""
-    with TARGET.model():
-        step = sgm.MSGNHT_S(local=["alpha"], batch_size=40, rng=1, compile_kwargs=JAX)
+    batches, _, mode = way.partition(" ")
+    with target_of(batches).model():
+        step = sgm.MSGNHT_S(
+            local=["alpha"],
+            batch_size=40,
+            batches=batches,
+            rng=1,
+            compile_kwargs={"mode": mode or "JAX"},
+        )
         tree = sgm.sample(400, chains=4, step=step, random_seed=1, progressbar=False)
     return step, tree
 
 
+WAYS = pytest.mark.parametrize("way", ["rows", "groups", "groups NUMBA"])
+
+
 @pytest.mark.slow(25)
-def test_posterior_of_a_hierarchy():
+@WAYS
+def test_posterior_of_a_hierarchy(way):
     """Means within .1 sd and sds within 10%, to within 4 Monte Carlo errors; the groups on average.
 
     A group without rows has its prior's moments.
     """
-    step, tree = adapted_run()
+    step, tree = adapted_run(way)
+    assert step.adapted.batches == way.partition(" ")[0]
     assert step.adapted.metric == "local"
-    mean, sd = TARGET.moments
+    mean, sd = target_of(step.batches).moments
     for name in ("mu", "t"):
         draws = tree.posterior[name].values
         ess = float(array_stats.ess(draws, chain_axis=0, draw_axis=1))
@@ -312,8 +429,9 @@ def test_posterior_of_a_hierarchy():
 
 
 @pytest.mark.slow(25)
-def test_verdict_of_a_right_run():
-    _, tree = adapted_run()
+@WAYS
+def test_verdict_of_a_right_run(way):
+    _, tree = adapted_run(way)
     diagnosis = tree["diagnosis"].to_dataset()
     assert diagnosis.attrs["verdict"] == "ok"
     assert diagnosis["element"].values[-1] == "alpha, mean of all"
@@ -321,9 +439,10 @@ def test_verdict_of_a_right_run():
 
 
 @pytest.mark.slow(25)
-def test_thermostats_are_as_predicted():
+@WAYS
+def test_thermostats_are_as_predicted(way):
     """The noise is known: where it is not, the thermostats differ from the warm-up's prediction."""
-    step, tree = adapted_run()
+    step, tree = adapted_run(way)
     mean = float(tree.sample_stats["thermostat"].mean())
     assert abs(mean / step.adapted.friction.mean() - 1) < 0.1
 
@@ -439,22 +558,70 @@ def test_what_the_data_leave_open_is_named():
 
 
 @pytest.mark.slow(25)
-def test_an_earlier_warm_up_serves_another_step(tmp_path):
+@pytest.mark.parametrize("way", ["rows", "groups"])
+def test_an_earlier_warm_up_serves_another_step(way, tmp_path):
     """Pickled arrays of it too: the same draws, on resuming as well, without another warm-up."""
-    step, _ = adapted_run()
+    step, _ = adapted_run(way)
     store = sgm.ZarrStore(tmp_path / "run.zarr")
     options = {"chains": 2, "tune": 5, "random_seed": 3, "progressbar": False}
     options["compute_convergence_checks"] = False
     results = []
     for draws in ((6,), (3, 6)):
         with step.model:
-            again = sgm.MSGNHT_S(local=["alpha"], adaptation=step.adapted, compile_kwargs=JAX)
+            again = sgm.MSGNHT_S(
+                local=["alpha"], adaptation=step.adapted, batches=way, compile_kwargs=JAX
+            )
             for n in draws:
                 where = {"trace": store, "resume": True} if len(draws) == 2 else {}
                 result = sgm.sample(n, step=again, **options, **where)
         results.append(result.posterior)
     for name in ("mu", "t", "alpha"):
         np.testing.assert_array_equal(results[0][name], results[1][name])
+
+
+@pytest.mark.slow(25)
+def test_a_warm_up_serves_only_batches_of_its_kind():
+    step, _ = adapted_run("groups")
+    with pytest.raises(UnfitAdaptation, match=r"for batches='groups', but .* batches='rows' here"):
+        sgm.MSGNHT_S(model=step.model, local=["alpha"], adaptation=step.adapted, compile_kwargs=JAX)
+
+
+@pytest.mark.slow(15)
+def test_an_interrupted_warm_up_is_made_again(monkeypatch):
+    """And is then what it would have been."""
+    expected, _ = adapted_run("groups")
+    draw, left = Chain.draw, iter(range(60))
+
+    def interrupted(*args):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return draw(*args)
+
+    options = {"local": ["alpha"], "batch_size": 40, "batches": "groups", "compile_kwargs": JAX}
+    model = WITH_LARGE.model()
+    with monkeypatch.context() as patch:
+        patch.setattr(Chain, "draw", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sgm.MSGNHT_S(model=model, rng=1, **options)
+    again = sgm.MSGNHT_S(model=WITH_LARGE.model(), rng=1, **options).adapted
+    for name, values in expected.adapted.plain().items():
+        if isinstance(values, list):
+            for one, other in zip(values, getattr(again, name), strict=True):
+                np.testing.assert_array_equal(one, other, err_msg=name)
+        else:
+            np.testing.assert_array_equal(values, getattr(again, name), err_msg=name)
+
+
+@pytest.mark.slow(15)
+def test_only_the_settings_are_changed_by_a_run():
+    """Scales and step size are frozen before the first draw that counts."""
+    step, tree = adapted_run("groups")
+    before = [np.array(a) for a in step.adapted.scaling]
+    for one, other in zip(before, step.kernel.metric.arrays, strict=True):
+        np.testing.assert_array_equal(one, other)
+    for one, other in zip(before, step.kernel.scaling, strict=True):
+        np.testing.assert_array_equal(one, np.asarray(other))
+    assert set(np.unique(tree.sample_stats["step_size"])) == {step.adapted.step_size}
 
 
 @pytest.mark.slow(25)

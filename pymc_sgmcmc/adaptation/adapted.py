@@ -55,6 +55,8 @@ class Adapted:
     """Of the data of the anchor's gradient; None without a control variate."""
     n_rows: int | None = None
     """N; None where all rows are used at each update."""
+    batches: Literal["rows", "groups"] = "rows"
+    """What batches are made of."""
     predictions_only: bool = False
     """Whether there are too many parameters to judge means and standard deviations. If so,
     ``anchor``, ``smallest_eigval`` and ``ess_per_draw`` mean nothing, and all chains begin at
@@ -66,7 +68,7 @@ class Adapted:
         Raises
         ------
         UnfitAdaptation
-            For another number of parameters or rows, or another batch size.
+            For another number of parameters or rows, or other batches.
         """
         source = kernel.source
         there = {
@@ -79,6 +81,12 @@ class Adapted:
             raise UnfitAdaptation(
                 f"adaptation= was chosen for other data than {kernel.name} has here. Pass "
                 "adaptation='auto' to adapt it anew."
+            )
+        now_of = "rows" if kernel.whole_groups is None else "groups"
+        if self.batches != now_of:
+            raise UnfitAdaptation(
+                f"adaptation= was chosen for batches={self.batches!r}, but {kernel.name} has "
+                f"batches={now_of!r} here. Pass adaptation='auto' to adapt it anew."
             )
         for what, (then, now) in there.items():
             if then != now:

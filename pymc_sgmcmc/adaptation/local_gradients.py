@@ -1,6 +1,6 @@
 """Gradients of a batch at the elements of the groups that it touches, in NumPy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -9,9 +9,16 @@ import pytensor
 import pytensor.tensor as pt
 from pymc.blocking import PointType
 
+from pymc_sgmcmc.adaptation.touch_rates import (
+    TouchRates,
+    of_groups_within,
+    of_random_rows,
+    of_whole_groups,
+)
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.batches.touched import Touched, TouchedGroups
+from pymc_sgmcmc.batches.whole_groups import GroupBatches
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.local_source import LocalSource
 from pymc_sgmcmc.kernel import Kernel
@@ -25,11 +32,14 @@ class LocalBatch(NamedTuple):
     """Row numbers, shape (n,)."""
     touched: list[Touched]
     """For each column of groups, of this batch alone."""
+    row_weights: np.ndarray | None
+    """In batches of whole groups."""
 
     @property
     def arrays(self) -> list[np.ndarray]:
         """As the source's batches are described."""
-        return [self.rows, *(a[0] for touched in self.touched for a in touched)]
+        of_rows = [] if self.row_weights is None else [self.row_weights]
+        return [self.rows, *(a[0] for touched in self.touched for a in touched), *of_rows]
 
 
 class LocalGradient(NamedTuple):
@@ -53,6 +63,10 @@ class LocalGradients:
     ----------
     n_rows, batch_size : int
         N and n.
+    rows_per_batch : float
+        n, or in batches of whole groups the mean, N / K.
+    share : float
+        That of all rows.
     """
 
     def __init__(self, kernel: Kernel, start: PointType):
@@ -71,7 +85,14 @@ class LocalGradients:
     def load_data(self) -> None:
         """Take the current groups of rows: again after `pm.set_data`."""
         self.kernel.load_data()
-        self._touched = [TouchedGroups(of_rows) for of_rows in self.kernel.groups_of_rows]
+        whole = self.kernel.whole_groups
+        self._row_weight = 1.0 if whole is None else whole.row_weight
+        row_weight = None if whole is None else whole.row_weight
+        self._touched = [TouchedGroups(each, row_weight) for each in self.kernel.groups_of_rows]
+        self.rows_per_batch = float(self.batch_size)
+        if whole is not None:
+            self.rows_per_batch = self.n_rows / whole.n_batches
+        self.share = self.rows_per_batch / self.n_rows
 
     def order(self) -> tuple[np.ndarray, int, list[str]]:
         """The elements of theta with the shared ones first, how many these are, and their names."""
@@ -107,9 +128,38 @@ class LocalGradients:
         of_rows = self.kernel.groups_of_rows[self._column[variable]]
         return self._by_group(of_rows.sizes.astype(float), variable)
 
+    def touch_rates(self, variable: int) -> TouchRates:
+        """How often batches touch each group of a local variable, shaped as `sizes`."""
+        column, whole = self._column[variable], self.kernel.whole_groups
+        sizes = self.kernel.groups_of_rows[column].sizes.astype(float)
+        if whole is None:
+            rates = of_random_rows(sizes, self.share)
+        else:
+            of_column = of_groups_within if column in whole.around else of_whole_groups
+            rates = of_column(sizes, whole.parts(column), whole.n_batches)
+        return TouchRates(*(self._by_group(values, variable) for values in rates))
+
+    def batches(
+        self, count: int, rng: np.random.Generator, apart: bool = False
+    ) -> Iterator[LocalBatch]:
+        """Draw batches as a chain's updates do; of whole groups in shuffled epochs.
+
+        ``apart``: as long as rows suffice, no two batches have the same.
+        """
+        whole, n = self.kernel.whole_groups, self.batch_size
+        if whole is not None:
+            taken: Iterable[np.ndarray] = GroupBatches(whole, rng).take(count)
+        elif apart:
+            taken = rng.choice(self.n_rows, (count, n), replace=False)
+        else:
+            taken = (rng.integers(self.n_rows, size=n) for _ in range(count))
+        return map(self.batch, taken)
+
     def batch(self, rows: np.ndarray) -> LocalBatch:
         """Find the groups of some rows, shape (n,)."""
-        return LocalBatch(rows, [groups.of(rows[None]) for groups in self._touched])
+        touched = [groups.of(rows[None]) for groups in self._touched]
+        whole = self.kernel.whole_groups
+        return LocalBatch(rows, touched, None if whole is None else whole.weights(rows[None])[0])
 
     def slots(self, variable: int, batch: LocalBatch) -> tuple:
         """Index of the slots in use in the array of a local variable, and in one of slots."""
@@ -120,7 +170,7 @@ class LocalGradients:
 
     def rows_per_seen(self, variable: int, batch: LocalBatch) -> np.ndarray:
         """n_j / m_j of the slots in use, shaped to multiply their elements."""
-        weights = batch.touched[self._column[variable]].weights[0]
+        weights = batch.touched[self._column[variable]].weights[0] * self._row_weight
         return self._by_group(weights[weights > 0].astype(float), variable)
 
     def gathered(self, theta: Sequence[np.ndarray], batch: LocalBatch) -> list[np.ndarray]:

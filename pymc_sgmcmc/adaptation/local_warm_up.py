@@ -6,9 +6,11 @@ Given all else, an element of group j has about the precision of its prior and o
 
 and the gradient of a batch with m_j of its rows the noise, along z,
 
-    nu_j = L_j^2 n_j^2 E[1 / m_j] c_j (1 - 1 / n_j)
+    nu_j = L_j^2 n_j^2 v_j c_j
 
-if the rows' gradients have the variance c_j, as they have where the model is right. The scale of
+if the rows' gradients have the variance c_j, as they have where the model is right. v_j is that of
+the mean of m_j rows (`pymc_sgmcmc.adaptation.touch_rates`): E[1 / m_j] (1 - 1 / n_j) in batches of
+rows, 0 for groups that batches have as a whole. The scale of
 the shared variables is that given the local ones: a matrix, from differences of their gradients,
 along the axes of their noise, which is that of N / n. All are slowed where they are noisy
 (`pymc_sgmcmc.adaptation.step_size.slowed`), so that one step size suits all.
@@ -18,7 +20,8 @@ posterior spreads them: scales of groups that have not would fall to zero.
 """
 
 import logging
-from math import ceil
+from collections.abc import Iterator
+from math import ceil, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -209,6 +212,8 @@ class LocalWarmUp:
         self.kernel.load_adaptation()
         noise = np.concatenate([shared.noise, *(block.noise.ravel() for block in blocks)])
         chosen = pace(self.kernel.algorithm, noise, self.target_bias)
+        if self.kernel.whole_groups is not None and self.kernel.algorithm.dynamics != "langevin":
+            chosen = chosen.slower(min(1.0, self._largest_of_many() / chosen.step_size))
         diffusion = injected_noise(self.kernel.algorithm) or 1.0
         h = chosen.step_size
         if self.kernel.algorithm.dynamics == "langevin":
@@ -219,16 +224,24 @@ class LocalWarmUp:
         slowest += [unit * float(shared.updates.max(initial=0.0))]
         return Window(chosen, noise, max(slowest))
 
+    def _largest_of_many(self) -> float:
+        """Step size with which the scale that groups share is right, to within the target bias.
+
+        Without noise the integrator makes their variances, given all else, 1 - h^2 / 4 times the
+        right ones. If these are a share s of the scale's square, the error of its logarithm in its
+        sds, 1 / ((1 - s) sqrt(2 G)), is s (1 - s) sqrt(2 G) h^2 / 8, the largest at s = 1 / 2.
+        """
+        n_groups = max(np.count_nonzero(self.gradients.sizes(k)) for k in self.gradients.local)
+        return sqrt(32 * self.target_bias / sqrt(2 * n_groups))
+
     # ---- scales ----------------------------------------------------------------------------
 
-    def _batches(self, n_rows: int) -> list[LocalBatch]:
+    def _batches(self, n_rows: float) -> Iterator[LocalBatch]:
         """Draw batches of about so many rows together."""
-        g = self.gradients
-        count = ceil(n_rows / g.batch_size)
-        return [g.batch(self.rng.integers(g.n_rows, size=g.batch_size)) for _ in range(count)]
+        return self.gradients.batches(ceil(n_rows / self.gradients.rows_per_batch), self.rng)
 
     def _at(self, elements: list[np.ndarray], batch: LocalBatch) -> LocalGradient:
-        self.passes += self.gradients.batch_size / self.gradients.n_rows
+        self.passes += self.gradients.share
         self.progress.report(self.stage, self.passes)
         return self.gradients.at(elements, batch)
 
@@ -281,10 +294,10 @@ class LocalWarmUp:
                 "prior, or pass step_size=, batch_size= and thin= yourself."
             )
         self.local_steps[k] = float(np.median(curvature) ** -0.5)
-        touches = n * g.batch_size / g.n_rows  # expected rows in a batch
-        noise = n**2 * _mean_of_inverse(touches) * each * (1 - 1 / np.maximum(n, 1)) / curvature
+        rates = g.touch_rates(k)
+        noise = n**2 * rates.variance * each / curvature
         slower = slowed(self.kernel.algorithm, noise, self.target_bias)
-        updates = 1 / (slower**2 * -np.expm1(-np.maximum(touches, 1e-300)))
+        updates = 1 / (slower**2 * np.maximum(rates.touched, 1e-300))
         updates = np.where(n > 0, updates, 1.0)  # drawn from the prior
         return Block(slower * curvature**-0.5, noise * slower**2, updates)
 
@@ -310,11 +323,13 @@ class LocalWarmUp:
         g, n = self.gradients, self.n_shared
         # Where rows are independent, the variance of a batch's gradient is about N / n times this.
         noise = self._noise(theta)
-        information = np.diag(noise) * g.batch_size / g.n_rows
+        information = np.diag(noise) * g.share
+        if g.share == 1:  # one batch of all groups, without noise
+            information = np.ones(n)
         steps = self.difference / np.sqrt(np.maximum(information, 1e-12))
         shifts = np.diag(steps)
         hessian = np.zeros((n, n))
-        batches = self._batches(min(SHARED_ROWS, 2 * g.n_rows))
+        batches = list(self._batches(min(SHARED_ROWS, 2 * g.n_rows)))
         for i, batch in enumerate(batches):
             at = theta[i % len(theta)]
             here = self._shared_gradient(at, batch)
@@ -332,7 +347,7 @@ class LocalWarmUp:
         count = max(NOISE_BATCHES, 3 * self.n_shared)
         total = np.zeros((self.n_shared, self.n_shared))
         for at in theta:
-            batches = self._batches(count * self.gradients.batch_size)
+            batches = self.gradients.batches(count, self.rng)
             each = np.array([self._shared_gradient(at, batch) for batch in batches])
             each -= each.mean(axis=0)
             total += each.T @ each / (len(each) - 1)
@@ -349,7 +364,7 @@ class LocalWarmUp:
     # ---- short runs ------------------------------------------------------------------------
 
     def _before_draw(self, n_updates: int) -> None:
-        self.passes += n_updates * self.gradients.batch_size / self.gradients.n_rows
+        self.passes += n_updates * self.gradients.share
         self.progress.report(self.stage, self.passes)
 
     def _flat(self, point: PointType) -> np.ndarray:
@@ -372,7 +387,7 @@ class LocalWarmUp:
         )
         starts = np.array([self._flat(point) for point in points])
         g = self.gradients
-        passes_per_draw = thin * g.batch_size / g.n_rows
+        passes_per_draw = thin * g.share
         if passes_per_draw / min(per_draw / ENOUGH, 1.0) > MANY_PASSES:
             _log.warning(
                 f"{passes_per_draw:.0f} passes over the data per draw: shared variables and the "
@@ -394,6 +409,7 @@ class LocalWarmUp:
             step_size=window.pace.step_size,
             thin=thin,
             batch_size=g.batch_size,
+            batches="rows" if self.kernel.whole_groups is None else "groups",
             windows=windows,
             ess_per_draw=per_draw,
             passes_per_draw=passes_per_draw,
@@ -417,22 +433,3 @@ class LocalWarmUp:
             if k < MAX_DOUBLINGS:
                 thin *= 2
         return points, thin, per_draw
-
-
-def _mean_of_inverse(expected: np.ndarray) -> np.ndarray:
-    """E[1 / m] of m >= 1 rows in a batch, m Poisson with these expectations.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> _mean_of_inverse(np.array([1e-6, 100.0])).round(4)
-    array([1.    , 0.0101])
-    """
-    expected, which = np.unique(expected, return_inverse=True)
-    few = np.clip(expected, 1e-9, 30.0)
-    terms = np.arange(1.0, 120.0)
-    log_weights = terms * np.log(few)[..., None] - np.cumsum(np.log(terms)) - np.log(terms)
-    mean = np.exp(log_weights - few[..., None]).sum(axis=-1) / -np.expm1(-few)
-    inverse = 1 / np.maximum(expected, 1.0)
-    large = inverse * (1 + inverse + 2 * inverse**2)
-    return np.where(expected < 30.0, mean, large)[which]

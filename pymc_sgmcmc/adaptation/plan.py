@@ -67,7 +67,8 @@ def planned(
     local: Local,
     latents: Latents | None,
     made_for: Model,
-    others: Sequence[str],
+    whole_groups: bool,
+    updates_per_batch: int,
 ) -> Plan:
     """Decide what a step adapts.
 
@@ -86,8 +87,10 @@ def planned(
         The step's arguments; ``adaptation`` may be "local", of an earlier warm-up.
     made_for : pymc.Model
         The user's, with the latent variables.
-    others : list of str
-        Arguments of the step with which nothing can be adapted, where they are given.
+    whole_groups : bool
+        Whether batches have whole groups of local variables.
+    updates_per_batch : int
+        With more than 1 nothing can be adapted.
 
     Raises
     ------
@@ -115,10 +118,10 @@ def planned(
     remedy = f"Pass {name}(step_size=..., batch_size=..., thin=...) with numbers."
     if algorithm.dynamics is None:
         raise ValueError(f"{name} has no automatic step size. {remedy}")
-    for argument in others:
+    if updates_per_batch > 1:
         raise ValueError(
-            f"{argument}= and an automatic step size do not go together yet: adaptation looks at "
-            f"the gradients of single rows, again and again. {remedy}"
+            "updates_per_batch= and an automatic step size do not go together yet: adaptation "
+            f"counts on batches that are independent. {remedy}"
         )
     size = sum(int(np.prod(shape)) for shape in shapes)
     if latents is not None:
@@ -134,7 +137,8 @@ def planned(
             f"local={local!r}, data= and an automatic step size do not go together yet. {remedy}"
         )
     for_all = adaptation in ("dense", "low_rank")
-    if data is not None or (local == "auto" and (for_all or not many)):
+    asked_for = whole_groups or (local and local != "auto")
+    if data is not None or (not asked_for and (for_all or not many)):
         local = None  # parameters move together, with a metric for all of them
     elif local and for_all:
         raise ValueError(
@@ -170,7 +174,7 @@ def planned(
             f"gradient='control_variate' works with at most {LARGEST_LOW_RANK} parameters, but the "
             f"model has {size}. Leave gradient='auto'."
         )
-    if local and local != "auto" and gradient == "control_variate":
+    if local and asked_for and gradient == "control_variate":
         raise ValueError(
             "gradient='control_variate' and local variables do not go together: an anchor says "
             "nothing about groups that vary. Leave gradient='auto', or pass local=None."

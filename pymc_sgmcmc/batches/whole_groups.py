@@ -18,7 +18,7 @@ In terms of N / n, by which batches of random rows are scaled, a row has the wei
 a place left over 0. A group's weight is n_j / (m_j u), for its rows in the sum have u already.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,8 @@ class WholeGroups:
         Their ``slots`` are the most groups of a batch.
     batch_size : int
         n, most rows of a batch.
+    around : mapping of int to array of int, optional
+        For each column of smaller groups that lie in these, which of these each lies in.
 
     Attributes
     ----------
@@ -49,10 +51,14 @@ class WholeGroups:
         u = K n / N.
     """
 
-    def __init__(self, groups: GroupsOfRows, batch_size: int):
+    def __init__(
+        self, groups: GroupsOfRows, batch_size: int, around: Mapping[int, np.ndarray] | None = None
+    ):
         sizes = groups.sizes.astype(np.int64)
         n_rows = int(sizes.sum())
         self.batch_size, self.dtype = batch_size, groups.dtype
+        self.around = around or {}
+        self._n_parts = _n_parts(sizes, batch_size)
         first = np.concatenate([[0], np.cumsum(sizes)])
         self._order = np.empty(n_rows, np.int32 if n_rows < 2**31 else np.int64)
         _sort(groups.group_of_row, first.copy(), self._order)
@@ -63,6 +69,14 @@ class WholeGroups:
         self._large = [slice(first[j], first[j + 1]) for j in large]
         self.n_batches = len(self._first_of_batch) - 1
         self.row_weight = self.n_batches * batch_size / n_rows
+
+    def parts(self, column: int) -> np.ndarray:
+        """In how many parts the rows of each group of a column come, or those of the group around.
+
+        For groups without rows a number that means nothing.
+        """
+        around = self.around.get(column)
+        return self._n_parts if around is None else self._n_parts[around]
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """Return the rows by group; those of groups cut into parts in a new random order."""
@@ -166,11 +180,24 @@ def coarsest(group_of_row: Sequence[np.ndarray]) -> int | None:
     k = int(np.argmin([len(np.unique(groups)) for groups in group_of_row]))
     around = group_of_row[k]
     for groups in group_of_row:
-        of_group = np.zeros(groups.max() + 1, dtype=around.dtype)
-        of_group[groups] = around
-        if not np.array_equal(of_group[groups], around):
+        if not np.array_equal(groups_around(groups, around)[groups], around):
             return None
     return k
+
+
+def groups_around(group_of_row: np.ndarray, around: np.ndarray, n_groups: int = 0) -> np.ndarray:
+    """Return the larger group in which the last row of each group lies; 0 of those without rows.
+
+    Parameters
+    ----------
+    group_of_row, around : array of int, shape (N,)
+        Group and larger group of each row.
+    n_groups : int, optional
+        If it may be more than the largest number in ``group_of_row``.
+    """
+    of_group = np.zeros(max(n_groups, group_of_row.max() + 1), dtype=around.dtype)
+    of_group[group_of_row] = around
+    return of_group
 
 
 def most_groups(sizes: np.ndarray, batch_size: int) -> int:
@@ -184,12 +211,16 @@ def most_groups(sizes: np.ndarray, batch_size: int) -> int:
     return int(np.diff(_dealt(ends - begins, batch_size, limit)).max())
 
 
+def _n_parts(sizes: np.ndarray, batch_size: int) -> np.ndarray:
+    return -(-sizes // batch_size)
+
+
 def _parts(sizes: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cut groups into parts that fit, in random order: their groups, first and last rows in them.
 
     The order is always the same for the same sizes: chains share it, and a resumed run has it too.
     """
-    n_parts = -(-sizes // batch_size)
+    n_parts = _n_parts(sizes, batch_size)
     group = np.repeat(np.arange(len(sizes)), n_parts)
     part = np.arange(len(group)) - np.repeat(np.cumsum(n_parts) - n_parts, n_parts)
     begins, ends = ((part + k) * sizes[group] // n_parts[group] for k in (0, 1))

@@ -6,12 +6,12 @@ elements is looked at: each element alone would need gradients of all rows at ea
 Gradients are of batches, in which only groups are looked at that they touch, or of all rows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from pymc_sgmcmc.adaptation.local_gradients import LocalBatch, LocalGradients
+from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.diagnosis.stein import Estimate, SteinIdentities, block_estimate, stein_identities
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
@@ -88,9 +88,9 @@ def local_identities(
     flat = draws.reshape(-1, draws.shape[2])
     rows = "all rows"
     if whole is None:
-        most_batches = max(1, gradients.n_rows // gradients.batch_size)
+        most_batches = max(1, int(1 / gradients.share))
         count = int(np.clip(MOST_BATCHES // len(flat), 1, most_batches))
-        rows = f"{count * gradients.batch_size} random rows"
+        rows = f"{count * gradients.rows_per_batch:.0f} random rows"
         each = [_of_batches(gradients, theta, matrix, moments, count, rng) for theta in flat]
     else:
         each = [_of_all_rows(gradients, whole, theta, matrix, order, moments) for theta in flat]
@@ -125,7 +125,7 @@ def _of_batches(
     values, mean, sd = (_of_variables(gradients, flat) for flat in (theta, *moments))
     each = np.empty((count, len(matrix)))
     sums = np.zeros((2, len(gradients.local)))
-    for i, batch in enumerate(_batches(gradients, count, rng)):
+    for i, batch in enumerate(gradients.batches(count, rng, apart=True)):
         found = gradients.at(gradients.gathered(values, batch), batch)
         total = [p + lik for p, lik in zip(found.prior, found.likelihood, strict=True)]
         of_shared = [
@@ -163,14 +163,6 @@ def _of_variables(gradients: LocalGradients, flat: np.ndarray) -> list[np.ndarra
     shapes = gradients.source.shapes
     pieces = np.split(flat, np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1])
     return [piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)]
-
-
-def _batches(
-    gradients: LocalGradients, count: int, rng: np.random.Generator
-) -> Iterator[LocalBatch]:
-    """Draw batches that have no row twice."""
-    for rows in rng.choice(gradients.n_rows, (count, gradients.batch_size), replace=False):
-        yield gradients.batch(rows)
 
 
 def _means(away: np.ndarray, sd: np.ndarray, gradient: np.ndarray) -> tuple[float, float]:

@@ -27,7 +27,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.batches.touched import GroupsOfRows
-from pymc_sgmcmc.batches.whole_groups import WholeGroups, coarsest
+from pymc_sgmcmc.batches.whole_groups import WholeGroups, coarsest, groups_around
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value, sum_of, weighted
 from pymc_sgmcmc.gradients.differentiate import gradients_of
 from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable
@@ -138,7 +138,12 @@ class LocalSource(GradientSource):
                 "Batches of whole groups need nested groups, and in the current data they are "
                 "crossed. Make a new step with batches='rows'."
             )
-        return WholeGroups(groups_of_rows[k], self.rows[0].batch_size)
+        around = {
+            i: groups_around(each.group_of_row, groups_of_rows[k].group_of_row, len(each.sizes))
+            for i, each in enumerate(groups_of_rows)
+            if i != k
+        }
+        return WholeGroups(groups_of_rows[k], self.rows[0].batch_size, around)
 
     def _check_empty(self, groups: dict[Column, GroupsOfRows]) -> None:
         """Raise an error if other groups have no rows than when the step was made."""

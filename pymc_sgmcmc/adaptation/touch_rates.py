@@ -1,0 +1,94 @@
+"""How often batches touch each group of rows, and how well they know its gradient then."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class TouchRates(NamedTuple):
+    """Of each group; arrays of one shape."""
+
+    touched: np.ndarray
+    """Probability that a batch has rows of it."""
+    variance: np.ndarray
+    """Of the mean of its rows in such a batch, where each of its rows has a variance of 1."""
+
+
+def of_random_rows(sizes: np.ndarray, share: float) -> TouchRates:
+    """Return the rates of batches of rows that are drawn independently.
+
+    Parameters
+    ----------
+    sizes : array of float
+        n_j, rows of each group.
+    share : float
+        Rows of a batch / N.
+    """
+    expected = sizes * share
+    variance = mean_of_inverse(expected) * (1 - 1 / np.maximum(sizes, 1))
+    return TouchRates(-np.expm1(-expected), variance)
+
+
+def of_whole_groups(sizes: np.ndarray, parts: np.ndarray, n_batches: int) -> TouchRates:
+    """Return the rates of batches of whole groups: each part is in one of them.
+
+    Parameters
+    ----------
+    sizes : array of float
+        n_j, rows of each group.
+    parts : array of int
+        Equal parts in which its rows come; 0 where there are none.
+    n_batches : int
+        K.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> of_whole_groups(np.array([3.0, 8.0]), np.array([1, 2]), n_batches=10)
+    TouchRates(touched=array([0.1, 0.2]), variance=array([0.   , 0.125]))
+    """
+    p = np.maximum(parts, 1)
+    small, larger = np.maximum(sizes, 1) // p, np.maximum(sizes, 1) % p  # parts with a row more
+    mean_of_inverses = ((p - larger) / small + larger / (small + 1)) / p
+    return TouchRates(parts / n_batches, mean_of_inverses - 1 / np.maximum(sizes, 1))
+
+
+def of_groups_within(sizes: np.ndarray, parts: np.ndarray, n_batches: int) -> TouchRates:
+    """Return the rates of groups that lie in the whole groups of batches.
+
+    Of a group whose larger group comes in parts, each has about a Poisson number of rows; so the
+    variance is up to 20% too large.
+
+    Parameters
+    ----------
+    sizes : array of float
+        n_j, rows of each group.
+    parts : array of int
+        Equal parts in which the rows of the larger group come.
+    n_batches : int
+        K.
+    """
+    p, n = np.maximum(parts, 1), np.maximum(sizes, 1)
+    whole = parts <= 1
+    touched = np.where(whole, sizes > 0, -p * np.expm1(-sizes / p))
+    inverse = np.where(whole, 1 / n, mean_of_inverse(n / p))
+    return TouchRates(touched / n_batches, np.maximum(inverse - 1 / n, 0.0))
+
+
+def mean_of_inverse(expected: np.ndarray) -> np.ndarray:
+    """E[1 / m] of m >= 1 rows in a batch, m Poisson with these expectations.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> mean_of_inverse(np.array([1e-6, 100.0])).round(4)
+    array([1.    , 0.0101])
+    """
+    expected, which = np.unique(expected, return_inverse=True)
+    few = np.clip(expected, 1e-9, 30.0)
+    terms = np.arange(1.0, 120.0)
+    log_weights = terms * np.log(few)[..., None] - np.cumsum(np.log(terms)) - np.log(terms)
+    mean = np.exp(log_weights - few[..., None]).sum(axis=-1) / -np.expm1(-few)
+    inverse = 1 / np.maximum(expected, 1.0)
+    large = inverse * (1 + inverse + 2 * inverse**2)
+    return np.where(expected < 30.0, mean, large)[which]
