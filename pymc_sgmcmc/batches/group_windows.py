@@ -26,6 +26,8 @@ from pymc_sgmcmc.batches.windows import Check, Window, chunk_order
 FILLER = "pymc_sgmcmc: filler"
 """Name of a column beside the containers: whether a row repeats its batch's first row, to fill it
 up."""
+LARGE = 0.25
+"""Share of a window: larger chunks, each of one group, are in windows of their own."""
 GroupsOf = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 """Finds the group of each of some rows, given by container."""
 
@@ -166,6 +168,9 @@ def _window_of_part(
         order = np.concatenate(strata)
     chunk = np.repeat(chunk, np.diff(np.append(first, len(which))))
     rows = np.bincount(chunk, weights=size).astype(np.int64)
+    if data.by_row:  # one that did not fit would end a window before it had a chunk of each stratum
+        large = rows[order] > data.window * LARGE
+        order = np.concatenate([order[~large], order[large]])
     firsts = dealt(rows[order], data.window, len(order) + 1)
     window = np.empty(len(order), dtype=np.int64)
     window[order] = np.repeat(np.arange(len(firsts) - 1), np.diff(firsts))
