@@ -47,7 +47,8 @@ local : "auto", list of str or None, default "auto"
 batches : {"rows", "groups"}, default "rows"
     What batches are made of: random rows; or whole groups of the local variables, as many as have
     ``batch_size`` rows together (a larger group comes in parts), whose own gradients have no
-    minibatch noise then. The groups of several local variables must be nested.
+    minibatch noise then. The groups of several local variables must be nested; with ``data=`` the
+    rows of a group must lie together.
 thin : int or "auto", default "auto"
     Updates per recorded draw, all in one compiled call. "auto": for an adapted step so many that
     draws are nearly independent, otherwise 1.

@@ -69,7 +69,7 @@ class Kernel:
         What stays the same during a compiled call, on the backend: scales and data.
     groups_of_rows : list of GroupsOfRows
         The group of each row, for each index into local variables.
-    whole_groups : WholeGroups or None
+    whole_groups : WholeGroups, GroupWindows or None
         The groups dealt into batches, if batches have whole groups.
     streamed_groups : callable or None
         The group of each of some streamed rows, for each index into local variables.

@@ -80,11 +80,6 @@ def step_source(
             f"batches='groups' needs local variables, but {reason or 'local=None'}. Use "
             "batches='rows'."
         )
-    if whole_groups and data is not None:
-        raise ValueError(
-            "batches='groups' and data= do not go together: streamed rows come in random order. "
-            "Use batches='rows'."
-        )
     options: dict[str, Any] = {
         "batch_size": plan.batch_size,
         "minibatch_dim": minibatch_dim,

@@ -260,7 +260,8 @@ def step_of_containers(columns, streamed=False, **options):
         u = pm.Normal("u", pm.Normal("mu"), 1, shape=4)
         v = pm.Normal("v", 0, 1, shape=6)
         pm.Normal("y", u[at["group"]] + v[at["other"]], 1, observed=at["values"], dims="obs")
-        options = {"local": ["u", "v"], "data": columns if streamed else None} | options
+        data = sgm.StreamedData(columns, window=6) if streamed else None
+        options = {"local": ["u", "v"], "data": data} | options
         return sgm.MSGNHT_S(step_size=0.1, batch_size=3, thin=2, **options)
 
 
@@ -547,18 +548,28 @@ def streamed_step(mode):
     return step_of_containers(COLUMNS, streamed=True, compile_kwargs={"mode": mode})
 
 
+@cache
+def streamed_groups_step(mode):
+    columns = {name: a[np.argsort(COLUMNS["group"])] for name, a in COLUMNS.items()}
+    options = {"local": ["u"], "batches": "groups", "compile_kwargs": {"mode": mode}}
+    return step_of_containers(columns, streamed=True, **options)
+
+
 @pytest.mark.slow(12)
-@pytest.mark.parametrize(("make", "mode"), [(nested_step, "NUMBA"), (streamed_step, "JAX")])
+@pytest.mark.parametrize(
+    ("make", "mode"),
+    [(nested_step, "NUMBA"), (streamed_step, "JAX"), (streamed_groups_step, "NUMBA")],
+)
 def test_chains_with_other_batches(make, mode):
     step = make(mode)
-    assert ("batches='groups'" in repr(step)) == (make is nested_step)
+    assert ("batches='groups'" in repr(step)) == (make is not streamed_step)
     alone = sampled(step, chain_method="sequential")
     together = sampled(step, chain_method="vectorized")
     assert_equal_draws(alone, together, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.slow(8)
-@pytest.mark.parametrize("make", [crossed_step, nested_step, streamed_step])
+@pytest.mark.parametrize("make", [crossed_step, nested_step, streamed_step, streamed_groups_step])
 def test_resumes_bit_for_bit(make, tmp_path):
     step, method = make("JAX"), "vectorized"
     undisturbed = sampled(step, chain_method=method)
@@ -709,8 +720,6 @@ def test_streams_with_wrong_groups():
     wrong = COLUMNS | {"group": np.where(hierarchies.GROUP == 1, 7, 0)}
     with pytest.raises(ValueError, match="have the group 7, but the variable has 4 groups"):
         step_of_containers(wrong, streamed=True)
-    with pytest.raises(ValueError, match="batches='groups' and data= do not go together"):
-        step_of_containers(COLUMNS, streamed=True, local=["u"], batches="groups")
 
 
 def test_indices_that_are_not_whole_numbers():

@@ -18,7 +18,7 @@ from pymc_sgmcmc.adaptation.touch_rates import (
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.batches.touched import Touched, TouchedGroups
-from pymc_sgmcmc.batches.whole_groups import GroupBatches
+from pymc_sgmcmc.batches.whole_groups import GroupBatches, WholeGroups
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.local_source import LocalSource
 from pymc_sgmcmc.kernel import Kernel
@@ -147,7 +147,7 @@ class LocalGradients:
         ``apart``: as long as rows suffice, no two batches have the same.
         """
         whole, n = self.kernel.whole_groups, self.batch_size
-        if whole is not None:
+        if isinstance(whole, WholeGroups):
             taken: Iterable[np.ndarray] = GroupBatches(whole, rng).take(count)
         elif apart:
             taken = rng.choice(self.n_rows, (count, n), replace=False)

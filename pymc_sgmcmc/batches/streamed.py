@@ -1,5 +1,6 @@
 """Batches of streamed data: blocks of shuffled rows, read ahead by a thread."""
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,9 @@ class StreamedBatches:
         Draw rows with replacement from each window.
     check : callable, optional
         Refuses rows that were just read, by container.
+    windows : callable, optional
+        Yields the windows from a state of the generator and a position on; default: of all rows in
+        random order.
 
     Raises
     ------
@@ -47,6 +51,7 @@ class StreamedBatches:
         rng: np.random.Generator,
         replacement: bool = False,
         check: Check | None = None,
+        windows: Callable[[np.random.Generator, int], Iterator[Window]] | None = None,
     ):
         if batch_size > data.window:
             raise ValueError(
@@ -54,7 +59,7 @@ class StreamedBatches:
                 "pass StreamedData(..., window=...) with room for many batches."
             )
         self.data, self.batch_size, self.replacement = data, batch_size, replacement
-        self._check = check
+        self._check, self._make_windows = check, windows or self._of_shuffled_rows
         self.longest = data.window // batch_size
         """Largest number of batches per call, so that a block is no larger than a window."""
         self._bit_generator = type(rng.bit_generator)
@@ -67,11 +72,14 @@ class StreamedBatches:
         rng.bit_generator.state = epoch_state
         self._epoch, self._epoch_state, self._position = 0, epoch_state, position
         self._order = OrderCheck()
-        self._windows = shuffled_windows(
-            self.data, rng, position, self.replacement, self._order, self._check
-        )
+        self._windows = self._make_windows(rng, position)
         self._window: Window | None = None
         self._ahead: ReadAhead[Window] | None = None
+
+    def _of_shuffled_rows(self, rng: np.random.Generator, position: int) -> Iterator[Window]:
+        return shuffled_windows(
+            self.data, rng, position, self.replacement, self._order, self._check
+        )
 
     def take(self, n_batches: int) -> dict[str, np.ndarray]:
         """Return rows of the next batches by container: batch after batch, (n_batches * n, ...).

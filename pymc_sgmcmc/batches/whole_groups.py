@@ -31,8 +31,61 @@ EXTRA_SLOTS = 1.5
 """Most groups in a batch, as a multiple of the mean: small groups may meet by chance."""
 
 
-class WholeGroups:
-    """The groups dealt into batches, the same for all chains.
+class Deal:
+    """Groups dealt into batches, the same for all chains.
+
+    Parameters
+    ----------
+    sizes : array of int, shape (n_groups,)
+        n_j, rows of each group.
+    batch_size : int
+        n, most rows of a batch.
+    n_batches : int
+        K.
+    n_rows : int
+        N.
+    dtype : str
+        Float type of the weights.
+    around : mapping of int to array of int, optional
+        For each column of smaller groups that lie in these, which of these each lies in.
+
+    Attributes
+    ----------
+    row_weight : float
+        u = K n / N.
+    """
+
+    def __init__(
+        self,
+        sizes: np.ndarray,
+        batch_size: int,
+        n_batches: int,
+        n_rows: int,
+        dtype: str,
+        around: Mapping[int, np.ndarray] | None = None,
+    ):
+        self.batch_size, self.n_batches, self.dtype = batch_size, n_batches, dtype
+        self.around = around or {}
+        self.row_weight = n_batches * batch_size / n_rows
+        self._n_parts = parts_of(sizes, batch_size)
+
+    def parts(self, column: int) -> np.ndarray:
+        """In how many parts the rows of each group of a column come, or those of the group around.
+
+        For groups without rows a number that means nothing.
+        """
+        around = self.around.get(column)
+        return self._n_parts if around is None else self._n_parts[around]
+
+    def weights(self, rows: np.ndarray) -> np.ndarray:
+        """Weights of the rows of batches: u, and 0 in places left over."""
+        weights = np.where(rows == rows[:, :1], 0, self.row_weight).astype(self.dtype)
+        weights[:, 0] = self.row_weight
+        return weights
+
+
+class WholeGroups(Deal):
+    """The groups of rows in memory, dealt into batches.
 
     Parameters
     ----------
@@ -42,13 +95,6 @@ class WholeGroups:
         n, most rows of a batch.
     around : mapping of int to array of int, optional
         For each column of smaller groups that lie in these, which of these each lies in.
-
-    Attributes
-    ----------
-    n_batches : int
-        K.
-    row_weight : float
-        u = K n / N.
     """
 
     def __init__(
@@ -56,27 +102,16 @@ class WholeGroups:
     ):
         sizes = groups.sizes.astype(np.int64)
         n_rows = int(sizes.sum())
-        self.batch_size, self.dtype = batch_size, groups.dtype
-        self.around = around or {}
-        self._n_parts = _n_parts(sizes, batch_size)
         first = np.concatenate([[0], np.cumsum(sizes)])
         self._order = np.empty(n_rows, np.int32 if n_rows < 2**31 else np.int64)
         _sort(groups.group_of_row, first.copy(), self._order)
         of_part, begins, ends = _parts(sizes, batch_size)
         self._begins, self._ends = first[of_part] + begins, first[of_part] + ends
-        self._first_of_batch = _dealt(ends - begins, batch_size, groups.slots)
+        self._first_of_batch = dealt(ends - begins, batch_size, groups.slots)
         large = np.flatnonzero(sizes > batch_size)
         self._large = [slice(first[j], first[j + 1]) for j in large]
-        self.n_batches = len(self._first_of_batch) - 1
-        self.row_weight = self.n_batches * batch_size / n_rows
-
-    def parts(self, column: int) -> np.ndarray:
-        """In how many parts the rows of each group of a column come, or those of the group around.
-
-        For groups without rows a number that means nothing.
-        """
-        around = self.around.get(column)
-        return self._n_parts if around is None else self._n_parts[around]
+        n_batches = len(self._first_of_batch) - 1
+        super().__init__(sizes, batch_size, n_batches, n_rows, groups.dtype, around)
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """Return the rows by group; those of groups cut into parts in a new random order."""
@@ -90,12 +125,6 @@ class WholeGroups:
     def fill(self, rows: np.ndarray, batches: np.ndarray, order: np.ndarray) -> None:
         """Write the rows of batches, shape (batches, n); places left over repeat the first."""
         _fill(rows, batches, order, self._first_of_batch, self._begins, self._ends)
-
-    def weights(self, rows: np.ndarray) -> np.ndarray:
-        """Weights of the rows of batches: u, and 0 in places left over."""
-        weights = np.where(rows == rows[:, :1], 0, self.row_weight).astype(self.dtype)
-        weights[:, 0] = self.row_weight
-        return weights
 
 
 @dataclass
@@ -207,11 +236,17 @@ def most_groups(sizes: np.ndarray, batch_size: int) -> int:
     2
     """
     _, begins, ends = _parts(sizes, batch_size)
-    limit = int(EXTRA_SLOTS * batch_size / np.mean(ends - begins)) + 1
-    return int(np.diff(_dealt(ends - begins, batch_size, limit)).max())
+    first = dealt(ends - begins, batch_size, slots_for(ends - begins, batch_size))
+    return int(np.diff(first).max())
 
 
-def _n_parts(sizes: np.ndarray, batch_size: int) -> np.ndarray:
+def slots_for(sizes: np.ndarray, batch_size: int) -> int:
+    """Return the largest number of parts of these sizes that a batch should have."""
+    return int(EXTRA_SLOTS * batch_size / np.mean(sizes)) + 1
+
+
+def parts_of(sizes: np.ndarray, batch_size: int) -> np.ndarray:
+    """Return in how many parts each group comes; 0 where there are no rows."""
     return -(-sizes // batch_size)
 
 
@@ -220,12 +255,18 @@ def _parts(sizes: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray, 
 
     The order is always the same for the same sizes: chains share it, and a resumed run has it too.
     """
-    n_parts = _n_parts(sizes, batch_size)
+    group, begins, ends = parts_in_order(sizes, batch_size)
+    shuffled = np.random.default_rng(0).permutation(len(group))
+    return group[shuffled], begins[shuffled], ends[shuffled]
+
+
+def parts_in_order(sizes: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cut groups into parts that fit: the group of each, and its first and last rows in it."""
+    n_parts = parts_of(sizes, batch_size)
     group = np.repeat(np.arange(len(sizes)), n_parts)
     part = np.arange(len(group)) - np.repeat(np.cumsum(n_parts) - n_parts, n_parts)
     begins, ends = ((part + k) * sizes[group] // n_parts[group] for k in (0, 1))
-    shuffled = np.random.default_rng(0).permutation(len(group))
-    return group[shuffled], begins[shuffled], ends[shuffled]
+    return group, begins, ends
 
 
 @cached_njit(nogil=True)
@@ -237,12 +278,15 @@ def _sort(group_of_row, place, order):
 
 
 @cached_njit(nogil=True)
-def _dealt(sizes, batch_size, slots):
-    """The first part of each batch, and the number of parts at the end."""
+def dealt(sizes, batch_size, slots):
+    """Return the first part of each batch, and the number of parts at the end.
+
+    A batch ends where the next part would not fit; a part larger than a batch is one of its own.
+    """
     first = [0]
     n_rows = 0
     for k in range(len(sizes)):
-        if n_rows + sizes[k] > batch_size or k - first[-1] == slots:
+        if k > first[-1] and (n_rows + sizes[k] > batch_size or k - first[-1] == slots):
             first.append(k)
             n_rows = 0
         n_rows += sizes[k]

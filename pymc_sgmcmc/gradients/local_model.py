@@ -12,6 +12,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 
+from pymc_sgmcmc.batches.group_places import GroupPlaces
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.noise import NoiseStream
 
@@ -90,6 +91,16 @@ class LocalVariable(NamedTuple):
         return cls(value, column, axis, TensorType(value.dtype, of_slots)(value.name))
 
 
+class StreamedWhole(NamedTuple):
+    """The whole groups of streamed batches, as counted when the step was made."""
+
+    column: int
+    """Number of their column,"""
+    places: GroupPlaces
+    around: dict[int, np.ndarray]
+    """For each other column, which of these groups each of its groups lies in."""
+
+
 class LocalModel(NamedTuple):
     """A model's log posterior, written for the groups that a batch touches."""
 
@@ -106,6 +117,8 @@ class LocalModel(NamedTuple):
     """Weight of each row of a batch, where batches have whole groups."""
     sizes: list[np.ndarray]
     """Rows of each group, for each of ``columns``."""
+    streamed_whole: StreamedWhole | None
+    """Where batches have whole groups of a stream."""
 
     @property
     def expressions(self) -> list[TensorVariable]:

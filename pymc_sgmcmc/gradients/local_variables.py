@@ -24,7 +24,6 @@ from pytensor.tensor.type import TensorType, integer_dtypes
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import without_code
-from pymc_sgmcmc.batches.whole_groups import coarsest, most_groups
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
 from pymc_sgmcmc.gradients.batch_terms import Term
 from pymc_sgmcmc.gradients.local_model import (
@@ -36,6 +35,7 @@ from pymc_sgmcmc.gradients.local_model import (
     PriorDraw,
 )
 from pymc_sgmcmc.gradients.resize import resized
+from pymc_sgmcmc.gradients.row_groups import RowGroups
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -85,8 +85,7 @@ def find_local(
     rows: TensorVariable,
     batch_size: int,
     wanted: Local,
-    groups_of: Callable[[TensorVariable], np.ndarray],
-    sizes_of: Callable[[TensorVariable, int], np.ndarray],
+    groups: RowGroups,
     check: Callable[[LocalModel], None],
     whole_groups: bool,
 ) -> LocalModel | None:
@@ -108,10 +107,8 @@ def find_local(
     batch_size : int
     wanted : "auto" or names
         The variables to be local; "auto": those of many groups, where that is possible.
-    groups_of : callable
-        Evaluates an index for all rows; of streamed data for a few.
-    sizes_of : callable
-        Counts the rows of each group of an index into so many.
+    groups : RowGroups
+        What the data say about the groups of an index.
     check : callable
         LocalModel -> None: raises `NotLocal` if its numbers are not the model's.
     whole_groups : bool
@@ -129,9 +126,7 @@ def find_local(
         and for batches of whole groups of crossed groups or of none.
     """
     of_vars = dict(zip(vars, shapes, strict=True))
-    builder = _Builder(
-        model, of_vars, terms, rest, rows, batch_size, groups_of, sizes_of, whole_groups
-    )
+    builder = _Builder(model, of_vars, terms, rest, rows, batch_size, groups, whole_groups)
     names = None if wanted == "auto" else _checked_names(model, vars, wanted)
     reasons: dict[str, str] = {}
     candidates = []
@@ -192,10 +187,8 @@ def _checked_names(model: pm.Model, vars: Sequence[Variable], wanted: Any) -> li
 class _Builder:
     """Rebuilds a model's terms for some candidates."""
 
-    def __init__(
-        self, model, shapes, terms, rest, rows, batch_size, groups_of, sizes_of, whole_groups
-    ):
-        self.groups_of, self.sizes_of = groups_of, sizes_of
+    def __init__(self, model, shapes, terms, rest, rows, batch_size, groups, whole_groups):
+        self.groups = groups
         self.sizes: dict[TensorVariable, np.ndarray] = {}
         self.empty: dict[Column, EmptyGroups] = {}
         self.model, self.shapes, self.rest, self.rows = model, shapes, rest, rows
@@ -246,7 +239,7 @@ class _Builder:
     def sizes_in(self, column: Column) -> np.ndarray:
         """The rows of each group."""
         if column.index not in self.sizes:
-            self.sizes[column.index] = self.sizes_of(column.index, column.n_groups)
+            self.sizes[column.index] = self.groups.sizes(column)
         return self.sizes[column.index]
 
     def empty_groups(self, column: Column) -> EmptyGroups:
@@ -295,13 +288,13 @@ class _Builder:
         Raises
         ------
         ValueError
-            For groups of which none has all others nested in it.
+            For groups of which none has all others nested in it, and for groups of a stream whose
+            rows do not lie together.
         """
         if not self.whole_groups:
             return variables
         columns = list(dict.fromkeys(v.column for v in variables))
-        groups = [self.groups_of(c.index) % c.n_groups for c in columns]
-        k = coarsest(groups)
+        k = self.groups.coarsest(columns)
         if k is None:
             names = ", ".join(f"'{self.model.values_to_rvs[v.value].name}'" for v in variables)
             raise ValueError(
@@ -309,7 +302,7 @@ class _Builder:
                 "batches='rows', or name in local= only variables whose groups are nested."
             )
         around = columns[k]
-        slots = most_groups(self.sizes_in(around), self.batch_size)
+        slots = self.groups.most_groups(around, self.batch_size)
         column = Column.of(around.index, around.n_groups, slots)
         return [
             LocalVariable.of(v.value, column, self.shapes[v.value]) if v.column is around else v
@@ -337,7 +330,10 @@ class _Builder:
         floatX = pytensor.config.floatX
         weights = pt.vector("row_weights", dtype=floatX) if self.whole_groups else None
         sizes = [self.sizes_in(c) for c in dict.fromkeys(v.column for v in variables)]
-        return LocalModel(variables, shared_prior, priors, rows, self.row_axes, weights, sizes)
+        whole = self.groups.streamed_whole()
+        return LocalModel(
+            variables, shared_prior, priors, rows, self.row_axes, weights, sizes, whole
+        )
 
     def _prior(self, v: LocalVariable, local: dict) -> TensorVariable:
         rv = self.model.values_to_rvs[v.value]

@@ -40,8 +40,8 @@ from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to,
 from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch, written_with_minibatch
 from pymc_sgmcmc.gradients.rewrites import tidy
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
+from pymc_sgmcmc.gradients.row_groups import RowGroups, StreamedRowGroups
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
-from pymc_sgmcmc.gradients.streamed_groups import StreamedGroups
 
 
 @quick_graphs()
@@ -215,14 +215,12 @@ def _slice_into_batches(
             [groups] = evaluate(*clone_replace([of_rows], own, rebuild_strict=False))
             return groups.astype(np.int64)
 
-        def sizes_of(of_rows: TensorVariable, n_groups: int) -> np.ndarray:
-            if data is not None:
-                return StreamedGroups(index, arrays, [of_rows]).sizes(data, n_groups)
-            return np.bincount(groups_of(of_rows) % n_groups, minlength=n_groups)
-
         def check(of_groups: LocalModel) -> None:
             check_local(model, of_groups, terms, arrays, index, batch, groups_of, start)
 
+        groups = RowGroups(groups_of)
+        if data is not None:
+            groups = StreamedRowGroups(groups_of, index, arrays, data)
         found = find_local(
             model,
             vars,
@@ -232,8 +230,7 @@ def _slice_into_batches(
             index,
             batch_size,
             local,
-            groups_of,
-            sizes_of,
+            groups,
             check,
             whole_groups,
         )

@@ -1,6 +1,6 @@
-"""The groups of rows that are read from a stream, and the sizes of the groups by one pass."""
+"""The groups of rows that are read from a stream, and what a pass tells of the groups."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
 
 import numpy as np
@@ -8,6 +8,7 @@ import pytensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import without_code
+from pymc_sgmcmc.batches.group_places import GroupPlaces
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.windows import consecutive_rows
 from pymc_sgmcmc.gradients.arrays import PYTHON, Array, array_value
@@ -53,23 +54,47 @@ class StreamedGroups:
         with self._lock:
             return self._function(np.arange(n_rows), *given)
 
-    def sizes(self, data: StreamedData, n_groups: int) -> np.ndarray:
-        """Count the rows of each group of the first index, by a pass through the stream.
+    def places(self, data: StreamedData, n_groups: int) -> GroupPlaces:
+        """Find the rows of each group of the first index, by a pass through the stream.
 
         Raises
         ------
         ValueError
             For an index out of range.
         """
-        sizes = np.zeros(n_groups, dtype=np.int64)
+        return GroupPlaces.counted((each[0] for each in self._blocks(data, [n_groups])), n_groups)
+
+    def around(
+        self, data: StreamedData, n_groups: Sequence[int], k: int
+    ) -> dict[int, np.ndarray] | None:
+        """Find in which group of index k the groups of all others lie, by a pass.
+
+        Returns
+        -------
+        dict of int to array, or None
+            None, if a group lies in several.
+        """
+        found = {i: np.full(n, -1) for i, n in enumerate(n_groups) if i != k}
+        for each in self._blocks(data, n_groups):
+            for i, around in found.items():
+                before = around[each[i]]
+                around[each[i]] = each[k]
+                same = (before < 0) | (before == each[k])
+                if not (same.all() and np.array_equal(around[each[i]], each[k])):
+                    return None
+        return found
+
+    def _blocks(self, data: StreamedData, n_groups: Sequence[int]) -> Iterator[list[np.ndarray]]:
+        """Yield the groups of the first indices, block after block."""
         for rows in consecutive_rows(data, BLOCK_ROWS):
-            index = self(rows)[0]
-            bad = (index < -n_groups) | (index >= n_groups)
-            if bad.any():
-                raise ValueError(
-                    f"The rows of data= have the group {index[bad][0]}, but the variable has "
-                    f"{n_groups} groups, numbered from 0 to {n_groups - 1}. Correct the data, or "
-                    "make a model with more groups."
-                )
-            sizes += np.bincount(index % n_groups, minlength=n_groups)
-        return sizes
+            found = []
+            for index, n in zip(self(rows), n_groups, strict=False):
+                bad = (index < -n) | (index >= n)
+                if bad.any():
+                    raise ValueError(
+                        f"The rows of data= have the group {index[bad][0]}, but the variable has "
+                        f"{n} groups, numbered from 0 to {n - 1}. Correct the data, or make a "
+                        "model with more groups."
+                    )
+                found.append(index % n)
+            yield found

@@ -1,0 +1,129 @@
+"""What the data say about the groups of an index: how many rows each has, which lie in which."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pytensor
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.batches.group_places import GroupPlaces
+from pymc_sgmcmc.batches.group_windows import GroupWindows
+from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.batches.whole_groups import coarsest, most_groups
+from pymc_sgmcmc.gradients.arrays import Array
+from pymc_sgmcmc.gradients.local_model import Column, StreamedWhole
+from pymc_sgmcmc.gradients.streamed_groups import StreamedGroups
+
+
+class RowGroups:
+    """The groups of rows in memory.
+
+    Parameters
+    ----------
+    of : callable
+        Evaluates an index for all rows; of streamed data for a few.
+    """
+
+    def __init__(self, of: Callable[[TensorVariable], np.ndarray]):
+        self.of = of
+
+    def sizes(self, column: Column) -> np.ndarray:
+        """Count the rows of each group."""
+        return np.bincount(self.of(column.index) % column.n_groups, minlength=column.n_groups)
+
+    def coarsest(self, columns: Sequence[Column]) -> int | None:
+        """Return the column in whose groups all groups of the others lie, if there is one."""
+        return coarsest([self.of(c.index) % c.n_groups for c in columns])
+
+    def most_groups(self, column: Column, batch_size: int) -> int:
+        """Return the slots that batches of whole groups should have."""
+        return most_groups(self.sizes(column), batch_size)
+
+    def streamed_whole(self) -> StreamedWhole | None:
+        """What batches of whole groups of a stream need."""
+        return None
+
+
+class StreamedRowGroups(RowGroups):
+    """The groups of the rows of a stream, by passes through it.
+
+    Parameters
+    ----------
+    of : callable
+    rows : integer vector
+        Row numbers of a batch.
+    arrays : mapping of Array to variable
+        The data of a batch.
+    data : StreamedData
+    """
+
+    def __init__(
+        self,
+        of: Callable[[TensorVariable], np.ndarray],
+        rows: TensorVariable,
+        arrays: Mapping[Array, TensorVariable],
+        data: StreamedData,
+    ):
+        super().__init__(of)
+        self._rows, self._arrays, self._data = rows, arrays, data
+        self._places: dict[tuple[TensorVariable, int], GroupPlaces] = {}
+        self._whole: StreamedWhole | None = None
+
+    def sizes(self, column: Column) -> np.ndarray:
+        """Count the rows of each group."""
+        return self._places_of(column).sizes
+
+    def coarsest(self, columns: Sequence[Column]) -> int | None:
+        """Return the column in whose groups all groups of the others lie, if there is one.
+
+        Raises
+        ------
+        ValueError
+            If the rows of its groups do not lie together.
+        """
+        k = int(np.argmin([np.count_nonzero(self.sizes(c)) for c in columns]))
+        around: dict[int, np.ndarray] | None = {}
+        if len(columns) > 1:
+            groups = self._evaluated(columns)
+            around = groups.around(self._data, [c.n_groups for c in columns], k)
+        if around is None:
+            return None
+        places = self._places_of(columns[k])
+        self._refuse_scattered(columns[k], places)
+        self._whole = StreamedWhole(k, places, around)
+        return k
+
+    def most_groups(self, column: Column, batch_size: int) -> int:
+        """Return the slots that batches of whole groups should have."""
+        floatX = pytensor.config.floatX
+        return GroupWindows(self._places_of(column), self._data, batch_size, floatX).slots
+
+    def streamed_whole(self) -> StreamedWhole | None:
+        """What batches of whole groups of a stream need, once `coarsest` has found it."""
+        return self._whole
+
+    def _evaluated(self, columns: Sequence[Column]) -> StreamedGroups:
+        return StreamedGroups(self._rows, self._arrays, [c.index for c in columns])
+
+    def _places_of(self, column: Column) -> GroupPlaces:
+        key = column.index, column.n_groups
+        if key not in self._places:
+            groups = self._evaluated([column])
+            self._places[key] = groups.places(self._data, column.n_groups)
+        return self._places[key]
+
+    def _refuse_scattered(self, column: Column, places: GroupPlaces) -> None:
+        scattered = places.scattered
+        if not len(scattered):
+            return
+        j = scattered[0]
+        made_of = set(ancestors([column.index]))
+        names = [a.name for a, v in self._arrays.items() if v in made_of]
+        columns = " and ".join(f"'{n}'" for n in names if n in self._data.names)
+        raise ValueError(
+            f"batches='groups' needs the rows of a group to lie together in data=, and those of "
+            f"{len(scattered)} groups of {columns} do not: group {j} has {places.sizes[j]} rows "
+            f"between row {places.first[j]} and row {places.last[j]}. Sort the data by {columns}, "
+            "or use batches='rows'."
+        )
