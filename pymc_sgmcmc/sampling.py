@@ -279,16 +279,17 @@ def sample(
         if adapted is not None and initvals is None and init == "jitter":
             starts = adapted_starts(step, starts, generators)
         length = None
+        default_tune = get_default_tune_steps(step, None)
         if adapted is not None and adapted.predictions_only:
             draws = draws_of_many(draws)
         elif adapted is not None and draws is None:
-            length = free_length(adapted, chains, ess, max_passes)
-            draws = length.expected
+            length = free_length(adapted, chains, ess, max_passes, tune, default_tune)
+            draws, tune = length.expected, length.tune
         return sample_from_init(
             model=model,
             step=step,
             draws=DRAWS if draws is None else draws,
-            tune=get_default_tune_steps(step, tune),
+            tune=default_tune if tune is None else tune,
             chains=chains,
             cores=cores,
             initvals=starts,

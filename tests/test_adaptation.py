@@ -161,6 +161,10 @@ def test_lengths(linear, step, caplog):
     assert short.posterior.sizes["draw"] == 100
     assert short.posterior.attrs["data_passes"] <= allowed
     assert "max_passes" in caplog.text
+    # burn-in that was not asked for takes a quarter of it at most
+    shorter = draws_of(model, step, draws=None, chains=4, tune=None, max_passes=allowed)
+    assert 75 <= shorter.posterior.sizes["draw"] < 80
+    assert shorter.posterior.attrs["data_passes"] <= allowed
 
 
 @pytest.mark.slow(60)

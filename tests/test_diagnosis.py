@@ -340,6 +340,15 @@ def test_a_run_is_judged(run, caplog, tmp_path):
     assert sgm.diagnose(cut).verdict != "ok"
 
 
+@pytest.mark.parametrize("draws", [1, 2, 3, 5])
+def test_a_handful_of_draws_is_unclear(posterior, draws):
+    few = tree(beta=exact(posterior, draws=draws))
+    result = sgm.diagnose(few, posterior[0])
+    assert result.verdict in ("unclear", "failed")
+    assert "effective sample size" in result.remedy or "R-hat" in result.remedy
+    assert "nan" not in str(result.remedy)
+
+
 @pytest.mark.slow(30)
 def test_the_verdict_is_logged_and_can_be_switched_off(step, caplog):
     with caplog.at_level(logging.INFO, "pymc.sgmcmc"):

@@ -23,6 +23,7 @@ from pymc_sgmcmc.adaptation.curvature import (
 )
 from pymc_sgmcmc.adaptation.jumps import refuse_jumps
 from pymc_sgmcmc.adaptation.noise import POSITIONS, ROWS_PER_POSITION, noise_covariance
+from pymc_sgmcmc.adaptation.normal_approximation import is_far_too_wide, narrowed
 from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective, WholeObjective
 from pymc_sgmcmc.adaptation.plan import FEW_ROWS
 from pymc_sgmcmc.adaptation.progress import WarmUpProgress
@@ -52,10 +53,14 @@ MAX_THIN = 200
 SPREAD = 0.5
 """Of points around the start, relative to a normal approximation: further away may be where a
 skewed posterior never is."""
-WEIGHT_DRAWS = 20, 6, 6, 6
-"""Points at which the rows' gradients are compared with the anchor's, in the first windows."""
-NOISY = 2.0
-"""From the third window on rows are compared again only where the noise is larger than this."""
+STEEP_ROWS = 20_000
+"""Rows, or 10 per parameter, on which the first normal approximation is looked at."""
+WEIGHT_DRAWS = 20, 6
+"""Points at which the rows' gradients are compared with the anchor's, in the first window and in
+later ones."""
+NOISY, VERY_NOISY = 2.0, 20.0
+"""From the third window on rows are compared again only where the noise is larger than the first,
+and at as many points as in the first window where it is larger than the second."""
 HESSIANS = 8
 """Points of the chains at which Hessians are averaged, where all rows are used at each update."""
 PILOT_DRAWS = 75
@@ -141,6 +146,8 @@ class WarmUp:
         self.sampled_passes = 0.0
         self.other_passes = 0.0
         self.largest_noise = 0.0
+        self.samples: list[RowsObjective] = []
+        """Objectives of some of the rows: they count their passes."""
         self.progress, self.stage = WarmUpProgress(), "start"
         self.runs = ShortRuns(kernel, rng, gradients.flat, self._before_draw)
         self.matrix = np.eye(gradients.size)
@@ -161,14 +168,16 @@ class WarmUp:
             return self._run(point)
 
     def _run(self, point: PointType) -> Adapted:
-        theta = self._start(point)
-        anchor, past = theta, None
+        anchor, past = self._start(point), None
         calm = 0
         for k in range(MAX_WINDOWS + 1):
             self.stage = f"window {k + 1}"
             self.progress.report(self.stage, self.passes)
             change = self._update_matrix(k, anchor, past)
-            window = self._prepare(k, anchor, past)
+            looks = self._points(anchor, past, WEIGHT_DRAWS[0])
+            if k == 0:
+                anchor = self._narrow(anchor)
+            window = self._prepare(k, anchor, past, looks)
             if past is None:
                 positions = self._points(anchor, None, CHAINS)
             calm = calm + 1 if change < SETTLED else 0
@@ -191,32 +200,46 @@ class WarmUp:
         return self._finish(point, positions, anchor, window, k)
 
     def _start(self, point: PointType) -> np.ndarray:
-        rows = self.rows
-        n_rows = 1 if rows is None else rows.n_rows
-        samples: list[RowsObjective] = []
-
-        def objective_of(n: int) -> Objective:
-            if rows is None or n > n_rows / 2:
-                return self.objective
-            some = self.rng.choice(rows.n_at_hand, min(n, rows.n_at_hand), replace=False)
-            some.sort()
-            samples.append(RowsObjective(rows, some))
-            return samples[-1]
-
+        n_rows = 1 if self.rows is None else self.rows.n_rows
         first = min(n_rows, max(1000, 10 * self.gradients.size))
         theta = self.gradients.flat(point)
         try:
             with np.errstate(over="ignore", invalid="ignore"):
-                theta = find_start(objective_of, n_rows, first, theta, self.is_scale, self.rng)
+                theta = find_start(
+                    self._objective_of, n_rows, first, theta, self.is_scale, self.rng
+                )
         except np.linalg.LinAlgError as error:
             raise SamplingError(
                 "The warm-up found no start: its steps ran away to where the log posterior has no "
                 "curvature. Pass another initial_point=; the components of a mixture need an order "
                 "(transform=pm.distributions.transforms.ordered) and different values of initval=."
             ) from error
-        refuse_jumps(objective_of(first), theta, self.rng)
-        self.other_passes += sum(sample.passes for sample in samples)
+        refuse_jumps(self._objective_of(first), theta, self.rng)
         return theta
+
+    def _objective_of(self, n: int) -> Objective:
+        """Of so many random rows, or of all."""
+        rows = self.rows
+        if rows is None or n > rows.n_rows / 2:
+            return self.objective
+        some = self.rng.choice(rows.n_at_hand, min(n, rows.n_at_hand), replace=False)
+        some.sort()
+        self.samples.append(RowsObjective(rows, some))
+        return self.samples[-1]
+
+    def _narrow(self, anchor: np.ndarray) -> np.ndarray:
+        """Return the anchor, moved if the normal approximation there is far too wide."""
+        if self.rows is None:
+            return anchor
+        objective = self._objective_of(max(STEEP_ROWS, 10 * self.gradients.size))
+        with np.errstate(over="ignore", invalid="ignore"):
+            if not is_far_too_wide(objective, anchor, self.matrix, self.rng):
+                return anchor
+            _log.debug("The normal approximation at the start is far too wide.")
+            anchor, self.matrix = narrowed(objective, anchor, self.matrix, self.rng)
+        self.anchor_gradient = self.objective.at(anchor).likelihood_gradient
+        self._set_metric(np.eye(self.gradients.size))
+        return anchor
 
     def _update_matrix(self, k: int, anchor: np.ndarray, past: np.ndarray | None) -> float:
         """Average the curvature anew; return the largest |log| of its change."""
@@ -234,21 +257,23 @@ class WarmUp:
         new = np.mean([positive(matrix) for matrix in matrices], axis=0)
         if k == 0:
             new = new + np.diag(1.0 * self.is_scale)
-            self.matrix = new
-            return np.inf
-        change = largest_change(self.matrix, new)
-        # The start's is dropped after the first window.
-        self.matrix = new if k == 1 else (self.matrix * (k - 1) + new) / k
+            self.matrix, change = new, np.inf
+        else:
+            change = largest_change(self.matrix, new)
+            # The start's is dropped after the first window.
+            self.matrix = new if k == 1 else (self.matrix * (k - 1) + new) / k
+        self._set_metric(np.eye(self.gradients.size))
         return change
 
-    def _prepare(self, k: int, anchor: np.ndarray, past: np.ndarray | None) -> Window:
-        """Set metric, anchor and row weights for the next updates; measure noise."""
-        self._set_metric(np.eye(self.gradients.size))
+    def _prepare(self, k: int, anchor: np.ndarray, past: np.ndarray | None, looks) -> Window:
+        """Set anchor and row weights for the next updates; measure noise."""
         noise = np.zeros((self.gradients.size, self.gradients.size))
         if self.weights is not None:
-            if k < 2 or (k < len(WEIGHT_DRAWS) and self.largest_noise > NOISY):
-                points = self._points(anchor, past, WEIGHT_DRAWS[k])
-                self.weights.see(points, anchor, self.metric, self.rng)
+            if k < 2 or self.largest_noise > NOISY:
+                many = k == 0 or self.largest_noise > VERY_NOISY
+                n = WEIGHT_DRAWS[0] if many else WEIGHT_DRAWS[1]
+                looks = looks[np.linspace(0, len(looks) - 1, n).astype(int)]
+                self.weights.see(looks, anchor, self.metric, self.rng)
             self.kernel.set_row_copies(self.weights.copies)
         if self.control is not None:
             split = Adapted.split
@@ -346,7 +371,8 @@ class WarmUp:
     def passes(self) -> float:
         """Row gradients so far / N."""
         weighting = 0.0 if self.weights is None else self.weights.passes
-        return self.objective.passes + self.sampled_passes + self.other_passes + weighting
+        looking = self.objective.passes + sum(sample.passes for sample in self.samples)
+        return looking + self.sampled_passes + self.other_passes + weighting
 
     @property
     def _cost_of_update(self) -> float:

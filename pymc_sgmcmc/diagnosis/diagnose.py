@@ -26,6 +26,7 @@ from pymc_sgmcmc.diagnosis.gradients_at_draws import (
 )
 from pymc_sgmcmc.diagnosis.local_identities import local_identities
 from pymc_sgmcmc.diagnosis.stein import (
+    BLOCKS,
     SteinIdentities,
     block_estimate,
     blocks_for,
@@ -381,6 +382,15 @@ def _of_chains(idata: DataTree, posterior: Dataset, names: Sequence[str]) -> dic
     return found
 
 
+def _together(draws: np.ndarray) -> dict[str, Any]:
+    """Measure whether chains move together, if there are draws enough to tell."""
+    chains, n, _ = draws.shape
+    if chains == 1 or n < BLOCKS:
+        return {}
+    together, error = chain_correlation(draws)
+    return {"chain_correlation": together, "chain_correlation_error": error}
+
+
 def _measured(
     idata: DataTree,
     gradients: RowGradients | WholeGradients | LatentGradients,
@@ -418,9 +428,7 @@ def _measured(
         chosen = _evenly(draws, affordable)
         seen = seen_at(chosen, exact=True)
     chains, n, size = chosen.shape
-    if chains > 1:
-        together, error = chain_correlation(draws)
-        found |= {"chain_correlation": together, "chain_correlation_error": error}
+    found |= _together(draws)
     blocks = min(blocks_for(min(found["ess"], chains * n), chains), n)
     z = np.linalg.solve(at.matrix, (chosen - mean).reshape(-1, size).T).T
     stein = stein_identities(z.reshape(chosen.shape), seen.gradients.reshape(chosen.shape), blocks)
@@ -449,10 +457,9 @@ def _measured_of_local(
     chains = posterior.sizes["chain"]
     each = np.linspace(0, n - 1, min(n, max(1, most // chains))).astype(int)
     draws = value_draws(model, gradients.source.vars, posterior.isel(draw=each))
-    if chains > 1:
-        evenly = draws[:, :, np.linspace(0, size - 1, min(size, LARGEST_COVARIANCE)).astype(int)]
-        together, error = chain_correlation(evenly)
-        found |= {"chain_correlation": together, "chain_correlation_error": error}
+    found |= _together(
+        draws[:, :, np.linspace(0, size - 1, min(size, LARGEST_COVARIANCE)).astype(int)]
+    )
     order, shared, names = gradients.order()
     at = Coordinates(np.empty((0, 0)), "")
     if shared:

@@ -97,7 +97,7 @@ def block_estimate(values: np.ndarray, blocks: int) -> Estimate:
 
 def blocks_for(ess: float, chains: int) -> int:
     """Blocks of each chain: the fewer, the more its draws depend on each other."""
-    return int(np.clip(ess / (chains * ESS_PER_BLOCK), 2, BLOCKS))
+    return int(np.clip(np.nan_to_num(ess) / (chains * ESS_PER_BLOCK), 2, BLOCKS))
 
 
 def chain_correlation(draws: np.ndarray) -> tuple[float, float]:

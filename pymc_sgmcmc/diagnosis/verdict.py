@@ -101,7 +101,7 @@ def _failures(measured: Dataset) -> Iterator[str]:
                 f"The chains move together (correlation {number['chain_correlation']:.2f}): give "
                 "each its own seed, without which they count as one."
             )
-    if "virial" in measured:
+    if "virial" in measured and number["gradients"] >= FEWEST_ESS:
         yield from _stein_failures(measured)
     if number["rhat"] > LARGEST_RHAT:
         yield (
@@ -176,9 +176,10 @@ def _doubts(measured: Dataset) -> Iterator[str]:
     """What cannot be said."""
     ess = float(measured["ess"])
     if not ess >= FEWEST_ESS:
+        size = "cannot be told" if np.isnan(ess) else f"is only {ess:.0f}"
         yield (
-            f"The effective sample size is only {ess:.0f}: draw more, for {FEWEST_ESS} at least "
-            "and better 400."
+            f"The effective sample size {size}: draw more, for {FEWEST_ESS} at least and better "
+            "400."
         )
     if "left_out" in measured.attrs:
         names = ", ".join(f"'{name}'" for name in np.atleast_1d(measured.attrs["left_out"]))

@@ -18,6 +18,8 @@ DRAWS_OF_MANY = 100
 """Draws of each chain where there are too many parameters to judge their effective sample size."""
 MARGIN = 1.5
 """Draws of a run that cannot be cut afterwards, relative to what the warm-up expects to need."""
+MOST_BURN_IN = 0.25
+"""Of the draws for which there are passes."""
 
 
 def adapted_starts(
@@ -44,9 +46,18 @@ class FreeLength(NamedTuple):
     """Draws of each chain, at most,"""
     expected: int
     """... and as many as it should need, with a margin."""
+    tune: int
+    """Burn-in draws before them."""
 
 
-def free_length(adapted: Adapted, chains: int, ess: float, max_passes: float | None) -> FreeLength:
+def free_length(
+    adapted: Adapted,
+    chains: int,
+    ess: float,
+    max_passes: float | None,
+    tune: int | None,
+    default_tune: int,
+) -> FreeLength:
     """Return how long a run may be.
 
     Parameters
@@ -57,13 +68,20 @@ def free_length(adapted: Adapted, chains: int, ess: float, max_passes: float | N
         Effective sample size asked for.
     max_passes : float, optional
         Over the data, with the warm-up.
+    tune : int, optional
+        Burn-in draws asked for.
+    default_tune : int
+        Burn-in draws otherwise, but at most a quarter of those for which there are passes.
     """
-    most = MOST
+    most, burn_in = MOST, default_tune if tune is None else tune
     if max_passes is not None:
         left = (max_passes - adapted.data_passes) / (chains * adapted.passes_per_draw)
-        most = int(np.clip(left, 1, MOST))
+        if tune is None:
+            burn_in = int(np.clip(left * MOST_BURN_IN, 0, default_tune))
+        most = int(np.clip(left - burn_in, 1, MOST))
     needed = MARGIN * ess / (chains * adapted.ess_per_draw)
-    return FreeLength(ess, most, int(np.clip(np.ceil(needed), min(FEWEST, most), most)))
+    expected = int(np.clip(np.ceil(needed), min(FEWEST, most), most))
+    return FreeLength(ess, most, expected, burn_in)
 
 
 def draws_of_many(draws: int | None) -> int:

@@ -56,9 +56,10 @@ class EnoughDraws:
                 for trace in traces:
                     trace.draw_idx = n_warmup + self.look_at
                 if not enough:
+                    found = "unknown" if np.isnan(ess) else f"{ess:.0f}"
                     _log.warning(
                         f"After {self.look_at} draws per chain the smallest effective sample size "
-                        f"is {ess:.0f} of the {self.ess:.0f} asked for (R-hat {rhat:.3f}). Pass "
+                        f"is {found} (R-hat {rhat:.3f}), and {self.ess:.0f} were asked for. Pass "
                         "draws=, a larger max_passes, or reparametrise the slowest variables."
                     )
                 return True

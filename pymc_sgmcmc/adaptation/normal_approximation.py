@@ -1,0 +1,107 @@
+"""Is a normal approximation far wider than the posterior; if so, make it narrower.
+
+The curvature at the mode says too little where the likelihood is nearly flat there and falls
+steeply on one side, as for a level of a factor without events. A normal approximation that holds on
+average over its own points has, with U = -log posterior and E over N(mean, covariance),
+
+    E[grad U] = 0,    E[Hessian of U] = covariance^-1
+
+(Opper and Archambeau 2009, The variational Gaussian approximation revisited, eqs 8 and 9).
+"""
+
+from math import ceil
+
+import numpy as np
+
+from pymc_sgmcmc.adaptation.curvature import positive, root_of_inverse
+from pymc_sgmcmc.adaptation.objective import Objective
+
+PAIRS, COORDINATES = 2, 16
+"""Antithetic pairs of points at which the posterior is looked at, and their coordinates together:
+at least so many of both."""
+FAR_TOO_WIDE = 4.0
+"""Rise of -log posterior over them, relative to that of a normal posterior, d / 2."""
+MAX_ROUNDS = 20
+CALM = 3
+"""Rounds in a row that are not far too wide, after which it is narrow enough."""
+SHARE = 0.5
+"""Of a round in the covariance, and of its step: the points are few."""
+
+
+def _points(mean: np.ndarray, matrix: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    pairs = max(PAIRS, ceil(COORDINATES / len(mean)))
+    z = rng.standard_normal((pairs, len(mean))) @ root_of_inverse(matrix).T
+    return mean + np.concatenate([z, -z])
+
+
+def is_far_too_wide(
+    objective: Objective, mean: np.ndarray, matrix: np.ndarray, rng: np.random.Generator
+) -> bool:
+    """Whether -log posterior rises far more over N(mean, matrix^-1) than it should.
+
+    Parameters
+    ----------
+    objective : Objective
+    mean : array, shape (d,)
+        About the mode.
+    matrix : array, shape (d, d)
+        Positive.
+    rng : numpy.random.Generator
+    """
+    values = [objective.at(point).value for point in _points(mean, matrix, rng)]
+    return _rises_too_much(values, objective.at(mean).value, len(mean))
+
+
+def _rises_too_much(values: list[float], lowest: float, size: int) -> bool:
+    return not np.mean(values) - lowest < FAR_TOO_WIDE * size / 2
+
+
+def narrowed(
+    objective: Objective, mean: np.ndarray, matrix: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Make a normal approximation narrower, until it is about as wide as the posterior.
+
+    Parameters
+    ----------
+    objective : Objective
+    mean : array, shape (d,)
+        With a density.
+    matrix : array, shape (d, d)
+        Positive: the inverse of the covariance.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    mean, matrix : arrays, shapes (d,) and (d, d)
+    """
+    calm = 0
+    for _ in range(MAX_ROUNDS):
+        seen = [objective.at(point) for point in _points(mean, matrix, rng)]
+        values = [local.value for local in seen]
+        if not _rises_too_much(values, objective.at(mean).value, len(mean)):
+            calm += 1
+            if calm == CALM:
+                break
+            continue
+        calm = 0
+        inside = [local for local in seen if np.isfinite(local.value)]
+        if len(inside) < len(seen):  # how far the density reaches, the curvature does not say
+            matrix = matrix / max(SHARE, len(inside) / len(seen))
+            continue
+        curvature = np.mean([positive(local.curvature()) for local in seen], axis=0)
+        root = root_of_inverse(positive(curvature))
+        covariance = np.linalg.inv(matrix)
+        covariance += SHARE * (root @ root.T - covariance)
+        matrix = positive(np.linalg.inv(covariance))
+        gradient = np.mean([local.gradient for local in seen], axis=0)
+        mean = _stepped(objective, mean, -covariance @ gradient, matrix)
+    return mean, matrix
+
+
+def _stepped(
+    objective: Objective, mean: np.ndarray, step: np.ndarray, matrix: np.ndarray
+) -> np.ndarray:
+    """Make a part of a step, of one standard deviation per element at most."""
+    length = np.sqrt(step @ matrix @ step / len(step))
+    there = mean + SHARE * step / max(1.0, length)
+    return there if np.isfinite(objective.at(there).value) else mean
