@@ -596,7 +596,7 @@ def test_what_the_data_leave_open_is_named():
 
 
 @pytest.mark.slow(25)
-@pytest.mark.parametrize("way", ["rows", "groups"])
+@pytest.mark.parametrize("way", ["rows", "groups", "groups streamed"])
 def test_an_earlier_warm_up_serves_another_step(way, tmp_path):
     """Pickled arrays of it too: the same draws, on resuming as well, without another warm-up."""
     step, _ = adapted_run(way)
@@ -607,7 +607,11 @@ def test_an_earlier_warm_up_serves_another_step(way, tmp_path):
     for draws in ((6,), (3, 6)):
         with step.model:
             again = sgm.MSGNHT_S(
-                local=["alpha"], adaptation=step.adapted, batches=way, compile_kwargs=JAX
+                local=["alpha"],
+                adaptation=step.adapted,
+                batches=step.batches,
+                data=step.source.streamed,
+                compile_kwargs=JAX,
             )
             for n in draws:
                 where = {"trace": store, "resume": True} if len(draws) == 2 else {}
