@@ -222,7 +222,7 @@ def run(way: str, folder: Path, size: Size) -> list[str]:
     minutes, cpu = (time.perf_counter() - began) / 60, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     half = 1.645 * sd
-    lines = [f"{way:>8}{'running mean, sd' if way != 'ADVI' else '':>18}"]
+    lines = [f"{way:>9}{'running mean, sd' if way != 'ADVI' else '':>17}"]
     lines[0] += coverage(n, truth, mean - half, mean + half)
     lines[0] += f"{minutes:>9.1f}{cpu:>8.0f}{peak:>8.1f}"
     if way == "ADVI":

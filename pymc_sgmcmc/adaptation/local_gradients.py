@@ -175,7 +175,8 @@ class LocalGradients:
 
     def _streamed(self, chain: Chain) -> Iterator[LocalBatch]:
         """Yield a chain's batches, without end."""
-        together = min(READ_TOGETHER, chain.pace.longest)
+        assert self.source.streamed is not None
+        together = min(READ_TOGETHER, self.source.streamed.window // self.batch_size)
         whole = self.kernel.whole_groups is not None
         while True:
             (rows, *described), constants = chain.batches_of_call(together)
