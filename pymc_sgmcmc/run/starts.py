@@ -16,8 +16,7 @@ def starts_of(
     """Return each chain's starting point: PyMC's initial point, with jitter if none is given.
 
     The jitter is that of PyMC's NUTS, uniform in [-1, 1] on the unconstrained scale, for
-    variables that have no initial value of their own. A ValueError names initial values outside the
-    support or of another shape.
+    variables that have no initial value of their own.
     """
     one = initvals if isinstance(initvals, dict) else None
     each = [one] * len(generators) if isinstance(initvals, dict | None) else list(initvals)
@@ -46,15 +45,4 @@ def starts_of(
             )[0]
             for given in each
         ]
-    points = [function(seed) for function, seed in zip(functions, seeds, strict=True)]
-    for point, given in zip(points, each, strict=True):
-        named = {getattr(name, "name", name): value for name, value in (given or {}).items()}
-        for rv in model.free_RVs:
-            value_name = model.rvs_to_values[rv].name
-            for name in {rv.name, value_name} & set(named):
-                if not np.isfinite(point[value_name]).all():
-                    raise ValueError(
-                        f"initvals: {named[name]!r} for '{name}' is not a finite value inside the "
-                        "variable's support. Pass one that is, or leave it out."
-                    )
-    return points
+    return [function(seed) for function, seed in zip(functions, seeds, strict=True)]
