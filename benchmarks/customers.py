@@ -12,6 +12,8 @@ sds (which follow from their numbers of rows), batches of 1000 rows (small: 200)
     groups   in memory, batches of whole customers, h = 0.3
     default  in memory, `sgm.sample()` on the model as one writes it, nothing chosen but 2 chains of
              150 draws (small only)
+    streamed the same from disk (small only)
+    sorted   the same from disk, sorted by customer, with batches of whole customers (small only)
     ADVI     in memory, mean field with `pm.Minibatch`, as many updates as "rows" (small only)
 
 The intervals are the running mean +- 1.645 sd (`Predictions`, no draws stored), and for 200
@@ -72,6 +74,10 @@ def write_store(folder: Path, size: Size) -> None:
         y = rng.random(n) < 1 / (1 + np.exp(-logit))
         for name, values in {"customer": customer, "x": x, "y": y}.items():
             files[name][rows] = values
+    if size is SIZES["small"]:
+        order = np.argsort(files["customer"], kind="stable")
+        for name, rows in files.items():
+            np.save(folder / f"sorted_{name}.npy", rows[order])
 
 
 def scales(n: np.ndarray) -> np.ndarray:
@@ -131,21 +137,33 @@ def sampled(rows: dict, n: np.ndarray, size: Size, way: str):
         )  # fmt: skip
 
 
-def by_default(rows: dict, size: Size):
+def by_default(rows: dict, size: Size, way: str):
     """Draws of the shared parameters and of some customers, running moments of all."""
     import pymc as pm
 
     import pymc_sgmcmc as sgm
 
-    customer, x, y = (np.array(rows[name]) for name in ("customer", "x", "y"))
+    step = None
     with pm.Model(coords={"column": range(3), "customer": range(size.customers)}):
+        if way == "default":
+            customer, x, y = (np.array(rows[name]) for name in ("customer", "x", "y"))
+        else:
+            data = sgm.StreamedData(rows)
+            head = data.head()
+            customer = pm.Data("customer_of_row", head["customer_of_row"], dims="row")
+            x = pm.Data("x", head["x"], dims=("row", "column"))
+            y = pm.Data("y", head["y"], dims="row")
         beta = pm.Normal("beta", 0, 1, dims="column")
         mu, log_tau = pm.Normal("mu", 0, 2), pm.Normal("log_tau", 0, 1)
         effect = pm.Normal("effect", mu, pm.math.exp(log_tau), dims="customer")
         pm.Deterministic("some", effect[:200])
         pm.Bernoulli("purchase", logit_p=effect[customer] + x @ beta, observed=y)
+        if way == "streamed":
+            step = sgm.MSGNHT_S(data=data)
+        elif way == "sorted":
+            step = sgm.MSGNHT_S(data=data, batches="groups", batch_size=size.batch)
         return sgm.sample(
-            150, chains=2, random_seed=1, var_names=["beta", "mu", "log_tau", "some"],
+            150, chains=2, step=step, random_seed=1, var_names=["beta", "mu", "log_tau", "some"],
             predictions=sgm.Predictions("effect"), progressbar=False, quiet=True,
         )  # fmt: skip
 
@@ -187,8 +205,15 @@ def run(way: str, folder: Path, size: Size) -> list[str]:
     began, cpu = time.perf_counter(), time.process_time()
     if way == "ADVI":
         mean, sd = by_advi(rows, size)
-    elif way == "default":
-        average = (tree := by_default(rows, size))["average_effect"]
+    elif way in ("default", "streamed", "sorted"):
+        if way != "default":
+            before = "sorted_" if way == "sorted" else ""
+            names = {"customer_of_row": "customer", "x": "x", "y": "y"}
+            rows = {
+                name: np.load(folder / f"{before}{file}.npy", mmap_mode="r")
+                for name, file in names.items()
+            }
+        average = (tree := by_default(rows, size, way))["average_effect"]
         mean, sd = average["mean"].values, average["sd"].values
     else:
         tree = sampled(rows, n, size, way)
@@ -238,7 +263,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "--size", args.size, "--part"]
         subprocess.run([*command, "store", folder], check=True)
-        small = ("rows", "groups", "default", "ADVI")
+        small = ("rows", "groups", "default", "streamed", "sorted", "ADVI")
         for way in small if args.size == "small" else small[:2]:
             part = subprocess.run(
                 [*command, way, folder], check=True, stdout=subprocess.PIPE, text=True

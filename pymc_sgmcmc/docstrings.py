@@ -53,8 +53,8 @@ thin : int or "auto", default "auto"
     Updates per recorded draw, all in one compiled call. "auto": for an adapted step so many that
     draws are nearly independent, otherwise 1.
 replacement : bool, default False
-    Draw rows independently instead of in shuffled epochs. An adapted step always does, unless its
-    data are streamed.
+    Draw rows independently instead of in shuffled epochs. An adapted step always does; of streamed
+    data only with local variables, and from one shuffle window after the other.
 updates_per_batch : int, default 1
     Consecutive updates that use the same batch. More than one saves what is done once for a batch,
     such as reading its rows, but the noise of the gradient adds up over them: it has the variance

@@ -26,6 +26,7 @@ from pymc_sgmcmc.docstrings import describe
 from pymc_sgmcmc.draw_statistics import draw_statistics, statistic_types
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.arrays import warn_if_integers_overflowed
+from pymc_sgmcmc.gradients.local_source import LocalSource
 from pymc_sgmcmc.gradients.local_variables import Local
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
@@ -176,7 +177,9 @@ class SGMCMCStep(BlockedStep):
         for array, _ in self.source.data:
             warn_if_integers_overflowed(array)
         metric = metric_for(self.source, plan.metric)
-        independent_rows = metric is not None and self.batch_size is not None and data is None
+        independent_rows = metric is not None and self.batch_size is not None
+        if data is not None:  # a control variate leaves no noise that epochs could average out
+            independent_rows = independent_rows and isinstance(self.source, LocalSource)
         self.kernel = Kernel(
             type(self).__name__,
             self.model,

@@ -9,7 +9,7 @@ from pymc.model import Model
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.adaptation.adapt import ones_per_row
-from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, Plan
+from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, LARGEST_LOW_RANK, Plan
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_scales import LocalScales
@@ -111,6 +111,14 @@ def step_source(
                 f"need a matrix, which adaptation makes of at most {LARGEST_DENSE}."
             )
             source = gradient_source(model, vars, **options)
+    if plan.metric is not None and data is not None and not isinstance(source, LocalSource):
+        size = sum(int(np.prod(shape)) for shape in source.shapes)
+        if size > LARGEST_LOW_RANK:
+            raise ValueError(
+                f"With {size} parameters that move together, more than {LARGEST_LOW_RANK}, data= "
+                "and an automatic step size do not go together yet. Pass step_size=, batch_size= "
+                "and thin= with numbers."
+            )
     if whole_groups and not isinstance(source, LocalSource):
         raise ValueError(
             "batches='groups' needs local variables, and the model has none. Use batches='rows'."

@@ -1,6 +1,8 @@
 import gc
 import os
+import shutil
 import signal
+import tempfile
 from collections import Counter
 from itertools import count
 
@@ -14,6 +16,20 @@ from threadpoolctl import threadpool_limits
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Graphs of models are many objects in use, which Python's collector would search all the time.
 gc.set_threshold(50_000, 20, 100)
+
+JAX_CACHE = "JAX_COMPILATION_CACHE_DIR"
+"""XLA compiles each program once for all processes of a run, those that tests start too."""
+
+OWN_JAX_CACHE = None if JAX_CACHE in os.environ else tempfile.mkdtemp(prefix="jax_cache_")
+if OWN_JAX_CACHE:
+    os.environ[JAX_CACHE] = OWN_JAX_CACHE
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+
+def pytest_unconfigure():
+    if OWN_JAX_CACHE:
+        shutil.rmtree(OWN_JAX_CACHE, ignore_errors=True)
 
 
 TESTS_BETWEEN_COLLECTIONS = 10

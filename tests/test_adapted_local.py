@@ -55,13 +55,27 @@ class Hierarchy:
         self.y = rng.normal(effect[self.group], 1)
         self.mean_y = np.bincount(self.group, self.y, self.n_groups) / np.maximum(self.size, 1)
 
-    def model(self):
+    def model(self, data=None):
         with pm.Model() as model:
             mu = pm.Normal("mu", 0, 5)
             t = pm.Normal("t", 0, 1)
             alpha = pm.Normal("alpha", mu, pm.math.exp(t), shape=self.n_groups)
-            pm.Normal("y", alpha[self.group], 1, observed=self.y)
+            group, y = self.group, self.y
+            if data is not None:
+                head = data.head()
+                group = pm.Data("group", head["group"], dims="obs")
+                y = pm.Data("observed", head["observed"], dims="obs")
+            pm.Normal("y", alpha[group], 1, observed=y)
         return model
+
+    def stream(self, window, by_group):
+        """The rows, together by group if asked for, and these in random order."""
+        rows = {"group": self.group, "observed": self.y}
+        if by_group:
+            place = np.random.default_rng(3).permutation(self.n_groups)
+            order = np.argsort(place[self.group], kind="stable")
+            rows = {name: a[order] for name, a in rows.items()}
+        return sgm.StreamedData(rows, window=window, chunk=25)
 
     @cached_property
     def grid(self):
@@ -171,9 +185,10 @@ def test_a_metric_is_a_change_of_variables(sampler, monkeypatch):
 
 
 @cache
-def warm_up(batch_size=20, batches="rows"):
+def warm_up(batch_size=20, batches="rows", window=None):
     """A warm-up that has not begun, of the target with its shared variables at their means."""
-    model = TARGET.model()
+    data = None if window is None else TARGET.stream(window, batches == "groups")
+    model = TARGET.model(data)
     step = sgm.MSGNHT_S(
         model=model,
         step_size=0.1,
@@ -181,6 +196,7 @@ def warm_up(batch_size=20, batches="rows"):
         replacement=True,
         local=["alpha"],
         batches=batches,
+        data=data,
     )
     kernel = step.kernel
     kernel.metric = LocalScales(step.source.shapes, [False, False, True])
@@ -198,9 +214,10 @@ def point_of_means():
 
 
 @pytest.mark.slow(12)
-def test_scales_of_elements_are_those_given_all_else():
+@pytest.mark.parametrize("window", [None, 150])
+def test_scales_of_elements_are_those_given_all_else(window):
     """A normal model has the same curvature everywhere: exact, but for differences' errors."""
-    run = warm_up()
+    run = warm_up(window=window)
     [block] = run._local_blocks([[np.asarray(v) for v in point_of_means().values()]])
     n = TARGET.size
     precision = n + np.exp(-2 * TARGET.moments[0]["t"])
@@ -281,10 +298,13 @@ def test_noise_of_whole_groups_and_of_parts():
 
 
 @pytest.mark.slow(3)
-@pytest.mark.parametrize("batch_size", [10, 20])
-def test_an_epoch_of_whole_groups_gives_the_gradient_itself(batch_size):
+@pytest.mark.parametrize(("batch_size", "window"), [(10, None), (20, None), (20, 150)])
+def test_an_epoch_of_whole_groups_gives_the_gradient_itself(batch_size, window):
     """Of the shared variables: the mean over all batches, whatever their numbers of groups."""
-    run = warm_up(batch_size, "groups")
+    run = warm_up(batch_size, "groups", window)
+    if window is not None:
+        run.kernel.replacement = False  # every batch once
+        run.gradients.load_data()
     point = point_of_means()
     theta = [np.asarray(v) for v in point.values()]
     K = run.gradients.kernel.whole_groups.n_batches
@@ -385,20 +405,26 @@ def target_of(batches):
 @cache
 def adapted_run(way="rows"):
     """The default step with a small hierarchy's groups local, and a run of it."""
-    batches, _, mode = way.partition(" ")
-    with target_of(batches).model():
+    batches, _, how = way.partition(" ")
+    target, data = target_of(batches), None
+    if how == "streamed":
+        data = target.stream(320, batches == "groups")
+    with target.model(data):
         step = sgm.MSGNHT_S(
             local=["alpha"],
             batch_size=40,
             batches=batches,
             rng=1,
-            compile_kwargs={"mode": mode or "JAX"},
+            data=data,
+            compile_kwargs={"mode": "NUMBA" if how == "NUMBA" else "JAX"},
         )
         tree = sgm.sample(400, chains=4, step=step, random_seed=1, progressbar=False)
     return step, tree
 
 
-WAYS = pytest.mark.parametrize("way", ["rows", "groups", "groups NUMBA"])
+WAYS = pytest.mark.parametrize(
+    "way", ["rows", "groups", "groups NUMBA", "rows streamed", "groups streamed"]
+)
 
 
 @pytest.mark.slow(25)
@@ -452,11 +478,15 @@ def test_thermostats_are_as_predicted(way):
 
 @pytest.mark.slow(5)
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "ok"), (1.1, "failed"), (0.9, "failed")])
-@pytest.mark.parametrize(("large", "rows"), [(0, "400 random rows"), (1e9, "all rows")])
-def test_diagnosis_of_exact_draws(factor, verdict, large, rows, monkeypatch):
+@pytest.mark.parametrize(
+    ("large", "rows", "window"),
+    [(0, "400 random rows", None), (1e9, "all rows", None), (1e9, "all rows", 150)],
+)
+def test_diagnosis_of_exact_draws(factor, verdict, large, rows, window, monkeypatch):
     """Effects with sds that are wrong by a tenth are seen; random rows do as well as all."""
     monkeypatch.setattr("pymc_sgmcmc.diagnosis.diagnose.LARGE", large)
-    run = warm_up()
+    monkeypatch.setattr("pymc_sgmcmc.gradients.streamed_whole.BLOCK_ROWS", 100)
+    run = warm_up(window=window)
     tree = TARGET.draws(factor)
     measured = _measured_of_local(tree, TARGET.model(), run.gradients, full_data=False)
     assert measured.attrs["rows"] == rows
@@ -496,6 +526,14 @@ def test_diagnosis_of_a_model_too_large_for_a_matrix(caplog):
     diagnosis = sgm.diagnose(tree, model)
     assert diagnosis.verdict == "ok"
     np.testing.assert_allclose(diagnosis["virial"], [1.0], atol=0.03)
+    data = sgm.StreamedData({"group": group, "observed": np.zeros(4200)})
+    with pm.Model() as of_stream:
+        at, y = (pm.Data(name, a, dims="obs") for name, a in data.head().items())
+        alpha = pm.Normal("alpha", 0, 1, shape=2100)
+        pm.Normal("y", alpha[at], 1, observed=y, dims="obs")
+    streamed = sgm.diagnose(tree, of_stream, data=data)
+    assert streamed.attrs["rows"] == "all rows"
+    np.testing.assert_allclose(streamed["virial"], diagnosis["virial"], rtol=1e-6)
     with pm.Model() as network:
         w = pm.Normal("w", 0, 1, shape=2100)
         pm.Normal("y", pm.math.dot(np.ones((10, 2100)), w), 1, observed=np.zeros(10))
@@ -558,7 +596,7 @@ def test_what_the_data_leave_open_is_named():
 
 
 @pytest.mark.slow(25)
-@pytest.mark.parametrize("way", ["rows", "groups"])
+@pytest.mark.parametrize("way", ["rows", "groups", "groups streamed"])
 def test_an_earlier_warm_up_serves_another_step(way, tmp_path):
     """Pickled arrays of it too: the same draws, on resuming as well, without another warm-up."""
     step, _ = adapted_run(way)
@@ -569,7 +607,11 @@ def test_an_earlier_warm_up_serves_another_step(way, tmp_path):
     for draws in ((6,), (3, 6)):
         with step.model:
             again = sgm.MSGNHT_S(
-                local=["alpha"], adaptation=step.adapted, batches=way, compile_kwargs=JAX
+                local=["alpha"],
+                adaptation=step.adapted,
+                batches=step.batches,
+                data=step.source.streamed,
+                compile_kwargs=JAX,
             )
             for n in draws:
                 where = {"trace": store, "resume": True} if len(draws) == 2 else {}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.linalg import expm, solve_discrete_lyapunov
 
-from pymc_sgmcmc.adaptation.step_size import pace
+from pymc_sgmcmc.adaptation.step_size import expected_friction, pace
 from pymc_sgmcmc.samplers.msgnht import MultivariateThermostatSymmetric
 from pymc_sgmcmc.samplers.sghmc import HamiltonianSymmetric
 from pymc_sgmcmc.samplers.sgld import Langevin
@@ -78,6 +78,16 @@ def test_a_thermostat_at_its_mean_has_the_bias_that_was_asked_for(nu, target_bia
     assert abs(sd - 1) < 1.1 * target_bias
     # Draws a relaxation apart: their integrated autocorrelation time is within a factor of 3 of 1.
     assert time < 3 * chosen.thin
+
+
+@pytest.mark.parametrize("nu", NOISE)
+def test_at_the_expected_friction_a_thermostat_stands_still(nu):
+    """xi moves by h (p^2 - 1): at its mean the momentum has variance 1, to the order h^2."""
+    h, algorithm = 1e-3, MultivariateThermostatSymmetric(diffusion=1.3)
+    [friction] = expected_friction(algorithm, h, np.array([nu]))
+    momentum_variance = solve_discrete_lyapunov(*momentum(h, nu, 1.3, friction))[1, 1]
+    # without the noise's term the error would be h nu / (2 D): 4e-5 where nu is least, 0.1
+    assert momentum_variance == pytest.approx(1, abs=5e-6)
 
 
 def test_noise_that_is_ignored_would_be_seen():

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor
@@ -19,10 +20,14 @@ from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.batches.touched import Touched, TouchedGroups
 from pymc_sgmcmc.batches.whole_groups import GroupBatches, WholeGroups
+from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.local_source import LocalSource
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.noise import NoiseStream
+
+READ_TOGETHER = 32
+"""Batches of a stream that are taken at a time."""
 
 
 class LocalBatch(NamedTuple):
@@ -34,6 +39,8 @@ class LocalBatch(NamedTuple):
     """For each column of groups, of this batch alone."""
     row_weights: np.ndarray | None
     """In batches of whole groups."""
+    constants: list[Any] | None = None
+    """Of a stream, whose rows are not among the kernel's: the row numbers are of rows in these."""
 
     @property
     def arrays(self) -> list[np.ndarray]:
@@ -80,11 +87,13 @@ class LocalGradients:
         self.variables = [of.get(v) for v in self.source.vars]
         """For each variable, what makes it local; None if it is shared."""
         self._column = {k: columns[v.column] for k, v in enumerate(self.variables) if v is not None}
+        self._stream: Iterator[LocalBatch] | None = None
         self.load_data()
 
     def load_data(self) -> None:
         """Take the current groups of rows: again after `pm.set_data`."""
         self.kernel.load_data()
+        self.forget_rows()
         whole = self.kernel.whole_groups
         self._row_weight = 1.0 if whole is None else whole.row_weight
         row_weight = None if whole is None else whole.row_weight
@@ -144,8 +153,13 @@ class LocalGradients:
     ) -> Iterator[LocalBatch]:
         """Draw batches as a chain's updates do; of whole groups in shuffled epochs.
 
-        ``apart``: as long as rows suffice, no two batches have the same.
+        Those of a stream go on where the last ones ended. ``apart``: as long as rows suffice, no
+        two batches of rows in memory have the same.
         """
+        if self.source.streamed is not None:
+            if self._stream is None:
+                self._stream = self._streamed(Chain(self.kernel, rng.spawn(1)[0], tune=0))
+            return islice(self._stream, count)
         whole, n = self.kernel.whole_groups, self.batch_size
         if isinstance(whole, WholeGroups):
             taken: Iterable[np.ndarray] = GroupBatches(whole, rng).take(count)
@@ -154,6 +168,25 @@ class LocalGradients:
         else:
             taken = (rng.integers(self.n_rows, size=n) for _ in range(count))
         return map(self.batch, taken)
+
+    def forget_rows(self) -> None:
+        """Give the windows of a stream back; the next batches begin anew."""
+        self._stream = None
+
+    def _streamed(self, chain: Chain) -> Iterator[LocalBatch]:
+        """Yield a chain's batches, without end."""
+        together = min(READ_TOGETHER, chain.pace.longest)
+        whole = self.kernel.whole_groups is not None
+        while True:
+            (rows, *described), constants = chain.batches_of_call(together)
+            weights = described.pop() if whole else None
+            for k in range(together):
+                of_columns = [
+                    Touched(*(a[k : k + 1] for a in described[c : c + 3]))
+                    for c in range(0, len(described), 3)
+                ]
+                own = None if weights is None else weights[k]
+                yield LocalBatch(rows[k], of_columns, own, constants)
 
     def batch(self, rows: np.ndarray) -> LocalBatch:
         """Find the groups of some rows, shape (n,)."""
@@ -191,7 +224,8 @@ class LocalGradients:
         batch : LocalBatch
         """
         typed = [np.asarray(e, v.dtype) for e, v in zip(elements, self.source.vars, strict=True)]
-        inputs = [*typed, *batch.arrays, *self.kernel.constants, *self._others]
+        constants = self.kernel.constants if batch.constants is None else batch.constants
+        inputs = [*typed, *batch.arrays, *constants, *self._others]
         out = [np.asarray(o, float) for o in self._function(*inputs)]
         k = len(typed)
         return LocalGradient(out[:k], out[k:])

@@ -157,7 +157,10 @@ class LocalWarmUp:
             undetermined.
         """
         with self.progress:
-            return self._run(point)
+            try:
+                return self._run(point)
+            finally:
+                self.gradients.forget_rows()
 
     # ---- the course of the warm-up ---------------------------------------------------------
 

@@ -132,13 +132,9 @@ def planned(
         diagonal = adaptation == "diag" or size > LARGEST_DENSE_WITH_LATENTS
         return Plan(batch_size, Diagonal(shapes) if diagonal else Dense(shapes))
     many = size > LARGEST_LOW_RANK
-    if data is not None and local and local != "auto":
-        raise ValueError(
-            f"local={local!r}, data= and an automatic step size do not go together yet. {remedy}"
-        )
     for_all = adaptation in ("dense", "low_rank")
     asked_for = whole_groups or (local and local != "auto")
-    if data is not None or (not asked_for and (for_all or not many)):
+    if not asked_for and (for_all or not many):
         local = None  # parameters move together, with a metric for all of them
     elif local and for_all:
         raise ValueError(
@@ -159,12 +155,8 @@ def planned(
         if data is None:
             batch_size = automatic_batch_size(model, minibatch_dim, size, many or bool(local))
         else:
-            batch_size = min(_batch_size_for(size), data.window)
-    if many and data is not None:
-        raise ValueError(
-            f"With {size} parameters, more than {LARGEST_LOW_RANK}, data= and an automatic step "
-            f"size do not go together yet. {remedy}"
-        )
+            wanted = BATCH_OF_MANY if many or local else _batch_size_for(size)
+            batch_size = min(wanted, data.window)
     if many and batch_size is None:
         raise ValueError(
             f"With {size} parameters adaptation needs batches of rows, and finds none. {remedy}"

@@ -11,6 +11,7 @@ from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.plan import (
+    BATCH_OF_MANY,
     FEW_ROWS,
     LARGEST_LOW_RANK,
     automatic_batch_size,
@@ -40,6 +41,7 @@ from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
+from pymc_sgmcmc.gradients.streamed_whole import StreamedWholeGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.latents.gradient import LatentGradientSource
 from pymc_sgmcmc.latents.latent_gradients import LatentGradients
@@ -182,7 +184,7 @@ def diagnose(
         if data is None:
             _check_rows(posterior, model)
         if size > LARGEST_LOW_RANK:
-            local = _local_gradients(model, size)
+            local = _local_gradients(model, size, data)
             measured = _measured_of_local(idata, model, local, full_data)
         else:
             gradients = _gradients(model, data=data)
@@ -268,14 +270,15 @@ def _gradients(
     return WholeGradients(model, vars, compile_kwargs=compile_kwargs)
 
 
-def _whole(gradients: LocalGradients) -> WholeGradients:
-    kernel = gradients.kernel
-    return WholeGradients(
-        kernel.model, list(gradients.source.vars), compile_kwargs=kernel.compile_kwargs
-    )
+def _whole(gradients: LocalGradients) -> WholeGradients | StreamedWholeGradients:
+    kernel, data = gradients.kernel, gradients.source.streamed
+    vars, options = list(gradients.source.vars), kernel.compile_kwargs
+    if data is not None:
+        return StreamedWholeGradients(kernel.model, vars, data=data, compile_kwargs=options)
+    return WholeGradients(kernel.model, vars, compile_kwargs=options)
 
 
-def _local_gradients(model: Model, size: int) -> LocalGradients:
+def _local_gradients(model: Model, size: int, data: Any) -> LocalGradients:
     """Gradients of a model with more parameters than a matrix can have.
 
     Raises
@@ -283,8 +286,12 @@ def _local_gradients(model: Model, size: int) -> LocalGradients:
     ValueError
         If none of its variables is local.
     """
-    batch_size = automatic_batch_size(model, None, size, many=True)
-    step = MSGNHT_S(model=model, step_size=1.0, batch_size=batch_size)
+    if data is None:
+        batch_size = automatic_batch_size(model, None, size, many=True)
+    else:
+        data = StreamedData.of(data)
+        batch_size = min(BATCH_OF_MANY, data.window)
+    step = MSGNHT_S(model=model, step_size=1.0, batch_size=batch_size, data=data)
     if not isinstance(step.source, LocalSource):
         raise ValueError(
             f"The model has {size} parameters, but means and standard deviations can be judged of "

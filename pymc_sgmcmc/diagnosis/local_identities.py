@@ -6,13 +6,14 @@ elements is looked at: each element alone would need gradients of all rows at ea
 Gradients are of batches, in which only groups are looked at that they touch, or of all rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.diagnosis.stein import Estimate, SteinIdentities, block_estimate, stein_identities
+from pymc_sgmcmc.gradients.streamed_whole import StreamedWholeGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 MOST_BATCHES = 40_000
@@ -59,7 +60,7 @@ def local_identities(
     names: Sequence[str],
     blocks: int,
     rng: np.random.Generator,
-    whole: WholeGradients | None = None,
+    whole: WholeGradients | StreamedWholeGradients | None = None,
 ) -> LocalIdentities:
     """Compute gradients at draws, and estimate the identities' expectations.
 
@@ -78,7 +79,7 @@ def local_identities(
         Of each chain.
     rng : numpy.random.Generator
         Chooses the rows.
-    whole : WholeGradients, optional
+    whole : WholeGradients or StreamedWholeGradients, optional
         Use all rows at each draw.
     """
     s = len(matrix)
@@ -93,7 +94,10 @@ def local_identities(
         rows = f"{count * gradients.rows_per_batch:.0f} random rows"
         each = [_of_batches(gradients, theta, matrix, moments, count, rng) for theta in flat]
     else:
-        each = [_of_all_rows(gradients, whole, theta, matrix, order, moments) for theta in flat]
+        each = [AtDraw(*np.zeros(len(AtDraw._fields))) for _ in flat]
+        for i, piece in _pieces(whole, flat):  # all that is wanted of a gradient is linear in it
+            of_piece = _of_gradient(gradients, piece, flat[i], matrix, order, moments)
+            each[i] = AtDraw(*(a + b for a, b in zip(each[i], of_piece, strict=True)))
     found = AtDraw(*map(np.array, zip(*each, strict=True)))
     g, first, second = (
         values.reshape(*draws.shape[:2], -1)
@@ -140,15 +144,25 @@ def _of_batches(
     return AtDraw(each.mean(axis=0), variance, *(sums / count))
 
 
-def _of_all_rows(
+def _pieces(
+    whole: WholeGradients | StreamedWholeGradients, flat: np.ndarray
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Gradients at draws, in pieces that add up to them: number of the draw, and piece."""
+    if isinstance(whole, StreamedWholeGradients):
+        yield from whole.pieces(list(flat))
+    else:
+        yield from ((i, whole.gradient(theta)) for i, theta in enumerate(flat))
+
+
+def _of_gradient(
     gradients: LocalGradients,
-    whole: WholeGradients,
+    gradient: np.ndarray,
     theta: np.ndarray,
     matrix: np.ndarray,
     order: np.ndarray,
     moments: Moments,
 ) -> AtDraw:
-    gradient = whole.gradient(theta)
+    """What a gradient of all rows gives, or a part of one."""
     shared = gradient[order[: len(matrix)]] @ matrix
     away, sd, total = (
         _of_variables(gradients, flat) for flat in (theta - moments.mean, moments.sd, gradient)
