@@ -36,8 +36,10 @@ from pymc_sgmcmc.run.adapted_run import (
     describe_adaptation,
     draws_of_many,
     free_length,
+    starts_near_the_posterior,
 )
 from pymc_sgmcmc.run.arguments import (
+    check_kinds,
     check_names,
     check_starts,
     checked_cores,
@@ -148,7 +150,8 @@ def sample(
         with one number per row of the data, which a message names.
     initvals : dict or list of dict, optional
         Initial values by variable, for all chains or one dict per chain; a value may be an array,
-        ``"prior"`` or ``"support_point"``.
+        ``"prior"`` or ``"support_point"``. A chain of an adapted step starts inside the posterior
+        that the warm-up saw where they are far outside; a warning says so.
     init : {"jitter", "point"}, default "jitter"
         "jitter" adds uniform random numbers in [-1, 1], on the unconstrained scale and different
         for each chain, to variables that have no initial value (in the model or in ``initvals``).
@@ -232,6 +235,7 @@ def sample(
     >>> idata.posterior["mu"].shape
     (2, 50)
     """
+    check_kinds(model, callback, idata_kwargs)
     model = sampled_model(modelcontext(model), step)
     draws, tune, chains = checked_numbers(draws, tune, chains)
     ess = positive_number("ess", ess, "It is an effective sample size, 400 by default.")
@@ -278,6 +282,8 @@ def sample(
         adapted = getattr(step, "adapted", None)
         if adapted is not None and initvals is None and init == "jitter":
             starts = adapted_starts(step, starts, generators)
+        elif adapted is not None:
+            starts = starts_near_the_posterior(step, starts, initvals, generators)
         length = None
         default_tune = get_default_tune_steps(step, None)
         if adapted is not None and adapted.predictions_only:

@@ -335,6 +335,12 @@ def test_starts(model, step):
         ({"tune": -1}, "tune=-1"),
         ({"chains": 1.5}, "chains=1.5"),
         ({"random_seed": -1}, "random_seed=-1"),
+        ({"random_seed": "a"}, "random_seed='a' must be an integer"),
+        ({"random_seed": [-1, 2]}, r"random_seed=\[-1, 2\] must be an integer"),
+        ({"callback": 3}, "callback=3 must be a function"),
+        ({"idata_kwargs": 3}, "idata_kwargs=3 must be a dict"),
+        ({"initvals": {"w": [1, 2, 3]}}, r"'w' has the shape \(3,\).* has \(2\)"),
+        ({"step": "MSGNHT_S"}, "step='MSGNHT_S' is not a step"),
         ({"init": "advi"}, "init='advi'"),
         ({"var_names": ["v"]}, "var_names: the model has no variable 'v'. It has: fitted, ratio"),
         ({"var_names": "w"}, r"\['w'\]"),
@@ -349,6 +355,11 @@ def test_starts(model, step):
 def test_bad_arguments(model, step, options, message):
     with pytest.raises(ValueError, match=message):
         sample(model, **({"step": step} | options))
+
+
+def test_no_model(step):
+    with pytest.raises(ValueError, match="model=3 must be"):
+        sgm.sample(step=step, model=3, **RUN)
 
 
 def test_fork_and_jax_are_refused(model):

@@ -132,12 +132,16 @@ class Adapted:
         """Return a chain's start: the point, or one of the posterior where it is far outside."""
         if self.predictions_only:
             return {**point, **self.jittered_start(kernel, rng)}
+        if self.is_far(kernel, point):
+            return {**point, **self.jittered_start(kernel, rng)}
+        return point
+
+    def is_far(self, kernel: Kernel, point: PointType) -> bool:
+        """Whether a point is far outside of the posterior, as the warm-up saw it."""
         assert kernel.metric is not None
         theta = np.concatenate([np.ravel(point[v.name]) for v in kernel.source.vars]).astype(float)
         z = kernel.metric.inverse_times(theta - self.anchor)
-        if np.linalg.norm(z) < FAR * np.sqrt(len(z)):
-            return point
-        return {**point, **self.jittered_start(kernel, rng)}
+        return not np.linalg.norm(z) < FAR * np.sqrt(len(z))
 
     def summary(self) -> dict[str, Any]:
         """The choices that are numbers or words."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from pymc.blocking import PointType
+from pymc.initial_point import PointType, StartDict
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
@@ -35,6 +35,42 @@ def adapted_starts(
         }
         for start, rng in zip(starts, generators, strict=True)
     ]
+
+
+def starts_near_the_posterior(
+    step: Any,
+    starts: Sequence[PointType],
+    initvals: StartDict | Sequence[StartDict | None] | None,
+    generators: Sequence[np.random.Generator],
+) -> list[PointType]:
+    """Return the starts asked for, inside the posterior where they are far outside.
+
+    Variables without an initial value in ``initvals`` start as they would without it. A warning
+    names the chains whose initial values are not used.
+    """
+    adapted, kernel = step.adapted, step.kernel
+    inside = adapted_starts(step, starts, generators)
+    each = [initvals] * len(starts) if isinstance(initvals, dict | None) else initvals
+    near, far = [], []
+    for i, (start, given, other) in enumerate(zip(starts, each, inside, strict=True)):
+        if given:
+            names = {getattr(name, "name", name) for name in given}
+            values = step.model.values_to_rvs.items()
+            of_values = {v.name for v, rv in values if names & {v.name, rv.name}}
+            start = {name: (start if name in of_values else other)[name] for name in start}
+        if adapted.predictions_only or adapted.is_far(kernel, start):
+            near.append(other)
+            if given and not adapted.predictions_only:
+                far.append(str(i))
+        else:
+            near.append(start)
+    if far:
+        _log.warning(
+            f"initvals of chains {', '.join(far)} are far outside of the posterior that the "
+            "warm-up saw: these chains start inside it. A mode there is not visited; to begin at "
+            "initvals, set a step by hand (step_size=)."
+        )
+    return near
 
 
 class FreeLength(NamedTuple):

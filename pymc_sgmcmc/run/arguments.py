@@ -10,16 +10,18 @@ from pymc.model import Model
 from pymc.sampling.mcmc import assign_step_methods, instantiate_steppers
 from pymc.step_methods import STEP_METHODS
 from pymc.step_methods.arraystep import PopulationArrayStepShared
-from pymc.step_methods.compound import CompoundStep, flatten_steps
+from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 from pymc.util import (
     RandomGeneratorState,
     get_random_generator,
     get_state_from_generator,
     random_generator_from_state,
 )
+from pytensor.graph.basic import Variable
 
 from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.backends.cores import n_cores
+from pymc_sgmcmc.gradients.arrays import dims_of, evaluate
 from pymc_sgmcmc.run.saved_state import from_plain, to_plain
 from pymc_sgmcmc.step import SGMCMCStep
 
@@ -43,6 +45,20 @@ def checked_cores(cores: Any, blas_cores: Any) -> int:
     if blas_cores is not None and blas_cores != "auto":
         whole_number("blas_cores", blas_cores, 1, remedy="or 'auto', or None for no limit.")
     return min(4, n_cores()) if cores is None else whole_number("cores", cores, 1)
+
+
+def check_kinds(model: Any, callback: Any, idata_kwargs: Any) -> None:
+    """Raise an error for arguments that would only fail when draws have been made."""
+    if not isinstance(model, Model | None):
+        raise ValueError(f"model={model!r} must be a pymc.Model, or None inside its context.")
+    if callback is not None and not callable(callback):
+        raise ValueError(
+            f"callback={callback!r} must be a function, called as callback(trace=..., draw=...)."
+        )
+    if not isinstance(idata_kwargs, dict | None):
+        raise ValueError(
+            f"idata_kwargs={idata_kwargs!r} must be a dict of arguments of pymc.to_inference_data."
+        )
 
 
 def check_names(model: Model, names: Any, argument: str, predictions: bool = False) -> None:
@@ -73,6 +89,8 @@ def check_starts(
     """Raise an error for starts that the model does not have, or not one per chain."""
     for one in [initvals] if isinstance(initvals, dict) else initvals or []:
         check_names(model, one, "initvals")
+        for name, value in (one or {}).items():
+            _check_shape(model, str(getattr(name, "name", name)), value)
     if not isinstance(initvals, dict | None) and len(initvals) != chains:
         raise ValueError(
             f"initvals has {len(initvals)} entries, but there are {chains} chains: pass one dict "
@@ -80,6 +98,28 @@ def check_starts(
         )
     if init not in ("jitter", "point"):
         raise ValueError(f"init={init!r} must be 'jitter' or 'point'.")
+
+
+def _check_shape(model: Model, name: str, value: Any) -> None:
+    """Raise an error for an initial value whose axes are not those of its variable."""
+    if isinstance(value, str | Variable):
+        return
+    variables = {v.name: v for v in [*model.value_vars, *model.unobserved_RVs]}
+    dims = dims_of(model, variables[name])
+    shape = [
+        n if dim is None else int(evaluate(model.dim_lengths[dim])[0])
+        for n, dim in zip(variables[name].type.shape, dims, strict=True)
+    ]
+    given = np.shape(value)
+    if given and (
+        len(given) != len(shape)
+        or any(n not in (None, m) for n, m in zip(shape, given, strict=True))
+    ):
+        expected = ", ".join("any" if n is None else str(n) for n in shape)
+        raise ValueError(
+            f"initvals: the value for '{name}' has the shape {given}, but the variable has "
+            f"({expected}). Pass an array of that shape."
+        )
 
 
 def seeded(random_seed: Any) -> tuple[Any, np.random.Generator]:
@@ -93,7 +133,13 @@ def seeded(random_seed: Any) -> tuple[Any, np.random.Generator]:
         generator = get_random_generator(random_seed)
         return to_plain(get_state_from_generator(generator), "seed"), generator
     plain = random_seed if isinstance(random_seed, int) else np.asarray(random_seed).tolist()
-    return plain, get_random_generator(random_seed)
+    try:
+        return plain, get_random_generator(random_seed)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"random_seed={random_seed!r} must be an integer that is not negative, a list of such "
+            "integers, a numpy.random.Generator, or None for a random seed."
+        ) from None
 
 
 def sampled_model(model: Model, step: Any) -> Model:
@@ -118,6 +164,12 @@ def whole_step(model: Model, step: Any, start: PointType, compile_kwargs: Any) -
         raise ValueError(
             f"step={step.__name__} is a class. Pass an instance: step={step.__name__}(...)"
         )
+    for one in step if isinstance(step, list | tuple) else [step]:
+        if not isinstance(one, BlockedStep | CompoundStep):
+            raise ValueError(
+                f"step={one!r} is not a step. Pass one made in the model's context, such as "
+                "step=sgm.MSGNHT_S(), or leave step= out."
+            )
     provided, selected = assign_step_methods(model, step, methods=STEP_METHODS)
     step = instantiate_steppers(
         model,
