@@ -131,6 +131,8 @@ def test_switches_of_a_step(name):
 def test_other_switches(tmp_path):
     with pytest.raises(ValueError, match="gamma='no' must be True or False"):
         make(sgm.PSGLD, gamma="no")
+    with pytest.raises(ValueError, match="path=3 must be the path of a folder"):
+        sgm.ZarrStore(3)
     with pytest.raises(ValueError, match="overwrite='no' must be True or False"):
         sgm.ZarrStore(tmp_path / "run", overwrite="no")
     with pytest.raises(ValueError, match="autoregressive='no' must be True or False"):

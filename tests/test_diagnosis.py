@@ -301,6 +301,9 @@ def test_errors_name_what_is_missing(posterior):
     model = posterior[0]
     with pytest.raises(ValueError, match=r"no variable 'beta'.*var_names"):
         sgm.diagnose(tree(other=np.zeros((2, 10))), model)
+    for nothing in (None, "run.nc", xr.DataTree()):
+        with pytest.raises(ValueError, match="without a group posterior: pass the DataTree"):
+            sgm.diagnose(nothing, model)
     with pytest.raises(ValueError, match="full_data=True needs model="):
         sgm.diagnose(tree(beta=exact(posterior)), full_data=True)
     with pm.Model() as counts:

@@ -95,9 +95,10 @@ def warn_of_small_steps(pace: Pace) -> None:
         return
     _log.warning(
         f"Only steps as small as {pace.step_size:.2g} standard deviations are stable: about "
-        f"{pace.thin} updates per draw. The posterior is far from normal in the model's variables. "
-        "Effects of groups with many rows each are better written centred, pm.Normal('a', mu, tau, "
-        "...), in Bambi noncentered=False; those with few rows non-centred. Or use NUTS."
+        f"{pace.thin} updates per draw. The posterior is far from normal in the model's variables: "
+        "NUTS may suit it better. Effects of groups, if there are any, are better written centred "
+        "where each has many rows, pm.Normal('a', mu, tau, ...), in Bambi noncentered=False, and "
+        "non-centred where each has few."
     )
 
 

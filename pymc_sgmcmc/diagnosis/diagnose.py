@@ -123,9 +123,9 @@ def diagnose(
     Raises
     ------
     ValueError
-        If variables were not recorded, the model has discrete variables, no observed ones or
-        another number of rows than the warm-up saw, or ``full_data`` or ``data`` is given without a
-        model.
+        If ``idata`` has no posterior, variables were not recorded, the model has discrete
+        variables, no observed ones or another number of rows than the warm-up saw, or ``full_data``
+        or ``data`` is given without a model.
 
     Notes
     -----
@@ -157,6 +157,12 @@ def diagnose(
     ('failed', 2.3)
     """
     full_data = true_or_false("full_data", full_data)
+    if not isinstance(idata, DataTree) or "posterior" not in idata.children:
+        kind = type(idata).__name__
+        raise ValueError(
+            f"idata is of type {kind}, without a group posterior: pass the DataTree that "
+            "sgm.sample or pm.sample has returned."
+        )
     posterior = idata["posterior"].to_dataset()
     stored = idata["diagnosis"].to_dataset() if "diagnosis" in idata.children else Dataset()
     if model is None:

@@ -39,7 +39,8 @@ def element_for_each_row(variable: Variable, rows: object) -> ValueError:
     return ValueError(
         f"The free variable '{variable.name}' has an element for each row of {rows}: it is local "
         "to the data and cannot be sampled with minibatches of rows. Integrate it out with "
-        f"latents=sgm.Gibbs(['{variable.name}']), or leave batch_size=None."
+        f"latents=sgm.Gibbs(['{variable.name}']), or use all rows at each update: batch_size=None, "
+        "with a number for step_size=."
     )
 
 

@@ -100,6 +100,8 @@ class ZarrStore(BaseTrace):
         seconds: float = 10.0,
         dtype: Any = None,
     ):
+        if not isinstance(path, str | os.PathLike):
+            raise ValueError(f"path={path!r} must be the path of a folder, which need not exist.")
         self.path = Path(path)
         self.overwrite = true_or_false("overwrite", overwrite)
         self.run_id: str | None = None
