@@ -116,8 +116,8 @@ def step_source(
         if size > LARGEST_LOW_RANK:
             raise ValueError(
                 f"With {size} parameters that move together, more than {LARGEST_LOW_RANK}, data= "
-                "and an automatic step size do not go together yet. Pass step_size=, batch_size= "
-                "and thin= with numbers."
+                "and an automatic step size do not go together yet. Pass step_size=..., "
+                "batch_size=... and thin=... with numbers."
             )
     if whole_groups and not isinstance(source, LocalSource):
         raise ValueError(

@@ -11,9 +11,10 @@ MAX_STEPS = 50
 SUFFICIENT_DECREASE = 1e-4
 FIRST_DAMPING = 1e-3
 GROWTH = 8
-"""Of the sample of rows, until scale parameters no longer depend on it,"""
+"""Of the sample of rows."""
 AGREED = 0.2
-"""... that is, move by less than this on their logarithmic scale."""
+"""Scale parameters no longer depend on it if they move by less than this on their logarithmic
+scale."""
 
 
 def newton(
@@ -34,7 +35,7 @@ def newton(
     free : array of bool, shape (d,)
         The coordinates to move.
     tolerance : float
-        Ends where half of the expected decrease per coordinate, g' H^-1 g / d, is smaller.
+        Ends where twice the expected decrease per coordinate, g' H^-1 g / d, is smaller.
     scoring : bool, default False
         Use the empirical Fisher information, which the gradient's pass gives, as the Hessian.
     max_steps : int
@@ -142,9 +143,9 @@ def find_start(
 ) -> np.ndarray:
     """Find where the warm-up starts.
 
-    The first steps are made on some of the rows. Where these are few for each group of a hierarchy,
-    the groups seem to differ more than they do: so scale parameters are looked at again on more
-    rows, until they stay where they are.
+    The first steps are made on some of the rows, the next ones on more, so that few take all. Where
+    rows are few for each group of a hierarchy, the groups seem to differ more than they do: so
+    scale parameters are looked at again on more rows until they stay where they are.
 
     Parameters
     ----------
@@ -168,6 +169,9 @@ def find_start(
     theta = newton(objective, theta, others, 0.1)
     if is_scale.any():
         theta = start_of_scales(objective, theta, is_scale, rng)
+    while not is_scale.any() and GROWTH * n < n_rows:
+        n *= GROWTH
+        theta = newton(objective_of(n), theta, others, 0.2, scoring=True)
     moved = np.inf
     while is_scale.any() and n < n_rows and moved > AGREED:
         n = min(GROWTH * n, n_rows)

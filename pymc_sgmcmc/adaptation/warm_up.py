@@ -53,19 +53,20 @@ MAX_THIN = 200
 SPREAD = 0.5
 """Of points around the start, relative to a normal approximation: further away may be where a
 skewed posterior never is."""
-STEEP_ROWS = 20_000
+STEEP_ROWS = 5_000
 """Rows, or 10 per parameter, on which the first normal approximation is looked at."""
 WEIGHT_DRAWS = 20, 6
 """Points at which the rows' gradients are compared with the anchor's, in the first window and in
 later ones."""
 NOISY, VERY_NOISY = 2.0, 20.0
-"""From the third window on rows are compared again only where the noise is larger than the first,
-and at as many points as in the first window where it is larger than the second."""
+"""From the third window on rows are compared again only if the noise is larger than the first, and
+at as many points as in the first window if it is larger than the second."""
 HESSIANS = 8
 """Points of the chains at which Hessians are averaged, where all rows are used at each update."""
 PILOT_DRAWS = 75
-ENOUGH = 0.15
-"""Effective draws per draw of the pilot; with fewer, `thin` is doubled."""
+ENOUGH, SEEN = 0.15, 0.06
+"""Effective draws per draw of the pilot; with fewer, `thin` is longer. With fewer than the second
+their number is not known: the pilot is run anew."""
 MAX_DOUBLINGS = 6
 MAX_PILOT_COST = 3e10
 """... and the pilot's updates x rows per batch x parameters at most so many: a minute or so."""
@@ -146,7 +147,6 @@ class WarmUp:
                 self.weights = RowWeights(self.rows)
         self.sampled_passes = 0.0
         self.other_passes = 0.0
-        self.largest_noise = 0.0
         self.samples: list[RowsObjective] = []
         """Objectives of some of the rows: they count their passes."""
         self.progress, self.stage = WarmUpProgress(), "start"
@@ -268,33 +268,21 @@ class WarmUp:
 
     def _prepare(self, k: int, anchor: np.ndarray, past: np.ndarray | None, looks) -> Window:
         """Set anchor and row weights for the next updates; measure noise."""
-        noise = np.zeros((self.gradients.size, self.gradients.size))
-        if self.weights is not None:
-            if k < 2 or self.largest_noise > NOISY:
-                many = k == 0 or self.largest_noise > VERY_NOISY
-                n = WEIGHT_DRAWS[0] if many else WEIGHT_DRAWS[1]
-                looks = looks[np.linspace(0, len(looks) - 1, n).astype(int)]
-                self.weights.see(looks, anchor, self.metric, self.rng)
-            self.kernel.set_row_copies(self.weights.copies)
+        if self.weights is not None and k < 2:
+            self._weight_rows(anchor, looks, WEIGHT_DRAWS[k])
         if self.control is not None:
             split = Adapted.split
             self.control.set_anchor(
                 split(self.kernel, anchor), split(self.kernel, self.anchor_gradient)
             )
             self.kernel.load_data()
-        if self.rows is not None and self.batch_size is not None:
-            noise = noise_covariance(
-                self.rows,
-                self.metric,
-                self._points(anchor, past, POSITIONS),
-                None if self.control is None else anchor,
-                self.kernel.urn,
-                self.batch_size,
-                self.rng,
-            )
-            if past is None and self.control is not None:
-                noise /= SPREAD**2  # which grows about as the square of the distance
-            self.other_passes += 2 * POSITIONS * ROWS_PER_POSITION / self.rows.n_rows
+        noise = self._noise(anchor, past)
+        if self.weights is not None and k >= 2:
+            largest_noise = np.linalg.eigvalsh(noise)[-1]
+            if largest_noise > NOISY:
+                many, some = WEIGHT_DRAWS
+                self._weight_rows(anchor, looks, many if largest_noise > VERY_NOISY else some)
+                noise = self._noise(anchor, past)
         if isinstance(self.metric, Dense):
             # The noise's axes become those of z, so that a thermostat per element absorbs it.
             variances, axes = np.linalg.eigh(noise)
@@ -307,12 +295,37 @@ class WarmUp:
             eigenvalues = np.linalg.eigvalsh((scaled + scaled.T) / 2)
             smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])
         variances = np.maximum(variances, 0.0)
-        self.largest_noise = float(variances.max())
         chosen = pace(self.kernel.algorithm, variances, self.target_bias, largest, smallest)
         if k < 2:
             chosen = chosen.slower(0.5)
         self.kernel.load_adaptation()
         return Window(variances, chosen, largest, smallest)
+
+    def _weight_rows(self, anchor: np.ndarray, looks: np.ndarray, n: int) -> None:
+        """Compare the rows' gradients with the anchor's at n of some points, evenly spaced."""
+        assert self.weights is not None
+        looks = looks[np.linspace(0, len(looks) - 1, n).astype(int)]
+        self.weights.see(looks, anchor, self.metric, self.rng)
+        self.kernel.set_row_copies(self.weights.copies)
+        self.kernel.load_data()
+
+    def _noise(self, anchor: np.ndarray, past: np.ndarray | None) -> np.ndarray:
+        """Covariance of a batch's gradient in z, shape (d, d)."""
+        if self.rows is None or self.batch_size is None:
+            return np.zeros((self.gradients.size, self.gradients.size))
+        noise = noise_covariance(
+            self.rows,
+            self.metric,
+            self._points(anchor, past, POSITIONS),
+            None if self.control is None else anchor,
+            self.kernel.urn,
+            self.batch_size,
+            self.rng,
+        )
+        if past is None and self.control is not None:
+            noise /= SPREAD**2  # which grows about as the square of the distance
+        self.other_passes += 2 * POSITIONS * ROWS_PER_POSITION / self.rows.n_rows
+        return noise
 
     def _points(self, anchor, past, n: int) -> np.ndarray:
         """Return points of the posterior: of the chains, or of a Gaussian before there are any."""
@@ -345,6 +358,9 @@ class WarmUp:
             draws = self._draws(point, positions, window, thin, PILOT_DRAWS, fresh=False)
             positions = draws[:, -1]
             per_draw = effective_sizes(draws).min() / (CHAINS * PILOT_DRAWS)
+            if SEEN <= per_draw < ENOUGH:  # of these draws, every second or fourth would do
+                longer = 2 if 2 * per_draw >= ENOUGH else 4
+                return positions, longer * thin, longer * per_draw
             cost = CHAINS * PILOT_DRAWS * 2 * thin * self._cost_of_update
             if per_draw >= ENOUGH or cost > MAX_PILOT_COST:
                 break
