@@ -121,7 +121,8 @@ def sample(
         of which is a pass over the data, 100; for other steps 1000.
     tune : int, optional
         Draws of burn-in before those, discarded; default: the step's own (500 for minibatch steps,
-        50 for adapted ones, whose chains start within the posterior).
+        15 to 50 for adapted ones, whose chains start within the posterior: five autocorrelation
+        times of the slowest parameter).
     chains : int, default 4
         Independent chains.
     cores : int, optional

@@ -40,10 +40,6 @@ from pymc_sgmcmc.variables import continuous, counterparts
 
 FIRST_STEP_SIZE = 1e-3
 """Until one has been chosen."""
-TUNE_WHEN_ADAPTED = 50
-"""Draws of burn-in of an adapted step: its chains start within the posterior."""
-TUNE_OF_MANY = 20
-"""... of one with so many parameters that a draw is a pass over the data."""
 _TAKING = Lock()
 
 
@@ -213,8 +209,7 @@ class SGMCMCStep(BlockedStep):
                 given_thin,
                 earlier,
             )
-            many = self.adapted.predictions_only
-            self.default_tune_steps = TUNE_OF_MANY if many else TUNE_WHEN_ADAPTED
+            self.default_tune_steps = self.adapted.burn_in
             self.setup_chain(self.rng, tune=0, draws=0)
         self._thread = None  # whichever draws first
 

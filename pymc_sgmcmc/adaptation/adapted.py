@@ -14,6 +14,13 @@ FAR = 5.0
 """Posterior standard deviations (root mean square over directions) from the anchor at which a
 start is left for another: there the control variate's noise would be too large."""
 
+BURN_IN_TIMES = 5
+"""Autocorrelation times of the slowest element that the burn-in takes,"""
+LEAST_BURN_IN, MOST_BURN_IN = 15, 50
+"""... but at least and at most so many draws,"""
+BURN_IN_OF_MANY = 20
+"""... and so many where a draw is a pass over the data."""
+
 
 class UnfitAdaptation(ValueError):
     """What an earlier warm-up has chosen does not fit the model or the step."""
@@ -61,6 +68,14 @@ class Adapted:
     """Whether there are too many parameters to judge means and standard deviations. If so,
     ``anchor``, ``smallest_eigval`` and ``ess_per_draw`` mean nothing, and all chains begin at
     ``starts``."""
+
+    @property
+    def burn_in(self) -> int:
+        """Draws of burn-in: chains start within the posterior, but spread too far."""
+        if self.predictions_only:
+            return BURN_IN_OF_MANY
+        times = BURN_IN_TIMES / max(self.ess_per_draw, 1e-3)
+        return int(np.clip(np.ceil(times), LEAST_BURN_IN, MOST_BURN_IN))
 
     def check(self, kernel: Kernel) -> None:
         """Refuse a kernel for which this was not chosen.

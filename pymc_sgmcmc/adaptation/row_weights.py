@@ -7,10 +7,14 @@ from pymc_sgmcmc.gradients.row_gradients import RowGradients
 
 UNEVEN = 8
 """Rows are weighted where the largest change exceeds the mean by this factor."""
-SAMPLE = 20_000
-"""Rows that are looked at first."""
-MOST_LOOKS, FEWEST_POSITIONS = 1_000_000, 4
-"""Gradients of rows that all positions together may take, but at least so many positions."""
+SAMPLE, SAMPLE_POINTS = 20_000, 4
+"""Rows and points at which that is found out, and"""
+SPREAD = 0.5
+"""... their distance from the anchor, relative to the posterior's."""
+DISTANCE = 2.0
+"""Standard deviations from the anchor at which a row's gradient is looked at."""
+BLOCK_ELEMENTS = 2**22
+"""Elements of the rows' gradients that are held at once."""
 FORGET = 0.5
 """What was seen before counts by this factor: it may have been where the posterior is not."""
 UNIFORM_SHARE = 0.2
@@ -37,34 +41,49 @@ class RowWeights:
         self.largest: np.ndarray | None = None
         self.passes = 0.0
 
-    def see(
-        self, positions: np.ndarray, anchor: np.ndarray, metric: Metric, rng: np.random.Generator
-    ) -> None:
-        """Look at the rows at some positions, shape (positions, d)."""
-        n_rows = self.gradients.n_rows
+    def see(self, anchor: np.ndarray, metric: Metric, rng: np.random.Generator) -> None:
+        """Look at the rows' gradients around an anchor."""
         if self.largest is None:
-            some = np.arange(n_rows)
-            if n_rows > SAMPLE:
-                some = np.sort(rng.choice(n_rows, SAMPLE, replace=False))
-            seen = self._changes(positions[:4], anchor, metric, some)
-            if seen.max() < UNEVEN * seen.mean():
+            if not self._uneven(anchor, metric, rng):
                 return
-            self.largest = np.zeros(n_rows)
-        positions = positions[: max(FEWEST_POSITIONS, MOST_LOOKS // n_rows)]
-        seen = self._changes(positions, anchor, metric, np.arange(n_rows))
+            self.largest = np.zeros(self.gradients.n_rows)
+        seen = self._changes(anchor, metric)
         self.largest = np.maximum(FORGET * self.largest, seen)
 
-    def _changes(self, positions, anchor, metric, rows) -> np.ndarray:
-        largest = np.zeros(len(rows))
-        block = 20_000
-        for begin in range(0, len(rows), block):
-            part = rows[begin : begin + block]
-            at_anchor = self.gradients.rows(anchor, part)[1]
-            for theta in positions:
-                change = metric.transposed_times(self.gradients.rows(theta, part)[1] - at_anchor)
-                size = np.sqrt(np.einsum("ij,ij->i", change, change))
-                largest[begin : begin + block] = np.maximum(largest[begin : begin + block], size)
-        self.passes += (len(positions) + 1) * len(rows) / self.gradients.n_rows
+    def _uneven(self, anchor: np.ndarray, metric: Metric, rng: np.random.Generator) -> bool:
+        """Whether some rows' gradients change far more than most, at a few random points."""
+        n_rows = self.gradients.n_rows
+        some = np.sort(rng.choice(n_rows, min(n_rows, SAMPLE), replace=False))
+        self.passes += (1 + SAMPLE_POINTS) * len(some) / n_rows
+        at_anchor = self.gradients.rows(anchor, some)[1]
+        largest = np.zeros(len(some))
+        for z in rng.standard_normal((SAMPLE_POINTS, len(anchor))):
+            there = self.gradients.rows(anchor + SPREAD * metric.times(z), some)[1]
+            largest = np.maximum(largest, _length(metric.transposed_times(there - at_anchor)))
+        return bool(largest.max() >= UNEVEN * largest.mean())
+
+    def _changes(self, anchor: np.ndarray, metric: Metric) -> np.ndarray:
+        """Largest change of each row's gradient, where the row itself leads away from the anchor.
+
+        In z, along a row's gradient: a row that depends on one linear predictor changes there
+        fastest. Random points, of which all rows share a few, miss the rows of rare columns.
+        """
+        n_rows = self.gradients.n_rows
+        self.passes += 3
+        largest = np.zeros(n_rows)
+        block = max(1, BLOCK_ELEMENTS // len(anchor))
+        for begin in range(0, n_rows, block):
+            rows = np.arange(begin, min(begin + block, n_rows))
+            at_anchor = self.gradients.rows(anchor, rows)[1]
+            direction = metric.transposed_times(at_anchor)
+            direction /= np.maximum(_length(direction), np.finfo(float).tiny)[:, None]
+            away = DISTANCE * metric.times(direction)
+            for points in (anchor + away, anchor - away):
+                change = self.gradients.rows_at(points, rows) - at_anchor
+                change = _length(metric.transposed_times(change))
+                largest[rows] = np.fmax(largest[rows], change)
+        finite = np.isfinite(largest)
+        largest[~finite] = largest[finite].max(initial=0.0)
         return largest
 
     @property
@@ -73,8 +92,13 @@ class RowWeights:
 
         q = .8 u / sum u + .2 / N, in units of .2 / N.
         """
-        if self.largest is None:
+        if self.largest is None or not self.largest.any():
             return None
         n = self.gradients.n_rows
         share = self.largest / self.largest.sum()
         return 1 + np.rint((1 - UNIFORM_SHARE) / UNIFORM_SHARE * n * share).astype(np.int64)
+
+
+def _length(vectors: np.ndarray) -> np.ndarray:
+    """Of each row."""
+    return np.sqrt(np.einsum("ij,ij->i", vectors, vectors))

@@ -55,15 +55,11 @@ SPREAD = 0.5
 skewed posterior never is."""
 STEEP_ROWS = 5_000
 """Rows, or 10 per parameter, on which the first normal approximation is looked at."""
-WEIGHT_DRAWS = 20, 6
-"""Points at which the rows' gradients are compared with the anchor's, in the first window and in
-later ones."""
-NOISY, VERY_NOISY = 2.0, 20.0
-"""From the third window on rows are compared again only if the noise is larger than the first, and
-at as many points as in the first window if it is larger than the second."""
+NOISY = 2.0
+"""From the third window on rows are compared again only if the noise is larger."""
 HESSIANS = 8
 """Points of the chains at which Hessians are averaged, where all rows are used at each update."""
-PILOT_DRAWS = 75
+PILOT_DRAWS = 50
 ENOUGH, SEEN = 0.15, 0.06
 """Effective draws per draw of the pilot; with fewer, `thin` is longer. With fewer than the second
 their number is not known: the pilot is run anew."""
@@ -90,17 +86,29 @@ class Window(NamedTuple):
         return self._replace(pace=self.pace.slower(factor))
 
 
+FAR_FROM_NORMAL = (
+    "The posterior is far from normal in the model's variables: NUTS may suit it better. Effects "
+    "of groups, if there are any, are better written centred where each has many rows, "
+    "pm.Normal('a', mu, tau, ...), in Bambi noncentered=False, and non-centred where each has few."
+)
+
+
 def warn_of_small_steps(pace: Pace) -> None:
     """Log a warning where draws will be dear, before the first of them is made."""
-    if pace.thin < MANY_UPDATES:
-        return
-    _log.warning(
-        f"Only steps as small as {pace.step_size:.2g} standard deviations are stable: about "
-        f"{pace.thin} updates per draw. The posterior is far from normal in the model's variables: "
-        "NUTS may suit it better. Effects of groups, if there are any, are better written centred "
-        "where each has many rows, pm.Normal('a', mu, tau, ...), in Bambi noncentered=False, and "
-        "non-centred where each has few."
-    )
+    if pace.thin >= MANY_UPDATES:
+        _log.warning(
+            f"Only steps as small as {pace.step_size:.2g} standard deviations are stable: about "
+            f"{pace.thin} updates per draw. {FAR_FROM_NORMAL}"
+        )
+
+
+def warn_of_dependent_draws(pace: Pace, thin: int) -> None:
+    """Log a warning where the pilot shows that draws will be dear."""
+    if pace.thin < MANY_UPDATES <= thin:
+        _log.warning(
+            f"Draws are nearly independent only {thin} updates apart, in place of {pace.thin} as "
+            f"for a normal posterior. {FAR_FROM_NORMAL}"
+        )
 
 
 class WarmUp:
@@ -175,10 +183,9 @@ class WarmUp:
             self.stage = f"window {k + 1}"
             self.progress.report(self.stage, self.passes)
             change = self._update_matrix(k, anchor, past)
-            looks = self._points(anchor, past, WEIGHT_DRAWS[0])
             if k == 0:
                 anchor = self._narrow(anchor)
-            window = self._prepare(k, anchor, past, looks)
+            window = self._prepare(k, anchor, past)
             if past is None:
                 positions = self._points(anchor, None, CHAINS)
             calm = calm + 1 if change < SETTLED else 0
@@ -266,10 +273,10 @@ class WarmUp:
         self._set_metric(np.eye(self.gradients.size))
         return change
 
-    def _prepare(self, k: int, anchor: np.ndarray, past: np.ndarray | None, looks) -> Window:
+    def _prepare(self, k: int, anchor: np.ndarray, past: np.ndarray | None) -> Window:
         """Set anchor and row weights for the next updates; measure noise."""
         if self.weights is not None and k < 2:
-            self._weight_rows(anchor, looks, WEIGHT_DRAWS[k])
+            self._weight_rows(anchor)
         if self.control is not None:
             split = Adapted.split
             self.control.set_anchor(
@@ -280,8 +287,7 @@ class WarmUp:
         if self.weights is not None and k >= 2:
             largest_noise = np.linalg.eigvalsh(noise)[-1]
             if largest_noise > NOISY:
-                many, some = WEIGHT_DRAWS
-                self._weight_rows(anchor, looks, many if largest_noise > VERY_NOISY else some)
+                self._weight_rows(anchor)
                 noise = self._noise(anchor, past)
         if isinstance(self.metric, Dense):
             # The noise's axes become those of z, so that a thermostat per element absorbs it.
@@ -301,11 +307,10 @@ class WarmUp:
         self.kernel.load_adaptation()
         return Window(variances, chosen, largest, smallest)
 
-    def _weight_rows(self, anchor: np.ndarray, looks: np.ndarray, n: int) -> None:
-        """Compare the rows' gradients with the anchor's at n of some points, evenly spaced."""
+    def _weight_rows(self, anchor: np.ndarray) -> None:
+        """Compare the rows' gradients around the anchor with those there."""
         assert self.weights is not None
-        looks = looks[np.linspace(0, len(looks) - 1, n).astype(int)]
-        self.weights.see(looks, anchor, self.metric, self.rng)
+        self.weights.see(anchor, self.metric, self.rng)
         self.kernel.set_row_copies(self.weights.copies)
         self.kernel.load_data()
 
@@ -409,6 +414,7 @@ class WarmUp:
         window, (positions, thin, per_draw) = with_restarts(
             window, lambda slower: self._pilot(point, positions, slower)
         )
+        warn_of_dependent_draws(window.pace, thin)
         chosen = Adapted(
             metric=self.metric.name,
             scaling=[a.copy() for a in self.metric.arrays],

@@ -81,11 +81,11 @@ class Jax:
         """Return a compiled call's output as an array that may be written to."""
         return np.array(array)
 
-    def mapped(self, function: Callable, n_same: int) -> Callable:
-        """Map a compiled function over its first argument; ``n_same`` more stay the same."""
+    def mapped(self, function: Callable, n_mapped: int, n_same: int) -> Callable:
+        """Map a compiled function over its first arguments; ``n_same`` more stay the same."""
         import jax
 
-        return jax.jit(jax.vmap(function, in_axes=(0, *(None,) * n_same)))
+        return jax.jit(jax.vmap(function, in_axes=(*(0,) * n_mapped, *(None,) * n_same)))
 
     def generator(self, rng: np.random.Generator) -> Any:
         """Turn a NumPy generator into PyTensor's JAX representation of it."""

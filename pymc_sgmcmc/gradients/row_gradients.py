@@ -143,6 +143,28 @@ class RowGradients(FlatPrior):
             values[block], gradients[block] = value, gradient
         return values, gradients
 
+    def rows_at(self, points: np.ndarray, index: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Gradient of single rows, each at a point of its own; not scaled.
+
+        Parameters
+        ----------
+        points : array, shape (m, d)
+        index : integers, shape (m,)
+            Numbers of rows, from 0 to ``n_at_hand`` - 1.
+
+        Returns
+        -------
+        array, shape (m, d)
+        """
+        index, gradients = self._checked(index), np.empty((len(index), self.size))
+        for first in range(0, len(index), self.block):
+            block = slice(first, first + self.block)
+            split = self._split_rows(points[block])
+            gradients[block] = self._evaluated(
+                split, index[block], self.constants, self._of_rows_at
+            )[1]
+        return gradients
+
     def likelihood(
         self,
         theta: Vector,
@@ -191,31 +213,63 @@ class RowGradients(FlatPrior):
         for first in range(0, len(index), self.block):
             rows = index[first : first + self.block]
             place = slice(first, first + len(rows))
-            yield RowLikelihoods(place, *self._evaluated(split, rows, self.constants))
+            evaluated = self._evaluated(split, rows, self.constants, self._of_rows)
+            yield RowLikelihoods(place, *evaluated)
 
     def _all_blocks(self, theta: Vector) -> Iterator[RowLikelihoods]:
         """Log likelihoods and gradients of all rows, each once."""
         return self._blocks(theta, np.arange(self.n_rows))
 
+    def _split_rows(self, points: np.ndarray) -> list[np.ndarray]:
+        """Points, one per row, cut into the variables."""
+        source = self.source
+        return [
+            points[:, part].reshape(-1, *shape).astype(v.dtype)
+            for v, part, shape in zip(source.vars, self.parts, source.shapes, strict=True)
+        ]
+
     def _evaluated(
-        self, split: Sequence[np.ndarray], rows: np.ndarray, constants: Sequence[Any]
+        self,
+        split: Sequence[np.ndarray],
+        rows: np.ndarray,
+        constants: Sequence[Any],
+        function: Callable,
     ) -> tuple[Vector, np.ndarray]:
         """Log likelihoods and gradients of at most a block of rows."""
         m = len(rows)
         if isinstance(self.backend, Jax):  # compiles for each length
-            rows = np.pad(rows, (0, self.block - m), mode="edge")
-        value, *gradient = self._of_rows(rows, *split, *constants)
+            padding = (0, self.block - m)
+            rows = np.pad(rows, padding, mode="edge")
+            if function is self._of_rows_at:
+                split = [
+                    np.pad(each, (padding, *((0, 0),) * (each.ndim - 1)), mode="edge")
+                    for each in split
+                ]
+        value, *gradient = function(rows, *split, *constants)
         joined = np.empty((m, self.size))
         for part, g in zip(self.parts, gradient, strict=True):
             joined[:, part] = np.asarray(g)[:m].reshape(m, -1)
         return np.asarray(value, dtype="float64")[:m], joined
 
     @cached_property
-    @quick_graphs()
     def _of_rows(self) -> Callable:
-        """Compile a function of row numbers, the variables and the data."""
+        """A function of row numbers, the variables and the data."""
+        return self._compiled(n_mapped=1)
+
+    @cached_property
+    def _of_rows_at(self) -> Callable:
+        """... of the variables' values for each row."""
+        return self._compiled(n_mapped=1 + len(self.source.vars))
+
+    @quick_graphs()
+    def _compiled(self, n_mapped: int) -> Callable:
+        """Compile a function of the row number, the variables and the data.
+
+        Its first inputs are mapped over rows.
+        """
         source = self.source
         k = len(source.vars)
+        row = pt.lscalar("row")
         theta = [
             TensorType(v.dtype, shape)(v.name)
             for v, shape in zip(source.vars, source.shapes, strict=True)
@@ -228,18 +282,18 @@ class RowGradients(FlatPrior):
             replace = dict(zip(source.inputs, replaced, strict=True))
             return substitute([source.log_likelihood, *source.likelihood], replace)
 
-        inputs = [*theta, *constants]
+        inputs = [row, *theta, *constants]
         if isinstance(self.backend, Jax):
-            row = pt.lscalar("row")
             function = pytensor.function(
-                [row, *inputs], one_row(row, *inputs), mode=self.mode, **self.compile_kwargs
+                inputs, one_row(*inputs), mode=self.mode, **self.compile_kwargs
             )
-            return self.backend.mapped(jitted(function), len(inputs))
-        rows = pt.lvector("rows")
+            return self.backend.mapped(jitted(function), n_mapped, len(inputs) - n_mapped)
+        mapped = [TensorType(v.dtype, (None, *v.type.shape))(v.name) for v in inputs[:n_mapped]]
+        same = inputs[n_mapped:]
         outputs = scan(
-            one_row, sequences=[rows], non_sequences=inputs, strict=True, return_updates=False
+            one_row, sequences=mapped, non_sequences=same, strict=True, return_updates=False
         )
         mode = with_cheap_calls(self.mode)
-        function = pytensor.function([rows, *inputs], outputs, mode=mode, **self.compile_kwargs)
+        function = pytensor.function([*mapped, *same], outputs, mode=mode, **self.compile_kwargs)
         function.trust_input = True
         return function

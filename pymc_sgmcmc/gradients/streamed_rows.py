@@ -92,5 +92,5 @@ class StreamedRowGradients(RowGradients):
                 column = np.pad(column, padding, mode="edge")
             constants[self._places[name]] = self.backend.array(column)
         return RowLikelihoods(
-            slice(first, first + m), *self._evaluated(split, np.arange(m), constants)
+            slice(first, first + m), *self._evaluated(split, np.arange(m), constants, self._of_rows)
         )
