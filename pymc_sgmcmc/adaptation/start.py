@@ -12,9 +12,9 @@ SUFFICIENT_DECREASE = 1e-4
 FIRST_DAMPING = 1e-3
 GROWTH = 8
 """Of the sample of rows."""
-AGREED = 0.2
-"""Scale parameters no longer depend on it if they move by less than this on their logarithmic
-scale."""
+AGREED = 0.5
+"""Scale parameters hardly depend on it if they move by less than this on their logarithmic scale:
+what the sample adds to them falls as 1 / n, so a seventh of the last move is left."""
 
 
 def newton(

@@ -56,7 +56,7 @@ skewed posterior never is."""
 STEEP_ROWS = 5_000
 """Rows, or 10 per parameter, on which the first normal approximation is looked at."""
 NOISY = 2.0
-"""From the third window on rows are compared again only if the noise is larger."""
+"""After the first window rows are weighted anew only if the noise is larger."""
 HESSIANS = 8
 """Points of the chains at which Hessians are averaged, where all rows are used at each update."""
 PILOT_DRAWS = 50
@@ -275,7 +275,7 @@ class WarmUp:
 
     def _prepare(self, k: int, anchor: np.ndarray, past: np.ndarray | None) -> Window:
         """Set anchor and row weights for the next updates; measure noise."""
-        if self.weights is not None and k < 2:
+        if self.weights is not None and k == 0:
             self._weight_rows(anchor)
         if self.control is not None:
             split = Adapted.split
@@ -284,11 +284,9 @@ class WarmUp:
             )
             self.kernel.load_data()
         noise = self._noise(anchor, past)
-        if self.weights is not None and k >= 2:
-            largest_noise = np.linalg.eigvalsh(noise)[-1]
-            if largest_noise > NOISY:
-                self._weight_rows(anchor)
-                noise = self._noise(anchor, past)
+        if self.weights is not None and k > 0 and np.linalg.eigvalsh(noise)[-1] > NOISY:
+            self._weight_rows(anchor)
+            noise = self._noise(anchor, past)
         if isinstance(self.metric, Dense):
             # The noise's axes become those of z, so that a thermostat per element absorbs it.
             variances, axes = np.linalg.eigh(noise)
