@@ -137,13 +137,14 @@ def test_seeds(linear, step):
 @pytest.mark.slow(3)
 def test_initial_values_that_are_not_used_are_told(linear, step, caplog):
     """A far chain starts inside the posterior; one that is near starts where it was told to."""
-    model, _ = linear
+    model, truth = linear
     near = {"w": np.ravel(draws_of(model, step).posterior["w"][0, -1])}
     far = {"w": near["w"] + 100}
     caplog.clear()
     tree = draws_of(model, step, tune=0, draws=1, initvals=[near, far], chain_method="vectorized")
-    # sds are far below 0.1, the start that is not used is 100 away
-    np.testing.assert_allclose(tree.posterior["w"][1, 0], near["w"], atol=0.3)
+    # A start around a point of the posterior, and a draw: some sds apart. 100 are at least 100 sds.
+    shift = (tree.posterior["w"][1, 0].values - near["w"]) / truth.sd["w"]
+    assert np.abs(shift).max() < 8
     assert "initvals of chains 1 are far outside" in caplog.text
     caplog.clear()
     draws_of(model, step, draws=1, initvals=near)
