@@ -25,7 +25,7 @@ if OWN_JAX_CACHE:
     os.environ[JAX_CACHE] = OWN_JAX_CACHE
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-# Where JAX is only what compiles fastest, XLA need not optimise: a sixth of the run's time.
+# Where JAX is only what compiles fastest, XLA need not optimise: a fifth of a first call's time.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 
@@ -38,6 +38,9 @@ TESTS_BETWEEN_COLLECTIONS = 10
 
 COMPILED_CODE = {"NUMBA": 15.0, "CVM": 10.0}
 """CPU seconds that a test takes at least on these backends, most of them to compile."""
+
+FILES_ON_JAX = set()
+"""Files with tests whose parameters name JAX."""
 
 
 def backend_of(item):
@@ -55,6 +58,7 @@ def pytest_collection_modifyitems(items):
     docstrings are slow together.
     """
     on_jax = {item.originalname for item in items if backend_of(item) == "JAX"}
+    FILES_ON_JAX.update(item.path for item in items if backend_of(item) == "JAX")
     for item in items:
         seconds = COMPILED_CODE.get(backend_of(item))
         if seconds and item.originalname in on_jax:
@@ -69,8 +73,11 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """A test of the backends runs on JAX as users run it, fully optimised."""
-    if backend_of(item) != "JAX":
+    """Files that test the backends run on JAX as users run it, fully optimised.
+
+    All of a file alike, since its tests share compiled steps.
+    """
+    if item.path not in FILES_ON_JAX:
         return (yield)
     import jax
 
