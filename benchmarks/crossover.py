@@ -20,12 +20,13 @@ import subprocess
 import sys
 import time
 import warnings
+from functools import cache
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pymc as pm
-from rivals import advi, nutpie_nuts
+from rivals import ADVI_BATCH, N_DRAWS, nutpie_nuts
 
 import pymc_sgmcmc as sgm
 
@@ -44,6 +45,7 @@ LAYOUT = "{:>9}  {:<11}{:>8}{:>9}{:>9}{:>12}{:>9}{:>9}{:>9}"
 TITLES = ["rows", "sampler", "effort", "first s", "seconds", "passes", "error", "sd low", "sd high"]
 
 
+@cache
 def data(n_rows: int):
     """Rows with correlated columns, labels from known weights."""
     rng = np.random.default_rng(0)
@@ -52,12 +54,16 @@ def data(n_rows: int):
     return X, (rng.random(n_rows) < 1 / (1 + np.exp(-(X @ weights)))).astype(int)
 
 
-def build_model(n_rows: int) -> pm.Model:
-    """The regression."""
+def build_model(n_rows: int, batch_size: int | None = None) -> pm.Model:
+    """The regression, on all rows or written with `pm.Minibatch`."""
     X, y = data(n_rows)
     with pm.Model() as model:
         w = pm.Normal("w", 0, 2.5, shape=COLUMNS)
-        pm.Bernoulli("y", logit_p=pm.Data("X", X) @ w, observed=y)
+        if batch_size is None:
+            pm.Bernoulli("y", logit_p=pm.Data("X", X) @ w, observed=y)
+        else:
+            X, y = pm.Minibatch(X, y, batch_size=batch_size)
+            pm.Bernoulli("y", logit_p=X @ w, observed=y, total_size=n_rows)
     return model
 
 
@@ -83,20 +89,22 @@ def truth(n_rows: int):
     return draws.mean(("chain", "draw")).values, draws.std(("chain", "draw")).values
 
 
-def sampled(sampler: str, effort: int, model: pm.Model, seed: int):
+def sampled(sampler: str, effort: int, n_rows: int, seed: int):
     """Draws, shape (n, columns), and passes over the data."""
     if sampler == "sgm.sample":
-        with model:
+        with build_model(n_rows):
             tree = sgm.sample(ess=effort, random_seed=seed, progressbar=False)
         passes = tree.posterior.attrs["data_passes"]
     elif sampler == "nutpie":
-        tree = nutpie_nuts(model, seed, draws=effort)
+        tree = nutpie_nuts(build_model(n_rows), seed, draws=effort)
         groups = ("warmup_sample_stats", "sample_stats")
         passes = sum(float(tree[group]["n_steps"].sum()) for group in groups)
     else:
-        n_rows = model["X"].get_value(borrow=True).shape[0]
-        tree = advi(model, seed, effort)
-        passes = effort * min(500, n_rows) / n_rows
+        batch_size = min(ADVI_BATCH, n_rows)
+        with build_model(n_rows, batch_size):
+            fit = pm.fit(effort, method="advi", random_seed=seed, progressbar=False)
+        tree = fit.sample(N_DRAWS, random_seed=seed)
+        passes = effort * batch_size / n_rows
     return tree["posterior"]["w"].values.reshape(-1, COLUMNS), passes
 
 
@@ -104,9 +112,8 @@ def run_one(n_rows: int, sampler: str, mean, sd) -> None:
     """All efforts of one sampler, a JSON line each."""
     first = None
     for effort in (EFFORTS[sampler][0], *EFFORTS[sampler]):
-        model = build_model(n_rows)
         began = time.perf_counter()
-        draws, passes = sampled(sampler, effort, model, seed=1)
+        draws, passes = sampled(sampler, effort, n_rows, seed=1)
         seconds = time.perf_counter() - began
         if first is None:  # compiles
             first = seconds
