@@ -168,6 +168,7 @@ def test_rows_at_points_of_their_own(name, mode):
     each = [
         functions.rows(theta, [i])[1][0] for theta, i in zip(points[:5], index[:5], strict=True)
     ]
+    assert "_of_rows_at" not in vars(functions), "compiled where nothing asks for it"
     found = functions.rows_at(points, index)
     assert found.shape == points.shape
     np.testing.assert_allclose(found[:5], each, rtol=1e-10, atol=1e-12)

@@ -59,7 +59,7 @@ class RowWeights:
         largest = np.zeros(len(some))
         for z in rng.standard_normal((SAMPLE_POINTS, len(anchor))):
             there = self.gradients.rows(anchor + SPREAD * metric.times(z), some)[1]
-            largest = np.maximum(largest, _length(metric.transposed_times(there - at_anchor)))
+            largest = np.fmax(largest, _length(metric.transposed_times(there - at_anchor)))
         return bool(largest.max() >= UNEVEN * largest.mean())
 
     def _changes(self, anchor: np.ndarray, metric: Metric) -> np.ndarray:

@@ -222,9 +222,11 @@ class RowGradients(FlatPrior):
 
     def _split_rows(self, points: np.ndarray) -> list[np.ndarray]:
         """Points, one per row, cut into the variables."""
+        if isinstance(self.backend, Jax):  # compiles for each length
+            points = np.pad(points, ((0, self.block - len(points)), (0, 0)), mode="edge")
         source = self.source
         return [
-            points[:, part].reshape(-1, *shape).astype(v.dtype)
+            points[:, part].reshape(len(points), *shape).astype(v.dtype)
             for v, part, shape in zip(source.vars, self.parts, source.shapes, strict=True)
         ]
 
@@ -238,13 +240,7 @@ class RowGradients(FlatPrior):
         """Log likelihoods and gradients of at most a block of rows."""
         m = len(rows)
         if isinstance(self.backend, Jax):  # compiles for each length
-            padding = (0, self.block - m)
-            rows = np.pad(rows, padding, mode="edge")
-            if function is self._of_rows_at:
-                split = [
-                    np.pad(each, (padding, *((0, 0),) * (each.ndim - 1)), mode="edge")
-                    for each in split
-                ]
+            rows = np.pad(rows, (0, self.block - m), mode="edge")
         value, *gradient = function(rows, *split, *constants)
         joined = np.empty((m, self.size))
         for part, g in zip(self.parts, gradient, strict=True):
