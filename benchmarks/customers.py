@@ -2,6 +2,7 @@
 
     python benchmarks/customers.py --size small   # 10,000 customers, 200,000 rows: some minutes
     python benchmarks/customers.py --size full    # a million customers, 20 million rows: an hour
+    python benchmarks/customers.py --size full --only ADVI   # the other ways as they are
 
 Purchases y ~ Bernoulli(logit = effect[customer] + x beta) with known effects and beta; customers
 have 0 to some 150 rows, 20 on average. The rows lie on disk in random order, as NumPy files that a
@@ -14,7 +15,8 @@ sds (which follow from their numbers of rows), batches of 1000 rows (small: 200)
              150 draws (small only)
     streamed the same from disk (small only)
     sorted   the same from disk, sorted by customer, with batches of whole customers (small only)
-    ADVI     in memory, mean field with `pm.Minibatch`, as many updates as "rows" (small only)
+    ADVI     in memory, mean field with `pm.Minibatch`, as many updates as "rows" (full: as many as
+             it makes in 20 minutes)
 
 The intervals are the running mean +- 1.645 sd (`Predictions`, no draws stored), and for 200
 customers the quantiles of their draws. "z" is the error of a shared parameter in its sds. Peak
@@ -47,9 +49,16 @@ class Size(NamedTuple):
     batch: int
     draws: int
     """Each half an epoch."""
+    ways: tuple[str, ...]
 
 
-SIZES = {"small": Size(10_000, 200_000, 200, 600), "full": Size(1_000_000, 20_000_000, 1000, 600)}
+SIZES = {
+    "small": Size(
+        10_000, 200_000, 200, 600, ("rows", "groups", "default", "streamed", "sorted", "ADVI")
+    ),
+    "full": Size(1_000_000, 20_000_000, 1000, 600, ("rows", "groups", "ADVI")),
+}
+ADVI_MINUTES = 20
 STEP_SIZES = {"rows": 0.025, "groups": 0.3}
 """Of the effects, on their own scale."""
 
@@ -168,8 +177,8 @@ def by_default(rows: dict, size: Size, way: str):
         )  # fmt: skip
 
 
-def by_advi(rows: dict, size: Size) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and sd of each effect by mean-field ADVI."""
+def by_advi(rows: dict, size: Size) -> tuple[np.ndarray, np.ndarray, int]:
+    """Mean and sd of each effect by mean-field ADVI, and the number of its updates."""
     import pymc as pm
 
     arrays = rows["customer"], rows["x"], rows["y"].astype("int32")
@@ -180,11 +189,17 @@ def by_advi(rows: dict, size: Size) -> tuple[np.ndarray, np.ndarray]:
         effect = pm.Normal("effect", mu, pm.math.exp(log_tau), dims="customer")
         logit = effect[customer] + x @ beta
         pm.Bernoulli("purchase", logit_p=logit, observed=y, total_size=size.rows)
+        stop = time.perf_counter() + 60 * ADVI_MINUTES
+
+        def in_time(approximation, losses, i):
+            if time.perf_counter() > stop:
+                raise StopIteration
+
         fit = pm.fit(
             size.draws * size.rows // size.batch // 2, method="advi", progressbar=False,
-            obj_optimizer=pm.adam(learning_rate=0.01), random_seed=1,
+            obj_optimizer=pm.adam(learning_rate=0.01), random_seed=1, callbacks=[in_time],
         )  # fmt: skip
-    return fit.mean_data["effect"].values, fit.std_data["effect"].values
+    return fit.mean_data["effect"].values, fit.std_data["effect"].values, len(fit.hist)
 
 
 def coverage(n: np.ndarray, truth: np.ndarray, low: np.ndarray, high: np.ndarray) -> str:
@@ -204,7 +219,7 @@ def run(way: str, folder: Path, size: Size) -> list[str]:
     n = np.bincount(rows["customer"], minlength=size.customers)
     began, cpu = time.perf_counter(), time.process_time()
     if way == "ADVI":
-        mean, sd = by_advi(rows, size)
+        mean, sd, updates = by_advi(rows, size)
     elif way in ("default", "streamed", "sorted"):
         if way != "default":
             before = "sorted_" if way == "sorted" else ""
@@ -226,6 +241,8 @@ def run(way: str, folder: Path, size: Size) -> list[str]:
     lines[0] += coverage(n, truth, mean - half, mean + half)
     lines[0] += f"{minutes:>9.1f}{cpu:>8.0f}{peak:>8.1f}"
     if way == "ADVI":
+        passes = updates * size.batch / size.rows
+        lines.append(f"{'':>26} {updates} updates, {passes:.2f} passes")
         return lines
     posterior = tree["posterior"]
     low, high = np.quantile(posterior["some"].values, [0.05, 0.95], axis=(0, 1))
@@ -241,6 +258,7 @@ def run(way: str, folder: Path, size: Size) -> list[str]:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--size", choices=SIZES, default="small")
+    parser.add_argument("--only", help="one way")
     parser.add_argument("--part", nargs=2, help="of this program's own: what to do, and the folder")
     args = parser.parse_args()
     size = SIZES[args.size]
@@ -259,19 +277,26 @@ def main():
         "coverage of 90% intervals, of all customers and by their numbers of rows",
         f"{'':>26}" + "".join(f"{h:>8}" for h in heads) + f"{'minutes':>9}{'CPU s':>8}{'GiB':>8}",
     ]
+    results = RESULTS / f"customers_{args.size}.txt"
+    if args.only:  # the lines about other ways stay; each begins with its name
+        lines = results.read_text().splitlines()
+        heads = {line.split()[0]: k for k, line in enumerate(lines) if line.split()[0] in size.ways}
+        if args.only in heads:
+            first = heads[args.only]
+            last = min([k for k in heads.values() if k > first], default=len(lines))
+            del lines[first:last]
     print(*lines, sep="\n", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "--size", args.size, "--part"]
         subprocess.run([*command, "store", folder], check=True)
-        small = ("rows", "groups", "default", "streamed", "sorted", "ADVI")
-        for way in small if args.size == "small" else small[:2]:
+        for way in [args.only] if args.only else size.ways:
             part = subprocess.run(
                 [*command, way, folder], check=True, stdout=subprocess.PIPE, text=True
             )
             found = [line for line in part.stdout.splitlines() if line.startswith(" ")]
             print(*found, sep="\n", flush=True)
             lines += found
-            (RESULTS / f"customers_{args.size}.txt").write_text("\n".join(lines) + "\n")
+            results.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

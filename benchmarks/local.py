@@ -1,13 +1,16 @@
 """What an update costs against the number of groups when only touched groups move.
 
-    python benchmarks/local.py                   # about ten minutes, on an otherwise idle machine
+    python benchmarks/local.py                   # 25 minutes, on an otherwise idle machine
     python benchmarks/local.py NUMBA auto 1000   # one backend, one way, one number; nothing written
 
 A million rows (as many as groups, if there are more), batches of 100, float32, MSGNHT_S on
 ``effect[group]`` with an unknown mean and scale. The ways: "auto", local variables; "dense", all
 groups at every update; "hand", a `jax.lax.scan` loop with scatters written by hand for this model,
-which gets its batches' groups ready-made. A call has 20,000 updates: it copies the state once.
-Writes benchmarks/results/local.txt.
+which finds the groups of its batches with this package's function; "loop", the hand-written loop
+without the time for that. A call has 20,000 updates (where the dense way takes long, fewer): it
+copies the state once; "auto" of 10^7 groups has 100,000. Each number is the median of three
+processes, bound to one core each: on two, XLA's threads get in each other's way, and times vary by
+a factor of three. Writes benchmarks/results/local.txt.
 """
 
 import json
@@ -22,9 +25,19 @@ import numpy as np
 
 RESULTS = Path(__file__).parent / "results" / "local.txt"
 NUMBERS = [10**k for k in range(2, 8)]
-WAYS = [("NUMBA", "auto"), ("NUMBA", "dense"), ("JAX", "auto"), ("JAX", "dense"), ("JAX", "hand")]
+WAYS = [
+    ("NUMBA", "auto"),
+    ("NUMBA", "dense"),
+    ("JAX", "auto"),
+    ("JAX", "hand"),
+    ("JAX", "loop"),
+    ("JAX", "dense"),
+]
+ROUNDS = 3
 BATCH = 100
 THIN = 20_000
+STEP_SIZE = 1e-5
+"""Small enough for the gradient of log_tau with 10^7 groups."""
 
 
 def rows(n_groups: int) -> tuple[np.ndarray, np.ndarray]:
@@ -43,13 +56,13 @@ def package(backend: str, way: str, n_groups: int) -> list[float]:
     import pymc_sgmcmc as sgm
 
     groups, y = rows(n_groups)
-    thin = THIN if way == "auto" else max(10, min(THIN, 10**8 // n_groups))
+    thin = max(THIN, n_groups // 100) if way == "auto" else max(10, min(THIN, 10**8 // n_groups))
     with pm.Model() as model:
         mu, log_tau = pm.Normal("mu"), pm.Normal("log_tau")
         effect = pm.Normal("effect", mu, pm.math.exp(log_tau), shape=n_groups)
         pm.Normal("y", effect[groups], 1, observed=y)
         step = sgm.MSGNHT_S(
-            step_size=1e-3,
+            step_size=STEP_SIZE,
             batch_size=BATCH,
             thin=thin,
             local=["effect"] if way == "auto" else None,
@@ -61,18 +74,19 @@ def package(backend: str, way: str, n_groups: int) -> list[float]:
     times = []
     for _ in range(6):
         began = time.perf_counter()
-        point, _ = step.step(point)
+        point, [stats] = step.step(point)
         times.append((time.perf_counter() - began) / thin)
+        assert not stats["nonfinite"]
     return times
 
 
-def by_hand(n_groups: int) -> list[float]:
-    """The same updates in JAX; rows, groups and weights of each call are made outside the clock."""
+def by_hand(n_groups: int, loop_alone: bool) -> list[float]:
+    """The same updates in JAX; ``loop_alone``: batches and their groups are found off the clock."""
     import jax
     import jax.numpy as jnp
 
     groups, y = rows(n_groups)
-    n_rows, h, D = len(y), 1e-3, 1.0
+    n_rows, h, D = len(y), STEP_SIZE, 1.0
     y_on_device = jnp.asarray(y)
     slots = min(BATCH, n_groups)
 
@@ -119,35 +133,45 @@ def by_hand(n_groups: int) -> list[float]:
     carry = jax.tree.map(jnp.asarray, carry)
     times = []
     for _ in range(6):
-        batch = rng.integers(n_rows, size=(THIN, BATCH))
-        batches = jax.device_put((batch, *found.of(batch)))
-        jax.block_until_ready(batches)
         began = time.perf_counter()
+        batch = rng.integers(n_rows, size=(THIN, BATCH))
+        batches = jax.block_until_ready(jax.device_put((batch, *found.of(batch))))
+        if loop_alone:
+            began = time.perf_counter()
         carry = jax.block_until_ready(run(carry, batches))
         times.append((time.perf_counter() - began) / THIN)
+        assert all(bool(jnp.isfinite(a).all()) for a in carry[:-1])
     return times
+
+
+def in_own_process(backend: str, way: str, n_groups: int) -> float:
+    """Microseconds per update."""
+    command = [sys.executable, __file__, backend, way, str(n_groups)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(json.loads(result.stdout.splitlines()[-1]))
 
 
 def main():
     if len(sys.argv) == 4:
         backend, way, n = sys.argv[1], sys.argv[2], int(sys.argv[3])
-        times = by_hand(n) if way == "hand" else package(backend, way, n)
+        by_backend = way in ("auto", "dense")
+        times = package(backend, way, n) if by_backend else by_hand(n, loop_alone=way == "loop")
         print(json.dumps(1e6 * median(times[2:])))
         return
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     lines = [
-        f"python benchmarks/local.py   ({time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores)",
-        f"MSGNHT_S, float32, batch {BATCH}: microseconds per update",
+        f"python benchmarks/local.py   ({time.strftime('%Y-%m-%d')})",
+        f"MSGNHT_S, float32, batch {BATCH}, one core: microseconds per update",
         f"{'groups':>12}" + "".join(f"{f'{b} {w}':>14}" for b, w in WAYS),
     ]
     print(*lines, sep="\n", flush=True)
     for n in NUMBERS:
-        line = f"{n:>12,}"
-        for backend, way in WAYS:
-            command = [sys.executable, __file__, backend, way, str(n)]
-            result = subprocess.run(command, capture_output=True, text=True, check=True)
-            line += f"{json.loads(result.stdout.splitlines()[-1]):>14.1f}"
-        lines.append(line)
-        print(line, flush=True)
+        rounds = [[in_own_process(b, w, n) for b, w in WAYS] for _ in range(ROUNDS)]
+        lines.append(
+            f"{n:>12,}" + "".join(f"{median(r):>14.1f}" for r in zip(*rounds, strict=True))
+        )
+        print(lines[-1], flush=True)
         RESULTS.write_text("\n".join(lines) + "\n")
 
 

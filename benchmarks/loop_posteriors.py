@@ -14,8 +14,8 @@ from functools import partial
 
 import posteriors
 import torch
-from loops import MODELS, data, initial_weights, layers, microseconds_per_update
-from torch.nn.functional import cross_entropy, relu, softplus
+from loops import MODELS, data, initial_weights, microseconds_per_update, weight_shapes
+from torch.nn.functional import conv2d, cross_entropy, max_pool2d, relu, softplus
 
 
 def updates(model: str, dtype: str, settings: dict, device: str = "cpu"):
@@ -34,14 +34,23 @@ def updates(model: str, dtype: str, settings: dict, device: str = "cpu"):
         y = y.long()
         weights = initial_weights(settings, dtype).items()
         theta = {name: torch.as_tensor(W, device=device) for name, W in weights}
-        theta |= {f"b{k}": zeros(size) for k, size in enumerate(layers(settings)[1:])}
+        shapes = weight_shapes(settings)
+        theta |= {f"b{k}": zeros(shape[-1]) for k, shape in enumerate(shapes)}
+        for k, shape in enumerate(shapes):
+            if len(shape) == 4:  # PyTorch has channels first
+                theta[f"W{k}"] = theta[f"W{k}"].permute(3, 2, 0, 1).contiguous()
         prior_variance = 1.0
 
         def log_likelihood(theta, X, y):
             a = X
-            for k in range(3):
-                a = a @ theta[f"W{k}"] + theta[f"b{k}"]
-                a = relu(a) if k < 2 else a
+            for k, shape in enumerate(shapes):
+                W, b = theta[f"W{k}"], theta[f"b{k}"]
+                if len(shape) == 4:
+                    a = a.reshape(-1, 1, 28, 28) if k == 0 else a
+                    a = max_pool2d(relu(conv2d(a, W, b)), 2)
+                    continue
+                a = a.reshape(-1, shape[0]) @ W + b
+                a = relu(a) if k < len(shapes) - 1 else a
             return -cross_entropy(a, y)
 
     def log_posterior(theta, batch):  # divided by N, as posteriors wants it

@@ -18,11 +18,20 @@ MODELS = {
     "mlp": dict(n_rows=60_000, columns=784, batch_size=100, updates=50, step_size=1e-4, width=400),
 }
 MODELS["mlp-1200"] = MODELS["mlp"] | dict(width=1200)
+# of LeNet's type: 5 x 5 convolutions to 32 and 64 channels, each pooled 2 x 2, then 200-200
+MODELS["cnn"] = dict(n_rows=60_000, columns=784, batch_size=100, updates=5, step_size=1e-5)
 
 
 def layers(settings) -> list[int]:
     """Sizes of an MLP's layers, from pixels to classes."""
     return [settings["columns"], settings["width"], settings["width"], 10]
+
+
+def weight_shapes(settings) -> list[tuple[int, ...]]:
+    """Of each layer of a network; kernels have four axes."""
+    if "width" in settings:
+        return list(itertools.pairwise(layers(settings)))
+    return [(5, 5, 1, 32), (5, 5, 32, 64), (1024, 200), (200, 200), (200, 10)]
 
 
 def data(model: str, dtype: str, n_rows: int, columns: int = 123):
@@ -39,8 +48,8 @@ def data(model: str, dtype: str, n_rows: int, columns: int = 123):
 
 def initial_weights(settings, dtype):
     rng = np.random.default_rng(1)
-    pairs = list(itertools.pairwise(layers(settings)))
-    return {f"W{k}": (0.05 * rng.normal(size=shape)).astype(dtype) for k, shape in enumerate(pairs)}
+    shapes = enumerate(weight_shapes(settings))
+    return {f"W{k}": (0.05 * rng.normal(size=shape)).astype(dtype) for k, shape in shapes}
 
 
 def our_step(model, backend, dtype, settings):
@@ -64,11 +73,17 @@ def our_step(model, backend, dtype, settings):
             pm.Bernoulli("y", logit_p=features @ w + b, observed=y)
         else:
             start = initial_weights(settings, dtype)
+            shapes = weight_shapes(settings)
             a = features
-            for k, shape in enumerate(itertools.pairwise(layers(settings))):
+            for k, shape in enumerate(shapes):
                 W = pm.Normal(f"W{k}", 0, 1, shape=shape)
-                a = a @ W + pm.Normal(f"b{k}", 0, 1, shape=shape[1])
-                a = pt.maximum(a, 0) if k < 2 else a
+                b = pm.Normal(f"b{k}", 0, 1, shape=shape[-1])
+                if len(shape) == 4:
+                    a = a.reshape((-1, 28, 28, 1)) if k == 0 else a
+                    a = sgm.max_pool2d(pt.maximum(sgm.conv2d(a, W) + b, 0))
+                    continue
+                a = a.reshape((-1, shape[0])) @ W + b
+                a = pt.maximum(a, 0) if k < len(shapes) - 1 else a
             pm.Categorical("y", logit_p=a, observed=y)
         point = pymc_model.initial_point() | start
         step = sgm.MSGNHT_S(
@@ -120,14 +135,28 @@ def hand_or_blackjax(model, who, dtype, settings, chains=None, unroll=1):
         prior_variance = 10.0
     else:
         theta = {k: jnp.asarray(v) for k, v in initial_weights(settings, dtype).items()}
-        sizes = enumerate(layers(settings)[1:])
-        theta |= {f"b{k}": jnp.zeros(size, dtype) for k, size in sizes}
+        shapes = weight_shapes(settings)
+        theta |= {f"b{k}": jnp.zeros(shape[-1], dtype) for k, shape in enumerate(shapes)}
+
+        def convolved(a, kernel):
+            a = a.reshape(-1, 28, 28, 1) if a.ndim == 2 else a
+            layout = ("NHWC", "HWIO", "NHWC")
+            return jax.lax.conv_general_dilated(a, kernel, (1, 1), "VALID", None, None, layout)
+
+        def pooled(a):
+            return jax.lax.reduce_window(
+                a, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"
+            )
 
         def log_likelihood(theta, X, y):
             a = X
-            for k in range(3):
-                a = a @ theta[f"W{k}"] + theta[f"b{k}"]
-                a = jax.nn.relu(a) if k < 2 else jax.nn.log_softmax(a)
+            for k, shape in enumerate(shapes):
+                W, b = theta[f"W{k}"], theta[f"b{k}"]
+                if len(shape) == 4:
+                    a = pooled(jax.nn.relu(convolved(a, W) + b))
+                    continue
+                a = a.reshape(-1, shape[0]) @ W + b
+                a = jax.nn.relu(a) if k < len(shapes) - 1 else jax.nn.log_softmax(a)
             return jnp.take_along_axis(a, y[:, None], axis=1)[:, 0]
 
         prior_variance = 1.0

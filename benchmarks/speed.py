@@ -2,10 +2,12 @@
 
     python benchmarks/speed.py            # about half an hour, on an otherwise idle machine
     python benchmarks/speed.py --quick    # one round, logistic regression only, nothing written
+    python benchmarks/speed.py --only cnn # one model of loops.py in float32, without the rest
     python benchmarks/speed.py --posteriors PYTHON
 
-Writes benchmarks/results/speed.txt. BlackJAX is left out where it is not installed; posteriors runs
-in a separate environment with PyTorch: PYTHON is that environment's interpreter.
+Writes benchmarks/results/speed.txt, or speed_<model>.txt. A convolutional network is left out on
+numba, which takes minutes to compile it. BlackJAX is left out where it is not installed; posteriors
+runs in a separate environment with PyTorch: PYTHON is that environment's interpreter.
 """
 
 import argparse
@@ -21,8 +23,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 
+from loops import MODELS
+
 HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "speed.txt"
+RESULTS = HERE / "results"
 CONTENDERS = ["hand-jax", "blackjax", "pymc_sgmcmc-numba", "pymc_sgmcmc-jax"]
 if importlib.util.find_spec("blackjax") is None:
     CONTENDERS.remove("blackjax")
@@ -42,9 +46,10 @@ def measure(model, who, dtype, *options, env=None):
 
 def contest(model, dtype, rounds):
     """Median microseconds per update of each contender over interleaved rounds."""
-    times = {who: [] for who in CONTENDERS}
+    contenders = [who for who in CONTENDERS if (model, who) != ("cnn", "pymc_sgmcmc-numba")]
+    times = {who: [] for who in contenders}
     for _ in range(rounds):
-        for who in CONTENDERS:
+        for who in contenders:
             times[who].append(measure(model, who, dtype)["us_per_update"])
     return {who: median(values) for who, values in times.items()}
 
@@ -105,20 +110,21 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=MODELS, help="one model's contest")
     parser.add_argument("--posteriors", metavar="PYTHON", help="interpreter that has posteriors")
     args = parser.parse_args()
     rounds = 1 if args.quick else args.rounds
     if args.posteriors:
         CONTENDERS.append(args.posteriors)
-    lines = []
+    lines, name = [], f"speed_{args.only}.txt" if args.only else "speed.txt"
 
     def write(line):
         """Print, and keep what is known so far in the results file."""
         print(line, flush=True)
         lines.append(line)
         if not args.quick:
-            RESULTS.parent.mkdir(exist_ok=True)
-            RESULTS.write_text("\n".join(lines) + "\n")
+            RESULTS.mkdir(exist_ok=True)
+            (RESULTS / name).write_text("\n".join(lines) + "\n")
 
     def packages():
         for name in ("pymc", "pytensor", "numba", "jax", "blackjax"):
@@ -127,11 +133,15 @@ def main():
             except PackageNotFoundError:
                 yield f"{name} missing"
 
-    options = " --posteriors PYTHON" if args.posteriors else ""
+    options = f" --only {args.only}" if args.only else ""
+    options += " --posteriors PYTHON" if args.posteriors else ""
     write(f"python benchmarks/speed.py --rounds {rounds}{options}   ({time.strftime('%Y-%m-%d')})")
     write(f"{platform.machine()}, {os.cpu_count()} cores; " + ", ".join(packages()))
     write(f"median of {rounds} interleaved rounds, each the median of repeated calls; pymc_sgmcmc")
     write("draws rows in shuffled epochs, the others independently")
+    if args.only:
+        write_contest(write, args.only, "float32", rounds)
+        return
     for dtype in ("float32", "float64"):
         write_pymc_overhead(write, dtype, rounds)
     for dtype in ("float32", "float64"):

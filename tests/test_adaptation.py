@@ -161,6 +161,18 @@ def test_chain_methods_give_the_same_draws(linear, step):
     np.testing.assert_allclose(one, many, rtol=1e-6)
 
 
+@pytest.mark.slow(15)
+@pytest.mark.parametrize("method", ["sequential", "vectorized"])
+def test_a_variable_without_elements(method):
+    """As a spline without knots or a factor without levels has."""
+    target = Linear()
+    with target.model():
+        pm.Normal("none", 0, 1, shape=0)
+        idata = sgm.sample(random_seed=1, chain_method=method, **QUICK)
+    assert idata.posterior["none"].shape[2] == 0
+    assert_right(idata, target.truth())
+
+
 @pytest.mark.slow(6)
 def test_lengths(linear, step, caplog, monkeypatch):
     model, _ = linear

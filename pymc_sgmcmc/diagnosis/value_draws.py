@@ -1,5 +1,6 @@
 """Recorded draws as draws of value variables: on the unconstrained scale, in one flat vector."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -68,7 +69,7 @@ def value_draws(model: Model, vars: Sequence[TensorVariable], posterior: Dataset
         )
         recorded = [posterior[rv.name].values.astype(rv.dtype) for rv in random]
         shape = recorded[0].shape[:2]
-        flat = [r.reshape(-1, *r.shape[2:]) for r in recorded]
+        flat = [r.reshape(math.prod(shape), *r.shape[2:]) for r in recorded]
         each = [function(*point) for point in zip(*flat, strict=True)]
     columns = [np.stack(column) for column in zip(*each, strict=True)]
     return _joined([c.reshape(*shape, *c.shape[1:]) for c in columns])

@@ -202,10 +202,11 @@ class FlatPrior:
         function = self._in_python([*vars, *many], mapped)
 
         def products(theta: Vector, W: np.ndarray) -> np.ndarray:
-            split = [W[:, part].reshape(-1, *s) for part, s in zip(self.parts, shapes, strict=True)]
+            n, parts = len(W), zip(self.parts, shapes, strict=True)
+            split = [W[:, part].reshape(n, *s) for part, s in parts]
             typed = [a.astype(var.dtype) for a, var in zip(split, vars, strict=True)]
             found = function(*self.split(theta), *typed)
-            return np.concatenate([np.reshape(f, (len(W), -1)) for f in found], axis=1)
+            return np.concatenate([np.reshape(f, (n, -1)) for f in found], axis=1)
 
         shapes = self.source.shapes
         return products

@@ -1,7 +1,7 @@
 """Convolution and pooling of images, as plain PyTensor expressions; channels are the last axis.
 
-A convolution is ONE matrix product: each pixel's window is a row of a matrix, made of shifted
-slices of the images side by side.
+A convolution is a sum of matrix products, one for each row of the kernel: the part of a pixel's
+window that meets this row is a row of a matrix, made of shifted slices of the images side by side.
 """
 
 from functools import reduce
@@ -11,6 +11,9 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.argument_checks import whole_number
+
+NARROW = 32
+"""Where a row of the kernel has fewer numbers per new channel, all rows make one matrix product."""
 
 
 def conv2d(
@@ -81,17 +84,16 @@ def conv2d(
             f"conv2d: the kernel's {rows} x {columns} pixels do not fit into the image's "
             f"{height} x {width}: pass a smaller kernel or padding='same'."
         )
-    windows = pt.concatenate(
-        [
-            images[:, u : u + new_height, v : v + new_width]
-            for u in range(rows)
-            for v in range(columns)
-        ],
-        axis=3,
-    )
-    size = rows * columns * channels
-    product = windows.reshape((-1, size)) @ kernel.reshape((size, new_channels))
-    return product.reshape((-1, new_height, new_width, new_channels))
+    size = columns * channels
+    wide = pt.concatenate([images[:, :, v : v + new_width] for v in range(columns)], axis=3)
+    strips = [wide[:, u : u + new_height] for u in range(rows)]
+    if size < NARROW:
+        strips, kernel, size = [pt.concatenate(strips, axis=3)], kernel[None], rows * size
+    products = [
+        strip.reshape((-1, size)) @ kernel[u].reshape((size, new_channels))
+        for u, strip in enumerate(strips)
+    ]
+    return reduce(pt.add, products).reshape((-1, new_height, new_width, new_channels))
 
 
 def max_pool2d(images: Any, size: int = 2) -> TensorVariable:
@@ -122,12 +124,15 @@ def max_pool2d(images: Any, size: int = 2) -> TensorVariable:
            [13., 15.]])
     """
     images = pt.as_tensor(images)
-    height, width, _ = _image_shape("max_pool2d", images)
+    height, width, channels = _image_shape("max_pool2d", images)
     whole_number("size", size, 1, min(height, width), most_is="the image's size")
     height, width = height // size * size, width // size * size
-    shifted = [images[:, u:height:size, v:width:size] for u in range(size) for v in range(size)]
+    images = images[:, :height, :width]
     # not `pt.max`, whose gradient goes to all of several equal maxima
-    return reduce(pt.maximum, shifted)
+    rows = images.reshape((-1, height // size, size, width, channels))
+    images = reduce(pt.maximum, [rows[:, :, u] for u in range(size)])
+    columns = images.reshape((-1, height // size, width // size, size, channels))
+    return reduce(pt.maximum, [columns[:, :, :, v] for v in range(size)])
 
 
 def _image_shape(function: str, images: TensorVariable) -> tuple[int, int, int]:

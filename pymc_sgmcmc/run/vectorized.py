@@ -1,5 +1,6 @@
 """Engine: all chains in one compiled call, in this process."""
 
+import math
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
@@ -96,7 +97,7 @@ class VectorizedRunner:
                 for var, draws in zip(run.step.vars, fetched, strict=True)
             }
             shape = len(self.chains), drawn.n
-            flat = {name: t.reshape(-1, *t.shape[2:]) for name, t in theta.items()}
+            flat = {name: t.reshape(math.prod(shape), *t.shape[2:]) for name, t in theta.items()}
             values = {
                 name: v.reshape(*shape, *v.shape[1:])
                 for name, v in run.recorder.record(flat).items()
