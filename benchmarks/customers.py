@@ -16,7 +16,7 @@ sds (which follow from their numbers of rows), batches of 1000 rows (small: 200)
     streamed the same from disk (small only)
     sorted   the same from disk, sorted by customer, with batches of whole customers (small only)
     ADVI     in memory, mean field with `pm.Minibatch`, as many updates as "rows" (full: as many as
-             it makes in 20 minutes)
+             it makes in 10 minutes)
 
 The intervals are the running mean +- 1.645 sd (`Predictions`, no draws stored), and for 200
 customers the quantiles of their draws. "z" is the error of a shared parameter in its sds. Peak
@@ -58,7 +58,7 @@ SIZES = {
     ),
     "full": Size(1_000_000, 20_000_000, 1000, 600, ("rows", "groups", "ADVI")),
 }
-ADVI_MINUTES = 20
+ADVI_MINUTES = 10
 STEP_SIZES = {"rows": 0.025, "groups": 0.3}
 """Of the effects, on their own scale."""
 
