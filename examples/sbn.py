@@ -1,7 +1,7 @@
 """Deep sigmoid belief networks on binary images (doubly stochastic paper, section 4, Table 2).
 
-One run trains one network, evaluates its last draw of theta on test images, draws a figure, and
-puts its line into the table results/sbn.txt:
+One run trains one network, evaluates its draw of best validation on test images, draws a figure,
+and puts its line into the table results/sbn.txt:
 
     python examples/sbn.py --data ocr --layers 200 --latents neural --updates 40000
     python examples/sbn.py --data ocr --layers 200 --evaluate        # saved parameters only
@@ -11,12 +11,12 @@ with nu 2.2 and scale 0.09, 5 draws of the latent variables after 5 sweeps of bu
 weighed ones for the neural proposal with Adam at 0.001, and a learning rate of the mean gradient
 among 0.1, 0.02 and 0.01.
 
-From us: the learning rate is constant; each update has a batch and latent draws of its own, where
-the paper makes 10 updates on each batch; the integrator is the symmetric splitting, where the
-paper's eq 4 is Euler's; the injected noise is that of temperature 1 for the whole posterior; the
-number of updates; weights begin small and random, biases of the pixels at their log odds. Where the
-recognition network cannot follow, or pixel links take over at once, hidden units fall out of use:
---recognition-rate and --scale help.
+From us: the learning rate is constant, or falls (--anneal); each update has a batch and latent
+draws of its own, where the paper makes 10 updates on each batch (--updates-per-batch 10); the
+integrator is the symmetric splitting, where the paper's eq 4 is Euler's; the injected noise is that
+of temperature 1 for the whole posterior; the number of updates; weights begin small and random,
+biases of the pixels at their log odds. Where the recognition network cannot follow, or pixel links
+take over at once, hidden units fall out of use: --recognition-rate and --scale help.
 
 Test log likelihoods, for random test rows: annealed importance sampling with K = 1000 (the paper's)
 and 16 runs, and for the neural proposal importance sampling from the trained network with 100 000
@@ -76,18 +76,25 @@ PAPER = {
 BATCH = 100
 
 
-def train(model: pm.Model, latents, x: np.ndarray, args):
-    """The step, draws of theta ``thin`` updates apart, and the seconds at which they were made."""
+def train(model: pm.Model, latents, x: np.ndarray, updates: int, rates, args, point=None):
+    """The step, draws of theta ``thin`` updates apart, and the seconds at which they were made.
+
+    ``rates`` are the first and the last learning rate; between them it falls geometrically.
+    """
     step = sgm.SGHMC_S.from_momentum_decay(
-        learning_rate=args.learning_rate,
+        learning_rate=rates[0],
         momentum_decay=args.momentum_decay,
         per_datum=len(x),
         batch_size=BATCH,
-        thin=max(1, args.updates // 50),
+        updates_per_batch=args.updates_per_batch,
+        thin=max(1, updates // 50),
         latents=latents,
         model=model,
         compile_kwargs=JAX,
     )
+    h = float(step.schedule(0))
+    fall = np.sqrt(rates[1] / rates[0])  # of h: the learning rate is its square, times N
+    step.schedule = lambda t: h * fall ** (t / updates)
     seconds, began = [], time.perf_counter()
 
     def note(trace, draw):
@@ -98,11 +105,11 @@ def train(model: pm.Model, latents, x: np.ndarray, args):
     idata = pm.sample(
         model=step.model,
         step=step,
-        draws=args.updates // step.thin,
+        draws=updates // step.thin,
         tune=0,
         chains=1,
         cores=1,
-        initvals=start(step.model, x, args.scale, args.seed),
+        initvals=point or start(step.model, x, args.scale, args.seed),
         random_seed=args.seed,
         progressbar=False,
         compute_convergence_checks=False,
@@ -151,7 +158,7 @@ def add_to_table(run: dict, quick: bool) -> None:
     # an evaluation of saved parameters keeps what is known of their training
     runs[run["name"]] = run if "command" in run else runs.get(run["name"], {}) | run
     path.write_text(json.dumps(runs, indent=1, sort_keys=True) + "\n")
-    header = ["name", "updates", "images seen", "s", "runs", "AIS", "+-", "ESS", "gap"]
+    header = ["name", "updates", "images seen", "s", "T", "runs", "AIS", "+-", "ESS", "gap"]
     header += ["network", "network +-", "network ESS", "better", "paper"]
     report = Report("sbn", quick)
     report.lines = [
@@ -160,7 +167,8 @@ def add_to_table(run: dict, quick: bool) -> None:
         "these images, and the mean effective sample size of the runs' weights; gap: from the",
         "lower to the upper bound, on images simulated from the model. network: importance",
         "sampling from the trained network, with the median effective sample size. better: the",
-        "larger of the two. With 2 runs, in older lines, the error says little.",
+        "larger of the two. T: kinetic temperature of the last fifth of the updates. With 2 runs,",
+        "in older lines, the error says little.",
         "",
     ]
     cells = [[str(runs[name].get(key, "")) for key in header] for name in sorted(runs)]
@@ -203,6 +211,9 @@ def main():
         test_rows=(500, "test images, at random; 0 for all"),
         chains=(16, "annealing runs per test image"),
         importance=(100_000, "importance samples per test image, from a trained network"),
+        anneal=(1.0, "the last learning rate relative to the first; it falls geometrically"),
+        updates_per_batch=(1, "updates in a row with one batch (the paper: 10)"),
+        then_gibbs=(0, "further updates by Gibbs, to see whether the proposal's bias mattered"),
         evaluate=(False, "evaluate the saved parameters again, by annealing alone"),
     )
     if args.quick:
@@ -235,7 +246,8 @@ def train_and_report(name: str, model, images: Images, saved, args) -> None:
         if neural
         else sgm.Gibbs(z, n_samples=5, burn_in=5)
     )
-    step, idata, seconds = train(model, latents, images.train, args)
+    rates = args.learning_rate, args.learning_rate * args.anneal
+    step, idata, seconds = train(model, latents, images.train, args.updates, rates, args)
     took = seconds[-1]
     report.print(
         f"{len(images.train)} images; {args.updates} updates in {took:.0f} s, "
@@ -246,36 +258,54 @@ def train_and_report(name: str, model, images: Images, saved, args) -> None:
     size = np.abs(idata.posterior["w1"].values[0, -1]).sum(axis=1)
     used = np.sum(size > np.sort(size)[-20:].mean() / 2)
     report.print(f"{used} of {len(size)} units have weights half as large as the 20 largest")
+
+    def validation(draws):
+        found = annealing(
+            model,
+            draws,
+            some_rows(images.valid, 50),
+            layers=len(args.sizes),
+            chains=8,
+            temperatures=args.temperatures // 10,
+            seed=args.seed,
+        )
+        return found.mean_log_p.values[0], found.mean_log_p_mcse.values[0]
+
     shown = np.unique(np.geomspace(1, len(seconds), 8).round().astype(int)) - 1
-    valid = annealing(
-        model,
-        idata.isel(draw=shown),
-        some_rows(images.valid, 50),
-        layers=len(args.sizes),
-        chains=8,
-        temperatures=args.temperatures // 10,
-        seed=args.seed,
-    )
-    seen = BATCH * step.thin * (shown + 1)
-    mean, error = valid.mean_log_p.values[0], valid.mean_log_p_mcse.values[0]
+    seen = BATCH * step.thin * (shown + 1) // args.updates_per_batch
+    mean, error = validation(idata.isel(draw=shown))
     report.table(
         ["images seen", "s", "validation (50 images, annealed briefly)", "+-"],
         [[n, f"{seconds[k]:.0f}", f"{m:.2f}", f"{e:.2f}"] for n, k, m, e in
          zip(seen, shown, mean, error, strict=True)],
     )  # fmt: skip
-    last = rounded(idata.posterior.to_dataset().isel(draw=slice(-1, None)))
-    if save_parameters(saved, last):
-        report.print(f"\nparameters, in half precision: {saved.name}")
+    posterior = idata.posterior.to_dataset()
+    if args.then_gibbs:
+        end = {n: v.values[0, -1] for n, v in posterior.items()}
+        gibbs = sgm.Gibbs(z, n_samples=5, burn_in=5)
+        _, more, _ = train(
+            model, gibbs, images.train, args.then_gibbs, (rates[1], rates[1]), args, end
+        )
+        [then], [then_error] = validation(more.isel(draw=[-1]))
+        report.print(
+            f"\nafter {args.then_gibbs} further updates by Gibbs: {then:.2f} +- {then_error:.2f}"
+        )
+    chosen = int(shown[mean.argmax()])
+    best = rounded(posterior.isel(draw=[chosen]))
+    report.print(f"\nevaluated: the draw of best validation, after {seen[mean.argmax()]} images")
+    if save_parameters(saved, best):
+        report.print(f"parameters, in half precision: {saved.name}")
     run = {
         "name": name.replace("_", " "),
         "command": report.lines[0].removeprefix("$ "),
         "updates": args.updates,
-        "images seen": BATCH * args.updates,
+        "images seen": BATCH * args.updates // args.updates_per_batch,
         "s": round(took),
         "paper": PAPER[args.data, args.latents, *(["AR"] if args.autoregressive else [])].get(
             args.layers, ""
         ),
-        **measure(model, last, images.test, latents.trained(step) if neural else None, args),
+        "T": f"{temperature:.2f}",
+        **measure(model, best, images.test, latents.trained(step) if neural else None, args),
     }
     if neural:
         ess = idata.sample_stats.importance_ess.values[0]
@@ -285,7 +315,7 @@ def train_and_report(name: str, model, images: Images, saved, args) -> None:
     hidden[images.shape[0] // 2 :] = True
     hidden = hidden.ravel()
     completion = sgm.complete(
-        last,
+        best,
         z,
         missing={"images": hidden},
         data={"images": images.test[:16]},
@@ -293,9 +323,9 @@ def train_and_report(name: str, model, images: Images, saved, args) -> None:
         random_seed=args.seed,
         compile_kwargs=JAX,
     ).completed.values
-    _, _, drawn = simulate(last, len(args.sizes), 48, args.seed)
+    _, _, drawn = simulate(best, len(args.sizes), 48, args.seed)
     curve = (seconds[shown], seen, mean, error)
-    report.save(figure(images, drawn, last, completion, hidden, curve, name))
+    report.save(figure(images, drawn, best, completion, hidden, curve, name))
     add_to_table(run, args.quick)
 
 
