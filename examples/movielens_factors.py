@@ -126,22 +126,20 @@ def main():
                 continue
             rmse = [row["rmse"] for row in good]
             valid = float(np.mean([row["valid"] for row in good]))
-            means[sampler, a, eta] = valid, float(np.mean(rmse)), float(np.std(rmse))
             spread = f" +- {np.std(rmse):.4f}" if len(rmse) > 1 else ""
+            shown = f"{np.mean(rmse):.4f}{spread}"
+            means[sampler, a, eta] = valid, float(np.mean(rmse)), shown
             last = np.mean([row["last"] for row in good])
-            table.append(
-                [sampler, a, f"{eta:.0e}", f"{valid:.4f}", f"{np.mean(rmse):.4f}{spread}",
-                 f"{last:.4f}"]
-            )  # fmt: skip
-    report.print(f"{args.updates} updates, {args.splits} splits; root mean square errors.\n")
+            table.append([sampler, a, f"{eta:.0e}", f"{valid:.4f}", shown, f"{last:.4f}"])
+    report.print(f"{args.updates} updates, random splits: {args.splits}; RMSE.\n")
     report.table(["sampler", "a", "eta", "validation", "test", "last draw"], table)
     report.print()
     best = []
     for sampler, paper in PAPER.items():
         own = {k: v for k, v in means.items() if k[0] == sampler}
         if own:
-            (_, a, eta), (_, mean, sd) = min(own.items(), key=lambda item: item[1][0])
-            best.append([sampler, paper, f"{mean:.4f} +- {sd:.4f}", a, f"{eta:.0e}"])
+            (_, a, eta), (*_, shown) = min(own.items(), key=lambda item: item[1][0])
+            best.append([sampler, paper, shown, a, f"{eta:.0e}"])
     report.table(["chosen by validation", "paper", "here", "a", "eta"], best)
     fig, axes = plt.subplots(1, 2, figsize=(9, 3.5), sharey=True)
     for ax, a in zip(axes, (0.01, 0.1), strict=True):
