@@ -19,7 +19,8 @@ sds (which follow from their numbers of rows), batches of 1000 rows (small: 200)
              it makes in 10 minutes)
 
 The intervals are the running mean +- 1.645 sd (`Predictions`, no draws stored), and for 200
-customers the quantiles of their draws. "z" is the error of a shared parameter in its sds. Peak
+customers the quantiles of their draws. Intervals that cover may still be too wide: the error of the
+means tells. "z" is the error of a shared parameter in its sds. Peak
 memory is of the process that samples, PyMC and JAX included. Writes
 benchmarks/results/customers_<size>.txt.
 """
@@ -240,6 +241,8 @@ def run(way: str, folder: Path, size: Size) -> list[str]:
     lines = [f"{way:>9}{'running mean, sd' if way != 'ADVI' else '':>17}"]
     lines[0] += coverage(n, truth, mean - half, mean + half)
     lines[0] += f"{minutes:>9.1f}{cpu:>8.0f}{peak:>8.1f}"
+    error = np.sqrt(np.mean((mean - truth) ** 2))
+    lines.append(f"{'':>26} rms error of the means {error:.3f}, mean sd {sd.mean():.3f}")
     if way == "ADVI":
         passes = updates * size.batch / size.rows
         lines.append(f"{'':>26} {updates} updates, {passes:.2f} passes")
