@@ -17,7 +17,7 @@ import pymc_sgmcmc as sgm
 JAX = {"mode": "JAX"}
 LARGEST_FILE = 500_000
 """Bytes: parameters that take more are not saved."""
-N_SIMULATED = 25
+N_SIMULATED = 10
 """Rows simulated from the model, to check the annealing on."""
 BRIEFLY = {"chains": 8, "temperatures": 30}
 """Annealing of the rows that are not evaluated with all temperatures."""

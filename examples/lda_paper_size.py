@@ -11,10 +11,9 @@ and words. `lda.py` has whole corpora, longer runs and larger steps.
 
 From the papers: 612 documents to learn from and 153 for tests, 30 topics, alpha = 0.1, N(0.1, 1)
 for theta with topics softmax(theta); batches of 5, D = 0.75, h in {1e-2, 2.5e-3, 5e-4}, 1000
-updates; or batches of 100, a in {0.01, 0.1}, eta in {2, 8} 1e-5, the ends of its grid. From us:
-the corpus, the Dirichlet prior of 0.1, SGRLD's step sizes, the start, five sweeps of burn-in and
-five kept ones for the tokens of a batch, document completion for the perplexity, fewer updates in
-the second part.
+updates; or batches of 100, a in {0.01, 0.1}, eta in {2, 4, 6, 8} 1e-5. From us: the corpus, the
+Dirichlet prior of 0.1, SGRLD's step sizes, the start, five sweeps of burn-in and five kept ones for
+the tokens of a batch, document completion for the perplexity, fewer updates in the second part.
 
 Gibbs and SGRLD sample under the Dirichlet prior, the others under the papers' normal prior, which
 prefers topics of many words; so here the others are run under the Dirichlet prior too.
@@ -47,8 +46,7 @@ import pymc_sgmcmc as sgm
 
 N_DOCUMENTS, N_WORDS = 765, 1918
 STEPS = [5e-4, 2.5e-3, 1e-2]
-ETAS = [2e-5, 8e-5]
-"""The ends of the SGNHT paper's grid."""
+ETAS = [2e-5, 4e-5, 6e-5, 8e-5]
 PRIORS = {"normal": "normal", "Dirichlet": "gamma"}
 """Prior and the form of the model in which all but SGRLD sample it."""
 FOLDER = RESULTS / "lda_paper_size"

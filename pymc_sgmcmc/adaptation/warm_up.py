@@ -89,7 +89,8 @@ class Window(NamedTuple):
 FAR_FROM_NORMAL = (
     "The posterior is far from normal in the model's variables: NUTS may suit it better. Effects "
     "of groups, if there are any, are better written centred where each has many rows, "
-    "pm.Normal('a', mu, tau, ...), in Bambi noncentered=False, and non-centred where each has few."
+    "pm.Normal('a', mu, tau, ...), in Bambi noncentered=False, and non-centred where each has few; "
+    "pm.gp.HSGP with many rows is better with parametrization='centered'."
 )
 
 
