@@ -250,8 +250,7 @@ def main():
 
 def train_and_report(name: str, model, images: Images, saved, args) -> None:
     """One run: its own table and figure, its parameters, and its line of the common table."""
-    report = Report(name, args.quick)
-    report.lines[0] = report.lines[0].replace(f"{name}.py", "sbn.py")
+    report = Report(name, args.quick, "sbn")
     z = [f"z{k + 1}" for k in range(len(args.sizes))]
     neural = args.latents == "neural"
     latents = (

@@ -25,12 +25,12 @@ from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.touched import TouchedGroups
 from pymc_sgmcmc.batches.whole_groups import GroupBatches, WholeGroups
 from pymc_sgmcmc.batches.windows import Check, Window
+from pymc_sgmcmc.call_length import CallLength
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.source import Rows
 from pymc_sgmcmc.gradients.start_check import BadStart, check_start
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.loop import Outcome, failure_of
-from pymc_sgmcmc.pacing import Pace
 from pymc_sgmcmc.schedules import Constant, Schedule
 
 BURNT_IN = 50
@@ -116,7 +116,7 @@ class Chain(WithSamplingState):
         row_weight = None if whole is None else whole.row_weight
         self.touched = [TouchedGroups(of_rows, row_weight) for of_rows in kernel.groups_of_rows]
         longest = [stream.longest for stream in self._streams]
-        self.pace = Pace(min([kernel.thin, *longest]))
+        self.call_length = CallLength(min([kernel.thin, *longest]))
         self.state: dict[str, list] | None = None
         self.n_updates = 0
         self.burnt_in = max(tune, BURNT_IN) * kernel.thin
@@ -154,7 +154,7 @@ class Chain(WithSamplingState):
         self.begin(point)
         theta, others = self.kernel.split(point)
         # With step sizes of 0 no update moves: all gradients are those at the start.
-        h = np.zeros((self.pace.n_updates, *self.kernel.algorithm.step_size_shape))
+        h = np.zeros((self.call_length.n_updates, *self.kernel.algorithm.step_size_shape))
         outcome = self._run(theta, others, self._typed(h))
         each_bad = ~np.isfinite(np.asarray(outcome.squared_gradient))
         bad = each_bad[np.argmax(each_bad.any(axis=1))]  # in the first update that has any
@@ -196,11 +196,11 @@ class Chain(WithSamplingState):
         while done < thin and failure is None:
             if done > 0:
                 raise_deferred()  # the draw is abandoned: it may be a long one
-            n = min(thin - done, self.pace.n_updates)
+            n = min(thin - done, self.call_length.n_updates)
             began = time.perf_counter()
             outcome, h = self.run(theta, others, n)
             failure = failure_of(outcome)
-            self.pace.took(n, time.perf_counter() - began)
+            self.call_length.took(n, time.perf_counter() - began)
             if failure is None:
                 theta, self.state = outcome.theta, outcome.state
                 per_update.append([np.asarray(values) for values in outcome.per_update])

@@ -67,7 +67,7 @@ def count_draws(step, made, mark: Path, long_draws: bool) -> None:
         chain = int(current_process().name.rpartition("_")[2]) if worker else 0
         if made[chain] == 10:
             if long_draws:
-                step.thin = step.chain.pace.longest = 10**7
+                step.thin = step.chain.call_length.longest = 10**7
             mark.touch()
         drawn = take(point)
         made[chain] += 1

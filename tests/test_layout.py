@@ -22,7 +22,7 @@ samplers
 step docstrings variables
 step_source draw_statistics
 adaptation
-chain pacing
+chain call_length
 kernel
 loop
 evaluation layers
@@ -35,7 +35,7 @@ algorithm schedules backends pymc_internals
 argument_checks
 """
 """The way of the data, downwards: a part knows those of lower lines, and of its own only these."""
-WITHIN_A_LINE = {("step", "docstrings"), ("step", "variables"), ("chain", "pacing")}
+WITHIN_A_LINE = {("step", "docstrings"), ("step", "variables"), ("chain", "call_length")}
 SAMPLERS_KNOW = {
     *("step", "variables", "algorithm", "schedules", "noise", "backends", "argument_checks"),
 }

@@ -534,7 +534,7 @@ def test_draws_do_not_depend_on_the_calls():
 
     def draw(longest):
         step.setup_chain(np.random.default_rng(1), 0, 0)
-        step.chain.pace = SimpleNamespace(n_updates=longest, took=lambda n, seconds: None)
+        step.chain.call_length = SimpleNamespace(n_updates=longest, took=lambda n, seconds: None)
         return step.step(step.step(point)[0])[0]
 
     whole, parts = draw(5), draw(2)

@@ -273,7 +273,7 @@ def test_draws_do_not_depend_on_the_calls(mode):
         point = dict(zip(["b", "W"], split(TARGET.mean), strict=True))
         path = []
         for _ in range(4):
-            chain.pace.n_updates = most
+            chain.call_length.n_updates = most
             point = chain.draw(point).moved
             path.append(flat([point["b"], point["W"]]))
         paths.append(path)

@@ -37,10 +37,10 @@ def draws_in_calls_of(step, lengths, monkeypatch):
     """Four draws whose calls have these lengths, in turn."""
     step.setup_chain(np.random.default_rng(1), 0, 4)
     turns = iter(lengths * 100)
-    monkeypatch.setattr(type(step.chain.pace), "took", lambda self, n, seconds: shorten())
+    monkeypatch.setattr(type(step.chain.call_length), "took", lambda self, n, seconds: shorten())
 
     def shorten():
-        step.chain.pace.n_updates = next(turns)
+        step.chain.call_length.n_updates = next(turns)
 
     shorten()
     point, found = step.model.initial_point(), []

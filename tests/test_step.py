@@ -215,8 +215,8 @@ def test_thin_in_several_calls_is_the_same_chain(regression):
 
     def run(updates_per_call):
         step.setup_chain(np.random.default_rng(1), tune=0, draws=3)
-        step.chain.pace.n_updates = updates_per_call
-        step.chain.pace.took = lambda n, seconds: None
+        step.chain.call_length.n_updates = updates_per_call
+        step.chain.call_length.took = lambda n, seconds: None
         point = regression.initial_point()
         for _ in range(3):
             point, [stats] = step.step(point)
@@ -231,7 +231,7 @@ def test_long_calls_are_shortened(regression):
     """After ten seconds for 100 updates calls have 4; fast ones run all of ``thin`` at once."""
     step = make_step(regression, thin=1000)
     step.setup_chain(np.random.default_rng(0), 0, 0)
-    pace = step.chain.pace
+    pace = step.chain.call_length
     assert pace.n_updates == 100
     pace.took(100, 30.0)  # the first of its length may have compiled: not judged
     assert pace.n_updates == 100
@@ -262,7 +262,7 @@ def test_interrupt_of_a_long_draw_keeps_those_before():
 
     def lengthen(trace, draw):
         if draw.draw_idx == 4:
-            step.thin = step.chain.pace.longest = 10**7
+            step.thin = step.chain.call_length.longest = 10**7
             threading.Timer(1.5, interrupt).start()
 
     part = sample(model, step, tune=0, draws=100, chains=1, callback=lengthen)
@@ -291,10 +291,10 @@ def test_memory_does_not_grow_with_the_updates():
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("w", shape=100), 1, observed=y)
     step = make_step(model, step_size=1e-3, batch_size=1, compile_kwargs=JAX)
-    step.chain.pace.took = lambda n_updates, seconds: None
+    step.chain.call_length.took = lambda n_updates, seconds: None
     point, grown = model.initial_point(), []
     for thin in (1_000, 100_000):
-        step.thin = step.chain.pace.n_updates = thin
+        step.thin = step.chain.call_length.n_updates = thin
         step.step(point)  # compiles
         with open("/proc/self/clear_refs", "w") as file:
             file.write("5")

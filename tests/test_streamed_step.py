@@ -226,14 +226,17 @@ def test_calls_are_no_longer_than_a_window(on_disk):
     """A block is at most one window, and splitting a call changes nothing."""
     data = sgm.StreamedData(on_disk, window=400, chunk=20)
     step = make_step(regression(data.head()), data, mode="FAST_COMPILE", thin=40)
-    pace = step.chain.pace
+    pace = step.chain.call_length
     pace.took(13, 1e-6)
     pace.took(13, 1e-6)
     assert pace.n_updates == pace.longest == 400 // 30
     runs = []
     for length in (13, 4):
         step.setup_chain(np.random.default_rng(1), 0, 0)
-        step.chain.pace.n_updates, step.chain.pace.took = length, lambda n, seconds: None
+        step.chain.call_length.n_updates, step.chain.call_length.took = (
+            length,
+            lambda n, seconds: None,
+        )
         runs.append(draws(step, 3)[0]["w"])
     np.testing.assert_allclose(*runs, rtol=1e-12)
 

@@ -295,6 +295,28 @@ def test_calls_are_shortened_by_what_they_took_not_by_a_slow_reader(step):
 
 
 @pytest.mark.slow(2)
+def test_calls_with_a_fixed_cost_are_not_short(monkeypatch):
+    """A state of many millions of elements takes 0.3 s to copy: calls are far longer than that."""
+    numba_step = make_step(thin=10**6, compile_kwargs={"mode": "NUMBA"})
+    run = VectorizedChains(numba_step, starts(numba_step), generators(), 0, 1)
+    run._stacked = run._stack()
+    now = 0.0
+    original = vectorized_chains.Chain.run
+
+    def slow(self, theta, others, n):
+        nonlocal now
+        now += 0.3 + 1e-5 * n
+        return original(self, theta, others, n)
+
+    monkeypatch.setattr(vectorized_chains.Chain, "run", slow)
+    monkeypatch.setattr(vectorized_chains, "time", SimpleNamespace(perf_counter=lambda: now))
+    run._probe()
+    slowdown = run._stacked.slowdown
+    seconds_of_copies, seconds_of_updates = 0.3 * slowdown, 1e-5 * slowdown * run._updates_a_call
+    assert 1.4 * seconds_of_copies < seconds_of_updates < 3.1 * seconds_of_copies
+
+
+@pytest.mark.slow(2)
 def test_device_memory_does_not_grow_with_draws(step, monkeypatch):
     monkeypatch.setattr(vectorized_chains, "BYTES_PER_CALL", 4 * CHAINS * 10 * 10 * 4)  # 4 draws
     run = VectorizedChains(step, starts(step), generators(), 0, 400)

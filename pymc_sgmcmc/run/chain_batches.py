@@ -160,4 +160,4 @@ def most_updates(chains: Sequence[Chain], n_bytes: int) -> int:
     if first.kernel.source.streamed is None:
         return first.thin
     affordable = n_bytes // (len(chains) * bytes_per_update(first.kernel.source))
-    return max(1, min(first.pace.longest, affordable))
+    return max(1, min(first.call_length.longest, affordable))

@@ -18,9 +18,9 @@ from pymc.stats.convergence import SamplerWarning
 from pytensor.link.basic import JITLinker
 
 from pymc_sgmcmc.backends.interrupts import raise_deferred
+from pymc_sgmcmc.call_length import FIRST_CALL, seconds_of_updates
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.draw_statistics import draw_statistics
-from pymc_sgmcmc.pacing import FIRST_CALL
 from pymc_sgmcmc.run.chain_batches import ChainBatches, bytes_per_update, most_updates
 from pymc_sgmcmc.run.chain_warnings import warnings_of
 from pymc_sgmcmc.run.stacked import StackedChains
@@ -114,6 +114,7 @@ class VectorizedChains:
         self._batches = ChainBatches(self.chains)
         self.most_draws_a_call = BYTES_PER_CALL
         self._room = self._draws_a_call = self._updates_a_call = 1
+        self._fixed_cost = 0.0  # of a call, in seconds
         self._shapes_run: set[tuple[int, int]] = set()
         self._last_ready = 0.0
         self._per_update: list[list[np.ndarray]] = []
@@ -219,23 +220,35 @@ class VectorizedChains:
         chain = Chain(self.kernel, np.random.default_rng(0), tune=0)
         chain.begin(self.points[0])
         theta, others = self.kernel.split(self.points[0])
+
+        def seconds_of(n: int) -> float:
+            for _ in range(2):  # the first may compile
+                began = time.perf_counter()
+                float(chain.run(theta, others, n)[0].checksum)
+                seconds = time.perf_counter() - began
+            return seconds * self._stacked.slowdown
+
         n = min(self.kernel.thin, FIRST_CALL)
-        for _ in range(2):  # the first may compile
-            began = time.perf_counter()
-            float(chain.run(theta, others, n)[0].checksum)
-            seconds = (time.perf_counter() - began) / n
-        self._choose(seconds * self._stacked.slowdown)
+        seconds = seconds_of(n)
+        if seconds > SECONDS_PER_CALL and n > 1 and not self.kernel.backend.is_jax:
+            # Slow updates, or a large state that a call copies? On JAX it stays on the device.
+            shorter = n // 4 or 1
+            per_update = max(0.0, seconds - seconds_of(shorter)) / (n - shorter)
+            self._fixed_cost = max(0.0, seconds - n * per_update)
+        self._choose(max(seconds - self._fixed_cost, 1e-3 * seconds) / n)
 
     def _choose(self, seconds: float) -> None:
         """Choose the calls' length from the seconds per update of all chains."""
         thin = self.kernel.thin
         most = most_updates(self.chains, BYTES_PER_CALL)
-        if seconds * thin > MAX_SECONDS_PER_CALL or most < thin:
-            self._updates_a_call = _power_of_two(min(MAX_SECONDS_PER_CALL / seconds, most))
+        longest = seconds_of_updates(self._fixed_cost, MAX_SECONDS_PER_CALL)
+        if seconds * thin > longest or most < thin:
+            self._updates_a_call = _power_of_two(min(longest / seconds, most))
             self._room = self._draws_a_call = 1
             return
         self._updates_a_call = thin
-        self._draws_a_call = max(1, int(SECONDS_PER_CALL / (seconds * thin)))
+        target = seconds_of_updates(self._fixed_cost, SECONDS_PER_CALL)
+        self._draws_a_call = max(1, int(target / (seconds * thin)))
         n_bytes = sum(np.asarray(p).nbytes for p in self.points[0].values())
         n_bytes += thin * bytes_per_update(self.kernel.source)
         most = max(1, BYTES_PER_CALL // (n_bytes * len(self.chains)))
@@ -257,9 +270,10 @@ class VectorizedChains:
     def _pace(self, call: Call, seconds: float, exact: bool) -> None:
         """Correct the calls' length by a call's time, or (not ``exact``) an upper bound of it."""
         thin = self.kernel.thin
-        seconds /= call.n * call.n_updates
+        seconds = max(seconds - self._fixed_cost, 1e-3 * seconds) / (call.n * call.n_updates)
         is_part = self._updates_a_call < thin
-        affordable = (MAX_SECONDS_PER_CALL if is_part else SECONDS_PER_CALL) / seconds
+        target = MAX_SECONDS_PER_CALL if is_part else SECONDS_PER_CALL
+        affordable = seconds_of_updates(self._fixed_cost, target) / seconds
         if not exact and affordable < self._updates_a_call * self._draws_a_call:
             return  # the reader of the draws was slow
         if is_part:

@@ -1,0 +1,65 @@
+"""The length of compiled calls: about half a second, so that Ctrl-C takes effect soon."""
+
+import numpy as np
+
+FIRST_CALL = 100
+"""Updates in the first compiled call, after which their speed is known."""
+SECONDS_PER_CALL = 0.5
+"""A call is kept to about this long, unless most of it would be the fixed cost of a call."""
+FIXED_SHARE = 0.25
+"""Largest share of that cost: a call copies the state, which may have many millions of elements."""
+FASTEST_GROWTH = 4
+"""Of calls with a fixed cost, whose estimate is rough at first."""
+
+
+def seconds_of_updates(fixed: float, target: float) -> float:
+    """Return how long the updates of a call may take, beside its fixed cost.
+
+    The two together take ``target`` seconds, or as long as keeps the cost to its share.
+    """
+    return max(target - fixed, fixed * (1 / FIXED_SHARE - 1))
+
+
+class CallLength:
+    """Chooses the number of updates of a chain's next call from the time the last ones took.
+
+    Parameters
+    ----------
+    longest : int
+        Largest number of updates per call.
+
+    Attributes
+    ----------
+    n_updates : int
+        Updates of the next call.
+    """
+
+    def __init__(self, longest: int):
+        self.longest = longest
+        self.n_updates = min(longest, FIRST_CALL)
+        self._lengths_run: set[int] = set()
+        self._seconds: dict[int, float] = {}
+
+    def took(self, n_updates: int, seconds: float) -> None:
+        """Choose the next call's length from this one's time, unless it may include compilation."""
+        if n_updates not in self._lengths_run:
+            self._lengths_run.add(n_updates)  # it may have compiled: JAX does for each length
+            return
+        self._seconds[n_updates] = seconds
+        if seconds <= SECONDS_PER_CALL and self.n_updates >= self.longest:
+            return
+        fixed = self._fixed_cost()
+        per_update = max(seconds - fixed, 1e-3 * seconds) / n_updates
+        affordable = seconds_of_updates(fixed, SECONDS_PER_CALL) / per_update
+        if fixed > 0:
+            affordable = min(affordable, FASTEST_GROWTH * n_updates)
+        # A power of two, so that few lengths are ever compiled.
+        self.n_updates = min(self.longest, 2 ** int(np.log2(max(affordable, 1))))
+
+    def _fixed_cost(self) -> float:
+        """Seconds that a call of no updates would take, from the shortest and the longest."""
+        short, long = min(self._seconds), max(self._seconds)
+        if short == long:
+            return 0.0
+        per_update = (self._seconds[long] - self._seconds[short]) / (long - short)
+        return float(np.clip(self._seconds[short] - short * per_update, 0, self._seconds[short]))
