@@ -70,6 +70,13 @@ class Report:
             figure.savefig(self.folder / f"{self.name}.png", dpi=130)
 
 
+def plain_log(axis) -> None:
+    """Make the y axis logarithmic, with numbers such as 2 and 0.5 at its ticks."""
+    axis.set_yscale("log")
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_formatter("{x:g}")
+
+
 def percent(x: float) -> str:
     """0.8495 as 84.95%."""
     return f"{100 * x:.2f}%"

@@ -14,7 +14,7 @@ goes on when it is started again with the same arguments; --fresh begins anew.
 
 import matplotlib.pyplot as plt
 import pytensor
-from common import Report, arguments
+from common import Report, arguments, plain_log
 from datasets import load_mnist
 from networks import JAX, Rows, convolutional, random_start, run, scores
 from pymc.exceptions import SamplingError
@@ -104,7 +104,8 @@ def main():
     for key, row in found.items():
         if "failed" not in row:
             ax.plot(row["last_curve" if key == "SGD" else "curve"], label=key)
-    ax.set(xlabel=f"draws of {thin} updates", ylabel="test error, %", yscale="log")
+    ax.set(xlabel=f"draws of {thin} updates", ylabel="test error, %")
+    plain_log(ax)
     ax.legend(fontsize=7)
     fig.tight_layout()
     report.save(fig)

@@ -17,7 +17,7 @@ A killed script goes on when it is started again with the same arguments; --fres
 import matplotlib.pyplot as plt
 import numpy as np
 import pytensor
-from common import Report, arguments
+from common import Report, arguments, plain_log
 from datasets import load_mnist
 from networks import JAX, Rows, classifier, random_start, run, scores
 
@@ -158,7 +158,8 @@ def figure(curves: dict, thin: int):
         line = row["last_curve"] if optimiser else row["curve"]
         left.plot(line, label=key, ls="--" if optimiser else "-")
         right.stairs(row["weights"], edges, label=key)
-    left.set(xlabel=f"draws of {thin} updates", ylabel="test error, %", yscale="log")
+    left.set(xlabel=f"draws of {thin} updates", ylabel="test error, %")
+    plain_log(left)
     right.set(xlabel="weights of the second layer, best draw", ylabel="count")
     left.legend(fontsize=7)
     fig.tight_layout()

@@ -15,7 +15,7 @@ A killed script goes on when it is started again with the same arguments; --fres
 import matplotlib.pyplot as plt
 import pytensor
 import pytensor.tensor as pt
-from common import E, Report, S, arguments
+from common import E, Report, S, arguments, plain_log
 from datasets import load_mnist
 from networks import JAX, Rows, classifier, random_start, run, scores
 from pymc.exceptions import SamplingError
@@ -135,7 +135,8 @@ def figure(rows: dict):
             ]
             if points:
                 ax.plot(*zip(*points, strict=True), "o-", color=colour, label=sampler)
-        ax.set(xlabel="eta", title=f"a = {a}", yscale="log")
+        ax.set(xlabel="eta", title=f"a = {a}")
+        plain_log(ax)
         ax.legend()
     axes[0].set_ylabel("test error, %")
     fig.tight_layout()
