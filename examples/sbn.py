@@ -227,6 +227,7 @@ def main():
         updates_per_batch=(1, "updates in a row with one batch (the paper: 10)"),
         then_gibbs=(0, "further updates by Gibbs, to see whether the proposal's bias mattered"),
         normal=(0.0, "sd of a normal prior instead of Student's t (0: Student's t)"),
+        burn_in=(5, "sweeps of burn-in of Gibbs, for each batch anew"),
         evaluate=(False, "evaluate the saved parameters again, by annealing alone"),
     )
     if args.quick:
@@ -258,7 +259,7 @@ def train_and_report(name: str, model, images: Images, saved, args) -> None:
             z, 5, learning_rate=args.recognition_rate, autoregressive=args.autoregressive
         )
         if neural
-        else sgm.Gibbs(z, n_samples=5, burn_in=5)
+        else sgm.Gibbs(z, n_samples=5, burn_in=args.burn_in)
     )
     rates = args.learning_rate, args.learning_rate * args.anneal
     step, idata, seconds = train(model, latents, images.train, args.updates, rates, args)
@@ -296,7 +297,7 @@ def train_and_report(name: str, model, images: Images, saved, args) -> None:
     posterior = idata.posterior.to_dataset()
     if args.then_gibbs:
         end = {n: v.values[0, -1] for n, v in posterior.items()}
-        gibbs = sgm.Gibbs(z, n_samples=5, burn_in=5)
+        gibbs = sgm.Gibbs(z, n_samples=5, burn_in=args.burn_in)
         _, more, _ = train(
             model, gibbs, images.train, args.then_gibbs, (rates[1], rates[1]), args, end
         )
