@@ -322,7 +322,11 @@ def train_and_report(name: str, model, images: Images, saved, args) -> None:
             args.layers, ""
         ),
         "T": f"{temperature:.2f}",
-        "curve": {"s": seconds[shown].round(1).tolist(), "log p": mean.round(2).tolist()},
+        "curve": {
+            "s": seconds[shown].round(1).tolist(),
+            "images seen": seen.tolist(),
+            "log p": mean.round(2).tolist(),
+        },
         **measure(model, best, images.test, latents.trained(step) if neural else None, args),
     }
     if neural:

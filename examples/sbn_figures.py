@@ -6,8 +6,8 @@ Convergence (doubly stochastic paper, Figure 3): log likelihood of validation im
 and images seen, all networks of a data set in one picture. Features (Figure 1c-d): those of the
 bottom layer under the sparse and a normal prior, and how local they are:
 
-    python examples/sbn.py --data mnist --learning-rate 0.1 --updates 1500
-    python examples/sbn.py --data mnist --learning-rate 0.1 --updates 1500 --normal 1
+    python examples/sbn.py --data mnist --learning-rate 0.1 --updates 3000
+    python examples/sbn.py --data mnist --learning-rate 0.1 --updates 3000 --normal 1
 """
 
 import json
@@ -28,18 +28,19 @@ def convergence(runs: dict[str, dict]):
         2, len(data), figsize=(4.2 * len(data), 8), squeeze=False, constrained_layout=True
     )
     for column, of in zip(axes.T, data, strict=True):
-        layers = sorted({name.split()[2] for name in runs if name.split()[1] == of}, key=len)
+        colors: dict[str, str] = {}
         for name, run in runs.items():
             kind, set_, sizes, latents, *prior = name.split()
             if set_ != of:
                 continue
-            curve = run["curve"]
-            style = {"gibbs": "-", "neural": "--"}[latents]
-            color = f"C{layers.index(sizes) + (5 if kind == 'arsbn' else 0)}"
-            label = " ".join(["AR" if kind == "arsbn" else "", sizes, latents, *prior]).strip()
+            network = " ".join(["AR " * (kind == "arsbn") + sizes, *prior])
+            color = colors.setdefault(network, f"C{len(colors)}")
+            style = {"gibbs": ".-", "neural": ".--"}[latents]
             for ax, x in zip(column, ("s", "images seen"), strict=True):
-                ax.plot(curve[x], curve["log p"], style, color=color, label=label, marker=".")
+                curve = run["curve"]
+                ax.plot(curve[x], curve["log p"], style, color=color, label=f"{network} {latents}")
                 ax.set(xlabel=x, xscale="log")
+                ax.xaxis.set_minor_formatter("")
                 ax.grid(alpha=0.3)
         column[0].set(title=of)
         column[1].legend(fontsize=7)
