@@ -8,8 +8,9 @@ SECONDS_PER_CALL = 0.5
 """A call is kept to about this long, unless most of it would be the fixed cost of a call."""
 FIXED_SHARE = 0.25
 """Largest share of that cost: a call copies the state, which may have many millions of elements."""
-FASTEST_GROWTH = 4
-"""Of calls with a fixed cost, whose estimate is rough at first."""
+LEAST_SHARE = 1 / 3
+"""Of a call's time that counts as its updates', as long as the estimate of the cost is rough: so
+that calls on a busy machine are not made long by mistake."""
 
 
 def seconds_of_updates(fixed: float, target: float) -> float:
@@ -18,6 +19,11 @@ def seconds_of_updates(fixed: float, target: float) -> float:
     The two together take ``target`` seconds, or as long as keeps the cost to its share.
     """
     return max(target - fixed, fixed * (1 / FIXED_SHARE - 1))
+
+
+def seconds_per_update(seconds: float, n_updates: int, fixed: float) -> float:
+    """Return how long each update of a call took, without the call's fixed cost."""
+    return max(seconds - fixed, LEAST_SHARE * seconds) / n_updates
 
 
 class CallLength:
@@ -49,10 +55,8 @@ class CallLength:
         if seconds <= SECONDS_PER_CALL and self.n_updates >= self.longest:
             return
         fixed = self._fixed_cost()
-        per_update = max(seconds - fixed, 1e-3 * seconds) / n_updates
-        affordable = seconds_of_updates(fixed, SECONDS_PER_CALL) / per_update
-        if fixed > 0:
-            affordable = min(affordable, FASTEST_GROWTH * n_updates)
+        affordable = seconds_of_updates(fixed, SECONDS_PER_CALL)
+        affordable /= seconds_per_update(seconds, n_updates, fixed)
         # A power of two, so that few lengths are ever compiled.
         self.n_updates = min(self.longest, 2 ** int(np.log2(max(affordable, 1))))
 

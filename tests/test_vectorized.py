@@ -305,15 +305,31 @@ def test_calls_with_a_fixed_cost_are_not_short(monkeypatch):
 
     def slow(self, theta, others, n):
         nonlocal now
-        now += 0.3 + 1e-5 * n
+        now += fixed + per_update * n
         return original(self, theta, others, n)
 
     monkeypatch.setattr(vectorized_chains.Chain, "run", slow)
     monkeypatch.setattr(vectorized_chains, "time", SimpleNamespace(perf_counter=lambda: now))
-    run._probe()
     slowdown = run._stacked.slowdown
-    seconds_of_copies, seconds_of_updates = 0.3 * slowdown, 1e-5 * slowdown * run._updates_a_call
-    assert 1.4 * seconds_of_copies < seconds_of_updates < 3.1 * seconds_of_copies
+    fixed, per_update = 0.3, 1e-5
+    run._probe()
+    for _ in range(10):
+        n = run._updates_a_call
+        call = vectorized_chains.Call(0, 0, 1, 1, n, np.ones((1, n)), None)
+        run._pace(call, slowdown * (fixed + per_update * n), exact=True)
+    assert per_update * n >= 0.6 * (fixed + per_update * n)
+    assert per_update * n <= 3.1 * fixed
+
+    # Slow updates, and the machine was busy when the shorter call was tried: no call of minutes.
+    run._fixed_cost, fixed, per_update = 0.0, 0.0, 5e-3
+    times = iter([1, 1, 8, 8])
+    monkeypatch.setattr(
+        vectorized_chains.Chain,
+        "run",
+        lambda self, theta, others, n: slow(self, theta, others, n * next(times)),
+    )
+    run._probe()
+    assert per_update * run._updates_a_call <= 5
 
 
 @pytest.mark.slow(2)

@@ -18,7 +18,7 @@ from pymc.stats.convergence import SamplerWarning
 from pytensor.link.basic import JITLinker
 
 from pymc_sgmcmc.backends.interrupts import raise_deferred
-from pymc_sgmcmc.call_length import FIRST_CALL, seconds_of_updates
+from pymc_sgmcmc.call_length import FIRST_CALL, seconds_of_updates, seconds_per_update
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.draw_statistics import draw_statistics
 from pymc_sgmcmc.run.chain_batches import ChainBatches, bytes_per_update, most_updates
@@ -235,7 +235,7 @@ class VectorizedChains:
             shorter = n // 4 or 1
             per_update = max(0.0, seconds - seconds_of(shorter)) / (n - shorter)
             self._fixed_cost = max(0.0, seconds - n * per_update)
-        self._choose(max(seconds - self._fixed_cost, 1e-3 * seconds) / n)
+        self._choose(seconds_per_update(seconds, n, self._fixed_cost))
 
     def _choose(self, seconds: float) -> None:
         """Choose the calls' length from the seconds per update of all chains."""
@@ -270,14 +270,15 @@ class VectorizedChains:
     def _pace(self, call: Call, seconds: float, exact: bool) -> None:
         """Correct the calls' length by a call's time, or (not ``exact``) an upper bound of it."""
         thin = self.kernel.thin
-        seconds = max(seconds - self._fixed_cost, 1e-3 * seconds) / (call.n * call.n_updates)
+        seconds = seconds_per_update(seconds, call.n * call.n_updates, self._fixed_cost)
         is_part = self._updates_a_call < thin
         target = MAX_SECONDS_PER_CALL if is_part else SECONDS_PER_CALL
         affordable = seconds_of_updates(self._fixed_cost, target) / seconds
         if not exact and affordable < self._updates_a_call * self._draws_a_call:
             return  # the reader of the draws was slow
         if is_part:
-            if not 1 / 2.5 < affordable / self._updates_a_call < 8:
+            worth_it = 8 if self.kernel.backend.is_jax else 2  # there another length is compiled
+            if not 1 / 2.5 < affordable / self._updates_a_call < worth_it:
                 self._choose(seconds)
         elif thin > 4 * affordable or affordable > 16 * self._room * thin:
             self._choose(seconds)
