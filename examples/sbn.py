@@ -23,7 +23,7 @@ and 16 runs, and for the neural proposal importance sampling from the trained ne
 samples (the paper's). Both are too low on average, so the larger one is the better estimate. On
 rows simulated from the model annealing backwards gives an upper bound too. Images differ by more
 than networks do, so many more test rows are evaluated briefly, which makes the mean over the test
-set precise (`belief_networks.evaluation`).
+set more precise (`belief_networks.evaluation`).
 """
 
 import json
