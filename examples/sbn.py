@@ -227,7 +227,8 @@ def main():
         updates_per_batch=(1, "updates in a row with one batch (the paper: 10)"),
         then_gibbs=(0, "further updates by Gibbs, to see whether the proposal's bias mattered"),
         normal=(0.0, "sd of a normal prior instead of Student's t (0: Student's t)"),
-        burn_in=(5, "sweeps of burn-in of Gibbs, for each batch anew"),
+        burn_in=(5, "sweeps of burn-in of Gibbs"),
+        persistent=(False, "Gibbs chains start where their image's last one ended"),
         evaluate=(False, "evaluate the saved parameters again, by annealing alone"),
     )
     if args.quick:
@@ -235,7 +236,8 @@ def main():
         args.test_rows, args.brief_rows = 20, 50
     args.sizes = [int(n) for n in args.layers.split("-")]
     kind = "arsbn" if args.autoregressive else "sbn"
-    name = f"{kind}_{args.data}_{args.layers}_{args.latents}{'_normal' if args.normal else ''}"
+    name = f"{kind}_{args.data}_{args.layers}_{args.latents}"
+    name += f"{'_persistent' if args.persistent else ''}{'_normal' if args.normal else ''}"
     pytensor.config.floatX = "float32"
     images = DATA[args.data]()
     rows = images.train if isinstance(images.train, np.ndarray) else images.train[:BATCH]
@@ -259,7 +261,7 @@ def train_and_report(name: str, model, images: Images, saved, args) -> None:
             z, 5, learning_rate=args.recognition_rate, autoregressive=args.autoregressive
         )
         if neural
-        else sgm.Gibbs(z, n_samples=5, burn_in=args.burn_in)
+        else sgm.Gibbs(z, n_samples=5, burn_in=args.burn_in, persistent=args.persistent)
     )
     rates = args.learning_rate, args.learning_rate * args.anneal
     step, idata, seconds = train(model, latents, images.train, args.updates, rates, args)

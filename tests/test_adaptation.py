@@ -19,10 +19,14 @@ from scipy.special import expit
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.curvature_warm_up import (
+    CurvatureWarmUp,
+    warn_of_dependent_draws,
+    warn_of_small_steps,
+)
 from pymc_sgmcmc.adaptation.objective import RowsObjective
 from pymc_sgmcmc.adaptation.start import find_start, start_of_scales
 from pymc_sgmcmc.adaptation.step_size import Pace
-from pymc_sgmcmc.adaptation.warm_up import WarmUp, warn_of_dependent_draws, warn_of_small_steps
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
@@ -201,14 +205,14 @@ def test_lengths(linear, step, caplog, monkeypatch):
 @pytest.mark.slow(60)
 def test_pm_sample_adapts_once(monkeypatch, tmp_path):
     """In one process, in two and in a copy, the draws are the same; nothing warms up again."""
-    count, original = tmp_path / "count", WarmUp.run
+    count, original = tmp_path / "count", CurvatureWarmUp.run
 
     def counted(self, point):
         with open(count, "a") as file:
             file.write("+")
         return original(self, point)
 
-    monkeypatch.setattr(WarmUp, "run", counted)
+    monkeypatch.setattr(CurvatureWarmUp, "run", counted)
     paths = []
     with Linear(n_rows=60).model():
         step = sgm.MSGNHT_S(compile_kwargs={"mode": Mode("py", "fast_compile")}, rng=1)
@@ -406,8 +410,8 @@ def many_rows():
 @pytest.mark.slow(4)
 def test_the_gradient_at_the_anchor_is_that_of_the_anchor(monkeypatch):
     """Also where the windows end because there have been so many."""
-    monkeypatch.setattr("pymc_sgmcmc.adaptation.warm_up.SETTLED", 0.0)
-    monkeypatch.setattr("pymc_sgmcmc.adaptation.warm_up.MAX_WINDOWS", 2)
+    monkeypatch.setattr("pymc_sgmcmc.adaptation.curvature_warm_up.SETTLED", 0.0)
+    monkeypatch.setattr("pymc_sgmcmc.adaptation.curvature_warm_up.MAX_WINDOWS", 2)
     with many_rows():
         step = sgm.MSGNHT_S(compile_kwargs=JAX)
     anchor = step.adapted.anchor

@@ -11,7 +11,7 @@ from kills import CHAINS, ROWS, X, Y, adapting_model, adapting_run, killed_after
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation import plan
 from pymc_sgmcmc.adaptation.adapted import UnfitAdaptation
-from pymc_sgmcmc.adaptation.warm_up import WarmUp
+from pymc_sgmcmc.adaptation.curvature_warm_up import CurvatureWarmUp
 from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.storage.adaptation import adapted_path
 
@@ -30,7 +30,7 @@ def _batches(monkeypatch):
 @pytest.fixture
 def warm_ups(monkeypatch, tmp_path):
     """Counts warm-ups, those of forked processes too: returns how many there have been."""
-    begun, original = tmp_path / "warm-ups", WarmUp.run
+    begun, original = tmp_path / "warm-ups", CurvatureWarmUp.run
     begun.touch()
 
     def counted(self, point):
@@ -38,7 +38,7 @@ def warm_ups(monkeypatch, tmp_path):
             file.write("+")
         return original(self, point)
 
-    monkeypatch.setattr(WarmUp, "run", counted)
+    monkeypatch.setattr(CurvatureWarmUp, "run", counted)
     return lambda: len(begun.read_text())
 
 

@@ -11,13 +11,13 @@ from pymc.model import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.curvature_warm_up import CurvatureWarmUp
 from pymc_sgmcmc.adaptation.latent_warm_up import LatentWarmUp
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.local_warm_up import LocalWarmUp
-from pymc_sgmcmc.adaptation.many_parameters import ManyParametersWarmUp
+from pymc_sgmcmc.adaptation.many_parameters_warm_up import ManyParametersWarmUp
 from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK, is_scale
 from pymc_sgmcmc.adaptation.step_size import expected_friction
-from pymc_sgmcmc.adaptation.warm_up import WarmUp
 from pymc_sgmcmc.gradients.batch_gradients import BatchGradients
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_source import LocalSource
@@ -146,4 +146,4 @@ def _warmed_up(
         return ManyParametersWarmUp(kernel, gradients, rng, target_bias).run(start)
     if isinstance(gradients, LocalGradients):
         return LocalWarmUp(kernel, gradients, flags, rng, target_bias).run(start)
-    return WarmUp(kernel, gradients, flags, rng, target_bias).run(start)
+    return CurvatureWarmUp(kernel, gradients, flags, rng, target_bias).run(start)

@@ -24,7 +24,6 @@ from pymc_sgmcmc.adaptation.curvature import (
     root_of_inverse,
 )
 from pymc_sgmcmc.adaptation.fisher_information import PairedGradients
-from pymc_sgmcmc.adaptation.progress import WarmUpProgress
 from pymc_sgmcmc.adaptation.short_runs import (
     ShortRun,
     ShortRuns,
@@ -32,8 +31,8 @@ from pymc_sgmcmc.adaptation.short_runs import (
     rounded,
     with_restarts,
 )
-from pymc_sgmcmc.adaptation.step_size import expected_friction, pace
-from pymc_sgmcmc.adaptation.warm_up import Window
+from pymc_sgmcmc.adaptation.step_size import pace
+from pymc_sgmcmc.adaptation.warm_up import WarmUp, Window, drift
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.latents.latent_gradients import LatentGradients
@@ -72,8 +71,8 @@ ENOUGH = 0.15
 MAX_DOUBLINGS = 3
 
 
-class LatentWarmUp:
-    """Adapts a kernel with a `Dense` or `Diagonal` metric; `run` returns what was chosen.
+class LatentWarmUp(WarmUp):
+    """Adapts a kernel with a `Dense` or `Diagonal` metric by paired draws of latent variables.
 
     Parameters
     ----------
@@ -95,26 +94,12 @@ class LatentWarmUp:
         rng: np.random.Generator,
         target_bias: float,
     ):
+        super().__init__(kernel, rng, target_bias)
         assert isinstance(kernel.metric, Dense | Diagonal)
-        self.kernel, self.metric, self.gradients = kernel, kernel.metric, gradients
-        self.is_scale, self.rng, self.target_bias = is_scale, rng, target_bias
+        self.metric, self.gradients, self.is_scale = kernel.metric, gradients, is_scale
         self.share_of_rows = gradients.batch_size / gradients.n_rows
-        self.passes = 0.0
-        self.progress, self.stage = WarmUpProgress(), "start"
         self.runs = ShortRuns(kernel, rng, gradients.flat, self._before_draw)
         gradients.draw_from(rng.spawn(1)[0])
-
-    def run(self, point: PointType) -> Adapted:
-        """Warm up from a point, and set the kernel.
-
-        Raises
-        ------
-        pymc.exceptions.SamplingError
-            If a window diverges with every step size, or data and priors leave variables
-            undetermined.
-        """
-        with self.progress:
-            return self._run(point)
 
     # ---- the course of the warm-up ---------------------------------------------------------
 
@@ -147,19 +132,17 @@ class LatentWarmUp:
             # What was seen at the start, or where the chains parted, is dropped.
             seen = found if k == 0 or parted else seen.joined(found)
             before, matrix = matrix, self._curvature(seen, positions)
-            change, drift = largest_change(before, matrix), np.inf
-            if past is not None:
-                spread = np.sqrt((draws.var(axis=0) + past.var(axis=0)) / 2)
-                drift = np.max(np.abs(draws.mean(axis=0) - past.mean(axis=0)) / spread)
+            change = largest_change(before, matrix)
+            moved = np.inf if past is None else drift(draws, past)
             _log.debug(
-                f"Window {k}: metric changed by {change:.2f}, drift {drift:.2f}, noise "
+                f"Window {k}: metric changed by {change:.2f}, drift {moved:.2f}, noise "
                 f"{window.noise.mean():.3g} (largest {window.noise.max():.3g}), step size "
                 f"{window.pace.step_size:.3g}, {window.pace.relaxation:.3g} updates per "
                 f"relaxation, passes {self.passes:.3g}."
             )
             window = self._prepare(matrix, seen)
             past = draws
-            settled = change < SETTLED and drift < DRIFT and not parted
+            settled = change < SETTLED and moved < DRIFT and not parted
             calm = calm + 1 if settled else 0
             if parted:
                 points = self._near(point, draws[-1])
@@ -225,8 +208,7 @@ class LatentWarmUp:
         return self.rng.integers(self.gradients.n_rows, size=self.gradients.batch_size)
 
     def _likelihood_gradient(self, theta: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        self.passes += self.share_of_rows
-        self.progress.report(self.stage, self.passes)
+        self.count(self.share_of_rows)
         return self.gradients.likelihood_gradient(theta, rows)
 
     def _gradient(self, theta: np.ndarray) -> np.ndarray:
@@ -257,8 +239,7 @@ class LatentWarmUp:
     # ---- short runs ------------------------------------------------------------------------
 
     def _before_draw(self, n_updates: int) -> None:
-        self.passes += n_updates * self.share_of_rows
-        self.progress.report(self.stage, self.passes)
+        self.count(n_updates * self.share_of_rows)
 
     def _finish(self, points: list[PointType], window: Window, windows: int) -> Adapted:
         """Choose the updates per draw from a pilot run, and freeze everything."""
@@ -267,28 +248,20 @@ class LatentWarmUp:
             window, lambda slower: self._pilot(points, slower)
         )
         g = self.gradients
-        result = Adapted(
-            metric=self.metric.name,
-            scaling=[a.copy() for a in self.metric.arrays],
+        return self.freeze(
+            window.pace,
+            window.noise,
+            np.array([g.flat(point) for point in points]),
+            thin,
             anchor=draws.mean(axis=(0, 1)),
-            anchor_gradient=np.zeros(g.size),
-            row_copies=None,
-            noise=window.noise,
-            friction=expected_friction(self.kernel.algorithm, window.pace.step_size, window.noise),
-            starts=np.array([g.flat(point) for point in points]),
             largest_eigval=window.largest_eigval,
             smallest_eigval=window.smallest_eigval,
-            step_size=window.pace.step_size,
-            thin=thin,
             batch_size=g.batch_size,
             windows=windows,
             ess_per_draw=per_draw,
             passes_per_draw=thin * self.share_of_rows,
-            data_passes=self.passes,
             n_rows=g.n_rows,
         )
-        result.apply(self.kernel)
-        return result
 
     def _pilot(self, points: list[PointType], window: Window):
         """Settle; choose the updates per draw by the effective sample size of some draws."""

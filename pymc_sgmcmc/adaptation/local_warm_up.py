@@ -36,14 +36,14 @@ from pymc_sgmcmc.adaptation.curvature import (
     root_of_inverse,
 )
 from pymc_sgmcmc.adaptation.local_gradients import LocalBatch, LocalGradient, LocalGradients
-from pymc_sgmcmc.adaptation.progress import WarmUpProgress
 from pymc_sgmcmc.adaptation.short_runs import (
     ShortRuns,
     effective_sizes,
     rounded,
     with_restarts,
 )
-from pymc_sgmcmc.adaptation.step_size import Pace, expected_friction, injected_noise, pace, slowed
+from pymc_sgmcmc.adaptation.step_size import Pace, injected_noise, pace, slowed
+from pymc_sgmcmc.adaptation.warm_up import WarmUp, drift
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.kernel import Kernel
 
@@ -107,8 +107,8 @@ class Window(NamedTuple):
         return self._replace(pace=self.pace.slower(factor), relaxation=self.relaxation / factor)
 
 
-class LocalWarmUp:
-    """Adapts a kernel with a `LocalScales` metric; `run` returns what was chosen.
+class LocalWarmUp(WarmUp):
+    """Adapts a kernel with a `LocalScales` metric, group by group.
 
     Parameters
     ----------
@@ -130,13 +130,11 @@ class LocalWarmUp:
         rng: np.random.Generator,
         target_bias: float,
     ):
+        super().__init__(kernel, rng, target_bias)
         assert isinstance(kernel.metric, LocalScales)
-        self.kernel, self.metric, self.gradients = kernel, kernel.metric, gradients
-        self.rng, self.target_bias = rng, target_bias
+        self.metric, self.gradients = kernel.metric, gradients
         self.n_shared = self.metric.n_shared
         self.shared_is_scale = is_scale[self.metric.order[: self.n_shared]]
-        self.passes = 0.0
-        self.progress, self.stage = WarmUpProgress(), "start"
         eps = float(np.finfo(gradients.source.vars[0].dtype).eps)
         self.difference = eps**0.25
         """Step of a difference of gradients, in units of a scale."""
@@ -148,19 +146,10 @@ class LocalWarmUp:
         )
 
     def run(self, point: PointType) -> Adapted:
-        """Warm up from a point, and set the kernel.
-
-        Raises
-        ------
-        pymc.exceptions.SamplingError
-            If a window diverges with every step size, or data and priors leave shared variables
-            undetermined.
-        """
-        with self.progress:
-            try:
-                return self._run(point)
-            finally:
-                self.gradients.forget_rows()
+        try:
+            return super().run(point)
+        finally:
+            self.gradients.forget_rows()
 
     # ---- the course of the warm-up ---------------------------------------------------------
 
@@ -190,15 +179,12 @@ class LocalWarmUp:
 
             window, (points, draws, *_) = with_restarts(window, run)
             shared = draws[:, DRAWS // 2 :, : self.n_shared].reshape(-1, self.n_shared)
-            drift = np.inf
-            if not held and past is not None:
-                spread = np.sqrt((shared.var(axis=0) + past.var(axis=0)) / 2) + 1e-300
-                drift = np.max(np.abs(shared.mean(axis=0) - past.mean(axis=0)) / spread, initial=0)
+            moved = np.inf if held or past is None else drift(shared, past)
             _log.debug(
                 f"Window {k}: {window.relaxation:.3g} updates per relaxation, step size "
-                f"{window.pace.step_size:.3g}, drift {drift:.2f}, passes {self.passes:.3g}."
+                f"{window.pace.step_size:.3g}, drift {moved:.2f}, passes {self.passes:.3g}."
             )
-            settled = drift < DRIFT and change < SETTLED
+            settled = moved < DRIFT and change < SETTLED
             calm = calm + 1 if settled or not self.n_shared else 0
             past = None if held else shared
         return self._finish(points, window, k)
@@ -244,8 +230,7 @@ class LocalWarmUp:
         return self.gradients.batches(ceil(n_rows / self.gradients.rows_per_batch), self.rng)
 
     def _at(self, elements: list[np.ndarray], batch: LocalBatch) -> LocalGradient:
-        self.passes += self.gradients.share
-        self.progress.report(self.stage, self.passes)
+        self.count(self.gradients.share)
         return self.gradients.at(elements, batch)
 
     def _local_blocks(self, theta: list[list[np.ndarray]]) -> list[Block]:
@@ -367,8 +352,7 @@ class LocalWarmUp:
     # ---- short runs ------------------------------------------------------------------------
 
     def _before_draw(self, n_updates: int) -> None:
-        self.passes += n_updates * self.gradients.share
-        self.progress.report(self.stage, self.passes)
+        self.count(n_updates * self.gradients.share)
 
     def _flat(self, point: PointType) -> np.ndarray:
         return np.concatenate([np.ravel(t) for t in self.kernel.split(point)[0]]).astype(float)
@@ -398,29 +382,21 @@ class LocalWarmUp:
                 "are better written around their mean, pm.Normal('a', mu, tau, ...), than as "
                 "mu + a; those with few rows non-centred, mu + tau * z."
             )
-        result = Adapted(
-            metric=self.metric.name,
-            scaling=[a.copy() for a in self.metric.arrays],
+        return self.freeze(
+            window.pace,
+            window.noise,
+            starts,
+            thin,
             anchor=starts.mean(axis=0),
-            anchor_gradient=np.zeros(starts.shape[1]),
-            row_copies=None,
-            noise=window.noise,
-            friction=expected_friction(self.kernel.algorithm, window.pace.step_size, window.noise),
-            starts=starts,
             largest_eigval=1.0,
             smallest_eigval=1.0,
-            step_size=window.pace.step_size,
-            thin=thin,
             batch_size=g.batch_size,
             batches="rows" if self.kernel.whole_groups is None else "groups",
             windows=windows,
             ess_per_draw=per_draw,
             passes_per_draw=passes_per_draw,
-            data_passes=self.passes,
             n_rows=g.n_rows,
         )
-        result.apply(self.kernel)
-        return result
 
     def _pilot(self, points, window: Window):
         """Choose the updates per draw by the effective sample size of some draws."""

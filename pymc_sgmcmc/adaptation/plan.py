@@ -189,6 +189,12 @@ def _check_latents(
 ) -> None:
     """Refuse what is not adapted together with latent variables."""
     name = type(latents).__name__
+    if latents.persistent:
+        raise ValueError(
+            f"persistent=True in {latents!r} and an automatic step size do not go together: the "
+            "warm-up compares draws at many points, far from where a row's chain ended. "
+            f"{remedy} Or leave persistent=False."
+        )
     if latents.state_names:
         raise ValueError(
             f"latents={name}(...) and an automatic step size do not go together: {name} carries "

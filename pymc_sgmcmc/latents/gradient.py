@@ -64,6 +64,15 @@ class LatentGradientSource(GradientSource):
     def determined(self):
         return [self.log_prior]
 
+    def check_data(self):
+        super().check_data()
+        [rows] = self.rows
+        if self.latents.persistent and rows.n_rows != self.joint.n_data:
+            raise ValueError(
+                f"The data have {rows.n_rows} rows now, but the Gibbs chains that are kept "
+                f"(persistent=True) are those of {self.joint.n_data} rows. Make a new step."
+            )
+
     def tables(self, rows):
         """None: drawing latent variables takes so long that fetching rows hardly matters."""
         return []
@@ -155,6 +164,11 @@ def latent_gradient_source(
         raise ValueError(
             f"latents= ({names}) needs batch_size=: the latent variables are drawn for the rows "
             "of a batch (the number of all rows is a valid batch_size)."
+        )
+    if data is not None and latents.persistent:
+        raise ValueError(
+            f"persistent=True in {latents!r} needs rows that keep their number, but streamed rows "
+            "(data=) come and go. Leave persistent=False, or put the data into the model."
         )
     data = None if data is None else fitted_to(model, data)
     with filled(model, data):
@@ -253,6 +267,7 @@ def _slice_into_batches(
         parameters={rv.name: value for rv, value in global_values.items()},
         rows=index,
         n_rows=int(batch_size),
+        n_data=streamed.n_rows if streamed else row_axis.length,
     )
     joint = joint.with_support(latents.support)
     latents.check(joint)

@@ -102,6 +102,8 @@ class Joint:
     """Row indices of the batch."""
     n_rows: int
     """Rows in a batch."""
+    n_data: int
+    """Rows of all the data, when the step was made."""
     replace: dict[Variable, Variable] = field(default_factory=dict, repr=False)
 
     @property
@@ -215,10 +217,10 @@ class Latents(ABC):
         Draws per row and evaluation of the gradient.
     """
 
-    state_names: ClassVar[tuple[str, ...]] = ()
-    """Names of the state that is carried from one batch to the next."""
     statistics: ClassVar[tuple[str, ...]] = ()
     """Names of the scalars that each evaluation reports."""
+    persistent: bool = False
+    """Whether the carried state has an entry for each row of all the data."""
     support: Mapping[str, Sequence[int]] = {}
     """Values of discrete variables, by name, if their distributions do not show them."""
 
@@ -227,13 +229,22 @@ class Latents(ABC):
         self.n_samples = whole_number("n_samples", n_samples, 1)
 
     @property
+    def state_names(self) -> tuple[str, ...]:
+        """Names of the state that is carried from one batch to the next; none by default."""
+        return ()
+
+    @property
     def names(self) -> list[str]:
         """Names of the latent variables."""
         return [str(getattr(var, "name", var)) for var in self.vars]
 
     def __repr__(self):
         names = ", ".join(self.names)
-        settings = {k: v for k, v in self.__dict__.items() if k != "vars" and v not in (None, {})}
+        settings = {
+            k: v
+            for k, v in self.__dict__.items()
+            if k != "vars" and v not in (None, {}) and v is not False
+        }
         shown = "".join(f", {name}={value!r}" for name, value in settings.items())
         return f"{type(self).__name__}([{names}]{shown})"
 

@@ -6,9 +6,9 @@ the units (elements) of the latent variables and draw
     z_j ~ p(z_j | z_-j, x, theta),
 
 proportional to the joint density (doubly stochastic paper, eq 15 for sigmoid belief networks). The
-draws give the gradient of eq 5. For each batch the Gibbs chains start again from the prior: the z
-of the last batch's rows is of no use for other rows, and storing z for all rows is what minibatches
-are meant to avoid.
+draws give the gradient of eq 5. For each batch the Gibbs chains start again from the prior, since
+the z of the last batch's rows is of no use for other rows; or, persistent, each where it ended when
+its row was last in a batch, with the z of all rows in memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,8 +21,9 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import State, Tensors
-from pymc_sgmcmc.argument_checks import whole_number
+from pymc_sgmcmc.argument_checks import true_or_false, whole_number
 from pymc_sgmcmc.gradients.substitute import substitute
+from pymc_sgmcmc.latents.gibbs import persistent_chains
 from pymc_sgmcmc.latents.gibbs.conditionals import Binary, Enumerated, Move, boundary, conditional
 from pymc_sgmcmc.latents.gibbs.continuous import Continuous
 from pymc_sgmcmc.latents.gibbs.simplexes import Simplexes
@@ -61,13 +62,19 @@ class Gibbs(Latents):
         function). A function takes a dict of the current values by name (latent variables, observed
         variables, parameters; rows, if any, along the first axis) and a `NoiseStream`, and returns
         a draw of all units of the variable, shape (rows, ...), as PyTensor expressions.
+    persistent : bool, default False
+        Start each row's chain where it ended when the row was last in a batch, instead of at a draw
+        from the prior, where only its first visit starts. The bias of a short burn-in is then that
+        of the change of theta between two visits. The last z of all rows is part of the state of
+        each sampling chain: one byte per row and unit where the support has less than 128 values.
 
     Raises
     ------
     ValueError
-        For ``n_samples`` below 1, ``burn_in`` below 0, and names in ``support`` or ``conditional``
-        that are not in ``vars``. When a step is made: for a variable that the model does not have
-        or that is not local to the rows, and for a discrete one whose possible values are unknown.
+        For ``n_samples`` below 1, ``burn_in`` below 0, ``persistent`` other than True or False, and
+        names in ``support`` or ``conditional`` that are not in ``vars``. When a step is made: for a
+        variable that the model does not have or that is not local to the rows, for a discrete one
+        whose possible values are unknown, and for ``persistent=True`` with streamed rows.
 
     Notes
     -----
@@ -107,9 +114,11 @@ class Gibbs(Latents):
         burn_in: int = 5,
         support: Mapping[Any, Sequence[int]] | None = None,
         conditional: Mapping[Any, Hook] | None = None,
+        persistent: bool = False,
     ):
         super().__init__(vars, n_samples)
         self.burn_in = whole_number("burn_in", burn_in, 0)
+        self.persistent = true_or_false("persistent", persistent)
         self.support = _by_name("support", support, self.names)
         for name, values in self.support.items():
             _check_support(name, values)
@@ -130,10 +139,23 @@ class Gibbs(Latents):
                     f"or conditional={{'{variable.name}': function}} to Gibbs."
                 )
 
+    @property
+    def state_names(self):
+        return persistent_chains.STATE_NAMES if self.persistent else ()
+
+    def init(self, joint, rng):
+        return persistent_chains.initial_state(joint) if self.persistent else {}
+
     def draw(self, joint: Joint, state: State, stream: NoiseStream) -> LatentDraws:
         start = joint.draw_prior(stream)
+        new_rows: TensorVariable | None = None
+        if self.persistent:
+            start, new_rows = persistent_chains.continued(joint, state, start)
         n_climbs = (self.burn_in + 1) // 2
-        draws = self.sweeps(joint, start, self.burn_in + self.n_samples, stream, n_climbs)
+        n_sweeps = self.burn_in + self.n_samples
+        draws = self.sweeps(joint, start, n_sweeps, stream, n_climbs, new_rows)
+        if self.persistent:
+            state = persistent_chains.with_ends(joint, state, [d[-1] for d in draws])
         chains = [
             pt.concatenate([first[None], d])[self.burn_in :]
             for d, first in zip(draws, start, strict=True)
@@ -141,14 +163,21 @@ class Gibbs(Latents):
         moves = [pt.neq(c[1:], c[:-1]).mean(dtype=pytensor.config.floatX) for c in chains]
         sizes = np.array([np.prod(v.shape, dtype=int) for v in joint.variables])
         moved = pt.add(*(m * w for m, w in zip(moves, sizes / sizes.sum(), strict=True)), 0.0)
-        return LatentDraws([d[self.burn_in :] for d in draws], None, {}, [moved])
+        return LatentDraws([d[self.burn_in :] for d in draws], None, state, [moved])
 
     def sweeps(
-        self, joint: Joint, start: Tensors, n_sweeps: int, stream: NoiseStream, n_climbs: int = 0
+        self,
+        joint: Joint,
+        start: Tensors,
+        n_sweeps: int,
+        stream: NoiseStream,
+        n_climbs: int = 0,
+        climbing_rows: TensorVariable | None = None,
     ) -> Tensors:
         """Run ``n_sweeps`` sweeps; one list entry per variable, shape (sweeps, rows, ...).
 
-        In the first ``n_climbs`` sweeps continuous variables ascend instead.
+        In the first ``n_climbs`` sweeps continuous variables of ``climbing_rows`` (shape (rows,);
+        None: all rows) ascend instead.
         """
         placeholders = [v.value for v in joint.variables]
         moves = [(i, m) for i, v in enumerate(joint.variables) for m in self._moves(joint, v)]
@@ -158,11 +187,14 @@ class Gibbs(Latents):
         copies = list(dict.fromkeys(move.copies for _, move in moves))
         given = {k: joint.evaluate(outside, copies=k) for k in copies}
         once = [joint.evaluate(move.once) for _, move in moves]
+        some_rows = [] if climbing_rows is None else [climbing_rows]
 
         def sweep(climbing, *args):
             take = iter(args).__next__
             z = [take() for _ in joint.variables]
             inner = NoiseStream(take())
+            for _ in some_rows:
+                climbing = climbing & take()
             given = {k: [take() for _ in outside] for k in copies}
             for (i, move), own_each, own_once in zip(moves, each_sweep, once, strict=True):
                 tiled = [pt.concatenate([v] * move.copies) if move.copies > 1 else v for v in z]
@@ -179,6 +211,7 @@ class Gibbs(Latents):
             sequences=[pt.constant(np.arange(n_sweeps) < n_climbs)],
             outputs_info=[*start, stream.rng],
             non_sequences=[
+                *some_rows,
                 *(g for values in given.values() for g in values),
                 *(c for own in once for c in own),
             ],

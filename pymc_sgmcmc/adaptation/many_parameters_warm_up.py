@@ -17,8 +17,8 @@ from pymc.blocking import PointType
 
 from pymc_sgmcmc.adaptation.adam import SCATTER, adam, prior_unit
 from pymc_sgmcmc.adaptation.adapted import Adapted
-from pymc_sgmcmc.adaptation.progress import WarmUpProgress
-from pymc_sgmcmc.adaptation.step_size import expected_friction, pace
+from pymc_sgmcmc.adaptation.step_size import pace
+from pymc_sgmcmc.adaptation.warm_up import WarmUp
 from pymc_sgmcmc.gradients.batch_gradients import BatchGradients
 from pymc_sgmcmc.gradients.metric import Diagonal
 from pymc_sgmcmc.kernel import Kernel
@@ -35,8 +35,8 @@ CURVATURE_BATCHES = 10
 """Batches whose gradients are differenced for a product with the Hessian."""
 
 
-class ManyParametersWarmUp:
-    """Adapts a kernel with a diagonal metric; `run` returns what was chosen.
+class ManyParametersWarmUp(WarmUp):
+    """Adapts a kernel with a diagonal metric by the variances of batches' gradients.
 
     Parameters
     ----------
@@ -55,17 +55,10 @@ class ManyParametersWarmUp:
         rng: np.random.Generator,
         target_bias: float,
     ):
+        super().__init__(kernel, rng, target_bias)
         assert isinstance(kernel.metric, Diagonal)
-        self.kernel, self.metric, self.gradients = kernel, kernel.metric, gradients
-        self.rng = rng
-        self.target_bias = target_bias
-        self.n_batches = 0
-        self.progress, self.stage = WarmUpProgress(), "start"
-
-    def run(self, point: PointType) -> Adapted:
-        """Warm up from a point, and set the kernel."""
-        with self.progress:
-            return self._run(point)
+        self.metric, self.gradients = kernel.metric, gradients
+        self.share_of_rows = gradients.batch_size / gradients.n_rows
 
     def _run(self, point: PointType) -> Adapted:
         kernel, gradients = self.kernel, self.gradients
@@ -83,35 +76,25 @@ class ManyParametersWarmUp:
         noise = variance / precision
         largest = max(self._largest_curvature(theta) for theta in starts)
         chosen = pace(kernel.algorithm, noise, self.target_bias, largest)
-        result = Adapted(
-            metric=self.metric.name,
-            scaling=[a.copy() for a in self.metric.arrays],
+        return self.freeze(
+            chosen,
+            noise,
+            starts,
+            int(np.ceil(batches)),
             anchor=starts[0],
-            anchor_gradient=np.zeros(gradients.size),
-            row_copies=None,
-            noise=noise,
-            friction=expected_friction(kernel.algorithm, chosen.step_size, noise),
-            starts=starts,
             largest_eigval=largest,
             smallest_eigval=0.0,
-            step_size=chosen.step_size,
-            thin=int(np.ceil(batches)),
             batch_size=gradients.batch_size,
             windows=0,
             ess_per_draw=0.0,
             passes_per_draw=float(np.ceil(batches) / batches),
-            data_passes=self.n_batches / batches,
             n_rows=gradients.n_rows,
             predictions_only=True,
         )
-        result.apply(kernel)
-        return result
 
     def _batch(self) -> np.ndarray:
-        self.n_batches += 1
-        n_rows, n = self.gradients.n_rows, self.gradients.batch_size
-        self.progress.report(self.stage, self.n_batches * n / n_rows)
-        return self.rng.integers(n_rows, size=n)
+        self.count(self.share_of_rows)
+        return self.rng.integers(self.gradients.n_rows, size=self.gradients.batch_size)
 
     def _adam(self, begin: np.ndarray, unit: np.ndarray) -> np.ndarray:
         """Climb the log posterior from a point nearby."""
@@ -140,7 +123,7 @@ class ManyParametersWarmUp:
         batches = [self._batch() for _ in range(CURVATURE_BATCHES)]
 
         def slope(at):
-            self.n_batches += CURVATURE_BATCHES
+            self.count(CURVATURE_BATCHES * self.share_of_rows)
             likelihood = [self.gradients.likelihood_gradient(at, rows) for rows in batches]
             return np.mean(likelihood, axis=0) + self.gradients.prior_gradient(at)
 

@@ -1,0 +1,406 @@
+"""The warm-up by curvature: a start, then windows of metric, anchor, rows, step size, short run.
+
+For models whose curvature fits into a matrix, by rows or by all data at each update.
+
+Everything that the compiled updates need is an input of theirs, so nothing is compiled again.
+"""
+
+import logging
+
+import numpy as np
+from pymc.blocking import PointType
+from pymc.exceptions import SamplingError
+from threadpoolctl import threadpool_limits
+
+from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.curvature import (
+    NO_CURVATURE,
+    NO_INFORMATION,
+    eigen,
+    largest_change,
+    positive,
+    refuse_undetermined,
+    root_of_inverse,
+)
+from pymc_sgmcmc.adaptation.jumps import refuse_jumps
+from pymc_sgmcmc.adaptation.noise import POSITIONS, ROWS_PER_POSITION, noise_covariance
+from pymc_sgmcmc.adaptation.normal_approximation import is_far_too_wide, narrowed
+from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective, WholeObjective
+from pymc_sgmcmc.adaptation.plan import FEW_ROWS
+from pymc_sgmcmc.adaptation.row_weights import RowWeights
+from pymc_sgmcmc.adaptation.short_runs import Diverged, ShortRuns, effective_sizes, with_restarts
+from pymc_sgmcmc.adaptation.start import find_start
+from pymc_sgmcmc.adaptation.step_size import Pace, pace
+from pymc_sgmcmc.adaptation.warm_up import WarmUp, Window
+from pymc_sgmcmc.gradients.control_variate import ControlVariate
+from pymc_sgmcmc.gradients.metric import Dense, Diagonal, LowRank
+from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
+from pymc_sgmcmc.kernel import Kernel
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+THREADS_FROM = 500
+"""Parameters from which on BLAS may use several threads; for smaller matrices they wait for each
+other longer than they compute, above all on a busy machine."""
+CHAINS = 4
+MIN_WINDOWS, MAX_WINDOWS = 2, 8
+SETTLED = 2.0
+"""Windows end when the metric's largest |log| change is below this twice."""
+DRAWS = 50
+"""Per chain and window."""
+MAX_THIN = 200
+"""Updates between them: a window need not reach the posterior if the next one goes on."""
+SPREAD = 0.5
+"""Of points around the start, relative to a normal approximation: further away may be where a
+skewed posterior never is."""
+STEEP_ROWS = 5_000
+"""Rows, or 10 per parameter, on which the first normal approximation is looked at."""
+NOISY = 2.0
+"""After the first window rows are weighted anew only if the noise is larger."""
+HESSIANS = 8
+"""Points of the chains at which Hessians are averaged, where all rows are used at each update."""
+PILOT_DRAWS = 50
+ENOUGH, SEEN = 0.15, 0.06
+"""Effective draws per draw of the pilot; with fewer, `thin` is longer. With fewer than the second
+their number is not known: the pilot is run anew."""
+MAX_DOUBLINGS = 6
+MAX_PILOT_COST = 3e10
+"""... and the pilot's updates x rows per batch x parameters at most so many: a minute or so."""
+MANY_UPDATES = 1000
+"""Per draw: from so many on there is a warning. Where a metric suits they are 5 to 50."""
+FIXED_COST = 1e4
+"""What an update costs at least, in rows x parameters."""
+
+
+FAR_FROM_NORMAL = (
+    "The posterior is far from normal in the model's variables: NUTS may suit it better. Effects "
+    "of groups, if there are any, are better written centred where each has many rows, "
+    "pm.Normal('a', mu, tau, ...), in Bambi noncentered=False, and non-centred where each has few; "
+    "pm.gp.HSGP with many rows is better with parametrization='centered'."
+)
+
+
+def warn_of_small_steps(pace: Pace) -> None:
+    """Log a warning where draws will be dear, before the first of them is made."""
+    if pace.thin >= MANY_UPDATES:
+        _log.warning(
+            f"Only steps as small as {pace.step_size:.2g} standard deviations are stable: about "
+            f"{pace.thin} updates per draw. {FAR_FROM_NORMAL}"
+        )
+
+
+def warn_of_dependent_draws(pace: Pace, thin: int) -> None:
+    """Log a warning where the pilot shows that draws will be dear."""
+    if pace.thin < MANY_UPDATES <= thin:
+        _log.warning(
+            f"Draws are nearly independent only {thin} updates apart, in place of {pace.thin} as "
+            f"for a normal posterior. {FAR_FROM_NORMAL}"
+        )
+
+
+class CurvatureWarmUp(WarmUp):
+    """Adapts a kernel by Hessians, or the curvature of rows, of all its parameters.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        With a metric; its source is a `ControlVariate`, or uses all rows.
+    gradients : RowGradients or WholeGradients
+    is_scale : array of bool, shape (d,)
+        Parameters under a log or logit transform.
+    rng : numpy.random.Generator
+    target_bias : float
+        Tolerated relative error of a standard deviation.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        gradients: RowGradients | WholeGradients,
+        is_scale: np.ndarray,
+        rng: np.random.Generator,
+        target_bias: float,
+    ):
+        super().__init__(kernel, rng, target_bias)
+        assert kernel.metric is not None
+        self.metric, self.gradients, self.is_scale = kernel.metric, gradients, is_scale
+        self.objective: Objective
+        if isinstance(gradients, RowGradients):
+            self.rows: RowGradients | None = gradients
+            self.objective = RowsObjective(gradients)
+            self.batch_size: int | None = kernel.source.rows[0].batch_size
+        else:
+            self.rows, self.batch_size = None, None
+            self.objective = WholeObjective(gradients)
+        self.control: ControlVariate | None = None
+        self.weights: RowWeights | None = None
+        if self.rows is not None and isinstance(kernel.source, ControlVariate):
+            self.control = kernel.source
+            if kernel.source.rows[0].weights is not None:
+                self.weights = RowWeights(self.rows)
+        self.samples: list[RowsObjective] = []
+        """Objectives of some of the rows: they count their passes."""
+        self.runs = ShortRuns(kernel, rng, gradients.flat, self._before_draw)
+        self.matrix = np.eye(gradients.size)
+        self.anchor_gradient = np.zeros(gradients.size)
+
+    # ---- the course of the warm-up ---------------------------------------------------------
+
+    def run(self, point: PointType) -> Adapted:
+        threads = None if self.gradients.size >= THREADS_FROM else 1
+        with threadpool_limits(threads, user_api="blas"):
+            return super().run(point)
+
+    def _run(self, point: PointType) -> Adapted:
+        anchor, past = self._start(point), None
+        calm = 0
+        for k in range(MAX_WINDOWS + 1):
+            self.stage = f"window {k + 1}"
+            self.report()
+            change = self._update_matrix(k, anchor, past)
+            if k == 0:
+                anchor = self._narrow(anchor)
+            window = self._prepare(k, anchor, past)
+            if past is None:
+                positions = self._points(anchor, None, CHAINS)
+            calm = calm + 1 if change < SETTLED else 0
+            if k == MAX_WINDOWS or (k >= MIN_WINDOWS and calm >= 2):
+                break  # metric, anchor and noise are those of the last window's draws
+            _log.debug(
+                f"Window {k}: metric changed by {change:.2f}, noise {window.noise.mean():.3g} "
+                f"(largest {window.noise.max():.3g}), step size {window.pace.step_size:.3g}, "
+                f"{window.pace.relaxation:.3g} updates per relaxation."
+            )
+            share = 0.1 if k == 0 else 0.5
+
+            def run(window, share=share, positions=positions, early=k == 0):
+                thin = int(np.clip(np.ceil(share * window.pace.relaxation), 1, MAX_THIN))
+                return self._draws(point, positions, window, thin, DRAWS, early)
+
+            _, draws = with_restarts(window, run)
+            past = draws[:, DRAWS // 2 :].reshape(-1, self.gradients.size)
+            positions, anchor = draws[:, -1], past.mean(axis=0)
+        return self._finish(point, positions, anchor, window, k)
+
+    def _start(self, point: PointType) -> np.ndarray:
+        n_rows = 1 if self.rows is None else self.rows.n_rows
+        first = min(n_rows, max(1000, 10 * self.gradients.size))
+        theta = self.gradients.flat(point)
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                theta = find_start(
+                    self._objective_of, n_rows, first, theta, self.is_scale, self.rng
+                )
+        except np.linalg.LinAlgError as error:
+            raise SamplingError(
+                "The warm-up found no start: its steps ran away to where the log posterior has no "
+                "curvature. Pass another initial_point=; the components of a mixture need an order "
+                "(transform=pm.distributions.transforms.ordered) and different values of initval=."
+            ) from error
+        refuse_jumps(self._objective_of(first), theta, self.rng)
+        return theta
+
+    def _objective_of(self, n: int) -> Objective:
+        """Of so many random rows, or of all."""
+        rows = self.rows
+        if rows is None or n > rows.n_rows / 2:
+            return self.objective
+        some = self.rng.choice(rows.n_at_hand, min(n, rows.n_at_hand), replace=False)
+        some.sort()
+        self.samples.append(RowsObjective(rows, some))
+        return self.samples[-1]
+
+    def _narrow(self, anchor: np.ndarray) -> np.ndarray:
+        """Return the anchor, moved if the normal approximation there is far too wide."""
+        if self.rows is None:
+            return anchor
+        objective = self._objective_of(max(STEEP_ROWS, 10 * self.gradients.size))
+        with np.errstate(over="ignore", invalid="ignore"):
+            if not is_far_too_wide(objective, anchor, self.matrix, self.rng):
+                return anchor
+            _log.debug("The normal approximation at the start is far too wide.")
+            anchor, self.matrix = narrowed(objective, anchor, self.matrix, self.rng)
+        self.anchor_gradient = self.objective.at(anchor).likelihood_gradient
+        self._set_metric(np.eye(self.gradients.size))
+        return anchor
+
+    def _update_matrix(self, k: int, anchor: np.ndarray, past: np.ndarray | None) -> float:
+        """Average the curvature anew; return the largest |log| of its change."""
+        if self.rows is None:
+            points = [anchor] if past is None else past[:: max(1, len(past) // HESSIANS)]
+            matrices = [self.objective.hessian(p) for p in points]
+        else:
+            local = self.objective.at(anchor)
+            self.anchor_gradient = local.likelihood_gradient
+            matrices = [local.curvature()]
+        if k == 0:
+            exact = self.rows is not None and self.rows.dtype == np.float64
+            no_curvature = NO_INFORMATION if exact else NO_CURVATURE
+            refuse_undetermined(matrices[0], self.gradients.names, no_curvature)
+        new = np.mean([positive(matrix) for matrix in matrices], axis=0)
+        if k == 0:
+            new = new + np.diag(1.0 * self.is_scale)
+            self.matrix, change = new, np.inf
+        else:
+            change = largest_change(self.matrix, new)
+            # The start's is dropped after the first window.
+            self.matrix = new if k == 1 else (self.matrix * (k - 1) + new) / k
+        self._set_metric(np.eye(self.gradients.size))
+        return change
+
+    def _prepare(self, k: int, anchor: np.ndarray, past: np.ndarray | None) -> Window:
+        """Set anchor and row weights for the next updates; measure noise."""
+        if self.weights is not None and k == 0:
+            self._weight_rows(anchor)
+        if self.control is not None:
+            split = Adapted.split
+            self.control.set_anchor(
+                split(self.kernel, anchor), split(self.kernel, self.anchor_gradient)
+            )
+            self.kernel.load_data()
+        noise = self._noise(anchor, past)
+        if self.weights is not None and k > 0 and np.linalg.eigvalsh(noise)[-1] > NOISY:
+            self._weight_rows(anchor)
+            noise = self._noise(anchor, past)
+        if isinstance(self.metric, Dense):
+            # The noise's axes become those of z, so that a thermostat per element absorbs it.
+            variances, axes = np.linalg.eigh(noise)
+            self._set_metric(axes)
+            largest = smallest = 1.0
+        else:
+            variances = np.diag(noise).copy()
+            variances[variances.argmax()] = np.linalg.eigvalsh(noise)[-1]
+            scaled = self.metric.transposed_times(self.metric.transposed_times(self.matrix).T)
+            eigenvalues = np.linalg.eigvalsh((scaled + scaled.T) / 2)
+            smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])
+        variances = np.maximum(variances, 0.0)
+        chosen = pace(self.kernel.algorithm, variances, self.target_bias, largest, smallest)
+        if k < 2:
+            chosen = chosen.slower(0.5)
+        self.kernel.load_adaptation()
+        return Window(variances, chosen, largest, smallest)
+
+    def _weight_rows(self, anchor: np.ndarray) -> None:
+        """Compare the rows' gradients around the anchor with those there."""
+        assert self.weights is not None
+        self.weights.see(anchor, self.metric, self.rng)
+        self.kernel.set_row_copies(self.weights.copies)
+        self.kernel.load_data()
+
+    def _noise(self, anchor: np.ndarray, past: np.ndarray | None) -> np.ndarray:
+        """Covariance of a batch's gradient in z, shape (d, d)."""
+        if self.rows is None or self.batch_size is None:
+            return np.zeros((self.gradients.size, self.gradients.size))
+        noise = noise_covariance(
+            self.rows,
+            self.metric,
+            self._points(anchor, past, POSITIONS),
+            None if self.control is None else anchor,
+            self.kernel.urn,
+            self.batch_size,
+            self.rng,
+        )
+        if past is None and self.control is not None:
+            noise /= SPREAD**2  # which grows about as the square of the distance
+        self.count(2 * POSITIONS * ROWS_PER_POSITION / self.rows.n_rows)
+        return noise
+
+    def _points(self, anchor, past, n: int) -> np.ndarray:
+        """Return points of the posterior: of the chains, or of a Gaussian before there are any."""
+        if past is None:
+            z = self.rng.standard_normal((n, len(anchor)))
+            return anchor + SPREAD * self.metric.times(z)
+        return past[np.linspace(0, len(past) - 1, min(n, len(past))).astype(int)]
+
+    def _set_metric(self, axes: np.ndarray) -> None:
+        metric = self.metric
+        if isinstance(metric, Dense):
+            metric.set(root_of_inverse(self.matrix) @ axes)
+        elif isinstance(metric, LowRank):
+            scale, values, vectors = eigen(self.matrix)
+            chosen = np.argsort(-np.abs(np.log(values)))[: metric.rank]
+            metric.set(1 / scale, vectors[:, chosen], values[chosen] ** -0.5 - 1)
+        else:
+            assert isinstance(metric, Diagonal)
+            metric.set(1 / np.sqrt(np.diag(self.matrix)))
+
+    # ---- short runs ------------------------------------------------------------------------
+
+    def _pilot(self, point, positions, window: Window) -> tuple[np.ndarray, int, float]:
+        """Settle; choose the updates per draw by the effective sample size of some draws."""
+        thin = window.pace.thin
+        longest = MAX_PILOT_COST / (CHAINS * self._cost_of_update)
+        settle = max(1, int(min(15 * window.pace.relaxation, longest) / thin))
+        positions = self._draws(point, positions, window, thin, settle)[:, -1]
+        for _ in range(MAX_DOUBLINGS):
+            draws = self._draws(point, positions, window, thin, PILOT_DRAWS, fresh=False)
+            positions = draws[:, -1]
+            per_draw = effective_sizes(draws).min() / (CHAINS * PILOT_DRAWS)
+            if SEEN <= per_draw < ENOUGH:  # of these draws, every second or fourth would do
+                longer = 2 if 2 * per_draw >= ENOUGH else 4
+                return positions, longer * thin, longer * per_draw
+            cost = CHAINS * PILOT_DRAWS * 2 * thin * self._cost_of_update
+            if per_draw >= ENOUGH or cost > MAX_PILOT_COST:
+                break
+            thin *= 2
+        return positions, thin, per_draw
+
+    def _draws(self, point, positions, window, thin, n, early=False, fresh=True):
+        """Draws of all chains, shape (chains, n, d)."""
+        points = [{**point, **self.gradients.point(theta)} for theta in positions]
+        run = self.runs.run(points, window, thin, n, fresh)
+        away = run.draws - positions.mean(axis=0)
+        distance = np.sqrt(np.einsum("cni,ij,cnj->cn", away, self.matrix, away).max())
+        far = distance > (1000.0 if early else 50.0) + 5 * np.sqrt(self.gradients.size)
+        thermostats = run.thermostats if fresh else None
+        hot = thermostats is not None and thermostats.max() > 5 * run.friction.max()
+        if far or hot:
+            raise Diverged
+        return run.draws
+
+    def _before_draw(self, n_updates: int) -> None:
+        self.count(self._passes_of(n_updates))
+
+    @property
+    def passes(self) -> float:
+        weighting = 0.0 if self.weights is None else self.weights.passes
+        looking = self.objective.passes + sum(sample.passes for sample in self.samples)
+        return super().passes + looking + weighting
+
+    @property
+    def _cost_of_update(self) -> float:
+        rows = self.batch_size or FEW_ROWS
+        return max(FIXED_COST, float(rows * self.gradients.size))
+
+    def _passes_of(self, n_updates: int) -> float:
+        if self.rows is None or self.batch_size is None:
+            return float(n_updates)
+        evaluations = 2 if self.control is not None else 1
+        return evaluations * n_updates * self.batch_size / self.rows.n_rows
+
+    def _finish(self, point, positions, anchor, window: Window, windows: int) -> Adapted:
+        """Choose the updates per draw from a pilot run, and freeze everything."""
+        self.stage = "updates per draw"
+        warn_of_small_steps(window.pace)
+        window, (positions, thin, per_draw) = with_restarts(
+            window, lambda slower: self._pilot(point, positions, slower)
+        )
+        warn_of_dependent_draws(window.pace, thin)
+        return self.freeze(
+            window.pace,
+            window.noise,
+            positions,
+            thin,
+            anchor=anchor,
+            anchor_gradient=self.anchor_gradient,
+            row_copies=self.kernel.row_copies,
+            largest_eigval=window.largest_eigval,
+            smallest_eigval=window.smallest_eigval,
+            batch_size=self.batch_size,
+            windows=windows,
+            ess_per_draw=per_draw,
+            passes_per_draw=self._passes_of(thin),
+            data_checksum=None if self.control is None else self.kernel.checksum(),
+            n_rows=None if self.rows is None else self.rows.n_rows,
+        )

@@ -1,0 +1,65 @@
+"""Gibbs chains that start where they ended when their rows were last in a batch.
+
+What Tieleman (2008) does for the negative phase of Boltzmann machines, here for each row's latent
+variables: theta moves little between two visits, so a row's last z is nearly a draw given the
+present theta, and few sweeps of burn-in bring it there.
+"""
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.algorithm import State, Tensors
+from pymc_sgmcmc.latents.joint import Joint, LocalVariable
+
+STATE_NAMES = ("last_latents", "visited")
+
+
+def initial_state(joint: Joint) -> dict[str, list]:
+    """No row has been visited; one entry of "last_latents" per variable, shape (N, *shape)."""
+    last = [np.zeros((joint.n_data, *v.shape), _smallest_type(v)) for v in joint.variables]
+    return {"last_latents": last, "visited": [np.zeros(joint.n_data, bool)]}
+
+
+def continued(joint: Joint, state: State, start: Tensors) -> tuple[Tensors, TensorVariable]:
+    """Take the last z of the batch's rows, or ``start`` at their first visit.
+
+    Returns
+    -------
+    start : list of variables
+        Shapes as given: (rows, *shape).
+    new_rows : variable
+        Whether a row has not been visited, shape (rows,).
+    """
+    rows = _rows(joint)
+    new_rows = ~state["visited"][0][rows]
+    starts = [
+        pt.switch(
+            pt.expand_dims(new_rows, list(range(1, first.ndim))), first, z[rows].astype(first.dtype)
+        )
+        for first, z in zip(start, state["last_latents"], strict=True)
+    ]
+    return starts, new_rows
+
+
+def with_ends(joint: Joint, state: State, ends: Tensors) -> State:
+    """Keep the z at which the chains of the batch's rows ended."""
+    rows = _rows(joint)
+    [visited] = state["visited"]
+    last = [
+        pt.set_subtensor(z[rows], end.astype(z.dtype))
+        for z, end in zip(state["last_latents"], ends, strict=True)
+    ]
+    return {"last_latents": last, "visited": [pt.set_subtensor(visited[rows], np.array(True))]}
+
+
+def _rows(joint: Joint) -> TensorVariable:
+    [rows] = joint.evaluate([joint.rows])
+    return rows
+
+
+def _smallest_type(variable: LocalVariable) -> np.dtype:
+    """Whole numbers take as few bytes as their known values need."""
+    if variable.support is None:
+        return np.dtype(variable.dtype)
+    return np.min_scalar_type(min(variable.support.min(), -1 - variable.support.max()))
