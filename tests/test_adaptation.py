@@ -98,7 +98,7 @@ def draws_of(model, step, seed=1, **options):
     [
         {"adaptation": "dense", "step_size": 0.2},
         {"batch_size": 64, "thin": 20, "target_bias": 0.02},
-        {"gradient": "plain", "adaptation": "low_rank"},
+        pytest.param({"gradient": "plain", "adaptation": "low_rank"}, marks=pytest.mark.long),
     ],
     ids=lambda options: ", ".join(f"{k}={v}" for k, v in options.items()),
 )
@@ -166,7 +166,9 @@ def test_chain_methods_give_the_same_draws(linear, step):
 
 
 @pytest.mark.slow(15)
-@pytest.mark.parametrize("method", ["sequential", "vectorized"])
+@pytest.mark.parametrize(
+    "method", ["sequential", pytest.param("vectorized", marks=pytest.mark.long)]
+)
 def test_a_variable_without_elements(method):
     """As a spline without knots or a factor without levels has."""
     target = Linear()

@@ -424,7 +424,15 @@ def adapted_run(way="rows"):
 
 
 WAYS = pytest.mark.parametrize(
-    "way", ["rows", "groups", "groups NUMBA", "rows streamed", "groups streamed"]
+    "way",
+    [
+        "rows",
+        "groups NUMBA",
+        *(
+            pytest.param(way, marks=pytest.mark.long)
+            for way in ("groups", "rows streamed", "groups streamed")
+        ),
+    ],
 )
 
 
@@ -597,7 +605,10 @@ def test_what_the_data_leave_open_is_named():
 
 
 @pytest.mark.slow(25)
-@pytest.mark.parametrize("way", ["rows", "groups", "groups streamed"])
+@pytest.mark.parametrize(
+    "way",
+    ["rows", *(pytest.param(way, marks=pytest.mark.long) for way in ("groups", "groups streamed"))],
+)
 def test_an_earlier_warm_up_serves_another_step(way, tmp_path):
     """Pickled arrays of it too: the same draws, on resuming as well, without another warm-up."""
     step, _ = adapted_run(way)
@@ -667,6 +678,7 @@ def test_only_the_settings_are_changed_by_a_run():
     assert set(np.unique(tree.sample_stats["step_size"])) == {step.adapted.step_size}
 
 
+@pytest.mark.long
 @pytest.mark.slow(25)
 def test_processes_of_pm_sample():
     step, _ = adapted_run()

@@ -53,6 +53,7 @@ def finished(tmp_path_factory):
     return model, path, result, len(draws) - CHAINS * (DRAWS + TUNE)
 
 
+@pytest.mark.long
 @pytest.mark.slow(30)
 def test_killed_at_any_moment(finished, warm_ups, tmp_path):
     """Once in the warm-up, then twice later: it is made again only where it was cut."""

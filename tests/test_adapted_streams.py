@@ -229,6 +229,7 @@ def in_batches(target):
     return model
 
 
+@pytest.mark.long
 @pytest.mark.slow(20)
 def test_default_call_on_a_model_with_minibatches():
     target = Linear()

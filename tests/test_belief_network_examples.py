@@ -65,6 +65,7 @@ def test_a_pixel_is_one_with_the_probability_of_its_intensity(examples):
     assert abs(middle.mean() - 0.2) < 4 * np.sqrt(0.2 * 0.8 / middle.size)
 
 
+@pytest.mark.long
 @pytest.mark.slow(12)
 def test_the_estimate_for_the_test_set_is_that_of_all_its_rows(examples):
     """Against the sum over the 8 states of the hidden units.

@@ -65,6 +65,7 @@ def test_predictions_come_from_the_workers(client, model, step):
     assert results[0].test_predictions.sizes["chain"] == 2
 
 
+@pytest.mark.long
 def test_chains_of_a_killed_worker_go_on_elsewhere(client, model, step, slow_step, tmp_path):
     """The result is that of the undisturbed run, and not all was done again."""
     expected = small_run(model, step, trace=tmp_path / "undisturbed", **LONG)

@@ -247,7 +247,7 @@ class Options:
 
 
 @pytest.mark.slow(17)
-@pytest.mark.parametrize("script", [dpfa, dpfa_authors])
+@pytest.mark.parametrize("script", [dpfa, pytest.param(dpfa_authors, marks=pytest.mark.long)])
 def test_one_step_moves_all_and_learns(script):
     """Documents of one of two vocabularies: held-out words are predicted as if it were known."""
     rng = np.random.default_rng(0)

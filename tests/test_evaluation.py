@@ -151,7 +151,7 @@ def simulate(theta, n, seed):
 
 
 @pytest.mark.slow(8)
-@pytest.mark.parametrize("path", ["likelihood", "parameters"])
+@pytest.mark.parametrize("path", ["likelihood", pytest.param("parameters", marks=pytest.mark.long)])
 def test_annealing_backwards_gives_an_upper_bound(path):
     """From exact draws of z the mean of p / p-hat is 1; from others it is not."""
     latents, x = simulate(THETA, 4000, seed=7)
@@ -270,6 +270,7 @@ def test_recognition_network_as_proposal():
     assert from_network.mean_log_p_mcse < 0.6 * from_prior.mean_log_p_mcse
 
 
+@pytest.mark.long
 @pytest.mark.slow(13)
 def test_completion_is_the_conditional_probability():
     """P(missing | known) by enumeration; what is known stays, what is hidden is not looked at."""

@@ -25,6 +25,7 @@ def measured(tmp_path_factory):
         return gpu.measure(True, path, 1000, sys.executable), path.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.slow(50)
 def test_every_case_has_its_row(measured):
     table, text = measured
@@ -42,6 +43,7 @@ def test_every_case_has_its_row(measured):
     assert not gpu.RESULTS.exists() or " cpu" not in gpu.RESULTS.read_text().splitlines()[1]
 
 
+@pytest.mark.long
 @pytest.mark.slow(50)
 def test_numbers_are_positive_and_ratios_are_those_of_times(measured):
     table, _ = measured

@@ -300,6 +300,7 @@ def test_training_finds_the_posterior(case):
     assert stats["importance_ess"] > 9.9
 
 
+@pytest.mark.long
 @pytest.mark.slow(17)
 def test_units_that_see_each_other_find_a_dependent_posterior():
     """Where a product over units cannot: all weights become alike."""
@@ -501,6 +502,7 @@ def test_errors_name_what_is_wrong():
         latents.trained(small_step())
 
 
+@pytest.mark.long
 @pytest.mark.slow(3)
 def test_units_of_tiny_probability_are_not_drawn_more_often():
     """JAX's uniforms of 32 bits are 0 once in 2^23 draws: less than any probability."""

@@ -8,11 +8,16 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytest
+import scipy.stats
 from latent_models import PYTHON, many_kinds, random_theta, sigmoid_belief_network
+from pytensor.compile.mode import get_mode
+from pytensor.tensor.random.type import random_generator_type
 from samplers import SAMPLERS
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import kernel
+from pymc_sgmcmc.backends.backend import backend_of
+from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import without_latents
@@ -375,3 +380,42 @@ def test_a_prior_of_latents_that_depends_on_rows_of_data():
     draw = pytensor.function(inputs, drawn, mode=PYTHON)
     beta, rows = np.array([1.0, -2.0]), np.array([30, 4, 4])
     np.testing.assert_allclose(draw(beta, rows, X), X[rows] @ beta, atol=0.05)
+
+
+@pytest.mark.parametrize("mode", [PYTHON, "JAX"], ids=["Python", "JAX"])
+def test_values_of_a_known_support_are_drawn_with_their_probabilities(mode):
+    """Of distributions that JAX does not draw from, and of one cut to a given support."""
+    n, p = 20_000, 0.3
+    with pm.Model(coords={"obs": range(n)}) as model:
+        probability = pm.Beta("p", 1, 1)
+        counted = pm.Binomial("counted", 3, probability, dims="obs")
+        level = pm.DiscreteUniform("level", -1, 2, dims="obs")
+        events = pm.Poisson("events", 10 * probability, dims="obs")
+        pm.Normal("y", counted + level + events, 1, observed=np.zeros(n), dims="obs")
+    names = ["counted", "level", "events"]
+    smaller = without_latents(model, names)
+    latents = sgm.Gibbs(names, support={"events": [0, 1, 2]})
+    source = latent_gradient_source(
+        model, smaller, smaller.value_vars, latents, batch_size=n, self_check=False
+    )
+    generator = random_generator_type("rng")
+    stream = NoiseStream(generator)
+    drawn = source.joint.draw_prior(stream)
+    draw = pytensor.function(
+        [pytensor.In(generator, mutable=True, borrow=True), *source.vars, source.joint.rows],
+        [*drawn, pytensor.Out(stream.rng, borrow=True)],
+        mode=with_cheap_calls(get_mode(mode)),
+        on_unused_input="ignore",
+    )
+    rng = backend_of(draw.maker.mode).generator(np.random.default_rng(3))
+    *values, _ = draw(rng, np.array(np.log(p / (1 - p))), np.arange(n))
+    poisson = scipy.stats.poisson(10 * p).pmf([0, 1, 2])
+    expected = [
+        (range(4), scipy.stats.binom(3, p).pmf(range(4))),
+        (range(-1, 3), np.full(4, 1 / 4)),
+        (range(3), poisson / poisson.sum()),
+    ]
+    for drawn, (support, probabilities) in zip(values, expected, strict=True):
+        counts = [np.count_nonzero(np.asarray(drawn) == v) for v in support]
+        assert sum(counts) == n
+        assert scipy.stats.chisquare(counts, n * probabilities).pvalue > 1e-3

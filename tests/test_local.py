@@ -359,6 +359,7 @@ def test_hierarchy_with_unknown_scale(sampler, options):
     assert np.abs(correlation).max() < 0.05
 
 
+@pytest.mark.long
 @pytest.mark.slow(8)
 def test_poisson_counts_with_gamma_rates():
     """Exact by quadrature over the one shared parameter, given which the rates are Gamma."""
@@ -427,7 +428,9 @@ def nested_replicas(R):
 
 
 @pytest.mark.slow(8)
-@pytest.mark.parametrize("local", [["school"], ["school", "district"]])
+@pytest.mark.parametrize(
+    "local", [["school"], pytest.param(["school", "district"], marks=pytest.mark.long)]
+)
 def test_nested_groups(local):
     """Batches of whole schools, or of whole districts, some of which have more rows than fit."""
     R = 400
@@ -569,7 +572,14 @@ def test_chains_with_other_batches(make, mode):
 
 
 @pytest.mark.slow(8)
-@pytest.mark.parametrize("make", [crossed_step, nested_step, streamed_step, streamed_groups_step])
+@pytest.mark.parametrize(
+    "make",
+    [
+        crossed_step,
+        streamed_groups_step,
+        *(pytest.param(make, marks=pytest.mark.long) for make in (nested_step, streamed_step)),
+    ],
+)
 def test_resumes_bit_for_bit(make, tmp_path):
     step, method = make("JAX"), "vectorized"
     undisturbed = sampled(step, chain_method=method)

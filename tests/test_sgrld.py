@@ -178,6 +178,7 @@ def test_concentration_does_not_change_the_posterior():
         assert_mean((total < A / 2).mean(axis=0), gamma(A).cdf(A / 2), 0.02)
 
 
+@pytest.mark.long
 @pytest.mark.slow(10)
 def test_sparse_corners_with_counts():
     """alpha = 0.1, some elements without counts: their bias falls as e^0.1, the others' as e."""

@@ -603,7 +603,10 @@ def run_script(tmp_path, mode, method):
     )
 
 
-@pytest.mark.parametrize(("mode", "method"), [("NUMBA", "forkserver"), ("JAX", "spawn")])
+@pytest.mark.parametrize(
+    ("mode", "method"),
+    [("NUMBA", "forkserver"), pytest.param("JAX", "spawn", marks=pytest.mark.long)],
+)
 @pytest.mark.slow(11)
 def test_worker_processes_give_the_same_draws(tmp_path, mode, method):
     result = run_script(tmp_path, mode, method)

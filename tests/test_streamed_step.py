@@ -267,6 +267,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow(29)
 def test_worker_processes_open_the_files_themselves(on_disk, tmp_path):
     path = tmp_path / "script.py"

@@ -92,7 +92,7 @@ def test_many_begin_at_once(model, step, path, overwrite):
 
 
 @pytest.mark.slow(15)
-@pytest.mark.parametrize("method", ["sequential", "parallel"])
+@pytest.mark.parametrize("method", ["sequential", pytest.param("parallel", marks=pytest.mark.long)])
 def test_a_run_that_is_being_written_is_not_overwritten(model, step, path, method):
     """Nor does it matter at which moment: before its first draw, or between two chains."""
     go = prepared(model, step, path, method, draws=100)

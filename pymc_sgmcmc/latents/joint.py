@@ -19,8 +19,9 @@ from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.transforms import Transform
 from pymc.vartypes import discrete_types
 from pytensor.graph.basic import Variable
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.basic import BernoulliRV
+from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
@@ -178,12 +179,29 @@ class Joint:
         return [drawn[v.value] for v in self.variables]
 
 
+ON_ALL_BACKENDS = BernoulliRV, CategoricalRV
+"""Discrete distributions with few values that all backends draw from."""
+
+
+def _draw_by_enumeration(
+    support: np.ndarray, rv: Variable, shape: tuple[int, ...], stream: NoiseStream
+) -> TensorVariable:
+    """Draw one of a few values, with their probabilities: the first of exponential times."""
+    log_p = pt.stack([pm.logp(rv, pt.full(shape, v, dtype=rv.dtype)) for v in support])
+    log_p = rewrite_graph(log_p, include=("canonicalize", "local_remove_check_parameter"))
+    times = stream.draw(pt.random.exponential, size=(len(support), *shape), dtype=log_p.dtype)
+    return pt.constant(support)[pt.argmax(log_p - pt.log(times), axis=0)]
+
+
 def _draw(
     variable: LocalVariable, rv: Variable, n_rows: int, stream: NoiseStream
 ) -> TensorVariable:
     shape = (n_rows, *variable.shape)
     node = rv.owner
-    if isinstance(node.op, RandomVariable) and not isinstance(node.op, CustomDistRV):
+    known = isinstance(node.op, RandomVariable) and not isinstance(node.op, CustomDistRV)
+    if known and variable.support is not None and not isinstance(node.op, ON_ALL_BACKENDS):
+        draw = _draw_by_enumeration(variable.support, rv, shape, stream)
+    elif known:
         size = pt.constant(shape[: len(shape) - node.op.ndim_supp], dtype="int64")
         parameters = node.op.dist_params(node)
         stream.rng, draw = node.op.make_node(stream.rng, size, *parameters).outputs
