@@ -6,8 +6,9 @@
     python benchmarks/speed.py --posteriors PYTHON
 
 Writes benchmarks/results/speed.txt, or speed_<model>.txt. A convolutional network is left out on
-numba, which takes minutes to compile it. BlackJAX is left out where it is not installed; posteriors
-runs in a separate environment with PyTorch: PYTHON is that environment's interpreter.
+numba, which takes minutes to compile it, and has a second hand-written program, without a scan,
+within which XLA's convolutions are slow on CPUs. BlackJAX is left out where it is not installed;
+posteriors runs in a separate environment with PyTorch: PYTHON is that environment's interpreter.
 """
 
 import argparse
@@ -46,7 +47,9 @@ def measure(model, who, dtype, *options, env=None):
 
 def contest(model, dtype, rounds):
     """Median microseconds per update of each contender over interleaved rounds."""
-    contenders = [who for who in CONTENDERS if (model, who) != ("cnn", "pymc_sgmcmc-numba")]
+    contenders = CONTENDERS
+    if model == "cnn":
+        contenders = ["hand-jax-calls", *(who for who in CONTENDERS if who != "pymc_sgmcmc-numba")]
     times = {who: [] for who in contenders}
     for _ in range(rounds):
         for who in contenders:

@@ -5,9 +5,12 @@ import numpy as np
 FIRST_CALL = 100
 """Updates in the first compiled call, after which their speed is known."""
 SECONDS_PER_CALL = 0.5
-"""A call is kept to about this long, unless most of it would be the fixed cost of a call."""
-FIXED_SHARE = 0.25
-"""Largest share of that cost: a call copies the state, which may have many millions of elements."""
+"""A call is kept to about this long, unless too much of it would be the fixed cost of a call."""
+FIXED_SHARE, LONG_CALL = 0.1, 1.5
+"""Share to which that cost is kept, in calls of up to so many seconds: a call copies the state,
+which may have many millions of elements."""
+LARGEST_FIXED_SHARE = 0.25
+"""... and in longer ones."""
 LEAST_SHARE = 1 / 3
 """Of a call's time that counts as its updates', as long as the estimate of the cost is rough: so
 that calls on a busy machine are not made long by mistake."""
@@ -18,7 +21,8 @@ def seconds_of_updates(fixed: float, target: float) -> float:
 
     The two together take ``target`` seconds, or as long as keeps the cost to its share.
     """
-    return max(target - fixed, fixed * (1 / FIXED_SHARE - 1))
+    long = min(fixed / FIXED_SHARE, max(LONG_CALL, fixed / LARGEST_FIXED_SHARE))
+    return max(target, long) - fixed
 
 
 def seconds_per_update(seconds: float, n_updates: int, fixed: float) -> float:

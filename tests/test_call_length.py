@@ -39,7 +39,13 @@ def test_most_of_a_call_are_updates(fixed, per_update):
     """
     n, seconds = settled(fixed, per_update)
     assert per_update * n >= 0.6 * seconds
-    assert seconds <= max(0.5, 4 * fixed) * 1.01
+    assert seconds <= max(0.5, min(10 * fixed, 1.5), 4 * fixed) * 1.01
+
+
+def test_nearly_all_of_a_call_are_updates_where_it_is_not_long():
+    n, seconds = settled(0.15, 2e-5)
+    assert 2e-5 * n >= 0.8 * seconds
+    assert seconds <= 1.5
 
 
 def test_a_slow_call_does_not_make_the_others_long():
