@@ -9,8 +9,8 @@ and --sgd-rate). Supplement: MSGNHT_S and E with D = 50, h = 5e-4 and 1e-4.
     python examples/mnist_cnn.py --only SGD                    # one row; those made before stay
     python examples/mnist_cnn.py --epochs 2 --images 10000     # smaller: mnist_cnn_small.txt
 
-An update takes 0.04 s on two idle cores, so 20 epochs of one sampler take some ten minutes. A
-killed script goes on when it is started again with the same arguments; --fresh begins anew.
+An update takes 0.04 to 0.06 s on two idle cores, so 20 epochs of one sampler take 10 to 15 minutes.
+A killed script goes on when it is started again with the same arguments; --fresh begins anew.
 """
 
 import matplotlib.pyplot as plt
