@@ -79,9 +79,11 @@ def known_class(n=12, observed=True):
     return model, y
 
 
-def test_each_row_keeps_its_own():
+@pytest.mark.parametrize("support", [None, {"z": np.arange(3, dtype="uint8")}])
+def test_each_row_keeps_its_own(support):
     model, y = known_class()
-    visits = Visits(model, sgm.Gibbs(["z"], n_samples=1, burn_in=1, persistent=True), 4)
+    latents = sgm.Gibbs(["z"], n_samples=1, burn_in=1, support=support, persistent=True)
+    visits = Visits(model, latents, 4)
     visits.start(1)
     for batch in ([7, 2, 5, 10], [2, 11, 0, 7]):
         visits({"shift": 0.0}, np.array(batch))

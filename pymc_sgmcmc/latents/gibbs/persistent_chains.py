@@ -62,4 +62,5 @@ def _smallest_type(variable: LocalVariable) -> np.dtype:
     """Whole numbers take as few bytes as their known values need."""
     if variable.support is None:
         return np.dtype(variable.dtype)
-    return np.min_scalar_type(min(variable.support.min(), -1 - variable.support.max()))
+    low, high = int(variable.support.min()), int(variable.support.max())
+    return np.min_scalar_type(min(low, -1 - high))
