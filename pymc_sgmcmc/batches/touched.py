@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_sgmcmc.backends.numba_cache import cached_njit
+from pymc_sgmcmc.backends.software_prefetch import prefetch_rows
 
 
 class Touched(NamedTuple):
@@ -91,10 +92,21 @@ class TouchedGroups:
 
 @cached_njit(nogil=True)
 def _find(rows, group_of_row, sizes, place_of_group, whole, groups, places, weights):
-    """Fill the last three arrays; ``place_of_group`` is -1 everywhere before and after."""
-    for k in range(len(rows)):
-        for b in range(rows.shape[1]):  # first, so that memory is read for many rows at once
-            places[k, b] = group_of_row[rows[k, b]]
+    """Fill the last three arrays; ``place_of_group`` is -1 everywhere before and after.
+
+    What a batch needs is asked for two batches ahead (groups) and one ahead (places and sizes).
+    """
+    n_batches = len(rows)
+    for k in range(-2, n_batches):
+        if k + 2 < n_batches:
+            prefetch_rows(group_of_row, rows[k + 2])
+        if 0 <= k + 1 < n_batches:
+            for b in range(rows.shape[1]):
+                places[k + 1, b] = group_of_row[rows[k + 1, b]]
+            prefetch_rows(place_of_group, places[k + 1])
+            prefetch_rows(sizes, places[k + 1])
+        if k < 0:
+            continue
         count = 0
         for b in range(rows.shape[1]):
             group = places[k, b]
