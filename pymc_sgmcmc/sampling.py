@@ -274,7 +274,8 @@ def sample(
         generators = generator.spawn(chains)
         starts = starts_of(model, initvals, init, generators)
         if step is None:
-            own = generator.spawn(1)[0]
+            # Not spawned, so that it is the same for any number of chains.
+            own = np.random.default_rng(generator.integers(2**32, size=4))
             earlier = store.adapted if store is not None and resume else None
             with progress_shown(bool(progressbar) and not quiet):
                 step = _default_step(model, compile_kwargs, own, earlier)

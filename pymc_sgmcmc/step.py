@@ -36,7 +36,7 @@ from pymc_sgmcmc.latents.joint import Latents, without_latents
 from pymc_sgmcmc.pymc_internals import is_worker
 from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule
 from pymc_sgmcmc.step_source import metric_for, step_source
-from pymc_sgmcmc.variables import continuous, counterparts
+from pymc_sgmcmc.variables import continuous, counterparts, refuse_reserved_names
 
 FIRST_STEP_SIZE = 1e-3
 """Until one has been chosen."""
@@ -124,6 +124,7 @@ class SGMCMCStep(BlockedStep):
         self.blocked = true_or_false("blocked", blocked)
         self.rng = get_random_generator(rng)
         self.made_for = modelcontext(model)
+        refuse_reserved_names(self.made_for)
         self.model, batch_size = self._sampled_model(step_size, adaptation, batch_size)
         self.vars = continuous(self.model, counterparts(self.made_for, self.model, vars))
         self.algorithm = self.bind(self.model, self.vars, hyperparameters)

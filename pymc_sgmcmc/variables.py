@@ -24,6 +24,31 @@ def counterparts(model: Model, smaller: Model, vars) -> list | None:
     return found
 
 
+RESERVED = ("chain", "draw")
+"""The dims of every result: ArviZ can read no variable of such a name."""
+
+
+def refuse_reserved_names(model: Model) -> None:
+    """Raise an error for variables that have the name of a result's dim."""
+    for rv in model.unobserved_RVs:
+        if rv.name in RESERVED:
+            raise ValueError(
+                f"The variable '{rv.name}' has the name of a dim of the results, so they could not "
+                "be read: rename it."
+            )
+
+
+def refuse_missing(model: Model, value) -> None:
+    """Raise an error for the missing values of a discrete observed variable."""
+    name = model.values_to_rvs[value].name.removesuffix("_unobserved")
+    is_missing = f"{name}_observed" in model.named_vars and f"{name}_unobserved" in model.named_vars
+    if is_missing and not np.issubdtype(np.dtype(value.dtype), np.floating):
+        raise ValueError(
+            f"The observed variable '{name}' is discrete and has masked (missing) values, which "
+            "have no gradient. Drop those rows, or impute the values beforehand."
+        )
+
+
 def continuous(model: Model, vars) -> list:
     """Value variables to sample, all of them continuous."""
     if vars is None:
@@ -45,6 +70,7 @@ def continuous(model: Model, vars) -> list:
             if count > 1:
                 raise ValueError(f"vars lists '{var.name}' {count} times: list it once.")
     for var in chosen:
+        refuse_missing(model, var)
         if not np.issubdtype(np.dtype(var.dtype), np.floating):
             raise ValueError(
                 f"'{var.name}' is discrete ({var.dtype}) and has no gradient. If it has one value "

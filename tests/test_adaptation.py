@@ -129,6 +129,27 @@ def test_a_diagonal_metric_keeps_the_shapes_of_variables(linear):
     assert_right(draws_of(model, step, draws=None, chains=4), truth)
 
 
+@pytest.mark.slow(12)
+def test_a_chain_draws_the_same_whatever_the_number_of_chains(linear):
+    """In the default call, whose warm-up has a seed too."""
+    model, _ = linear
+    options = {"random_seed": 1, "chain_method": "sequential", "compile_kwargs": JAX} | QUICK
+    with model:
+        one, two = (sgm.sample(20, tune=2, chains=n, **options).posterior["w"] for n in (1, 2))
+    np.testing.assert_array_equal(one[0], two[0])
+
+
+@pytest.mark.slow(10)
+def test_steps_in_turn_have_no_verdict(caplog):
+    with pm.Model(), caplog.at_level("INFO", logger="pymc.sgmcmc"):
+        a, k = pm.Normal("a"), pm.Poisson("k", 3)
+        pm.Normal("y", a + k, observed=np.linspace(2, 4, 300))
+        steps = [sgm.MSGNHT_S([a], compile_kwargs=JAX, rng=1), pm.Metropolis([k])]
+        idata = sgm.sample(20, chains=1, step=steps, random_seed=1, **QUICK)
+    assert "there is no verdict" in caplog.text
+    assert "diagnosis" not in idata
+
+
 @pytest.mark.slow(7)
 def test_seeds(linear, step):
     model, _ = linear
@@ -380,6 +401,41 @@ def test_what_moves_the_likelihood_by_jumps_is_named(n_rows):
             SamplingError, match=r"depends on 'change_interval__' by jumps only.*smooth"
         ):
             sgm.MSGNHT_S(compile_kwargs=JAX)
+
+
+def uniform_rows(y):
+    upper = pm.Pareto("upper", alpha=1, m=0.5, initval=4.0)
+    pm.Uniform("y", 0, upper, observed=y)
+
+
+def shifted_rows(y):
+    start, rate = pm.Normal("start", -3, 3), pm.HalfNormal("rate", 2)
+    pm.CustomDist(
+        "y", start, rate, logp=lambda y, start, rate: pm.logp(pm.Exponential.dist(rate), y - start),
+        observed=y,
+    )  # fmt: skip
+
+
+def shifted_potential(y):
+    start, rate = pm.Normal("start", -3, 3), pm.HalfNormal("rate", 2)
+    pm.Potential("y", pm.logp(pm.Exponential.dist(rate), y - start))
+
+
+@pytest.mark.slow(9)
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        (uniform_rows, "'upper_interval__'"),
+        (shifted_rows, "'start'"),
+        (shifted_potential, "'start'"),
+    ],
+)
+def test_edges_of_the_likelihood_are_named(rows, named):
+    """The posterior is largest next to one, and no gradient tells of it."""
+    with pm.Model():
+        rows(np.random.default_rng(1).uniform(0, 3, size=4000))
+        with pytest.raises(SamplingError, match=f"0 beyond an edge that {named} sets.*Use NUTS"):
+            sgm.MSGNHT_S(compile_kwargs=JAX, rng=1)
 
 
 @pytest.mark.slow(6)

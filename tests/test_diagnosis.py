@@ -232,6 +232,12 @@ def test_verdicts(changes, verdict, word):
     assert remedy.endswith(".")
 
 
+def test_wrong_means_with_batches_of_single_rows_of_groups():
+    seen = measured(gradient=-0.3)
+    assert "batches='groups'" in judge(seen.assign_attrs(batches="rows"))[1]
+    assert "draw more" in judge(seen.assign_attrs(batches="groups"))[1]
+
+
 def test_prints_as_a_short_table():
     result = Diagnosis.of(measured(virial=1.3))
     lines = str(result).splitlines()

@@ -6,7 +6,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from models import CLASS, COORDS, MODELS, REAL, N, X
-from pymc.exceptions import SamplingError
+from pymc.exceptions import ImputationWarning, SamplingError
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
@@ -293,6 +293,20 @@ def test_integers_that_pm_data_has_cut():
         said = pytest.warns(UserWarning, match=r"'group' has the type int16.*the array itself")
         with said, pytest.raises(pytest.fail.Exception, match="compiled before"):
             sgm.SGLD(step_size=0.1, batch_size=5, self_check=False)
+
+
+def test_missing_counts():
+    counts = np.ma.masked_equal(np.arange(N) % 3, 1)
+    with pytest.warns(ImputationWarning):
+        model = observed(lambda mu: pm.Poisson("y", pt.exp(mu), observed=counts, dims="obs"))
+    refused(model, "'y' is discrete and has masked", "Drop those rows", batch_size=5)
+
+
+@pytest.mark.parametrize("name", ["chain", "draw"])
+def test_names_of_the_dims_of_results(name):
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal(name), 1, observed=REAL)
+    refused(model, f"'{name}' has the name of a dim", "rename it", batch_size=5)
 
 
 def test_masked_data():

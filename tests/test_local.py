@@ -660,15 +660,32 @@ NOT_LOCAL = {
 @pytest.mark.usefixtures("not_compiled")
 @pytest.mark.parametrize("name", NOT_LOCAL)
 def test_what_is_not_local_moves_at_every_update(name, caplog):
-    """With the reason: in the log, or in an error if it was asked for by name."""
+    """With the reason: in the log, or in an error if it was asked for by name.
+
+    Not in the log for slopes and weights of networks, which nobody takes for effects of groups.
+    """
     write, reason = NOT_LOCAL[name]
     model = with_groups(1000, write)
     with caplog.at_level("INFO", logger="pymc.sgmcmc"):
         assert local_names(model) == []
-    assert "'alpha' moves at every update" in caplog.text
-    assert reason in caplog.text
+    is_said = name != "no index"
+    assert ("'alpha' moves at every update" in caplog.text) is is_said
+    assert (reason in caplog.text) is is_said
     with pytest.raises(ValueError, match=f"'alpha' cannot be local: .*{reason}"):
         local_names(model, ["alpha"])
+
+
+@pytest.mark.usefixtures("not_compiled")
+def test_weights_of_a_classifier_are_not_told_as_groups(caplog):
+    """Its likelihood takes the probability of each row's class by number."""
+    with pm.Model() as model:
+        weights = pm.Normal("weights", shape=(1000, 3))
+        classes = hierarchies.GROUP % 3
+        logits = pt.dot(np.ones((len(classes), 1000)), weights)
+        pm.Categorical("y", logit_p=logits, observed=classes)
+    with caplog.at_level("INFO", logger="pymc.sgmcmc"):
+        assert local_names(model) == []
+    assert "'weights'" not in caplog.text
 
 
 @pytest.mark.usefixtures("not_compiled")

@@ -22,7 +22,7 @@ from pymc_sgmcmc.adaptation.curvature import (
     refuse_undetermined,
     root_of_inverse,
 )
-from pymc_sgmcmc.adaptation.jumps import refuse_jumps
+from pymc_sgmcmc.adaptation.jumps import refuse_edges, refuse_jumps
 from pymc_sgmcmc.adaptation.noise import POSITIONS, ROWS_PER_POSITION, noise_covariance
 from pymc_sgmcmc.adaptation.normal_approximation import is_far_too_wide, narrowed
 from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective, WholeObjective
@@ -199,6 +199,7 @@ class CurvatureWarmUp(WarmUp):
                 "(transform=pm.distributions.transforms.ordered) and different values of initval=."
             ) from error
         refuse_jumps(self._objective_of(first), theta, self.rng)
+        refuse_edges(self.objective, self.gradients.flat(point), theta)
         return theta
 
     def _objective_of(self, n: int) -> Objective:

@@ -242,7 +242,9 @@ def _diagnosis_of_run(idata: DataTree, step: Any) -> Diagnosis:
         gradients = _gradients(step.model, step.vars, kernel.compile_kwargs, streamed)
     gradients.load_data()
     if isinstance(gradients, LocalGradients):
-        return Diagnosis.of(_measured_of_local(idata, step.model, gradients, full_data=False))
+        measured = _measured_of_local(idata, step.model, gradients, full_data=False)
+        batches = "rows" if kernel.whole_groups is None else "groups"
+        return Diagnosis.of(measured.assign_attrs(batches=batches))
     draws = value_draws(step.model, step.vars, idata["posterior"].to_dataset())
     at = Coordinates(kernel.metric.times(np.eye(gradients.size)).T, step.adapted.metric)
     source = kernel.source

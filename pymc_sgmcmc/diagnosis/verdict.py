@@ -159,10 +159,13 @@ def _stein_failures(measured: Dataset) -> Iterator[str]:
         )
     found = worst("gradient", 0.0)
     if found is not None:
-        yield (
-            f"Means are off by up to {abs(found[0]):.2g} sd{found[1]}: draw more, with more tune, "
-            "or pass a smaller step_size."
-        )
+        remedy = "draw more, with more tune, or pass a smaller step_size."
+        if measured.attrs.get("batches") == "rows":  # single rows of small groups are noisy
+            remedy = (
+                "pass step=sgm.MSGNHT_S(batches='groups') if the groups are nested, or else a "
+                "smaller step_size."
+            )
+        yield f"Means are off by up to {abs(found[0]):.2g} sd{found[1]}: {remedy}"
     if "pair" in measured.dims:
         found = worst("cross", 0.0)
         if found is not None:

@@ -160,7 +160,7 @@ def find_local(
             "at every update."
         )
     for name, reason in reasons.items():
-        if builder.is_large(name):
+        if builder.is_large(name) and builder.is_indexed(name):
             _log.info(f"'{name}' moves at every update, not only with its rows: {reason}.")
     if local is None and whole_groups:
         raise ValueError(
@@ -203,6 +203,16 @@ class _Builder:
         """Whether a variable would be local under "auto"."""
         value = self.model.rvs_to_values[self.model[name]]
         return max(self.shapes[value], default=0) >= max(LEAST_GROUPS, self.batch_size + 1)
+
+    def is_indexed(self, name: str) -> bool:
+        """Whether elements of it are taken by numbers, as effects of groups are.
+
+        Numbers may also choose among values of rows, as the classes' probabilities.
+        """
+        value = self.model.rvs_to_values[self.model[name]]
+        nodes = {v.owner: None for v in ancestors(self.terms) if v.owner is not None}
+        taken = [ancestors([n.inputs[0]]) for n in nodes if isinstance(n.op, AdvancedSubtensor)]
+        return any(value in made_of and self.rows not in made_of for made_of in map(set, taken))
 
     def _lookups(self) -> list[_Lookup]:
         found = []

@@ -184,7 +184,13 @@ def whole_step(model: Model, step: Any, start: PointType, compile_kwargs: Any) -
     for variables in selected.values():
         names = ", ".join(f"'{v.name}'" for v in variables)
         _log.info(f"PyMC chose steps for {names}; they use all the data at each draw.")
-    for one in flatten_steps(step):
+    steps = flatten_steps(step)
+    if len(steps) > 1 and any(getattr(one, "adapted", None) is not None for one in steps):
+        _log.info(
+            "Several steps take turns, so there is no verdict at the end, and the adapted ones "
+            "have no control variate, which needs all other variables to stay where they are."
+        )
+    for one in steps:
         if isinstance(one, PopulationArrayStepShared):
             raise ValueError(
                 f"{type(one).__name__} must update all chains together, which sgm.sample cannot "
