@@ -260,6 +260,8 @@ def test_one_logit_for_several_observed_values():
         lambda z, W, x: pt.exp(z @ W) * x[:, None] + z.sum(axis=1)[:, None],
         lambda z, W, x: (z * x[:, None]) @ W,
         lambda z, W, x: W[z[:, 0]] * z[:, 1:2],
+        lambda z, W, x: (z[:, 1] / 2).astype("int64") * W[0, 0] + x,
+        lambda z, W, x: (z + 300).astype("int8") @ W,
     ],
 )
 def test_affine_maps_move_by_their_columns(of_z):

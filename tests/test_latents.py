@@ -7,6 +7,7 @@ import cloudpickle
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 import pytest
 import scipy.stats
 from latent_models import PYTHON, many_kinds, random_theta, sigmoid_belief_network
@@ -317,6 +318,49 @@ def test_latents_that_depend_on_those_of_other_rows():
         z = pm.Bernoulli("z", 0.3, dims="obs")
         pm.Normal("y", mu * z.mean() + z, 1, observed=Y, dims="obs")
     refused(model, "'y' is not conditionally independent along dim 'obs'")
+
+
+@before_compiling
+@pytest.mark.parametrize("n_rows", [40, 60, 61, 500])
+@pytest.mark.parametrize("of_rows", ["chain", "rolled", "any"])
+def test_latents_in_chains_and_all_together(of_rows, n_rows):
+    """Where few values of z are possible, a wrong sum of batches is often right by chance."""
+    y = np.arange(n_rows) % 3 - 1.0
+    with pm.Model(coords={"obs": range(n_rows)}) as model:
+        p = pm.Beta("p", 1, 1)
+        z = pm.Bernoulli("z", 0.5, dims="obs")
+        mean = pt.roll(z, 1) if of_rows == "rolled" else z
+        if of_rows == "chain":
+            before = pt.concatenate([[0], z[:-1]])
+            pm.Potential("link", pt.log(pt.switch(pt.eq(z, before), p, 1 - p)), dims="obs")
+        elif of_rows == "any":
+            mean = z + (z.sum() > 3)
+        pm.Normal("y", p * mean, 1, observed=y, dims="obs")
+    refused(model, "is not conditionally independent along dim 'obs'", "cannot integrate out")
+
+
+@before_compiling
+@pytest.mark.parametrize(
+    "latent",
+    [
+        lambda b: pm.Uniform("z", 0, b, dims="obs"),
+        lambda b: pm.TruncatedNormal("z", 0, 1, lower=-b, dims="obs"),
+    ],
+)
+def test_a_support_that_depends_on_a_parameter(latent):
+    with pm.Model(coords={"obs": range(N)}) as model:
+        z = latent(pm.HalfNormal("b"))
+        pm.Normal("y", z, 1, observed=Y, dims="obs")
+    refused(model, "The support of 'z' depends on 'b'", "fixed support")
+
+
+@before_compiling
+@pytest.mark.filterwarnings("ignore:.*missing values:pymc.exceptions.ImputationWarning")
+def test_missing_rows_beside_latents():
+    with pm.Model(coords={"obs": range(N)}) as model:
+        z = pm.Bernoulli("z", 0.3, dims="obs")
+        pm.Normal("y", z, 1, observed=np.where(Y > 2, np.nan, Y), dims="obs")
+    refused(model, "'y' has masked", "Drop those rows")
 
 
 @before_compiling

@@ -364,6 +364,45 @@ def test_the_mean_of_an_observed_variable():
         close(found.predictor(point), value)
 
 
+def test_several_labels_in_each_row():
+    """They are not the classes of one choice: each probability is judged by itself."""
+    labels = np.stack([k == Y_TEST for k in range(2)], axis=1).astype(int)
+    with pm.Model() as model:
+        w = pm.Normal("w", shape=(2, 2))
+        pm.Bernoulli("y", logit_p=pm.Data("X", X) @ w, observed=np.ones((60, 2), dtype=int))
+    found = sgm.Predictions("y", {"X": X_TEST}, labels, model=model)
+    point = {"w": np.eye(2)}
+    found.begin_chain(0)
+    found.add(0, point, [])
+    p = 1 / (1 + np.exp(-X_TEST))
+    table = found.to_dataset()
+    close(table["mean"], p)
+    close(table["rmse"], np.sqrt(np.mean((p - labels) ** 2)))
+    assert "disagreement_of_draws" not in table
+    with pytest.raises(ValueError, match="do not sum to 1 in each row: pass task='regression'"):
+        sgm.Predictions("y", {"X": X_TEST}, task="classification", model=model).check(point)
+
+
+def test_test_data_that_do_not_fit():
+    """Neither a number that wraps around, nor an index for which JAX takes the last element."""
+    with pm.Model() as model:
+        alpha = pm.Normal("alpha", shape=5)
+        small = pm.Data("small", np.arange(60, dtype="uint8"))
+        group = pm.Data("group", np.arange(60) % 5)
+        pm.Normal("y", alpha[group] + small, observed=np.ones(60))
+    data = {"small": np.array([3, 4]), "group": np.array([0, 4])}
+
+    def check(**change):
+        found = sgm.Predictions("y", data | change, model=model, compile_kwargs={"mode": MODE})
+        found.check(model.initial_point())
+
+    check()
+    with pytest.raises(ValueError, match=r"data\['small'\] has the value 300 in row 1.*uint8"):
+        check(small=np.array([3, 300]))
+    with pytest.raises(ValueError, match=r"'group' has the index 5 \(at 1\) into 'alpha'.*has 5"):
+        check(group=np.array([0, 5]))
+
+
 # ---- bad input -----------------------------------------------------------------------------
 
 BAD = [

@@ -67,8 +67,9 @@ def refuse_jumps(objective: Objective, theta: np.ndarray, rng: np.random.Generat
     found = [k for k, one in zip(np.flatnonzero(still), each, strict=True) if moves(one)]
     raise SamplingError(
         f"The likelihood depends on {_listed(objective, found)} by jumps only (a comparison, "
-        "switch, floor or round of it): its gradient is zero everywhere, so no sampler that uses gradients can draw "
-        "it. Make the change smooth, for example pm.math.sigmoid((t - c) / width) for t > c."
+        "switch, floor or round of it): its gradient is zero everywhere, so no sampler that uses "
+        "gradients can draw it. Make the change smooth, for example "
+        "pm.math.sigmoid((t - c) / width) for t > c."
     )
 
 

@@ -76,13 +76,16 @@ def check_terms(
                 raise reason or error from error
 
 
-def batch_error(name: str, row_axis: RowAxis, error: Exception) -> ValueError:
+def batch_error(
+    name: str, row_axis: RowAxis, error: Exception, latents: bool = False
+) -> ValueError:
     """Return the error for a term that cannot be evaluated on a batch."""
+    otherwise = "" if latents else ", or leave batch_size=None"
     reason = str(error).strip().partition("\n")[0] or repr(error)
     return ValueError(
         f"The term '{name}' cannot be evaluated on a batch of rows along {row_axis} "
-        f"({reason}). Every array of rows must have this dim: give it dims= in pm.Data, or leave "
-        "batch_size=None."
+        f"({reason}). Every array of rows must have this dim: give it dims= in pm.Data"
+        f"{otherwise}."
     )
 
 
@@ -95,17 +98,32 @@ def cannot_be_checked(name: str) -> ValueError:
     )
 
 
-def compare(name: str, of_batches: Sequence[float], of_all: float, row_axis: RowAxis) -> None:
-    """Raise an error unless the log likelihoods of a term's batches sum to that of all rows."""
+def compare(
+    name: str,
+    of_batches: Sequence[float],
+    of_all: float,
+    row_axis: RowAxis,
+    latents: bool = False,
+) -> None:
+    """Raise an error unless the log likelihoods of a term's batches sum to that of all rows.
+
+    With ``latents``, those given a draw of latent variables, which need batches.
+    """
     total = sum(of_batches)
     magnitude = sum(abs(x) for x in of_batches) + abs(of_all)
     tolerance = 1e-3 if pytensor.config.floatX == "float32" else 1e-7
     if not abs(total - of_all) <= tolerance * max(magnitude, 1.0):
+        remedy = (
+            "Pass another minibatch_dim, or write the term so that its rows are independent given "
+            "the parameters: latents= cannot integrate out chains or fields of variables."
+            if latents
+            else "Leave batch_size=None, pass another minibatch_dim, or write the term so that its "
+            "rows are independent (self_check=False turns this check off)."
+        )
         raise ValueError(
             f"The term '{name}' is not conditionally independent along {row_axis}: the log "
             f"likelihoods of disjoint batches sum to {total:.6g}, but that of all their rows is "
-            f"{of_all:.6g}. Leave batch_size=None, pass another minibatch_dim, or write the term "
-            "so that its rows are independent (self_check=False turns this check off)."
+            f"{of_all:.6g}. {remedy}"
         )
 
 

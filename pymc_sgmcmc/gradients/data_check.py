@@ -4,7 +4,7 @@
 an index is out of range, numba reads beyond the array and JAX takes the last element instead.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from threading import Lock
 from typing import NamedTuple
 
@@ -35,6 +35,18 @@ class Lookup(NamedTuple):
     indexed: str
     """What is indexed, for messages."""
 
+    def check(self, index: np.ndarray, length: int) -> None:
+        """Raise an error for an index out of range."""
+        bad = (index < -length) | (index >= length)
+        if bad.any():
+            at = np.argwhere(bad)[0].tolist()
+            where = f" (at {at[0] if len(at) == 1 else tuple(at)})" if at else ""
+            raise ValueError(
+                f"The {self.data} has the index {index[bad].flat[0]}{where} into {self.indexed}, "
+                f"which has {length} elements along this axis, numbered from 0 to {length - 1}. "
+                "Correct the data (pm.set_data), or make a new model with more elements."
+            )
+
 
 class IndexCheck:
     """Checks the range of each index that comes from data.
@@ -51,7 +63,10 @@ class IndexCheck:
         self._streamed = [v.name in streamed for v in self._data]
         # Streamed data has placeholders only: its rows are checked as they are read.
         placeholders = {v for v, s in zip(self._data, self._streamed, strict=True) if s}
-        found = _lookups(source, {*self._data, *self._rows})
+        names = {v: array_name(array) for array, v in source.data}
+        outputs = [source.log_prior, source.log_likelihood]
+        known, variables = {*self._data, *self._rows}, [*source.vars, *source.others]
+        found = lookups_in(outputs, names, known, variables, set(self._rows))
         self._lookups: dict[bool, list[Lookup]] = {False: [], True: []}
         for lookup in found:
             depends = placeholders.intersection(ancestors([lookup.index]))
@@ -103,25 +118,31 @@ class IndexCheck:
         with self._lock:
             out = iter(function(*inputs))
         for lookup in self._lookups[of_stream]:
-            index, length = np.asarray(next(out)), int(next(out))
-            bad = (index < -length) | (index >= length)
-            if bad.any():
-                at = np.argwhere(bad)[0].tolist()
-                where = f" (at {at[0] if len(at) == 1 else tuple(at)})" if at else ""
-                raise ValueError(
-                    f"The {lookup.data} has the index {index[bad].flat[0]}{where} into "
-                    f"{lookup.indexed}, which has {length} elements along this axis, numbered from "
-                    f"0 to {length - 1}. Correct the data (pm.set_data), or make a new model with "
-                    "more elements."
-                )
+            lookup.check(np.asarray(next(out)), int(next(out)))
 
 
-def _lookups(source: GradientSource, known: set[Variable]) -> list[Lookup]:
-    """Find where integers that depend only on data index an array."""
-    rows = {r.index for r in source.rows}
-    names = {v: array_name(array) for array, v in source.data}
+def lookups_in(
+    outputs: Sequence[Variable],
+    names: Mapping[Variable, str],
+    known: set[Variable],
+    variables: Sequence[Variable],
+    rows: Set[Variable] = frozenset(),
+) -> list[Lookup]:
+    """Find where integers that depend only on data index an array.
+
+    Parameters
+    ----------
+    outputs : list of variables
+    names : dict
+        Of data, for messages.
+    known : set of variables
+        What the integers may depend on: data, and row numbers.
+    variables : list of variables
+        The model's, for messages.
+    rows : set of variables, optional
+        Row numbers, by which the data are sliced.
+    """
     found = {}
-    outputs = [source.log_prior, source.log_likelihood]
     for node in {v.owner: None for v in ancestors(outputs) if v.owner is not None}:
         if not isinstance(node.op, Subtensor | AdvancedSubtensor):
             continue
@@ -137,7 +158,7 @@ def _lookups(source: GradientSource, known: set[Variable]) -> list[Lookup]:
                 length, inputs = _length(indexed, axis, known), _inputs(index)
                 if length is not None and inputs <= known:
                     data = " and ".join(names[v] for v in inputs if v in names)
-                    shown = _shown(indexed, source, names)
+                    shown = _shown(indexed, variables, names)
                     found[index, indexed, axis] = Lookup(
                         index if isinstance(index.type, TensorType) else tensor_from_scalar(index),
                         length,
@@ -160,12 +181,12 @@ def _length(array: Variable, axis: int, known: set[Variable]) -> Variable | None
     return length if _inputs(length) <= known else None
 
 
-def _shown(array: Variable, source: GradientSource, names: Mapping[Variable, str]) -> str:
+def _shown(array: Variable, variables: Sequence[Variable], names: Mapping[Variable, str]) -> str:
     """Return a name of what is indexed: its own, or those of the variables it is made of."""
     if array in names:
         return names[array]
     made_of = set(ancestors([array]))
-    used = [f"'{v.name}'" for v in (*source.vars, *source.others) if v in made_of]
+    used = [f"'{v.name}'" for v in variables if v in made_of]
     used = used or [name for v, name in names.items() if v in made_of]
     return " and ".join(used) or "an array"
 

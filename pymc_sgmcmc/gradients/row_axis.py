@@ -66,8 +66,8 @@ def _named_axes(model: pm.Model, rv: Variable) -> list[tuple[str | None, int]]:
     return list(zip(names, shape, strict=True))
 
 
-def _refuse_unsuitable(model: pm.Model) -> None:
-    """Raise an error for observed variables that PyMC has split in two or scaled already."""
+def refuse_missing(model: pm.Model) -> None:
+    """Raise an error for observed variables that PyMC has split in two."""
     for rv in model.observed_RVs:
         name = rv.name.removesuffix("_observed")
         if f"{name}_unobserved" in model.named_vars:
@@ -75,6 +75,12 @@ def _refuse_unsuitable(model: pm.Model) -> None:
                 f"The observed variable '{name}' has masked (missing) values: its rows cannot be "
                 "sliced into batches. Drop those rows, or impute the values beforehand."
             )
+
+
+def _refuse_unsuitable(model: pm.Model) -> None:
+    """Raise an error for observed variables that PyMC has split in two or scaled already."""
+    refuse_missing(model)
+    for rv in model.observed_RVs:
         if isinstance(rv.owner.op, MinibatchRandomVariable):
             raise ValueError(
                 f"The observed variable '{rv.name}' has total_size= and the step has batch_size=, "

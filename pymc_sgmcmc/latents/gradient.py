@@ -35,6 +35,7 @@ from pymc_sgmcmc.latents.joint import (
     find_latents,
 )
 from pymc_sgmcmc.latents.latent_check import check_latent_terms
+from pymc_sgmcmc.latents.support_check import refuse_moving_support
 
 
 @dataclass(frozen=True)
@@ -204,6 +205,8 @@ def _slice_into_batches(
     start,
 ) -> LatentGradientSource:
     names = ", ".join(f"'{rv.name}'" for rv in latent_rvs)
+    for rv in latent_rvs:
+        refuse_moving_support(model, rv, latent_rvs)
     placeholders = {
         rv: TensorType(rv.type.dtype, (None, *local_shape(model, rv, row_axis)))(rv.name)
         for rv in latent_rvs

@@ -28,6 +28,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.algorithm import State, Tensors
 from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.gradients.arrays import has_named_dims
+from pymc_sgmcmc.gradients.row_axis import refuse_missing
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.noise import NoiseStream
 from pymc_sgmcmc.pymc_internals import share_coords
@@ -367,6 +368,7 @@ def without_latents(model: pm.Model, vars: Sequence) -> pm.Model:
         For a name that the model does not have, and for a free variable that depends on a latent
         one and is not in ``vars``.
     """
+    refuse_missing(model)
     latents = set(find_latents(model, vars))
     for rv in model.free_RVs:
         blamed = latents & set(ancestors([rv])) - {rv}

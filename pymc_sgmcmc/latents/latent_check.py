@@ -1,6 +1,7 @@
 """Self-check of terms with latent variables: do batches add up, given one draw of these?"""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -27,6 +28,8 @@ from pymc_sgmcmc.noise import NoiseStream
 
 MAX_ROWS_WITH_LATENTS = 200
 """If there are more rows, the check uses a random subset of this size to bound its cost."""
+DIVISIONS = 4
+"""Ways to divide the rows: with discrete variables a wrong sum may be right by chance."""
 
 
 def check_latent_terms(
@@ -70,17 +73,28 @@ def check_latent_terms(
 
                     rows = _possible_rows(total, n_rows)
                     of_all = total(rows) if rows.size else np.nan
-                    pieces = np.array_split(rows, max(min(4, rows.size), 1))
-                    of_batches = [total(piece) for piece in pieces] if rows.size else []
+                    divisions = [_divided(rng.permutation(rows)) for _ in range(DIVISIONS)]
+                    sums = [[total(piece) for piece in pieces] for pieces in divisions]
                 except ParameterValueError:
                     continue
                 except (ValueError, IndexError, AssertionError, TypeError) as error:
-                    raise batch_error(term.name, row_axis, error) from error
-                if np.isfinite([of_all, *of_batches]).all():
-                    compare(term.name, of_batches, of_all, row_axis)
+                    raise batch_error(term.name, row_axis, error, latents=True) from error
+                if np.isfinite([of_all, *itertools.chain(*sums)]).all():
+                    for of_batches in sums:
+                        compare(term.name, of_batches, of_all, row_axis, latents=True)
                     break
             else:
                 raise cannot_be_checked(term.name)
+
+
+def _divided(rows: np.ndarray) -> list[np.ndarray]:
+    """Divide rows into one, a few, and two larger batches.
+
+    One row alone tells of terms that depend on all rows together; that the order is random tells of
+    those in which a row depends on the one before it.
+    """
+    pieces = np.split(rows, [1, 1 + len(rows) // 16, len(rows) // 3])
+    return [piece for piece in pieces if piece.size]
 
 
 def _possible_rows(total: Callable[[np.ndarray], float], n_rows: int) -> np.ndarray:

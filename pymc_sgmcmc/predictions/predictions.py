@@ -281,6 +281,12 @@ class Predictions:
                     f"classes), but '{self.var}' has the shape {p.shape}."
                 )
             p = as_classes(p)
+            if not np.allclose(p.sum(axis=1), 1, atol=1e-3):
+                raise ValueError(
+                    f"task='classification' needs one class for each row, but the probabilities of "
+                    f"'{self.var}' on the test data, of shape {p.shape}, do not sum to 1 in each "
+                    "row: pass task='regression', which judges each of them by itself."
+                )
         if self.labels is not None:
             check_labels(self.labels, p, self.task, self.var)
             names = CLASSIFICATION if self.task == "classification" else REGRESSION

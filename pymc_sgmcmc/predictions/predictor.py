@@ -16,23 +16,26 @@ from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.backend import backend_of
+from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.gradients.arrays import (
+    PYTHON,
     array_name,
     array_value,
     has_named_dims,
     leaf_arrays,
     refuse_nan_in,
 )
+from pymc_sgmcmc.gradients.data_check import lookups_in
 
 PROBABILITIES = (pm.Bernoulli, pm.Categorical)
 """Observed variables that are predicted by the probabilities of their values."""
 
 
 def is_discrete_choice(model: pm.Model, name: str) -> bool:
-    """Whether a name is that of an observed variable with probabilities of classes."""
+    """Whether a name is that of an observed variable with one class for each row."""
     rv = model[name]
     kinds = tuple(type(kind.rv_op) for kind in PROBABILITIES)
-    return rv in model.observed_RVs and isinstance(rv.owner.op, kinds)
+    return rv in model.observed_RVs and isinstance(rv.owner.op, kinds) and rv.ndim == 1
 
 
 def predicted(model: pm.Model, name: str) -> TensorVariable:
@@ -137,6 +140,7 @@ class Predictor:
             if a not in tests and array_value(a).ndim > 0
         ]
         [expression] = clone_replace([expression], tests, rebuild_strict=False)
+        self._check_indices(expression, list(tests.values()))
         kwargs = dict(self.compile_kwargs or {})
         mode = get_mode(kwargs.pop("mode", None))
         self._function = pytensor.function(
@@ -148,6 +152,19 @@ class Predictor:
         )
         self._function.trust_input = True
         self._batches = self._cut(backend_of(mode).array) if self.data else []
+
+    def _check_indices(self, expression: TensorVariable, tests: list[TensorVariable]) -> None:
+        """Raise an error for test data that index beyond an array: JAX takes its last element."""
+        names = {v: f"'{v.name}'" for v in tests}
+        lookups = lookups_in([expression], names, set(tests), self.model.value_vars)
+        outputs = [v for lookup in lookups for v in (lookup.index, lookup.length)]
+        if not outputs:
+            return
+        with without_code():
+            function = pytensor.function(tests, outputs, mode=PYTHON, on_unused_input="ignore")
+        found = iter(function(*self.data.values()))
+        for lookup in lookups:
+            lookup.check(np.asarray(next(found)), int(next(found)))
 
     def _cut(self, put: Any) -> list[list]:
         """Batches of equal length, the last one filled up: JAX compiles for each shape."""
@@ -210,4 +227,11 @@ def _checked(model: pm.Model, key: str, value: Any) -> np.ndarray:
             f"{container.dtype}."
         )
     refuse_nan_in(f"data['{key}']", array)
-    return np.ascontiguousarray(array, dtype=container.dtype)
+    fitted = np.ascontiguousarray(array, dtype=container.dtype)
+    wrong = np.argwhere(fitted != array)
+    if container.dtype[0] in "biu" and len(wrong):
+        raise ValueError(
+            f"data['{key}'] has the value {array[fitted != array][0]} in row {wrong[0][0]}, which "
+            f"does not fit into {container.dtype}, the type of the model's '{key}'."
+        )
+    return fitted

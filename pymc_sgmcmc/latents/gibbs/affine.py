@@ -8,6 +8,7 @@ one unit only a row of W).
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, io_toposort
@@ -93,6 +94,11 @@ def _is_dot(node: Apply) -> bool:
     return isinstance(op, Blockwise) and isinstance(op.core_op, Dot) and node.outputs[0].ndim == 2
 
 
+def _keeps_values(old: str, new: str) -> bool:
+    """Whether a cast changes no value: not to bool, nor of fractions to whole numbers."""
+    return new.startswith("float") or np.can_cast(old, new, "safe")
+
+
 def _is_affine(
     node: Apply, affine: set[Variable], depends: set[Variable], by_row: set[Variable]
 ) -> bool:
@@ -109,7 +115,9 @@ def _is_affine(
     if isinstance(op, Elemwise):
         scalar_op = op.scalar_op
         # not Neg: softplus(-a) and softplus(a) would be two maps to update
-        if isinstance(scalar_op, ps.Add | ps.Sub | ps.Cast | ps.Identity):
+        if isinstance(scalar_op, ps.Cast):
+            return _keeps_values(first.dtype, node.outputs[0].dtype)
+        if isinstance(scalar_op, ps.Add | ps.Sub | ps.Identity):
             return True
         if isinstance(scalar_op, ps.Mul):
             fixed = [i for i in node.inputs if i not in depends]

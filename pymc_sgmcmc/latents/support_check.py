@@ -1,0 +1,27 @@
+"""Latent variables whose support depends on a parameter, for which Fisher's identity fails."""
+
+from collections.abc import Sequence
+
+import pymc as pm
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+
+
+def refuse_moving_support(model: pm.Model, latent: Variable, latents: Sequence[Variable]) -> None:
+    """Raise an error for a latent variable whose support depends on a parameter.
+
+    The gradient at a draw of it holds it fixed, and would not see the edge move.
+    """
+    transform = model.rvs_to_transforms[latent]
+    if transform is None:
+        return
+    backward = transform.backward(latent.type("unconstrained"), *latent.owner.inputs)
+    parameters = set(model.free_RVs) - set(latents)
+    for rv in ancestors([backward], blockers=latents):
+        if rv in parameters:
+            raise ValueError(
+                f"The support of '{latent.name}' depends on '{rv.name}', and gradients given draws "
+                f"of '{latent.name}' do not see its edge move. Write it with a variable of fixed "
+                "support, such as z = b * u with u = pm.Uniform('u', 0, 1) for pm.Uniform('z', 0, "
+                "b), and name that in latents=."
+            )
