@@ -223,7 +223,7 @@ def step_sizes(
     if bad.any():
         first = int(np.argmax(bad))
         raise ValueError(
-            f"The schedule {schedule!r} gave the step size {values[first]!r} at update "
+            f"The schedule {schedule!r} gave the step size {values[first]} at update "
             f"{start + first}: step sizes must be positive and finite."
         )
     return values

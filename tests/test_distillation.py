@@ -84,6 +84,9 @@ def test_bad_students():
         sgm.distill(teacher, linear(), "q", compile_kwargs=MODE)
     with pytest.raises(ValueError, match="the student has no free variable 'V'"):
         sgm.distill(teacher, linear(), start={"V": 0}, compile_kwargs=MODE)
+    of_wrong_shape = {linear().free_RVs[0].name: np.zeros(7)}
+    with pytest.raises(ValueError, match=r"start: '.*' has the shape \(7,\), but .* in the"):
+        sgm.distill(teacher, linear(), start=of_wrong_shape, compile_kwargs=MODE)
     with pytest.raises(ValueError, match="learning_rate must be a positive"):
         sgm.distill(teacher, linear(), learning_rate=0, compile_kwargs=MODE)
     with pytest.raises(ValueError, match="has no draws yet"):

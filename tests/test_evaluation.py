@@ -400,6 +400,10 @@ def test_completion_needs_gibbs():
     [
         ({"draws": {"w": 0}}, "draws: there is no 'c'"),
         ({"draws": THETA | {"c": np.zeros(4)}}, r"draws: 'c' has the shape \(4,\), but \(5,\)"),
+        (
+            {"draws": THETA | {"c": np.full(5, np.nan)}},
+            "'c' has the value nan in draw 0 of chain 0",
+        ),
         ({"data": {"pictures": X}}, "no array of rows 'pictures'. It has: 'data'"),
         ({"data": {}}, "new rows of 'data' are needed"),
         ({"data": {"data": X[:, :3]}}, r"'data' has the shape \(3, 3\), but \(3, 5\)"),

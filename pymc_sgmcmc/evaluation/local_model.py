@@ -243,6 +243,12 @@ class Thetas:
                     f"draws: '{name}' has the shape {array.shape[2:]}, but {shape} in the model. "
                     "Pass draws of this model."
                 )
+            bad = np.argwhere(~np.isfinite(array))
+            if len(bad):
+                raise ValueError(
+                    f"draws: '{name}' has the value {array[tuple(bad[0])]} in draw {bad[0][1]} of "
+                    f"chain {bad[0][0]}. Pass finite draws."
+                )
         dtypes = [v.dtype for v in local.source.vars]
         return cls([a.astype(d) for a, d in zip(arrays, dtypes, strict=True)], coords)
 

@@ -186,6 +186,13 @@ def _start(student: Model, start: Mapping[str, Any] | None) -> PointType:
     known = {rv.name for rv in student.free_RVs}
     for name in set(start or {}) - known:
         raise ValueError(f"start: the student has no free variable '{name}'.")
+    shapes = student.eval_rv_shapes()
+    for name, value in (start or {}).items():
+        if np.shape(value) != shapes[name]:
+            raise ValueError(
+                f"start: '{name}' has the shape {np.shape(value)}, but {shapes[name]} in the "
+                "student."
+            )
     overrides = {student[name]: np.asarray(value) for name, value in (start or {}).items()}
     return make_initial_point_fn(model=student, overrides=overrides)(0)
 
