@@ -38,7 +38,7 @@ def refuse_reserved_names(model: Model) -> None:
             )
 
 
-def refuse_missing(model: Model, value) -> None:
+def refuse_missing_counts(model: Model, value) -> None:
     """Raise an error for the missing values of a discrete observed variable."""
     name = model.values_to_rvs[value].name.removesuffix("_unobserved")
     is_missing = f"{name}_observed" in model.named_vars and f"{name}_unobserved" in model.named_vars
@@ -70,7 +70,7 @@ def continuous(model: Model, vars) -> list:
             if count > 1:
                 raise ValueError(f"vars lists '{var.name}' {count} times: list it once.")
     for var in chosen:
-        refuse_missing(model, var)
+        refuse_missing_counts(model, var)
         if not np.issubdtype(np.dtype(var.dtype), np.floating):
             raise ValueError(
                 f"'{var.name}' is discrete ({var.dtype}) and has no gradient. If it has one value "

@@ -92,13 +92,17 @@ def refuse_edges(objective: Objective, start: np.ndarray, end: np.ndarray) -> No
     pymc.exceptions.SamplingError
         Naming the parameters.
     """
-    theta = _last_inside(objective, start, end)
-    if theta is None:
-        return
-    local = objective.at(theta)
+    theta, local = end, objective.at(end)
+    if not np.isfinite(local.value):
+        if not np.isfinite(objective.at(start).value):
+            return
+        theta = _last_inside(objective, start, end)
+        local = objective.at(theta)
     slope = np.abs(local.gradient)
-    prior = np.abs(np.diag(objective.gradients.prior_hessian(theta)))
-    steep = np.flatnonzero(slope > STEEP * np.sqrt(np.maximum(prior, np.diag(local.curvature()))))
+    curvature = np.abs(np.diag(objective.gradients.prior_hessian(theta)))
+    if (slope > STEEP * np.sqrt(curvature)).any():
+        curvature = np.maximum(curvature, np.diag(local.curvature()))
+    steep = np.flatnonzero(slope > STEEP * np.sqrt(curvature))
 
     def has_edge(k: int) -> bool:
         for gain in GAINS:  # of log density, if the gradient told all
@@ -118,12 +122,8 @@ def refuse_edges(objective: Objective, start: np.ndarray, end: np.ndarray) -> No
         )
 
 
-def _last_inside(objective: Objective, start: np.ndarray, end: np.ndarray) -> np.ndarray | None:
-    """The end, or the last point before it with a density; None if the start has none."""
-    if np.isfinite(objective.at(end).value):
-        return end
-    if not np.isfinite(objective.at(start).value):
-        return None
+def _last_inside(objective: Objective, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """The last point with a density on the way from one that has it to one that has not."""
     inside, outside = 0.0, 1.0
     for _ in range(BISECTIONS):
         middle = (inside + outside) / 2

@@ -22,6 +22,12 @@ DISTANCES = (0.5, 0.5, 0.5, *(0.5 * 10.0**-k for k in range(1, 11)))
 large, only points near the start have a finite likelihood."""
 
 
+REMEDY = (
+    "Leave batch_size=None, pass another minibatch_dim, or write the term so that its rows are "
+    "independent (self_check=False turns this check off)."
+)
+
+
 def check_terms(
     model: pm.Model,
     terms: Sequence[Term],
@@ -77,10 +83,9 @@ def check_terms(
 
 
 def batch_error(
-    name: str, row_axis: RowAxis, error: Exception, latents: bool = False
+    name: str, row_axis: RowAxis, error: Exception, otherwise: str = ", or leave batch_size=None"
 ) -> ValueError:
     """Return the error for a term that cannot be evaluated on a batch."""
-    otherwise = "" if latents else ", or leave batch_size=None"
     reason = str(error).strip().partition("\n")[0] or repr(error)
     return ValueError(
         f"The term '{name}' cannot be evaluated on a batch of rows along {row_axis} "
@@ -103,23 +108,13 @@ def compare(
     of_batches: Sequence[float],
     of_all: float,
     row_axis: RowAxis,
-    latents: bool = False,
+    remedy: str = REMEDY,
 ) -> None:
-    """Raise an error unless the log likelihoods of a term's batches sum to that of all rows.
-
-    With ``latents``, those given a draw of latent variables, which need batches.
-    """
+    """Raise an error unless the log likelihoods of a term's batches sum to that of all rows."""
     total = sum(of_batches)
     magnitude = sum(abs(x) for x in of_batches) + abs(of_all)
     tolerance = 1e-3 if pytensor.config.floatX == "float32" else 1e-7
     if not abs(total - of_all) <= tolerance * max(magnitude, 1.0):
-        remedy = (
-            "Pass another minibatch_dim, or write the term so that its rows are independent given "
-            "the parameters: latents= cannot integrate out chains or fields of variables."
-            if latents
-            else "Leave batch_size=None, pass another minibatch_dim, or write the term so that its "
-            "rows are independent (self_check=False turns this check off)."
-        )
         raise ValueError(
             f"The term '{name}' is not conditionally independent along {row_axis}: the log "
             f"likelihoods of disjoint batches sum to {total:.6g}, but that of all their rows is "

@@ -28,6 +28,10 @@ from pymc_sgmcmc.noise import NoiseStream
 
 MAX_ROWS_WITH_LATENTS = 200
 """If there are more rows, the check uses a random subset of this size to bound its cost."""
+REMEDY = (
+    "Pass another minibatch_dim, or write the term so that its rows are independent given the "
+    "parameters: latents= cannot integrate out chains or fields of variables."
+)
 DIVISIONS = 4
 """Ways to divide the rows: with discrete variables a wrong sum may be right by chance."""
 
@@ -78,10 +82,10 @@ def check_latent_terms(
                 except ParameterValueError:
                     continue
                 except (ValueError, IndexError, AssertionError, TypeError) as error:
-                    raise batch_error(term.name, row_axis, error, latents=True) from error
+                    raise batch_error(term.name, row_axis, error, otherwise="") from error
                 if np.isfinite([of_all, *itertools.chain(*sums)]).all():
                     for of_batches in sums:
-                        compare(term.name, of_batches, of_all, row_axis, latents=True)
+                        compare(term.name, of_batches, of_all, row_axis, REMEDY)
                     break
             else:
                 raise cannot_be_checked(term.name)

@@ -228,10 +228,10 @@ def _checked(model: pm.Model, key: str, value: Any) -> np.ndarray:
         )
     refuse_nan_in(f"data['{key}']", array)
     fitted = np.ascontiguousarray(array, dtype=container.dtype)
-    wrong = np.argwhere(fitted != array)
-    if container.dtype[0] in "biu" and len(wrong):
+    if not container.dtype.startswith("float") and (fitted != array).any():
+        row = int(np.argwhere(fitted != array)[0, 0])
         raise ValueError(
-            f"data['{key}'] has the value {array[fitted != array][0]} in row {wrong[0][0]}, which "
-            f"does not fit into {container.dtype}, the type of the model's '{key}'."
+            f"data['{key}'] has the value {array[fitted != array][0]} in row {row}, which does "
+            f"not fit into {container.dtype}, the type of the model's '{key}'."
         )
     return fitted
