@@ -22,6 +22,7 @@ from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import without_latents
+from pymc_sgmcmc.latents.latent_check import _divided
 from pymc_sgmcmc.noise import NoiseStream
 
 N = 60
@@ -337,6 +338,12 @@ def test_latents_in_chains_and_all_together(of_rows, n_rows):
             mean = z + (z.sum() > 3)
         pm.Normal("y", p * mean, 1, observed=y, dims="obs")
     refused(model, "is not conditionally independent along dim 'obs'", "cannot integrate out")
+
+
+@pytest.mark.parametrize("n_rows", range(8))
+def test_rows_are_divided_without_repeats(n_rows):
+    rows = np.arange(n_rows)
+    np.testing.assert_array_equal(np.concatenate([rows[:0], *_divided(rows)]), rows)
 
 
 @before_compiling

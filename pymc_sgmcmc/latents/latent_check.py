@@ -97,8 +97,8 @@ def _divided(rows: np.ndarray) -> list[np.ndarray]:
     One row alone tells of terms that depend on all rows together; that the order is random tells of
     those in which a row depends on the one before it.
     """
-    pieces = np.split(rows, [1, 1 + len(rows) // 16, len(rows) // 3])
-    return [piece for piece in pieces if piece.size]
+    ends = np.maximum.accumulate([1, 1 + len(rows) // 16, len(rows) // 3])
+    return [piece for piece in np.split(rows, ends) if piece.size]
 
 
 def _possible_rows(total: Callable[[np.ndarray], float], n_rows: int) -> np.ndarray:
