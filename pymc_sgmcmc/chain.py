@@ -15,6 +15,7 @@ from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import WithSamplingState, dataclass_state
 
+from pymc_sgmcmc.backends.backend import naming_a_remedy
 from pymc_sgmcmc.backends.interrupts import raise_deferred
 from pymc_sgmcmc.batches.group_windows import FILLER, GroupWindows, group_windows
 from pymc_sgmcmc.batches.prefetched import PrefetchedBatches
@@ -150,12 +151,15 @@ class Chain(WithSamplingState):
         ------
         BadStart
             Naming the variables.
+        NotImplementedError
+            For a distribution or operation that the backend does not have.
         """
         self.begin(point)
         theta, others = self.kernel.split(point)
         # With step sizes of 0 no update moves: all gradients are those at the start.
         h = np.zeros((self.call_length.n_updates, *self.kernel.algorithm.step_size_shape))
-        outcome = self._run(theta, others, self._typed(h))
+        with naming_a_remedy():
+            outcome = self._run(theta, others, self._typed(h))
         each_bad = ~np.isfinite(np.asarray(outcome.squared_gradient))
         bad = each_bad[np.argmax(each_bad.any(axis=1))]  # in the first update that has any
         if bad.any():

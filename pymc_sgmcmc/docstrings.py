@@ -44,11 +44,13 @@ local : "auto", list of str or None, default "auto"
     for any number of groups. "auto": those with at least 1000 groups, and more groups than rows in
     a batch, if the model allows it; of an adapted step, if the model has more than 2000 parameters.
     Needs batches of rows; `SGRLD` moves all elements at every update.
-batches : {"rows", "groups"}, default "rows"
+batches : {"auto", "rows", "groups"}, default "auto"
     What batches are made of: random rows; or whole groups of the local variables, as many as have
     ``batch_size`` rows together (a larger group comes in parts), whose own gradients have no
     minibatch noise then. The groups of several local variables must be nested; with ``data=`` the
-    rows of a group must lie together.
+    rows of a group must lie together. "auto": whole groups where an adapted step has local
+    variables with several elements for each group (an intercept and a slope, say), whose groups are
+    nested, in memory, and small enough that a batch has four of them; otherwise rows.
 thin : int or "auto", default "auto"
     Updates per recorded draw, all in one compiled call. "auto": for an adapted step so many that
     draws are nearly independent, otherwise 1.

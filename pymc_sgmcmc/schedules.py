@@ -66,13 +66,14 @@ class PolynomialDecay(Schedule):
     b : float, default 1
         Offset in updates, positive: larger starts the decay later.
     c : float, default 0.33
-        Decay exponent, positive; with 0.5 < c <= 1 the steps sum to infinity and their squares
-        do not, which makes SGLD exact in the limit.
+        Decay exponent, in (0, 1]: beyond 1 the steps have a finite sum, and a chain ends before it
+        has come anywhere. With 0.5 < c <= 1 their squares have one, which makes SGLD exact in the
+        limit.
 
     Raises
     ------
     ValueError
-        For a value that is not positive and finite.
+        For a value out of its range.
 
     Examples
     --------
@@ -86,9 +87,11 @@ class PolynomialDecay(Schedule):
     c: float = 0.33
 
     def __post_init__(self):
-        for name in "abc":
-            remedy = "For example: PolynomialDecay(a=0.01, b=1000, c=0.33)."
-            positive_number(f"PolynomialDecay({name}=)", getattr(self, name), remedy)
+        remedy = "For example: PolynomialDecay(a=0.01, b=1000, c=0.33)."
+        positive_number("PolynomialDecay(a=)", self.a, remedy)
+        positive_number("PolynomialDecay(b=)", self.b, remedy)
+        exponent = "a number in (0, 1]"
+        real_number("PolynomialDecay(c=)", self.c, exponent, lambda x: 0 < x <= 1, remedy)
 
     def step_size(self, update, updates_per_epoch):
         return self.a * (self.b + update) ** -self.c

@@ -35,7 +35,7 @@ from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.latents.joint import Latents, without_latents
 from pymc_sgmcmc.pymc_internals import is_worker
 from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule
-from pymc_sgmcmc.step_source import metric_for, step_source
+from pymc_sgmcmc.step_source import metric_for, of_whole_groups, step_source
 from pymc_sgmcmc.variables import continuous, counterparts, refuse_reserved_names
 
 FIRST_STEP_SIZE = 1e-3
@@ -94,7 +94,7 @@ class SGMCMCStep(BlockedStep):
         minibatch_dim: str | None = None,
         latents: Latents | None = None,
         local: Local = "auto",
-        batches: Literal["rows", "groups"] = "rows",
+        batches: Literal["auto", "rows", "groups"] = "auto",
         thin: int | Literal["auto"] = "auto",
         replacement: bool = False,
         updates_per_batch: int = 1,
@@ -115,9 +115,8 @@ class SGMCMCStep(BlockedStep):
         replacement = true_or_false("replacement", replacement)
         updates_per_batch = whole_number("updates_per_batch", updates_per_batch, 1)
         self_check = true_or_false("self_check", self_check)
-        if batches not in ("rows", "groups"):
-            raise ValueError(f"batches={batches!r} must be 'rows' or 'groups'.")
-        self.batches = batches
+        if batches not in ("auto", "rows", "groups"):
+            raise ValueError(f"batches={batches!r} must be 'auto', 'rows' or 'groups'.")
         _check_latents(latents)
         _check_compile_kwargs(compile_kwargs)
         self.latents = latents
@@ -131,6 +130,8 @@ class SGMCMCStep(BlockedStep):
         earlier = adaptation if isinstance(adaptation, Adapted) else None
         if earlier is not None and _is_auto(batch_size):
             batch_size = earlier.batch_size
+        if earlier is not None and batches == "auto":
+            batches = earlier.batches
         streamed = None if data is None else StreamedData.of(data)
         plan = planned(
             self.model,
@@ -147,7 +148,7 @@ class SGMCMCStep(BlockedStep):
             local=local if self.takes_local and latents is None else None,
             latents=latents,
             made_for=self.made_for,
-            whole_groups=batches == "groups",
+            wants_groups=batches == "groups",
             updates_per_batch=updates_per_batch,
         )
         self._batch_size = plan.batch_size
@@ -161,11 +162,14 @@ class SGMCMCStep(BlockedStep):
             latents=latents,
             local=local,
             takes_local=self.takes_local,
-            whole_groups=batches == "groups",
+            batches=batches,
             minibatch_dim=minibatch_dim,
             self_check=self_check,
             start=start,
             data=streamed,
+        )
+        self.batches: Literal["rows", "groups"] = (
+            "groups" if of_whole_groups(self.source) else "rows"
         )
         if updates_per_batch > 1 and not self.source.rows:
             raise ValueError(

@@ -1,7 +1,7 @@
 """What gives a step's updates their gradients, by the step's arguments."""
 
 import logging
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pymc.blocking import PointType
@@ -35,7 +35,7 @@ def step_source(
     latents: Latents | None,
     local: Local,
     takes_local: bool,
-    whole_groups: bool,
+    batches: Literal["auto", "rows", "groups"],
     minibatch_dim: str | None,
     self_check: bool,
     start: PointType,
@@ -57,8 +57,9 @@ def step_source(
         The step's arguments.
     takes_local : bool
         Whether the sampler's updates may move only some elements of a variable.
-    whole_groups : bool
-        Whether batches have whole groups of the local variables.
+    batches : {"auto", "rows", "groups"}
+        Whether batches have whole groups of the local variables; "auto": those of an adapted step
+        where its local variables need it.
     start : dict of arrays
         Point near which batches are compared with all rows.
 
@@ -75,7 +76,7 @@ def step_source(
     reason = _reason_against_local(plan, temperature, latents, takes_local)
     if reason is not None and local and local != "auto":
         raise ValueError(f"local={local!r}: {reason}.")
-    if whole_groups and (reason is not None or local is None):
+    if batches == "groups" and (reason is not None or local is None):
         raise ValueError(
             f"batches='groups' needs local variables, but {reason or 'local=None'}. Use "
             "batches='rows'."
@@ -97,10 +98,12 @@ def step_source(
     else:
         if plan.metric is not None:
             local = plan.local
+        elif batches == "auto":
+            batches = "rows"  # as settings by hand are for
         found = None if reason is not None else local
-        source = gradient_source(model, vars, local=found, whole_groups=whole_groups, **options)
+        source = gradient_source(model, vars, local=found, batches=batches, **options)
         if plan.metric is not None and _shared_elements(source) > LARGEST_DENSE:
-            if local != "auto" or whole_groups:
+            if local != "auto" or batches == "groups":
                 raise ValueError(
                     f"local={local!r}: the other variables have {_shared_elements(source)} "
                     f"elements, and adaptation makes a matrix of at most {LARGEST_DENSE}. Pass "
@@ -119,11 +122,16 @@ def step_source(
                 "and an automatic step size do not go together yet. Pass step_size=..., "
                 "batch_size=... and thin=... with numbers."
             )
-    if whole_groups and not isinstance(source, LocalSource):
+    if batches == "groups" and not isinstance(source, LocalSource):
         raise ValueError(
             "batches='groups' needs local variables, and the model has none. Use batches='rows'."
         )
     return tempered(source, model, temperature)
+
+
+def of_whole_groups(source: GradientSource) -> bool:
+    """Whether batches have whole groups of local variables."""
+    return isinstance(source, LocalSource) and source.row_weights is not None
 
 
 def _shared_elements(source: GradientSource) -> int:

@@ -125,7 +125,7 @@ def exact_draws(factor):
     )
 
 
-@pytest.mark.slow(10)
+@pytest.mark.long
 def test_diagnosis_of_exact_draws():
     """The mean of the virials is 1.32 or .76 where sds are wrong; its standard error is .04."""
     step = known_step()

@@ -31,6 +31,7 @@ from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.noise import NoiseStream
 from pymc_sgmcmc.schedules import Constant
+from pymc_sgmcmc.step_source import of_whole_groups
 from tests.samplers import UNCONSTRAINED
 
 PYTHON = Mode("py", "fast_compile")
@@ -214,7 +215,7 @@ def point_of_means():
 
 
 @pytest.mark.slow(12)
-@pytest.mark.parametrize("window", [None, 150])
+@pytest.mark.parametrize("window", [pytest.param(None, marks=pytest.mark.long), 150])
 def test_scales_of_elements_are_those_given_all_else(window):
     """A normal model has the same curvature everywhere: exact, but for differences' errors."""
     run = warm_up(window=window)
@@ -427,10 +428,10 @@ WAYS = pytest.mark.parametrize(
     "way",
     [
         "rows",
-        "groups NUMBA",
+        "groups",
         *(
             pytest.param(way, marks=pytest.mark.long)
-            for way in ("groups", "rows streamed", "groups streamed")
+            for way in ("groups NUMBA", "rows streamed", "groups streamed")
         ),
     ],
 )
@@ -636,8 +637,10 @@ def test_an_earlier_warm_up_serves_another_step(way, tmp_path):
 @pytest.mark.slow(25)
 def test_a_warm_up_serves_only_batches_of_its_kind():
     step, _ = adapted_run("groups")
+    options = {"model": step.model, "local": ["alpha"], "compile_kwargs": JAX}
     with pytest.raises(UnfitAdaptation, match=r"for batches='groups', but .* batches='rows' here"):
-        sgm.MSGNHT_S(model=step.model, local=["alpha"], adaptation=step.adapted, compile_kwargs=JAX)
+        sgm.MSGNHT_S(adaptation=step.adapted, batches="rows", **options)
+    assert sgm.MSGNHT_S(adaptation=step.adapted, **options).batches == "groups"
 
 
 @pytest.mark.slow(15)
@@ -699,6 +702,87 @@ def test_processes_of_pm_sample():
             for cores in (1, 2)
         ]
     np.testing.assert_array_equal(*draws)
+
+
+# ---- rows or whole groups ------------------------------------------------------------------
+
+MANY = np.repeat(np.arange(30), 2)
+"""30 groups of 2 rows."""
+
+
+def with_effects(form):
+    """A model of 60 rows with some local effects."""
+    rng = np.random.default_rng(2)
+    x, y, other = rng.normal(size=60), rng.normal(size=60), rng.permutation(MANY)
+    with pm.Model() as model:
+        if form in ("intercepts", "nested intercepts"):
+            rows = pm.Normal("a", shape=30)[MANY]
+            if form == "nested intercepts":
+                rows = rows + pm.Normal("b", shape=15)[MANY // 2]
+        elif form == "two variables":
+            rows = pm.Normal("a", shape=30)[MANY] + pm.Normal("b", shape=30)[MANY] * x
+        else:
+            a = pm.Normal("a", pm.Normal("mu"), shape=(30, 2))
+            rows = a[MANY, 0] + a[MANY, 1] * x
+            if form == "crossed":
+                rows = (a[MANY] * pm.Normal("b", shape=(30, 2))[other]).sum(axis=1)
+        pm.Normal("y", rows, observed=y)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("form", "batch_size", "batches"),
+    [
+        ("intercepts", 40, "rows"),
+        ("nested intercepts", 40, "rows"),
+        ("intercepts and slopes", 40, "groups"),
+        ("intercepts and slopes", 7, "rows"),  # not four groups
+        ("two variables", 8, "groups"),
+        ("crossed", 40, "rows"),
+    ],
+)
+def test_which_batches_an_adapted_step_has(form, batch_size, batches):
+    """Whole groups where rows would know several elements of a group with errors in common."""
+    model = with_effects(form)
+    names = [rv.name for rv in model.free_RVs if rv.name != "mu"]
+    options = {"batch_size": batch_size, "local": names, "batches": "auto"}
+    source = gradient_source(model, model.value_vars, **options)
+    assert of_whole_groups(source) == (batches == "groups")
+
+
+def test_streamed_batches_have_rows_unless_asked():
+    """A stream may have the rows of a group anywhere."""
+    rng = np.random.default_rng(2)
+    columns = {"group": rng.permutation(MANY), "x": rng.normal(size=60), "y": rng.normal(size=60)}
+    with pm.Model(coords={"obs": range(3)}) as model:
+        group, x, y = (pm.Data(name, c[:3], dims="obs") for name, c in columns.items())
+        a = pm.Normal("a", pm.Normal("mu"), shape=(30, 2))
+        pm.Normal("rows", a[group, 0] + a[group, 1] * x, observed=y, dims="obs")
+    data = sgm.StreamedData(columns, window=50)
+    options = {"batch_size": 40, "local": ["a"], "batches": "auto", "data": data}
+    source = gradient_source(model, model.value_vars, **options)
+    assert isinstance(source, LocalSource)
+    assert not of_whole_groups(source)
+
+
+@pytest.mark.slow(5)
+@pytest.mark.parametrize(
+    ("options", "batches"),
+    [
+        ({}, "groups"),
+        ({"batches": "rows"}, "rows"),
+        ({"step_size": 0.01, "thin": 5}, "rows"),
+        ({"step_size": 0.01, "thin": 5, "batches": "groups"}, "groups"),
+    ],
+    ids=["adapted", "adapted, rows", "by hand", "by hand, groups"],
+)
+def test_which_batches_a_step_has(options, batches, monkeypatch):
+    monkeypatch.setattr("pymc_sgmcmc.step.adapted", lambda *args: SimpleNamespace(burn_in=1))
+    model = with_effects("intercepts and slopes")
+    step = sgm.MSGNHT_S(model=model, local=["a"], batch_size=40, compile_kwargs=JAX, **options)
+    assert step.batches == batches
+    assert (step.kernel.whole_groups is None) == (batches == "rows")
+    assert ("batches='groups'" in repr(step)) == (batches == "groups")
 
 
 @pytest.mark.slow(40)

@@ -65,7 +65,7 @@ def test_no_observed_variable():
 
 def test_scalar_observed():
     model = observed(lambda mu: pm.Normal("y", mu, 1, observed=0.3))
-    refused(model, "No observation dim", "batch_size=None", batch_size=5)
+    refused(model, "No observation dim", "'y'", "one value", "batch_size=None", batch_size=5)
 
 
 def test_several_candidates():
@@ -77,7 +77,7 @@ def test_several_candidates():
 
 def test_several_candidates_without_dims():
     model = observed(lambda mu: pm.Normal("y", mu, 1, observed=np.zeros((6, 8))))
-    refused(model, "'y'", "length 6", "length 8", "minibatch_dim=", batch_size=5)
+    refused(model, "'y'", "length 6", "length 8", "Give dims=.*minibatch_dim=", batch_size=5)
 
 
 def test_observed_variables_of_different_dims():

@@ -8,7 +8,7 @@ import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from scipy.special import logsumexp
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm, poisson
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.evaluation.marginal_likelihood import (
@@ -456,6 +456,24 @@ def test_continuous_latents():
     assert result.log_p_mcse.max() < 0.3
     assert abs(z_score.mean()) < 0.8  # 4 / sqrt(30)
     assert 0.6 < z_score.std() < 1.6
+
+
+@pytest.mark.slow(2)
+def test_prior_of_endless_support():
+    """Draws from a Poisson prior need no list of its values; a sweep of Gibbs does."""
+    x = np.array([0.5, 3.2, 6.0])
+    with pm.Model(coords={"obs": range(3)}) as model:
+        rate = pm.Gamma("rate", 2, 1)
+        z = pm.Poisson("z", rate, dims="obs")
+        pm.Normal("x", z, 0.8, observed=x, dims="obs")
+    arguments = {"model": model, "random_seed": 3, "compile_kwargs": JAX}
+    result = sgm.log_marginal_likelihood({"rate": 2.5}, [z], method="importance", **arguments)
+    n = np.arange(60)[:, None]
+    exact = logsumexp(poisson.logpmf(n, 2.5) + norm.logpdf(x, n, 0.8), axis=0)
+    assert result.log_p_mcse.max() < 0.05
+    assert (abs(result.log_p[0, 0] - exact) < 4 * result.log_p_mcse[0, 0]).all()
+    with pytest.raises(ValueError, match=r"Pass support=\{'z'"):
+        sgm.log_marginal_likelihood({"rate": 2.5}, [z], **arguments)
 
 
 @pytest.mark.slow(2)

@@ -172,7 +172,8 @@ def test_curvature_is_that_of_the_marginalised_model():
     ("mode", "build", "names"),
     [
         ("JAX", many_kinds, ["bits", "kind", "factor", "scale"]),
-        ("NUMBA", sigmoid_belief_network, ["z"]),  # it takes minutes over the other one
+        # it takes minutes over the other one
+        pytest.param("NUMBA", sigmoid_belief_network, ["z"], marks=pytest.mark.long),
     ],
 )
 @pytest.mark.slow(18)

@@ -395,6 +395,20 @@ def test_models_written_with_minibatch():
 
 
 @pytest.mark.slow(2)
+def test_a_prior_that_jax_cannot_draw_from():
+    with pm.Model(coords={"obs": range(6)}) as model:
+        b = pm.Normal("b")
+        z = pm.TruncatedNormal("z", 0, 1, lower=0, dims="obs")
+        pm.Normal("y", b * z, 1, observed=np.zeros(6), dims="obs")
+    told = r"truncated_normal\. Numba has it: pass compile_kwargs=\{'mode': 'NUMBA'\}"
+    options = {"model": model, "compile_kwargs": {"mode": "JAX"}}
+    with pytest.raises(NotImplementedError, match=told):
+        sgm.MSGNHT_S(step_size=0.01, batch_size=3, latents=sgm.Gibbs([z]), **options)
+    with pytest.raises(NotImplementedError, match=told):
+        sgm.log_marginal_likelihood({"b": 1.0}, [z], method="importance", **options)
+
+
+@pytest.mark.slow(2)
 def test_hyperparameters_may_be_left_to_another_step():
     """A variable that only enters priors: its step sees the model without the local terms."""
     with pm.Model(coords={"obs": range(N)}) as model:

@@ -44,15 +44,15 @@ def every_batch(batch_size, whole):
     return np.concatenate(batches)
 
 
-def local_gradients(model, names, batch_size, point, whole_groups=False):
+def local_gradients(model, names, batch_size, point, batches="rows"):
     """Gradients of every possible batch: the whole shared ones, the sum and count of the local."""
     source = gradient_source(
-        model, model.value_vars, batch_size=batch_size, local=names, whole_groups=whole_groups
+        model, model.value_vars, batch_size=batch_size, local=names, batches=batches
     )
     variables = {v.value: v for v in source.variables}
     theta = source.of_batch.vars
     of_columns = [x for c in source.columns for x in (c.groups, c.places, c.weights)]
-    of_columns += [source.row_weights] if whole_groups else []
+    of_columns += [source.row_weights] if batches == "groups" else []
     batch = [source.rows[0].index, *of_columns]
     evaluation = source.at(theta, batch, source.constants, {}, NoiseStream(None))
     function = pytensor.function(
@@ -69,7 +69,7 @@ def local_gradients(model, names, batch_size, point, whole_groups=False):
     potentials = []
     for rows in every_batch(batch_size, whole):
         found = [a[0] for groups in touched for a in groups.of(rows[None])]
-        found += [whole.weights(rows[None])[0]] if whole_groups else []
+        found += [whole.weights(rows[None])[0]] if batches == "groups" else []
         given, indices = [], []
         for v in source.vars:
             index = ...
@@ -95,26 +95,26 @@ def local_gradients(model, names, batch_size, point, whole_groups=False):
 
 @pytest.mark.slow(3)
 @pytest.mark.parametrize(
-    ("name", "batch_size", "whole_groups"),
+    ("name", "batch_size", "batches"),
     [
-        *((name, 3, False) for name in LOCAL),
-        ("centred", 1, False),
-        ("crossed", N, False),
-        ("centred", 2, True),
-        ("transformed", 3, True),
-        ("lkj_noncentred", 3, True),
-        ("nested", 2, True),
-        ("nested", N, True),
+        *((name, 3, "rows") for name in LOCAL),
+        ("centred", 1, "rows"),
+        ("crossed", N, "rows"),
+        ("centred", 2, "groups"),
+        ("transformed", 3, "groups"),
+        ("lkj_noncentred", 3, "groups"),
+        ("nested", 2, "groups"),
+        ("nested", N, "groups"),
     ],
 )
-def test_gradients_are_exact_on_average(name, batch_size, whole_groups):
+def test_gradients_are_exact_on_average(name, batch_size, batches):
     """Over all batches for shared variables, over those that touch it for each group's.
 
     Group 3 has three rows and a district four: in batches of 2 and 3 rows they come in parts.
     """
     model = getattr(hierarchies, name)()
     point = random_point(model)
-    found = local_gradients(model, LOCAL[name], batch_size, point, whole_groups)
+    found = local_gradients(model, LOCAL[name], batch_size, point, batches)
     potentials, gradients = found
     logp = model.logp()
     expected, *full = evaluate(model, [logp, *pytensor.grad(logp, model.value_vars)], point)
@@ -325,7 +325,7 @@ def replicas(R):
     [
         (sgm.MSGNHT_S, {"step_size": 0.03, "thin": 200}),
         (sgm.MSGNHT_S, {"step_size": 0.03, "thin": 400, "batches": "groups"}),
-        (sgm.SGLD, {"step_size": 0.002, "thin": 600}),
+        pytest.param(sgm.SGLD, {"step_size": 0.002, "thin": 600}, marks=pytest.mark.long),
     ],
     ids=["MSGNHT_S", "whole groups", "SGLD"],
 )
@@ -561,7 +561,11 @@ def streamed_groups_step(mode):
 @pytest.mark.slow(12)
 @pytest.mark.parametrize(
     ("make", "mode"),
-    [(nested_step, "NUMBA"), (streamed_step, "JAX"), (streamed_groups_step, "NUMBA")],
+    [
+        pytest.param(nested_step, "NUMBA", marks=pytest.mark.long),
+        (streamed_step, "JAX"),
+        (streamed_groups_step, "NUMBA"),
+    ],
 )
 def test_chains_with_other_batches(make, mode):
     step = make(mode)
@@ -575,9 +579,11 @@ def test_chains_with_other_batches(make, mode):
 @pytest.mark.parametrize(
     "make",
     [
-        crossed_step,
         streamed_groups_step,
-        *(pytest.param(make, marks=pytest.mark.long) for make in (nested_step, streamed_step)),
+        *(
+            pytest.param(make, marks=pytest.mark.long)
+            for make in (crossed_step, nested_step, streamed_step)
+        ),
     ],
 )
 def test_resumes_bit_for_bit(make, tmp_path):

@@ -185,8 +185,8 @@ CASES = [
     ("MSGNHT_S", "low_rank", "JAX", 0.2),
     ("SGLD", "diag", "JAX", 0.05),
     pytest.param("MSGNHT_S", "dense", "NUMBA", 0.2, marks=pytest.mark.slow(40)),
-    pytest.param("MSGNHT_S", "diag", "NUMBA", 0.1, marks=pytest.mark.slow(40)),
-    pytest.param("MSGNHT_S", "low_rank", "NUMBA", 0.2, marks=pytest.mark.slow(20)),
+    pytest.param("MSGNHT_S", "diag", "NUMBA", 0.1, marks=pytest.mark.long),
+    pytest.param("MSGNHT_S", "low_rank", "NUMBA", 0.2, marks=pytest.mark.long),
 ]
 
 

@@ -168,7 +168,7 @@ def test_chains_forget_the_prior_by_their_visits():
 
 
 @pytest.mark.slow(12)
-@pytest.mark.parametrize("mode", ["NUMBA", pytest.param("JAX", marks=pytest.mark.long)])
+@pytest.mark.parametrize("mode", ["JAX", pytest.param("NUMBA", marks=pytest.mark.long)])
 def test_posterior_without_burn_in(mode):
     with mixture_with_scores() as model:
         step = sgm.MSGNHT_S(

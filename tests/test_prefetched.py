@@ -172,7 +172,7 @@ def step_of(model, kind, mode):
     [
         ("rows contiguous", "NUMBA"),
         ("rows contiguous", "JAX"),
-        ("rows contiguous", "CVM"),
+        pytest.param("rows contiguous", "CVM", marks=pytest.mark.long),
         ("columns contiguous", "NUMBA"),
         ("pm.Minibatch", "JAX"),
     ],

@@ -98,7 +98,7 @@ def assert_equal_to_batches_of_one(rows, theta):
         ("potential_along_rows", "JAX"),
         ("rows_not_first", "JAX"),
         ("rows_not_first", "NUMBA"),
-        ("linear", "CVM"),
+        pytest.param("linear", "CVM", marks=pytest.mark.long),
         ("data_in_a_prior", "JAX"),
         ("multivariate_rows", "JAX"),
         ("dims_models.hierarchy", "JAX"),
@@ -158,8 +158,19 @@ def test_a_row_is_what_the_data_lose_without_it(regression, regression_data):
     assert_adds_up(rows, theta)
 
 
-@pytest.mark.parametrize("mode", ["FAST_COMPILE", "JAX", "NUMBA", "CVM"])
-@pytest.mark.parametrize("name", ["hierarchical", "multivariate_rows"])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("hierarchical", "FAST_COMPILE"),
+        ("multivariate_rows", "FAST_COMPILE"),
+        ("hierarchical", "JAX"),
+        ("multivariate_rows", "JAX"),
+        ("hierarchical", "NUMBA"),
+        pytest.param("multivariate_rows", "NUMBA", marks=pytest.mark.long),
+        pytest.param("hierarchical", "CVM", marks=pytest.mark.long),
+        pytest.param("multivariate_rows", "CVM", marks=pytest.mark.long),
+    ],
+)
 def test_rows_at_points_of_their_own(name, mode):
     functions = row_gradients(name, mode)
     index = np.arange(functions.n_rows)[::-3]

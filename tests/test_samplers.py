@@ -38,9 +38,6 @@ from tests.targets import (
     zoo,
 )
 
-every_sampler_of_any_kind = pytest.mark.parametrize(
-    "sampler", [*UNCONSTRAINED, *SIMPLEX], ids=lambda s: s.name
-)
 every_simplex_sampler = pytest.mark.parametrize("sampler", SIMPLEX, ids=lambda s: s.name)
 
 
@@ -233,7 +230,11 @@ def test_moments(sampler, mode):
 
 
 @pytest.mark.c_linker
-@every_sampler_of_any_kind
+@pytest.mark.parametrize(
+    "sampler",
+    [s if s.step is sgm.MSGNHT_S else pytest.param(s, marks=pytest.mark.long) for s in SAMPLERS],
+    ids=lambda s: s.name,
+)
 @pytest.mark.slow(6)
 def test_c_linker_draws_what_python_draws(sampler):
     """Both take their noise from the same NumPy generator: the same numbers to rounding."""

@@ -78,6 +78,7 @@ def test_callable_is_given_plain_update_numbers():
             r"PolynomialDecay\(a=\) .* positive .* got 0\.0\. .* PolynomialDecay\(a=0\.01",
         ),
         (lambda: PolynomialDecay(1, b=-1), r"PolynomialDecay\(b=\) .* got -1"),
+        (lambda: PolynomialDecay(1, c=2), r"PolynomialDecay\(c=\) must be .* in \(0, 1\], got 2"),
         (lambda: PolynomialDecay(1, c=np.inf), r"PolynomialDecay\(c=\) .* got inf"),
         (
             lambda: BlockDecay(-0.1, 3),

@@ -66,7 +66,7 @@ def test_draws_depend_on_the_seed_alone(regression):
 
 
 @pytest.mark.slow(5)
-@pytest.mark.parametrize("mode", ["NUMBA", "JAX", "CVM"])
+@pytest.mark.parametrize("mode", ["NUMBA", "JAX", pytest.param("CVM", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("sampler", "options"),
     [(sgm.MSGNHT_S, {}), (sgm.PSGLD, {}), (sgm.SGNHT, {"replacement": True})],

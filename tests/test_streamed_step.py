@@ -162,7 +162,7 @@ def test_bytes_become_the_containers_floats_before_anything_is_computed(rows):
 
 
 @pytest.mark.slow(12)
-@pytest.mark.parametrize("kind", ["arrays", "iterable"])
+@pytest.mark.parametrize("kind", ["arrays", pytest.param("iterable", marks=pytest.mark.long)])
 def test_posterior(rows, kind):
     """Against the exact posterior: of arrays sorted by the target, of iterables in random order.
 

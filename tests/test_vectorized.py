@@ -343,7 +343,7 @@ def test_device_memory_does_not_grow_with_draws(step, monkeypatch):
     assert max(held[-20:]) <= max(held[10:30])
 
 
-@pytest.mark.slow(11)
+@pytest.mark.long
 def test_chains_over_several_devices(step, tmp_path):
     numbers = {8: 8, 12: 6}  # chains: devices, with as many chains on each
     script = f"""

@@ -67,7 +67,7 @@ def planned(
     local: Local,
     latents: Latents | None,
     made_for: Model,
-    whole_groups: bool,
+    wants_groups: bool,
     updates_per_batch: int,
 ) -> Plan:
     """Decide what a step adapts.
@@ -87,8 +87,8 @@ def planned(
         The step's arguments; ``adaptation`` may be "local", of an earlier warm-up.
     made_for : pymc.Model
         The user's, with the latent variables.
-    whole_groups : bool
-        Whether batches have whole groups of local variables.
+    wants_groups : bool
+        Whether batches of whole groups of local variables are asked for.
     updates_per_batch : int
         With more than 1 nothing can be adapted.
 
@@ -133,7 +133,7 @@ def planned(
         return Plan(batch_size, Diagonal(shapes) if diagonal else Dense(shapes))
     many = size > LARGEST_LOW_RANK
     for_all = adaptation in ("dense", "low_rank")
-    asked_for = whole_groups or (local and local != "auto")
+    asked_for = wants_groups or (local and local != "auto")
     if not asked_for and (for_all or not many):
         local = None  # parameters move together, with a metric for all of them
     elif local and for_all:

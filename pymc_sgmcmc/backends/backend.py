@@ -6,7 +6,8 @@ chains).
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -110,3 +111,17 @@ class Jax:
 def backend_of(mode: Mode) -> Host | Jax:
     """Return the backend that a compilation mode runs on."""
     return Jax() if type(mode.linker).__name__ == "JAXLinker" else Host()
+
+
+@contextmanager
+def naming_a_remedy() -> Iterator[None]:
+    """Say what to do about distributions and operations that PyTensor does not have for JAX."""
+    try:
+        yield
+    except NotImplementedError as error:
+        if "No JAX" not in str(error):
+            raise
+        reason = str(error).rstrip(".")
+        raise NotImplementedError(
+            f"{reason}. Numba has it: pass compile_kwargs={{'mode': 'NUMBA'}}."
+        ) from error

@@ -19,7 +19,7 @@ from pytensor.tensor.random.type import random_generator_type
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.backends.backend import backend_of
+from pymc_sgmcmc.backends.backend import backend_of, naming_a_remedy
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.gradients.arrays import Array, array_value, observed_array, refuse_nan_in
@@ -27,7 +27,13 @@ from pymc_sgmcmc.gradients.data_check import IndexCheck
 from pymc_sgmcmc.gradients.row_axis import find_row_axis, sliced_axis
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
 from pymc_sgmcmc.latents.gradient import LatentGradientSource, latent_gradient_source
-from pymc_sgmcmc.latents.joint import Joint, Latents, find_latents, without_latents
+from pymc_sgmcmc.latents.joint import (
+    Joint,
+    LatentDraws,
+    Latents,
+    find_latents,
+    without_latents,
+)
 from pymc_sgmcmc.noise import NoiseStream
 
 ROWS_PER_CALL = 512
@@ -112,8 +118,19 @@ class Compiled:
 
     def __call__(self, theta: Sequence[np.ndarray], rows: np.ndarray) -> list[np.ndarray]:
         """Evaluate the function."""
-        *out, self.rng = self.function(*theta, rows, *self.data, self.rng)
+        with naming_a_remedy():
+            *out, self.rng = self.function(*theta, rows, *self.data, self.rng)
         return [np.asarray(o) for o in out]
+
+
+class FromPrior(Latents):
+    """Latent variables that are drawn from their prior, whatever the values they can take."""
+
+    def __init__(self, vars):
+        super().__init__(vars, n_samples=1)
+
+    def draw(self, joint, state, stream):
+        return LatentDraws([z[None] for z in joint.draw_prior(stream)], None, state, [])
 
 
 @dataclass(frozen=True)
@@ -126,9 +143,15 @@ class LocalModel:
     minibatch_dim: str | None
 
     @classmethod
-    def of(cls, model: Model, latents, minibatch_dim: str | None) -> "LocalModel":
-        """Derive it from the model."""
-        latents = latents if isinstance(latents, Latents) else Gibbs(latents)
+    def of(
+        cls,
+        model: Model,
+        latents,
+        minibatch_dim: str | None,
+        default: Callable[..., Latents] = Gibbs,
+    ) -> "LocalModel":
+        """Derive it from the model; ``default`` draws the latent variables of a list."""
+        latents = latents if isinstance(latents, Latents) else default(latents)
         names = [rv.name for rv in find_latents(model, latents.vars)]
         # theta on its own scale, that of the draws
         plain = remove_value_transforms(model, [v for v in model.free_RVs if v.name not in names])

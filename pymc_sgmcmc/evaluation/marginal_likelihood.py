@@ -21,7 +21,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy.special import logsumexp
 
 from pymc_sgmcmc.argument_checks import whole_number
-from pymc_sgmcmc.evaluation.local_model import Compiled, Draws, LocalModel, Thetas
+from pymc_sgmcmc.evaluation.local_model import Compiled, Draws, FromPrior, LocalModel, Thetas
 from pymc_sgmcmc.evaluation.log_weights import LogWeights, annealed, importance
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
 from pymc_sgmcmc.latents.joint import Latents
@@ -140,7 +140,8 @@ def log_marginal_likelihood(
         n_samples = {"ais": 16, "importance": 10_000}[method]
     n_samples = whole_number("n_samples", n_samples, 1)
     n_temperatures = whole_number("n_temperatures", n_temperatures, 1)
-    local = LocalModel.of(model, latents, minibatch_dim)
+    default = FromPrior if method == "importance" else Gibbs
+    local = LocalModel.of(model, latents, minibatch_dim, default)
     thetas = Thetas.of(local, draws)
     data_values, n_rows = local.data(data)
     rng = get_random_generator(random_seed)

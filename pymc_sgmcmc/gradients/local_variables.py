@@ -7,6 +7,7 @@ compares the numbers with the model's own.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -43,6 +44,9 @@ Local = Literal["auto"] | Sequence[str] | None
 LEAST_GROUPS = 1000
 """From so many groups on, "auto" makes variables local, if a batch has fewer rows than that: moving
 all of them would cost more than the rest of an update, and most would get no gradient at all."""
+
+GROUPS_PER_BATCH = 4
+"""Batches of whole groups should have so many on average, for their noise to average out."""
 
 
 def n_looked_up(model: pm.Model) -> int:
@@ -87,7 +91,7 @@ def find_local(
     wanted: Local,
     groups: RowGroups,
     check: Callable[[LocalModel], None],
-    whole_groups: bool,
+    batches: Literal["auto", "rows", "groups"],
 ) -> LocalModel | None:
     """Write the model for the groups that a batch touches, as far as it allows.
 
@@ -111,8 +115,11 @@ def find_local(
         What the data say about the groups of an index.
     check : callable
         LocalModel -> None: raises `NotLocal` if its numbers are not the model's.
-    whole_groups : bool
-        Whether batches have whole groups instead of random rows.
+    batches : {"auto", "rows", "groups"}
+        Whether batches have random rows or whole groups; "auto": whole groups in memory that have
+        several elements each, are nested, and of which a batch has several. A batch of rows knows
+        such a group's elements with errors that go together, and thermostats hold the energy of
+        each element right, not that of all their combinations.
 
     Returns
     -------
@@ -126,7 +133,7 @@ def find_local(
         and for batches of whole groups of crossed groups or of none.
     """
     of_vars = dict(zip(vars, shapes, strict=True))
-    builder = _Builder(model, of_vars, terms, rest, rows, batch_size, groups, whole_groups)
+    builder = _Builder(model, of_vars, terms, rest, rows, batch_size, groups, batches)
     names = None if wanted == "auto" else _checked_names(model, vars, wanted)
     reasons: dict[str, str] = {}
     candidates = []
@@ -162,7 +169,7 @@ def find_local(
     for name, reason in reasons.items():
         if builder.is_large(name) and builder.is_indexed(name):
             _log.info(f"'{name}' moves at every update, not only with its rows: {reason}.")
-    if local is None and whole_groups:
+    if local is None and batches == "groups":
         raise ValueError(
             f"batches='groups' needs local variables, and local={wanted!r} finds none: name them, "
             "as in local=['effect'], or use batches='rows'."
@@ -170,6 +177,8 @@ def find_local(
     if local is not None and names is None:
         listed = ", ".join(f"'{model.values_to_rvs[v.value].name}'" for v in local.variables)
         _log.info(f"Only the groups of a batch's rows move (local='auto'): {listed}.")
+    if local is not None and local.row_weights is not None and batches == "auto":
+        _log.info("Batches have whole groups, for each has several elements (batches='auto').")
     return local
 
 
@@ -187,12 +196,13 @@ def _checked_names(model: pm.Model, vars: Sequence[Variable], wanted: Any) -> li
 class _Builder:
     """Rebuilds a model's terms for some candidates."""
 
-    def __init__(self, model, shapes, terms, rest, rows, batch_size, groups, whole_groups):
+    def __init__(self, model, shapes, terms, rest, rows, batch_size, groups, batches):
         self.groups = groups
         self.sizes: dict[TensorVariable, np.ndarray] = {}
         self.empty: dict[Column, EmptyGroups] = {}
         self.model, self.shapes, self.rest, self.rows = model, shapes, rest, rows
-        self.batch_size, self.whole_groups = batch_size, whole_groups
+        self.batch_size, self.batches = batch_size, batches
+        self.whole_groups = batches == "groups"
         self.terms = [term.logp for term in terms]
         self.row_axes = [term.axis for term in terms]
         self.values = set(model.value_vars)
@@ -301,9 +311,12 @@ class _Builder:
             For groups of which none has all others nested in it, and for groups of a stream whose
             rows do not lie together.
         """
+        columns = list(dict.fromkeys(v.column for v in variables))
+        self.whole_groups = self.batches == "groups" or (
+            self.batches == "auto" and self._need_whole_groups(variables, columns)
+        )
         if not self.whole_groups:
             return variables
-        columns = list(dict.fromkeys(v.column for v in variables))
         k = self.groups.coarsest(columns)
         if k is None:
             names = ", ".join(f"'{self.model.values_to_rvs[v.value].name}'" for v in variables)
@@ -318,6 +331,19 @@ class _Builder:
             LocalVariable.of(v.value, column, self.shapes[v.value]) if v.column is around else v
             for v in variables
         ]
+
+    def _need_whole_groups(self, variables: list[LocalVariable], columns: Sequence[Column]) -> bool:
+        """Whether batches of rows would be biased, and those of whole groups are possible."""
+        elements = Counter[Column]()
+        for v in variables:
+            elements[v.column] += int(np.prod(self.shapes[v.value])) // v.column.n_groups
+        if self.groups.are_streamed or max(elements.values()) < 2:
+            return False
+        k = self.groups.coarsest(columns)
+        if k is None:
+            return False
+        sizes = self.sizes_in(columns[k])
+        return self.batch_size >= GROUPS_PER_BATCH * sizes[sizes > 0].mean()
 
     def build(self, variables: list[LocalVariable]) -> LocalModel:
         """Write the model for the groups in the slots, or raise `NotLocal`."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytensor
@@ -56,7 +56,7 @@ def gradient_source(
     start: PointType | None = None,
     row_weights: SharedVariable | None = None,
     local: Local = None,
-    whole_groups: bool = False,
+    batches: Literal["auto", "rows", "groups"] = "rows",
 ) -> GradientSource:
     """Derive the stochastic gradient of a model with respect to some of its value variables.
 
@@ -81,8 +81,9 @@ def gradient_source(
         Variables with an element for each group of rows, of which a batch moves only those of its
         own groups; "auto": those found that have many groups. Needs ``batch_size``; not with
         ``row_weights``.
-    whole_groups : bool, default False
-        Whether batches have whole groups of the local variables instead of random rows.
+    batches : {"auto", "rows", "groups"}, default "rows"
+        Whether batches have random rows or whole groups of the local variables; "auto": see
+        `find_local`.
 
     Returns
     -------
@@ -139,7 +140,7 @@ def gradient_source(
                 start,
                 row_weights,
                 local,
-                whole_groups,
+                batches,
             )
     else:
         parts = _whole(model)
@@ -174,7 +175,7 @@ def _slice_into_batches(
     start,
     row_weights,
     local,
-    whole_groups,
+    batches,
 ):
     """Batches of an unchanged model."""
     row_axis = find_row_axis(model, minibatch_dim)
@@ -232,7 +233,7 @@ def _slice_into_batches(
             local,
             groups,
             check,
-            whole_groups,
+            batches,
         )
     return prior, likelihood, scale * batch_size, [rows], arrays, found
 

@@ -106,6 +106,12 @@ def find_row_axis(
     if not axes:  # a likelihood written as potentials with dims=
         named = [p for p in model.potentials if p.name in model.named_vars_to_dims]
         axes = {p: list(zip(dims_of(model, p), shape_of(p), strict=True)) for p in named}
+    if not axes and model.observed_RVs:
+        names = ", ".join(f"'{rv.name}'" for rv in model.observed_RVs)
+        raise ValueError(
+            f"No observation dim found: the observed {names} have no axis to slice into batches, "
+            "each is one value. Leave batch_size=None to use all the data at each update."
+        )
     if not axes:
         raise ValueError(
             "No observation dim found: the model has no observed variable, and no potential with "
@@ -193,9 +199,16 @@ def _only_candidate(
             "batch_size=None."
         )
     options = ", ".join(f"'{name}'" if name else f"(length {n})" for name, n in candidates)
+    remedy = (
+        "Choose one with minibatch_dim= (and give dims= to the observed variables and pm.Data)."
+    )
+    if not any(name for name, _ in candidates):
+        remedy = (
+            "Give dims= to the observed variables and pm.Data, and pass the name of one as "
+            "minibatch_dim=."
+        )
     raise ValueError(
-        f"Several dims of the observed {names} could be sliced into batches: {options}. Choose one "
-        "with minibatch_dim= (and give dims= to the observed variables and pm.Data)."
+        f"Several dims of the observed {names} could be sliced into batches: {options}. {remedy}"
     )
 
 

@@ -25,6 +25,8 @@ class RowGroups:
         Evaluates an index for all rows; of streamed data for a few.
     """
 
+    are_streamed = False
+
     def __init__(self, of: Callable[[TensorVariable], np.ndarray]):
         self.of = of
 
@@ -57,6 +59,8 @@ class StreamedRowGroups(RowGroups):
         The data of a batch.
     data : StreamedData
     """
+
+    are_streamed = True
 
     def __init__(
         self,

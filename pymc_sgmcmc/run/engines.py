@@ -84,5 +84,5 @@ def engine_of(
         n_workers = len(client.scheduler_info()["workers"])
         _log.info(f"chain_method='dask': {run.n_chains} chains on {n_workers} workers")
         return partial(on_cluster, client=client)
-    _log.info(f"chain_method='sequential': {run.n_chains} chains, one after another")
+    _log.info(f"chain_method='sequential': {run.n_chains} chains, taking turns")
     return sequential

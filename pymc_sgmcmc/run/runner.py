@@ -1,8 +1,8 @@
 """The interface between making draws and keeping them.
 
 A *runner* advances some chains together and yields blocks; `run_and_keep` writes them to a store,
-and from time to time the runner's state. An *engine* decides where runners run: one after another
-(`sequential.py`), each in its own process (`processes.py`) or as a task of a cluster
+and from time to time the runner's state. An *engine* decides where runners run: in turns in one
+process (`sequential.py`), each in its own process (`processes.py`) or as a task of a cluster
 (`cluster.py`), all chains in one compiled call (`vectorized.py`).
 """
 

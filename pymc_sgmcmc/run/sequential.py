@@ -1,4 +1,4 @@
-"""Engine: chains one after another, in this process; and the runner of one chain."""
+"""Engine: chains that take turns, in this process; and the runner of one chain."""
 
 import time
 from collections import deque
