@@ -164,9 +164,9 @@ def sample(
     discard_tuned_samples : bool, default True
         False adds the groups ``warmup_posterior`` and ``warmup_sample_stats``.
     compute_convergence_checks : bool, default True
-        Log a warning about large R-hat and small effective sample sizes. In large models they are
-        computed for evenly spaced elements only, and a message says so. For an adapted step, also
-        log the verdict of `diagnose`, and add the group ``diagnosis``.
+        For an adapted step log the verdict of `diagnose`, which looks at R-hat and effective sample
+        sizes too, and add the group ``diagnosis``. For another one log PyMC's warnings about these.
+        In large models they are computed for evenly spaced elements only, and a message says so.
     keep_warning_stat : bool, default False
         Keep the statistic "warning"; such a result cannot be saved. A store does not have it.
     idata_kwargs : dict, optional
@@ -515,9 +515,9 @@ def sample_from_init(
     _log.info(summary(run, tree))
     if compute_convergence_checks:
         try:
-            if adapted is None or not adapted.predictions_only:
+            if adapted is None:
                 check_convergence(tree, model)
-            if adapted is not None:
+            else:  # the verdict looks at R-hat and effective sample sizes too
                 diagnose_run(tree, step)
         except KeyboardInterrupt:
             _log.warning("Interrupted: convergence is not checked.")

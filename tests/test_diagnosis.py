@@ -1,5 +1,6 @@
 """The verdict on draws: right ones pass, each kind of wrong ones fails, errors lose nothing."""
 
+import json
 import logging
 import pickle
 import re
@@ -286,6 +287,41 @@ def test_exact_draws_are_right_and_too_wide_ones_are_not(posterior):
     assert int(full["gradients"]) == 100
 
 
+@pytest.mark.slow(6)
+@pytest.mark.parametrize("n_groups", [400, pytest.param(2100, id="local variables")])
+def test_gradients_are_taken_where_the_sampler_takes_them(n_groups):
+    """At the ends of updates the groups are a little too narrow, but their scale is right.
+
+    With h = 0.3 they have 1 - h^2 / 4 of the variance there; the mean gradient of the scale would
+    be h^2 sqrt(2 * 400) / 8 = 0.3 of its sd, and its standard error is 0.03.
+    """
+    h, group = 0.3, np.arange(n_groups)
+    rng = np.random.default_rng(3)
+    y = rng.normal(0, np.sqrt(2), n_groups)
+    with pm.Model() as model:
+        t = pm.Normal("t", 0, 1)
+        z = pm.Normal("z", shape=n_groups)
+        pm.Normal("y", pm.math.exp(t) * z[group], 1, observed=y)
+    grid = np.linspace(-1, 1, 4001)
+    log_p = stats.norm.logpdf(grid) - n_groups / 2 * np.log1p(np.exp(2 * grid))
+    log_p -= np.square(y).sum() / 2 / (1 + np.exp(2 * grid))
+    p = np.exp(log_p - log_p.max())
+    t = rng.choice(grid, size=(4, 500), p=p / p.sum())
+    scale = np.exp(t)[..., None]
+    variance = 1 / (1 + scale**2)
+    away = rng.normal(size=(4, 500, n_groups)) * np.sqrt(variance * (1 - h**2 / 4))
+    idata = tree(t=t, z=variance * scale * y + away)
+    with pytensor.config.change_flags(mode="JAX"):
+        at_the_ends = sgm.diagnose(idata, model)
+        idata.posterior.attrs["adaptation"] = json.dumps({"drift_to_gradient": h / 2})
+        at_gradients = sgm.diagnose(idata, model)
+    assert at_the_ends.verdict == "failed"
+    assert "Means" in at_the_ends.remedy
+    assert "'t'" in at_the_ends.remedy
+    assert at_gradients.verdict == "ok"
+    assert abs(float(at_gradients["gradient"][0])) < 0.1
+
+
 @pytest.mark.slow(4)
 def test_noisy_gradients_of_some_rows_give_way_to_exact_ones():
     """Three rows of 3000 tell of w: a sample of rows rarely has one of them."""
@@ -341,6 +377,8 @@ def test_a_run_is_judged(run, caplog, tmp_path):
     assert float(stored["anchor_error"]) < 1e-6
     assert 0.5 < float(stored["thermostat"] / stored["thermostat_predicted"]) < 2
     assert "held_temperature" not in stored
+    chosen = json.loads(run.posterior.attrs["adaptation"])
+    assert chosen["drift_to_gradient"] == chosen["step_size"] / 2  # of a symmetric splitting
     assert str(sgm.diagnose(run)).startswith("verdict: ok")
     run.to_netcdf(tmp_path / "run.nc")
     with xr.open_datatree(tmp_path / "run.nc") as again:
@@ -360,8 +398,9 @@ def test_a_handful_of_draws_is_unclear(posterior, draws):
 
 @pytest.mark.slow(30)
 def test_the_verdict_is_logged_and_can_be_switched_off(step, caplog):
-    with caplog.at_level(logging.INFO, "pymc.sgmcmc"):
+    with caplog.at_level(logging.INFO, "pymc"):
         sample(step, draws=20, tune=0)
+    assert "number of samples is too small" not in caplog.text  # two judges would contradict
     [line] = [m for m in caplog.messages if m.startswith("Verdict:")]
     assert line.startswith(("Verdict: unclear. ", "Verdict: failed. "))
     assert "diagnosis" not in sample(step, 10, compute_convergence_checks=False).children

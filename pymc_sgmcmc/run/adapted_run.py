@@ -11,6 +11,7 @@ from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.run.enough_draws import FEWEST, MOST
+from pymc_sgmcmc.samplers.splitting import drift_to_gradient
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -135,10 +136,12 @@ def describe_adaptation(tree: DataTree, step: Any, tune: int, with_arrays: bool)
     adapted = step.adapted
     posterior = tree["posterior"]
     draws = posterior.sizes["chain"] * (posterior.sizes["draw"] + tune)
+    splitting = getattr(step.algorithm, "splitting", None)
+    drift = 0.0 if splitting is None else drift_to_gradient(splitting) * adapted.step_size
     posterior.attrs |= {
         "data_passes": adapted.data_passes + draws * adapted.passes_per_draw,
         "data_passes_warmup": adapted.data_passes,
-        "adaptation": json.dumps(adapted.summary()),
+        "adaptation": json.dumps({**adapted.summary(), "drift_to_gradient": drift}),
     }
     if not with_arrays:
         return

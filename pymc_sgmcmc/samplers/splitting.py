@@ -46,6 +46,29 @@ MOMENTUM_FIRST = "bOXT"
 """SGNHT (SGNHT paper, Algorithm 1): p at the old theta, then theta with the new p. Order 1."""
 
 
+def drift_to_gradient(splitting: str) -> float:
+    """Share of a drift between an update's end and the nearest point where it takes the gradient.
+
+    Parameters
+    ----------
+    splitting : str
+        With one letter O.
+
+    Returns
+    -------
+    float
+        0 where the gradient is taken at the ends of updates.
+
+    Examples
+    --------
+    >>> from pymc_sgmcmc.samplers.splitting import drift_to_gradient
+    >>> [drift_to_gradient(splitting) for splitting in ("ABOBA", "XbOT", "bOXT")]
+    [0.5, 0.0, 0.0]
+    """
+    before, after = (sum(part.count(x) for x in "XA") for part in splitting.split("O"))
+    return min(before, after) / (before + after)
+
+
 class Thermostat(Protocol):
     """How xi reacts to the kinetic energy: one of the three functions below."""
 
