@@ -325,10 +325,11 @@ class Chain(WithSamplingState):
         return None
 
     def burn_in_warning(self, diagnostics: dict[str, float]) -> SamplerWarning | None:
-        """Return the algorithm's warning about a chain that has just burnt in, if any."""
+        """Return a warning about a chain that has just burnt in, if there is a reason."""
         kernel = self.kernel
         shuffled = bool(self.batches) and not kernel.replacement and kernel.updates_per_epoch > 1
         message = kernel.algorithm.burn_in_warning(diagnostics, kernel.n_elements, shuffled)
+        message = message or kernel.source.burn_in_warning(diagnostics)
         if message is None:
             return None
         message = f"{kernel.name}: {message}"

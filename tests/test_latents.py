@@ -484,3 +484,40 @@ def test_values_of_a_known_support_are_drawn_with_their_probabilities(mode):
         counts = [np.count_nonzero(np.asarray(drawn) == v) for v in support]
         assert sum(counts) == n
         assert scipy.stats.chisquare(counts, n * probabilities).pvalue > 1e-3
+
+
+@pytest.mark.slow(4)
+@pytest.mark.parametrize("chain_method", ["sequential", "vectorized"])
+@pytest.mark.parametrize(
+    ("prior", "most", "cut"),
+    [
+        (lambda: pm.Poisson("z", 3, dims="obs"), 30, False),
+        (lambda: pm.Poisson("z", 3, dims="obs"), 5, True),
+        (lambda: pm.Geometric("z", 0.3, dims="obs"), 5, True),
+        (lambda: pm.Categorical("z", np.full(6, 1 / 6), dims="obs"), 5, False),
+    ],
+    ids=["all of a Poisson", "a part of a Poisson", "a part of a Geometric", "all there is"],
+)
+def test_a_support_that_cuts_the_posterior(prior, most, cut, chain_method, caplog):
+    """Half the rows have values of about 5, half of about 1, beyond which Geometric ends."""
+    with pm.Model(coords={"obs": range(40)}) as model:
+        scale = pm.LogNormal("scale", initval=1.0)
+        z = prior()
+        observed = np.repeat([5.2, 1.1], 20)
+        pm.Normal("x", scale * z, 0.5, observed=observed, dims="obs")
+    least = 1 if model["z"].owner.op.name == "geometric" else 0
+    support = {"z": range(least, most + 1)}
+    step = sgm.MSGNHT_S(
+        step_size=1e-3,
+        batch_size=20,
+        latents=sgm.Gibbs([z], support=support),
+        model=model,
+        compile_kwargs={"mode": "JAX"},
+    )
+    options = {"tune": 50, "chains": 2, "step": step, "model": step.model, "random_seed": 1}
+    options |= {"progressbar": False, "compute_convergence_checks": False}
+    with caplog.at_level("WARNING", logger="pymc"):
+        idata = sgm.sample(3, chain_method=chain_method, init="point", **options)
+    share = float(idata.sample_stats["latent_cut"].mean())
+    assert (share > 0.1) if cut else (share < 0.005)
+    assert ("'z' are at an end of support=" in caplog.text) == cut

@@ -133,6 +133,10 @@ class GradientSource:
         """Names of the scalars that an evaluation returns as diagnostics."""
         return ()
 
+    def burn_in_warning(self, diagnostics: Mapping[str, float]) -> str | None:
+        """Return what is wrong, if anything, by the `statistics` of a chain that has burnt in."""
+        return None
+
     @property
     def determined(self) -> Tensors:
         """The terms of the log posterior that can be evaluated before sampling."""

@@ -61,6 +61,9 @@ class LatentGradientSource(GradientSource):
     def statistics(self):
         return self.latents.statistics
 
+    def burn_in_warning(self, diagnostics):
+        return self.latents.burn_in_warning(diagnostics)
+
     @property
     def determined(self):
         return [self.log_prior]

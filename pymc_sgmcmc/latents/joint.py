@@ -10,7 +10,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -236,8 +236,6 @@ class Latents(ABC):
         Draws per row and evaluation of the gradient.
     """
 
-    statistics: ClassVar[tuple[str, ...]] = ()
-    """Names of the scalars that each evaluation reports."""
     persistent: bool = False
     """Whether the carried state has an entry for each row of all the data."""
     support: Mapping[str, Sequence[int]] = {}
@@ -248,9 +246,18 @@ class Latents(ABC):
         self.n_samples = whole_number("n_samples", n_samples, 1)
 
     @property
+    def statistics(self) -> tuple[str, ...]:
+        """Names of the scalars that each evaluation reports; none by default."""
+        return ()
+
+    @property
     def state_names(self) -> tuple[str, ...]:
         """Names of the state that is carried from one batch to the next; none by default."""
         return ()
+
+    def burn_in_warning(self, diagnostics: Mapping[str, float]) -> str | None:
+        """Return what is wrong, if anything, by the `statistics` of a chain that has burnt in."""
+        return None
 
     @property
     def names(self) -> list[str]:

@@ -12,6 +12,7 @@ its row was last in a batch, with the z of all rows in memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,9 @@ from pymc_sgmcmc.latents.gibbs.simplexes import Simplexes
 from pymc_sgmcmc.latents.joint import Joint, LatentDraws, Latents, LocalVariable
 from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
+
+MOST_CUT = 0.01
+"""Draws at an end of a support that the prior goes beyond, from which on there is a warning."""
 
 type Hook = Callable[[dict[str, TensorVariable], NoiseStream], TensorVariable]
 
@@ -56,7 +60,9 @@ class Gibbs(Latents):
         the extent that they still depend on their start, the gradient is biased.
     support : dict, optional
         Values that a discrete variable can take (variable or name: sequence), for distributions
-        that do not show them, such as `pm.CustomDist`.
+        that do not show them, such as `pm.CustomDist` and `pm.Poisson`. Of an endless distribution
+        those that the posterior reaches: there is a warning if more than 1% of the draws are at an
+        end beyond which the prior goes on.
     conditional : dict, optional
         Functions that draw a variable instead of the derived conditional (variable or name:
         function). A function takes a dict of the current values by name (latent variables, observed
@@ -78,7 +84,9 @@ class Gibbs(Latents):
 
     Notes
     -----
-    The statistic ``latent_moves`` is the mean proportion of units that a sweep changes.
+    The statistic ``latent_moves`` is the mean proportion of units that a sweep changes; with
+    ``support`` there is ``latent_cut`` too, the share of draws at an end of a support beyond which
+    the prior goes on.
 
     References
     ----------
@@ -104,8 +112,6 @@ class Gibbs(Latents):
     >>> [v.name for v in step.vars]
     ['centre']
     """
-
-    statistics = ("latent_moves",)
 
     def __init__(
         self,
@@ -140,6 +146,20 @@ class Gibbs(Latents):
                 )
 
     @property
+    def statistics(self):
+        return ("latent_moves", "latent_cut") if self.support else ("latent_moves",)
+
+    def burn_in_warning(self, diagnostics):
+        share = diagnostics.get("latent_cut", 0.0)
+        if not share > MOST_CUT:
+            return None
+        listed = ", ".join(f"'{name}'" for name in self.support)
+        return (
+            f"{share:.1%} of the draws of {listed} are at an end of support=, beyond which the "
+            "prior has values too: the posterior is cut there. Pass more values."
+        )
+
+    @property
     def state_names(self):
         return persistent_chains.STATE_NAMES if self.persistent else ()
 
@@ -163,7 +183,30 @@ class Gibbs(Latents):
         moves = [pt.neq(c[1:], c[:-1]).mean(dtype=pytensor.config.floatX) for c in chains]
         sizes = np.array([np.prod(v.shape, dtype=int) for v in joint.variables])
         moved = pt.add(*(m * w for m, w in zip(moves, sizes / sizes.sum(), strict=True)), 0.0)
-        return LatentDraws([d[self.burn_in :] for d in draws], None, state, [moved])
+        kept = [d[self.burn_in :] for d in draws]
+        diagnostics = [moved, self._cut(joint, kept)] if self.support else [moved]
+        return LatentDraws(kept, None, state, diagnostics)
+
+    def _cut(self, joint: Joint, draws: Tensors) -> TensorVariable:
+        """Share of a variable's draws at the ends of its support, if its prior goes on beyond.
+
+        Of the variable that has the largest.
+        """
+        priors = {term.name: term.logp for term in joint.terms}
+        shares = []
+        for i, v in enumerate(joint.variables):
+            if v.name not in self.support:
+                continue
+            assert v.support is not None
+            share = pt.constant(0.0)
+            for end, beyond in ((v.support.min(), -1), (v.support.max(), 1)):
+                values = [d[-1] for d in draws]
+                values[i] = pt.full_like(values[i], end + beyond)
+                [log_p] = joint.evaluate([priors[v.name]], values)
+                goes_on = pt.shape_padright(log_p > -np.inf, v.value.ndim - log_p.ndim)
+                share += pt.mean(pt.eq(draws[i], end) & goes_on)
+            shares.append(share)
+        return reduce(pt.maximum, shares).astype(pytensor.config.floatX)
 
     def sweeps(
         self,

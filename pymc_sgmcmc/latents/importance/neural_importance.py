@@ -98,7 +98,10 @@ class NeuralImportance(Latents):
     """
 
     state_names = ("network", "network_mean", "network_square", "network_updates")
-    statistics = ("importance_ess",)
+
+    @property
+    def statistics(self):
+        return ("importance_ess",)
 
     def __init__(
         self,
