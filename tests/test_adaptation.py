@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from contextlib import nullcontext
 
 import cloudpickle
 import numpy as np
@@ -14,6 +15,7 @@ from arviz_stats.base import array_stats
 from known_posteriors import Groups, Linear, RareLogistic, Truth, assert_right
 from pymc.exceptions import SamplingError
 from pytensor.compile.mode import Mode
+from pytensor.graph.replace import clone_replace
 from scipy.optimize import minimize
 from scipy.special import expit
 
@@ -24,10 +26,12 @@ from pymc_sgmcmc.adaptation.curvature_warm_up import (
     warn_of_dependent_draws,
     warn_of_small_steps,
 )
+from pymc_sgmcmc.adaptation.jumps import elements_compared, refuse_hidden_jumps
 from pymc_sgmcmc.adaptation.objective import RowsObjective
 from pymc_sgmcmc.adaptation.start import find_start, start_of_scales
 from pymc_sgmcmc.adaptation.step_size import Pace
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
+from pymc_sgmcmc.gradients.metric import Dense
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
@@ -401,6 +405,54 @@ def test_what_moves_the_likelihood_by_jumps_is_named(n_rows):
             SamplingError, match=r"depends on 'change_interval__' by jumps only.*smooth"
         ):
             sgm.MSGNHT_S(compile_kwargs=JAX)
+
+
+BEYOND = {
+    "a jump": lambda x, b, c: pt.switch(x > c, 0.3 + b * (x - c), 0),
+    "rounded": lambda x, b, c: b * (x - c) + 0.05 * pt.floor(40 * (x - c)),
+    "a kink": lambda x, b, c: pt.switch(x > c, b * (x - c), 0),
+    "the same on both sides": lambda x, b, c: pt.switch(x > c, b * (x - c), b * x - b * c),
+    "no comparison": lambda x, b, c: b * pm.math.sigmoid((x - c) / 0.1),
+}
+"""How rows change with a threshold c."""
+
+
+@pytest.mark.slow(3)
+@pytest.mark.parametrize("form", BEYOND)
+def test_jumps_beside_what_changes_smoothly_are_named(form):
+    """Kinks and comparisons that change nothing are no jumps."""
+    rng = np.random.default_rng(3)
+    x = rng.uniform(0, 1, 3000)
+    with pm.Model() as model:
+        b, c = pm.Normal("b", 0, 3), pm.Normal("c", 0.5, 1)
+        mean = BEYOND[form](x, b, c)
+        known = clone_replace(
+            mean, {b: pt.constant(1.0, dtype=b.dtype), c: pt.constant(0.5, dtype=c.dtype)}
+        ).eval()
+        pm.Normal("y", mean, 0.3, observed=rng.normal(known, 0.3))
+    gradients = RowGradients(model, model.value_vars, compile_kwargs=JAX)
+    objective, theta = RowsObjective(gradients), np.array([1.0, 0.5])
+    possible = elements_compared(gradients)
+    assert possible.tolist() == [False, form != "no comparison"]
+    metric = Dense(gradients.source.shapes)
+    metric.set(np.linalg.cholesky(np.linalg.inv(objective.at(theta).curvature())))
+    told = nullcontext()
+    if form in ("a jump", "rounded"):
+        told = pytest.raises(SamplingError, match=r"smoothly and by jumps with 'c' \(a comparison")
+    with told:
+        refuse_hidden_jumps(objective, theta, metric, possible)
+
+
+@pytest.mark.slow(6)
+def test_a_threshold_is_refused_before_it_is_sampled():
+    rng = np.random.default_rng(3)
+    x = rng.uniform(0, 1, 3000)
+    with pm.Model():
+        b, c = pm.Normal("b", 0, 3), pm.Normal("c", 0.5, 1)
+        beyond = np.where(x > 0.5, 0.3 + (x - 0.5), 0)
+        pm.Normal("y", BEYOND["a jump"](x, b, c), 0.3, observed=rng.normal(beyond, 0.3))
+        with pytest.raises(SamplingError, match=r"smoothly and by jumps with 'c'.*sigmoid"):
+            sgm.MSGNHT_S(compile_kwargs=JAX, rng=1)
 
 
 def uniform_rows(y):

@@ -520,7 +520,7 @@ def test_effects_that_were_not_recorded():
     assert float(diagnosis["ess"]) > 3000
 
 
-@pytest.mark.slow(12)
+@pytest.mark.long
 def test_diagnosis_of_a_model_too_large_for_a_matrix(caplog):
     """`diagnose` finds local variables itself, and says where there are none."""
     rng = np.random.default_rng(0)

@@ -90,7 +90,13 @@ def assert_mean_is(estimates, expected):
 
 
 @pytest.mark.slow(23)
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.long if case.name in CONJUGATE else (), id=case.name)
+        for case in CASES
+    ],
+)
 def test_gradient_is_that_of_the_marginalised_model(case):
     model = case.model()
     theta = random_theta(model, case.latents)
@@ -171,7 +177,9 @@ def test_curvature_is_that_of_the_marginalised_model():
 @pytest.mark.parametrize(
     ("mode", "build", "names"),
     [
-        ("JAX", many_kinds, ["bits", "kind", "factor", "scale"]),
+        pytest.param(
+            "JAX", many_kinds, ["bits", "kind", "factor", "scale"], marks=pytest.mark.long
+        ),
         # it takes minutes over the other one
         pytest.param("NUMBA", sigmoid_belief_network, ["z"], marks=pytest.mark.long),
     ],

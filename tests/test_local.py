@@ -729,7 +729,7 @@ def test_priors_that_tie_groups_together():
         ({"local": ["alpha"], "batch_size": None}, "pass batch_size="),
         ({"local": ["alpha"], "temperature": 0.5}, "use temperature=1"),
         ({"batches": "groups", "step_size": "auto"}, "local='auto' finds none: name them"),
-        ({"batches": "users"}, "batches='users' must be 'rows' or 'groups'"),
+        ({"batches": "users"}, "batches='users' must be 'auto', 'rows' or 'groups'"),
         ({"batches": "groups"}, "needs local variables, and local='auto' finds none"),
         ({"batches": "groups", "local": None}, "needs local variables, but local=None"),
         ({"batches": "groups", "temperature": 0.5}, "use temperature=1. Use batches='rows'"),

@@ -547,7 +547,7 @@ def run_script(tmp_path, call):
     return subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.slow(20)
+@pytest.mark.long
 def test_jax_in_processes(tmp_path):
     """By forkserver: the same draws, also after an interruption and resuming here."""
     done = run_script(tmp_path, 'if __name__ == "__main__":\n    main()'.replace("\n", "\n    "))

@@ -22,7 +22,12 @@ from pymc_sgmcmc.adaptation.curvature import (
     refuse_undetermined,
     root_of_inverse,
 )
-from pymc_sgmcmc.adaptation.jumps import refuse_edges, refuse_jumps
+from pymc_sgmcmc.adaptation.jumps import (
+    elements_compared,
+    refuse_edges,
+    refuse_hidden_jumps,
+    refuse_jumps,
+)
 from pymc_sgmcmc.adaptation.noise import POSITIONS, ROWS_PER_POSITION, noise_covariance
 from pymc_sgmcmc.adaptation.normal_approximation import is_far_too_wide, narrowed
 from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective, WholeObjective
@@ -56,6 +61,8 @@ SPREAD = 0.5
 skewed posterior never is."""
 STEEP_ROWS = 5_000
 """Rows, or 10 per parameter, on which the first normal approximation is looked at."""
+ROWS_WITH_JUMPS = 2_000
+"""Looked at for jumps of the likelihood, if it compares parameters."""
 NOISY = 2.0
 """After the first window rows are weighted anew only if the noise is larger."""
 HESSIANS = 8
@@ -161,6 +168,7 @@ class CurvatureWarmUp(WarmUp):
             change = self._update_matrix(k, anchor, past)
             if k == 0:
                 anchor = self._narrow(anchor)
+                self._refuse_hidden_jumps(anchor)
             window = self._prepare(k, anchor, past)
             if past is None:
                 positions = self._points(anchor, None, CHAINS)
@@ -201,6 +209,18 @@ class CurvatureWarmUp(WarmUp):
         refuse_jumps(self._objective_of(first), theta, self.rng)
         refuse_edges(self.objective, self.gradients.flat(point), theta)
         return theta
+
+    def _refuse_hidden_jumps(self, theta: np.ndarray) -> None:
+        possible = elements_compared(self.gradients)
+        if not possible.any():
+            return
+        objective = self.objective
+        if self.rows is not None:
+            n = self.rows.n_at_hand
+            some = np.random.default_rng(0).choice(n, min(n, ROWS_WITH_JUMPS), replace=False)
+            objective = RowsObjective(self.rows, np.sort(some))
+            self.samples.append(objective)
+        refuse_hidden_jumps(objective, theta, self.metric, possible)
 
     def _objective_of(self, n: int) -> Objective:
         """Of so many random rows, or of all."""

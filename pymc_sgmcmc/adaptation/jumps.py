@@ -4,8 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 from pymc.exceptions import SamplingError
+from pytensor import scalar
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.raise_op import CheckAndRaise
 
 from pymc_sgmcmc.adaptation.objective import Objective
+from pymc_sgmcmc.gradients.metric import Metric
+from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 TRIES = 2
 """Points away from the start at which the likelihood is compared."""
@@ -15,6 +22,23 @@ MOST_NAMED = 5
 STEEP = 3.0
 """Standard deviations from the mode, by gradient and curvature, from which on an end of the search
 is no mode."""
+STEPS = (
+    *(scalar.LT, scalar.GT, scalar.LE, scalar.GE, scalar.EQ, scalar.NEQ),
+    *(scalar.Floor, scalar.Ceil, scalar.Trunc, scalar.IntDiv, scalar.Mod, scalar.Sign),
+    *(scalar.RoundHalfToEven, scalar.RoundHalfAwayFromZero),
+)
+"""Scalar operations whose result is constant in between jumps, or has jumps."""
+LINES = 3
+"""Random lines through the posterior along which jumps are looked for."""
+NODES = (8, 9)
+"""Of the two quadratures along a line, which differ where the gradient has kinks,"""
+KINKS = 10.0
+"""... and how many times their difference a jump must be,"""
+LEAST_JUMP = 0.2
+"""... and of the log likelihood, over two posterior standard deviations. Kinks of single rows were
+taken for jumps of up to 0.05."""
+MOST_TRIED = 20
+"""Elements that are looked at one by one."""
 BISECTIONS = 30
 GAINS = (0.5, 5.0)
 """Gains of log density by which an edge is looked for."""
@@ -40,11 +64,7 @@ def refuse_jumps(objective: Objective, theta: np.ndarray, rng: np.random.Generat
     """
     gradients = objective.gradients
 
-    def likelihood(at: np.ndarray) -> tuple[float, np.ndarray]:
-        local = objective.at(at)
-        return -local.value - gradients.log_prior(at), local.likelihood_gradient
-
-    value, gradient = likelihood(theta)
+    value, gradient = _likelihood(objective, theta)
     still = gradient == 0
     if not still.any() or not np.isfinite(value):
         return
@@ -54,7 +74,7 @@ def refuse_jumps(objective: Objective, theta: np.ndarray, rng: np.random.Generat
     def moves(elements: np.ndarray) -> bool:
         for _ in range(TRIES):
             shifted = theta + elements * sd * rng.standard_normal(gradients.size)
-            there, gradient = likelihood(shifted)
+            there, gradient = _likelihood(objective, shifted)
             if gradient[elements].any():  # it was zero by chance
                 return False
             if np.isfinite(there) and abs(there - value) > SAME * abs(value):
@@ -69,6 +89,89 @@ def refuse_jumps(objective: Objective, theta: np.ndarray, rng: np.random.Generat
         f"The likelihood depends on {_listed(objective, found)} by jumps only (a comparison, "
         "switch, floor or round of it): its gradient is zero everywhere, so no sampler that uses "
         "gradients can draw it. Make the change smooth, for example "
+        "pm.math.sigmoid((t - c) / width) for t > c."
+    )
+
+
+def compared(log_likelihood: Variable, vars: Sequence[Variable]) -> list[bool]:
+    """Which variables a comparison or another step function in a graph depends on.
+
+    Those in checks of parameters do not count: their result is an error or nothing.
+
+    Examples
+    --------
+    >>> import pytensor.tensor as pt
+    >>> a, b = pt.dscalars("ab")
+    >>> compared(pt.switch(pt.gt(a, 0), 1.0, 2.0) + b, [a, b])
+    [True, False]
+    """
+    outputs, seen, found = [log_likelihood], set(), list[Variable]()
+    while outputs:
+        node = outputs.pop().owner
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        outputs += node.inputs[:1] if isinstance(node.op, CheckAndRaise) else node.inputs
+        if isinstance(getattr(node.op, "scalar_op", node.op), STEPS):
+            found += node.inputs
+    behind = set(ancestors(found))
+    return [v in behind for v in vars]
+
+
+def elements_compared(gradients: RowGradients | WholeGradients) -> np.ndarray:
+    """Which elements of theta belong to variables that the likelihood compares, shape (d,)."""
+    source = gradients.source
+    sizes = [int(np.prod(shape)) for shape in source.shapes]
+    return np.repeat(compared(source.log_likelihood, source.vars), sizes)
+
+
+def refuse_hidden_jumps(
+    objective: Objective, theta: np.ndarray, metric: Metric, possible: np.ndarray
+) -> None:
+    """Raise an error for parameters by which the likelihood changes smoothly and by jumps.
+
+    Along a line through the posterior it changes by the integral of its gradient and by its jumps.
+
+    Parameters
+    ----------
+    objective : Objective
+        Of all rows, or of some.
+    theta : array, shape (d,)
+        Within the posterior.
+    metric : Metric
+        L, with the posterior's scales.
+    possible : array of bool, shape (d,)
+        The elements that are looked at: those of `elements_compared`.
+
+    Raises
+    ------
+    pymc.exceptions.SamplingError
+        Naming the parameters.
+    """
+    size = objective.gradients.size
+    directions = metric.times(np.random.default_rng(0).standard_normal((LINES, size)))
+
+    def jump(shift: np.ndarray) -> float:
+        """How far the likelihood jumps between theta - shift and theta + shift."""
+        change = _likelihood(objective, theta + shift)[0] - _likelihood(objective, theta - shift)[0]
+        integrals = []
+        for n in NODES:
+            at, weights = np.polynomial.legendre.leggauss(n)
+            slopes = [_likelihood(objective, theta + t * shift)[1] @ shift for t in at]
+            integrals.append(float(weights @ slopes))
+        jump = abs(change - integrals[0])
+        certain = KINKS * abs(integrals[0] - integrals[1]) < jump < np.inf
+        return jump if certain else 0.0
+
+    if max(jump(possible * direction) for direction in directions) < LEAST_JUMP:
+        return
+    each = np.flatnonzero(possible)
+    alone = [(np.arange(size) == k) * directions[0] for k in each[:MOST_TRIED]]
+    found = [k for k, shift in zip(each, alone, strict=False) if jump(shift) > 0] or list(each)
+    raise SamplingError(
+        f"The likelihood changes smoothly and by jumps with {_listed(objective, found)} (a "
+        "comparison, switch, floor or round of it), and its gradient does not see the jumps: no "
+        "sampler that uses gradients can draw it. Make the change smooth, for example "
         "pm.math.sigmoid((t - c) / width) for t > c."
     )
 
@@ -120,6 +223,12 @@ def refuse_edges(objective: Objective, start: np.ndarray, end: np.ndarray) -> No
             "not see the edge. Use NUTS for this model (pm.sample without step=), which rejects "
             "moves across it."
         )
+
+
+def _likelihood(objective: Objective, theta: np.ndarray) -> tuple[float, np.ndarray]:
+    """The log likelihood and its gradient; -infinity where there is no density."""
+    local = objective.at(theta)
+    return -local.value - objective.gradients.log_prior(theta), local.likelihood_gradient
 
 
 def _last_inside(objective: Objective, start: np.ndarray, end: np.ndarray) -> np.ndarray:

@@ -201,7 +201,7 @@ class Gibbs(Latents):
             share = pt.constant(0.0)
             for end, beyond in ((v.support.min(), -1), (v.support.max(), 1)):
                 values = [d[-1] for d in draws]
-                values[i] = pt.full_like(values[i], end + beyond)
+                values[i] = pt.full_like(values[i], int(end) + beyond)
                 [log_p] = joint.evaluate([priors[v.name]], values)
                 goes_on = pt.shape_padright(log_p > -np.inf, v.value.ndim - log_p.ndim)
                 share += pt.mean(pt.eq(draws[i], end) & goes_on)
