@@ -288,29 +288,37 @@ def test_exact_draws_are_right_and_too_wide_ones_are_not(posterior):
 
 
 @pytest.mark.slow(6)
-@pytest.mark.parametrize("n_groups", [400, pytest.param(2100, id="local variables")])
-def test_gradients_are_taken_where_the_sampler_takes_them(n_groups):
+@pytest.mark.parametrize(
+    ("n_groups", "empty"), [(400, 0), (2100, 0), (2100, 1000)],
+    ids=["few", "local variables", "groups without rows"],
+)  # fmt: skip
+def test_gradients_are_taken_where_the_sampler_takes_them(n_groups, empty):
     """At the ends of updates the groups are a little too narrow, but their scale is right.
 
-    With h = 0.3 they have 1 - h^2 / 4 of the variance there; the mean gradient of the scale would
-    be h^2 sqrt(2 * 400) / 8 = 0.3 of its sd, and its standard error is 0.03.
+    Groups without rows are drawn from their prior there. With h = 0.3 the others have 1 - h^2 / 4
+    of the variance; the mean gradient of the scale would be h^2 sqrt(2 * 400) / 8 = 0.3 of its sd,
+    and its standard error is 0.03.
     """
-    h, group = 0.3, np.arange(n_groups)
+    h, n_rows = 0.3, n_groups - empty
     rng = np.random.default_rng(3)
-    y = rng.normal(0, np.sqrt(2), n_groups)
+    y = rng.normal(0, np.sqrt(2), n_rows)
     with pm.Model() as model:
         t = pm.Normal("t", 0, 1)
-        z = pm.Normal("z", shape=n_groups)
-        pm.Normal("y", pm.math.exp(t) * z[group], 1, observed=y)
+        if empty:
+            effect = pm.Normal("z", 0, pm.math.exp(t), shape=n_groups)
+        else:
+            effect = pm.math.exp(t) * pm.Normal("z", shape=n_groups)
+        pm.Normal("y", effect[np.arange(n_rows)], 1, observed=y)
     grid = np.linspace(-1, 1, 4001)
-    log_p = stats.norm.logpdf(grid) - n_groups / 2 * np.log1p(np.exp(2 * grid))
+    log_p = stats.norm.logpdf(grid) - n_rows / 2 * np.log1p(np.exp(2 * grid))
     log_p -= np.square(y).sum() / 2 / (1 + np.exp(2 * grid))
     p = np.exp(log_p - log_p.max())
     t = rng.choice(grid, size=(4, 500), p=p / p.sum())
     scale = np.exp(t)[..., None]
-    variance = 1 / (1 + scale**2)
-    away = rng.normal(size=(4, 500, n_groups)) * np.sqrt(variance * (1 - h**2 / 4))
-    idata = tree(t=t, z=variance * scale * y + away)
+    variance = 1 / (1 + scale**-2)
+    away = rng.normal(size=(4, 500, n_rows)) * np.sqrt(variance * (1 - h**2 / 4))
+    effects = np.concatenate([variance * y + away, scale * rng.normal(size=(4, 500, empty))], 2)
+    idata = tree(t=t, z=effects if empty else effects / scale)
     with pytensor.config.change_flags(mode="JAX"):
         at_the_ends = sgm.diagnose(idata, model)
         idata.posterior.attrs["adaptation"] = json.dumps({"drift_to_gradient": h / 2})

@@ -505,7 +505,15 @@ def _measured_of_local(
         scales = draws.std(axis=(0, 1))
         scales[order[:shared]] = 0.0
         times = partial(np.multiply, scales)
-    _drift(draws, posterior, times)
+    moves = np.concatenate(
+        [
+            np.broadcast_to(local is None or gradients.sizes(k) > 0, shape).ravel()
+            for k, (local, shape) in enumerate(
+                zip(gradients.variables, gradients.source.shapes, strict=True)
+            )
+        ]
+    )  # others are drawn from their prior when a draw is recorded
+    _drift(draws, posterior, lambda momentum: times(momentum) * moves)
     at = Coordinates(np.empty((0, 0)), "")
     if shared:
         at = _of_draws(draws[:, :, order[:shared]])
