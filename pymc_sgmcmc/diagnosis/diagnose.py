@@ -434,9 +434,7 @@ def _measured(
 ) -> Dataset:
     """Measure everything."""
     free = [rv.name for rv in gradients.model.free_RVs]
-    posterior = idata["posterior"].to_dataset()
-    found = _of_chains(idata, posterior, free)
-    _drift(draws, posterior, lambda momentum: momentum @ at.matrix.T)
+    found = _of_chains(idata, idata["posterior"].to_dataset(), free)
     mean = draws.mean(axis=(0, 1))
     anchor = mean if at.anchor is None else at.anchor
     anchor_gradient = np.zeros(gradients.size)
@@ -522,6 +520,8 @@ def _measured_of_local(
     whole = _whole(gradients) if all_rows else None
     seen = local_identities(gradients, draws, at.matrix, order, names, blocks, rng, whole)
     attrs = {"variables": free, "metric": at.metric, "rows": seen.rows}
+    groups = [int(np.count_nonzero(gradients.sizes(k))) for k in gradients.local]
+    found["shared_by"] = "direction", np.array([1] * shared + groups)
     return _identities(found, seen.stein, seen.names, seen.noise, chains, len(each), blocks, attrs)
 
 

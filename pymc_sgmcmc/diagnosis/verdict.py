@@ -26,6 +26,10 @@ THERMOSTAT_FACTOR = 2.0
 """Between the thermostat and its prediction."""
 ANCHOR_TOLERANCE = 0.01
 """Of the gradient at the anchor, along z: how far, in standard deviations, it moves the mean."""
+WHOLE_GROUPS = (
+    "pass step=sgm.MSGNHT_S(batches='groups') if groups are nested, or half the step_size."
+)
+"""Remedy for batches of rows: single rows of small groups are noisy."""
 NOTE = "No check can see a mode that no chain has visited."
 
 
@@ -160,12 +164,11 @@ def _stein_failures(measured: Dataset) -> Iterator[str]:
     found = worst("gradient", 0.0)
     if found is not None:
         remedy = "draw more, with more tune, or pass a smaller step_size."
-        if measured.attrs.get("batches") == "rows":  # single rows of small groups are noisy
-            remedy = (
-                "pass step=sgm.MSGNHT_S(batches='groups') if the groups are nested, or else a "
-                "smaller step_size."
-            )
+        if measured.attrs.get("batches") == "rows":
+            remedy = WHOLE_GROUPS
         yield f"Means are off by up to {abs(found[0]):.2g} sd{found[1]}: {remedy}"
+    if "shared_by" in measured:
+        yield from _group_failures(measured, limit)
     if "pair" in measured.dims:
         found = worst("cross", 0.0)
         if found is not None:
@@ -173,6 +176,24 @@ def _stein_failures(measured: Dataset) -> Iterator[str]:
                 f"Correlations are off by up to {abs(found[0]):.2g}: pass a smaller step_size, or "
                 "a larger batch_size."
             )
+
+
+def _group_failures(measured: Dataset, limit: float) -> Iterator[str]:
+    """What is wrong with a scale that many groups share, by the spread of these.
+
+    G groups know their scale to 1 / sqrt(2 G) of it. If all their variances are off by a part v, it
+    is off by up to v / 2 of it, which must be less than a tenth of that.
+    """
+    off, groups = measured["virial"].values - 1, measured["shared_by"].values
+    most = np.maximum(TOLERANCE * np.sqrt(2 / groups), limit * measured["virial_error"].values)
+    for k in np.flatnonzero((groups > 1) & (np.abs(off) > most)):
+        name = str(measured["element"].values[k]).removesuffix(", mean of all")
+        whole = measured.attrs.get("batches") == "groups"
+        remedy = "pass a larger batch_size, or half the step_size." if whole else WHOLE_GROUPS
+        yield (
+            f"The variances of '{name}' are off by {abs(off[k]):.1%}, too much for the scale that "
+            f"{groups[k]} groups share: {remedy}"
+        )
 
 
 def _doubts(measured: Dataset) -> Iterator[str]:
