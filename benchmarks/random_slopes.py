@@ -6,9 +6,10 @@ Groups of 6 to 30 rows, each with an intercept and a slope of its own; their mea
 and the rows' scale are unknown. With the groups' effects integrated out five parameters are left,
 and NUTS draws them (2 chains of 1000). Ways: `sgm.sample()` on the model as one writes it, with the
 effects around their means or scaled from standard normal ones, or as two variables ("auto", which
-has whole groups where a batch has ten of them); and with `step=sgm.MSGNHT_S(batches=...)`. "error" is the largest error of a mean in posterior sds,
-"of" the parameter that has it, "sd" the smallest and largest ratio of the sds. Passes over the data
-are those of the warm-up and of all draws of four chains.
+has whole groups where a batch has four of them); and with `step=sgm.MSGNHT_S(batches=...)`. "error"
+is the largest error of a mean in posterior sds, "of" the parameter that has it, "sd" the smallest
+and largest ratio of the sds. Passes over the data are those of the warm-up and of all draws of four
+chains.
 Writes benchmarks/results/random_slopes.txt.
 """
 

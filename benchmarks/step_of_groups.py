@@ -23,7 +23,7 @@ import pymc_sgmcmc as sgm
 
 RESULTS = Path(__file__).parent / "results" / "step_of_groups.txt"
 GROUPS, ROWS = 20_000, 2
-STEP_SIZES = (0.25, "auto", 0.09)
+STEP_SIZES = (0.25, 0.16, "auto")
 
 
 def shared() -> tuple:

@@ -736,8 +736,8 @@ def with_effects(form):
         ("intercepts", 40, "rows"),
         ("nested intercepts", 40, "rows"),
         ("intercepts and slopes", 40, "groups"),
-        ("intercepts and slopes", 19, "rows"),  # not ten groups
-        ("two variables", 20, "groups"),
+        ("intercepts and slopes", 7, "rows"),  # not four groups
+        ("two variables", 8, "groups"),
         ("crossed", 40, "rows"),
     ],
 )

@@ -45,7 +45,7 @@ LEAST_GROUPS = 1000
 """From so many groups on, "auto" makes variables local, if a batch has fewer rows than that: moving
 all of them would cost more than the rest of an update, and most would get no gradient at all."""
 
-GROUPS_PER_BATCH = 10
+GROUPS_PER_BATCH = 4
 """Batches of whole groups should have so many on average, for their noise to average out."""
 
 
