@@ -311,7 +311,7 @@ def test_exact_draws_are_right_and_too_wide_ones_are_not(posterior):
 
 
 @pytest.mark.slow(6)
-@pytest.mark.parametrize("empty", [0, 1000])
+@pytest.mark.parametrize("empty", [pytest.param(0, marks=pytest.mark.long), 1000])
 def test_gradients_of_groups_are_taken_where_the_sampler_takes_them(empty):
     """At the ends of updates the groups are a little too narrow, but their scale is right.
 

@@ -232,7 +232,7 @@ def test_moments(sampler, mode):
 @pytest.mark.c_linker
 @pytest.mark.parametrize(
     "sampler",
-    [s if s.step is sgm.MSGNHT_S else pytest.param(s, marks=pytest.mark.long) for s in SAMPLERS],
+    [s if s.step is sgm.SGLD else pytest.param(s, marks=pytest.mark.long) for s in SAMPLERS],
     ids=lambda s: s.name,
 )
 @pytest.mark.slow(6)
@@ -352,7 +352,7 @@ def test_minibatch_noise(sampler, mode):
 
 
 @pytest.mark.slow(5)
-@pytest.mark.parametrize("mode", ["NUMBA", "JAX"])
+@pytest.mark.parametrize("mode", [pytest.param("NUMBA", marks=pytest.mark.long), "JAX"])
 @every_simplex_sampler
 def test_minibatch_noise_on_simplexes(sampler, mode):
     """By batches of 5 of 45 rows, drawn with replacement: posterior and the noise's excess.
