@@ -520,3 +520,22 @@ def test_a_support_that_cuts_the_posterior(prior, most, cut, chain_method, caplo
     share = float(idata.sample_stats["latent_cut"].mean())
     assert (share > 0.1) if cut else (share < 0.005)
     assert ("'z' are at an end of support=" in caplog.text) == cut
+
+
+def test_a_log_probability_is_asked_for_the_values_of_its_support_alone():
+    """Beyond them its table ends."""
+
+    def log_p(value, weights):
+        return pt.log(weights)[value]
+
+    with pm.Model(coords={"obs": range(6)}) as model:
+        scale = pm.LogNormal("scale")
+        z = pm.CustomDist("z", np.full(3, 1 / 3), logp=log_p, dtype="int64", dims="obs",
+                          signature="(k)->()")  # fmt: skip
+        pm.Normal("x", scale * z, 0.5, observed=np.arange(6) % 3, dims="obs")
+    latents = sgm.Gibbs([z], support={"z": [0, 1, 2]})
+    step = sgm.MSGNHT_S(
+        step_size=1e-3, batch_size=3, latents=latents, model=model, compile_kwargs={"mode": PYTHON}
+    )
+    _, [stats] = step.step(step.model.initial_point())
+    assert stats["latent_cut"] == 0

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
@@ -32,6 +33,7 @@ from pymc_sgmcmc.latents.joint import Joint, LatentDraws, Latents, LocalVariable
 from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
 
+CUSTOM = CustomDistRV, CustomSymbolicDistRV
 MOST_CUT = 0.01
 """Draws at an end of a support that the prior goes beyond, from which on there is a warning."""
 
@@ -61,8 +63,8 @@ class Gibbs(Latents):
     support : dict, optional
         Values that a discrete variable can take (variable or name: sequence), for distributions
         that do not show them, such as `pm.CustomDist` and `pm.Poisson`. Of an endless distribution
-        those that the posterior reaches: there is a warning if more than 1% of the draws are at an
-        end beyond which the prior goes on.
+        those that the posterior reaches: for PyMC's own distributions there is a warning if more
+        than 1% of the draws are at an end beyond which the prior goes on.
     conditional : dict, optional
         Functions that draw a variable instead of the derived conditional (variable or name:
         function). A function takes a dict of the current values by name (latent variables, observed
@@ -190,12 +192,13 @@ class Gibbs(Latents):
     def _cut(self, joint: Joint, draws: Tensors) -> TensorVariable:
         """Share of a variable's draws at the ends of its support, if its prior goes on beyond.
 
-        Of the variable that has the largest.
+        Of the variable that has the largest. A log probability that users write themselves is not
+        asked for other values than theirs: it may be a table.
         """
         priors = {term.name: term.logp for term in joint.terms}
-        shares = []
+        shares = [pt.constant(0.0)]
         for i, v in enumerate(joint.variables):
-            if v.name not in self.support:
+            if v.name not in self.support or isinstance(v.batch_rv.owner.op, CUSTOM):
                 continue
             assert v.support is not None
             share = pt.constant(0.0)
