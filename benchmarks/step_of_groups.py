@@ -1,6 +1,6 @@
 """Error of what 20,000 groups share, against the step size: Poisson counts with Gamma rates.
 
-    python benchmarks/step_of_groups.py    # about ten minutes
+    python benchmarks/step_of_groups.py    # about nine minutes
 
 Each group has a rate from Gamma(k, mean m) and two counts. The integrator's error is alike in all
 groups, so that it adds up in k and m. On normal groups it would be zero where the gradient is
