@@ -260,6 +260,8 @@ def test_groups_are_right_to_what_the_scale_that_they_share_needs(virial, error,
         assert "variances of 'd' are off by 1.0%" in remedy
         assert "2000 groups share: pass step=sgm.MSGNHT_S(batches='groups')" in remedy
         assert "larger batch_size" in judge(seen.assign_attrs(batches="groups"))[1]
+        [row] = [s for s in str(Diagnosis.of(seen)).splitlines() if "mean of all 2000 groups" in s]
+        assert re.split("  +", row)[1:] == [f"{virial:.4f}", f"{error:.4f}", "1 +- 0.0032"]
 
 
 def test_prints_as_a_short_table():

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from xarray import Dataset
 
-from pymc_sgmcmc.diagnosis.verdict import NOTE, TOLERANCE, judge
+from pymc_sgmcmc.diagnosis.verdict import NOTE, TOLERANCE, judge, tolerance_of_groups
 
 WIDTH = 100
 
@@ -18,6 +18,7 @@ class Diagnosis(Dataset):
 
     - ``gradient``, ``virial``, ``cross``, ``mean_virial``: estimates of the Stein identities, right
       at 0, 1, 0, 1; each with its standard error in a variable ``..._error``;
+    - ``shared_by``: of the effects of groups how many groups share a scale, elsewhere 1;
     - ``gradient_noise``: variance of a gradient's estimate;
     - ``ess``, ``rhat``: the smallest bulk effective sample size, the largest R-hat;
     - ``chain_correlation``: of different chains' draws of the same number, 0 if independent;
@@ -83,6 +84,12 @@ class Diagnosis(Dataset):
                         where = f"{where}, mostly {self['element'].values[k]}"
                     row = (f"{name}, direction {where}", f"{values[k]:.3g}", f"{errors[k]:.3f}")
                     rows.append((*row, f"{target} +- {TOLERANCE}"))
+            groups = self["shared_by"].values if "shared_by" in self else np.empty(0)
+            for j in np.flatnonzero(groups > 1):  # judged more strictly
+                value, error = (float(self[name][j]) for name in ("virial", "virial_error"))
+                right = f"1 +- {tolerance_of_groups(groups[j]):.4f}"
+                label = f"virial, {self['element'].values[j]} {groups[j]} groups"
+                rows.append((label, f"{value:.4f}", f"{error:.4f}", right))
             add("virial, mean of all directions", "mean_virial", f"1 +- {TOLERANCE}")
         add("smallest effective sample size", "ess", "> 100")
         add("largest R-hat", "rhat", "< 1.05")

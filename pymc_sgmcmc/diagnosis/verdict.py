@@ -178,14 +178,19 @@ def _stein_failures(measured: Dataset) -> Iterator[str]:
             )
 
 
-def _group_failures(measured: Dataset, limit: float) -> Iterator[str]:
-    """What is wrong with a scale that many groups share, by the spread of these.
+def tolerance_of_groups(groups: np.ndarray) -> np.ndarray:
+    """How far the mean virial of the effects of so many groups may be off.
 
-    G groups know their scale to 1 / sqrt(2 G) of it. If all their variances are off by a part v, it
-    is off by up to v / 2 of it, which must be less than a tenth of that.
+    G groups know the scale that they share to 1 / sqrt(2 G) of it. If all their variances are off
+    by a part v, it is off by up to v / 2 of it, which must be less than a tenth of that.
     """
+    return TOLERANCE * np.sqrt(2 / groups)
+
+
+def _group_failures(measured: Dataset, limit: float) -> Iterator[str]:
+    """What is wrong with a scale that many groups share, by the spread of these."""
     off, groups = measured["virial"].values - 1, measured["shared_by"].values
-    most = np.maximum(TOLERANCE * np.sqrt(2 / groups), limit * measured["virial_error"].values)
+    most = np.maximum(tolerance_of_groups(groups), limit * measured["virial_error"].values)
     for k in np.flatnonzero((groups > 1) & (np.abs(off) > most)):
         name = str(measured["element"].values[k]).removesuffix(", mean of all")
         whole = measured.attrs.get("batches") == "groups"

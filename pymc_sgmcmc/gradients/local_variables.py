@@ -312,12 +312,13 @@ class _Builder:
             rows do not lie together.
         """
         columns = list(dict.fromkeys(v.column for v in variables))
-        self.whole_groups = self.batches == "groups" or (
-            self.batches == "auto" and self._need_whole_groups(variables, columns)
-        )
-        if not self.whole_groups:
+        auto, self.whole_groups = self.batches == "auto", False
+        if self.batches == "rows" or (auto and not self._rows_are_biased(variables)):
             return variables
         k = self.groups.coarsest(columns)
+        if auto and (k is None or not self._are_small(columns[k])):
+            return variables
+        self.whole_groups = True
         if k is None:
             names = ", ".join(f"'{self.model.values_to_rvs[v.value].name}'" for v in variables)
             raise ValueError(
@@ -332,17 +333,19 @@ class _Builder:
             for v in variables
         ]
 
-    def _need_whole_groups(self, variables: list[LocalVariable], columns: Sequence[Column]) -> bool:
-        """Whether batches of rows would be biased, and those of whole groups are possible."""
+    def _rows_are_biased(self, variables: list[LocalVariable]) -> bool:
+        """Whether a row tells of several elements of its group; not asked where rows are streamed.
+
+        Whole groups would need the rows of each to lie together.
+        """
         elements = Counter[Column]()
         for v in variables:
             elements[v.column] += int(np.prod(self.shapes[v.value])) // v.column.n_groups
-        if self.groups.are_streamed or max(elements.values()) < 2:
-            return False
-        k = self.groups.coarsest(columns)
-        if k is None:
-            return False
-        sizes = self.sizes_in(columns[k])
+        return not self.groups.are_streamed and max(elements.values()) > 1
+
+    def _are_small(self, column: Column) -> bool:
+        """Whether a batch has several groups."""
+        sizes = self.sizes_in(column)
         return self.batch_size >= GROUPS_PER_BATCH * sizes[sizes > 0].mean()
 
     def build(self, variables: list[LocalVariable]) -> LocalModel:
