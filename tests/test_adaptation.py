@@ -43,7 +43,9 @@ TARGETS = {"linear": Linear, "rare rows": RareLogistic, "groups": Groups}
 
 
 @pytest.mark.slow(30)
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(
+    "name", ["linear", "rare rows", pytest.param("groups", marks=pytest.mark.long)]
+)
 def test_default_call(name):
     target = TARGETS[name]()
     with target.model():
@@ -333,7 +335,7 @@ def test_numbers_of_a_free_length(name):
 
 
 @pytest.mark.slow(12)
-@pytest.mark.parametrize("n_rows", [1, 10])
+@pytest.mark.parametrize("n_rows", [pytest.param(1, marks=pytest.mark.long), 10])
 def test_fewer_rows_than_parameters(n_rows):
     """One row, or ten of twenty parameters: the prior determines the rest."""
     rng = np.random.default_rng(7)
@@ -360,7 +362,7 @@ def improper():
 
 
 @pytest.mark.slow(6)
-@pytest.mark.parametrize("make", [separable, improper])
+@pytest.mark.parametrize("make", [separable, pytest.param(improper, marks=pytest.mark.long)])
 def test_what_the_data_leave_open_under_a_flat_prior(make):
     with make(), pytest.raises(SamplingError, match="data and the prior leave undetermined"):
         sgm.sample(random_seed=1, **QUICK)

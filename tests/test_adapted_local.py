@@ -605,11 +605,8 @@ def test_what_the_data_leave_open_is_named():
         sgm.MSGNHT_S(model=model, local=["alpha"], batch_size=20, rng=1, compile_kwargs=JAX)
 
 
-@pytest.mark.slow(25)
-@pytest.mark.parametrize(
-    "way",
-    ["rows", *(pytest.param(way, marks=pytest.mark.long) for way in ("groups", "groups streamed"))],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["rows", "groups", "groups streamed"])
 def test_an_earlier_warm_up_serves_another_step(way, tmp_path):
     """Pickled arrays of it too: the same draws, on resuming as well, without another warm-up."""
     step, _ = adapted_run(way)

@@ -38,7 +38,7 @@ ON_NUMBA = ("README.md", "docs/choosing.md", "docs/gotchas.md")
     "page",
     [
         "README.md",
-        "docs/index.md",
+        pytest.param("docs/index.md", marks=pytest.mark.long),
         "docs/quickstart.md",
         "docs/choosing.md",
         "docs/hierarchies.md",

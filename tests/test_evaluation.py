@@ -241,7 +241,7 @@ def test_simulated_latents_that_do_not_fit(arguments, message):
         sgm.log_marginal_likelihood(THETA, ["top", "z"], model=SMALL, **arguments)
 
 
-@pytest.mark.slow(10)
+@pytest.mark.long
 def test_recognition_network_as_proposal():
     """Trained, it is the better proposal; the estimate is unbiased with any."""
     x = np.random.default_rng(6).integers(2, size=(40, 5))

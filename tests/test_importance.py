@@ -275,7 +275,7 @@ def train(model, latents, theta, batch_size, n_updates=3000):
 
 
 @pytest.mark.slow(12)
-@pytest.mark.parametrize("case", [one_unit, normal_mixture])
+@pytest.mark.parametrize("case", [one_unit, pytest.param(normal_mixture, marks=pytest.mark.long)])
 def test_training_finds_the_posterior(case):
     """The inclusive KL divergence falls to zero where the network can represent p(z | x)."""
     model, theta, weights, *_ = case()

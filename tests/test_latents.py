@@ -490,7 +490,9 @@ def test_values_of_a_known_support_are_drawn_with_their_probabilities(mode):
 @pytest.mark.parametrize(
     ("prior", "most", "cut", "chain_method"),
     [
-        (lambda: pm.Poisson("z", 3, dims="obs"), 12, False, "vectorized"),
+        pytest.param(
+            lambda: pm.Poisson("z", 3, dims="obs"), 12, False, "vectorized", marks=pytest.mark.long
+        ),
         (lambda: pm.Poisson("z", 3, dims="obs"), 5, True, "vectorized"),
         (lambda: pm.Geometric("z", 0.3, dims="obs"), 5, True, "sequential"),
         (lambda: pm.Categorical("z", np.full(6, 1 / 6), dims="obs"), 5, False, "sequential"),

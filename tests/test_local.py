@@ -564,7 +564,7 @@ def streamed_groups_step(mode):
     [
         pytest.param(nested_step, "NUMBA", marks=pytest.mark.long),
         (streamed_step, "JAX"),
-        (streamed_groups_step, "NUMBA"),
+        pytest.param(streamed_groups_step, "NUMBA", marks=pytest.mark.long),
     ],
 )
 def test_chains_with_other_batches(make, mode):

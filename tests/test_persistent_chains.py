@@ -195,7 +195,7 @@ def step_of(model, **settings):
         return sgm.MSGNHT_S(**options | settings)
 
 
-@pytest.mark.slow(10)
+@pytest.mark.long
 def test_vectorised_chains_keep_their_own():
     """All at once and one after the other: the same draws."""
     options = {"draws": 6, "tune": 4, "chains": 2, "random_seed": 5, "progressbar": False}

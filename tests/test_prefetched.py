@@ -171,7 +171,7 @@ def step_of(model, kind, mode):
     ("kind", "mode"),
     [
         ("rows contiguous", "NUMBA"),
-        ("rows contiguous", "JAX"),
+        pytest.param("rows contiguous", "JAX", marks=pytest.mark.long),
         pytest.param("rows contiguous", "CVM", marks=pytest.mark.long),
         ("columns contiguous", "NUMBA"),
         ("pm.Minibatch", "JAX"),

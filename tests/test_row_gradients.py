@@ -97,7 +97,7 @@ def assert_equal_to_batches_of_one(rows, theta):
         ("survival.censored_constant_bounds", "JAX"),
         ("potential_along_rows", "JAX"),
         ("rows_not_first", "JAX"),
-        ("rows_not_first", "NUMBA"),
+        pytest.param("rows_not_first", "NUMBA", marks=pytest.mark.long),
         pytest.param("linear", "CVM", marks=pytest.mark.long),
         ("data_in_a_prior", "JAX"),
         ("multivariate_rows", "JAX"),

@@ -25,7 +25,7 @@ LAYOUTS = {
 
 
 @pytest.mark.slow(3)
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.long), "int8"])
 def test_rows(dtype):
     arrays = [pt.tensor(dtype=dtype, shape=(None,) * k) for k in (1, 2, 3)]
     rows = pt.lvector()

@@ -66,12 +66,19 @@ def test_draws_depend_on_the_seed_alone(regression):
 
 
 @pytest.mark.slow(5)
-@pytest.mark.parametrize("mode", ["NUMBA", "JAX", pytest.param("CVM", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
-    ("sampler", "options"),
-    [(sgm.MSGNHT_S, {}), (sgm.PSGLD, {}), (sgm.SGNHT, {"replacement": True})],
+    ("sampler", "options", "mode"),
+    [
+        (sgm.MSGNHT_S, {}, "NUMBA"),
+        (sgm.PSGLD, {}, "JAX"),
+        (sgm.SGNHT, {"replacement": True}, "JAX"),
+        pytest.param(sgm.MSGNHT_S, {}, "JAX", marks=pytest.mark.long),
+        pytest.param(sgm.PSGLD, {}, "NUMBA", marks=pytest.mark.long),
+        pytest.param(sgm.SGNHT, {"replacement": True}, "NUMBA", marks=pytest.mark.long),
+        pytest.param(sgm.MSGNHT_S, {}, "CVM", marks=pytest.mark.long),
+    ],
 )
-def test_restored_state_goes_on_identically(regression, mode, sampler, options):
+def test_restored_state_goes_on_identically(regression, sampler, options, mode):
     """Saved after any draw, all further draws are the same; a pickled step carries its state."""
     step = make_step(regression, sampler, compile_kwargs={"mode": mode}, **options)
     step.setup_chain(np.random.default_rng(5), tune=0, draws=10)
@@ -613,7 +620,7 @@ def test_worker_processes_give_the_same_draws(tmp_path, mode, method):
     assert f"IDENTICAL under {method}" in result.stdout, result.stderr
 
 
-@pytest.mark.slow(18)
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["CVM"])
 def test_c_linker_in_forked_processes(regression, mode):
     step = make_step(regression, compile_kwargs={"mode": mode})

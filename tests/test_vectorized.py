@@ -135,7 +135,7 @@ def mixture_step():
         )
 
 
-@pytest.mark.slow(12)
+@pytest.mark.long
 def test_groups_simplexes_and_latents_beside_each_other(monkeypatch):
     step = mixture_step()
     draws, stats = together(step, 3)
