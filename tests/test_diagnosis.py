@@ -312,6 +312,34 @@ def test_exact_draws_are_right_and_too_wide_ones_are_not(posterior):
     assert int(full["gradients"]) == 100
 
 
+@pytest.mark.slow(5)
+def test_few_draws_of_many_groups():
+    """Variances that are 2% too large are seen in 120 draws, and right ones are right.
+
+    The mean virial of 20,000 effects has a standard error of sqrt(2 / 20,000 / 120) = 0.0009, of
+    which 4.5 are explained by chance. About the mean of these draws it would be 1 - 1 / 120.
+    """
+    n_groups = 20_000
+    rng = np.random.default_rng(4)
+    y = rng.normal(0, np.sqrt(2), n_groups)
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1)
+        alpha = pm.Normal("alpha", mu, 1, shape=n_groups)
+        pm.Normal("y", alpha[np.arange(n_groups)], 1, observed=y)
+    precision = 1 + n_groups / 2
+    mu = y.sum() / 2 / precision + rng.normal(size=(4, 30)) / np.sqrt(precision)
+    centre = (mu[..., None] + y) / 2
+    away = rng.normal(size=centre.shape) / np.sqrt(2)
+    with pytensor.config.change_flags(mode="JAX"):
+        right = sgm.diagnose(tree(mu=mu, alpha=centre + away), model)
+        wide = sgm.diagnose(tree(mu=mu, alpha=centre + np.sqrt(1.02) * away), model)
+    assert int(right["gradients"]) == 120
+    assert abs(float(right["virial"][-1]) - 1) < 4 * 0.0009
+    assert "variances of 'alpha' are off" not in right.remedy
+    assert wide.verdict == "failed"
+    assert "variances of 'alpha' are off by" in wide.remedy
+
+
 @pytest.mark.slow(6)
 @pytest.mark.parametrize("empty", [pytest.param(0, marks=pytest.mark.long), 1000])
 def test_gradients_of_groups_are_taken_where_the_sampler_takes_them(empty):

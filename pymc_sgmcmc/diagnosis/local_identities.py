@@ -45,13 +45,6 @@ class AtDraw(NamedTuple):
     """... and mean of -(theta - mean) times the gradient."""
 
 
-class Moments(NamedTuple):
-    """Of all draws, shape (d,)."""
-
-    mean: np.ndarray
-    sd: np.ndarray
-
-
 def local_identities(
     gradients: LocalGradients,
     draws: np.ndarray,
@@ -83,20 +76,25 @@ def local_identities(
         Use all rows at each draw.
     """
     s = len(matrix)
-    moments = Moments(draws.mean(axis=(0, 1)), draws.std(axis=(0, 1)))
-    shared = draws[:, :, order[:s]] - moments.mean[order[:s]]
+    shared = draws[:, :, order[:s]] - draws[:, :, order[:s]].mean(axis=(0, 1))
     z = np.linalg.solve(matrix, shared.reshape(-1, s).T).T.reshape(shared.shape) if s else shared
+    sd = draws.std(axis=(0, 1))
     flat = draws.reshape(-1, draws.shape[2])
+    centres, part = means_of_others(draws)
     rows = "all rows"
     if whole is None:
         most_batches = max(1, int(1 / gradients.share))
         count = int(np.clip(MOST_BATCHES // len(flat), 1, most_batches))
         rows = f"{count * gradients.rows_per_batch:.0f} random rows"
-        each = [_of_batches(gradients, theta, matrix, moments, count, rng) for theta in flat]
+        each = [
+            _of_batches(gradients, theta, matrix, centres[k], sd, count, rng)
+            for theta, k in zip(flat, part, strict=True)
+        ]
     else:
         each = [AtDraw(*np.zeros(len(AtDraw._fields))) for _ in flat]
         for i, piece in _pieces(whole, flat):  # all that is wanted of a gradient is linear in it
-            of_piece = _of_gradient(gradients, piece, flat[i], matrix, order, moments)
+            away = flat[i] - centres[part[i]]
+            of_piece = _of_gradient(gradients, piece, away, matrix, order, sd)
             each[i] = AtDraw(*(a + b for a, b in zip(each[i], of_piece, strict=True)))
     found = AtDraw(*map(np.array, zip(*each, strict=True)))
     g, first, second = (
@@ -117,16 +115,54 @@ def local_identities(
     return LocalIdentities(stein, mostly, noise, rows)
 
 
+def means_of_others(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means of draws that do not depend on a draw, and the number of that mean for each draw.
+
+    About the mean of all n independent draws the virial would be 1 - 1 / n, which is much of what
+    is tolerated of many groups. So it is about the mean of the other chains; of a single chain,
+    about that of its other half.
+
+    Parameters
+    ----------
+    draws : array, shape (chains, draws, d)
+
+    Returns
+    -------
+    means : array, shape (parts, d)
+    part : array of int, shape (chains * draws,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pymc_sgmcmc.diagnosis.local_identities import means_of_others
+    >>> means, part = means_of_others(np.array([[[1.0], [2.0], [4.0], [6.0]]]))
+    >>> means.ravel().tolist(), part.tolist()
+    ([5.0, 1.5], [0, 0, 1, 1])
+    """
+    chains, n, _ = draws.shape
+    if chains > 1:
+        of_parts = draws.mean(axis=1)
+        part = np.repeat(np.arange(chains), n)
+    elif n > 1:
+        of_parts = np.array([draws[0, : n // 2].mean(axis=0), draws[0, n // 2 :].mean(axis=0)])
+        part = (np.arange(n) >= n // 2).astype(int)
+    else:
+        return draws[0], np.zeros(1, int)
+    parts = len(of_parts)
+    return (of_parts.sum(axis=0) - of_parts) / (parts - 1), part
+
+
 def _of_batches(
     gradients: LocalGradients,
     theta: np.ndarray,
     matrix: np.ndarray,
-    moments: Moments,
+    centre: np.ndarray,
+    sd: np.ndarray,
     count: int,
     rng: np.random.Generator,
 ) -> AtDraw:
     """Average over batches that have no row twice."""
-    values, mean, sd = (_of_variables(gradients, flat) for flat in (theta, *moments))
+    values, centres, sds = (_of_variables(gradients, flat) for flat in (theta, centre, sd))
     each = np.empty((count, len(matrix)))
     sums = np.zeros((2, len(gradients.local)))
     for i, batch in enumerate(gradients.batches(count, rng, apart=True)):
@@ -138,8 +174,8 @@ def _of_batches(
         each[i] = np.concatenate([np.empty(0), *of_shared]) @ matrix
         for j, k in enumerate(gradients.local):
             groups, used = gradients.slots(k, batch)
-            away = values[k][groups] - mean[k][groups]
-            sums[:, j] += _means(away, sd[k][groups], total[k][used])
+            away = values[k][groups] - centres[k][groups]
+            sums[:, j] += _means(away, sds[k][groups], total[k][used])
     variance = each.var(axis=0, ddof=1) / count if count > 1 else np.zeros(len(matrix))
     return AtDraw(each.mean(axis=0), variance, *(sums / count))
 
@@ -157,18 +193,16 @@ def _pieces(
 def _of_gradient(
     gradients: LocalGradients,
     gradient: np.ndarray,
-    theta: np.ndarray,
+    away: np.ndarray,
     matrix: np.ndarray,
     order: np.ndarray,
-    moments: Moments,
+    sd: np.ndarray,
 ) -> AtDraw:
-    """What a gradient of all rows gives, or a part of one."""
+    """What a gradient of all rows gives, or a part of one, so far away from the mean."""
     shared = gradient[order[: len(matrix)]] @ matrix
-    away, sd, total = (
-        _of_variables(gradients, flat) for flat in (theta - moments.mean, moments.sd, gradient)
-    )
+    aways, sds, total = (_of_variables(gradients, flat) for flat in (away, sd, gradient))
     with_rows = {k: gradients.sizes(k) > 0 for k in gradients.local}
-    sums = np.array([_means(away[k], with_rows[k] * sd[k], total[k]) for k in gradients.local])
+    sums = np.array([_means(aways[k], with_rows[k] * sds[k], total[k]) for k in gradients.local])
     return AtDraw(shared, np.zeros(len(matrix)), *sums.T)
 
 
