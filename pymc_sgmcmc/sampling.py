@@ -26,7 +26,7 @@ from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK
 from pymc_sgmcmc.adaptation.progress import progress_shown
 from pymc_sgmcmc.argument_checks import positive_number, true_or_false
 from pymc_sgmcmc.backends import interrupts
-from pymc_sgmcmc.diagnosis.diagnose import diagnose_run
+from pymc_sgmcmc.diagnosis.diagnose import diagnose_run, points_to_diagnose
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.predictions.predictions import Predictions
 from pymc_sgmcmc.pymc_internals import quiet_logging
@@ -148,7 +148,8 @@ def sample(
         Add the group ``adaptation``: metric, anchor, row weights, noise.
     var_names : list of str, optional
         Variables to record. Default: all free variables and deterministics, except deterministics
-        with one number per row of the data, which a message names.
+        with one number per row of the data, which a message names. For the verdict on an adapted
+        step some draws of free variables that are left out are kept until it is made.
     initvals : dict or list of dict, optional
         Initial values by variable, for all chains or one dict per chain; a value may be an array,
         ``"prior"`` or ``"support_point"``. A chain of an adapted step starts inside the posterior
@@ -478,6 +479,11 @@ def sample_from_init(
         together=method == "vectorized",
         fresh=step.sampling_state,
         predictions=predictions,
+        points=(
+            points_to_diagnose(step, recorder.trace.varnames, chains)
+            if compute_convergence_checks
+            else None
+        ),
     )
     if include_data is None:
         include_data = affordable_data(model)
@@ -518,7 +524,7 @@ def sample_from_init(
             if adapted is None:
                 check_convergence(tree, model)
             else:  # the verdict looks at R-hat and effective sample sizes too
-                diagnose_run(tree, step)
+                diagnose_run(tree, step, run.points)
         except KeyboardInterrupt:
             _log.warning("Interrupted: convergence is not checked.")
         except Exception as error:  # the draws are worth more than their check
@@ -542,7 +548,7 @@ def _advanced(
         example = convert(InMemoryDraws.example(run), seconds=0.0)
         run = store.begin(run, example)
     events = engine(run)
-    if store is not None and min(store.n_draws) >= run.draws and not run.predictions:
+    if store is not None and min(store.n_draws) >= run.draws and not run.observed:
         events.close()
     began = time.perf_counter()
 

@@ -475,6 +475,35 @@ def test_verdict_of_a_right_run(way):
 
 
 @pytest.mark.slow(25)
+@pytest.mark.parametrize(
+    "method",
+    ["sequential", *(pytest.param(m, marks=pytest.mark.long) for m in ("vectorized", "parallel"))],
+)
+def test_verdict_without_recorded_effects(method):
+    """The same as with them: all of so few draws are kept for it."""
+    step, tree = adapted_run()
+    some = sgm.sample(
+        400,
+        chains=4,
+        cores=2,
+        model=step.model,
+        step=step,
+        var_names=["t", "mu"],
+        chain_method=method,
+        mp_ctx="spawn" if method == "parallel" else None,
+        random_seed=1,
+        progressbar=False,
+    )
+    assert set(some.posterior) == {"mu", "t"}
+    np.testing.assert_array_equal(some.posterior["mu"], tree.posterior["mu"])
+    found, expected = some["diagnosis"].to_dataset(), tree["diagnosis"].to_dataset()
+    assert found.attrs["verdict"] == "ok"
+    assert int(found["gradients"]) == 1600
+    for name in ("gradient", "virial", "cross"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-10)
+
+
+@pytest.mark.slow(25)
 @WAYS
 def test_thermostats_are_as_predicted(way):
     """The noise is known: where it is not, the thermostats differ from the warm-up's prediction."""

@@ -26,6 +26,7 @@ from pymc_sgmcmc.diagnosis.gradients_at_draws import (
     with_latents_at_draws,
 )
 from pymc_sgmcmc.diagnosis.local_identities import local_identities
+from pymc_sgmcmc.diagnosis.points_to_diagnose import PointsToDiagnose
 from pymc_sgmcmc.diagnosis.stein import (
     BLOCKS,
     SteinIdentities,
@@ -59,6 +60,8 @@ WHOLE_ROWS = 20_000_000
 """Rows of all such draws together, where the rows are few and the draws can be more."""
 MOST_NUMBERS = 100_000_000
 """Elements of all draws together, where there are local variables."""
+LARGEST_POINT = 2_500_000
+"""Elements of a draw up to which `EXACT_DRAWS` are kept for the verdict alone."""
 ALL_ROWS = 100_000_000
 """Rows of all such draws together, where all rows are used at each,"""
 FEWEST_DRAWS = 200
@@ -205,7 +208,36 @@ def diagnose(
     return result
 
 
-def diagnose_run(idata: DataTree, step: Any) -> None:
+def points_to_diagnose(
+    step: Any, recorded: Sequence[str], n_chains: int
+) -> PointsToDiagnose | None:
+    """Return what keeps draws for the verdict of a run; None if the recorded ones suffice.
+
+    None also if there is no verdict of gradients, or if it would take too much memory.
+
+    Parameters
+    ----------
+    step : SGMCMCStep
+        With ``adapted``, if there will be a verdict.
+    recorded : list of str
+        Names of the recorded variables.
+    n_chains : int
+    """
+    adapted = getattr(step, "adapted", None)
+    if adapted is None or adapted.predictions_only:
+        return None
+    size = step.kernel.n_elements
+    if {rv.name for rv in step.model.free_RVs} <= set(recorded) or size > LARGEST_POINT:
+        return None
+    return PointsToDiagnose(_most_draws(size), n_chains)
+
+
+def _most_draws(size: int) -> int:
+    """How many draws of so many elements are looked at."""
+    return int(np.clip(MOST_NUMBERS // size, EXACT_DRAWS, MOST_DRAWS))
+
+
+def diagnose_run(idata: DataTree, step: Any, points: PointsToDiagnose | None = None) -> None:
     """Add the diagnosis of a run with an adapted step to its result, and log the verdict.
 
     An error is logged; the draws are worth more than their diagnosis.
@@ -215,9 +247,11 @@ def diagnose_run(idata: DataTree, step: Any) -> None:
     idata : DataTree
     step : SGMCMCStep
         With ``adapted`` and the ``gradients`` of its warm-up.
+    points : PointsToDiagnose, optional
+        Draws of all variables, if some were not recorded.
     """
     try:
-        result = _diagnosis_of_run(idata, step)
+        result = _diagnosis_of_run(idata, step, points)
     except Exception as error:
         _log.warning(f"The draws could not be diagnosed: {type(error).__name__}: {error}")
         return
@@ -226,7 +260,7 @@ def diagnose_run(idata: DataTree, step: Any) -> None:
     _log.log(level, f"Verdict: {result.attrs['verdict']}. {result.attrs['remedy']}")
 
 
-def _diagnosis_of_run(idata: DataTree, step: Any) -> Diagnosis:
+def _diagnosis_of_run(idata: DataTree, step: Any, points: PointsToDiagnose | None) -> Diagnosis:
     gradients, kernel = step.gradients, step.kernel
     if step.adapted.predictions_only:
         found = {"parameters": kernel.n_elements}
@@ -242,12 +276,15 @@ def _diagnosis_of_run(idata: DataTree, step: Any) -> Diagnosis:
         streamed = kernel.source.streamed
         gradients = _gradients(step.model, step.vars, kernel.compile_kwargs, streamed)
     gradients.load_data()
+    draws = None if points is None else points.draws(gradients.source.vars)
     if isinstance(gradients, LocalGradients):
-        times = kernel.metric.times
-        measured = _measured_of_local(idata, step.model, gradients, full_data=False, times=times)
+        measured = _measured_of_local(
+            idata, step.model, gradients, full_data=False, times=kernel.metric.times, draws=draws
+        )
         batches = "rows" if kernel.whole_groups is None else "groups"
         return Diagnosis.of(measured.assign_attrs(batches=batches))
-    draws = value_draws(step.model, step.vars, idata["posterior"].to_dataset())
+    if draws is None:
+        draws = value_draws(step.model, step.vars, idata["posterior"].to_dataset())
     at = Coordinates(kernel.metric.times(np.eye(gradients.size)).T, step.adapted.metric)
     source = kernel.source
     if isinstance(source, ControlVariate):
@@ -478,23 +515,29 @@ def _measured_of_local(
     gradients: LocalGradients,
     full_data: bool,
     times: Callable[[np.ndarray], np.ndarray] | None = None,
+    draws: np.ndarray | None = None,
 ) -> Dataset:
-    """Measure everything of a model with local variables; ``times`` multiplies by the metric."""
+    """Measure everything of a model with local variables.
+
+    ``times`` multiplies by the metric; ``draws`` are of all variables, if not all were recorded.
+    """
     posterior = idata["posterior"].to_dataset()
     free = [rv.name for rv in model.free_RVs]
     found = _of_chains(idata, posterior, free)
     left_out = [name for name in free if name not in posterior]
-    if left_out:
+    if left_out and draws is None:
         return Dataset(found, attrs={"variables": free, "left_out": left_out})
     size = gradients.kernel.n_elements
-    most = int(np.clip(MOST_NUMBERS // size, EXACT_DRAWS, MOST_DRAWS))
+    most = _most_draws(size)
     all_rows = full_data or gradients.n_rows * FEWEST_DRAWS <= LARGE
     if all_rows:
         most = min(most, max(FEWEST_DRAWS, ALL_ROWS // gradients.n_rows))
-    n = posterior.sizes["draw"]
-    chains = posterior.sizes["chain"]
-    each = np.linspace(0, n - 1, min(n, max(1, most // chains))).astype(int)
-    draws = value_draws(model, gradients.source.vars, posterior.isel(draw=each))
+    if draws is None:
+        some = posterior.isel(draw=_even(posterior.sizes["draw"], most // posterior.sizes["chain"]))
+        draws = value_draws(model, gradients.source.vars, some)
+    else:
+        draws = _evenly(draws, most)
+    chains, n, _ = draws.shape
     found |= _together(
         draws[:, :, np.linspace(0, size - 1, min(size, LARGEST_COVARIANCE)).astype(int)]
     )
@@ -515,14 +558,14 @@ def _measured_of_local(
     at = Coordinates(np.empty((0, 0)), "")
     if shared:
         at = _of_draws(draws[:, :, order[:shared]])
-    blocks = min(blocks_for(min(found["ess"], draws[..., 0].size), chains), len(each))
+    blocks = min(blocks_for(min(found["ess"], chains * n), chains), n)
     rng = np.random.default_rng(0)
     whole = _whole(gradients) if all_rows else None
     seen = local_identities(gradients, draws, at.matrix, order, names, blocks, rng, whole)
     attrs = {"variables": free, "metric": at.metric, "rows": seen.rows}
     groups = [int(np.count_nonzero(gradients.sizes(k))) for k in gradients.local]
     found["shared_by"] = "direction", np.array([1] * shared + groups)
-    return _identities(found, seen.stein, seen.names, seen.noise, chains, len(each), blocks, attrs)
+    return _identities(found, seen.stein, seen.names, seen.noise, chains, n, blocks, attrs)
 
 
 def _identities(
@@ -579,6 +622,9 @@ def _count(gradients: RowGradients | WholeGradients | LatentGradients, full_data
 
 def _evenly(draws: np.ndarray, most: int) -> np.ndarray:
     """Return evenly spaced draws of each chain, about ``most`` of all chains together."""
-    n = draws.shape[1]
-    count = min(n, max(1, most // draws.shape[0]))
-    return draws[:, np.linspace(0, n - 1, count).astype(int)]
+    return draws[:, _even(draws.shape[1], most // draws.shape[0])]
+
+
+def _even(n: int, most: int) -> np.ndarray:
+    """Return evenly spaced numbers below n, at most so many."""
+    return np.linspace(0, n - 1, min(n, max(1, most))).astype(int)

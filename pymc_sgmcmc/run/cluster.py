@@ -124,5 +124,5 @@ def _run_chain(payload: bytes, chain: int, name: str) -> None:
                 queue.put(cloudpickle.dumps(event))
                 if stop.is_set():
                     break
-        if run.predictions:
+        if run.observed:
             queue.put(cloudpickle.dumps(predicted(run, chain)))

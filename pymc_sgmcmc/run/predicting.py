@@ -1,4 +1,4 @@
-"""A runner whose draws are averaged into predictions where they are made."""
+"""A runner whose draws are averaged into predictions, or kept for the verdict, where it runs."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,23 +15,23 @@ GROUPS = ("posterior", "sample_stats", "observed_data", "constant_data", "diagno
 
 
 class PredictingRunner:
-    """Runs another runner and gives each of its draws to the run's `Predictions`.
+    """Runs another runner and gives each draw to the run's `Predictions` and `PointsToDiagnose`.
 
-    The averages are part of its state, so that they are saved and resumed with the draws. A chain
+    What they make of it is part of its state, and so is saved and resumed with the draws. A chain
     whose patience has run out ends; chains together end when all have.
 
     Parameters
     ----------
     runner : Runner
     run : Run
-        With predictions.
+        With predictions or points to diagnose.
     """
 
     def __init__(self, runner: Any, run: Run):
         self.runner, self.run, self.chains = runner, run, runner.chains
-        for predictions in run.predictions:
+        for observer in [*run.predictions, *([] if run.points is None else [run.points])]:
             for chain in self.chains:
-                predictions.begin_chain(chain)
+                observer.begin_chain(chain)
 
     def _ended(self, chain: int) -> bool:
         return any(predictions.chains[chain].ended for predictions in self.run.predictions)
@@ -61,6 +61,8 @@ class PredictingRunner:
                 stats = [{name: values[k, i] for name, values in s.items()} for s in block.stats]
                 for predictions in self.run.predictions:
                     predictions.add(chain, point, stats)
+                if self.run.points is not None:
+                    self.run.points.add(chain, point)
         if counts != [block.count(k) for k in range(len(block.chains))]:
             block.end_early(counts)
 
@@ -68,15 +70,16 @@ class PredictingRunner:
         state = self.runner.state()
         if state is None:
             return None
-        return {
-            "draws": state,
-            "predictions": {
-                p.name: [p.state(chain) for chain in self.chains] for p in self.run.predictions
-            },
-        }
+        averages = {p.name: [p.state(c) for c in self.chains] for p in self.run.predictions}
+        points = self.run.points
+        kept = None if points is None else [points.state(chain) for chain in self.chains]
+        return {"draws": state, "predictions": averages, "points": kept}
 
     def restore(self, n_draws: int, state: dict[str, Any]) -> None:
-        stored = state.get("predictions", {})
+        stored, points = state.get("predictions", {}), state.get("points")
+        if self.run.points is not None and points is not None:
+            for chain, one in zip(self.chains, points, strict=True):
+                self.run.points.restore(chain, one)
         for p in self.run.predictions:
             if p.name not in stored:
                 raise ValueError(
@@ -85,20 +88,28 @@ class PredictingRunner:
                 )
             for chain, one in zip(self.chains, stored[p.name], strict=True):
                 p.restore(chain, one)
-        self.runner.restore(n_draws, state["draws"])
+        self.runner.restore(n_draws, of_runner(state))
+
+
+def of_runner(state: dict[str, Any]) -> dict[str, Any]:
+    """Return what a runner needs of a state, whether it was saved with predictions or without."""
+    return state.get("draws", state)
 
 
 def predicted(run: Run, chain: int) -> Predicted:
-    """Return a chain's averages, to be sent from the process that has made them."""
+    """Return a chain's averages and points, to be sent from the process that has made them."""
     return Predicted(
         chain,
         {p.name: p.state(chain) for p in run.predictions if chain in p.chains},
+        run.points.state(chain) if run.points is not None and chain in run.points.chains else None,
     )
 
 
 def receive(run: Run, event: Any) -> None:
-    """Take a chain's averages from another process; anything else is not taken."""
+    """Take what another process has made of a chain's draws; anything else is not taken."""
     if isinstance(event, Predicted):
+        if run.points is not None and event.points is not None:
+            run.points.restore(event.chain, event.points)
         for p in run.predictions:
             if p.name in event.states:
                 p.restore(event.chain, event.states[p.name])

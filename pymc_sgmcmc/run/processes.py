@@ -238,7 +238,7 @@ def _run_chain(connection: Any, run: Run, chain: int) -> None:
                         _ignore_sigterm()
                         break
         finally:
-            if run.predictions:
+            if run.observed:
                 connection.send(predicted(run, chain))
         connection.send(None)
     except (EOFError, OSError) as error:

@@ -12,6 +12,7 @@ from pymc.blocking import PointType
 from pymc.model import Model
 from pymc.util import RandomGeneratorState
 
+from pymc_sgmcmc.diagnosis.points_to_diagnose import PointsToDiagnose
 from pymc_sgmcmc.run.recorder import Recorder
 
 _FILL = {"f": np.nan, "O": None}
@@ -68,11 +69,13 @@ class Resumed:
 
 @dataclass
 class Predicted:
-    """A chain's averages of predictions, from another process."""
+    """A chain's averages of predictions and points to diagnose, from another process."""
 
     chain: int
     states: dict[str, Any]
     """What each of the run's `Predictions` returns as its state, by name."""
+    points: dict[str, Any] | None = None
+    """The state of its `PointsToDiagnose`."""
 
 
 Event = Block | Stopped | Resumed | Predicted
@@ -103,6 +106,8 @@ class Run:
     """The step's state before its first chain."""
     predictions: Sequence[Any] = ()
     """`Predictions` that average over the draws."""
+    points: PointsToDiagnose | None = None
+    """Draws kept for the verdict alone, where not all variables are recorded."""
 
     @property
     def n_chains(self) -> int:
@@ -116,7 +121,12 @@ class Run:
     @property
     def needs_points(self) -> bool:
         """Whether blocks have their draws' points."""
-        return self.each_draw or bool(self.predictions)
+        return self.each_draw or self.observed
+
+    @property
+    def observed(self) -> bool:
+        """Whether draws are taken into account where they are made, recorded or not."""
+        return bool(self.predictions) or self.points is not None
 
     @property
     def wants_warmup(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator
 from contextlib import suppress
 from typing import Any, Protocol
 
-from pymc_sgmcmc.run.predicting import PredictingRunner
+from pymc_sgmcmc.run.predicting import PredictingRunner, of_runner
 from pymc_sgmcmc.run.run import Block, Event, Resumed, Run, Stopped
 
 
@@ -38,19 +38,21 @@ def run_and_keep(runner: Runner, run: Run) -> Generator[Event]:
     Continues from the draws that the store has of these chains. Blocks that the store keeps are
     yielded without values, unless a callback needs them.
     """
-    if run.predictions:
+    if run.observed:
         runner = PredictingRunner(runner, run)
     if run.store is None:
         yield from runner.blocks()
         return
     with run.store.writer(run, runner.chains) as writer:
         if writer.n_draws:
-            if not run.predictions and "predictions" in writer.state:
+            if not run.predictions and writer.state.get("predictions"):
                 raise ValueError(
                     "The stored run averages predictions: resume it with the same predictions=, "
                     "or begin a new run."
                 )
-            runner.restore(writer.n_draws, writer.state)
+            runner.restore(
+                writer.n_draws, writer.state if run.observed else of_runner(writer.state)
+            )
             yield Resumed(runner.chains, writer.n_draws)
         stopped = False
         try:

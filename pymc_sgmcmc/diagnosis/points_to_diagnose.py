@@ -1,0 +1,88 @@
+"""Some draws of all variables, for the verdict on a run that does not record all of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pymc.blocking import PointType
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.diagnosis.value_draws import joined
+
+
+class PointsToDiagnose:
+    """Keeps evenly spaced draws of each chain, in memory and in the state that a store saves.
+
+    How long a chain will be is not known: when it has twice as many as asked for, every other one
+    is dropped, and from then on every second of those to come.
+
+    Parameters
+    ----------
+    most : int
+        About so many of all chains together.
+    n_chains : int
+
+    Attributes
+    ----------
+    chains : dict of dict
+        By the number of the chain: the ``points`` that were kept, how many draws were ``seen``, and
+        which of them are kept, every ``stride``-th.
+
+    Examples
+    --------
+    >>> import numpy as np, pytensor.tensor as pt
+    >>> from pymc_sgmcmc.diagnosis.points_to_diagnose import PointsToDiagnose
+    >>> points = PointsToDiagnose(most=3, n_chains=1)
+    >>> points.begin_chain(0)
+    >>> for k in range(20):
+    ...     points.add(0, {"mu": np.array(float(k))})
+    >>> points.draws([pt.scalar("mu")])[0].ravel().tolist()
+    [0.0, 8.0, 16.0]
+    """
+
+    def __init__(self, most: int, n_chains: int):
+        self.most = max(1, most // n_chains)
+        self.chains: dict[int, dict[str, Any]] = {}
+
+    def begin_chain(self, chain: int) -> None:
+        """Forget what was kept of a chain."""
+        self.chains[chain] = {"points": [], "seen": 0, "stride": 1}
+
+    def add(self, chain: int, point: PointType) -> None:
+        """Take one draw of a chain, by value variable."""
+        kept = self.chains[chain]
+        if kept["seen"] % kept["stride"] == 0:
+            kept["points"].append({name: np.array(value) for name, value in point.items()})
+        kept["seen"] += 1
+        if len(kept["points"]) == 2 * self.most:
+            kept["points"], kept["stride"] = kept["points"][::2], 2 * kept["stride"]
+
+    def state(self, chain: int) -> dict[str, Any]:
+        """Return what was kept of a chain as plain values."""
+        kept = self.chains[chain]
+        return kept | {"points": list(kept["points"])}
+
+    def restore(self, chain: int, state: dict[str, Any]) -> None:
+        """Continue a chain from what `state` returned."""
+        self.chains[chain] = state | {"points": list(state["points"])}
+
+    def draws(self, vars: Sequence[TensorVariable]) -> np.ndarray | None:
+        """Return as many draws of each chain that has any, on the unconstrained scale.
+
+        Parameters
+        ----------
+        vars : list of value variables
+
+        Returns
+        -------
+        array, shape (chains, draws, d), or None
+            None if there are no draws.
+        """
+        each = [kept["points"] for _, kept in sorted(self.chains.items()) if kept["points"]]
+        if not each:
+            return None
+        n = min(self.most, *map(len, each))
+        even = [
+            [points[i] for i in np.linspace(0, len(points) - 1, n).astype(int)] for points in each
+        ]
+        return joined([np.array([[p[v.name] for p in points] for points in even]) for v in vars])

@@ -1,0 +1,93 @@
+"""Draws that are kept for the verdict alone."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+import pymc_sgmcmc as sgm
+from pymc_sgmcmc.diagnosis.points_to_diagnose import PointsToDiagnose
+
+JAX = {"mode": "JAX"}
+QUICK = {"chains": 2, "tune": 5, "random_seed": 3, "progressbar": False}
+
+
+@pytest.fixture(scope="module")
+def step():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(4000, 2))
+    y = rng.normal(X @ [1.0, -1.0], 2.0)
+    with pm.Model():
+        w = pm.Normal("w", 0, 3, shape=2)
+        sigma = pm.HalfNormal("sigma", 3)
+        pm.Deterministic("snr", w[0] / sigma)
+        pm.Normal("y", X @ w, sigma, observed=y)
+        return sgm.MSGNHT_S(compile_kwargs=JAX, rng=1)
+
+
+def verdict(tree):
+    return tree["diagnosis"].to_dataset()
+
+
+def test_evenly_spaced_of_each_chain():
+    """From 5 to 9 of 100, 50 and 7 draws; of each chain as many as of the shortest."""
+    points = PointsToDiagnose(most=15, n_chains=3)
+    for chain, n in enumerate([100, 50, 7]):
+        points.begin_chain(chain)
+        for k in range(n):
+            points.add(chain, {"a": np.array(k), "b": np.full(2, k + 0.5)})
+    kept = [[int(p["a"]) for p in points.chains[k]["points"]] for k in range(3)]
+    assert kept == [[*range(0, 100, 16)], [*range(0, 50, 8)], [*range(7)]]
+    draws = points.draws([pt.vector("b"), pt.scalar("a")])
+    assert draws.shape == (3, 5, 3)
+    np.testing.assert_array_equal(draws[..., 0], draws[..., 2] + 0.5)
+    assert draws[0, :, 2].tolist() == [0, 16, 48, 64, 96]
+    assert PointsToDiagnose(15, 3).draws([pt.scalar("a")]) is None
+
+
+def test_a_point_may_change_afterwards():
+    """Some loops write the next draw into the same memory."""
+    points, value = PointsToDiagnose(4, 1), np.zeros(1)
+    points.begin_chain(0)
+    for k in range(3):
+        value[:] = k
+        points.add(0, {"a": value})
+    assert points.draws([pt.vector("a")]).ravel().tolist() == [0, 1, 2]
+
+
+@pytest.mark.slow(12)
+def test_saved_and_resumed(step, tmp_path):
+    """The verdict on a run that was stopped, and on a finished one, is that on the whole run."""
+    settings = {**QUICK, "step": step, "model": step.model, "var_names": ["snr", "sigma"]}
+    whole = sgm.sample(120, **settings)
+    assert set(whole.posterior) == {"snr", "sigma"}
+    assert verdict(whole).attrs["verdict"] == "ok"
+    assert int(verdict(whole)["gradients"]) == 240
+    store = sgm.ZarrStore(tmp_path / "run.zarr")
+    sgm.sample(50, **settings, trace=store)
+    for _ in range(2):
+        resumed = sgm.sample(120, **settings, trace=store, resume=True)
+        for name in ("gradient", "virial"):
+            np.testing.assert_array_equal(verdict(resumed)[name], verdict(whole)[name])
+
+
+@pytest.mark.slow(8)
+def test_begun_with_points_and_resumed_without(step, tmp_path):
+    """A run that is resumed without checks, or that began without them, goes on all the same."""
+    settings = {**QUICK, "step": step, "model": step.model, "var_names": ["sigma"]}
+    whole = sgm.sample(60, **settings, compute_convergence_checks=False)
+    for checks in ((True, False), (False, True)):
+        store = sgm.ZarrStore(tmp_path / f"{checks[0]}.zarr")
+        sgm.sample(20, **settings, trace=store, compute_convergence_checks=checks[0])
+        resumed = sgm.sample(
+            60, **settings, trace=store, resume=True, compute_convergence_checks=checks[1]
+        )
+        np.testing.assert_array_equal(resumed.posterior["sigma"], whole.posterior["sigma"])
+        if checks[1]:
+            assert int(verdict(resumed)["gradients"]) == 80  # those made since
+
+
+def test_too_large_to_be_kept(monkeypatch, step):
+    monkeypatch.setattr("pymc_sgmcmc.diagnosis.diagnose.LARGEST_POINT", 2)
+    tree = sgm.sample(40, **QUICK, step=step, model=step.model, var_names=["sigma"])
+    assert "diagnosis" not in tree.children
