@@ -15,8 +15,10 @@ from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.fisher_information import PairedGradients
 from pymc_sgmcmc.adaptation.latent_warm_up import LatentWarmUp, _parted
 from pymc_sgmcmc.adaptation.short_runs import ShortRun
-from pymc_sgmcmc.diagnosis.diagnose import Coordinates, _measured, diagnose_run
+from pymc_sgmcmc.diagnosis.coordinates import Coordinates
+from pymc_sgmcmc.diagnosis.diagnose import diagnose_run
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
+from pymc_sgmcmc.diagnosis.measure import measure
 
 JAX = {"mode": "JAX"}
 N, D = 640, 3
@@ -137,7 +139,7 @@ def test_diagnosis_of_exact_draws():
         tree = exact_draws(factor)
         draws = tree["posterior"]["beta"].values
         at = Coordinates(np.linalg.cholesky(COVARIANCE), "known")
-        diagnosis = Diagnosis.of(_measured(tree, step.gradients, draws, at, False))
+        diagnosis = Diagnosis.of(measure(tree, step.gradients, draws, at, False))
         assert diagnosis.verdict == verdict, diagnosis
         assert remedy in diagnosis.remedy
         assert diagnosis["gradient_error"].max() < 0.1

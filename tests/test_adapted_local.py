@@ -22,8 +22,8 @@ from pymc_sgmcmc.adaptation.touch_rates import mean_of_inverse, of_groups_within
 from pymc_sgmcmc.batches.touched import GroupsOfRows
 from pymc_sgmcmc.batches.whole_groups import GroupBatches, WholeGroups, groups_around
 from pymc_sgmcmc.chain import Chain
-from pymc_sgmcmc.diagnosis.diagnose import _measured_of_local
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
+from pymc_sgmcmc.diagnosis.measure import measure_local
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.local_source import LocalSource
 from pymc_sgmcmc.gradients.metric import Diagonal
@@ -523,11 +523,11 @@ def test_thermostats_are_as_predicted(way):
 )
 def test_diagnosis_of_exact_draws(factor, verdict, large, rows, window, monkeypatch):
     """Effects with sds that are wrong by a tenth are seen; random rows do as well as all."""
-    monkeypatch.setattr("pymc_sgmcmc.diagnosis.diagnose.LARGE", large)
+    monkeypatch.setattr("pymc_sgmcmc.diagnosis.measure.LARGE", large)
     monkeypatch.setattr("pymc_sgmcmc.gradients.streamed_whole.BLOCK_ROWS", 100)
     run = warm_up(window=window)
     tree = TARGET.draws(factor)
-    measured = _measured_of_local(tree, TARGET.model(), run.gradients, full_data=False)
+    measured = measure_local(tree, TARGET.model(), run.gradients, full_data=False)
     assert measured.attrs["rows"] == rows
     diagnosis = Diagnosis.of(measured)
     assert diagnosis.verdict == verdict
@@ -542,7 +542,7 @@ def test_effects_that_were_not_recorded():
     """Chains and thermostats are judged without them."""
     tree = TARGET.draws(1.0)
     tree["posterior"] = DataTree(tree["posterior"].to_dataset()[["mu", "t"]])
-    measured = _measured_of_local(tree, TARGET.model(), warm_up().gradients, full_data=False)
+    measured = measure_local(tree, TARGET.model(), warm_up().gradients, full_data=False)
     diagnosis = Diagnosis.of(measured)
     assert diagnosis.verdict == "unclear"
     assert "which takes draws of 'alpha': leave out var_names=" in diagnosis.remedy

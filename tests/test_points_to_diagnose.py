@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.diagnosis.points_to_diagnose import PointsToDiagnose
+from pymc_sgmcmc.run.points_to_diagnose import PointsToDiagnose
 
 JAX = {"mode": "JAX"}
 QUICK = {"chains": 2, "tune": 5, "random_seed": 3, "progressbar": False}

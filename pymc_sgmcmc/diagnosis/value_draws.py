@@ -46,7 +46,7 @@ def value_draws(model: Model, vars: Sequence[TensorVariable], posterior: Dataset
     """
     posterior = posterior.transpose("chain", "draw", ...)
     if all(v.name in posterior for v in vars):
-        return joined([posterior[v.name].values for v in vars])
+        return _joined([posterior[v.name].values for v in vars])
     random = [rv for rv in model.free_RVs]
     for rv in random:
         if rv.name not in posterior:
@@ -72,10 +72,10 @@ def value_draws(model: Model, vars: Sequence[TensorVariable], posterior: Dataset
         flat = [r.reshape(math.prod(shape), *r.shape[2:]) for r in recorded]
         each = [function(*point) for point in zip(*flat, strict=True)]
     columns = [np.stack(column) for column in zip(*each, strict=True)]
-    return joined([c.reshape(*shape, *c.shape[1:]) for c in columns])
+    return _joined([c.reshape(*shape, *c.shape[1:]) for c in columns])
 
 
-def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Join arrays of shapes (chains, draws, ...) in one, shape (chains, draws, d)."""
     flat = [np.asarray(a, dtype="float64").reshape(*a.shape[:2], -1) for a in arrays]
     return np.concatenate(flat, axis=2)

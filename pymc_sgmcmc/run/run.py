@@ -12,7 +12,7 @@ from pymc.blocking import PointType
 from pymc.model import Model
 from pymc.util import RandomGeneratorState
 
-from pymc_sgmcmc.diagnosis.points_to_diagnose import PointsToDiagnose
+from pymc_sgmcmc.run.points_to_diagnose import PointsToDiagnose
 from pymc_sgmcmc.run.recorder import Recorder
 
 _FILL = {"f": np.nan, "O": None}

@@ -7,8 +7,6 @@ import numpy as np
 from pymc.blocking import PointType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.diagnosis.value_draws import joined
-
 
 class PointsToDiagnose:
     """Keeps evenly spaced draws of each chain, in memory and in the state that a store saves.
@@ -31,7 +29,7 @@ class PointsToDiagnose:
     Examples
     --------
     >>> import numpy as np, pytensor.tensor as pt
-    >>> from pymc_sgmcmc.diagnosis.points_to_diagnose import PointsToDiagnose
+    >>> from pymc_sgmcmc.run.points_to_diagnose import PointsToDiagnose
     >>> points = PointsToDiagnose(most=3, n_chains=1)
     >>> points.begin_chain(0)
     >>> for k in range(20):
@@ -82,7 +80,11 @@ class PointsToDiagnose:
         if not each:
             return None
         n = min(self.most, *map(len, each))
-        even = [
-            [points[i] for i in np.linspace(0, len(points) - 1, n).astype(int)] for points in each
+        flat = [
+            [
+                np.concatenate([np.ravel(points[i][v.name]) for v in vars], dtype="float64")
+                for i in np.linspace(0, len(points) - 1, n).astype(int)
+            ]
+            for points in each
         ]
-        return joined([np.array([[p[v.name] for p in points] for points in even]) for v in vars])
+        return np.array(flat)

@@ -1,0 +1,59 @@
+"""Coordinates in which the posterior's standard deviations are about 1."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from xarray import DataTree
+
+LARGEST_COVARIANCE = 500
+"""Elements of theta up to which a covariance of draws serves as a metric, with 10 draws each."""
+
+
+class Coordinates(NamedTuple):
+    """theta = L z, and what the sampler knew of the gradient."""
+
+    matrix: np.ndarray
+    """L, shape (d, d)."""
+    metric: str
+    """Where it is from, for the report."""
+    anchor: np.ndarray | None = None
+    """Of the control variate, shape (d,),"""
+    anchor_gradient: np.ndarray | None = None
+    """... and the gradient of the log likelihood that the sampler took for that of all rows."""
+    row_copies: np.ndarray | None = None
+
+
+def stored_coordinates(idata: DataTree, names: Sequence[str]) -> Coordinates | None:
+    """Return the metric and the anchor of the warm-up, if the result has them for this model."""
+    if "adaptation" not in idata.children:
+        return None
+    group = idata["adaptation"].to_dataset()
+    if group.sizes["element"] != len(names) or group["metric"].ndim == 1:
+        return None
+    matrix, name = group["metric"].values, "that of the warm-up"
+    if not group["anchor_gradient"].values.any():  # no control variate
+        return Coordinates(matrix, name)
+    copies = None
+    if "row_probability" in group:
+        probability = group["row_probability"].values
+        copies = np.rint(probability / probability.min()).astype(int)
+    anchor, gradient = group["anchor"].values, group["anchor_gradient"].values
+    return Coordinates(matrix, name, anchor, gradient, copies)
+
+
+def coordinates_of_draws(draws: np.ndarray) -> Coordinates:
+    """Return a root of the draws' own covariance, or their standard deviations if d is large.
+
+    A column of L is mostly along one element.
+    """
+    flat = draws.reshape(-1, draws.shape[2])
+    n, size = flat.shape
+    scale = flat.std(axis=0)
+    scale[scale == 0] = 1.0
+    if size > LARGEST_COVARIANCE or n < 10 * size:
+        return Coordinates(np.diag(scale), "standard deviations of the draws")
+    standardised = (flat - flat.mean(axis=0)) / scale
+    values, vectors = np.linalg.eigh(standardised.T @ standardised / n)
+    root = (vectors * np.sqrt(np.maximum(values, 1e-10))) @ vectors.T
+    return Coordinates(scale[:, None] * root, "covariance of the draws")

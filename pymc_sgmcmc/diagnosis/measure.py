@@ -1,0 +1,304 @@
+"""What a verdict rests on: chains and thermostats, and the gradients at the draws."""
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from pymc.model import Model
+from xarray import Dataset, DataTree
+
+from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
+from pymc_sgmcmc.diagnosis.coordinates import Coordinates, coordinates_of_draws
+from pymc_sgmcmc.diagnosis.gradients_at_draws import (
+    GradientsAtDraws,
+    gradients_at_draws,
+    with_latents_at_draws,
+)
+from pymc_sgmcmc.diagnosis.local_identities import local_identities
+from pymc_sgmcmc.diagnosis.stein import (
+    BLOCKS,
+    SteinIdentities,
+    block_estimate,
+    blocks_for,
+    chain_correlation,
+    stein_identities,
+)
+from pymc_sgmcmc.diagnosis.value_draws import value_draws
+from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
+from pymc_sgmcmc.gradients.streamed_whole import StreamedWholeGradients
+from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
+from pymc_sgmcmc.latents.latent_gradients import LatentGradients
+from pymc_sgmcmc.run.enough_draws import worst
+
+MOST_DRAWS = 2000
+"""Draws of all chains at which gradients are computed, evenly spaced,"""
+EXACT_DRAWS = 100
+"""... and if each takes all rows."""
+WHOLE_ROWS = 20_000_000
+"""Rows of all such draws together, where the rows are few and the draws can be more."""
+MOST_NUMBERS = 100_000_000
+"""Elements of all draws together, where there are local variables."""
+ALL_ROWS = 100_000_000
+"""Rows of all such draws together, where all rows are used at each,"""
+FEWEST_DRAWS = 200
+"""... but at so many draws at least,"""
+LARGE = 4 * ALL_ROWS
+"""... and random rows where that would be more."""
+NOISE = 0.075
+"""Standard error of a mean gradient that random rows may make where each has a gradient of its own;
+if it is larger, all rows are used,"""
+MOST_EXACT = 3_000_000_000
+"""... unless these are more, times (parameters + `ROW_COST`), at all draws together: some ten
+seconds."""
+ROW_COST = 50
+"""Of a row, in parameters of its gradient."""
+COMPARED = 500
+"""Elements along which chains are compared, where there are local variables."""
+
+
+def measure(
+    idata: DataTree,
+    gradients: RowGradients | WholeGradients | LatentGradients,
+    draws: np.ndarray,
+    at: Coordinates,
+    full_data: bool,
+) -> Dataset:
+    """Measure everything."""
+    free = [rv.name for rv in gradients.model.free_RVs]
+    found = measure_chains(idata, idata["posterior"].to_dataset(), free)
+    mean = draws.mean(axis=(0, 1))
+    anchor = mean if at.anchor is None else at.anchor
+    anchor_gradient = np.zeros(gradients.size)
+    if isinstance(gradients, RowGradients):
+        anchor_gradient = gradients.likelihood(anchor, scatter=False).gradient
+        if at.anchor_gradient is not None:
+            off = (at.anchor_gradient - anchor_gradient) @ at.matrix
+            found["anchor_error"] = float(np.abs(off).max())
+    copies = at.row_copies
+    if copies is not None and isinstance(gradients, RowGradients):
+        copies = copies if len(copies) == gradients.n_rows else None
+
+    def seen_at(chosen: np.ndarray, exact: bool) -> GradientsAtDraws:
+        flat, rng = chosen.reshape(-1, gradients.size), np.random.default_rng(0)
+        if isinstance(gradients, LatentGradients):
+            return with_latents_at_draws(gradients, flat, at.matrix, rng)
+        return gradients_at_draws(
+            gradients, flat, at.matrix, anchor, anchor_gradient, rng, copies, exact
+        )
+
+    chosen = _evenly(draws, _count(gradients, full_data))
+    seen = seen_at(chosen, full_data)
+    affordable = _exact_draws(gradients)
+    if seen.noise.max() > NOISE**2 * chosen[..., 0].size and affordable >= FEWEST_DRAWS:
+        chosen = _evenly(draws, affordable)
+        seen = seen_at(chosen, exact=True)
+    chains, n, size = chosen.shape
+    found |= _together(draws)
+    blocks = min(blocks_for(min(found["ess"], chains * n), chains), n)
+    z = np.linalg.solve(at.matrix, (chosen - mean).reshape(-1, size).T).T
+    stein = stein_identities(z.reshape(chosen.shape), seen.gradients.reshape(chosen.shape), blocks)
+    share = np.abs(at.matrix) / np.linalg.norm(at.matrix, axis=1, keepdims=True)
+    attrs = {"variables": free, "metric": at.metric, "rows": seen.method}
+    mostly = np.array(gradients.names)[share.argmax(axis=0)]
+    return _identities(found, stein, mostly, seen.noise, chains, n, blocks, attrs)
+
+
+def measure_local(
+    idata: DataTree,
+    model: Model,
+    gradients: LocalGradients,
+    full_data: bool,
+    times: Callable[[np.ndarray], np.ndarray] | None = None,
+    draws: np.ndarray | None = None,
+) -> Dataset:
+    """Measure everything of a model with local variables.
+
+    ``times`` multiplies by the metric; ``draws`` are of all variables, if not all were recorded.
+    """
+    posterior = idata["posterior"].to_dataset()
+    free = [rv.name for rv in model.free_RVs]
+    found = measure_chains(idata, posterior, free)
+    left_out = [name for name in free if name not in posterior]
+    if left_out and draws is None:
+        return Dataset(found, attrs={"variables": free, "left_out": left_out})
+    size = gradients.kernel.n_elements
+    most = most_draws(size)
+    all_rows = full_data or gradients.n_rows * FEWEST_DRAWS <= LARGE
+    if all_rows:
+        most = min(most, max(FEWEST_DRAWS, ALL_ROWS // gradients.n_rows))
+    if draws is None:
+        some = posterior.isel(draw=_even(posterior.sizes["draw"], most // posterior.sizes["chain"]))
+        draws = value_draws(model, gradients.source.vars, some)
+    else:
+        draws = _evenly(draws, most)
+    chains, n, _ = draws.shape
+    found |= _together(draws[:, :, np.linspace(0, size - 1, min(size, COMPARED)).astype(int)])
+    order, shared, names = gradients.order()
+    if times is None:  # those of groups, given all else, which have most of the elements
+        scales = draws.std(axis=(0, 1))
+        scales[order[:shared]] = 0.0
+        times = partial(np.multiply, scales)
+    moves = np.concatenate(
+        [
+            np.broadcast_to(local is None or gradients.sizes(k) > 0, shape).ravel()
+            for k, (local, shape) in enumerate(
+                zip(gradients.variables, gradients.source.shapes, strict=True)
+            )
+        ]
+    )  # others are drawn from their prior when a draw is recorded
+    _drift(draws, posterior, lambda momentum: times(momentum) * moves)
+    at = Coordinates(np.empty((0, 0)), "")
+    if shared:
+        at = coordinates_of_draws(draws[:, :, order[:shared]])
+    blocks = min(blocks_for(min(found["ess"], chains * n), chains), n)
+    rng = np.random.default_rng(0)
+    whole = _whole(gradients) if all_rows else None
+    seen = local_identities(gradients, draws, at.matrix, order, names, blocks, rng, whole)
+    attrs = {"variables": free, "metric": at.metric, "rows": seen.rows}
+    groups = [int(np.count_nonzero(gradients.sizes(k))) for k in gradients.local]
+    found["shared_by"] = "direction", np.array([1] * shared + groups)
+    return _identities(found, seen.stein, seen.names, seen.noise, chains, n, blocks, attrs)
+
+
+def _identities(
+    found: dict[str, Any],
+    stein: SteinIdentities,
+    names: Sequence[str],
+    noise: np.ndarray,
+    chains: int,
+    draws: int,
+    blocks: int,
+    attrs: dict[str, Any],
+) -> Dataset:
+    """Join what was found of the chains and of the gradients."""
+    variables = {
+        **found,
+        "gradient": ("direction", stein.gradient.mean),
+        "gradient_error": ("direction", stein.gradient.error),
+        "virial": ("direction", stein.virial.mean),
+        "virial_error": ("direction", stein.virial.error),
+        "mean_virial": float(stein.mean_virial.mean),
+        "mean_virial_error": float(stein.mean_virial.error),
+        "cross": ("pair", stein.cross.mean),
+        "cross_error": ("pair", stein.cross.error),
+        "gradient_noise": ("direction", noise),
+        "gradients": chains * draws,
+        "blocks": chains * blocks,
+    }
+    coords = {
+        "direction": np.arange(len(names)),
+        "element": ("direction", np.array(names)),
+        "pair": np.array([f"{i}-{j}" for i, j in stein.pairs], dtype=str),
+    }
+    return Dataset(variables, coords, attrs)
+
+
+def measure_chains(idata: DataTree, posterior: Dataset, names: Sequence[str]) -> dict[str, Any]:
+    """Measure what draws and statistics show without gradients."""
+    ess, rhat = worst(
+        posterior[name].values
+        for name in names
+        if name in posterior and np.issubdtype(posterior[name].dtype, np.number)
+    )
+    found: dict[str, Any] = {"ess": ess, "rhat": rhat}
+    chains = posterior.sizes["chain"]
+    blocks = blocks_for(ess, chains)
+    if "sample_stats" not in idata.children:
+        return found
+    stats = idata["sample_stats"].to_dataset()
+    if "nonfinite" in stats:
+        found["nonfinite"] = float(stats["nonfinite"].mean())
+    if "kinetic_temperature" in stats and "thermostat" not in stats:
+        held = stats["kinetic_temperature"].values
+        if held.ndim == 2:
+            mean, error = block_estimate(held, blocks)
+            found |= {"held_temperature": float(mean), "held_temperature_error": float(error)}
+            found["blocks"] = blocks * chains
+    chosen = json.loads(posterior.attrs.get("adaptation", "{}"))
+    if "thermostat" in stats and stats["thermostat"].ndim == 2:
+        found["thermostat"] = float(stats["thermostat"].mean())
+        if "friction_mean" in chosen:
+            found["thermostat_predicted"] = chosen["friction_mean"]
+    if "friction_mean" in chosen and ("thermostat" in found or "held_temperature" in found):
+        half = chosen["step_size"] / 2
+        injected = chosen["friction_mean"] - half * chosen["noise_mean"]
+        found["noise_to_friction"] = half * chosen["noise_largest"] / injected
+    return found
+
+
+def _together(draws: np.ndarray) -> dict[str, Any]:
+    """Measure whether chains move together, if there are draws enough to tell."""
+    chains, n, _ = draws.shape
+    if chains == 1 or n < BLOCKS:
+        return {}
+    together, error = chain_correlation(draws)
+    return {"chain_correlation": together, "chain_correlation_error": error}
+
+
+def _drift(
+    draws: np.ndarray, posterior: Dataset, times: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    """Move draws to where the sampler took its gradients, in place: some way along the momentum.
+
+    A symmetric splitting ends its updates half a drift away from there. On a normal posterior its
+    draws have h^2 / 4 too little of the variance at the end, and none too little at the gradient.
+    The gradient of a scale adds this up over all elements that share it: its mean would tell of an
+    error that the scale does not have.
+
+    Parameters
+    ----------
+    draws : array, shape (chains, draws, d)
+    posterior : Dataset
+        Says how far.
+    times : callable
+        Momentum, shape (..., d), times the metric.
+    """
+    drift = json.loads(posterior.attrs.get("adaptation", "{}")).get("drift_to_gradient", 0.0)
+    rng = np.random.default_rng(1)
+    for chain in draws if drift else ():
+        chain += drift * times(rng.standard_normal(chain.shape))
+
+
+def _whole(gradients: LocalGradients) -> WholeGradients | StreamedWholeGradients:
+    kernel, data = gradients.kernel, gradients.source.streamed
+    vars, options = list(gradients.source.vars), kernel.compile_kwargs
+    if data is not None:
+        return StreamedWholeGradients(kernel.model, vars, data=data, compile_kwargs=options)
+    return WholeGradients(kernel.model, vars, compile_kwargs=options)
+
+
+def most_draws(size: int) -> int:
+    """How many draws of so many elements are looked at."""
+    return int(np.clip(MOST_NUMBERS // size, EXACT_DRAWS, MOST_DRAWS))
+
+
+def _exact_draws(gradients: RowGradients | WholeGradients | LatentGradients) -> int:
+    """At how many draws gradients of all rows are affordable, where those of some are too noisy."""
+    if not isinstance(gradients, RowGradients) or isinstance(gradients, StreamedRowGradients):
+        return 0
+    return min(MOST_DRAWS, MOST_EXACT // (gradients.n_rows * (gradients.size + ROW_COST)))
+
+
+def _count(gradients: RowGradients | WholeGradients | LatentGradients, full_data: bool) -> int:
+    """How many draws to look at."""
+    if full_data:
+        return EXACT_DRAWS
+    if isinstance(gradients, RowGradients | LatentGradients):
+        return MOST_DRAWS
+    model = gradients.model
+    rows = sum(int(np.prod(shape)) for shape in model.eval_rv_shapes().values())
+    observed = sum(model.rvs_to_values[rv].size.eval() for rv in model.observed_RVs)
+    return int(np.clip(WHOLE_ROWS // max(1, rows + observed), EXACT_DRAWS, MOST_DRAWS))
+
+
+def _evenly(draws: np.ndarray, most: int) -> np.ndarray:
+    """Return evenly spaced draws of each chain, about ``most`` of all chains together."""
+    return draws[:, _even(draws.shape[1], most // draws.shape[0])]
+
+
+def _even(n: int, most: int) -> np.ndarray:
+    """Return evenly spaced numbers below n, at most so many."""
+    return np.linspace(0, n - 1, min(n, max(1, most))).astype(int)
