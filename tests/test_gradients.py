@@ -8,10 +8,12 @@ import pymc as pm
 import pytensor
 import pytest
 from models import MODELS, OPTIONS, N
+from pytensor.graph.traversal import ancestors
 
 from pymc_sgmcmc.batches.shuffled import Batches
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
+from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.noise import NoiseStream
 
 
@@ -299,3 +301,18 @@ def test_data_are_inputs():
         assert not held
         shapes = [array_value(array).shape for array, _ in source.data]
         assert {shape[0] for shape in shapes if shape} == {N}
+
+
+def test_large_constants_are_inputs():
+    """Not a part of the compiled code, which numba could then not store; the gradient is the same."""
+    X = np.random.default_rng(1).normal(size=(1500, 100))
+    with pm.Model() as model:
+        w = pm.Normal("w", 0, 1, shape=100)
+        pm.Normal("y", X @ w, 1, observed=X.sum(axis=1))
+    source = gradient_source(model, model.value_vars)
+    large = [array for array, _ in source.data]
+    assert [array.data.shape for array in large] == [(1500, 100)]
+    inside = ancestors([source.log_likelihood, *source.likelihood])
+    assert not set(large) & set(inside)
+    found = WholeGradients(model, model.value_vars).gradient(np.zeros(100))
+    np.testing.assert_allclose(found, X.T @ X.sum(axis=1))

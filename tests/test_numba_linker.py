@@ -1,5 +1,9 @@
 """What this package's numba linker compiles computes what PyTensor's does."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -81,3 +85,28 @@ def test_shapes_that_differ_are_an_error():
         assign(np.zeros(2), np.ones(2))
     with pytest.raises(ValueError, match="different size"):
         assign(np.zeros(2), np.ones(3))
+
+
+SUMS = """
+import sys, warnings
+import numpy as np, pytensor, pytensor.tensor as pt
+from pytensor.compile.mode import get_mode
+from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
+warnings.simplefilter("ignore")  # numba's, that it does not store the function
+before = [np.ones(10**5) for _ in range(int(sys.argv[1]))]  # the array lies elsewhere
+rows, x = pt.constant(np.arange(2 * 10**5) % 4), pt.vector("x", shape=(4,), dtype="float64")
+gradient = pytensor.grad((x[rows] ** 2).sum(), x)
+print(pytensor.function([x], gradient, mode=with_cheap_calls(get_mode("NUMBA")))(np.ones(4)))
+"""
+
+
+@pytest.mark.slow(8)
+def test_addresses_are_not_stored(tmp_path):
+    """Of large arrays in the code: the next process would read where they were in the last one."""
+    environment = os.environ | {"PYTENSOR_FLAGS": f"base_compiledir={tmp_path},cxx="}
+    for k in range(2):
+        command = [sys.executable, "-c", SUMS, str(3 * k)]
+        result = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True
+        )
+        assert result.stdout == "[100000. 100000. 100000. 100000.]\n"

@@ -18,6 +18,10 @@ from pymc_sgmcmc.backends.compile_time import rare_collections
 from pymc_sgmcmc.backends.shape_errors import short_shape_errors
 
 
+VERSION = 1
+"""Of what is stored in numba's cache on disk."""
+
+
 class LateLibrary(JITCodeLibrary):
     """A function's code, linked and optimised only when its address is requested.
 
@@ -94,6 +98,16 @@ class LateLibrary(JITCodeLibrary):
                 library._shared_module = None  # not final: more will be linked into it
             self._final_module.link_in(module, preserve=True)
         self._is_linked = True
+        self._finalize_dynamic_globals()
+
+    @property
+    def has_dynamic_globals(self) -> bool:
+        """Whether it contains addresses of this process, as it is or once it is linked.
+
+        numba then does not store it on disk, from where another process would load it.
+        """
+        self._ensure_finalized()
+        return any(library._dynamic_globals for library in _callers_first(self))
 
     def _make_native(self) -> None:
         """Optimise and compile: what numba does immediately with every function."""
@@ -138,12 +152,14 @@ def _callers_first(library: JITCodeLibrary) -> list[JITCodeLibrary]:
 
 @contextmanager
 def link_time_optimization() -> Iterator[None]:
-    """Make numba compile functions with `LateLibrary`."""
+    """Make numba compile functions with `LateLibrary`, and keep them on disk apart from others."""
     codegen = cpu_target.target_context.codegen()
     with global_compiler_lock, short_shape_errors(), rare_collections():
-        before = codegen._library_class
+        library_class, machine = codegen._library_class, codegen.magic_tuple()
         codegen._library_class = LateLibrary
+        codegen.magic_tuple = lambda: (*machine, __name__, VERSION)
         try:
             yield
         finally:
-            codegen._library_class = before
+            codegen._library_class = library_class
+            del codegen.magic_tuple

@@ -43,6 +43,9 @@ from pymc_sgmcmc.gradients.row_axis import find_row_axis
 from pymc_sgmcmc.gradients.row_groups import RowGroups, StreamedRowGroups
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 
+LARGE_CONSTANT = 10**6
+"""Bytes of a constant up to which numba copies it into the compiled code."""
+
 
 @quick_graphs()
 def gradient_source(
@@ -261,7 +264,10 @@ def axes_of(sliced: Mapping[Array, SlicedArray]) -> tuple[tuple[Array, int], ...
 def explicit_data(
     expressions: Sequence[TensorVariable], arrays: dict[Array, TensorVariable]
 ) -> tuple[list[TensorVariable], dict[Array, TensorVariable]]:
-    """Make the data explicit inputs of expressions; ``arrays`` are explicit already."""
+    """Make the data explicit inputs of expressions; ``arrays`` are explicit already.
+
+    Large constants too, which would be part of the compiled code, and on numba its address.
+    """
     for var in ancestors(expressions):
         if isinstance(var, SharedVariable) and isinstance(var.type, RandomType):
             raise ValueError(
@@ -270,9 +276,16 @@ def explicit_data(
             )
     data = dict(arrays)
     for var in ancestors(expressions):
-        if isinstance(var, SharedVariable) and var not in data:
+        if (isinstance(var, SharedVariable) or _is_large(var)) and var not in data:
             data[var] = TensorType(var.type.dtype, var.type.shape)(var.name)
     return clone_replace(expressions, data, rebuild_strict=False), data
+
+
+def _is_large(var: Variable) -> bool:
+    """Whether it is a constant that numba cannot store with compiled code on disk."""
+    if not isinstance(var, Constant) or not isinstance(var.data, np.ndarray):
+        return False
+    return var.data.nbytes > LARGE_CONSTANT
 
 
 def shapes_of(model: Model, vars: Sequence[TensorVariable]) -> list[tuple[int, ...]]:
