@@ -23,8 +23,8 @@ batch_size : int, "auto" or None, default "auto"
     about two rows per parameter, or all of up to 2000 rows; with ``latents`` 128 rows.
 adaptation : {"auto", "dense", "low_rank", "diag"}, Adapted or None, default "auto"
     The metric L to adapt. "auto": none with a given ``step_size``; otherwise dense up to 1000
-    parameters, low rank plus diagonal up to 2000, diagonal for more; with local variables a scale
-    for each of their elements, and dense for the others. What another step of the same model and
+    parameters; with more and local variables a scale for each of their elements, and dense for the
+    others; without them low rank plus diagonal up to 2000 and diagonal for more. What another step of the same model and
     data has found, its attribute ``adapted``, is used without a warm-up.
 gradient : {"auto", "plain", "control_variate"}, default "auto"
     Whether an adapted step takes a batch's gradient alone, or adds the exact gradient at an anchor
@@ -41,8 +41,8 @@ latents : Gibbs or another `Latents`, optional
 local : "auto", list of str or None, default "auto"
     Variables with an element (or row) for each group of rows, such as ``alpha`` in
     ``alpha[group_of_row]``, that move only with their groups' rows: an update then costs the same
-    for any number of groups. "auto": those with at least 1000 groups, and more groups than rows in
-    a batch, if the model allows it; of an adapted step, if the model has more than 2000 parameters.
+    for any number of groups. "auto": those with at least 500 groups, and more groups than rows in
+    a batch, if the model allows it; of an adapted step, if the model has more than 1000 parameters.
     Needs batches of rows; `SGRLD` moves all elements at every update.
 batches : {"auto", "rows", "groups"}, default "auto"
     What batches are made of: random rows; or whole groups of the local variables, as many as have

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import fields
+from functools import partial
 from threading import Lock, get_ident
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -133,7 +134,8 @@ class SGMCMCStep(BlockedStep):
         if earlier is not None and batches == "auto":
             batches = earlier.batches
         streamed = None if data is None else StreamedData.of(data)
-        plan = planned(
+        plan_for = partial(
+            planned,
             self.model,
             self.vars,
             shapes_of(self.model, self.vars),
@@ -145,20 +147,19 @@ class SGMCMCStep(BlockedStep):
             batch_size=batch_size,
             minibatch_dim=minibatch_dim,
             data=streamed,
-            local=local if self.takes_local and latents is None else None,
             latents=latents,
             made_for=self.made_for,
             wants_groups=batches == "groups",
             updates_per_batch=updates_per_batch,
         )
-        self._batch_size = plan.batch_size
+        plan = plan_for(local=local if self.takes_local and latents is None else None)
         start = dict(self.model.initial_point() if initial_point is None else initial_point)
-        self.source = step_source(
-            plan,
-            self.made_for,
-            self.model,
-            self.vars,
-            getattr(self.algorithm, "temperature", 1.0),
+        source_of = partial(
+            step_source,
+            made_for=self.made_for,
+            model=self.model,
+            vars=self.vars,
+            temperature=getattr(self.algorithm, "temperature", 1.0),
             latents=latents,
             local=local,
             takes_local=self.takes_local,
@@ -168,6 +169,11 @@ class SGMCMCStep(BlockedStep):
             start=start,
             data=streamed,
         )
+        self.source = source_of(plan)
+        if plan.tentative and not isinstance(self.source, LocalSource):
+            plan = plan_for(local=None)
+            self.source = source_of(plan)
+        self._batch_size = plan.batch_size
         self.batches: Literal["rows", "groups"] = (
             "groups" if of_whole_groups(self.source) else "rows"
         )

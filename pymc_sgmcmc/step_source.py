@@ -1,6 +1,7 @@
 """What gives a step's updates their gradients, by the step's arguments."""
 
 import logging
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.local_source import LocalSource
-from pymc_sgmcmc.gradients.local_variables import Local
+from pymc_sgmcmc.gradients.local_variables import Local, elements_per_group
 from pymc_sgmcmc.gradients.metric import Metric
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.gradients.source import GradientSource
@@ -102,16 +103,21 @@ def step_source(
             batches = "rows"  # as settings by hand are for
         found = None if reason is not None else local
         source = gradient_source(model, vars, local=found, batches=batches, **options)
-        if plan.metric is not None and _shared_elements(source) > LARGEST_DENSE:
+        shared = _shared_elements(source)
+        better = _reason_to_move_together(source) if plan.tentative else None
+        if better is not None:
+            _log.info(f"Yet all elements move at every update: {better}.")
+            source = gradient_source(model, vars, **options)
+        elif plan.metric is not None and shared > LARGEST_DENSE:
             if local != "auto" or batches == "groups":
                 raise ValueError(
-                    f"local={local!r}: the other variables have {_shared_elements(source)} "
-                    f"elements, and adaptation makes a matrix of at most {LARGEST_DENSE}. Pass "
-                    "step_size=, batch_size= and thin= with numbers, or local=None."
+                    f"local={local!r}: the other variables have {shared} elements, and adaptation "
+                    f"makes a matrix of at most {LARGEST_DENSE}. Pass step_size=, batch_size= and "
+                    "thin= with numbers, or local=None."
                 )
             _log.info(
-                f"Yet all elements move at every update: {_shared_elements(source)} others would "
-                f"need a matrix, which adaptation makes of at most {LARGEST_DENSE}."
+                f"Yet all elements move at every update: {shared} others would need a matrix, "
+                f"which adaptation makes of at most {LARGEST_DENSE}."
             )
             source = gradient_source(model, vars, **options)
     if plan.metric is not None and data is not None and not isinstance(source, LocalSource):
@@ -141,6 +147,19 @@ def _shared_elements(source: GradientSource) -> int:
     local = {v.value for v in source.variables}
     both = zip(source.vars, source.shapes, strict=True)
     return sum(int(np.prod(shape)) for v, shape in both if v not in local)
+
+
+def _reason_to_move_together(source: GradientSource) -> str | None:
+    """Say why a metric for all parameters is better than one for local variables, if it is."""
+    if not isinstance(source, LocalSource):
+        return None
+    shared, size = _shared_elements(source), sum(map(math.prod, source.shapes))
+    shapes = dict(zip(source.vars, source.shapes, strict=True))
+    if 2 * shared > size:
+        return f"{shared} of {size} belong to no group"
+    if not of_whole_groups(source) and elements_per_group(source.variables, shapes) > 1:
+        return "with batches of rows, scales of groups with several elements would be too small"
+    return None
 
 
 def metric_for(source: GradientSource, metric: Metric | None) -> Metric | None:

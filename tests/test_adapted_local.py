@@ -26,7 +26,7 @@ from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
 from pymc_sgmcmc.diagnosis.measure import measure_local
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.local_source import LocalSource
-from pymc_sgmcmc.gradients.metric import Diagonal
+from pymc_sgmcmc.gradients.metric import Diagonal, LowRank
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.noise import NoiseStream
@@ -809,6 +809,38 @@ def test_which_batches_a_step_has(options, batches, monkeypatch):
     assert step.batches == batches
     assert (step.kernel.whole_groups is None) == (batches == "rows")
     assert ("batches='groups'" in repr(step)) == (batches == "groups")
+
+
+@pytest.mark.slow(5)
+@pytest.mark.parametrize(
+    ("effects", "rows", "others", "metric", "why"),
+    [
+        (1, 40, 1, LocalScales, ""),
+        (2, 10, 1, LocalScales, "Batches have whole groups"),
+        (2, 40, 1, LowRank, "scales of groups with several elements would be too small"),
+        (1, 40, 700, LowRank, "701 of 1301 belong to no group"),
+        (0, 40, 1200, LowRank, ""),
+    ],
+    ids=["one effect", "two effects", "two effects of many rows", "few effects", "none"],
+)
+def test_metric_of_a_thousand_parameters(effects, rows, others, metric, why, monkeypatch, caplog):
+    """A scale for each effect of 600 groups where batches tell its scale right; else one matrix."""
+    monkeypatch.setattr("pymc_sgmcmc.step.adapted", lambda *args: SimpleNamespace(burn_in=1))
+    monkeypatch.setattr("pymc_sgmcmc.adaptation.plan.LARGEST_DENSE", 500)
+    monkeypatch.setattr("pymc_sgmcmc.step_source.LARGEST_DENSE", 1000)
+    group = np.repeat(np.arange(600), rows)
+    x = np.random.default_rng(1).normal(size=group.size)
+    with pm.Model() as model:
+        mu = pm.Normal("mu", shape=others).sum()
+        for k in range(effects):
+            mu += pm.Normal(f"effect{k}", 0, pm.HalfNormal(f"tau{k}"), shape=600)[group] * x**k
+        pm.Normal("y", mu, 1, observed=x)
+    with caplog.at_level(logging.INFO):
+        step = sgm.MSGNHT_S(model=model, compile_kwargs=JAX)
+    assert type(step.kernel.metric) is metric
+    assert isinstance(step.source, LocalSource) == (metric is LocalScales)
+    assert why in caplog.text
+    assert (step.batch_size == 128) == (metric is LocalScales)
 
 
 @pytest.mark.slow(40)

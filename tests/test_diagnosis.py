@@ -398,6 +398,31 @@ def test_noisy_gradients_of_some_rows_give_way_to_exact_ones():
     assert result.verdict == "ok"
 
 
+@pytest.mark.slow(4)
+def test_exact_gradients_of_many_effects(monkeypatch):
+    """By rows they would take too much time, of all data at once they do not."""
+    monkeypatch.setattr("pymc_sgmcmc.diagnosis.measure.NOISE", 0.0)
+    monkeypatch.setattr("pymc_sgmcmc.diagnosis.measure.MOST_EXACT", 50_000_000)
+    rng = np.random.default_rng(3)
+    n_groups, per_group = 100, 30
+    y = rng.normal(size=(n_groups, per_group))
+    with pm.Model() as model:
+        effect = pm.Normal("effect", 0, 1, shape=n_groups)
+        pm.Normal("y", effect[np.repeat(np.arange(n_groups), per_group)], 1, observed=y.ravel())
+    sd = (1 + per_group) ** -0.5
+    draws = y.sum(axis=1) * sd**2 + sd * rng.normal(size=(4, 500, n_groups))
+    with pytensor.config.change_flags(mode="JAX"):
+        right = sgm.diagnose(tree(effect=draws), model)
+        monkeypatch.setattr("pymc_sgmcmc.diagnosis.measure.n_looked_up", lambda model: 0)
+        by_rows = sgm.diagnose(tree(effect=draws), model)
+    assert right.verdict == "ok"
+    assert right.attrs["rows"] == "exact"
+    assert int(right["gradients"]) == 332  # 83 of each chain: 50,000,000 / (3000 * 50)
+    # The gradient is linear in the draws: exact ones have no other spread.
+    assert float(right["gradient_noise"].max()) == 0
+    assert by_rows.attrs["rows"] != "exact"
+
+
 def test_errors_name_what_is_missing(posterior):
     model = posterior[0]
     with pytest.raises(ValueError, match=r"no variable 'beta'.*var_names"):

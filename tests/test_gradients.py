@@ -304,7 +304,7 @@ def test_data_are_inputs():
 
 
 def test_large_constants_are_inputs():
-    """Not a part of the compiled code, which numba could then not store; the gradient is the same."""
+    """Not a part of the compiled code, which numba could then not store."""
     X = np.random.default_rng(1).normal(size=(1500, 100))
     with pm.Model() as model:
         w = pm.Normal("w", 0, 1, shape=100)

@@ -21,9 +21,10 @@ _log = logging.getLogger("pymc.sgmcmc")
 Adaptation = Literal["auto", "dense", "low_rank", "diag"] | None
 METRICS = ("dense", "low_rank", "diag")
 LARGEST_DENSE = 1000
-"""Elements of theta up to which the metric is a dense matrix,"""
+"""Elements of theta up to which the metric is a dense matrix; of more, those of groups of rows are
+local,"""
 LARGEST_LOW_RANK = 2000
-"""... or has a low rank beside its diagonal; with more it is diagonal."""
+"""... or where there are none, it has a low rank beside its diagonal; with more it is diagonal."""
 RANK = 64
 BATCH_OF_MANY = 128
 """Rows per batch of a model with more parameters, or with latent variables integrated out."""
@@ -44,6 +45,8 @@ class Plan(NamedTuple):
     control_variate: bool = False
     local: Local = None
     """Which variables may be local where something is adapted."""
+    tentative: bool = False
+    """Whether there is another plan if none of them is: that with ``local=None``."""
 
 
 def adapts(step_size: Any, adaptation: Any) -> bool:
@@ -134,7 +137,9 @@ def planned(
     many = size > LARGEST_LOW_RANK
     for_all = adaptation in ("dense", "low_rank")
     asked_for = wants_groups or (local and local != "auto")
-    if not asked_for and (for_all or not many):
+    tried = size > LARGEST_DENSE and adaptation in ("auto", "local")
+    tried = tried and gradient != "control_variate"
+    if not asked_for and (for_all or not (many or tried)):
         local = None  # parameters move together, with a metric for all of them
     elif local and for_all:
         raise ValueError(
@@ -172,7 +177,8 @@ def planned(
             "nothing about groups that vary. Leave gradient='auto', or pass local=None."
         )
     possible = batch_size is not None and alone and not many and not local
-    return Plan(batch_size, metric, possible and gradient != "plain", local)
+    tentative = bool(local) and not (asked_for or many)
+    return Plan(batch_size, metric, possible and gradient != "plain", local, tentative)
 
 
 def _is_auto(value: Any) -> bool:

@@ -17,7 +17,6 @@ from numba.core.registry import cpu_target
 from pymc_sgmcmc.backends.compile_time import rare_collections
 from pymc_sgmcmc.backends.shape_errors import short_shape_errors
 
-
 VERSION = 1
 """Of what is stored in numba's cache on disk."""
 

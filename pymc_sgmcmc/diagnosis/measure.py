@@ -26,6 +26,7 @@ from pymc_sgmcmc.diagnosis.stein import (
     stein_identities,
 )
 from pymc_sgmcmc.diagnosis.value_draws import value_draws
+from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.streamed_whole import StreamedWholeGradients
@@ -54,7 +55,8 @@ MOST_EXACT = 3_000_000_000
 """... unless these are more, times (parameters + `ROW_COST`), at all draws together: some ten
 seconds."""
 ROW_COST = 50
-"""Of a row, in parameters of its gradient."""
+"""Of a row, in parameters of its gradient. In a gradient of all data at once those that rows look
+up by numbers do not count."""
 COMPARED = 500
 """Elements along which chains are compared, where there are local variables."""
 
@@ -81,7 +83,11 @@ def measure(
     if copies is not None and isinstance(gradients, RowGradients):
         copies = copies if len(copies) == gradients.n_rows else None
 
-    def seen_at(chosen: np.ndarray, exact: bool) -> GradientsAtDraws:
+    def seen_at(
+        chosen: np.ndarray,
+        gradients: RowGradients | WholeGradients | LatentGradients,
+        exact: bool,
+    ) -> GradientsAtDraws:
         flat, rng = chosen.reshape(-1, gradients.size), np.random.default_rng(0)
         if isinstance(gradients, LatentGradients):
             return with_latents_at_draws(gradients, flat, at.matrix, rng)
@@ -90,11 +96,11 @@ def measure(
         )
 
     chosen = _evenly(draws, _count(gradients, full_data))
-    seen = seen_at(chosen, full_data)
-    affordable = _exact_draws(gradients)
-    if seen.noise.max() > NOISE**2 * chosen[..., 0].size and affordable >= FEWEST_DRAWS:
-        chosen = _evenly(draws, affordable)
-        seen = seen_at(chosen, exact=True)
+    seen = seen_at(chosen, gradients, full_data)
+    noisy = seen.noise.max() > NOISE**2 * chosen[..., 0].size
+    if noisy and (exact := _exact(gradients)) is not None:
+        chosen = _evenly(draws, exact[1])
+        seen = seen_at(chosen, exact[0], exact=True)
     chains, n, size = chosen.shape
     found |= _together(draws)
     blocks = min(blocks_for(min(found["ess"], chains * n), chains), n)
@@ -275,11 +281,22 @@ def most_draws(size: int) -> int:
     return int(np.clip(MOST_NUMBERS // size, EXACT_DRAWS, MOST_DRAWS))
 
 
-def _exact_draws(gradients: RowGradients | WholeGradients | LatentGradients) -> int:
-    """At how many draws gradients of all rows are affordable, where those of some are too noisy."""
+def _exact(
+    gradients: RowGradients | WholeGradients | LatentGradients,
+) -> tuple[RowGradients | WholeGradients, int] | None:
+    """Gradients of all rows, where those of some are too noisy, and at how many draws; or None."""
     if not isinstance(gradients, RowGradients) or isinstance(gradients, StreamedRowGradients):
-        return 0
-    return min(MOST_DRAWS, MOST_EXACT // (gradients.n_rows * (gradients.size + ROW_COST)))
+        return None
+    n_rows, size = gradients.n_rows, gradients.size
+    most = min(MOST_DRAWS, MOST_EXACT // (n_rows * (size + ROW_COST)))
+    if most >= FEWEST_DRAWS:
+        return gradients, most
+    of_a_row = max(0, size - n_looked_up(gradients.model))
+    most = min(MOST_DRAWS, MOST_EXACT // (n_rows * (of_a_row + ROW_COST)))
+    if most < FEWEST_DRAWS:
+        return None
+    options = {"mode": gradients.mode, **gradients.compile_kwargs}
+    return WholeGradients(gradients.model, gradients.source.vars, compile_kwargs=options), most
 
 
 def _count(gradients: RowGradients | WholeGradients | LatentGradients, full_data: bool) -> int:

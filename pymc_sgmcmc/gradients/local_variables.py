@@ -8,7 +8,7 @@ compares the numbers with the model's own.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -41,7 +41,7 @@ from pymc_sgmcmc.gradients.row_groups import RowGroups
 _log = logging.getLogger("pymc.sgmcmc")
 
 Local = Literal["auto"] | Sequence[str] | None
-LEAST_GROUPS = 1000
+LEAST_GROUPS = 500
 """From so many groups on, "auto" makes variables local, if a batch has fewer rows than that: moving
 all of them would cost more than the rest of an update, and most would get no gradient at all."""
 
@@ -70,6 +70,16 @@ def n_looked_up(model: pm.Model) -> int:
     free = model.free_RVs
     within, shapes = set(ancestors(arrays, blockers=free)), model.eval_rv_shapes()
     return sum(int(np.prod(shapes[rv.name])) for rv in free if rv in within)
+
+
+def elements_per_group(
+    variables: Sequence[LocalVariable], shapes: Mapping[TensorVariable, tuple[int, ...]]
+) -> int:
+    """Count the elements of a group, in those that have most."""
+    elements = Counter[Column]()
+    for v in variables:
+        elements[v.column] += int(np.prod(shapes[v.value])) // v.column.n_groups
+    return max(elements.values())
 
 
 class _Lookup(NamedTuple):
@@ -338,10 +348,7 @@ class _Builder:
 
         Whole groups would need the rows of each to lie together.
         """
-        elements = Counter[Column]()
-        for v in variables:
-            elements[v.column] += int(np.prod(self.shapes[v.value])) // v.column.n_groups
-        return not self.groups.are_streamed and max(elements.values()) > 1
+        return not self.groups.are_streamed and elements_per_group(variables, self.shapes) > 1
 
     def _are_small(self, column: Column) -> bool:
         """Whether a batch has several groups."""
