@@ -240,20 +240,25 @@ def test_wrong_means_with_batches_of_single_rows_of_groups():
 
 
 @pytest.mark.parametrize(
-    ("virial", "error", "groups", "verdict"),
+    ("virial", "error", "groups", "share", "verdict"),
     [
-        (1.01, 0.0007, 2000, "failed"),
-        (0.99, 0.0007, 2000, "failed"),
-        (1.003, 0.0007, 2000, "ok"),  # tolerated: 0.1 sqrt(2 / 2000) = 0.0032
-        (1.01, 0.003, 2000, "ok"),  # chance
-        (1.01, 0.0007, 100, "ok"),  # they know their scale less well
-        (1.01, 0.0007, 1, "ok"),  # not of groups
+        (1.01, 0.0007, 2000, 0.5, "failed"),
+        (0.99, 0.0007, 2000, 0.5, "failed"),
+        (0.99, 0.0007, 2000, 0.9, "failed"),
+        (1.003, 0.0007, 2000, 0.5, "ok"),  # tolerated: 0.1 sqrt(2 / 2000) = 0.0032
+        (1.01, 0.0007, 2000, 0.2, "ok"),  # 4 times as much: rows tell more than the scale does
+        (1.01, 0.003, 2000, 0.5, "ok"),  # chance
+        (1.01, 0.0007, 100, 0.5, "ok"),  # they know their scale less well
+        (1.01, 0.0007, 1, 0.5, "ok"),  # not of groups
     ],
 )
-def test_groups_are_right_to_what_the_scale_that_they_share_needs(virial, error, groups, verdict):
+def test_groups_are_right_to_what_the_scale_that_they_share_needs(
+    virial, error, groups, share, verdict
+):
     seen = measured(virial=virial, virial_error=error)
     seen["element"] = "direction", ["a", "b", "c", "d, mean of all"]
     seen["shared_by"] = "direction", [1, 1, 1, groups]
+    seen["prior_share"] = "direction", [1, 1, 1, share]
     found, remedy = judge(seen.assign_attrs(batches="rows"))
     assert found == verdict
     if verdict == "failed":
@@ -335,6 +340,8 @@ def test_few_draws_of_many_groups():
         wide = sgm.diagnose(tree(mu=mu, alpha=centre + np.sqrt(1.02) * away), model)
     assert int(right["gradients"]) == 120
     assert abs(float(right["virial"][-1]) - 1) < 4 * 0.0009
+    # One row says as much as the prior; the mean square is that of 40 batches' 128 groups.
+    assert abs(float(right["prior_share"][-1]) / 0.5 - 1) < 4 * np.sqrt(2 / (40 * 128)) + 0.01
     assert "variances of 'alpha' are off" not in right.remedy
     assert wide.verdict == "failed"
     assert "variances of 'alpha' are off by" in wide.remedy

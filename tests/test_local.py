@@ -641,12 +641,12 @@ def test_automatic_with_many_groups(caplog):
         return alpha[hierarchies.GROUP]
 
     with caplog.at_level("INFO", logger="pymc.sgmcmc"):
-        assert local_names(with_groups(1000, by_group)) == ["alpha"]
+        assert local_names(with_groups(500, by_group)) == ["alpha"]
     assert "(local='auto'): 'alpha'" in caplog.text
-    assert local_names(with_groups(999, by_group)) == []  # so few are moved at once
-    assert local_names(with_groups(999, by_group), ["alpha"]) == ["alpha"]
-    assert local_names(with_groups(1000, by_group), None) == []
-    assert local_names(with_groups(1000, by_group), temperature=0.5) == []
+    assert local_names(with_groups(499, by_group)) == []  # so few are moved at once
+    assert local_names(with_groups(499, by_group), ["alpha"]) == ["alpha"]
+    assert local_names(with_groups(500, by_group), None) == []
+    assert local_names(with_groups(500, by_group), temperature=0.5) == []
 
 
 SLOPES = np.linspace(0, 1, 1000)

@@ -6,6 +6,7 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.diagnosis.diagnose import diagnose_run
 from pymc_sgmcmc.run.points_to_diagnose import PointsToDiagnose
 
 JAX = {"mode": "JAX"}
@@ -72,6 +73,24 @@ def test_saved_and_resumed(step, tmp_path):
 
 
 @pytest.mark.slow(8)
+def test_chains_that_have_not_come_together(step):
+    """Seen in what is not recorded: w is told apart by two chains, sigma is not."""
+    settings = {**QUICK, "step": step, "model": step.model, "var_names": ["sigma"]}
+    kept = sgm.sample(300, **settings)
+    assert verdict(kept).attrs["verdict"] == "ok"
+    assert float(verdict(kept)["ess"]) < 600
+    points = PointsToDiagnose(most=600, n_chains=2)
+    rng = np.random.default_rng(1)
+    for chain in range(2):
+        points.begin_chain(chain)
+        for _ in range(300):
+            w = np.array([1.0, -1.0]) + 0.03 * rng.normal(size=2) + 0.1 * chain
+            points.add(chain, {"w": w, "sigma_log__": np.log(2.0) + 0.01 * rng.normal()})
+    diagnose_run(kept, step, points)
+    assert float(verdict(kept)["rhat"]) > 1.5
+
+
+@pytest.mark.slow(8)
 def test_begun_with_points_and_resumed_without(step, tmp_path):
     """A run that is resumed without checks, or that began without them, goes on all the same."""
     settings = {**QUICK, "step": step, "model": step.model, "var_names": ["sigma"]}
@@ -91,3 +110,17 @@ def test_too_large_to_be_kept(monkeypatch, step):
     monkeypatch.setattr("pymc_sgmcmc.diagnosis.diagnose.LARGEST_POINT", 2)
     tree = sgm.sample(40, **QUICK, step=step, model=step.model, var_names=["sigma"])
     assert "diagnosis" not in tree.children
+
+
+@pytest.mark.slow(5)
+def test_nothing_recorded(step):
+    """Chains are compared by the draws that are kept, if these are many."""
+    with step.model:
+        averages = sgm.Predictions("snr")
+    settings = {**QUICK, "step": step, "model": step.model, "var_names": []}
+    few = verdict(sgm.sample(60, **settings, predictions=averages))
+    assert few.attrs["verdict"] == "unclear"
+    assert "cannot be told: draw more, and record" in few.attrs["remedy"]
+    many = verdict(sgm.sample(300, **settings, predictions=averages))
+    assert many.attrs["verdict"] == "ok"
+    assert 100 < float(many["ess"]) < 1000

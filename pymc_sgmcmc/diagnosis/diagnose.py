@@ -20,7 +20,13 @@ from pymc_sgmcmc.argument_checks import true_or_false
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates, coordinates_of_draws, stored_coordinates
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
-from pymc_sgmcmc.diagnosis.measure import measure, measure_chains, measure_local, most_draws
+from pymc_sgmcmc.diagnosis.measure import (
+    EXACT_DRAWS,
+    MOST_DRAWS,
+    measure,
+    measure_chains,
+    measure_local,
+)
 from pymc_sgmcmc.diagnosis.value_draws import value_draws
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
@@ -38,8 +44,10 @@ from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
 _log = logging.getLogger("pymc.sgmcmc")
 
 
-LARGEST_POINT = 2_500_000
-"""Elements of a draw up to which `EXACT_DRAWS` are kept for the verdict alone."""
+MOST_KEPT = 25_000_000
+"""Elements of all draws together that are kept for the verdict alone,"""
+LARGEST_POINT = 1_500_000
+"""... but at least `EXACT_DRAWS`, of draws with up to so many."""
 
 
 def diagnose(
@@ -177,7 +185,8 @@ def points_to_diagnose(
     size = step.kernel.n_elements
     if {rv.name for rv in step.model.free_RVs} <= set(recorded) or size > LARGEST_POINT:
         return None
-    return PointsToDiagnose(most_draws(size), n_chains)
+    most = int(np.clip(MOST_KEPT // size, EXACT_DRAWS, MOST_DRAWS))
+    return PointsToDiagnose(most, n_chains)
 
 
 def diagnose_run(idata: DataTree, step: Any, points: PointsToDiagnose | None = None) -> None:

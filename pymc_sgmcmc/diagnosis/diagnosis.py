@@ -19,6 +19,7 @@ class Diagnosis(Dataset):
     - ``gradient``, ``virial``, ``cross``, ``mean_virial``: estimates of the Stein identities, right
       at 0, 1, 0, 1; each with its standard error in a variable ``..._error``;
     - ``shared_by``: of the effects of groups how many groups share a scale, elsewhere 1;
+    - ``prior_share``: of such effects the prior's share of their precision, elsewhere 1;
     - ``gradient_noise``: variance of a gradient's estimate;
     - ``ess``, ``rhat``: the smallest bulk effective sample size, the largest R-hat;
     - ``chain_correlation``: of different chains' draws of the same number, 0 if independent;
@@ -87,7 +88,8 @@ class Diagnosis(Dataset):
             groups = self["shared_by"].values if "shared_by" in self else np.empty(0)
             for j in np.flatnonzero(groups > 1):  # judged more strictly
                 value, error = (float(self[name][j]) for name in ("virial", "virial_error"))
-                right = f"1 +- {tolerance_of_groups(groups[j]):.4f}"
+                most = tolerance_of_groups(groups[j], self["prior_share"].values[j])
+                right = f"1 +- {most:.4f}"
                 label = f"virial, {self['element'].values[j]} {groups[j]} groups"
                 rows.append((label, f"{value:.4f}", f"{error:.4f}", right))
             add("virial, mean of all directions", "mean_virial", f"1 +- {TOLERANCE}")

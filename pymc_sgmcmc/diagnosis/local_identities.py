@@ -18,6 +18,8 @@ from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 MOST_BATCHES = 40_000
 """Batches at all draws together, at least one at each."""
+BATCHES_OF_PRIOR = 40
+"""Batches that tell the prior's part of what is known of an effect."""
 
 
 class LocalIdentities(NamedTuple):
@@ -30,6 +32,8 @@ class LocalIdentities(NamedTuple):
     """Variance of a gradient's estimate along each shared direction, then zeros."""
     rows: str
     """For a report: rows at each draw."""
+    prior_share: np.ndarray
+    """Of each local variable, the prior's share of the precision of an effect with rows."""
 
 
 class AtDraw(NamedTuple):
@@ -112,7 +116,8 @@ def local_identities(
     mostly = [names[k] for k in share.argmax(axis=0)] if s else []
     mostly += [f"{gradients.source.vars[k].name}, mean of all" for k in gradients.local]
     noise = np.concatenate([found.noise.mean(axis=0), np.zeros(len(gradients.local))])
-    return LocalIdentities(stein, mostly, noise, rows)
+    share_of_prior = _prior_share(gradients, flat, sd, rng)
+    return LocalIdentities(stein, mostly, noise, rows, share_of_prior)
 
 
 def means_of_others(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -178,6 +183,26 @@ def _of_batches(
             sums[:, j] += _means(away, sds[k][groups], total[k][used])
     variance = each.var(axis=0, ddof=1) / count if count > 1 else np.zeros(len(matrix))
     return AtDraw(each.mean(axis=0), variance, *(sums / count))
+
+
+def _prior_share(
+    gradients: LocalGradients, flat: np.ndarray, sd: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """The prior's precision, the mean square of its gradient, times the effects' variance."""
+    sds = _of_variables(gradients, sd)
+    squares: dict[int, list[np.ndarray]] = {k: [] for k in gradients.local}
+    places = np.linspace(0, len(flat) - 1, BATCHES_OF_PRIOR).astype(int)
+    batches = gradients.batches(len(places), rng, apart=False)
+    for i, batch in zip(places, batches, strict=True):
+        values = _of_variables(gradients, flat[i])
+        prior = gradients.at(gradients.gathered(values, batch), batch).prior
+        for k in gradients.local:
+            squares[k].append(np.square(prior[k][gradients.slots(k, batch)[1]]).ravel())
+    shares = []
+    for k in gradients.local:
+        moving = np.broadcast_to(gradients.sizes(k) > 0, sds[k].shape) & (sds[k] > 0)
+        shares.append(np.square(sds[k][moving]).mean() * np.concatenate(squares[k]).mean())
+    return np.array(shares)
 
 
 def _pieces(

@@ -57,6 +57,8 @@ seconds."""
 ROW_COST = 50
 """Of a row, in parameters of its gradient. In a gradient of all data at once those that rows look
 up by numbers do not count."""
+MANY_DRAWS = 500
+"""Of those kept for the verdict alone, for the largest R-hat of many elements not to be chance."""
 COMPARED = 500
 """Elements along which chains are compared, where there are local variables."""
 
@@ -70,7 +72,9 @@ def measure(
 ) -> Dataset:
     """Measure everything."""
     free = [rv.name for rv in gradients.model.free_RVs]
-    found = measure_chains(idata, idata["posterior"].to_dataset(), free)
+    recorded = idata["posterior"].to_dataset()
+    left_out = any(name not in recorded for name in free)
+    found = measure_chains(idata, recorded, free, draws if left_out else None)
     mean = draws.mean(axis=(0, 1))
     anchor = mean if at.anchor is None else at.anchor
     anchor_gradient = np.zeros(gradients.size)
@@ -126,12 +130,12 @@ def measure_local(
     """
     posterior = idata["posterior"].to_dataset()
     free = [rv.name for rv in model.free_RVs]
-    found = measure_chains(idata, posterior, free)
+    found = measure_chains(idata, posterior, free, draws)
     left_out = [name for name in free if name not in posterior]
     if left_out and draws is None:
         return Dataset(found, attrs={"variables": free, "left_out": left_out})
     size = gradients.kernel.n_elements
-    most = most_draws(size)
+    most = _most_draws(size)
     all_rows = full_data or gradients.n_rows * FEWEST_DRAWS <= LARGE
     if all_rows:
         most = min(most, max(FEWEST_DRAWS, ALL_ROWS // gradients.n_rows))
@@ -166,6 +170,7 @@ def measure_local(
     attrs = {"variables": free, "metric": at.metric, "rows": seen.rows}
     groups = [int(np.count_nonzero(gradients.sizes(k))) for k in gradients.local]
     found["shared_by"] = "direction", np.array([1] * shared + groups)
+    found["prior_share"] = "direction", np.concatenate([np.ones(shared), seen.prior_share])
     return _identities(found, seen.stein, seen.names, seen.noise, chains, n, blocks, attrs)
 
 
@@ -202,13 +207,21 @@ def _identities(
     return Dataset(variables, coords, attrs)
 
 
-def measure_chains(idata: DataTree, posterior: Dataset, names: Sequence[str]) -> dict[str, Any]:
-    """Measure what draws and statistics show without gradients."""
-    ess, rhat = worst(
+def measure_chains(
+    idata: DataTree, posterior: Dataset, names: Sequence[str], draws: np.ndarray | None = None
+) -> dict[str, Any]:
+    """Measure what draws and statistics show without gradients.
+
+    ``draws`` are of all variables, if not all were recorded.
+    """
+    looked_at = [
         posterior[name].values
         for name in names
         if name in posterior and np.issubdtype(posterior[name].dtype, np.number)
-    )
+    ]
+    if draws is not None and draws.shape[0] * draws.shape[1] >= MANY_DRAWS:
+        looked_at.append(draws)
+    ess, rhat = worst(looked_at) if looked_at else (np.nan, 1.0)
     found: dict[str, Any] = {"ess": ess, "rhat": rhat}
     chains = posterior.sizes["chain"]
     blocks = blocks_for(ess, chains)
@@ -276,7 +289,7 @@ def _whole(gradients: LocalGradients) -> WholeGradients | StreamedWholeGradients
     return WholeGradients(kernel.model, vars, compile_kwargs=options)
 
 
-def most_draws(size: int) -> int:
+def _most_draws(size: int) -> int:
     """How many draws of so many elements are looked at."""
     return int(np.clip(MOST_NUMBERS // size, EXACT_DRAWS, MOST_DRAWS))
 

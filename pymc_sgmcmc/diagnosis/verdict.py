@@ -178,19 +178,24 @@ def _stein_failures(measured: Dataset) -> Iterator[str]:
             )
 
 
-def tolerance_of_groups(groups: np.ndarray) -> np.ndarray:
+def tolerance_of_groups(groups: np.ndarray, prior_share: np.ndarray) -> np.ndarray:
     """How far the mean virial of the effects of so many groups may be off.
 
-    G groups know the scale that they share to 1 / sqrt(2 G) of it. If all their variances are off
-    by a part v, it is off by up to v / 2 of it, which must be less than a tenth of that.
+    With r the prior's share of an effect's precision, G groups know the scale that they share to
+    1 / ((1 - r) sqrt(2 G)) of it. The effects' spread is r parts of variance and 1 - r parts of
+    means, so if all variances are off by a part v, the scale is off by v r / (2 (1 - r)^2): by v r
+    sqrt(2 G) / (2 (1 - r)) of its sd, which may be a tenth. More than half is taken for half, so
+    that v need not be smaller than 0.1 sqrt(2 / G).
     """
-    return TOLERANCE * np.sqrt(2 / groups)
+    r = np.clip(prior_share, 0.01, 0.5)
+    return TOLERANCE * np.sqrt(2 / groups) * (1 - r) / r
 
 
 def _group_failures(measured: Dataset, limit: float) -> Iterator[str]:
     """What is wrong with a scale that many groups share, by the spread of these."""
     off, groups = measured["virial"].values - 1, measured["shared_by"].values
-    most = np.maximum(tolerance_of_groups(groups), limit * measured["virial_error"].values)
+    tolerance = tolerance_of_groups(groups, measured["prior_share"].values)
+    most = np.maximum(tolerance, limit * measured["virial_error"].values)
     for k in np.flatnonzero((groups > 1) & (np.abs(off) > most)):
         name = str(measured["element"].values[k]).removesuffix(", mean of all")
         whole = measured.attrs.get("batches") == "groups"
@@ -204,11 +209,15 @@ def _group_failures(measured: Dataset, limit: float) -> Iterator[str]:
 def _doubts(measured: Dataset) -> Iterator[str]:
     """What cannot be said."""
     ess = float(measured["ess"])
-    if not ess >= FEWEST_ESS:
-        size = "cannot be told" if np.isnan(ess) else f"is only {ess:.0f}"
+    if np.isnan(ess):
         yield (
-            f"The effective sample size {size}: draw more, for {FEWEST_ESS} at least and better "
-            "400."
+            "The effective sample size cannot be told: draw more, and record a free variable at "
+            "least (var_names=)."
+        )
+    elif ess < FEWEST_ESS:
+        yield (
+            f"The effective sample size is only {ess:.0f}: draw more, for {FEWEST_ESS} at least "
+            "and better 400."
         )
     if "left_out" in measured.attrs:
         names = ", ".join(f"'{name}'" for name in np.atleast_1d(measured.attrs["left_out"]))

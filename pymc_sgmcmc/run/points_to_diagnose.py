@@ -80,11 +80,8 @@ class PointsToDiagnose:
         if not each:
             return None
         n = min(self.most, *map(len, each))
-        flat = [
-            [
-                np.concatenate([np.ravel(points[i][v.name]) for v in vars], dtype="float64")
-                for i in np.linspace(0, len(points) - 1, n).astype(int)
-            ]
-            for points in each
-        ]
-        return np.array(flat)
+        found = np.empty((len(each), n, sum(each[0][0][v.name].size for v in vars)))
+        for points, draws in zip(each, found, strict=True):
+            for k, i in enumerate(np.linspace(0, len(points) - 1, n).astype(int)):
+                np.concatenate([np.ravel(points[i][v.name]) for v in vars], out=draws[k])
+        return found
