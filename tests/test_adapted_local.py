@@ -816,12 +816,12 @@ def test_which_batches_a_step_has(options, batches, monkeypatch):
     ("effects", "rows", "others", "metric", "why"),
     [
         (1, 40, 1, LocalScales, ""),
-        (2, 10, 1, LocalScales, "Batches have whole groups"),
         (2, 40, 1, LowRank, "scales of groups with several elements would be too small"),
         (1, 40, 700, LowRank, "701 of 1301 belong to no group"),
-        (0, 40, 1200, LowRank, ""),
+        pytest.param(2, 10, 1, LocalScales, "Batches have whole groups", marks=pytest.mark.long),
+        pytest.param(0, 40, 1200, LowRank, "", marks=pytest.mark.long),
     ],
-    ids=["one effect", "two effects", "two effects of many rows", "few effects", "none"],
+    ids=["one effect", "two effects of many rows", "few effects", "two effects", "none"],
 )
 def test_metric_of_a_thousand_parameters(effects, rows, others, metric, why, monkeypatch, caplog):
     """A scale for each effect of 600 groups where batches tell its scale right; else one matrix."""
