@@ -1,6 +1,6 @@
 """The default call on random intercepts and slopes against NUTS, by rows and by whole groups.
 
-    python benchmarks/random_slopes.py    # about fifteen minutes
+    python benchmarks/random_slopes.py    # about twenty-five minutes
 
 Groups of 6 to 60 rows, each with an intercept and a slope of its own; their means and scales
 and the rows' scale are unknown. With the groups' effects integrated out five parameters are left,

@@ -269,6 +269,12 @@ def test_groups_are_right_to_what_the_scale_that_they_share_needs(
         assert re.split("  +", row)[1:] == [f"{virial:.4f}", f"{error:.4f}", "1 +- 0.0032"]
 
 
+def test_gradients_at_few_draws_are_no_verdict():
+    verdict, remedy = judge(measured().assign(gradients=99))
+    assert verdict == "unclear"
+    assert "only 99 draws" in remedy
+
+
 def test_prints_as_a_short_table():
     result = Diagnosis.of(measured(virial=1.3))
     lines = str(result).splitlines()
@@ -424,7 +430,7 @@ def test_exact_gradients_of_many_effects(monkeypatch):
         by_rows = sgm.diagnose(tree(effect=draws), model)
     assert right.verdict == "ok"
     assert right.attrs["rows"] == "exact"
-    assert int(right["gradients"]) == 332  # 83 of each chain: 50,000,000 / (3000 * 50)
+    assert int(right["gradients"]) == 336  # 84 of each chain: 50,000,000 / (3000 * 50) of all
     # The gradient is linear in the draws: exact ones have no other spread.
     assert float(right["gradient_noise"].max()) == 0
     assert by_rows.attrs["rows"] != "exact"

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -140,7 +141,8 @@ def measure_local(
     if all_rows:
         most = min(most, max(FEWEST_DRAWS, ALL_ROWS // gradients.n_rows))
     if draws is None:
-        some = posterior.isel(draw=_even(posterior.sizes["draw"], most // posterior.sizes["chain"]))
+        each = ceil(most / posterior.sizes["chain"])
+        some = posterior.isel(draw=_even(posterior.sizes["draw"], each))
         draws = value_draws(model, gradients.source.vars, some)
     else:
         draws = _evenly(draws, most)
@@ -326,7 +328,7 @@ def _count(gradients: RowGradients | WholeGradients | LatentGradients, full_data
 
 def _evenly(draws: np.ndarray, most: int) -> np.ndarray:
     """Return evenly spaced draws of each chain, about ``most`` of all chains together."""
-    return draws[:, _even(draws.shape[1], most // draws.shape[0])]
+    return draws[:, _even(draws.shape[1], ceil(most / draws.shape[0]))]
 
 
 def _even(n: int, most: int) -> np.ndarray:

@@ -228,6 +228,11 @@ def _doubts(measured: Dataset) -> Iterator[str]:
     if "virial" not in measured:
         yield "The gradients were not looked at: call sgm.diagnose(idata, model)."
         return
+    if measured["gradients"] < FEWEST_ESS:
+        yield (
+            f"Gradients were looked at at only {int(measured['gradients'])} draws: draw more, in "
+            "chains of equal length."
+        )
     errors = [measured[f"{name}_error"].values for name in ("gradient", "virial", "cross")]
     largest = float(np.max(np.concatenate(errors)))
     if not largest <= LARGEST_ERROR:

@@ -1,6 +1,7 @@
 """Some draws of all variables, for the verdict on a run that does not record all of them."""
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ class PointsToDiagnose:
     """
 
     def __init__(self, most: int, n_chains: int):
-        self.most = max(1, most // n_chains)
+        self.most = ceil(most / n_chains)
         self.chains: dict[int, dict[str, Any]] = {}
 
     def begin_chain(self, chain: int) -> None:
