@@ -179,7 +179,8 @@ def measured(**changes):
     """What right draws give."""
     d = 4
     numbers = {
-        **{"ess": 500.0, "rhat": 1.0, "nonfinite": 0.0, "gradients": 2000, "blocks": 40},
+        **{"ess": 500.0, "nonfinite": 0.0, "gradients": 2000, "blocks": 40},
+        **{"rhat": 1.0, "rhat_by_chance": 1.0},
         **{"mean_virial": 1.0, "mean_virial_error": 0.02, "anchor_error": 0.0},
         **{"thermostat": 1.1, "thermostat_predicted": 1.0},
         **{"chain_correlation": 0.0, "chain_correlation_error": 0.02},
@@ -215,6 +216,7 @@ def measured(**changes):
         ({"anchor_error": 0.02}, "failed", "anchor"),
         ({"nonfinite": 0.01}, "failed", "1.00%"),
         ({"rhat": 1.06}, "failed", "R-hat"),
+        ({"rhat": 1.06, "rhat_by_chance": 1.07}, "ok", ""),
         ({"thermostat": 2.1}, "failed", "thermostat"),
         ({"held_temperature": 1.2, "held_temperature_error": 0.02}, "failed", "temperature"),
         ({"chain_correlation": 0.3}, "failed", "together"),

@@ -6,7 +6,13 @@ from typing import Any
 import numpy as np
 from xarray import Dataset
 
-from pymc_sgmcmc.diagnosis.verdict import NOTE, TOLERANCE, judge, tolerance_of_groups
+from pymc_sgmcmc.diagnosis.verdict import (
+    LARGEST_RHAT,
+    NOTE,
+    TOLERANCE,
+    judge,
+    tolerance_of_groups,
+)
 
 WIDTH = 100
 
@@ -22,6 +28,7 @@ class Diagnosis(Dataset):
     - ``prior_share``: of such effects the prior's share of their precision, elsewhere 1;
     - ``gradient_noise``: variance of a gradient's estimate;
     - ``ess``, ``rhat``: the smallest bulk effective sample size, the largest R-hat;
+    - ``rhat_by_chance``: the largest R-hat that so few draws of so many elements explain;
     - ``chain_correlation``: of different chains' draws of the same number, 0 if independent;
     - ``thermostat``, ``thermostat_predicted``, ``noise_to_friction``, ``held_temperature``,
       ``nonfinite``, ``anchor_error``: see the page "Can I trust this?".
@@ -94,7 +101,9 @@ class Diagnosis(Dataset):
                 rows.append((label, f"{value:.4f}", f"{error:.4f}", right))
             add("virial, mean of all directions", "mean_virial", f"1 +- {TOLERANCE}")
         add("smallest effective sample size", "ess", "> 100")
-        add("largest R-hat", "rhat", "< 1.05")
+        if "rhat" in self:
+            most = max(LARGEST_RHAT, float(self["rhat_by_chance"]))
+            add("largest R-hat", "rhat", f"< {most:.2f}")
         predicted = self.get("thermostat_predicted")
         add("correlation of chains", "chain_correlation", f"< {TOLERANCE}")
         add("thermostat", "thermostat", "" if predicted is None else f"{float(predicted):.3g}")

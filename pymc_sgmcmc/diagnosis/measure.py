@@ -33,7 +33,7 @@ from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.streamed_whole import StreamedWholeGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.latents.latent_gradients import LatentGradients
-from pymc_sgmcmc.run.enough_draws import worst
+from pymc_sgmcmc.run.convergence import convergence
 
 MOST_DRAWS = 2000
 """Draws of all chains at which gradients are computed, evenly spaced,"""
@@ -223,10 +223,11 @@ def measure_chains(
     ]
     if draws is not None and draws.shape[0] * draws.shape[1] >= MANY_DRAWS:
         looked_at.append(draws)
-    ess, rhat = worst(looked_at) if looked_at else (np.nan, 1.0)
-    found: dict[str, Any] = {"ess": ess, "rhat": rhat}
+    found: dict[str, Any] = convergence(looked_at)._asdict()
+    if not looked_at:
+        found["ess"] = np.nan
     chains = posterior.sizes["chain"]
-    blocks = blocks_for(ess, chains)
+    blocks = blocks_for(found["ess"], chains)
     if "sample_stats" not in idata.children:
         return found
     stats = idata["sample_stats"].to_dataset()

@@ -107,7 +107,7 @@ def _failures(measured: Dataset) -> Iterator[str]:
             )
     if "virial" in measured and number["gradients"] >= FEWEST_ESS:
         yield from _stein_failures(measured)
-    if number["rhat"] > LARGEST_RHAT:
+    if number["rhat"] > max(LARGEST_RHAT, number["rhat_by_chance"]):
         yield (
             f"The chains have not come together (R-hat {number['rhat']:.2f}): draw more, or pass "
             "a smaller step_size, or reparametrise the slowest variables."

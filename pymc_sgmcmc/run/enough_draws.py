@@ -5,11 +5,10 @@ draws each time.
 """
 
 import logging
-from collections.abc import Iterable
 
 import numpy as np
-from arviz_stats.base import array_stats
 
+from pymc_sgmcmc.run.convergence import Convergence, convergence
 from pymc_sgmcmc.run.result import InMemoryDraws
 from pymc_sgmcmc.run.run import Run
 
@@ -21,8 +20,6 @@ MOST = 10_000
 """... and last;"""
 GROWTH = 1.5
 """... each time by this factor more."""
-MOST_ELEMENTS = 500
-"""Elements looked at, evenly spaced over each variable's."""
 LARGEST_RHAT = 1.01
 
 
@@ -50,8 +47,8 @@ class EnoughDraws:
         """Look, if it is time; if there are enough, cut all chains to the same length."""
         n_warmup, traces = self.in_memory.n_warmup, self.in_memory.traces
         while all(len(trace) - n_warmup >= self.look_at for trace in traces):
-            ess, rhat = self._look()
-            enough = ess >= self.ess and not rhat > LARGEST_RHAT
+            ess, rhat, by_chance = self._look()
+            enough = ess >= self.ess and not rhat > max(LARGEST_RHAT, by_chance)
             if enough or self.look_at == self.most:
                 for trace in traces:
                     trace.draw_idx = n_warmup + self.look_at
@@ -66,33 +63,11 @@ class EnoughDraws:
             self.look_at = min(self.most, int(np.ceil(GROWTH * self.look_at)))
         return False
 
-    def _look(self) -> tuple[float, float]:
-        """Return the smallest effective sample size and the largest R-hat."""
+    def _look(self) -> Convergence:
         begin = self.in_memory.n_warmup
         each = [
             np.stack([t.samples[name][begin : begin + self.look_at] for t in self.in_memory.traces])
             for name in self.names
         ]
-        return worst(each)
+        return convergence(each)
 
-
-def worst(each: Iterable[np.ndarray]) -> tuple[float, float]:
-    """Return the smallest bulk effective sample size and the largest R-hat of some variables.
-
-    Parameters
-    ----------
-    each : iterable of arrays, shapes (chains, draws, ...)
-        In large ones only evenly spaced elements are looked at.
-    """
-    arrays = [draws.reshape(*draws.shape[:2], -1) for draws in each]
-    ess, rhat = [np.inf], [1.0]
-    for draws in arrays:
-        size = draws.shape[2]
-        count = min(size, max(1, MOST_ELEMENTS // len(arrays)))
-        for k in np.unique(np.linspace(0, size - 1, count).astype(int)):
-            one = draws[:, :, k]
-            if np.ptp(one) > 0:  # not a constant
-                ess.append(float(array_stats.ess(one, chain_axis=0, draw_axis=1)))
-                if len(one) > 1:
-                    rhat.append(float(array_stats.rhat(one, chain_axis=0, draw_axis=1)))
-    return float(np.min(ess)), float(np.max(rhat))

@@ -1,0 +1,85 @@
+"""Whether the chains of a run have come together: effective sample size and R-hat."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from arviz_stats.base import array_stats
+from scipy import stats
+
+MOST_ELEMENTS = 500
+"""Elements looked at, evenly spaced over each variable's."""
+ALARM = 0.001
+"""Probability that chance alone makes the largest R-hat exceed `rhat_by_chance`."""
+
+
+class Convergence(NamedTuple):
+    """Of all the elements that were looked at."""
+
+    ess: float
+    """The smallest bulk effective sample size, of all chains together."""
+    rhat: float
+    """The largest R-hat; 1 for a single chain."""
+    rhat_by_chance: float
+    """The largest that chance explains."""
+
+
+def convergence(each: Iterable[np.ndarray]) -> Convergence:
+    """Return the smallest effective sample size and the largest R-hat of some variables.
+
+    Parameters
+    ----------
+    each : iterable of arrays, shapes (chains, draws, ...)
+        In large ones only evenly spaced elements are looked at.
+    """
+    arrays = [draws.reshape(*draws.shape[:2], -1) for draws in each]
+    ess, rhat, slowest, looked_at = np.inf, 1.0, None, 0
+    for draws in arrays:
+        size = draws.shape[2]
+        count = min(size, max(1, MOST_ELEMENTS // len(arrays)))
+        for k in np.unique(np.linspace(0, size - 1, count).astype(int)):
+            one = draws[:, :, k]
+            if np.ptp(one) == 0:  # a constant
+                continue
+            looked_at += 1
+            # np.minimum and np.maximum keep a NaN
+            ess = np.minimum(ess, array_stats.ess(one, chain_axis=0, draw_axis=1))
+            if len(one) > 1:
+                its_own = array_stats.rhat(one, chain_axis=0, draw_axis=1)
+                if not its_own <= rhat:
+                    slowest = one
+                rhat = np.maximum(rhat, its_own)
+    chance = 1.0 if slowest is None else rhat_by_chance(slowest, looked_at)
+    return Convergence(float(ess), float(rhat), chance)
+
+
+def rhat_by_chance(draws: np.ndarray, n_elements: int) -> float:
+    """Return the largest R-hat that chance explains, where chains have the same distribution.
+
+    For m half chains of n independent draws, R-hat^2 = (n - 1 + F) / n with F between and within
+    them, of m - 1 and m (n - 1) degrees of freedom. Each element has two of them, for the centre
+    and the spread. Draws that depend on each other count as the effective sample size within
+    chains, which chains that are apart do not lower.
+
+    Parameters
+    ----------
+    draws : array, shape (chains, draws)
+        Of the element with the largest R-hat.
+    n_elements : int
+        Of which it is the largest.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pymc_sgmcmc.run.convergence import rhat_by_chance
+    >>> draws = np.random.default_rng(1).normal(size=(4, 1000))
+    >>> [round(rhat_by_chance(draws[:, :n], n_elements=500), 2) for n in (40, 100, 1000)]
+    [1.13, 1.05, 1.0]
+    """
+    halves, most = 2 * len(draws), draws.shape[1] / 2
+    within = [array_stats.ess(chain[None], chain_axis=0, draw_axis=1) for chain in draws]
+    n = float(np.clip(np.nan_to_num(np.sum(within) / halves, nan=most), min(2.0, most), most))
+    if n < 2:
+        return np.inf
+    f = stats.f.isf(ALARM / (2 * n_elements), halves - 1, halves * (n - 1))
+    return float(np.sqrt((n - 1 + f) / n))
