@@ -2,6 +2,7 @@
 
 import argparse
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +38,7 @@ class Report:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.name = name
         self.began = time.perf_counter()
-        command = " ".join(["python", f"examples/{script or name}.py", *sys.argv[1:]])
+        command = shlex.join(["python", f"examples/{script or name}.py", *sys.argv[1:]])
         packages = ("pymc-sgmcmc", "pymc", "pytensor", "numba", "numpy")
         self.lines = [
             f"$ {command}",

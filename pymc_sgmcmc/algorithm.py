@@ -65,8 +65,10 @@ class Algorithm(ABC):
     """Shape of the ``h`` of an update: a scalar, unless each group has its own step size."""
     dynamics: ClassVar[Literal["langevin", "friction", "thermostat"] | None] = None
     """How it reacts to a gradient's noise, from which its step size can be chosen: "langevin"
-    heats up, "friction" too, but for its held friction, a "thermostat" absorbs it. None: there is
+    heats up, "friction" too, but for its fixed friction, a "thermostat" absorbs it. None: there is
     no automatic step size."""
+    counts_elements: ClassVar[bool] = False
+    """Whether `update` takes ``n_elements`` too."""
 
     @abstractmethod
     def init(self, theta: Sequence[np.ndarray], rng: np.random.Generator) -> dict[str, list]:
@@ -93,7 +95,6 @@ class Algorithm(ABC):
         gradient: Callable[[Tensors], Gradient],
         h: TensorVariable,
         noise: Noise,
-        n_elements: Tensors | None = None,
     ) -> tuple[Tensors, State]:
         """One update: the next theta and state, as symbolic expressions.
 
@@ -110,6 +111,9 @@ class Algorithm(ABC):
         noise : callable
             ``noise()`` returns new N(0, I) draws shaped like theta, ``noise(like)`` shaped like
             those tensors.
+
+        If `counts_elements`, there is one more argument:
+
         n_elements : list of integer scalars, optional
             How many elements of each variable move; None: all of theta. The others have momentum,
             gradient and noise 0, and what becomes of them is not used.

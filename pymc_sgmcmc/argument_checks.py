@@ -162,3 +162,8 @@ def true_or_false(name: str, value: Any) -> bool:
     if array.ndim or array.dtype.kind != "b":
         raise ValueError(f"{name}={value!r} must be True or False.")
     return bool(array)
+
+
+def is_auto(value: Any) -> bool:
+    """Whether an argument is "auto"; arrays are compared with nothing."""
+    return isinstance(value, str) and value == "auto"

@@ -94,11 +94,12 @@ class Chain(WithSamplingState):
     batches : list of Batches, GroupBatches, PrefetchedBatches, StreamedBatches or RepeatedBatches
     touched : list of TouchedGroups
         For each index of rows into local variables.
-    pace : Pace
+    call_length : CallLength
     burnt_in : int
         Number of updates after which the algorithm is asked for a warning (`burn_in_warning`).
     """
 
+    # PyMC has no public name for this
     _state_class = SGMCMCState
 
     def __init__(

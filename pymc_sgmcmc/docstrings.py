@@ -1,6 +1,7 @@
 """What `help` shows for a sampler: its own arguments and errors together with the shared ones."""
 
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import fields
@@ -20,7 +21,8 @@ step_size : float, Schedule, callable or "auto", default "auto"
 batch_size : int, "auto" or None, default "auto"
     Rows per batch, for an ordinary model. None: all data at each update, or the batches that the
     model itself makes with `pm.Minibatch`. "auto" means None unless the step is adapted; then it is
-    about two rows per parameter, or all of up to 2000 rows; with ``latents`` 128 rows.
+    about two rows per parameter, or all of up to 2000 rows or 8 batches; with ``latents`` 128
+    rows.
 adaptation : {"auto", "dense", "low_rank", "diag"}, Adapted or None, default "auto"
     The metric L to adapt. "auto": none with a given ``step_size``; otherwise dense up to 1000
     parameters; with more and local variables a scale for each of their elements, and dense for the
@@ -99,6 +101,10 @@ pymc.exceptions.SamplingError
     If the log posterior or its gradient is not finite at the initial point, or the warm-up of an
     adapted step diverges."""
 
+NOT_OF_GROUPS = {"vars", "step_size", "adaptation", "gradient", "target_bias"}
+"""Shared parameters that `Groups` does not have: variables and step sizes belong to each group, and
+are not adapted."""
+
 
 def describe(cls: Any, constructor: Callable) -> None:
     """Give a sampler's class its signature and fill in its docstring.
@@ -113,7 +119,7 @@ def describe(cls: Any, constructor: Callable) -> None:
     Notes
     -----
     In the docstring ``{common}`` stands for the parameters that all samplers share, ``{batches}``
-    for those of them about batches and draws, ``{raises}`` for the shared errors, ``{equations}``
+    for those of them that `Groups` has, ``{raises}`` for the shared errors, ``{equations}``
     for the module docstring after its first line.
     """
     own = [
@@ -127,9 +133,15 @@ def describe(cls: Any, constructor: Callable) -> None:
         doc = inspect.cleandoc(cls.__doc__)  # Python 3.13 has removed the indentation already
         doc = doc.replace("{common}", COMMON_PARAMETERS)
         doc = doc.replace("{temperature}", TEMPERATURE)
-        doc = doc.replace("{batches}", COMMON_PARAMETERS[COMMON_PARAMETERS.index("batch_size :") :])
+        doc = doc.replace("{batches}", _without(COMMON_PARAMETERS, NOT_OF_GROUPS))
         doc = doc.replace("{raises}", COMMON_RAISES)
         if "{equations}" in doc:
             module = inspect.getdoc(sys.modules[cls.__module__]) or ""
             doc = doc.replace("{equations}", module.partition("\n\n")[2])
         cls.__doc__ = doc
+
+
+def _without(parameters: str, names: set[str]) -> str:
+    """Leave out some parameters, each a line that is not indented and those after it."""
+    each = re.split(r"\n(?=\S)", parameters)
+    return "\n".join(text for text in each if text.partition(" : ")[0] not in names)

@@ -17,7 +17,7 @@ from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.backends.software_prefetch import CACHED
 from pymc_sgmcmc.batches.prefetched import prefetching_pays
 from pymc_sgmcmc.gradients.arrays import array_value
-from pymc_sgmcmc.gradients.data_check import IndexCheck, check_shapes, shapes_of
+from pymc_sgmcmc.gradients.data_check import IndexCheck, check_shapes, shapes_of_data
 from pymc_sgmcmc.gradients.metric import Metric
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 from pymc_sgmcmc.loop import Loop
@@ -114,7 +114,7 @@ class Kernel:
             [(v.name, np.dtype(v.dtype)) for v in vars] for vars in (source.vars, source.others)
         )
         self._process = os.getpid()
-        self._shapes = shapes_of(source)
+        self._shapes = shapes_of_data(source)
         self._index_check: IndexCheck | None = None
         self.loop: Loop | None = None
 

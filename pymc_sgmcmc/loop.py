@@ -191,8 +191,10 @@ class Loop:
                 return masked(stream.normals_like(like), [of.get(t) for t in like])
 
             sampler_state = {name: s for name, s in state.items() if name not in own}
-            some = {"n_elements": n_moving(z, touched_z)} if any(touched_z) else {}
-            new_z, new_state = algorithm.update(z, sampler_state, gradient, h, noise, **some)
+            more = {}
+            if algorithm.counts_elements and any(touched_z):
+                more["n_elements"] = n_moving(z, touched_z)
+            new_z, new_state = algorithm.update(z, sampler_state, gradient, h, noise, **more)
             new_theta = position(new_z)
             new_state |= own
             flat = [s for name in self.layout for s in new_state[name]]

@@ -1,4 +1,4 @@
-"""All uses of PyMC's and PyTensor's private API, in one place."""
+"""All uses of PyMC's and PyTensor's private API, but what a step must override (step, chain)."""
 
 import multiprocessing
 from collections.abc import Callable

@@ -141,7 +141,8 @@ def sample(
         Default: `MSGNHT_S` for all variables, with everything adapted.
     ess : float, default 400
         Effective sample size, of all chains together and for the mean of each variable's worst
-        element, at which an adapted run of a free length ends.
+        element, at which an adapted run of a free length ends, if R-hat is at most 1.01 or what
+        chance explains.
     max_passes : float, optional
         Most passes over the data, warm-up included, of such a run.
     store_adaptation : bool, default False

@@ -15,11 +15,11 @@ from pymc.util import RandomGenerator, get_random_generator
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_sgmcmc.adaptation.adapt import Gradients, adapted, gradients_of
+from pymc_sgmcmc.adaptation.adapt import Gradients, adaptation_gradients, adapted
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.plan import Adaptation, adapts, planned
 from pymc_sgmcmc.algorithm import Algorithm
-from pymc_sgmcmc.argument_checks import positive_number, true_or_false, whole_number
+from pymc_sgmcmc.argument_checks import is_auto, positive_number, true_or_false, whole_number
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.chain import Chain, SGMCMCState
@@ -36,7 +36,7 @@ from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.latents.joint import Latents, without_latents
 from pymc_sgmcmc.pymc_internals import is_worker
 from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule
-from pymc_sgmcmc.step_source import metric_for, of_whole_groups, step_source
+from pymc_sgmcmc.step_source import has_whole_groups, metric_for, step_source
 from pymc_sgmcmc.variables import continuous, counterparts, refuse_reserved_names
 
 FIRST_STEP_SIZE = 1e-3
@@ -58,7 +58,7 @@ class SGMCMCStep(BlockedStep):
 
     A subclass gives `name` and `algorithm_class`; the fields of the latter become keyword
     arguments. In its docstring ``{common}`` stands for the parameters that all samplers share,
-    ``{batches}`` for those about batches and draws, ``{raises}`` for the errors, ``{equations}``
+    ``{batches}`` for those of them that `Groups` has, ``{raises}`` for the errors, ``{equations}``
     for the module docstring after its first line.
 
     `kernel` has what the chains share, `chain` is the current chain.
@@ -108,7 +108,7 @@ class SGMCMCStep(BlockedStep):
         blocked: bool = True,
         **hyperparameters,
     ):
-        given_thin = None if _is_auto(thin) else _checked_thin(thin)
+        given_thin = None if is_auto(thin) else _checked_thin(thin)
         given_schedule = None
         if not isinstance(step_size, str) or step_size != "auto":
             given_schedule = self.checked_schedule(step_size)
@@ -129,7 +129,7 @@ class SGMCMCStep(BlockedStep):
         self.vars = continuous(self.model, counterparts(self.made_for, self.model, vars))
         self.algorithm = self.bind(self.model, self.vars, hyperparameters)
         earlier = adaptation if isinstance(adaptation, Adapted) else None
-        if earlier is not None and _is_auto(batch_size):
+        if earlier is not None and is_auto(batch_size):
             batch_size = earlier.batch_size
         if earlier is not None and batches == "auto":
             batches = earlier.batches
@@ -175,7 +175,7 @@ class SGMCMCStep(BlockedStep):
             self.source = source_of(plan)
         self._batch_size = plan.batch_size
         self.batches: Literal["rows", "groups"] = (
-            "groups" if of_whole_groups(self.source) else "rows"
+            "groups" if has_whole_groups(self.source) else "rows"
         )
         if updates_per_batch > 1 and not self.source.rows:
             raise ValueError(
@@ -208,7 +208,7 @@ class SGMCMCStep(BlockedStep):
         self.adapted: Adapted | None = None
         self.gradients: Gradients | None = None
         if metric is not None:
-            self.gradients = gradients_of(self.kernel, start, minibatch_dim)
+            self.gradients = adaptation_gradients(self.kernel, start, minibatch_dim)
             self.adapted = adapted(
                 self.kernel,
                 self.gradients,
@@ -236,7 +236,7 @@ class SGMCMCStep(BlockedStep):
             return without_latents(model, self.latents.vars), batch_size
         if not adapts(step_size, adaptation) or not written_in_minibatches(model):
             return model, batch_size
-        if not _is_auto(batch_size):
+        if not is_auto(batch_size):
             raise ValueError(
                 f"batch_size={batch_size!r} and pm.Minibatch: use only one of them (prefer "
                 "batch_size=, with which predictions use all the data)."
@@ -533,10 +533,6 @@ class SGMCMCStep(BlockedStep):
             return shown | {"failing": stats["nonfinite"]}
 
         return (update,)
-
-
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"
 
 
 def _checked_thin(thin: Any) -> int:

@@ -135,7 +135,7 @@ def step_source(
     return tempered(source, model, temperature)
 
 
-def of_whole_groups(source: GradientSource) -> bool:
+def has_whole_groups(source: GradientSource) -> bool:
     """Whether batches have whole groups of local variables."""
     return isinstance(source, LocalSource) and source.row_weights is not None
 
@@ -157,7 +157,7 @@ def _reason_to_move_together(source: GradientSource) -> str | None:
     shapes = dict(zip(source.vars, source.shapes, strict=True))
     if 2 * shared > size:
         return f"{shared} of {size} belong to no group"
-    if not of_whole_groups(source) and elements_per_group(source.variables, shapes) > 1:
+    if not has_whole_groups(source) and elements_per_group(source.variables, shapes) > 1:
         return "with batches of rows, scales of groups with several elements would be too small"
     return None
 

@@ -16,7 +16,7 @@ from xarray import Dataset, DataTree
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation.adapted import UnfitAdaptation
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
-from pymc_sgmcmc.adaptation.local_warm_up import LocalWarmUp
+from pymc_sgmcmc.adaptation.local_warm_up import Block, LocalWarmUp
 from pymc_sgmcmc.adaptation.step_size import slowed
 from pymc_sgmcmc.adaptation.touch_rates import mean_of_inverse, of_groups_within
 from pymc_sgmcmc.batches.touched import GroupsOfRows
@@ -31,7 +31,7 @@ from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.noise import NoiseStream
 from pymc_sgmcmc.schedules import Constant
-from pymc_sgmcmc.step_source import of_whole_groups
+from pymc_sgmcmc.step_source import has_whole_groups
 from tests.samplers import UNCONSTRAINED
 
 PYTHON = Mode("py", "fast_compile")
@@ -228,6 +228,19 @@ def test_scales_of_elements_are_those_given_all_else(window):
     assert factors.max() == 1
     np.testing.assert_allclose(block.scales, factors / np.sqrt(precision), rtol=1e-4)
     np.testing.assert_allclose(block.noise, factors**2 * raw, rtol=1e-3)
+    of_prior = np.exp(-2 * TARGET.moments[0]["t"]) / precision
+    assert block.prior_share == pytest.approx(of_prior[n > 0].mean(), rel=1e-4)
+
+
+@pytest.mark.slow(3)
+def test_error_of_a_shared_scale_limits_the_step_size():
+    """SHARED_ERROR h^2 sqrt(2 G) r / (1 - r) is the target bias; r = 1/2 in whole groups."""
+    groups = np.count_nonzero(TARGET.size)
+    for batches, shares in (("rows", (0.1, 0.1)), ("rows", (0.9, 0.5)), ("groups", (0.1, 0.5))):
+        run = warm_up(batches=batches)
+        block = Block(np.ones(1), np.ones(1), np.ones(1), prior_share=shares[0])
+        h, r = run._largest_of_many([block]), shares[1]
+        assert h**2 * np.sqrt(2 * groups) * r / (1 - r) * 0.03 == pytest.approx(0.05)
 
 
 @pytest.mark.slow(2)
@@ -773,7 +786,7 @@ def test_which_batches_an_adapted_step_has(form, batch_size, batches):
     names = [rv.name for rv in model.free_RVs if rv.name != "mu"]
     options = {"batch_size": batch_size, "local": names, "batches": "auto"}
     source = gradient_source(model, model.value_vars, **options)
-    assert of_whole_groups(source) == (batches == "groups")
+    assert has_whole_groups(source) == (batches == "groups")
 
 
 def test_streamed_batches_have_rows_unless_asked():
@@ -788,7 +801,7 @@ def test_streamed_batches_have_rows_unless_asked():
     options = {"batch_size": 40, "local": ["a"], "batches": "auto", "data": data}
     source = gradient_source(model, model.value_vars, **options)
     assert isinstance(source, LocalSource)
-    assert not of_whole_groups(source)
+    assert not has_whole_groups(source)
 
 
 @pytest.mark.slow(5)

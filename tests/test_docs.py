@@ -193,3 +193,11 @@ def test_site_builds_without_warnings(tmp_path):
     )
     assert built.returncode == 0, built.stderr
     assert (tmp_path / "index.html").exists()
+
+
+@pytest.mark.parametrize("folder", ["examples", "benchmarks"])
+def test_every_script_is_listed(folder):
+    listed = (ROOT / folder / "README.md").read_text()
+    shared = {"common", "datasets", "networks", "a9a_nuts"} if folder == "examples" else set()
+    scripts = {path.stem for path in (ROOT / folder).glob("*.py")} - shared
+    assert {name for name in scripts if f"`{name}.py`" not in listed} == set()

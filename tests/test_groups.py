@@ -425,6 +425,7 @@ def test_caution_is_the_members(regression):
         ([("w", sgm.SGRLD)], {}, ValueError, "'w' is not one"),
         ([("w", sgm.SGLD)], {"step_size": 0.1}, TypeError, "Give 'step_size' to each group"),
         ([("w", sgm.SGLD)], {"friction": 1.0}, TypeError, "Groups has no argument 'friction'"),
+        ([("w", sgm.SGLD)], {"adaptation": "dense"}, TypeError, "no argument 'adaptation': it ad"),
         ([("w", sgm.SGLD, {"friction": 1.0})], {}, TypeError, "SGLD has no argument 'friction'"),
         ([("w", sgm.SGLD, {"thin": 3})], {}, TypeError, "SGLD has no argument 'thin'"),
         ([("w", sgm.SGHMC_S, {"friction": -1.0})], {}, ValueError, "friction must be"),

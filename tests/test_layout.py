@@ -37,7 +37,8 @@ argument_checks
 """The way of the data, downwards: a part knows those of lower lines, and of its own only these."""
 WITHIN_A_LINE = {("step", "docstrings"), ("step", "variables"), ("chain", "call_length")}
 SAMPLERS_KNOW = {
-    *("step", "variables", "algorithm", "schedules", "noise", "backends", "argument_checks"),
+    *("step", "docstrings", "variables", "algorithm", "schedules", "noise", "backends"),
+    "argument_checks",
 }
 """Neither the model nor the data, though both lie below them."""
 EXCEPTIONS = {

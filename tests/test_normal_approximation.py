@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit
 
 from pymc_sgmcmc.adaptation.normal_approximation import is_far_too_wide, narrowed
-from pymc_sgmcmc.adaptation.objective import Local
+from pymc_sgmcmc.adaptation.objective import Evaluated
 
 
 class Function:
@@ -23,7 +23,7 @@ class Function:
     def at(self, theta):
         value = np.inf if self._outside(theta) else float(self._value(theta))
         gradient = np.asarray(self._gradient(theta), dtype=float)
-        return Local(value, gradient, gradient, partial(self.hessian, theta))
+        return Evaluated(value, gradient, gradient, partial(self.hessian, theta))
 
 
 PRECISION = np.array([[2.0, 1.2, 0], [1.2, 1.5, 0], [0, 0, 30.0]])

@@ -44,13 +44,16 @@ def adam(
     """
     mean, square = np.zeros_like(theta), np.zeros_like(theta)
     for t in range(1, n_updates + 1):
-        g = slope(theta)
-        mean = BETA1 * mean + (1 - BETA1) * g
-        square = BETA2 * square + (1 - BETA2) * g**2
         rate = LEARNING_RATE * unit * (1 + np.cos(np.pi * t / n_updates)) / 2
-        moment = mean / (1 - BETA1**t)
-        theta = theta + rate * moment / (np.sqrt(square / (1 - BETA2**t)) + EPSILON)
+        theta = theta + rate * direction(slope(theta), mean, square, t)
     return theta
+
+
+def direction(g: np.ndarray, mean: np.ndarray, square: np.ndarray, t: int) -> np.ndarray:
+    """Direction of the t-th update, from 1 on (Algorithm 1); updates the running means in place."""
+    mean[...] = BETA1 * mean + (1 - BETA1) * g
+    square[...] = BETA2 * square + (1 - BETA2) * g * g
+    return mean / (1 - BETA1**t) / (np.sqrt(square / (1 - BETA2**t)) + EPSILON)
 
 
 def reach(unit: np.ndarray, n_updates: int) -> np.ndarray:

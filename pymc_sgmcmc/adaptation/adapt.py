@@ -42,7 +42,7 @@ def ones_per_row(model: Model, minibatch_dim: str | None) -> SharedVariable:
     return pytensor.shared(ones, name="row weights", shape=(None,))
 
 
-def gradients_of(kernel: Kernel, start: PointType, minibatch_dim: str | None) -> Gradients:
+def adaptation_gradients(kernel: Kernel, start: PointType, minibatch_dim: str | None) -> Gradients:
     """Gradients of single rows, or of all data for a kernel that uses all rows at each update.
 
     Of batches where there are many parameters, or local ones, or latent variables.

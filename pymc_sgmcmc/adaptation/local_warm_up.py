@@ -49,9 +49,10 @@ from pymc_sgmcmc.kernel import Kernel
 
 _log = logging.getLogger("pymc.sgmcmc")
 
-SHARED_ERROR = {"groups": 0.03, "rows": 0.0045}
-"""Of a scale that groups share, by the step size, in batches of whole groups and of rows. Measured:
-0.01 to 0.04, and 0.0045."""
+SHARED_ERROR = {"thermostat": 0.03, "friction": 0.2}
+"""Of a scale that groups share, by the step size. Measured: 0.01 to 0.04, and 0.2."""
+PRIOR_SHARES = 0.01, 0.5
+"""Smallest and largest r that batches of rows count with."""
 CHAINS = 2
 HELD = 2
 """First windows, in which shared variables do not move."""
@@ -95,6 +96,8 @@ class Block(NamedTuple):
     """nu along z."""
     updates: np.ndarray
     """Updates in which each element forgets where it was, with a step size of 1 and D = 1."""
+    prior_share: float = 0.0
+    """r: the prior's part of the curvature, on average over groups with rows."""
 
 
 class Window(NamedTuple):
@@ -149,6 +152,12 @@ class LocalWarmUp(WarmUp):
         )
 
     def run(self, point: PointType) -> Adapted:
+        if self._batches_of == "rows" and self.kernel.algorithm.dynamics != "thermostat":
+            _log.warning(
+                f"{self.kernel.name} does not absorb the noise of batches of rows, and what that "
+                "does to each group adds up in scales that groups share, so these may be off. "
+                "Use MSGNHT_S, or pass batches='groups' to SGHMC_S."
+            )
         try:
             return super().run(point)
         finally:
@@ -205,7 +214,7 @@ class LocalWarmUp(WarmUp):
         noise = np.concatenate([shared.noise, *(block.noise.ravel() for block in blocks)])
         chosen = pace(self.kernel.algorithm, noise, self.target_bias)
         if self.kernel.algorithm.dynamics != "langevin":
-            chosen = chosen.slower(min(1.0, self._largest_of_many() / chosen.step_size))
+            chosen = chosen.slower(min(1.0, self._largest_of_many(blocks) / chosen.step_size))
         diffusion = injected_noise(self.kernel.algorithm) or 1.0
         h = chosen.step_size
         if self.kernel.algorithm.dynamics == "langevin":
@@ -216,14 +225,20 @@ class LocalWarmUp(WarmUp):
         slowest += [unit * float(shared.updates.max(initial=0.0))]
         return Window(chosen, noise, max(slowest))
 
-    def _largest_of_many(self) -> float:
+    def _largest_of_many(self, blocks: list[Block]) -> float:
         """Step size with which what G groups share is right, to within the target bias.
 
         The integrator's error is alike in all groups, and adds up: it is about
-        `SHARED_ERROR` h^2 sqrt(2 G) in sds of a shared scale.
+        `SHARED_ERROR` h^2 sqrt(2 G) in sds of a shared scale; in batches of rows times r / (1 - r),
+        since it is one of the effects' variances given their means.
         """
-        n_groups = max(np.count_nonzero(self.gradients.sizes(k)) for k in self.gradients.local)
-        return sqrt(self.target_bias / (SHARED_ERROR[self._batches_of] * sqrt(2 * n_groups)))
+        error = SHARED_ERROR[self.kernel.algorithm.dynamics or "friction"]
+        largest = 0.0
+        for k, block in zip(self.gradients.local, blocks, strict=True):
+            n_groups = np.count_nonzero(self.gradients.sizes(k))
+            r = 0.5 if self._batches_of == "groups" else np.clip(block.prior_share, *PRIOR_SHARES)
+            largest = max(largest, error * sqrt(2 * n_groups) * r / (1 - r))
+        return sqrt(self.target_bias / largest)
 
     @property
     def _batches_of(self) -> str:
@@ -278,8 +293,8 @@ class LocalWarmUp(WarmUp):
         mean = np.maximum(mean, 0.0)
         each = (rows + ROWS_OF_MEAN * mean) / (seen + ROWS_OF_MEAN)
         each = np.maximum(each, mean / 10)
-        of_prior = np.sum(prior, axis=axis, keepdims=True) / visits.sum()
-        curvature = n * each + np.maximum(of_prior, 0.0)
+        of_prior = np.maximum(np.sum(prior, axis=axis, keepdims=True) / visits.sum(), 0.0)
+        curvature = n * each + of_prior
         curvature = np.maximum(curvature, 1e-6 * curvature.max())
         if not np.isfinite(curvature).all() or not (curvature > 0).all():
             raise SamplingError(
@@ -293,7 +308,8 @@ class LocalWarmUp(WarmUp):
         slower = slowed(self.kernel.algorithm, noise, self.target_bias)
         updates = 1 / (slower**2 * np.maximum(rates.touched, 1e-300))
         updates = np.where(n > 0, updates, 1.0)  # drawn from the prior
-        return Block(slower * curvature**-0.5, noise * slower**2, updates)
+        shares = (of_prior / curvature)[np.broadcast_to(n > 0, curvature.shape)]
+        return Block(slower * curvature**-0.5, noise * slower**2, updates, float(shares.mean()))
 
     def _shared_gradient(self, theta, batch: LocalBatch, shift=None) -> np.ndarray:
         """Gradient of the shared elements, flat, of the whole log posterior."""

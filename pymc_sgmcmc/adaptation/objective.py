@@ -13,7 +13,7 @@ MANY_PARAMETERS = 100
 """With more, the Hessian of rows would take too long, and the Fisher information stands for it."""
 
 
-class Local(NamedTuple):
+class Evaluated(NamedTuple):
     """The objective near a point: flat arrays."""
 
     value: float
@@ -38,7 +38,7 @@ class Objective(Protocol):
         """What it evaluates."""
         ...
 
-    def at(self, theta: np.ndarray) -> Local:
+    def at(self, theta: np.ndarray) -> Evaluated:
         """Evaluate it with its gradient."""
         ...
 
@@ -46,7 +46,7 @@ class Objective(Protocol):
         """Matrix of second derivatives, shape (d, d)."""
         ...
 
-    def matrix(self, theta: np.ndarray, local: Local) -> np.ndarray:
+    def matrix(self, theta: np.ndarray, local: Evaluated) -> np.ndarray:
         """Hessian, or what ``local``, the evaluation there, tells of it if that is too costly."""
         ...
 
@@ -85,7 +85,7 @@ class RowsObjective:
             centred = scatter / self.share - np.outer(score, score) / g.n_rows
             return centred - g.prior_hessian(theta)
 
-        return Local(_or_infinite(value, gradient), gradient, score, curvature)
+        return Evaluated(_or_infinite(value, gradient), gradient, score, curvature)
 
     def _gradient(self, theta):
         g = self.gradients
@@ -129,7 +129,7 @@ class WholeObjective:
         self.passes += 1
         gradient = -(g.prior_gradient(theta) + score)
         value = _or_infinite(-(g.log_prior(theta) + loglik), gradient)
-        return Local(value, gradient, score, partial(self.hessian, theta))
+        return Evaluated(value, gradient, score, partial(self.hessian, theta))
 
     def hessian(self, theta):
         self.passes += self.size

@@ -10,6 +10,7 @@ from pymc.model import Model
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Algorithm
+from pymc_sgmcmc.argument_checks import is_auto
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.local_variables import Local
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal, LowRank, Metric
@@ -51,7 +52,7 @@ class Plan(NamedTuple):
 
 def adapts(step_size: Any, adaptation: Any) -> bool:
     """Whether a step with these arguments adapts anything."""
-    return adaptation is not None and (adaptation != "auto" or _is_auto(step_size))
+    return adaptation is not None and (adaptation != "auto" or is_auto(step_size))
 
 
 def planned(
@@ -107,7 +108,7 @@ def planned(
     if gradient not in ("auto", "plain", "control_variate"):
         raise ValueError(f"gradient={gradient!r} must be 'auto', 'plain' or 'control_variate'.")
     if not adapts(step_size, adaptation):
-        if _is_auto(step_size):
+        if is_auto(step_size):
             raise ValueError(
                 "step_size='auto' needs adaptation: leave adaptation='auto', or pass a number."
             )
@@ -117,7 +118,7 @@ def planned(
                 "adaptation='dense' ('low_rank', 'diag'), whose step_size is in units of the "
                 "posterior's standard deviation."
             )
-        return Plan(None if _is_auto(batch_size) else batch_size)
+        return Plan(None if is_auto(batch_size) else batch_size)
     remedy = f"Pass {name}(step_size=..., batch_size=..., thin=...) with numbers."
     if algorithm.dynamics is None:
         raise ValueError(f"{name} has no automatic step size. {remedy}")
@@ -129,7 +130,7 @@ def planned(
     size = sum(int(np.prod(shape)) for shape in shapes)
     if latents is not None:
         _check_latents(latents, size, adaptation, gradient, data, remedy)
-        if _is_auto(batch_size):
+        if is_auto(batch_size):
             rvs = find_latents(made_for, latents.vars)
             batch_size = min(BATCH_OF_MANY, find_row_axis(made_for, minibatch_dim, rvs).length)
         diagonal = adaptation == "diag" or size > LARGEST_DENSE_WITH_LATENTS
@@ -156,7 +157,7 @@ def planned(
             f"gradient='control_variate' needs one step for all variables, but {names} would move "
             "in another one. Leave gradient='auto', or add them to vars."
         )
-    if _is_auto(batch_size):
+    if is_auto(batch_size):
         if data is None:
             batch_size = automatic_batch_size(model, minibatch_dim, size, many or bool(local))
         else:
@@ -179,10 +180,6 @@ def planned(
     possible = batch_size is not None and alone and not many and not local
     tentative = bool(local) and not (asked_for or many)
     return Plan(batch_size, metric, possible and gradient != "plain", local, tentative)
-
-
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"
 
 
 def _check_latents(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pymc_sgmcmc.adaptation.curvature import eigen, positive, root_of_inverse
-from pymc_sgmcmc.adaptation.objective import Local, Objective
+from pymc_sgmcmc.adaptation.objective import Evaluated, Objective
 
 MAX_STEPS = 50
 SUFFICIENT_DECREASE = 1e-4
@@ -99,7 +99,7 @@ def start_of_scales(
     others = np.flatnonzero(~is_scale)
     calm = 0
 
-    def matrix_of(at: np.ndarray, local: Local) -> np.ndarray:
+    def matrix_of(at: np.ndarray, local: Evaluated) -> np.ndarray:
         return local.curvature() if scoring else objective.matrix(at, local)
 
     for k in range(max_rounds):

@@ -80,7 +80,7 @@ class GroupWindows(Deal):
         in_order = np.argsort(places.first)[np.count_nonzero(places.sizes == 0) :]
         sizes = places.sizes[in_order]
         which, begins, ends = parts_in_order(sizes, batch_size)
-        window = _window_of_part(which, begins, ends - begins, sizes[which], data, batch_size)
+        window = _window_of_part(which, ends - begins, sizes[which], data, batch_size)
         # The deal is always the same: chains share it, and a resumed run has it too.
         rng = np.random.default_rng(0)
         order = np.lexsort((rng.permutation(len(which)), window))
@@ -144,7 +144,6 @@ class GroupWindows(Deal):
 
 def _window_of_part(
     which: np.ndarray,
-    begins: np.ndarray,
     size: np.ndarray,
     of_group: np.ndarray,
     data: StreamedData,

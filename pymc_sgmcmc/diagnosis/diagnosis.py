@@ -14,8 +14,6 @@ from pymc_sgmcmc.diagnosis.verdict import (
     tolerance_of_groups,
 )
 
-WIDTH = 100
-
 
 class Diagnosis(Dataset):
     """Measurements as variables; attributes ``verdict`` and ``remedy``.
@@ -83,26 +81,32 @@ class Diagnosis(Dataset):
                 rows.append((label, f"{float(self[name]):.3g}", shown, right))
 
         if "virial" in self:
+            groups = (
+                self["shared_by"].values if "shared_by" in self else np.zeros_like(self["virial"])
+            )
             for name, target in (("gradient", 0), ("virial", 1), ("cross", 0)):
                 values, errors = self[name].values, self[f"{name}_error"].values
-                if values.size:
-                    k = int(np.argmax(np.abs(values - target)))
+                off = np.abs(values - target)
+                if name == "virial":
+                    off[groups > 1] = -1  # they have rows of their own
+                if off.max(initial=-1) >= 0:
+                    k = int(np.argmax(off))
                     where = self[self[name].dims[0]].values[k]
                     if name != "cross":
                         where = f"{where}, mostly {self['element'].values[k]}"
                     row = (f"{name}, direction {where}", f"{values[k]:.3g}", f"{errors[k]:.3f}")
                     rows.append((*row, f"{target} +- {TOLERANCE}"))
-            groups = self["shared_by"].values if "shared_by" in self else np.empty(0)
             for j in np.flatnonzero(groups > 1):  # judged more strictly
                 value, error = (float(self[name][j]) for name in ("virial", "virial_error"))
                 most = tolerance_of_groups(groups[j], self["prior_share"].values[j])
                 right = f"1 +- {most:.4f}"
-                label = f"virial, {self['element'].values[j]} {groups[j]} groups"
+                name = str(self["element"].values[j]).removesuffix(", mean of all")
+                label = f"virial, mean of all {groups[j]} groups of {name}"
                 rows.append((label, f"{value:.4f}", f"{error:.4f}", right))
             add("virial, mean of all directions", "mean_virial", f"1 +- {TOLERANCE}")
         add("smallest effective sample size", "ess", "> 100")
         if "rhat" in self:
-            most = max(LARGEST_RHAT, float(self["rhat_by_chance"]))
+            most = np.maximum(LARGEST_RHAT, float(self["rhat_by_chance"]))
             add("largest R-hat", "rhat", f"< {most:.2f}")
         predicted = self.get("thermostat_predicted")
         add("correlation of chains", "chain_correlation", f"< {TOLERANCE}")

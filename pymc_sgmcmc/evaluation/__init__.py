@@ -1,1 +1,1 @@
-"""Evaluation of models with local latent variables: predicted rows and missing elements."""
+"""Evaluation of models with latent variables of rows: predicted rows and missing elements."""

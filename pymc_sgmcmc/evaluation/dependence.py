@@ -10,7 +10,7 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
-from pymc_sgmcmc.evaluation.local_model import ROWS_PER_CALL, Batch, Compiled, LocalModel
+from pymc_sgmcmc.evaluation.latent_model import ROWS_PER_CALL, Batch, Compiled, LatentModel
 from pymc_sgmcmc.noise import NoiseStream
 
 SMALL = 1e-5
@@ -21,7 +21,7 @@ SMALL = 1e-5
 class Elements:
     """The data of an observed variable as a matrix, with one column per element of a row."""
 
-    local: LocalModel
+    latent_model: LatentModel
     at: int
     """Position of the data among the source's data."""
     observed: str
@@ -30,12 +30,12 @@ class Elements:
     @property
     def axis(self) -> int:
         """The data's axis of rows."""
-        return self.local.axes[self.local.source.data[self.at][0]]
+        return self.latent_model.axes[self.latent_model.source.data[self.at][0]]
 
     @property
     def position(self) -> int:
         """Position of the variable's term in the joint density."""
-        return [t.name for t in self.local.source.joint.terms].index(self.observed)
+        return [t.name for t in self.latent_model.source.joint.terms].index(self.observed)
 
     def matrix(self, array):
         """Reshape an array that is shaped like the data to such a matrix."""
@@ -50,9 +50,9 @@ class Elements:
     def own_rows(self, batch: Batch) -> Batch:
         """Return a batch whose data consists of its own rows only."""
         rows, scale, *data = batch.rest
-        for k, (array, _) in enumerate(self.local.source.data):
-            if array in self.local.axes:
-                data[k] = pt.take(data[k], rows, axis=self.local.axes[array])
+        for k, (array, _) in enumerate(self.latent_model.source.data):
+            if array in self.latent_model.axes:
+                data[k] = pt.take(data[k], rows, axis=self.latent_model.axes[array])
         numbers = pt.constant(np.arange(batch.n_rows))
         return batch.of([*batch.theta, numbers, scale, *data])
 
@@ -100,7 +100,7 @@ def dependence(
         of_elements, of_rest = elements.log_density(own, x, same)
         return [pt.concatenate([of_elements, of_rest[:, None]], axis=1)]
 
-    evaluate = Compiled(elements.local, expression, n_rows, rng, compile_kwargs, extra=[x])
+    evaluate = Compiled(elements.latent_model, expression, n_rows, rng, compile_kwargs, extra=[x])
     depends = np.zeros((n_elements, n_elements + 1), dtype=bool)
     for begin in range(0, n_elements, n_rows - 1):
         flipped = np.arange(begin, min(begin + n_rows - 1, n_elements))

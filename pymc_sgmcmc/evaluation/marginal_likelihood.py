@@ -21,7 +21,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy.special import logsumexp
 
 from pymc_sgmcmc.argument_checks import whole_number
-from pymc_sgmcmc.evaluation.local_model import Compiled, Draws, FromPrior, LocalModel, Thetas
+from pymc_sgmcmc.evaluation.latent_model import Compiled, Draws, FromPrior, LatentModel, Thetas
 from pymc_sgmcmc.evaluation.log_weights import LogWeights, annealed, importance
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
 from pymc_sgmcmc.latents.joint import Latents
@@ -141,24 +141,24 @@ def log_marginal_likelihood(
     n_samples = whole_number("n_samples", n_samples, 1)
     n_temperatures = whole_number("n_temperatures", n_temperatures, 1)
     default = FromPrior if method == "importance" else Gibbs
-    local = LocalModel.of(model, latents, minibatch_dim, default)
-    thetas = Thetas.of(local, draws)
-    data_values, n_rows = local.data(data)
+    latent_model = LatentModel.of(model, latents, minibatch_dim, default)
+    thetas = Thetas.of(latent_model, draws)
+    data_values, n_rows = latent_model.data(data)
     rng = get_random_generator(random_seed)
 
     backwards = None
     if method == "importance":
-        log_weights = importance(local.latents)
-    elif isinstance(local.latents, Gibbs):
-        if local.latents.conditional and path == "likelihood":
-            names = ", ".join(f"'{name}'" for name in local.latents.conditional)
+        log_weights = importance(latent_model.latents)
+    elif isinstance(latent_model.latents, Gibbs):
+        if latent_model.latents.conditional and path == "likelihood":
+            names = ", ".join(f"'{name}'" for name in latent_model.latents.conditional)
             raise ValueError(
                 f"path='likelihood': the function in conditional= draws {names} given all of the "
                 "likelihood, but between prior and posterior only a part of it counts. Leave out "
                 "conditional=, or use path='parameters' or method='importance'."
             )
-        log_weights = annealed(local.latents, n_temperatures, path)
-        backwards = annealed(local.latents, n_temperatures, path, backwards=True)
+        log_weights = annealed(latent_model.latents, n_temperatures, path)
+        backwards = annealed(latent_model.latents, n_temperatures, path, backwards=True)
     else:
         raise ValueError(
             "method='ais' needs latents=Gibbs([...]) or a list of variables, "
@@ -170,8 +170,10 @@ def log_marginal_likelihood(
             "that miss the same part of the posterior agree with each other. Pass n_samples=16.",
             stacklevel=2,
         )
-    exact = None if simulated is None else _simulated(simulated, method, local, thetas, n_rows)
-    weigh = Weights(local, n_rows, n_samples, data_values, rng, compile_kwargs)
+    exact = (
+        None if simulated is None else _simulated(simulated, method, latent_model, thetas, n_rows)
+    )
+    weigh = Weights(latent_model, n_rows, n_samples, data_values, rng, compile_kwargs)
     log_p, mcse, ess = weigh(thetas, log_weights)
     _warn_of_dominant_weights(ess, n_samples, method)
     settings: dict[str, Any] = {"method": method, "n_samples": n_samples}
@@ -191,7 +193,7 @@ def log_marginal_likelihood(
 class Weights:
     """Draws weights for all rows, a few at a time."""
 
-    local: LocalModel
+    latent_model: LatentModel
     n_rows: int
     n_samples: int
     data: list[np.ndarray]
@@ -210,7 +212,7 @@ class Weights:
         n_calls = math.ceil(rows_per_call * n_samples / PARTICLES_PER_CALL)
         samples_per_call = math.ceil(n_samples / n_calls)
         weigh = Compiled(
-            self.local,
+            self.latent_model,
             log_weights,
             rows_per_call * samples_per_call,
             self.rng,
@@ -241,7 +243,7 @@ class Weights:
 def _simulated(
     simulated: Mapping[str, np.ndarray],
     method: str,
-    local: LocalModel,
+    latent_model: LatentModel,
     thetas: Thetas,
     n_rows: int,
 ) -> list[np.ndarray]:
@@ -251,7 +253,7 @@ def _simulated(
             "simulated= is for method='ais' and one draw of theta, that from which the rows were "
             f"simulated, got method={method!r} and {math.prod(thetas.shape)} draws."
         )
-    variables = local.source.joint.variables
+    variables = latent_model.source.joint.variables
     names = [v.name for v in variables]
     if set(simulated) != set(names):
         raise ValueError(f"simulated= must have the latent variables {names}, got {[*simulated]}.")

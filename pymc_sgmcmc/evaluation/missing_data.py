@@ -1,4 +1,4 @@
-"""Missing data: predict the rest of a row from its known part, with local latent variables."""
+"""Missing data: predict the rest of a row from its known part, with latent variables of rows."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.evaluation.dependence import Elements, dependence
-from pymc_sgmcmc.evaluation.local_model import (
+from pymc_sgmcmc.evaluation.latent_model import (
     ROWS_PER_CALL,
     Batch,
     Compiled,
     Draws,
-    LocalModel,
+    LatentModel,
     Thetas,
 )
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
@@ -98,8 +98,8 @@ def complete(
     model = modelcontext(model)
     n_completions = whole_number("n_completions", n_completions, 1)
     burn_in = whole_number("burn_in", burn_in, 0)
-    local = LocalModel.of(model, latents, minibatch_dim)
-    gibbs = local.latents
+    latent_model = LatentModel.of(model, latents, minibatch_dim)
+    gibbs = latent_model.latents
     if not isinstance(gibbs, Gibbs):
         raise ValueError(
             f"complete needs latents=Gibbs([...]) or a list of variables, got {latents!r}."
@@ -107,9 +107,9 @@ def complete(
     if len(missing) != 1:
         raise ValueError(f"missing= must have one array, got {len(missing)}: {list(missing)}.")
     [(name, mask)] = missing.items()
-    elements = Elements(local, *_binary_data(local, name))
-    thetas = Thetas.of(local, draws)
-    values, n_rows = local.data(data)
+    elements = Elements(latent_model, *_binary_data(latent_model, name))
+    thetas = Thetas.of(latent_model, draws)
+    values, n_rows = latent_model.data(data)
     known_data, axis = values[1 + elements.at], elements.axis
     mask = np.asarray(mask, dtype=bool)
     try:
@@ -125,7 +125,7 @@ def complete(
     hidden = pt.tensor("missing", shape=(None,) * mask.ndim, dtype="bool")
     rows_per_call = min(n_rows, ROWS_PER_CALL)
     sampler = Compiled(
-        local,
+        latent_model,
         _probabilities(elements, gibbs, groups, n_completions, burn_in),
         rows_per_call,
         rng,
@@ -154,17 +154,17 @@ def complete(
     )
 
 
-def _binary_data(local: LocalModel, name: str) -> tuple[int, str]:
+def _binary_data(latent_model: LatentModel, name: str) -> tuple[int, str]:
     """Return the position of an array in the source's data, and its observed variable."""
-    for at, (array, _) in enumerate(local.source.data):
-        if array in local.axes and local.name_of(array) == name:
-            rv = local.observed_with(array)
+    for at, (array, _) in enumerate(latent_model.source.data):
+        if array in latent_model.axes and latent_model.name_of(array) == name:
+            rv = latent_model.observed_with(array)
             if rv is None or not isinstance(rv.owner.op, BernoulliRV):
                 raise ValueError(
                     f"missing: '{name}' is not the data of an observed Bernoulli variable."
                 )
             return at, rv.name
-    known = ", ".join(f"'{local.name_of(array)}'" for array in local.axes)
+    known = ", ".join(f"'{latent_model.name_of(array)}'" for array in latent_model.axes)
     raise ValueError(f"missing: the model has no array of rows '{name}'. It has: {known}.")
 
 

@@ -191,7 +191,7 @@ def _shown(array: Variable, variables: Sequence[Variable], names: Mapping[Variab
     return " and ".join(used) or "an array"
 
 
-def shapes_of(source: GradientSource) -> list[tuple[int, ...]]:
+def shapes_of_data(source: GradientSource) -> list[tuple[int, ...]]:
     """Shapes of the current data."""
     return [array_value(array).shape for array, _ in source.data]
 
@@ -205,14 +205,14 @@ def check_shapes(source: GradientSource, model: Model, before: Sequence[tuple[in
     model : pymc.Model
         The model that is sampled, without latent variables.
     before : list of tuples
-        What `shapes_of` said when the step was made.
+        What `shapes_of_data` said when the step was made.
 
     Raises
     ------
     ValueError
         Naming the data that has changed, both shapes and what does not fit.
     """
-    now = shapes_of(source)
+    now = shapes_of_data(source)
     if now == list(before):
         return
     start = model.initial_point()

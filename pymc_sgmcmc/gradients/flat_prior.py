@@ -20,7 +20,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
-from pymc_sgmcmc.gradients.data_check import IndexCheck, check_shapes, shapes_of
+from pymc_sgmcmc.gradients.data_check import IndexCheck, check_shapes, shapes_of_data
 from pymc_sgmcmc.gradients.source import GradientSource
 
 type Vector = np.ndarray
@@ -71,7 +71,7 @@ class FlatPrior:
         self.parts = [slice(*both) for both in pairwise(ends)]
         self.size = ends[-1]
         self.dtype = np.result_type(*(v.dtype for v in source.vars))
-        self._shapes = shapes_of(source)
+        self._shapes = shapes_of_data(source)
         self._index_check = IndexCheck(source)
         self.load_data()
 

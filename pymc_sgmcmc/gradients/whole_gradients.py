@@ -66,10 +66,6 @@ class WholeGradients(FlatPrior):
         source = gradient_source(model, vars)
         super().__init__(model, source, compile_kwargs, start)
 
-    def log_posterior(self, theta: Vector) -> float:
-        """Log density of the posterior, up to a constant."""
-        return self.log_prior(theta) + self.log_likelihood(theta)[0]
-
     def log_likelihood(self, theta: Vector) -> tuple[float, Vector]:
         """Log likelihood of all data, and its gradient, shape (d,)."""
         value, *gradient = self._likelihood(*self.split(theta), *self.constants)

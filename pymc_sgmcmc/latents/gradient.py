@@ -1,4 +1,4 @@
-"""The gradient of a model whose local latent variables are integrated out by Monte Carlo."""
+"""The gradient of a model whose latent variables of rows are integrated out by Monte Carlo."""
 
 from dataclasses import dataclass, field
 
@@ -30,8 +30,8 @@ from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.latents.joint import (
     Joint,
     Latents,
+    LatentVariable,
     LocalTerm,
-    LocalVariable,
     find_latents,
 )
 from pymc_sgmcmc.latents.latent_check import check_latent_terms
@@ -40,7 +40,7 @@ from pymc_sgmcmc.latents.support_check import refuse_moving_support
 
 @dataclass(frozen=True)
 class LatentGradientSource(GradientSource):
-    """Local latent variables integrated out: the mean gradient over draws of them for the batch.
+    """Latent variables of rows integrated out: the mean gradient over draws of them for the batch.
 
     The likelihood is N / n times the weighted sum over rows and draws of log p(x, z | theta), with
     the draws and weights as inputs.
@@ -137,7 +137,7 @@ def latent_gradient_source(
     data: StreamedData | None = None,
     start: PointType | None = None,
 ) -> LatentGradientSource:
-    """Derive the stochastic gradient of a model with its local latent variables integrated out.
+    """Derive the stochastic gradient of a model with its latent variables of rows integrated out.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ def _slice_into_batches(
     ]
     joint = Joint(
         variables=[
-            LocalVariable(
+            LatentVariable(
                 rv.name,
                 tuple(value.type.shape[1:]),
                 value.type.dtype,

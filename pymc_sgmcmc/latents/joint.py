@@ -35,7 +35,7 @@ from pymc_sgmcmc.pymc_internals import share_coords
 
 
 @dataclass(frozen=True)
-class LocalVariable:
+class LatentVariable:
     """A latent variable with one value per row."""
 
     name: str
@@ -94,7 +94,7 @@ class Joint:
     values.
     """
 
-    variables: list[LocalVariable]
+    variables: list[LatentVariable]
     terms: list[LocalTerm]
     observed: dict[str, TensorVariable]
     """Values of each observed variable, rows along the first axis."""
@@ -195,7 +195,7 @@ def _draw_by_enumeration(
 
 
 def _draw(
-    variable: LocalVariable, rv: Variable, n_rows: int, stream: NoiseStream
+    variable: LatentVariable, rv: Variable, n_rows: int, stream: NoiseStream
 ) -> TensorVariable:
     shape = (n_rows, *variable.shape)
     node = rv.owner

@@ -12,12 +12,10 @@ from pytensor.compile.mode import get_mode
 from pytensor.graph.replace import clone_replace
 from pytensor.tensor.type import TensorType
 
+from pymc_sgmcmc.adaptation.adam import direction
 from pymc_sgmcmc.argument_checks import positive_number, whole_number
 from pymc_sgmcmc.predictions.predictions import Predictions
 from pymc_sgmcmc.predictions.predictor import Predictor, predicted
-
-DECAYS = 0.9, 0.999
-"""Of Adam's running means of the gradient and of its square, per update."""
 
 
 class Distilled(NamedTuple):
@@ -170,7 +168,11 @@ def distill(
             total += float(loss)
             rate = 0.5 * learning_rate * (1 + np.cos(np.pi * k / n_updates))
             k += 1
-            theta = _adam(theta, mean, square, gradient, rate, k)
+            steps = zip(theta, gradient, mean, square, strict=True)
+            theta = [
+                (t - rate * direction(np.asarray(g), m, s, k)).astype(t.dtype)
+                for t, g, m, s in steps
+            ]
         losses.append(total / (n // batch_size))
     point = dict(zip(names, theta, strict=True))
     values = student.compile_fn(student.unobserved_value_vars, on_unused_input="ignore")(point)
@@ -224,16 +226,3 @@ def _loss_and_gradient(student, var, example, targets, task, n_rows, compile_kwa
         on_unused_input="ignore",
         **kwargs,
     )
-
-
-def _adam(theta, mean, square, gradient, rate: float, k: int) -> list[np.ndarray]:
-    """Adam's k-th update (Kingma and Ba 2015, Algorithm 1); updates the running means in place."""
-    a, b = DECAYS
-    new = []
-    for t, m, s, g in zip(theta, mean, square, gradient, strict=True):
-        g = np.asarray(g)
-        m[...] = a * m + (1 - a) * g
-        s[...] = b * s + (1 - b) * g * g
-        step = m / (1 - a**k) / (np.sqrt(s / (1 - b**k)) + 1e-8)
-        new.append((t - rate * step).astype(t.dtype))
-    return new

@@ -19,7 +19,7 @@ DRAWS_OF_MANY = 100
 """Draws of each chain where there are too many parameters to judge their effective sample size."""
 MARGIN = 1.5
 """Draws of a run that cannot be cut afterwards, relative to what the warm-up expects to need."""
-MOST_BURN_IN = 0.25
+LARGEST_BURN_IN_SHARE = 0.25
 """Of the draws for which there are passes."""
 
 
@@ -114,7 +114,7 @@ def free_length(
     if max_passes is not None:
         left = (max_passes - adapted.data_passes) / (chains * adapted.passes_per_draw)
         if tune is None:
-            burn_in = int(np.clip(left * MOST_BURN_IN, 0, default_tune))
+            burn_in = int(np.clip(left * LARGEST_BURN_IN_SHARE, 0, default_tune))
         most = int(np.clip(left - burn_in, 1, MOST))
     needed = MARGIN * ess / (chains * adapted.ess_per_draw)
     expected = int(np.clip(np.ceil(needed), min(FEWEST, most), most))

@@ -70,4 +70,3 @@ class EnoughDraws:
             for name in self.names
         ]
         return convergence(each)
-

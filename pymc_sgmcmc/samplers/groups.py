@@ -25,6 +25,7 @@ import pytensor.tensor as pt
 from pymc.model import Model, modelcontext
 
 from pymc_sgmcmc.algorithm import Algorithm, Gradient, Noise, Tensors, check_temperature
+from pymc_sgmcmc.docstrings import NOT_OF_GROUPS
 from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule, step_sizes
 from pymc_sgmcmc.step import Group, SGMCMCStep
 from pymc_sgmcmc.variables import continuous
@@ -122,7 +123,7 @@ class GroupUpdate:
     ):
         self.member = member
         self._options = {}
-        if n_elements is not None:
+        if n_elements is not None and member.algorithm.counts_elements:
             self._options["n_elements"] = [n_elements[i] for i in member.positions]
         self.theta = [theta[i] for i in member.positions]
         self.state = member.own(state)
@@ -161,6 +162,8 @@ class Grouped(Algorithm):
     members: tuple[Member, ...] = ()
     temperature: float = 1.0
     """The members' own, kept here for the step."""
+
+    counts_elements = True
 
     def __post_init__(self):
         names = tuple(name for m in self.members for name in m.statistics)
@@ -325,6 +328,11 @@ class Groups(SGMCMCStep):
             )
         for name in {"vars", "step_size"} & options.keys():
             raise TypeError(f"Give '{name}' to each group: MSGNHT_S.on([w], step_size=0.01).")
+        for name in NOT_OF_GROUPS & options.keys():
+            raise TypeError(
+                f"Groups has no argument '{name}': it adapts nothing, each group has its own "
+                "step_size. One sampler for all variables, such as MSGNHT_S(), adapts them."
+            )
         vars = [continuous(model, group.vars) for group in self.groups]
         self._check_disjoint(model, vars)
         start = model.initial_point()
@@ -416,8 +424,11 @@ class Groups(SGMCMCStep):
         return columns | {"gradient_norm": ("Gradient", ".3g")}
 
 
-# `groups` takes the place of `vars` and `step_size`
-_SHARED = list(inspect.signature(SGMCMCStep.__init__).parameters.values())[3:-1]
+_SHARED = [
+    parameter
+    for name, parameter in inspect.signature(SGMCMCStep.__init__).parameters.items()
+    if name not in {"self", "hyperparameters", *NOT_OF_GROUPS}
+]
 _GROUPS = inspect.Parameter("groups", inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _TEMPERATURE = inspect.signature(Groups.__init__).parameters["temperature"]
 Groups.__signature__ = inspect.Signature([_GROUPS, _TEMPERATURE, *_SHARED])  # type: ignore[attr-defined]

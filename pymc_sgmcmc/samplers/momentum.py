@@ -46,6 +46,7 @@ class ThermostatAlgorithm(Algorithm):
     thermostat: ClassVar[Thermostat]
     statistics = ("kinetic_temperature", "thermostat")
     dynamics = "thermostat"
+    counts_elements = True
 
     def __post_init__(self):
         check_noise("diffusion", self.diffusion)

@@ -49,7 +49,7 @@ class PreconditionedLangevin(Algorithm):
     def init(self, theta, rng):
         return {"V": [np.zeros_like(t) for t in theta]}
 
-    def update(self, theta, state, gradient, h, noise, n_elements=None):
+    def update(self, theta, state, gradient, h, noise):
         at_theta = gradient(theta)
         g_bar = at_theta.mean_likelihood
         V = [

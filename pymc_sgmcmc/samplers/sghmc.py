@@ -54,7 +54,7 @@ class HamiltonianEuler(Algorithm):
     def init(self, theta, rng):
         return {"p": momentum(theta, rng, self.temperature)}
 
-    def update(self, theta, state, gradient, h, noise, n_elements=None):
+    def update(self, theta, state, gradient, h, noise):
         theta, p, _ = integrate(
             self.splitting,
             Phase(theta, state["p"], [pt.constant(self.friction, dtype=h.dtype)]),

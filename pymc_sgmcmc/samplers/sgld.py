@@ -33,7 +33,7 @@ class Langevin(Algorithm):
     def init(self, theta, rng):
         return {}
 
-    def update(self, theta, state, gradient, h, noise, n_elements=None):
+    def update(self, theta, state, gradient, h, noise):
         g = gradient(theta).total
         sd = pt.sqrt(self.temperature * h)
         theta = [t + 0.5 * h * gi + sd * z for t, gi, z in zip(theta, g, noise(), strict=True)]

@@ -1,6 +1,6 @@
 r"""SGNHT and SGNHT_S: one Nose-Hoover thermostat for all of theta.
 
-Updates (h is the step size, g the batch's gradient of the log posterior, n the number of elements
+Updates (h is the step size, g the batch's gradient of the log posterior, d the number of elements
 of theta, N(0, s) has VARIANCE s):
 
 SGNHT (SGNHT paper, Algorithm 1 with A written D), the splitting ``bOXT`` of
@@ -8,16 +8,16 @@ SGNHT (SGNHT paper, Algorithm 1 with A written D), the splitting ``bOXT`` of
 
     p     += -h xi p + h g(theta) + N(0, 2 D T h)
     theta += h p
-    xi    += h (p.p / n - T)
+    xi    += h (p.p / d - T)
 
 SGNHT_S (high-order paper eq 3 with the single thermostat of the SGNHT paper, eq 6), the splitting
 ``ABOBA``::
 
-    theta += h/2 p;  xi += h/2 (p.p / n - T)
+    theta += h/2 p;  xi += h/2 (p.p / d - T)
     p     *= exp(-h/2 xi)
     p     += h g(theta) + N(0, 2 D T h)
     p     *= exp(-h/2 xi)
-    theta += h/2 p;  xi += h/2 (p.p / n - T)
+    theta += h/2 p;  xi += h/2 (p.p / d - T)
 
 Shapes: p like theta, xi a scalar over all variables of the step; p starts at N(0, T I), xi at D.
 T is the temperature, 1 by default: the stationary distribution is posterior^(1 / T).

@@ -87,7 +87,7 @@ class ExpandedMean(Algorithm):
             ]
         }
 
-    def update(self, theta, state, gradient, h, noise, n_elements=None):
+    def update(self, theta, state, gradient, h, noise):
         g = gradient(theta).total
         pi = [simplex(y) for y in theta]
         new_theta, new_total = [], []

@@ -121,7 +121,7 @@ class Writer:
                     self._chunk.setdefault(key, []).append(column[:, done : done + n])
                 done += n
                 if (position + n) % size == 0 or position + n == length:
-                    self._flush(prefix, position + n)
+                    self._flush(position + n)
                     self._chunk = {}
         for k, end in enumerate(self._ends):
             if end is None and block.count(k) < block.n_draws:
@@ -142,7 +142,7 @@ class Writer:
                 columns[group, name] = column
         return columns
 
-    def _flush(self, prefix: str, end: int) -> None:
+    def _flush(self, end: int) -> None:
         """Write the draws of the current chunk up to a position."""
         size = self._record["chunk"]
         first = (end - 1) // size * size
@@ -174,8 +174,8 @@ class Writer:
         if state is not None:
             self.state, self.n_draws = state, self._done
         if self._chunk:
-            prefix, at, _ = self._place(self._done - 1)
-            self._flush(prefix, at + 1)
+            _, at, _ = self._place(self._done - 1)
+            self._flush(at + 1)
         self._number += 1
         checkpoint = {
             "number": self._number,

@@ -1,1 +1,1 @@
-"""Local latent variables drawn by Gibbs sampling within the gradient."""
+"""Latent variables of rows drawn by Gibbs sampling within the gradient."""

@@ -28,7 +28,7 @@ from pymc_sgmcmc.latents.gibbs.logistic import (
     match_bernoulli,
     tanh_half,
 )
-from pymc_sgmcmc.latents.joint import Joint, LocalVariable
+from pymc_sgmcmc.latents.joint import Joint, LatentVariable
 from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
 
@@ -58,7 +58,7 @@ class LogisticTerm(NamedTuple):
 class Conditional:
     """The terms of the joint that depend on one latent variable, as expressions of placeholders."""
 
-    variable: LocalVariable
+    variable: LatentVariable
     separable: TensorVariable
     """Sum of the terms each of whose elements depends on one unit, shaped like z."""
     logistic: list[LogisticTerm]
@@ -81,7 +81,7 @@ class Conditional:
 
 def conditional(
     joint: Joint,
-    variable: LocalVariable,
+    variable: LatentVariable,
     *,
     logistic: bool,
     separable: bool = True,

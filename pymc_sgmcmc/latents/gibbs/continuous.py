@@ -21,7 +21,7 @@ from pymc_sgmcmc.algorithm import Tensors
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.latents.gibbs.conditionals import Conditional, boundary, conditional, moved
 from pymc_sgmcmc.latents.gibbs.proposals import NormalProposal, Proposal, proposal_for
-from pymc_sgmcmc.latents.joint import Joint, LocalVariable
+from pymc_sgmcmc.latents.joint import Joint, LatentVariable
 from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
 
@@ -51,7 +51,7 @@ class Continuous:
     copies: ClassVar[int] = 1
 
     @classmethod
-    def of(cls, joint: Joint, variable: LocalVariable) -> "Continuous":
+    def of(cls, joint: Joint, variable: LatentVariable) -> "Continuous":
         """Derive the moves from the joint log density."""
         transform, inputs = variable.transform, variable.batch_rv.owner.inputs
         n = joint.n_rows

@@ -1,4 +1,4 @@
-r"""Gibbs sampling of local latent variables, with full conditionals derived from the model.
+r"""Gibbs sampling of latent variables of rows, with full conditionals derived from the model.
 
 For each row of a batch, independently, some burn-in sweeps and then one sweep per draw go through
 the units (elements) of the latent variables and draw
@@ -29,7 +29,7 @@ from pymc_sgmcmc.latents.gibbs import persistent_chains
 from pymc_sgmcmc.latents.gibbs.conditionals import Binary, Enumerated, Move, boundary, conditional
 from pymc_sgmcmc.latents.gibbs.continuous import Continuous
 from pymc_sgmcmc.latents.gibbs.simplexes import Simplexes
-from pymc_sgmcmc.latents.joint import Joint, LatentDraws, Latents, LocalVariable
+from pymc_sgmcmc.latents.joint import Joint, LatentDraws, Latents, LatentVariable
 from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
 
@@ -41,7 +41,7 @@ type Hook = Callable[[dict[str, TensorVariable], NoiseStream], TensorVariable]
 
 
 class Gibbs(Latents):
-    """Integrate out local latent variables by Gibbs sampling.
+    """Integrate out latent variables of rows by Gibbs sampling.
 
     Discrete variables with few values (Bernoulli, Categorical, DiscreteUniform and Binomial with
     constant parameters) are drawn from their full conditionals by enumeration. Continuous ones are
@@ -265,7 +265,7 @@ class Gibbs(Latents):
         )
         return draws
 
-    def _moves(self, joint: Joint, variable: LocalVariable) -> list[Move]:
+    def _moves(self, joint: Joint, variable: LatentVariable) -> list[Move]:
         """Return the moves by which a sweep draws a variable, one after the other."""
         if variable.name in self.conditional:
             return [Given(joint, self.conditional[variable.name])]

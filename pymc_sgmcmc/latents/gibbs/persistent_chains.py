@@ -10,7 +10,7 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import State, Tensors
-from pymc_sgmcmc.latents.joint import Joint, LocalVariable
+from pymc_sgmcmc.latents.joint import Joint, LatentVariable
 
 STATE_NAMES = ("last_latents", "visited")
 
@@ -58,7 +58,7 @@ def _rows(joint: Joint) -> TensorVariable:
     return rows
 
 
-def _smallest_type(variable: LocalVariable) -> np.dtype:
+def _smallest_type(variable: LatentVariable) -> np.dtype:
     """Whole numbers take as few bytes as their known values need."""
     if variable.support is None:
         return np.dtype(variable.dtype)

@@ -18,7 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.latents.gibbs.conditionals import Conditional, conditional
 from pymc_sgmcmc.latents.gibbs.proposals import log_gamma_draws
-from pymc_sgmcmc.latents.joint import Joint, LocalVariable
+from pymc_sgmcmc.latents.joint import Joint, LatentVariable
 from pymc_sgmcmc.noise import NoiseStream
 
 
@@ -32,12 +32,12 @@ class Simplexes:
     once: ClassVar[list[Variable]] = []
 
     @classmethod
-    def of(cls, joint: Joint, variable: LocalVariable) -> "Simplexes":
+    def of(cls, joint: Joint, variable: LatentVariable) -> "Simplexes":
         """Derive the update from the joint log density."""
         return cls(conditional(joint, variable, logistic=False, separable=False, affine=False))
 
     @staticmethod
-    def fits(variable: LocalVariable) -> bool:
+    def fits(variable: LatentVariable) -> bool:
         """Whether a variable lies on simplexes."""
         return isinstance(variable.transform, SimplexTransform)
 

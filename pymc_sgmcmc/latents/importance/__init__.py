@@ -1,1 +1,1 @@
-"""Local latent variables, drawn by a recognition network and importance-weighted."""
+"""Latent variables of rows, drawn by a recognition network and importance-weighted."""

@@ -18,7 +18,7 @@ from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
-from pymc_sgmcmc.latents.joint import Joint, LocalVariable
+from pymc_sgmcmc.latents.joint import Joint, LatentVariable
 from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
 
@@ -113,7 +113,7 @@ class Normal:
 type Family = Bernoulli | AutoregressiveBernoulli | Categorical | Normal
 
 
-def family_of(variable: LocalVariable, autoregressive: bool = False) -> Family:
+def family_of(variable: LatentVariable, autoregressive: bool = False) -> Family:
     """Family of q for a latent variable.
 
     ``autoregressive`` lets the units of a Bernoulli variable depend on each other.
@@ -150,7 +150,7 @@ def _width(name: str, value: TensorVariable) -> int:
 
 
 def _constrained(
-    joint: Joint, variable: LocalVariable, u: TensorVariable
+    joint: Joint, variable: LatentVariable, u: TensorVariable
 ) -> tuple[TensorVariable, TensorVariable]:
     """Return the constrained value of a variable, and the log Jacobian of each element."""
     transform, inputs = variable.transform, variable.batch_rv.owner.inputs
@@ -169,7 +169,7 @@ def _constrained(
 class Recognition(ABC):
     """A recognition network for the latent variables of a model."""
 
-    def __init__(self, order: Sequence[LocalVariable], autoregressive: bool = False):
+    def __init__(self, order: Sequence[LatentVariable], autoregressive: bool = False):
         self.order = list(order)
         self.families = {v.name: family_of(v, autoregressive) for v in self.order}
 
@@ -181,7 +181,7 @@ class Recognition(ABC):
         """Return initial weights by name: the given ones, or random ones."""
 
     @abstractmethod
-    def parameters(self, variable: LocalVariable, x: Named, z: Named, weights: Named):
+    def parameters(self, variable: LatentVariable, x: Named, z: Named, weights: Named):
         """Return the parameters of q: tensors with leading axes (draws or 1, rows)."""
 
     def draw(
@@ -310,7 +310,7 @@ class Inverted(Recognition):
         return logits
 
 
-def _within(variable: LocalVariable) -> str:
+def _within(variable: LatentVariable) -> str:
     """Name of the links between a variable's units."""
     return f"{variable.name} within"
 

@@ -1,4 +1,4 @@
-"""A model with local latent variables, evaluated at draws of theta on any rows."""
+"""A model with latent variables of rows, evaluated at draws of theta on any rows."""
 
 import copy
 import dataclasses
@@ -80,7 +80,7 @@ class Compiled:
     @quick_graphs()
     def __init__(
         self,
-        local: "LocalModel",
+        latent_model: "LatentModel",
         expression: Callable[..., list[TensorVariable]],
         n_rows: int,
         rng: np.random.Generator,
@@ -91,7 +91,7 @@ class Compiled:
         # a parameter out of its range gives zero density instead of an exception
         mode = get_mode(kwargs.pop("mode", None)).including("local_remove_check_parameter")
         self.backend = backend_of(mode)
-        source = local.source
+        source = latent_model.source
         k = len(source.vars)
         inputs = [v.type(v.name) for v in source.inputs]
         inputs[:k] = [
@@ -134,7 +134,7 @@ class FromPrior(Latents):
 
 
 @dataclass(frozen=True)
-class LocalModel:
+class LatentModel:
     """A model's joint density of data and latent variables, with global variables untransformed."""
 
     model: Model
@@ -149,7 +149,7 @@ class LocalModel:
         latents,
         minibatch_dim: str | None,
         default: Callable[..., Latents] = Gibbs,
-    ) -> "LocalModel":
+    ) -> "LatentModel":
         """Derive it from the model; ``default`` draws the latent variables of a list."""
         latents = latents if isinstance(latents, Latents) else default(latents)
         names = [rv.name for rv in find_latents(model, latents.vars)]
@@ -243,11 +243,11 @@ class Thetas:
     coords: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, local: LocalModel, draws: Draws) -> "Thetas":
+    def of(cls, latent_model: LatentModel, draws: Draws) -> "Thetas":
         """Take them from a DataTree, its posterior group, or one point."""
         if isinstance(draws, xr.DataTree):
             draws = draws["posterior"].to_dataset()
-        names = [v.name for v in local.source.vars]
+        names = [v.name for v in latent_model.source.vars]
         for name in names:
             if name not in draws:
                 raise ValueError(
@@ -260,7 +260,7 @@ class Thetas:
         else:
             arrays = [np.asarray(draws[name])[None, None] for name in names]
             coords = {"chain": np.arange(1), "draw": np.arange(1)}
-        for name, array, shape in zip(names, arrays, local.source.shapes, strict=True):
+        for name, array, shape in zip(names, arrays, latent_model.source.shapes, strict=True):
             if array.shape[2:] != shape:
                 raise ValueError(
                     f"draws: '{name}' has the shape {array.shape[2:]}, but {shape} in the model. "
@@ -272,7 +272,7 @@ class Thetas:
                     f"draws: '{name}' has the value {array[tuple(bad[0])]} in draw {bad[0][1]} of "
                     f"chain {bad[0][0]}. Pass finite draws."
                 )
-        dtypes = [v.dtype for v in local.source.vars]
+        dtypes = [v.dtype for v in latent_model.source.vars]
         return cls([a.astype(d) for a, d in zip(arrays, dtypes, strict=True)], coords)
 
     @property
