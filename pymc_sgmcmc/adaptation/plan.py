@@ -35,7 +35,9 @@ gradients of batches an element."""
 FEW_ROWS = 2000
 """Up to so many rows, each update uses all of them: their noise would cost more than they do."""
 SCALE_TRANSFORMS = {"log", "log_exp_m1", "interval", "logodds", "chain"}
-"""Names of PyMC's transforms to a logarithmic scale."""
+"""Names of PyMC's transforms to a logarithmic scale,"""
+CHOLESKY_TRANSFORMS = {"cholesky-cov-packed", "cholesky-cov"}
+"""... and of those of covariances, whose Cholesky factor has a logarithmic diagonal, row by row."""
 
 
 class Plan(NamedTuple):
@@ -267,7 +269,10 @@ def is_scale(model: Model, vars: Sequence[TensorVariable], shapes) -> np.ndarray
     """Which elements of theta are on a logarithmic scale, shape (d,)."""
     flags = []
     for value, shape in zip(vars, shapes, strict=True):
-        transform = model.rvs_to_transforms.get(model.values_to_rvs[value])
-        scale = getattr(transform, "name", None) in SCALE_TRANSFORMS
-        flags.append(np.full(int(np.prod(shape)), scale))
+        name = getattr(model.rvs_to_transforms.get(model.values_to_rvs[value]), "name", None)
+        of_value = np.full(shape, name in SCALE_TRANSFORMS)
+        if name in CHOLESKY_TRANSFORMS:
+            ends = np.cumsum(np.arange(1, shape[-1] + 1))  # of the factor's rows
+            of_value[..., ends[ends <= shape[-1]] - 1] = True
+        flags.append(of_value.ravel())
     return np.concatenate(flags)
