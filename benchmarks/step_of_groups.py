@@ -8,7 +8,7 @@ The integrator's error is alike in all groups, so that it adds up in the scales 
 groups   20,000 rates from Gamma(k, mean m), two Poisson counts each, batches of whole groups. The
          logarithm of a Gamma variable of shape 2 to 10 is not normal, so that the gradient's
          average is off by what the variance is.
-rows     20,000 effects from Normal(mu, tau), ten rows each, of Normal(effect, sigma), batches of
+rows     20,000 effects from Normal(mu, tau), two rows each, of Normal(effect, sigma), batches of
          rows.
 
 With the effects integrated out two or three parameters are left, and NUTS draws them (2 chains of
@@ -31,7 +31,7 @@ import pymc as pm
 import pymc_sgmcmc as sgm
 
 RESULTS = Path(__file__).parent / "results"
-GROUPS, COUNTS, ROWS = 20_000, 2, 10
+GROUPS, COUNTS, ROWS = 20_000, 2, 2
 
 
 class Case(NamedTuple):
@@ -118,7 +118,7 @@ CASES = {
         lambda rng: rng.normal(rng.normal(0.5, 0.7, GROUPS)[:, None], 1, (GROUPS, ROWS)),
         rows_without_effects,
         rows_with_effects,
-        (0.5, 0.25, "auto"),
+        (0.35, 0.25, "auto"),
         1000,
         "step_of_rows.txt",
     ),

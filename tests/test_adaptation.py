@@ -17,7 +17,7 @@ from pymc.exceptions import SamplingError
 from pytensor.compile.mode import Mode
 from pytensor.graph.replace import clone_replace
 from scipy.optimize import minimize
-from scipy.special import expit
+from scipy.special import expit, polygamma
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation.adapted import Adapted
@@ -28,6 +28,7 @@ from pymc_sgmcmc.adaptation.curvature_warm_up import (
 )
 from pymc_sgmcmc.adaptation.jumps import elements_compared, refuse_hidden_jumps
 from pymc_sgmcmc.adaptation.objective import RowsObjective
+from pymc_sgmcmc.adaptation.plan import is_scale
 from pymc_sgmcmc.adaptation.start import find_start, start_of_scales
 from pymc_sgmcmc.adaptation.step_size import Pace
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
@@ -577,7 +578,7 @@ def test_the_start_of_scales_does_not_depend_on_the_sample_of_rows():
         pm.Bernoulli("y", logit_p=alpha[pm.Data("group", group)], observed=y)
     gradients = RowGradients(model, model.value_vars, compile_kwargs=JAX)
     theta = gradients.flat(model.initial_point())
-    is_scale = np.arange(201) == 0
+    scales = np.arange(201) == 0
     used = []
 
     def objective_of(n):
@@ -585,11 +586,11 @@ def test_the_start_of_scales_does_not_depend_on_the_sample_of_rows():
         some = None if n == 4000 else np.sort(rng.choice(4000, n, replace=False))
         return RowsObjective(gradients, some)
 
-    start = find_start(objective_of, 4000, 400, theta, is_scale, rng)
+    start = find_start(objective_of, 4000, 400, theta, scales, rng)
     assert used == [400, 3200, 4000]
     # The posterior sd of log tau is about 0.1 here.
     assert abs(start[0] - np.log(0.5)) < 0.4
-    too_wide = start_of_scales(objective_of(400), theta, is_scale, rng)
+    too_wide = start_of_scales(objective_of(400), theta, scales, rng)
     assert too_wide[0] > np.log(0.5) + 0.8, "the sample alone would do: this shows nothing"
 
 
@@ -609,11 +610,11 @@ def test_the_start_of_a_likelihood_with_kinks():
     def objective_of(n):
         return whole if n == 5000 else RowsObjective(gradients, np.sort(rng.choice(5000, n, False)))
 
-    theta, is_scale = gradients.flat(model.initial_point()), np.array([False, False, True])
+    theta, scales = gradients.flat(model.initial_point()), np.array([False, False, True])
     best = minimize(lambda at: whole.at(at).value, [2.37, 2.35, -0.48], method="Nelder-Mead")
     for seed in range(3):
         rng = np.random.default_rng(seed)
-        start = find_start(objective_of, 5000, 1000, theta, is_scale, rng)
+        start = find_start(objective_of, 5000, 1000, theta, scales, rng)
         # Draws from a normal posterior of three parameters lie 1.5 below its mode on average.
         assert whole.at(start).value < best.fun + 1.5
 
@@ -671,3 +672,44 @@ def test_small_steps_are_told_before_the_draws(caplog):
     assert "steps as small as 0.0001" in caplog.text
     assert "about 4500 updates per draw" in caplog.text
     assert "noncentered=False" in caplog.text
+
+
+def test_log_diagonals_of_cholesky_factors_are_scales():
+    with pm.Model() as model:
+        pm.LKJCholeskyCov("chol", n=3, eta=2, sd_dist=pm.Exponential.dist(1))
+        pm.HalfNormal("s")
+        pm.Normal("a", shape=2)
+    shapes = [model.initial_point()[v.name].shape for v in model.value_vars]
+    found = is_scale(model, model.value_vars, shapes)
+    assert found.tolist() == [True, False, True, False, False, True, True, False, False]
+
+
+@pytest.mark.slow(15)
+def test_a_category_without_events():
+    """Rows without events say nothing of the curvature: from g g' its metric is 30 times too wide.
+
+    The posterior of its rate is Gamma(1/2, 1 + n), whose logarithm has an exponential left tail.
+    """
+    rng = np.random.default_rng(30)
+    category = rng.integers(3, size=3000)
+    counts = rng.poisson(np.array([1.0, 2.0, 0.0])[category])
+    n = np.count_nonzero(category == 2)
+    with pm.Model() as model:
+        rate = pm.Gamma("rate", 0.5, 1, shape=3)
+        pm.Poisson("count", rate[category], observed=counts)
+        step = sgm.MSGNHT_S(rng=2)
+    chosen = step.adapted
+    assert chosen.thin < 50
+    root = chosen.scaling[0]
+    sd = np.sqrt(polygamma(1, 0.5))  # of the logarithm
+    assert 0.3 * sd < np.linalg.norm(root[-1]) < 3 * sd
+    log_p = model.compile_logp()
+    least = min(log_p({"rate_log__": start}) for start in chosen.starts)
+    rngs = map(np.random.default_rng, range(20))
+    starts = [log_p(chosen.jittered_start(step.kernel, rng)) for rng in rngs]
+    assert min(starts) > least - 100
+    with model:
+        tree = sgm.sample(500, chains=4, step=step, random_seed=1, progressbar=False, quiet=True)
+    draws = tree.posterior["rate"].values[..., 2]
+    ess = array_stats.ess(draws, chain_axis=0, draw_axis=1)
+    assert abs(draws.mean() * (1 + n) - 0.5) < np.sqrt(0.5) * (0.1 + 4 / np.sqrt(ess))

@@ -259,6 +259,40 @@ def test_diagonal_of_coupled_elements(build, most_products):
     assert len(calls) <= most_products
 
 
+def slopes_and_intercepts():
+    chol, *_ = pm.LKJCholeskyCov("chol", n=2, eta=2, sd_dist=pm.Exponential.dist(1))
+    pm.MvNormal("ab", pm.Normal("m", shape=2), chol=chol, shape=(30, 2))
+
+
+def nested():
+    pm.Normal("b", pm.Normal("a", 0, 1, shape=20) ** 2, pm.HalfNormal("s"), shape=(20,))
+
+
+def crossed():
+    both = pm.Normal("a", 0, 1, shape=20).sum() * pm.Normal("b", 0, 1, shape=30).sum()
+    pm.Potential("p", -(both**2))
+
+
+@pytest.mark.parametrize(
+    ("build", "most_products"),
+    [
+        (slopes_and_intercepts, 2 * 2 + 3 + 2 + 1),
+        (nested, 2 * 2 + 1 + 1),
+        (lambda: random_walk(20), 2 + 20 + 1 + 1),
+        (crossed, 2 * 2 + 20 + 30 + 1),
+    ],
+)
+def test_hessian_of_groups(build, most_products):
+    """Two products for each element of a group, where groups are independent."""
+    rows = with_prior(build)
+    theta = a_point(rows)
+    products, tried = rows._prior_products, []
+    expected = products(theta, np.eye(rows.size))
+    rows._prior_products = lambda theta, W: tried.append(len(W)) or products(theta, W)
+    np.testing.assert_allclose(rows.prior_hessian(theta), expected, rtol=1e-9, atol=1e-9)
+    assert sum(tried) <= most_products
+
+
 def test_prior_without_second_derivative():
     """PyTensor has none of the incomplete gamma function by its first argument."""
 

@@ -64,6 +64,8 @@ class Adapted:
     """N; None where all rows are used at each update."""
     batches: Literal["rows", "groups"] = "rows"
     """What batches are made of."""
+    jitter: float = 1.0
+    """Spread of chains' starts around ``starts``, in the metric's standard deviations."""
     predictions_only: bool = False
     """Whether there are too many parameters to judge means and standard deviations. If so,
     ``anchor``, ``smallest_eigval`` and ``ess_per_draw`` mean nothing, and all chains begin at
@@ -139,7 +141,7 @@ class Adapted:
         """Draw a start for a chain, over-dispersed around one of the warm-up's last points."""
         assert kernel.metric is not None
         centre = self.starts[rng.integers(len(self.starts))]
-        theta = centre + kernel.metric.times(rng.standard_normal(len(centre)))
+        theta = centre + self.jitter * kernel.metric.times(rng.standard_normal(len(centre)))
         arrays = self.split(kernel, theta)
         return {v.name: a.astype(v.dtype) for v, a in zip(kernel.source.vars, arrays, strict=True)}
 

@@ -109,6 +109,24 @@ def root_of_inverse(matrix: np.ndarray) -> np.ndarray:
     return scale[:, None] * np.linalg.inv(cholesky).T
 
 
+def no_wider_than(sds: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """Return a positive matrix with smaller standard deviations, where its inverse's are larger.
+
+    Correlations stay as they are.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pymc_sgmcmc.adaptation.curvature import no_wider_than
+    >>> no_wider_than(np.array([1.0, 1.0]), np.diag([4.0, 0.01]))
+    array([[4., 0.],
+           [0., 1.]])
+    """
+    own = np.sqrt(np.diag(np.linalg.inv(matrix)))
+    factor = np.where(sds > 0, np.maximum(own / np.maximum(sds, 1e-300), 1.0), 1.0)
+    return matrix * np.outer(factor, factor)
+
+
 def largest_change(old: np.ndarray, new: np.ndarray) -> float:
     """Largest |log| of the eigenvalues of old^-1 new, both positive."""
     root = root_of_inverse(old)

@@ -18,6 +18,7 @@ from pymc_sgmcmc.adaptation.curvature import (
     NO_INFORMATION,
     eigen,
     largest_change,
+    no_wider_than,
     positive,
     refuse_undetermined,
     root_of_inverse,
@@ -29,7 +30,11 @@ from pymc_sgmcmc.adaptation.jumps import (
     refuse_jumps,
 )
 from pymc_sgmcmc.adaptation.noise import POSITIONS, ROWS_PER_POSITION, noise_covariance
-from pymc_sgmcmc.adaptation.normal_approximation import is_far_too_wide, narrowed
+from pymc_sgmcmc.adaptation.normal_approximation import (
+    FAR_TOO_WIDE,
+    is_far_too_wide,
+    narrowed,
+)
 from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective, WholeObjective
 from pymc_sgmcmc.adaptation.plan import FEW_ROWS
 from pymc_sgmcmc.adaptation.row_weights import RowWeights
@@ -65,6 +70,15 @@ ROWS_WITH_JUMPS = 2_000
 """Looked at for jumps of the likelihood, if it compares parameters."""
 NOISY = 2.0
 """After the first window rows are weighted anew only if the noise is larger."""
+WIDE = 2.0
+"""Standard deviations of the metric relative to those of the last window's draws, at most: where
+rows say little of the curvature, as those without events do, it is far too wide."""
+ENOUGH_TO_SEE = 2.0
+"""Relaxations of a window from which its draws' standard deviations say so."""
+JITTERS = 1.0, 0.5, 0.25, 0.0
+"""Spreads of the chains' starts that are tried,"""
+LARGEST_RISE = 10.0
+"""... and how much -log posterior may rise, beside `FAR_TOO_WIDE` d / 2."""
 HESSIANS = 8
 """Points of the chains at which Hessians are averaged, where all rows are used at each update."""
 PILOT_DRAWS = 50
@@ -160,12 +174,16 @@ class CurvatureWarmUp(WarmUp):
             return super().run(point)
 
     def _run(self, point: PointType) -> Adapted:
-        anchor, past = self._start(point), None
-        calm = 0
+        anchor = self._start(point)
+        past: np.ndarray | None = None
+        calm, relaxations = 0, 0.0
         for k in range(MAX_WINDOWS + 1):
             self.stage = f"window {k + 1}"
             self.report()
-            change = self._update_matrix(k, anchor, past)
+            spread = None
+            if past is not None and relaxations >= ENOUGH_TO_SEE:
+                spread = past.std(axis=0)
+            change = self._update_matrix(k, anchor, past, spread)
             if k == 0:
                 anchor = self._narrow(anchor)
                 self._refuse_hidden_jumps(anchor)
@@ -182,11 +200,14 @@ class CurvatureWarmUp(WarmUp):
             )
             share = 0.1 if k == 0 else 0.5
 
-            def run(window, share=share, positions=positions, early=k == 0):
-                thin = int(np.clip(np.ceil(share * window.pace.relaxation), 1, MAX_THIN))
-                return self._draws(point, positions, window, thin, DRAWS, early)
+            def thin(window, share=share):
+                return int(np.clip(np.ceil(share * window.pace.relaxation), 1, MAX_THIN))
 
-            _, draws = with_restarts(window, run)
+            def run(window, positions=positions, early=k == 0):
+                return self._draws(point, positions, window, thin(window), DRAWS, early)
+
+            window, draws = with_restarts(window, run)
+            relaxations = DRAWS / 2 * thin(window) / window.pace.relaxation
             past = draws[:, DRAWS // 2 :].reshape(-1, self.gradients.size)
             positions, anchor = draws[:, -1], past.mean(axis=0)
         return self._finish(point, positions, anchor, window, k)
@@ -246,8 +267,13 @@ class CurvatureWarmUp(WarmUp):
         self._set_metric(np.eye(self.gradients.size))
         return anchor
 
-    def _update_matrix(self, k: int, anchor: np.ndarray, past: np.ndarray | None) -> float:
-        """Average the curvature anew; return the largest |log| of its change."""
+    def _update_matrix(
+        self, k: int, anchor: np.ndarray, past: np.ndarray | None, spread: np.ndarray | None
+    ) -> float:
+        """Average the curvature anew; return the largest |log| of its change.
+
+        ``spread`` is the standard deviation of the last window's draws, where it is known.
+        """
         if self.rows is None:
             points = [anchor] if past is None else past[:: max(1, len(past) // HESSIANS)]
             matrices = [self.objective.hessian(p) for p in points]
@@ -260,6 +286,8 @@ class CurvatureWarmUp(WarmUp):
             no_curvature = NO_INFORMATION if exact else NO_CURVATURE
             refuse_undetermined(matrices[0], self.gradients.names, no_curvature)
         new = np.mean([positive(matrix) for matrix in matrices], axis=0)
+        if spread is not None:
+            new = no_wider_than(WIDE * spread, new)
         if k == 0:
             new = new + np.diag(1.0 * self.is_scale)
             self.matrix, change = new, np.inf
@@ -380,6 +408,21 @@ class CurvatureWarmUp(WarmUp):
             raise Diverged
         return run.draws
 
+    def _jitter(self, positions: np.ndarray) -> float:
+        """Choose the spread of chains' starts so that they have about the posterior's density."""
+        objective = self._objective_of(max(STEEP_ROWS, 10 * self.gradients.size))
+        around = [self.metric.times(z) for z in self.rng.standard_normal(positions.shape)]
+        around = [*around, *(-a for a in around)]
+        centres = [*positions, *positions]
+        with np.errstate(over="ignore", invalid="ignore"):
+            highest = max(objective.at(p).value for p in positions)
+            most = highest + FAR_TOO_WIDE * self.gradients.size / 2 + LARGEST_RISE
+            for jitter in JITTERS:
+                starts = (p + jitter * a for p, a in zip(centres, around, strict=True))
+                if all(objective.at(start).value < most for start in starts):
+                    break
+        return jitter
+
     def _before_draw(self, n_updates: int) -> None:
         self.count(self._passes_of(n_updates))
 
@@ -414,6 +457,7 @@ class CurvatureWarmUp(WarmUp):
             positions,
             thin,
             anchor=anchor,
+            jitter=self._jitter(positions),
             anchor_gradient=self.anchor_gradient,
             row_copies=self.kernel.row_copies,
             largest_eigval=window.largest_eigval,

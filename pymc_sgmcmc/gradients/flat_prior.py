@@ -29,6 +29,9 @@ STRIDES = (1, 3, 17)
 """Elements of a variable so far apart are probed together for the Hessian's diagonal: all where the
 prior's elements are independent, every third in a random walk."""
 
+MANY_GROUPS = 8
+"""Elements along a variable's first axis from which its groups are tried together."""
+
 
 class FlatPrior:
     """The prior of a model, with respect to all sampled variables in one vector, and its data.
@@ -130,9 +133,61 @@ class FlatPrior:
         return self.joined(self._value_and_gradient(*self.split(theta))[1:])
 
     def prior_hessian(self, theta: Vector) -> np.ndarray:
-        """Hessian of the log prior, shape (d, d)."""
-        hessian = self._prior_products(theta, np.eye(self.size))
+        """Hessian of the log prior, shape (d, d).
+
+        Of variables whose groups (the first axis) are independent given all others, all groups are
+        tried together: the Hessian times a vector that is zero but for one element of each.
+        """
+        hessian = np.zeros((self.size, self.size))
+        one_by_one = np.ones(self.size, dtype=bool)
+        for part, blocks in self._blocks_of_groups(theta):
+            one_by_one[part] = False
+            for rows, columns, values in blocks:
+                hessian[rows, columns] = values
+        rest = np.flatnonzero(one_by_one)
+        products = self._prior_products(theta, np.eye(self.size)[rest])
+        hessian[rest], hessian[:, rest] = products, products.T
         return (hessian + hessian.T) / 2
+
+    def _blocks_of_groups(self, theta: Vector) -> list[tuple[slice, list[tuple]]]:
+        """Find variables with independent groups: their elements, and blocks of the Hessian.
+
+        A block has row and column numbers and values, of the variable (columns) and one with as
+        many groups (rows). Groups are independent if products with two random vectors agree on
+        each group's own block. Variables that are coupled to such a variable with another number of
+        groups are not among them.
+        """
+        rng = np.random.default_rng(20243)
+        tolerance = np.sqrt(np.finfo(self.dtype).eps)
+        grouped = {
+            k: np.arange(part.start, part.stop).reshape(shape[0], -1)
+            for k, (part, shape) in enumerate(zip(self.parts, self.source.shapes, strict=True))
+            if shape and shape[0] >= MANY_GROUPS
+        }
+        found: dict[int, list[tuple]] = {}
+        coupled: dict[int, set[int]] = {}
+        for k, own in grouped.items():
+            weights = rng.uniform(0.5, 1.5, (2, len(own)))
+            vectors = np.zeros((2, own.shape[1], self.size))
+            for j, elements in enumerate(own.T):
+                vectors[:, j, elements] = weights
+            products = self._prior_products(theta, vectors.reshape(-1, self.size))
+            products = products.reshape(vectors.shape)
+            atol = tolerance * np.abs(products).max(initial=0)
+            independent, blocks, coupled[k] = True, [], set()
+            for m, others in grouped.items():
+                if len(others) != len(own):
+                    if np.any(products[:, :, others]):
+                        coupled[k].add(m)
+                    continue
+                one, two = products[:, :, others] / weights[:, None, :, None]
+                independent &= np.allclose(one, two, rtol=tolerance, atol=atol)
+                rows, columns = np.broadcast_arrays(others[None], own.T[:, :, None])
+                blocks.append((rows, columns, one))
+            if independent:
+                found[k] = blocks
+        apart = {k for k in found if not coupled[k] & found.keys()}
+        return [(self.parts[k], found[k]) for k in apart]
 
     def prior_curvature_diagonal(self, theta: Vector) -> Vector:
         """Diagonal of the Hessian of the log prior, shape (d,).
