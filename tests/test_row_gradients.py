@@ -293,6 +293,13 @@ def test_hessian_of_groups(build, most_products):
     assert sum(tried) <= most_products
 
 
+def test_hessian_where_all_variables_have_groups():
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("x", 0, 2, shape=20).sum(), 1, observed=np.zeros(50))
+    rows = RowGradients(model, model.value_vars, compile_kwargs=JAX)
+    np.testing.assert_allclose(rows.prior_hessian(a_point(rows)), np.eye(20) / -4)
+
+
 def test_prior_without_second_derivative():
     """PyTensor has none of the incomplete gamma function by its first argument."""
 

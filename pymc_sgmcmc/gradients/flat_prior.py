@@ -145,8 +145,9 @@ class FlatPrior:
             for rows, columns, values in blocks:
                 hessian[rows, columns] = values
         rest = np.flatnonzero(one_by_one)
-        products = self._prior_products(theta, np.eye(self.size)[rest])
-        hessian[rest], hessian[:, rest] = products, products.T
+        if rest.size:
+            products = self._prior_products(theta, np.eye(self.size)[rest])
+            hessian[rest], hessian[:, rest] = products, products.T
         return (hessian + hessian.T) / 2
 
     def _blocks_of_groups(self, theta: Vector) -> list[tuple[slice, list[tuple]]]:
@@ -162,7 +163,7 @@ class FlatPrior:
         grouped = {
             k: np.arange(part.start, part.stop).reshape(shape[0], -1)
             for k, (part, shape) in enumerate(zip(self.parts, self.source.shapes, strict=True))
-            if shape and shape[0] >= MANY_GROUPS
+            if shape and shape[0] >= MANY_GROUPS and np.prod(shape) > 0
         }
         found: dict[int, list[tuple]] = {}
         coupled: dict[int, set[int]] = {}
