@@ -51,6 +51,7 @@ from pymc_sgmcmc.run.arguments import (
 from pymc_sgmcmc.run.collect import collect
 from pymc_sgmcmc.run.engines import chain_method_of, engine_of
 from pymc_sgmcmc.run.enough_draws import EnoughDraws
+from pymc_sgmcmc.run.log_densities import with_log_densities, without_log_densities
 from pymc_sgmcmc.run.predicting import check_predictions, prepare
 from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.recorded_variables import recorder_of, without_nothing
@@ -172,7 +173,8 @@ def sample(
     keep_warning_stat : bool, default False
         Keep the statistic "warning"; such a result cannot be saved. A store does not have it.
     idata_kwargs : dict, optional
-        For `pymc.to_inference_data`.
+        For `pymc.to_inference_data`. ``log_likelihood`` and ``log_prior`` are computed for the
+        result; a store does not have them.
     callback : callable, optional
         Called as ``callback(trace=..., draw=...)`` after each draw, in this process. It may raise
         `KeyboardInterrupt` to end the run with the draws so far.
@@ -504,7 +506,7 @@ def sample_from_init(
         discard_warmup=discard_tuned_samples,
         include_data=include_data,
         keep_warning_stat=keep_warning_stat and store is None,
-        idata_kwargs=idata_kwargs,
+        idata_kwargs=without_log_densities(idata_kwargs),
         settings=settings,
     )
     progress = Progress(step, chains, draws, tune, progressbar, progressbar_theme)
@@ -513,7 +515,7 @@ def sample_from_init(
     finally:
         if store is not None:
             store.release()
-    tree = without_nothing(tree)
+    tree = with_log_densities(without_nothing(tree), model, idata_kwargs)
     for averages in predictions:
         if any(chain.n for chain in averages.chains.values()):
             tree[averages.name] = DataTree(averages.to_dataset())

@@ -20,7 +20,7 @@ from pytensor.link.jax.linker import JAXLinker
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.gradients.arrays import PYTHON
-from pymc_sgmcmc.run import progress, result, sequential
+from pymc_sgmcmc.run import log_densities, progress, result, sequential
 from pymc_sgmcmc.run.recorded_variables import recorder_of
 from pymc_sgmcmc.sampling import sample_from_init
 
@@ -243,6 +243,28 @@ def test_an_error_in_a_chain_keeps_draws(model, method):
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
         assert "Chain 0 failed" in str(caught.value)
         assert "in breaks" in str(caught.value)  # where it happened
+
+
+def test_draws_outlast_what_is_computed_of_them(model, step, monkeypatch, caplog):
+    """A log likelihood that cannot be computed, or is interrupted, does not lose them."""
+    wanted = dict(chains=1, idata_kwargs={"log_likelihood": True}, quiet=False)
+
+    def fails(*_, **__):
+        raise MemoryError("too large")
+
+    monkeypatch.setitem(log_densities.COMPUTE, "log_likelihood", fails)
+    with pytest.raises(MemoryError) as error:
+        sample(model, step, **wanted)
+    assert error.value.idata.posterior.sizes["draw"] == RUN["draws"]
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(log_densities.COMPUTE, "log_likelihood", interrupted)
+    with caplog.at_level(logging.WARNING):
+        tree = sample(model, step, **wanted)
+    assert tree.posterior.sizes["draw"] == RUN["draws"]
+    assert "log_likelihood is not computed. pm.compute_log_likelihood does" in caplog.text
 
 
 def test_a_killed_worker_is_told(model, step):

@@ -112,6 +112,23 @@ def test_without_tuning_and_other_options(model, step, path):
     assert set(stored.children) == {"posterior", "sample_stats"}
 
 
+@pytest.mark.parametrize("chains", [1, 2])
+def test_log_densities_of_stored_draws(model, step, path, chains):
+    """Computed from the draws when the result is made, as in memory."""
+    options = dict(chains=chains, idata_kwargs={"log_likelihood": True, "log_prior": ["s"]})
+    stored = small_run(model, step, trace=path, **options)
+    assert same(stored, small_run(model, step, **options))
+    assert stored.log_likelihood["y"].shape == (chains, DRAWS, 60)
+    assert list(stored.log_prior) == ["s"]
+    assert "log_likelihood" not in sgm.ZarrStore(path).to_datatree().children
+
+
+def test_draws_that_are_not_of_the_run_stay_whole(model, step, path):
+    prior = {"w": np.arange(8.0).reshape(4, 2)}
+    stored = small_run(model, step, trace=path, draws=3, idata_kwargs={"prior": prior})
+    np.testing.assert_array_equal(stored.prior["w"][0], prior["w"])
+
+
 def test_float32_storage(model, step, expected, path):
     stored = small_run(model, step, trace=sgm.ZarrStore(path, dtype="float32"))
     assert stored.posterior["w"].dtype == np.float32
