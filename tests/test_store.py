@@ -1,6 +1,7 @@
 """The store: the same result as without, whatever ended the run in between."""
 
 import os
+import re
 import resource
 import shutil
 import signal
@@ -406,6 +407,26 @@ def test_another_run_is_refused_by_name(model, step, path):
     with pytest.raises(ValueError, match=r"dtype: was None, is float32"):
         small_run(model, step, trace=sgm.ZarrStore(path, dtype="float32"), resume=True)
     small_run(model, step, trace=path, resume=True)
+
+
+@pytest.mark.slow(2)
+@pytest.mark.parametrize("method", ["sequential", "parallel"])
+def test_a_relative_path_stays_where_it_was(model, step, expected, path, monkeypatch, method):
+    """Also when the working directory changes before the run, or during it."""
+    monkeypatch.chdir(path.parent)
+    (path.parent / "elsewhere").mkdir()
+    store = sgm.ZarrStore(path.name)
+    run = dict(chain_method=method, cores=2)
+
+    def leave(trace, draw):
+        os.chdir(path.parent / "elsewhere")
+
+    assert same(small_run(model, step, trace=path.name, callback=leave, **run), expected)
+    assert os.listdir() == []
+    assert same(small_run(model, step, trace=store, resume=True, **run), expected)
+    with pytest.raises(FileExistsError, match=re.escape(f"{path} has a run")):
+        small_run(model, step, trace=store)
+    assert repr(store) == f"ZarrStore({str(path)!r})"
 
 
 @pytest.mark.slow(2)
