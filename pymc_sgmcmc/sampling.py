@@ -63,9 +63,17 @@ from pymc_sgmcmc.run.result import (
     summary,
     to_datatree,
 )
+from pymc_sgmcmc.run.result_form import (
+    check_form,
+    check_idata_kwargs,
+    data_names,
+    example_of,
+    names_in_result,
+)
 from pymc_sgmcmc.run.run import Event, Run, Stopped
 from pymc_sgmcmc.run.starts import starts_of
 from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
+from pymc_sgmcmc.storage.names_and_labels import refuse_unstorable
 from pymc_sgmcmc.storage.store import store_of
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -263,6 +271,9 @@ def sample(
     check_predictions(model, averages)
     check_names(model, var_names, "var_names", bool(averages))
     check_starts(model, initvals, init, chains)
+    check_idata_kwargs(model, var_names, idata_kwargs or {})
+    names = names_in_result(model, var_names, include_data)
+    labels = check_form(model, names, idata_kwargs or {})
     if isinstance(random_seed, bool) or (np.isscalar(random_seed) and random_seed == -1):
         raise ValueError(
             f"random_seed={random_seed} is not allowed: pass another integer, or None for a random "
@@ -271,6 +282,7 @@ def sample(
     store = store_of(trace, resume)
     if store is not None:
         store.check(resume)
+        refuse_unstorable([*names, *labels], labels)
         if resume and random_seed is None and store.exists:
             random_seed = store.record["seed"]
     with quiet_logging(quiet):
@@ -490,6 +502,7 @@ def sample_from_init(
     )
     if include_data is None:
         include_data = affordable_data(model)
+    check_form(model, recorder.trace.varnames + data_names(model, include_data), idata_kwargs)
     engine = engine_of(run, method, cores, mp_ctx, blas_cores, client)
     settings = {
         "steps": [repr(s) for s in flatten_steps(step)],
@@ -545,10 +558,10 @@ def _advanced(
 ) -> DataTree:
     """Advance all chains with the engine and return the draws."""
     store, in_memory = run.store, None
+    example = example_of(run, convert)
     if store is None:
         in_memory = InMemoryDraws(run)
     else:
-        example = convert(InMemoryDraws.example(run), seconds=0.0)
         run = store.begin(run, example)
     events = engine(run)
     if store is not None and min(store.n_draws) >= run.draws and not run.observed:

@@ -9,8 +9,10 @@ import sys
 import time
 import warnings
 from contextlib import suppress
+from datetime import datetime
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor
 import pytest
@@ -34,6 +36,7 @@ from kills import (
 from pymc.exceptions import SamplingError
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc import sampling
 from pymc_sgmcmc.run import sequential
 from pymc_sgmcmc.run.saved_state import from_plain, load, save, to_plain
 from pymc_sgmcmc.storage import create, lock, read, writer
@@ -453,6 +456,45 @@ def test_bad_options(tmp_path):
         sgm.ZarrStore(tmp_path, dtype="int32")
     with pytest.raises(FileNotFoundError, match="no run"):
         sgm.ZarrStore(tmp_path / "none").to_datatree()
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        pd.date_range("2020", periods=2, tz="UTC"), pd.period_range("2020", periods=2),
+        pd.interval_range(0, 2), [2**70, 2**71], [2**63, 2**63 + 1], ["a", None],
+        [datetime(1, 1, 1)] * 2,
+    ],
+)  # fmt: skip
+def test_labels_that_do_not_come_back(path, monkeypatch, labels):
+    """Refused before the default step is made, naming the dim."""
+    monkeypatch.setattr(sampling, "_default_step", lambda *_: pytest.fail("A step was made."))
+    with pm.Model(coords={"f": labels}) as model:
+        pm.Normal("y", pm.Normal("w", dims="f").sum(), 1, observed=np.arange(5.0))
+    with pytest.raises(ValueError, match=r"labels of the dim 'f', such as .* Make strings of them"):
+        small_run(model, None, trace=path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("name", ["", "..", "zarr.json", "a\\b", "a\0b", "x" * 300, "é" * 130])
+def test_names_of_no_folder(path, monkeypatch, name):
+    monkeypatch.setattr(sampling, "_default_step", lambda *_: pytest.fail("A step was made."))
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal(name), 1, observed=np.arange(5.0))
+    shown = re.escape(repr(name)[1:40].rstrip("'"))
+    with pytest.raises(ValueError, match=rf"of the name '{shown}.*: .*Rename it"):
+        small_run(model, None, trace=path)
+    assert not path.exists()
+
+
+def test_names_that_only_the_step_decides_on(model, step, path):
+    """Deterministics with one number per row are left out, so others are checked later."""
+    named = model.copy()
+    with named:
+        pm.Deterministic("a\\b", named["s"] * 2)
+    with pytest.raises(ValueError, match="Rename it"):
+        small_run(named, small_step(named), trace=path)
+    assert not path.exists()
 
 
 def test_zarr_is_asked_for(model, step, path, monkeypatch):
