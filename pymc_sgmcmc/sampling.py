@@ -24,7 +24,7 @@ from xarray import DataTree
 from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
 from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK
 from pymc_sgmcmc.adaptation.progress import progress_shown
-from pymc_sgmcmc.argument_checks import positive_number, true_or_false
+from pymc_sgmcmc.argument_checks import check_compile_kwargs, positive_number, true_or_false
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.diagnosis.diagnose import diagnose_run, points_to_diagnose
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
@@ -41,6 +41,7 @@ from pymc_sgmcmc.run.adapted_run import (
 from pymc_sgmcmc.run.arguments import (
     check_kinds,
     check_names,
+    check_seed,
     check_starts,
     checked_cores,
     checked_numbers,
@@ -49,10 +50,10 @@ from pymc_sgmcmc.run.arguments import (
     whole_step,
 )
 from pymc_sgmcmc.run.collect import collect
-from pymc_sgmcmc.run.engines import chain_method_of, engine_of
+from pymc_sgmcmc.run.engines import chain_method_of, check_method, engine_of
 from pymc_sgmcmc.run.enough_draws import EnoughDraws
 from pymc_sgmcmc.run.log_densities import with_log_densities, without_log_densities
-from pymc_sgmcmc.run.predicting import check_predictions, prepare
+from pymc_sgmcmc.run.predicting import checked_predictions, prepare
 from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.recorded_variables import recorder_of, without_nothing
 from pymc_sgmcmc.run.result import (
@@ -248,7 +249,10 @@ def sample(
     >>> idata.posterior["mu"].shape
     (2, 50)
     """
-    check_kinds(model, callback, idata_kwargs)
+    check_kinds(model, callback, idata_kwargs, mp_ctx)
+    check_compile_kwargs(compile_kwargs)
+    check_method(chain_method)
+    check_seed(random_seed)
     model = sampled_model(modelcontext(model), step)
     draws, tune, chains = checked_numbers(draws, tune, chains)
     ess = positive_number("ess", ess, "It is an effective sample size, 400 by default.")
@@ -267,18 +271,12 @@ def sample(
         true_or_false(name, value)
     if include_data is not None:
         true_or_false("include_data", include_data)
-    averages = [predictions] if isinstance(predictions, Predictions) else list(predictions)
-    check_predictions(model, averages)
+    averages = checked_predictions(model, predictions)
     check_names(model, var_names, "var_names", bool(averages))
     check_starts(model, initvals, init, chains)
     check_idata_kwargs(model, var_names, idata_kwargs or {})
     names = names_in_result(model, var_names, include_data)
     labels = check_form(model, names, idata_kwargs or {})
-    if isinstance(random_seed, bool) or (np.isscalar(random_seed) and random_seed == -1):
-        raise ValueError(
-            f"random_seed={random_seed} is not allowed: pass another integer, or None for a random "
-            "seed."
-        )
     store = store_of(trace, resume)
     if store is not None:
         store.check(resume)
