@@ -401,6 +401,7 @@ def no_step(*_):
         ({"coords": {"draw": [1]}}, r"labels for 'draw'.*\.assign_coords\(draw="),
         ({"coords": {"feature": [(1, 2), (3, 4)]}}, "dim 'feature' are not single.* make strings"),
         ({"dims": {"s": ["a"]}}, r"dims=\{'s': \['a'\]\} has 1 dims, but 's' has 0"),
+        ({"dims": {"w": "feature"}}, r"dims=\{'w': 'feature'\} must have a list of dims"),
         ({"dims": {"s": [], "w": ["a/b"]}}, "dim 'a/b' has a '/'"),
         ({"log_likelihood": ["w"]}, r"log_likelihood=\['w'\] must be True or .* observed .*: y"),
         ({"log_likelihood": "y"}, "log_likelihood='y' must be True or a list"),

@@ -4,7 +4,7 @@ What xarray does not take would end a run when all its draws have been made.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -149,6 +149,10 @@ def check_idata_kwargs(
                 f"them out, and assign them to the result: .assign_coords({dim}=...)."
             )
     for name, given in (idata_kwargs.get("dims") or {}).items():
+        if not isinstance(given, list | tuple):
+            raise ValueError(
+                f"idata_kwargs: dims={{{name!r}: {given!r}}} must have a list of dims."
+            )
         dims = _dims(model, name, idata_kwargs)
         if name in model.named_vars and len(dims) > model.named_vars[name].ndim:
             raise ValueError(
@@ -166,7 +170,8 @@ def _check_log_density(model: Model, var_names: Sequence | None, name: str, valu
     of = model.observed_RVs if name == "log_likelihood" else model.free_RVs
     kind = "observed" if name == "log_likelihood" else "free"
     known = [v.name for v in of]
-    listed = isinstance(value, list | tuple) and all(one in known for one in value)
+    names = isinstance(value, Collection) and not isinstance(value, str)
+    listed = names and all(one in known for one in value)
     if not (listed or value is True):
         raise ValueError(
             f"idata_kwargs: {name}={value!r} must be True or a list of {kind} variables, which "
