@@ -526,12 +526,13 @@ def sample_from_init(
     finally:
         if store is not None:
             store.release()
-    tree = with_log_densities(without_nothing(tree), model, idata_kwargs)
+    tree = without_nothing(tree)
     for averages in predictions:
         if any(chain.n for chain in averages.chains.values()):
             tree[averages.name] = DataTree(averages.to_dataset())
     if adapted is not None:
         describe_adaptation(tree, step, tune, store_adaptation)
+    tree = with_log_densities(tree, model, idata_kwargs)
     _log.info(summary(run, tree))
     if compute_convergence_checks:
         try:
