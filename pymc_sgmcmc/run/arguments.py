@@ -30,6 +30,8 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 CHAINS = 4
 """Default number of chains: enough for R-hat, and the same on every machine."""
+STATE = RandomGeneratorState.__name__
+"""What a store's record says of a seed that is a generator's state."""
 STRATEGIES = ("prior", "support_point")
 """What PyMC takes for an initial value and is none."""
 
@@ -71,14 +73,15 @@ def check_kinds(model: Any, callback: Any, idata_kwargs: Any, mp_ctx: Any) -> No
 
 
 def check_seed(random_seed: Any) -> None:
-    """Raise an error for seeds that NumPy would take, or that only a store has."""
+    """Raise an error for seeds that NumPy would take, and dicts that are not from a store."""
     empty = isinstance(random_seed, list | tuple | np.ndarray) and np.size(random_seed) == 0
+    foreign = isinstance(random_seed, dict) and random_seed.get("__class__") != STATE
     if isinstance(random_seed, bool) or (np.isscalar(random_seed) and random_seed == -1):
         raise ValueError(
             f"random_seed={random_seed} is not allowed: pass another integer, or None for a random "
             "seed."
         )
-    if empty or isinstance(random_seed, dict):
+    if empty or foreign:
         raise _no_seed(random_seed)
 
 
