@@ -24,7 +24,7 @@ from xarray import DataTree
 from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
 from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK
 from pymc_sgmcmc.adaptation.progress import progress_shown
-from pymc_sgmcmc.argument_checks import positive_number, true_or_false
+from pymc_sgmcmc.argument_checks import check_compile_kwargs, positive_number, true_or_false
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.diagnosis.diagnose import diagnose_run, points_to_diagnose
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
@@ -41,6 +41,7 @@ from pymc_sgmcmc.run.adapted_run import (
 from pymc_sgmcmc.run.arguments import (
     check_kinds,
     check_names,
+    check_seed,
     check_starts,
     checked_cores,
     checked_numbers,
@@ -49,9 +50,10 @@ from pymc_sgmcmc.run.arguments import (
     whole_step,
 )
 from pymc_sgmcmc.run.collect import collect
-from pymc_sgmcmc.run.engines import chain_method_of, engine_of
+from pymc_sgmcmc.run.engines import chain_method_of, check_method, engine_of
 from pymc_sgmcmc.run.enough_draws import EnoughDraws
-from pymc_sgmcmc.run.predicting import check_predictions, prepare
+from pymc_sgmcmc.run.log_densities import with_log_densities, without_log_densities
+from pymc_sgmcmc.run.predicting import checked_predictions, prepare
 from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.recorded_variables import recorder_of, without_nothing
 from pymc_sgmcmc.run.result import (
@@ -62,9 +64,17 @@ from pymc_sgmcmc.run.result import (
     summary,
     to_datatree,
 )
+from pymc_sgmcmc.run.result_form import (
+    check_form,
+    check_idata_kwargs,
+    data_names,
+    example_of,
+    names_in_result,
+)
 from pymc_sgmcmc.run.run import Event, Run, Stopped
 from pymc_sgmcmc.run.starts import starts_of
 from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
+from pymc_sgmcmc.storage.names_and_labels import refuse_unstorable
 from pymc_sgmcmc.storage.store import store_of
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -172,7 +182,8 @@ def sample(
     keep_warning_stat : bool, default False
         Keep the statistic "warning"; such a result cannot be saved. A store does not have it.
     idata_kwargs : dict, optional
-        For `pymc.to_inference_data`.
+        For `pymc.to_inference_data`. ``log_likelihood`` and ``log_prior`` are computed for the
+        result; a store does not have them.
     callback : callable, optional
         Called as ``callback(trace=..., draw=...)`` after each draw, in this process. It may raise
         `KeyboardInterrupt` to end the run with the draws so far.
@@ -238,7 +249,10 @@ def sample(
     >>> idata.posterior["mu"].shape
     (2, 50)
     """
-    check_kinds(model, callback, idata_kwargs)
+    check_kinds(model, callback, idata_kwargs, mp_ctx)
+    check_compile_kwargs(compile_kwargs)
+    check_method(chain_method)
+    check_seed(random_seed)
     model = sampled_model(modelcontext(model), step)
     draws, tune, chains = checked_numbers(draws, tune, chains)
     ess = positive_number("ess", ess, "It is an effective sample size, 400 by default.")
@@ -257,18 +271,16 @@ def sample(
         true_or_false(name, value)
     if include_data is not None:
         true_or_false("include_data", include_data)
-    averages = [predictions] if isinstance(predictions, Predictions) else list(predictions)
-    check_predictions(model, averages)
+    averages = checked_predictions(model, predictions)
     check_names(model, var_names, "var_names", bool(averages))
     check_starts(model, initvals, init, chains)
-    if isinstance(random_seed, bool) or (np.isscalar(random_seed) and random_seed == -1):
-        raise ValueError(
-            f"random_seed={random_seed} is not allowed: pass another integer, or None for a random "
-            "seed."
-        )
+    check_idata_kwargs(model, var_names, idata_kwargs or {})
+    names = names_in_result(model, var_names, include_data)
+    labels = check_form(model, names, idata_kwargs or {})
     store = store_of(trace, resume)
     if store is not None:
         store.check(resume)
+        refuse_unstorable([*names, *labels], labels)
         if resume and random_seed is None and store.exists:
             random_seed = store.record["seed"]
     with quiet_logging(quiet):
@@ -488,6 +500,7 @@ def sample_from_init(
     )
     if include_data is None:
         include_data = affordable_data(model)
+    check_form(model, recorder.trace.varnames + data_names(model, include_data), idata_kwargs)
     engine = engine_of(run, method, cores, mp_ctx, blas_cores, client)
     settings = {
         "steps": [repr(s) for s in flatten_steps(step)],
@@ -504,7 +517,7 @@ def sample_from_init(
         discard_warmup=discard_tuned_samples,
         include_data=include_data,
         keep_warning_stat=keep_warning_stat and store is None,
-        idata_kwargs=idata_kwargs,
+        idata_kwargs=without_log_densities(idata_kwargs),
         settings=settings,
     )
     progress = Progress(step, chains, draws, tune, progressbar, progressbar_theme)
@@ -519,6 +532,7 @@ def sample_from_init(
             tree[averages.name] = DataTree(averages.to_dataset())
     if adapted is not None:
         describe_adaptation(tree, step, tune, store_adaptation)
+    tree = with_log_densities(tree, model, idata_kwargs)
     _log.info(summary(run, tree))
     if compute_convergence_checks:
         try:
@@ -543,10 +557,10 @@ def _advanced(
 ) -> DataTree:
     """Advance all chains with the engine and return the draws."""
     store, in_memory = run.store, None
+    example = example_of(run, convert)
     if store is None:
         in_memory = InMemoryDraws(run)
     else:
-        example = convert(InMemoryDraws.example(run), seconds=0.0)
         run = store.begin(run, example)
     events = engine(run)
     if store is not None and min(store.n_draws) >= run.draws and not run.observed:

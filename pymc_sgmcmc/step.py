@@ -1,6 +1,5 @@
 """PyMC's step: seeds, points, statistics and saved state. It contains no equations of a sampler."""
 
-from collections.abc import Mapping
 from copy import copy
 from dataclasses import fields
 from functools import partial
@@ -19,7 +18,13 @@ from pymc_sgmcmc.adaptation.adapt import Gradients, adaptation_gradients, adapte
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.plan import Adaptation, adapts, planned
 from pymc_sgmcmc.algorithm import Algorithm
-from pymc_sgmcmc.argument_checks import is_auto, positive_number, true_or_false, whole_number
+from pymc_sgmcmc.argument_checks import (
+    check_compile_kwargs,
+    is_auto,
+    positive_number,
+    true_or_false,
+    whole_number,
+)
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.chain import Chain, SGMCMCState
@@ -119,7 +124,7 @@ class SGMCMCStep(BlockedStep):
         if batches not in ("auto", "rows", "groups"):
             raise ValueError(f"batches={batches!r} must be 'auto', 'rows' or 'groups'.")
         _check_latents(latents)
-        _check_compile_kwargs(compile_kwargs)
+        check_compile_kwargs(compile_kwargs)
         self.latents = latents
         self.blocked = true_or_false("blocked", blocked)
         self.rng = get_random_generator(rng)
@@ -538,12 +543,6 @@ class SGMCMCStep(BlockedStep):
 def _checked_thin(thin: Any) -> int:
     remedy = "pass thin=1 to keep every update."
     return whole_number("thin", thin, 1, unit="updates per draw", remedy=remedy)
-
-
-def _check_compile_kwargs(compile_kwargs: Any) -> None:
-    if not isinstance(compile_kwargs, Mapping | None):
-        example = "{'mode': 'JAX'}"
-        raise ValueError(f"compile_kwargs={compile_kwargs!r} must be a dict such as {example}.")
 
 
 def _check_latents(latents: Any) -> None:

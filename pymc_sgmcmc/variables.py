@@ -26,10 +26,18 @@ def counterparts(model: Model, smaller: Model, vars) -> list | None:
 
 RESERVED = ("chain", "draw")
 """The dims of every result: ArviZ can read no variable of such a name."""
+SELF = "self"
+"""PyMC passes values by name to compiled functions, whose own first argument has this name."""
 
 
 def refuse_reserved_names(model: Model) -> None:
-    """Raise an error for variables that have the name of a result's dim."""
+    """Raise an error for variables whose name no result, or no compiled function, can take."""
+    for rv in model.free_RVs:
+        if rv.name == SELF:
+            raise ValueError(
+                f"The variable '{SELF}' has the name of an argument of PyTensor's functions, which "
+                "could not be called with it: rename it."
+            )
     for rv in model.unobserved_RVs:
         if rv.name in RESERVED:
             raise ValueError(

@@ -9,7 +9,7 @@ import pytest
 from pymc.exceptions import SamplingError
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import argument_checks
+from pymc_sgmcmc import argument_checks, sampling
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.schedules import Constant
 
@@ -175,6 +175,19 @@ def run(step, **options):
         ("cores", "a", "cores='a' must be a whole number"),
         ("blas_cores", 0, "blas_cores=0 must be a whole number, at least 1: .*'auto'"),
         ("random_seed", True, "random_seed=True is not allowed"),
+        ("random_seed", {}, r"random_seed=\{\} must be an integer"),
+        ("random_seed", {"a": 1}, r"random_seed=\{'a': 1\} must be an integer"),
+        ("random_seed", [], r"random_seed=\[\] must be an integer"),
+        ("random_seed", np.array([]), r"random_seed=array.* must be an integer"),
+        ("var_names", 1, "var_names=1 must be a list of names"),
+        ("initvals", 1.5, "initvals=1.5 must be a dict of initial values by variable"),
+        ("initvals", "x", "initvals='x' must be a dict of initial values by variable"),
+        ("initvals", ["mu"], r"initvals=\['mu'\] must be .* or a list with one such dict, or None"),
+        ("initvals", {"mu": "a"}, "initvals: the value 'a' for 'mu' must be .*'prior', 'support_"),
+        ("mp_ctx", "nonsense", "mp_ctx='nonsense' must be one of .*'spawn'"),
+        ("mp_ctx", 3, "mp_ctx=3 must be one of .*, a context of multiprocessing, or None"),
+        ("compile_kwargs", "x", "compile_kwargs='x' must be a dict such as"),
+        ("chain_method", "threads", "chain_method='threads' must be one of 'sequential'"),
         ("var_names", [], r"var_names=\[\] would record nothing"),
         ("quiet", "no", "quiet='no' must be True or False"),
         ("resume", 0, "resume=0 must be True or False"),
@@ -183,9 +196,13 @@ def run(step, **options):
         ("include_data", "no", "include_data='no' must be True or False"),
     ],
 )
-def test_arguments_of_sample(step, name, value, message):
+def test_arguments_of_sample(step, name, value, message, monkeypatch):
+    """Refused before the default step is made, too."""
+    monkeypatch.setattr(sampling, "_default_step", lambda *_: pytest.fail("A step was made."))
     with pytest.raises(ValueError, match=message):
         run(step, **{name: value})
+    with pytest.raises(ValueError, match=message):
+        sgm.sample(model=step.model, **{name: value})
 
 
 def test_variables_to_record_may_be_given_themselves(step):
@@ -292,6 +309,22 @@ class Batches:
 
     def __iter__(self):
         return iter(self.batches())
+
+
+@pytest.mark.parametrize("key", [1, None, ("y", 1), ()])
+def test_streams_for_no_container(key):
+    with pytest.raises(
+        TypeError, match=rf"data= has the key {re.escape(repr(key))}: pass the name"
+    ):
+        sgm.StreamedData({key: Y})
+
+
+def test_streams_of_letters():
+    for text in ("abc", b"abc"):
+        with pytest.raises(TypeError, match=r"data\['y'\] is a (str|bytes): pass an array"):
+            sgm.StreamedData({"X": Y, "y": text})
+    with pytest.raises(TypeError, match="data= is a str: pass an array"):
+        sgm.StreamedData("abc")
 
 
 def test_streams_of_nothing():

@@ -309,6 +309,12 @@ def test_names_of_the_dims_of_results(name):
     refused(model, f"'{name}' has the name of a dim", "rename it", batch_size=5)
 
 
+def test_name_of_a_function_s_argument():
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("self"), 1, observed=REAL)
+    refused(model, "'self' has the name of an argument of PyTensor's", "rename it", batch_size=5)
+
+
 def test_masked_data():
     masked = np.ma.masked_greater(REAL, 1)
     with pytest.warns(Warning, match="will be automatically imputed"):

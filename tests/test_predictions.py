@@ -438,6 +438,11 @@ def test_bad_input(model, step, change, error, message):
 def test_bad_predictions(model, step):
     with pytest.raises(TypeError, match=r"must be made by sgm\.Predictions"):
         run(model, step, [3])
+    for none in (None, 3):
+        with pytest.raises(
+            TypeError, match=f"predictions={none} must be .* leave predictions= out"
+        ):
+            run(model, step, none)
     with pytest.raises(ValueError, match="The name 'test_predictions' of predictions is taken"):
         run(model, step, [averages(model), averages(model)])
     with pm.Model() as other:

@@ -11,6 +11,7 @@ from dataclasses import FrozenInstanceError
 
 import arviz as az
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor
 import pytest
@@ -19,8 +20,9 @@ from kills import MODE, same, small_model, small_step
 from pytensor.link.jax.linker import JAXLinker
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc import sampling
 from pymc_sgmcmc.gradients.arrays import PYTHON
-from pymc_sgmcmc.run import progress, result, sequential
+from pymc_sgmcmc.run import log_densities, progress, result, sequential
 from pymc_sgmcmc.run.recorded_variables import recorder_of
 from pymc_sgmcmc.sampling import sample_from_init
 
@@ -245,6 +247,28 @@ def test_an_error_in_a_chain_keeps_draws(model, method):
         assert "in breaks" in str(caught.value)  # where it happened
 
 
+def test_draws_outlast_what_is_computed_of_them(model, step, monkeypatch, caplog):
+    """A log likelihood that cannot be computed, or is interrupted, does not lose them."""
+    wanted = dict(chains=1, idata_kwargs={"log_likelihood": True}, quiet=False)
+
+    def fails(*_, **__):
+        raise MemoryError("too large")
+
+    monkeypatch.setitem(log_densities.COMPUTE, "log_likelihood", fails)
+    with pytest.raises(MemoryError) as error:
+        sample(model, step, **wanted)
+    assert error.value.idata.posterior.sizes["draw"] == RUN["draws"]
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(log_densities.COMPUTE, "log_likelihood", interrupted)
+    with caplog.at_level(logging.WARNING):
+        tree = sample(model, step, **wanted)
+    assert tree.posterior.sizes["draw"] == RUN["draws"]
+    assert "log_likelihood is not computed. pm.compute_log_likelihood does" in caplog.text
+
+
 def test_a_killed_worker_is_told(model, step):
     def children():
         pids = [int(pid) for pid in os.listdir("/proc") if pid.isdigit()]
@@ -355,6 +379,85 @@ def test_starts(model, step):
 def test_bad_arguments(model, step, options, message):
     with pytest.raises(ValueError, match=message):
         sample(model, **({"step": step} | options))
+
+
+# ---- what could not be converted in the end ------------------------------------------------
+
+
+def no_step(*_):
+    pytest.fail("A step was made.")
+
+
+@pytest.mark.parametrize(
+    ("idata_kwargs", "message"),
+    [
+        ({"foo": 1}, r"idata_kwargs=\{'foo': \.\.\.\}: .* It takes prior, .*include_transformed"),
+        ({"trace": 1}, "'trace': .* does not take this from sgm.sample"),
+        ({"coords": 3}, "coords=3 must be a dict"),
+        (
+            {"coords": {"feature": [1, 2, 3]}},
+            "coords has 3 labels for the dim 'feature' of 'w'.* 2",
+        ),
+        ({"coords": {"draw": [1]}}, r"labels for 'draw'.*\.assign_coords\(draw="),
+        ({"coords": {"feature": [(1, 2), (3, 4)]}}, "dim 'feature' are not single.* make strings"),
+        ({"dims": {"s": ["a"]}}, r"dims=\{'s': \['a'\]\} has 1 dims, but 's' has 0"),
+        ({"dims": {"w": "feature"}}, r"dims=\{'w': 'feature'\} must have a list of dims"),
+        ({"dims": {"s": [], "w": ["a/b"]}}, "dim 'a/b' has a '/'"),
+        ({"log_likelihood": ["w"]}, r"log_likelihood=\['w'\] must be True or .* observed .*: y"),
+        ({"log_likelihood": "y"}, "log_likelihood='y' must be True or a list"),
+        ({"log_prior": ["y"]}, r"log_prior=\['y'\] must be True or .* free .*: w, s"),
+    ],
+)
+def test_conversions_that_would_fail_in_the_end(model, monkeypatch, idata_kwargs, message):
+    """Refused before the default step is made, let alone its warm-up."""
+    monkeypatch.setattr(sampling, "_default_step", no_step)
+    with pytest.raises(ValueError, match=f"(?i){message}"):
+        sample(model, None, idata_kwargs=idata_kwargs)
+
+
+def test_log_densities_need_all_free_variables(model, monkeypatch):
+    monkeypatch.setattr(sampling, "_default_step", no_step)
+    with pytest.raises(ValueError, match=r"log_prior needs .* var_names leaves out s\. Record"):
+        sample(model, None, idata_kwargs={"log_prior": True}, var_names=["w"])
+
+
+@pytest.mark.parametrize(
+    ("dim", "labels", "message"),
+    [
+        (
+            "f",
+            pd.MultiIndex.from_product([["a", "b"], [1]]),
+            r"dim 'f' are not single .*\('a', 1\)",
+        ),
+        ("f", [(1, 2), (3,)], r"dim 'f' are not single .*\(1, 2\), \(3,\)\. Make strings"),
+        ("km/h", [1, 2], "dim 'km/h' has a '/'.*: rename it"),
+    ],
+)
+def test_dims_that_no_result_can_have(monkeypatch, dim, labels, message):
+    monkeypatch.setattr(sampling, "_default_step", no_step)
+    with pm.Model(coords={dim: labels}) as model:
+        pm.Normal("y", pm.Normal("w", dims=dim).sum(), 1, observed=np.arange(5.0))
+    with pytest.raises(ValueError, match=message):
+        sample(model, None)
+
+
+def test_dims_that_are_not_in_the_result_may_be_anything(monkeypatch):
+    labels = pd.MultiIndex.from_product([["a", "b"], [1]])
+    with pm.Model(coords={"row": labels}) as model:
+        pm.Normal("y", pm.Normal("w"), 1, observed=np.arange(2.0), dims="row")
+        step = sgm.SGLD(step_size=0.01, batch_size=2, compile_kwargs={"mode": PYTHON})
+    with pytest.raises(ValueError, match="dim 'row'"):
+        sample(model, step)
+    assert "w" in sample(model, step, include_data=False).posterior
+
+
+def test_one_draw_is_converted_before_any_is_made(model, step):
+    """What nobody has thought of fails then, and not at the end."""
+    made = []
+    with pytest.raises(AttributeError) as error:
+        sample(model, step, idata_kwargs={"model": 3}, callback=lambda **_: made.append(1))
+    assert not made
+    assert "Nothing has been sampled" in error.value.__notes__[0]
 
 
 def test_no_model(step):

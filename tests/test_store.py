@@ -1,6 +1,7 @@
 """The store: the same result as without, whatever ended the run in between."""
 
 import os
+import re
 import resource
 import shutil
 import signal
@@ -8,8 +9,10 @@ import sys
 import time
 import warnings
 from contextlib import suppress
+from datetime import datetime
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor
 import pytest
@@ -33,6 +36,7 @@ from kills import (
 from pymc.exceptions import SamplingError
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc import sampling
 from pymc_sgmcmc.run import sequential
 from pymc_sgmcmc.run.saved_state import from_plain, load, save, to_plain
 from pymc_sgmcmc.storage import create, lock, read, writer
@@ -110,6 +114,23 @@ def test_without_tuning_and_other_options(model, step, path):
     stored = small_run(model, step, trace=str(path), **options)
     assert same(stored, small_run(model, step, **options))
     assert set(stored.children) == {"posterior", "sample_stats"}
+
+
+@pytest.mark.parametrize("chains", [1, 2])
+def test_log_densities_of_stored_draws(model, step, path, chains):
+    """Computed from the draws when the result is made, as in memory."""
+    options = dict(chains=chains, idata_kwargs={"log_likelihood": True, "log_prior": ["s"]})
+    stored = small_run(model, step, trace=path, **options)
+    assert same(stored, small_run(model, step, **options))
+    assert stored.log_likelihood["y"].shape == (chains, DRAWS, 60)
+    assert list(stored.log_prior) == ["s"]
+    assert "log_likelihood" not in sgm.ZarrStore(path).to_datatree().children
+
+
+def test_draws_that_are_not_of_the_run_stay_whole(model, step, path):
+    prior = {"w": np.arange(8.0).reshape(4, 2)}
+    stored = small_run(model, step, trace=path, draws=3, idata_kwargs={"prior": prior})
+    np.testing.assert_array_equal(stored.prior["w"][0], prior["w"])
 
 
 def test_float32_storage(model, step, expected, path):
@@ -392,6 +413,26 @@ def test_another_run_is_refused_by_name(model, step, path):
 
 
 @pytest.mark.slow(2)
+@pytest.mark.parametrize("method", ["sequential", "parallel"])
+def test_a_relative_path_stays_where_it_was(model, step, expected, path, monkeypatch, method):
+    """Also when the working directory changes before the run, or during it."""
+    monkeypatch.chdir(path.parent)
+    (path.parent / "elsewhere").mkdir()
+    store = sgm.ZarrStore(path.name)
+    run = dict(chain_method=method, cores=2)
+
+    def leave(trace, draw):
+        os.chdir(path.parent / "elsewhere")
+
+    assert same(small_run(model, step, trace=path.name, callback=leave, **run), expected)
+    assert os.listdir() == []
+    assert same(small_run(model, step, trace=store, resume=True, **run), expected)
+    with pytest.raises(FileExistsError, match=re.escape(f"{path} has a run")):
+        small_run(model, step, trace=store)
+    assert repr(store) == f"ZarrStore({str(path)!r})"
+
+
+@pytest.mark.slow(2)
 def test_nothing_is_overwritten_unasked(model, step, expected, path):
     small_run(model, step, trace=path, random_seed=9)
     with pytest.raises(FileExistsError, match=r"12 draws and 2 chains.*overwrite=True"):
@@ -415,6 +456,45 @@ def test_bad_options(tmp_path):
         sgm.ZarrStore(tmp_path, dtype="int32")
     with pytest.raises(FileNotFoundError, match="no run"):
         sgm.ZarrStore(tmp_path / "none").to_datatree()
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        pd.date_range("2020", periods=2, tz="UTC"), pd.period_range("2020", periods=2),
+        pd.interval_range(0, 2), [2**70, 2**71], [2**63, 2**63 + 1], ["a", None],
+        [datetime(1, 1, 1)] * 2,
+    ],
+)  # fmt: skip
+def test_labels_that_do_not_come_back(path, monkeypatch, labels):
+    """Refused before the default step is made, naming the dim."""
+    monkeypatch.setattr(sampling, "_default_step", lambda *_: pytest.fail("A step was made."))
+    with pm.Model(coords={"f": labels}) as model:
+        pm.Normal("y", pm.Normal("w", dims="f").sum(), 1, observed=np.arange(5.0))
+    with pytest.raises(ValueError, match=r"labels of the dim 'f', such as .* Make strings of them"):
+        small_run(model, None, trace=path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("name", ["", "..", "zarr.json", "a\\b", "a\0b", "x" * 300, "é" * 130])
+def test_names_of_no_folder(path, monkeypatch, name):
+    monkeypatch.setattr(sampling, "_default_step", lambda *_: pytest.fail("A step was made."))
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal(name), 1, observed=np.arange(5.0))
+    shown = re.escape(repr(name)[1:40].rstrip("'"))
+    with pytest.raises(ValueError, match=rf"of the name '{shown}.*: .*Rename it"):
+        small_run(model, None, trace=path)
+    assert not path.exists()
+
+
+def test_names_that_only_the_step_decides_on(model, step, path):
+    """Deterministics with one number per row are left out, so others are checked later."""
+    named = model.copy()
+    with named:
+        pm.Deterministic("a\\b", named["s"] * 2)
+    with pytest.raises(ValueError, match="Rename it"):
+        small_run(named, small_step(named), trace=path)
+    assert not path.exists()
 
 
 def test_zarr_is_asked_for(model, step, path, monkeypatch):

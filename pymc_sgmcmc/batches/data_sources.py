@@ -86,7 +86,7 @@ class IterableSource:
     def __init__(self, names: tuple[str, ...] | None, iterable: Iterable, n_rows: int | None):
         label = f"data[{names[0] if names and len(names) == 1 else names!r}]" if names else "data="
         self.label = label
-        if not hasattr(iterable, "__iter__"):
+        if not hasattr(iterable, "__iter__") or isinstance(iterable, str | bytes):
             raise TypeError(
                 f"{label} is a {type(iterable).__name__}: pass an array (with shape, dtype and "
                 "slicing) or an iterable of batches."

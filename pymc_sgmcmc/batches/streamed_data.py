@@ -250,13 +250,18 @@ def _sources(given: Any, n_rows: int | None) -> list[ArraySource | IterableSourc
         return [IterableSource(None, given, n_rows)]
     sources: list[ArraySource | IterableSource] = []
     for key, source in given.items():
+        names = key if isinstance(key, tuple) else (key,)
+        if not names or not all(isinstance(name, str) for name in names):
+            raise TypeError(
+                f"data= has the key {key!r}: pass the name of a container, such as 'X', or a tuple "
+                "of names."
+            )
         if hasattr(source, "to_numpy"):  # pandas and similar objects are in memory anyway
             source = source.to_numpy()
         by_row = all(hasattr(source, a) for a in ("shape", "dtype", "__getitem__"))
         if by_row and isinstance(key, str):
             sources.append(ArraySource(key, source))
         else:
-            names = (key,) if isinstance(key, str) else tuple(key)
             sources.append(IterableSource(names, source, n_rows))
     if not sources:
         raise ValueError(

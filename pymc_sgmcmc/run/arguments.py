@@ -1,7 +1,8 @@
 """The arguments of `sample`, checked and completed before anything is compiled."""
 
 import logging
-from collections.abc import Sequence
+import multiprocessing
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,10 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 CHAINS = 4
 """Default number of chains: enough for R-hat, and the same on every machine."""
+STATE = RandomGeneratorState.__name__
+"""What a store's record says of a seed that is a generator's state."""
+STRATEGIES = ("prior", "support_point")
+"""What PyMC takes for an initial value and is none."""
 
 
 def checked_numbers(draws: Any, tune: Any, chains: Any) -> tuple[int | None, int | None, int]:
@@ -47,7 +52,7 @@ def checked_cores(cores: Any, blas_cores: Any) -> int:
     return min(4, n_cores()) if cores is None else whole_number("cores", cores, 1)
 
 
-def check_kinds(model: Any, callback: Any, idata_kwargs: Any) -> None:
+def check_kinds(model: Any, callback: Any, idata_kwargs: Any, mp_ctx: Any) -> None:
     """Raise an error for arguments that would only fail when draws have been made."""
     if not isinstance(model, Model | None):
         raise ValueError(f"model={model!r} must be a pymc.Model, or None inside its context.")
@@ -59,6 +64,25 @@ def check_kinds(model: Any, callback: Any, idata_kwargs: Any) -> None:
         raise ValueError(
             f"idata_kwargs={idata_kwargs!r} must be a dict of arguments of pymc.to_inference_data."
         )
+    methods = multiprocessing.get_all_start_methods()
+    if not (mp_ctx is None or mp_ctx in methods or hasattr(mp_ctx, "get_start_method")):
+        raise ValueError(
+            f"mp_ctx={mp_ctx!r} must be one of {', '.join(map(repr, methods))}, a context of "
+            "multiprocessing, or None."
+        )
+
+
+def check_seed(random_seed: Any) -> None:
+    """Raise an error for seeds that NumPy would take, and dicts that are not from a store."""
+    empty = isinstance(random_seed, list | tuple | np.ndarray) and np.size(random_seed) == 0
+    foreign = isinstance(random_seed, dict) and random_seed.get("__class__") != STATE
+    if isinstance(random_seed, bool) or (np.isscalar(random_seed) and random_seed == -1):
+        raise ValueError(
+            f"random_seed={random_seed} is not allowed: pass another integer, or None for a random "
+            "seed."
+        )
+    if empty or foreign:
+        raise _no_seed(random_seed)
 
 
 def check_names(model: Model, names: Any, argument: str, predictions: bool = False) -> None:
@@ -67,6 +91,8 @@ def check_names(model: Model, names: Any, argument: str, predictions: bool = Fal
         return
     if isinstance(names, str):
         raise ValueError(f"{argument}={names!r} must be a list of names: [{names!r}].")
+    if not isinstance(names, Collection):
+        raise ValueError(f"{argument}={names!r} must be a list of names of variables.")
     if argument == "var_names" and len(names) == 0 and not predictions:
         raise ValueError(
             "var_names=[] would record nothing: name a variable, leave var_names= out, or pass "
@@ -87,7 +113,11 @@ def check_starts(
     model: Model, initvals: StartDict | Sequence[StartDict | None] | None, init: str, chains: int
 ) -> None:
     """Raise an error for starts that the model does not have, or not one per chain."""
+    if not isinstance(initvals, dict | list | tuple | None):
+        raise _no_starts(initvals)
     for one in [initvals] if isinstance(initvals, dict) else initvals or []:
+        if not isinstance(one, dict | None):
+            raise _no_starts(initvals)
         check_names(model, one, "initvals")
         for name, value in (one or {}).items():
             _check_shape(model, str(getattr(name, "name", name)), value)
@@ -100,8 +130,20 @@ def check_starts(
         raise ValueError(f"init={init!r} must be 'jitter' or 'point'.")
 
 
+def _no_starts(initvals: Any) -> ValueError:
+    return ValueError(
+        f"initvals={initvals!r} must be a dict of initial values by variable, or a list with one "
+        "such dict, or None, for each chain."
+    )
+
+
 def _check_shape(model: Model, name: str, value: Any) -> None:
     """Raise an error for an initial value whose axes are not those of its variable."""
+    if isinstance(value, str) and value not in STRATEGIES:
+        raise ValueError(
+            f"initvals: the value {value!r} for '{name}' must be a number or an array, or one of "
+            f"{', '.join(map(repr, STRATEGIES))}."
+        )
     if isinstance(value, str | Variable):
         return
     variables = {v.name: v for v in [*model.value_vars, *model.unobserved_RVs]}
@@ -136,10 +178,14 @@ def seeded(random_seed: Any) -> tuple[Any, np.random.Generator]:
     try:
         return plain, get_random_generator(random_seed)
     except (TypeError, ValueError):
-        raise ValueError(
-            f"random_seed={random_seed!r} must be an integer that is not negative, a list of such "
-            "integers, a numpy.random.Generator, or None for a random seed."
-        ) from None
+        raise _no_seed(random_seed) from None
+
+
+def _no_seed(random_seed: Any) -> ValueError:
+    return ValueError(
+        f"random_seed={random_seed!r} must be an integer that is not negative, a list of such "
+        "integers, a numpy.random.Generator, or None for a random seed."
+    )
 
 
 def sampled_model(model: Model, step: Any) -> Model:

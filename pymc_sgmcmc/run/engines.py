@@ -29,6 +29,12 @@ def _uses_jax(step: Any) -> bool:
     return any(s.kernel.backend.is_jax for s in steps if isinstance(s, SGMCMCStep))
 
 
+def check_method(method: Any) -> None:
+    """Raise an error for a chain method that there is not."""
+    if method is not None and method not in METHODS:
+        raise ValueError(f"chain_method={method!r} must be one of {', '.join(map(repr, METHODS))}.")
+
+
 def chain_method_of(
     method: str | None,
     step: Any,
@@ -42,10 +48,7 @@ def chain_method_of(
     in a run whose length is not yet known.
     """
     if method is not None:
-        if method not in METHODS:
-            raise ValueError(
-                f"chain_method={method!r} must be one of {', '.join(map(repr, METHODS))}."
-            )
+        check_method(method)
         if method == "vectorized":
             check_step(step)
         return method

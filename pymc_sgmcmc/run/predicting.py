@@ -1,6 +1,6 @@
 """A runner whose draws are averaged into predictions, or kept for the verdict, where it runs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pymc.blocking import PointType
@@ -115,9 +115,16 @@ def receive(run: Run, event: Any) -> None:
                 p.restore(event.chain, event.states[p.name])
 
 
-def check_predictions(model: Model, predictions: Sequence[Any]) -> None:
-    """Raise an error for what are not predictions of this model, each with a name of its own."""
-    names = set()
+def checked_predictions(model: Model, predictions: Any) -> list[Predictions]:
+    """Return predictions as a list: of this model, each with a name of its own."""
+    if isinstance(predictions, Predictions):
+        predictions = [predictions]
+    if not isinstance(predictions, Iterable):
+        raise TypeError(
+            f"predictions={predictions!r} must be made by sgm.Predictions(...), or a list of such. "
+            "For none leave predictions= out."
+        )
+    predictions, names = list(predictions), set()
     for one in predictions:
         if not isinstance(one, Predictions):
             raise TypeError(f"predictions={one!r} must be made by sgm.Predictions(...).")
@@ -128,6 +135,7 @@ def check_predictions(model: Model, predictions: Sequence[Any]) -> None:
                 f"The name '{one.name}' of predictions is taken: give each of them another name=."
             )
         names.add(one.name)
+    return predictions
 
 
 def prepare(predictions: Predictions, step: Any, point: PointType) -> None:

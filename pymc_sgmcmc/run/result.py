@@ -204,15 +204,20 @@ def data_bytes(model: Model) -> int:
     return total
 
 
+def is_affordable(n_bytes: int) -> bool:
+    """Whether data is small enough for a result to copy it."""
+    return n_bytes <= MAX_DATA_BYTES
+
+
 def affordable_data(model: Model) -> bool:
     """Whether the data is small enough for a result to copy it; a message says if not."""
     n_bytes = data_bytes(model)
-    if n_bytes > MAX_DATA_BYTES:
+    if not is_affordable(n_bytes):
         _log.info(
             f"The data ({n_bytes / 1e6:.0f} MB) is left out of the result: pass include_data=True "
             "to include it."
         )
-    return n_bytes <= MAX_DATA_BYTES
+    return is_affordable(n_bytes)
 
 
 def summary(run: Run, tree: DataTree) -> str:

@@ -19,6 +19,7 @@ from pymc_sgmcmc.storage.file_errors import clear_errors
 from pymc_sgmcmc.storage.identity import versions
 from pymc_sgmcmc.storage.layout import lay_out
 from pymc_sgmcmc.storage.lock import Lock
+from pymc_sgmcmc.storage.names_and_labels import refuse_unstorable
 from pymc_sgmcmc.storage.record import FOLDER, FORMAT, is_run, not_a_run, read_record
 from pymc_sgmcmc.storage.writer import LEFT_OUT
 
@@ -74,6 +75,9 @@ def create(
                 )
     draws = {n: t.to_dataset() for n, t in tree.children.items() if n in GROUPS}
     others = {n: t.to_dataset() for n, t in tree.children.items() if n not in GROUPS}
+    for dataset in (*draws.values(), *others.values()):
+        labels = {dim: values.to_numpy() for dim, values in dataset.coords.items()}
+        refuse_unstorable(dataset.variables, labels)
     lengths = {n: run.tune if n.startswith("warmup_") else run.draws for n in draws}
     variables = [value for dataset in draws.values() for value in dataset.values()]
     size = sum(value.dtype.itemsize * int(np.prod(value.shape[2:])) for value in variables)

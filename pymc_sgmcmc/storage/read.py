@@ -10,7 +10,7 @@ from xarray import DataTree
 
 from pymc_sgmcmc.run.result import longest_cut
 from pymc_sgmcmc.storage.checkpoints import all_checkpoints
-from pymc_sgmcmc.storage.chunks import check_chunks, open_draws
+from pymc_sgmcmc.storage.chunks import GROUPS, check_chunks, open_draws
 from pymc_sgmcmc.storage.file_errors import clear_errors
 from pymc_sgmcmc.storage.metadata import repair_metadata
 
@@ -58,7 +58,7 @@ def read_datatree(path: Path, record: dict[str, Any]) -> DataTree:
     groups = {}
     for name, node in tree.children.items():
         dataset = node.to_dataset()
-        if "draw" in dataset.dims:
+        if name in GROUPS:  # others have no draws of this run, whatever their dims are called
             dataset = dataset.isel(chain=chains)
             if not name.startswith("warmup_"):
                 dataset = dataset.isel(draw=slice(length))

@@ -52,7 +52,8 @@ class ZarrStore(BaseTrace):
     Parameters
     ----------
     path : str or pathlib.Path
-        A folder that does not exist yet, or the folder of an earlier run.
+        A folder that does not exist yet, or the folder of an earlier run. A relative path counts
+        from the working directory in which the store is made.
     overwrite : bool, default False
         Whether to delete an existing run at this path.
     seconds : float, default 10.0
@@ -102,7 +103,7 @@ class ZarrStore(BaseTrace):
     ):
         if not isinstance(path, str | os.PathLike):
             raise ValueError(f"path={path!r} must be the path of a folder, which need not exist.")
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # the working directory may change during a run
         self.overwrite = true_or_false("overwrite", overwrite)
         self.run_id: str | None = None
         self._lock: Lock | None = None

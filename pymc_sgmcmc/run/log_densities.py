@@ -1,0 +1,59 @@
+"""Log likelihood and log prior of a result's draws, where `idata_kwargs` asks for them.
+
+PyMC computes them while it converts its recorders. A store has no recorders, and a chain that is
+left out has no place in the result: here they are computed from the result itself.
+"""
+
+import logging
+from typing import Any
+
+from pymc.model import Model
+from pymc.stats.log_density import compute_log_likelihood, compute_log_prior
+from xarray import DataTree
+
+from pymc_sgmcmc.run.result import salvage
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+COMPUTE = {"log_likelihood": compute_log_likelihood, "log_prior": compute_log_prior}
+
+
+def without_log_densities(idata_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the other arguments of the conversion."""
+    return {name: value for name, value in idata_kwargs.items() if name not in COMPUTE}
+
+
+def with_log_densities(tree: DataTree, model: Model, idata_kwargs: dict[str, Any]) -> DataTree:
+    """Return a result with the groups that ``idata_kwargs`` asks for.
+
+    Parameters
+    ----------
+    tree : DataTree
+        With the draws of all free variables.
+    model : pymc.Model
+    idata_kwargs : dict
+
+    Raises
+    ------
+    Exception
+        What PyMC raises, with the result so far in its attribute ``idata``.
+    """
+    for name, compute in COMPUTE.items():
+        wanted = idata_kwargs.get(name, False)
+        if wanted is False or wanted is None:
+            continue
+        try:
+            compute(
+                tree,
+                var_names=None if wanted is True else wanted,
+                model=model,
+                sample_dims=idata_kwargs.get("sample_dims") or ("chain", "draw"),
+                progressbar=False,
+            )
+        except KeyboardInterrupt:
+            _log.warning(f"Interrupted: {name} is not computed. pm.compute_{name} does it later.")
+            return tree
+        except Exception as error:
+            salvage(error, lambda: tree)
+            raise
+    return tree

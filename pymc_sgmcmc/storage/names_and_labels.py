@@ -1,0 +1,75 @@
+"""The names and labels that a store can hold: those of folders, and those that zarr reads back."""
+
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from xarray import Dataset
+
+LONGEST_NAME = 255
+"""Bytes of a folder's name on the usual file systems."""
+TAKEN = ("", ".", "..", "zarr.json")
+"""Names of no folder of a group, or of its metadata."""
+SAFE_KINDS = "bif"
+"""Kinds of labels that zarr has types for: not written on trial, since there may be millions."""
+
+
+def refuse_unstorable(names: Iterable[Any], labels: Mapping[Any, np.ndarray | None]) -> None:
+    """Raise an error for what a store cannot hold, before a run begins.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Of variables, data and dims.
+    labels : dict of arrays
+        Labels of dims; None for mere numbers.
+
+    Raises
+    ------
+    ValueError
+        Naming the variable or dim, what is wrong and the remedy.
+    """
+    for name in names:
+        _refuse_name(str(name))
+    for dim, values in labels.items():
+        if values is not None and values.dtype.kind not in SAFE_KINDS:
+            _refuse_labels(str(dim), values)
+
+
+def _refuse_name(name: str) -> None:
+    reason = None
+    if name in TAKEN:
+        reason = "it has a meaning of its own there"
+    elif "\\" in name or "\0" in name:
+        reason = "a folder's name has no backslash and no null character"
+    elif (length := len(os.fsencode(name))) > LONGEST_NAME:
+        reason = f"it has {length} bytes, and a folder's name has at most {LONGEST_NAME}"
+    if reason is not None:
+        shown = name if len(name) <= 40 else f"{name[:40]}..."
+        raise ValueError(
+            f"A store cannot hold a variable or dim of the name {shown!r}: {reason}. Rename it, or "
+            "leave out trace=."
+        )
+
+
+def _refuse_labels(dim: str, labels: np.ndarray) -> None:
+    """Raise an error for labels that do not come back from a store in memory."""
+    from zarr.storage import MemoryStore
+
+    form, trial = Dataset(coords={dim: labels}), MemoryStore()
+    cause = None
+    try:
+        with warnings.catch_warnings():  # strings have no final place in zarr's format yet
+            warnings.filterwarnings("ignore", module="zarr")
+            form.to_zarr(trial, consolidated=False)
+            same = xr.open_zarr(trial, consolidated=False).load().equals(form)
+    except Exception as error:  # whatever xarray, zarr or pandas make of these labels
+        same, cause = False, error
+    if not same:
+        raise ValueError(
+            f"A store cannot hold the labels of the dim '{dim}', such as {labels[0]!r}. Make "
+            "strings of them, [str(label) for label in labels], or leave out trace=."
+        ) from cause
