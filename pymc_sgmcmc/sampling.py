@@ -581,6 +581,8 @@ def _advanced(
     tree: DataTree | None = None
     try:
         with interrupts.deferred:
+            if store is not None:
+                store.restore_rest(run)
             tree = result()
     except KeyboardInterrupt:
         if tree is None:
