@@ -64,6 +64,7 @@ from pymc_sgmcmc.run.result import (
 )
 from pymc_sgmcmc.run.run import Event, Run, Stopped
 from pymc_sgmcmc.run.starts import starts_of
+from pymc_sgmcmc.run.step_in_use import in_use, refuse_step_in_use
 from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
 from pymc_sgmcmc.storage.store import store_of
 
@@ -431,6 +432,8 @@ def sample_from_init(
     ------
     ValueError
         For a ``chain_method`` that the step cannot run with, or a ``trace`` of another run.
+    RuntimeError
+        For a step of a run that has not ended.
     pymc.exceptions.SamplingError
         If no chain got past tuning.
 
@@ -451,6 +454,7 @@ def sample_from_init(
     >>> idata.posterior["mu"].shape
     (1, 50)
     """
+    refuse_step_in_use(step)
     idata_kwargs = dict(idata_kwargs or {})
     store = store_of(trace, resume)
     cores = checked_cores(cores, blas_cores)
@@ -509,7 +513,8 @@ def sample_from_init(
     )
     progress = Progress(step, chains, draws, tune, progressbar, progressbar_theme)
     try:
-        tree = _advanced(run, engine, convert, progress, callback, length)
+        with in_use(step):
+            tree = _advanced(run, engine, convert, progress, callback, length)
     finally:
         if store is not None:
             store.release()

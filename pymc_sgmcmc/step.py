@@ -363,6 +363,16 @@ class SGMCMCStep(BlockedStep):
         self.chain = Chain(self.kernel, self.rng, tune, fetch_ahead=True)
         self._thread = get_ident()
 
+    def go_on_with(self, chain: Chain) -> None:
+        """Draw from an earlier chain of this step, where another one was begun meanwhile.
+
+        Parameters
+        ----------
+        chain : Chain
+            One that was this step's ``chain``.
+        """
+        self.chain, self.rng, self._thread = chain, chain.rng, get_ident()
+
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Run ``thin`` updates from a point, in one compiled call or several of half a second.
 
