@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import signal
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
@@ -572,7 +573,8 @@ def _advanced(
     stops: list[Stopped] = []
     interrupts.handle()
     try:
-        with interrupts.deferred, closing(events):  # the engine ends when no draw is on its way
+        # The engine ends when no draw is on its way.
+        with interrupts.handled(signal.SIGTERM), interrupts.deferred, closing(events):
             # The progress bar has a thread, and a process should not be forked while threads run.
             first = [event for event in [next(events, None)] if event is not None]
             with progress:
@@ -580,7 +582,7 @@ def _advanced(
                 collect(events_and_first, in_memory, progress, callback, run, stops, enough)
     except KeyboardInterrupt:
         _log.warning("Interrupted: the draws made so far are returned.")
-    except Exception as error:
+    except BaseException as error:  # a handler of SIGTERM, say, that calls sys.exit
         salvage(error, result)
         raise
     tree: DataTree | None = None

@@ -103,11 +103,13 @@ class ChainRunner:
                 self._check_step()
                 if self.n_draws == run.tune:
                     step.stop_tuning()
+                self._abandoned = True  # unless the draw ends
                 try:
                     point, stats = step.step(self.point)
                 except BadStart as error:
                     yield Stopped(self.chain, f"Chain {self.chain} stopped at once. {error}")
                     return
+                self._abandoned = False
                 failure = _nonfinite(stats)
                 if failure is None:
                     waiting.add(point, stats)
@@ -117,9 +119,9 @@ class ChainRunner:
                         yield waiting.block()
             if waiting.draws:
                 yield waiting.block()
-        except GeneratorExit:  # between blocks
-            raise
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) and not self._abandoned:  # between blocks
+                raise
             self._abandoned = True
             if waiting.draws:
                 yield waiting.block()
