@@ -1,7 +1,9 @@
 """sgm.sample: the same result as pm.sample, wherever chains run, and nothing lost when they end."""
 
 import inspect
+import json
 import logging
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -192,6 +194,21 @@ def test_interrupted_by_a_callback(model, step, method):
         np.testing.assert_array_equal(
             part.posterior["w"].sel(chain=chain), full.posterior["w"].sel(chain=chain)[:n]
         )
+
+
+def test_a_daemonic_process_has_no_workers(model, step):
+    """As those of `multiprocessing.Pool`, which may not start processes."""
+    told = multiprocessing.get_context("fork").SimpleQueue()
+
+    def child():
+        settings = sample(model, step, chains=2, cores=2, chain_method=None).sample_stats.attrs
+        told.put(json.loads(settings["inference_library_settings"])["chain_method"])
+
+    process = multiprocessing.get_context("fork").Process(target=child, daemon=True)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert told.get() == "sequential"
 
 
 def test_interrupt_finds_all_chains(model, step, monkeypatch):
