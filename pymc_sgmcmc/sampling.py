@@ -220,6 +220,8 @@ def sample(
         For invalid arguments, before anything is compiled.
     pymc.exceptions.SamplingError
         If no chain got past tuning.
+    RuntimeError
+        For a step of a run that has not ended, as in its callback.
 
     Notes
     -----
