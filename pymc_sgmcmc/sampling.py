@@ -516,8 +516,7 @@ def sample_from_init(
     )
     progress = Progress(step, chains, draws, tune, progressbar, progressbar_theme)
     try:
-        with in_use(step):
-            tree = _advanced(run, engine, convert, progress, callback, length)
+        tree = _advanced(run, engine, convert, progress, callback, length)
     finally:
         if store is not None:
             store.release()
@@ -575,8 +574,12 @@ def _advanced(
     stops: list[Stopped] = []
     interrupts.handle()
     try:
-        # The engine ends when no draw is on its way.
-        with interrupts.handled(signal.SIGTERM), interrupts.deferred, closing(events):
+        with (
+            in_use(run.step),
+            interrupts.handled(signal.SIGTERM),
+            interrupts.deferred,
+            closing(events),  # the engine ends when no draw is on its way
+        ):
             # The progress bar has a thread, and a process should not be forked while threads run.
             first = [event for event in [next(events, None)] if event is not None]
             with progress:
