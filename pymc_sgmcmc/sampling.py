@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import signal
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
@@ -73,6 +74,7 @@ from pymc_sgmcmc.run.result_form import (
 )
 from pymc_sgmcmc.run.run import Event, Run, Stopped
 from pymc_sgmcmc.run.starts import starts_of
+from pymc_sgmcmc.run.step_in_use import in_use, refuse_step_in_use
 from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
 from pymc_sgmcmc.storage.names_and_labels import refuse_unstorable
 from pymc_sgmcmc.storage.store import store_of
@@ -229,6 +231,8 @@ def sample(
         For invalid arguments, before anything is compiled.
     pymc.exceptions.SamplingError
         If no chain got past tuning.
+    RuntimeError
+        For a step of a run that has not ended, as in its callback.
 
     Notes
     -----
@@ -443,6 +447,8 @@ def sample_from_init(
     ------
     ValueError
         For a ``chain_method`` that the step cannot run with, or a ``trace`` of another run.
+    RuntimeError
+        For a step of a run that has not ended.
     pymc.exceptions.SamplingError
         If no chain got past tuning.
 
@@ -463,6 +469,7 @@ def sample_from_init(
     >>> idata.posterior["mu"].shape
     (1, 50)
     """
+    refuse_step_in_use(step)
     idata_kwargs = dict(idata_kwargs or {})
     store = store_of(trace, resume)
     cores = checked_cores(cores, blas_cores)
@@ -581,7 +588,12 @@ def _advanced(
     stops: list[Stopped] = []
     interrupts.handle()
     try:
-        with interrupts.deferred, closing(events):  # the engine ends when no draw is on its way
+        with (
+            in_use(run.step),
+            interrupts.handled(signal.SIGTERM),
+            interrupts.deferred,
+            closing(events),  # the engine ends when no draw is on its way
+        ):
             # The progress bar has a thread, and a process should not be forked while threads run.
             first = [event for event in [next(events, None)] if event is not None]
             with progress:
@@ -589,12 +601,14 @@ def _advanced(
                 collect(events_and_first, in_memory, progress, callback, run, stops, enough)
     except KeyboardInterrupt:
         _log.warning("Interrupted: the draws made so far are returned.")
-    except Exception as error:
+    except BaseException as error:  # a handler of SIGTERM, say, that calls sys.exit
         salvage(error, result)
         raise
     tree: DataTree | None = None
     try:
         with interrupts.deferred:
+            if store is not None:
+                store.restore_rest(run)
             tree = result()
     except KeyboardInterrupt:
         if tree is None:

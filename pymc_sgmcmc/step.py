@@ -1,5 +1,6 @@
 """PyMC's step: seeds, points, statistics and saved state. It contains no equations of a sampler."""
 
+import logging
 from copy import copy
 from dataclasses import fields
 from functools import partial
@@ -44,6 +45,8 @@ from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule
 from pymc_sgmcmc.step_source import has_whole_groups, metric_for, step_source
 from pymc_sgmcmc.variables import continuous, counterparts, refuse_reserved_names
 
+_log = logging.getLogger("pymc.sgmcmc")
+
 FIRST_STEP_SIZE = 1e-3
 """Until one has been chosen."""
 _TAKING = Lock()
@@ -76,6 +79,10 @@ class SGMCMCStep(BlockedStep):
     """Names of the statistics that record step sizes."""
     _thread: int | None
     """The thread that has begun this chain; None before the first draw."""
+    _checksum_at_warm_up: int | None = None
+    """Of the data that the step was adapted to; None where others are refused, or streamed."""
+    data_changed: bool = False
+    """Whether the last run found other data than those that the step was adapted to."""
     default_blocked = True
     default_tune_steps = 500
     # What a step overrides has no public name in PyMC: this, and the two progress-bar methods.
@@ -227,6 +234,8 @@ class SGMCMCStep(BlockedStep):
             )
             self.default_tune_steps = self.adapted.burn_in
             self.setup_chain(self.rng, tune=0, draws=0)
+            if self.kernel.data_checksum is None and data is None:
+                self._checksum_at_warm_up = self.kernel.checksum()
         self._thread = None  # whichever draws first
 
     def _sampled_model(
@@ -367,6 +376,16 @@ class SGMCMCStep(BlockedStep):
         self.kernel.load_data()
         self.chain = Chain(self.kernel, self.rng, tune, fetch_ahead=True)
         self._thread = get_ident()
+
+    def go_on_with(self, chain: Chain) -> None:
+        """Draw from an earlier chain of this step, where another one was begun meanwhile.
+
+        Parameters
+        ----------
+        chain : Chain
+            One that was this step's ``chain``.
+        """
+        self.chain, self.rng, self._thread = chain, chain.rng, get_ident()
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Run ``thin`` updates from a point, in one compiled call or several of half a second.
@@ -526,11 +545,22 @@ class SGMCMCStep(BlockedStep):
     def _progressbar_config(self, n_chains=1):
         # PyMC calls this when a run begins, in the process in which Ctrl-C ends it.
         interrupts.handle()
+        self._compare_data()
         columns = [
             TextColumn(f"{{task.fields[{key}]:{spec}}}", table_column=Column(header, ratio=1))
             for key, (header, spec) in self._shown().items()
         ]
         return columns, {key: [0.0] * n_chains for key in self._shown()}
+
+    def _compare_data(self) -> None:
+        """Warn of other data than those that the step was adapted to."""
+        then = self._checksum_at_warm_up
+        self.data_changed = then is not None and then != self.kernel.checksum()
+        if self.data_changed:
+            _log.warning(
+                f"The data have changed since {type(self).__name__} was adapted to them: its "
+                "metric, step size and starting points are those of the old data. Make a new step."
+            )
 
     def _make_progressbar_update_functions(self):
         def update(stats):

@@ -1,8 +1,9 @@
-"""A step is the state of one chain: copies are independent, and a second thread is refused."""
+"""A step is the state of one chain: copies are independent; threads and runs take turns."""
 
 import copy
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pymc as pm
@@ -113,3 +114,97 @@ def test_step_goes_to_the_thread_that_begins(step):
         assert other.submit(draws, step, 2).result()
         expected = other.submit(draws, step, 2, 5).result()
     assert draws(step, 2, 5) == expected
+
+
+# ---- runs within runs ----------------------------------------------------------------------
+
+
+def run(sample, step, callback=None, draws=12, **options):
+    """Draws of mu of a run with one chain."""
+    options = {"tune": 3, "chains": 1, "random_seed": 1, "progressbar": False} | options
+    options |= {"cores": 1} if sample is pm.sample else {"init": "point"}
+    tree = sample(
+        draws, step=step, model=step.model, callback=callback, compute_convergence_checks=False,
+        **options,
+    )  # fmt: skip
+    return tree.posterior["mu"].values
+
+
+def inside(sample, step, at=6):
+    """A callback that draws with a step."""
+
+    def callback(trace, draw):
+        if draw.draw_idx == at:
+            run(sample, step, draws=4, random_seed=9)
+
+    return callback
+
+
+REFUSED = pytest.mark.parametrize(
+    ("sample", "told"),
+    [
+        (sgm.sample, "MSGNHT_S is in use by a run of sgm.sample"),
+        (pm.sample, "MSGNHT_S has begun"),
+    ],
+    ids=["sgm", "pm"],
+)
+
+
+@REFUSED
+@pytest.mark.parametrize("at", [6, 14])
+@pytest.mark.parametrize("turns", [1.0, -1.0], ids=["one by one", "in turns"])
+def test_run_in_the_callback_of_a_run(step, sample, told, at, turns, monkeypatch):
+    """Refused at any draw, with the draws so far; a copy may draw there, and later the step."""
+    monkeypatch.setattr("pymc_sgmcmc.run.sequential.SECONDS_PER_TURN", turns)
+    monkeypatch.setattr("pymc_sgmcmc.run.sequential.TURNS_PER_CHANGE", 0)
+    two = {"chains": 2, "chain_method": "sequential"}
+    expected = run(sgm.sample, step, **two)
+    if sample is sgm.sample or at < 14:  # after the last draw of a chain it does no harm
+        with pytest.raises(RuntimeError, match=rf"{told}.*step=copy\.deepcopy\(step\)") as caught:
+            run(sgm.sample, step, inside(sample, step, at), **two)
+        found = caught.value.idata.posterior["mu"].values
+        np.testing.assert_array_equal(found[0], expected[0, : found.shape[1]])
+    copied = inside(sample, copy.deepcopy(step), at)
+    np.testing.assert_array_equal(run(sgm.sample, step, copied, **two), expected)
+
+
+@REFUSED
+def test_interrupted_after_a_run_in_its_callback(step, sample, told, tmp_path):
+    """The other run's state is not taken for that of the interrupted one."""
+    expected = run(sgm.sample, step)
+
+    def callback(trace, draw):
+        with suppress(RuntimeError):
+            inside(sample, step)(trace, draw)
+        if draw.draw_idx == 6:
+            raise KeyboardInterrupt
+
+    stored = {"trace": str(tmp_path / "run.zarr")}
+    run(sgm.sample, step, callback, **stored)
+    np.testing.assert_array_equal(run(sgm.sample, step, **stored, resume=True), expected)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_run_in_the_callback_of_pm_sample(step, stored, tmp_path):
+    """It leaves the step as it was."""
+    expected = run(pm.sample, step)
+    options = {"trace": str(tmp_path / "run.zarr")} if stored else {}
+
+    def callback(trace, draw):
+        if draw.draw_idx == 6:
+            run(sgm.sample, step, chains=2, chain_method="sequential", random_seed=9, **options)
+
+    np.testing.assert_array_equal(run(pm.sample, step, callback), expected)
+
+
+@pytest.mark.parametrize("ended", [ValueError, KeyboardInterrupt])
+def test_step_of_a_run_that_was_ended_is_free(step, ended):
+    expected = run(sgm.sample, step)
+
+    def callback(trace, draw):
+        if draw.draw_idx == 6:
+            raise ended
+
+    with suppress(ValueError):
+        run(sgm.sample, step, callback)
+    np.testing.assert_array_equal(run(sgm.sample, step), expected)

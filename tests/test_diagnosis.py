@@ -1,5 +1,6 @@
 """The verdict on draws: right ones pass, each kind of wrong ones fails, errors lose nothing."""
 
+import copy
 import json
 import logging
 import pickle
@@ -513,6 +514,31 @@ def test_an_error_loses_nothing(step, caplog, monkeypatch):
     assert idata["posterior"].sizes["draw"] == 20
     assert "diagnosis" not in idata.children
     assert any("could not be diagnosed: ZeroDivisionError" in m for m in caplog.messages)
+
+
+@pytest.mark.slow(8)
+def test_data_that_change_without_a_control_variate(caplog):
+    """All rows at each update: warned of once a run, also by pm.sample, and named as the cause."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(200, 2))
+    with pm.Model() as model:
+        target = pm.Data("target", X @ [1.0, -1.0] + rng.normal(size=200))
+        pm.Normal("y", X @ pm.Normal("beta", 0, 3, shape=2), 1, observed=target)
+        step = sgm.MSGNHT_S(rng=1, compile_kwargs={"mode": "JAX"})
+    right = sample(step, 60)
+    assert "data have changed" not in caplog.text + right["diagnosis"].attrs["remedy"]
+    model.set_data("target", X @ [5.0, 5.0] + rng.normal(size=200))
+    wrong = sample(step, 60)
+    said = "The data have changed since MSGNHT_S was adapted to them: its metric, step size and"
+    assert caplog.text.count(said) == 1
+    assert wrong["diagnosis"].attrs["verdict"] == "failed"
+    told = "The data have changed since the step was adapted to them: make a new step. "
+    assert wrong["diagnosis"].attrs["remedy"].startswith(told)
+    assert sgm.diagnose(wrong).remedy.startswith(told)
+    pm.sample(
+        5, tune=0, chains=2, cores=1, step=copy.deepcopy(step), model=model, progressbar=False
+    )
+    assert caplog.text.count(said) == 2
 
 
 @pytest.mark.slow(30)

@@ -4,6 +4,9 @@ import gc
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 import weakref
@@ -325,6 +328,48 @@ def test_a_second_signal_ends_a_run_at_once(default_handler, quick_step):
     tree = interrupts.run(model, step, "sgm", 1, draws=30, callback=at_draw(5, twice))
     assert tree.posterior.sizes["draw"] == 6
     assert time.monotonic() - began < 8
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_handler_of_sigterm_that_exits(quick_step, cores):
+    """The draws so far go with the exit, and the handler is again what it was."""
+    model, step = quick_step
+    before = signal.getsignal(signal.SIGTERM)
+
+    def handler(number, frame):
+        sys.exit(3)
+
+    try:
+        signal.signal(signal.SIGTERM, handler)
+        callback = at_draw(5, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit) as caught:
+            interrupts.run(model, step, "sgm", cores, draws=10**6, callback=callback)
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert caught.value.code == 3
+    assert caught.value.idata.posterior["w"][..., 0].size >= 6
+
+
+@pytest.mark.slow(3)
+def test_an_interrupt_that_is_dropped_while_python_exits(tmp_path):
+    """There is no code any more in which it could be raised: Python tells of it, as without us."""
+    script = """
+        import builtins
+        from pymc_sgmcmc.backends import interrupts
+
+        class D:
+            def __del__(self):
+                raise KeyboardInterrupt("at the end")
+
+        interrupts.handle()
+        builtins.kept = D()
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True
+    )
+    assert "KeyboardInterrupt: at the end" in ran.stderr
+    assert "ValueError" not in ran.stderr
 
 
 def at_draw(number: int, function):

@@ -72,6 +72,29 @@ def test_saved_and_resumed(step, tmp_path):
             np.testing.assert_array_equal(verdict(resumed)[name], verdict(whole)[name])
 
 
+def interrupted_at_once(trace, draw):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.slow(4)
+def test_resumed_and_interrupted_at_once(step, tmp_path):
+    """Chains that have not been gone on with count with what they had: draws and averages."""
+    with step.model:
+        averages = sgm.Predictions("w")
+    settings = {**QUICK, "step": step, "model": step.model, "var_names": ["sigma"]}
+    settings |= {"predictions": averages, "chain_method": "sequential"}
+    settings |= {"trace": sgm.ZarrStore(tmp_path / "run.zarr")}
+    first = sgm.sample(60, **settings)
+    # One draw more, of the first chain.
+    again = sgm.sample(100, **settings, resume=True, callback=interrupted_at_once)
+    np.testing.assert_array_equal(again.posterior.sigma[:, :60], first.posterior.sigma)
+    assert int(verdict(again)["gradients"]) == 120
+    one, other = again["average_w"]["chain_mean"].values
+    before = first["average_w"]["chain_mean"].values
+    np.testing.assert_allclose(one, before[0], atol=0.02)
+    np.testing.assert_array_equal(other, before[1])
+
+
 @pytest.mark.slow(8)
 def test_chains_that_have_not_come_together(step):
     """Seen in what is not recorded: w is told apart by two chains, sigma is not."""

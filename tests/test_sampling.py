@@ -1,7 +1,9 @@
 """sgm.sample: the same result as pm.sample, wherever chains run, and nothing lost when they end."""
 
 import inspect
+import json
 import logging
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -196,6 +198,21 @@ def test_interrupted_by_a_callback(model, step, method):
         )
 
 
+def test_a_daemonic_process_has_no_workers(model, step):
+    """As those of `multiprocessing.Pool`, which may not start processes."""
+    told = multiprocessing.get_context("fork").SimpleQueue()
+
+    def child():
+        settings = sample(model, step, chains=2, cores=2, chain_method=None).sample_stats.attrs
+        told.put(json.loads(settings["inference_library_settings"])["chain_method"])
+
+    process = multiprocessing.get_context("fork").Process(target=child, daemon=True)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert told.get() == "sequential"
+
+
 def test_interrupt_finds_all_chains(model, step, monkeypatch):
     """Ctrl-C, in one process: no chain has been left behind."""
     monkeypatch.setattr(sequential, "SECONDS_PER_TURN", -1.0)
@@ -212,13 +229,14 @@ def test_interrupt_finds_all_chains(model, step, monkeypatch):
     np.testing.assert_array_equal(part.posterior["w"][:, :n], full.posterior["w"][:, :n])
 
 
+@pytest.mark.parametrize("error", [OSError, SystemExit, GeneratorExit])
 @pytest.mark.parametrize("method", METHODS)
-def test_an_error_in_a_callback_keeps_draws(model, step, method):
+def test_an_error_in_a_callback_keeps_draws(model, step, method, error):
     def unlucky(trace, draw):
         if draw.chain == 1 and draw.draw_idx == 20:
-            raise OSError("disk full")
+            raise error("disk full")
 
-    with pytest.raises(OSError, match="disk full") as caught:
+    with pytest.raises(error, match="disk full") as caught:
         sample(model, step, chains=2, callback=unlucky, **method)
     full = sample(model, step, chains=2)
     kept = caught.value.idata.posterior
@@ -228,16 +246,21 @@ def test_an_error_in_a_callback_keeps_draws(model, step, method):
         np.testing.assert_array_equal(kept["w"].sel(chain=chain), full.posterior["w"][chain, :n])
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_an_error_in_a_chain_keeps_draws(model, method):
-    """The draws that it had made before are there too."""
+def step_that_breaks(model, error):
+    """At the 21st draw, as a reader of streamed rows may."""
 
     def breaks(update):
         if update >= 3 * 20:
-            raise ZeroDivisionError("the schedule broke")
+            raise error("the schedule broke")
         return 0.005
 
-    step = small_step(model, step_size=breaks)
+    return small_step(model, step_size=breaks)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_error_in_a_chain_keeps_draws(model, method):
+    """The draws that it had made before are there too."""
+    step = step_that_breaks(model, ZeroDivisionError)
     with pytest.raises(Exception, match="the schedule broke") as caught:
         sample(model, step, chains=1, **method)
     assert caught.value.idata.posterior.sizes["draw"] == 15
@@ -267,6 +290,18 @@ def test_draws_outlast_what_is_computed_of_them(model, step, monkeypatch, caplog
         tree = sample(model, step, **wanted)
     assert tree.posterior.sizes["draw"] == RUN["draws"]
     assert "log_likelihood is not computed. pm.compute_log_likelihood does" in caplog.text
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit])
+def test_an_exit_in_a_chain_keeps_draws(model, error, stored, tmp_path):
+    """In this process, where it could be taken for the end of the run's generator."""
+    options = {"chains": 1, "chain_method": "sequential"}
+    if stored:
+        options["trace"] = tmp_path / "run.zarr"
+    with pytest.raises(error, match="the schedule broke") as caught:
+        sample(model, step_that_breaks(model, error), **options)
+    assert caught.value.idata.posterior.sizes["draw"] == 15
 
 
 def test_a_killed_worker_is_told(model, step):

@@ -18,7 +18,8 @@ from test_streaming import Loader
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import kernel
 from pymc_sgmcmc.batches.streamed import StreamedBatches
-from pymc_sgmcmc.run import vectorized_chains
+from pymc_sgmcmc.gradients.arrays import PYTHON
+from pymc_sgmcmc.run import sequential, vectorized_chains
 from pymc_sgmcmc.run.vectorized_chains import VectorizedChains
 
 N = 3000
@@ -301,6 +302,48 @@ def test_sample_and_resume(on_disk, tmp_path, method):
         sgm.sample(**run, trace=store, callback=interrupt)
     resumed = sgm.sample(**run, trace=store, resume=True)
     np.testing.assert_array_equal(resumed.posterior["w"], whole)
+
+
+class Counted(Loader):
+    """Counts its passes."""
+
+    passes = 0
+
+    def __iter__(self):
+        self.passes += 1
+        return super().__iter__()
+
+
+@pytest.mark.slow(6)
+def test_an_iterable_is_not_read_again_at_each_change_of_turn(rows, tmp_path, monkeypatch):
+    """Chains that change at every draw read as much as chains that do not, and draw the same."""
+    loader = Counted(*rows.values(), batch_size=500, keys=("X", "y"))
+    data = sgm.StreamedData(loader, window=1000)
+    step = make_step(regression(data.head()), data, thin=5, mode=PYTHON)
+    run = dict(step=step, model=step.model, draws=25, tune=5, chains=2, random_seed=1, **RUN)
+    run["chain_method"] = "sequential"
+    monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
+    found, passes = [], []
+
+    def interrupt(trace, draw):
+        if draw.chain == 1 and draw.draw_idx == 12:
+            raise KeyboardInterrupt
+
+    def counted(**options):
+        loader.passes = 0
+        found.append(sgm.sample(**run, **options).posterior["w"])
+        passes.append(loader.passes)
+
+    counted()
+    monkeypatch.setattr(sequential, "SECONDS_PER_TURN", -1.0)
+    monkeypatch.setattr(sequential, "TURNS_PER_CHANGE", 0)
+    counted()
+    # 30 draws of 150 rows are 1.5 passes of each chain, and a window is read ahead.
+    assert passes == [4, 4]
+    counted(trace=tmp_path / "run.zarr", callback=interrupt)
+    counted(trace=tmp_path / "run.zarr", resume=True)
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[3], found[0])
 
 
 @pytest.mark.slow(10)

@@ -16,7 +16,8 @@ import ctypes
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from functools import partial
 from sys import monitoring
 from types import CodeType, FrameType
@@ -78,6 +79,19 @@ def handle(number: int = signal.SIGINT) -> None:
         sys.unraisablehook = partial(_raise_again, sys.unraisablehook)
 
 
+@contextmanager
+def handled(number: int) -> Generator[None]:
+    """Until the block ends, call a signal's handler only where it does no harm, as `handle`."""
+    before = signal.getsignal(number)
+    handle(number)
+    ours = signal.getsignal(number)
+    try:
+        yield
+    finally:
+        if ours is not before and signal.getsignal(number) is ours:
+            signal.signal(number, before)
+
+
 class _Handler:
     """In place of the handler that a signal had."""
 
@@ -106,10 +120,10 @@ def _caller_of_machine_code(frame: FrameType | None) -> FrameType | None:
 
 def _raise_again(previous: Callable, unraisable: Any) -> None:
     """Take the place of `sys.unraisablehook`, which is told of exceptions that Python drops."""
-    if not isinstance(unraisable.exc_value, KeyboardInterrupt):
-        previous(unraisable)
+    frame = sys._getframe().f_back  # what ran when an object was deleted, say
+    if not isinstance(unraisable.exc_value, KeyboardInterrupt) or frame is None:
+        previous(unraisable)  # without a frame Python is ending: nothing goes on
         return
-    frame = sys._getframe(1)  # what ran when an object was deleted, say
     caller = _caller_of_machine_code(frame) or frame
     _call_next(caller.f_code, partial(signal.default_int_handler, signal.SIGINT, None))
 

@@ -203,7 +203,10 @@ def diagnose_run(idata: DataTree, step: Any, points: PointsToDiagnose | None = N
         Draws of all variables, if some were not recorded.
     """
     try:
-        result = _diagnosis_of_run(idata, step, points)
+        measured = _measured_of_run(idata, step, points)
+        if step.data_changed:
+            measured = measured.assign_attrs(data_changed=1)
+        result = Diagnosis.of(measured)
     except Exception as error:
         _log.warning(f"The draws could not be diagnosed: {type(error).__name__}: {error}")
         return
@@ -212,14 +215,14 @@ def diagnose_run(idata: DataTree, step: Any, points: PointsToDiagnose | None = N
     _log.log(level, f"Verdict: {result.attrs['verdict']}. {result.attrs['remedy']}")
 
 
-def _diagnosis_of_run(idata: DataTree, step: Any, points: PointsToDiagnose | None) -> Diagnosis:
+def _measured_of_run(idata: DataTree, step: Any, points: PointsToDiagnose | None) -> Dataset:
     gradients, kernel = step.gradients, step.kernel
     if step.adapted.predictions_only:
         found = {"parameters": kernel.n_elements}
         if "thermostat" in idata["sample_stats"]:
             found["thermostat"] = float(idata["sample_stats"]["thermostat"].mean())
             found["thermostat_predicted"] = float(step.adapted.friction.mean())
-        return Diagnosis.of(Dataset(found, attrs={"predictions_only": 1}))
+        return Dataset(found, attrs={"predictions_only": 1})
     if gradients is None and isinstance(kernel.source, LocalSource):
         gradients = LocalGradients(kernel, step.model.initial_point())
     elif gradients is None and isinstance(kernel.source, LatentGradientSource):
@@ -234,7 +237,7 @@ def _diagnosis_of_run(idata: DataTree, step: Any, points: PointsToDiagnose | Non
             idata, step.model, gradients, full_data=False, times=kernel.metric.times, draws=draws
         )
         batches = "rows" if kernel.whole_groups is None else "groups"
-        return Diagnosis.of(measured.assign_attrs(batches=batches))
+        return measured.assign_attrs(batches=batches)
     if draws is None:
         draws = value_draws(step.model, step.vars, idata["posterior"].to_dataset())
     at = Coordinates(kernel.metric.times(np.eye(gradients.size)).T, step.adapted.metric)
@@ -247,7 +250,7 @@ def _diagnosis_of_run(idata: DataTree, step: Any, points: PointsToDiagnose | Non
         at = at._replace(
             anchor=anchor, anchor_gradient=gradient, row_copies=step.adapted.row_copies
         )
-    return Diagnosis.of(measure(idata, gradients, draws, at, full_data=False))
+    return measure(idata, gradients, draws, at, full_data=False)
 
 
 def _gradients(

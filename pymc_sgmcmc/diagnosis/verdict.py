@@ -30,6 +30,7 @@ WHOLE_GROUPS = (
     "pass step=sgm.MSGNHT_S(batches='groups') if groups are nested, or half the step_size."
 )
 """Remedy for batches of rows: single rows of small groups are noisy."""
+DATA_CHANGED = "The data have changed since the step was adapted to them: make a new step."
 NOTE = "No check can see a mode that no chain has visited."
 
 
@@ -64,8 +65,15 @@ def judge(measured: Dataset) -> tuple[str, str]:
     -------
     verdict : {"ok", "failed", "unclear"}
     remedy : str
-        One sentence.
+        One sentence; before it that the data are no longer those of the warm-up, if so.
     """
+    verdict, remedy = _judged(measured)
+    if measured.attrs.get("data_changed") and verdict != "ok":
+        return verdict, f"{DATA_CHANGED} {remedy}"
+    return verdict, remedy
+
+
+def _judged(measured: Dataset) -> tuple[str, str]:
     if measured.attrs.get("predictions_only"):
         return "unclear", (
             f"With {int(measured['parameters'])} parameters neither means nor standard deviations "

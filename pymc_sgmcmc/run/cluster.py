@@ -76,7 +76,7 @@ def on_cluster(run: Run, client: Any) -> Generator[Event]:
         for chain in range(run.n_chains)
     ]
     yield Resumed(range(0), 0)  # for no chain: the tasks have been submitted
-    interrupt: KeyboardInterrupt | None = None
+    interrupt: BaseException | None = None
     try:
         while True:
             ended = all(task.done() for task in tasks)  # before the last look into the queue
@@ -89,7 +89,7 @@ def on_cluster(run: Run, client: Any) -> Generator[Event]:
                 break
             try:
                 raise_deferred()
-            except KeyboardInterrupt as error:  # first take what the tasks have drawn by then
+            except BaseException as error:  # first take what the tasks have drawn by then
                 interrupt = error
                 stop.set()
             time.sleep(POLL_SECONDS)

@@ -1,6 +1,7 @@
 """Choose how the chains of a run are advanced: in turns, in processes, together, on a cluster."""
 
 import logging
+import multiprocessing
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any
@@ -55,7 +56,8 @@ def chain_method_of(
     if len(starts) == 1:
         return "sequential"
     if not _uses_jax(step) and not even:
-        return "parallel" if cores > 1 else "sequential"
+        daemonic = multiprocessing.current_process().daemon  # of a Pool, say: it has no children
+        return "parallel" if cores > 1 and not daemonic else "sequential"
     try:
         check_step(step)
     except ValueError:

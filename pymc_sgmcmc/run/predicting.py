@@ -8,6 +8,7 @@ from pymc.model import Model
 from pymc.step_methods.compound import flatten_steps
 
 from pymc_sgmcmc.predictions.predictions import Predictions
+from pymc_sgmcmc.run.points_to_diagnose import PointsToDiagnose
 from pymc_sgmcmc.run.run import Block, Predicted, Run, Stopped
 from pymc_sgmcmc.step import SGMCMCStep
 
@@ -29,7 +30,7 @@ class PredictingRunner:
 
     def __init__(self, runner: Any, run: Run):
         self.runner, self.run, self.chains = runner, run, runner.chains
-        for observer in [*run.predictions, *([] if run.points is None else [run.points])]:
+        for observer in _observers(run):
             for chain in self.chains:
                 observer.begin_chain(chain)
 
@@ -113,6 +114,39 @@ def receive(run: Run, event: Any) -> None:
         for p in run.predictions:
             if p.name in event.states:
                 p.restore(event.chain, event.states[p.name])
+
+
+def all_observed(run: Run) -> bool:
+    """Whether every chain has draws that were averaged and kept, in this session or restored."""
+    return all(set(range(run.n_chains)) == _observed(observer) for observer in _observers(run))
+
+
+def restore_rest(run: Run, chains: range, state: dict[str, Any]) -> None:
+    """Take saved averages and points of the chains that this session has not gone on with.
+
+    It may have been interrupted before. What the state lacks was not asked for when it was saved.
+    """
+    averages, points = state.get("predictions", {}), state.get("points")
+    for p in run.predictions:
+        for chain, one in zip(chains, averages.get(p.name, ()), strict=False):
+            if chain not in _observed(p):
+                p.restore(chain, one)
+    if run.points is not None and points is not None:
+        for chain, one in zip(chains, points, strict=True):
+            if chain not in _observed(run.points):
+                run.points.restore(chain, one)
+
+
+def _observers(run: Run) -> list[Any]:
+    """What each draw is given to."""
+    return [*run.predictions, *([] if run.points is None else [run.points])]
+
+
+def _observed(observer: Any) -> set[int]:
+    """Return the chains of which it has any draw."""
+    if isinstance(observer, PointsToDiagnose):
+        return {chain for chain, kept in observer.chains.items() if kept["seen"]}
+    return {chain for chain, average in observer.chains.items() if average.n}
 
 
 def checked_predictions(model: Model, predictions: Any) -> list[Predictions]:

@@ -92,7 +92,7 @@ def parallel(run: Run, workers: int, mp_ctx: Any, blas_threads: int | None) -> G
         try:
             yield Resumed(range(0), 0)  # for no chain: the processes have been forked
             yield from pool.run(run.n_chains)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
             yield from pool.rest()
             raise
         finally:

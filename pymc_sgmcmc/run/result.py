@@ -233,7 +233,7 @@ def summary(run: Run, tree: DataTree) -> str:
     return text
 
 
-def salvage(error: Exception, result: Callable[[], DataTree]) -> None:
+def salvage(error: BaseException, result: Callable[[], DataTree]) -> None:
     """Attach the draws made so far to an exception."""
     try:
         error.idata = result()  # type: ignore[attr-defined]

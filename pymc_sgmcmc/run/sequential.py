@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from pymc.blocking import PointType
-from pymc.step_methods.compound import flatten_steps
+from pymc.step_methods.compound import CompoundStep, flatten_steps
 from pymc.util import random_generator_from_state
 
 from pymc_sgmcmc.backends.interrupts import raise_deferred
@@ -37,29 +37,56 @@ class ChainRunner:
         self.point = run.starts[chain]
         self.n_draws = 0
         step = run.step
-        step.sampling_state = run.fresh  # remove the state of another chain
+        _forget_other_chains(step, run.fresh)
         step.setup_chain(random_generator_from_state(run.rngs[chain]), run.tune, run.draws)
         step.tune = run.tune > 0
         if hasattr(step, "reset_tuning"):
             step.reset_tuning()
         if hasattr(step, "iter_count"):
             step.iter_count = 0
+        self._steps = _minibatch_steps(step)
+        self._own = [step.chain for step in self._steps]
         self._away: Any = None
         self._abandoned = False
 
     def state(self) -> dict[str, Any] | None:
         if self._abandoned:  # perhaps in the middle of a draw
             return None
+        if self._away is None and self._other_chain() is not None:
+            return None
         state = self.run.step.sampling_state if self._away is None else self._away
         return {"point": dict(self.point), "step": to_plain(state, "step")}
 
     def pause(self) -> None:
         """Leave the step to another chain."""
+        self._check_step()
         self._away = self.run.step.sampling_state
+        if not any(_reads_in_order(step) for step in self._steps):
+            self._own = []  # its rows are not needed meanwhile
 
     def go_on(self) -> None:
         """Take the step back after `pause`."""
-        self.run.step.sampling_state, self._away = self._away, None
+        if self._own:
+            for step, chain in zip(self._steps, self._own, strict=True):
+                step.go_on_with(chain)
+        else:
+            self.run.step.sampling_state = self._away
+            self._own = [step.chain for step in self._steps]
+        self._away = None
+
+    def _other_chain(self) -> SGMCMCStep | None:
+        """The step that has begun another chain since the last draw of this one, if any."""
+        each = zip(self._steps, self._own, strict=True)
+        return next((step for step, chain in each if step.chain is not chain), None)
+
+    def _check_step(self) -> None:
+        """Raise an error if something else than this run has drawn with the step."""
+        if (step := self._other_chain()) is not None:
+            raise RuntimeError(
+                f"This {type(step).__name__} has begun another chain while this run is in "
+                "progress, perhaps in its callback, and a step holds the state of one chain. Give "
+                "the other run its own step: step=copy.deepcopy(step)."
+            )
 
     def restore(self, n_draws: int, state: dict[str, Any]) -> None:
         self.n_draws = n_draws
@@ -73,13 +100,16 @@ class ChainRunner:
         try:
             while self.n_draws < run.total and failure is None:
                 raise_deferred()
+                self._check_step()
                 if self.n_draws == run.tune:
                     step.stop_tuning()
+                self._abandoned = True  # unless the draw ends
                 try:
                     point, stats = step.step(self.point)
                 except BadStart as error:
                     yield Stopped(self.chain, f"Chain {self.chain} stopped at once. {error}")
                     return
+                self._abandoned = False
                 failure = _nonfinite(stats)
                 if failure is None:
                     waiting.add(point, stats)
@@ -89,9 +119,9 @@ class ChainRunner:
                         yield waiting.block()
             if waiting.draws:
                 yield waiting.block()
-        except GeneratorExit:  # between blocks
-            raise
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) and not self._abandoned:  # between blocks
+                raise
             self._abandoned = True
             if waiting.draws:
                 yield waiting.block()
@@ -166,6 +196,25 @@ def _column(name: str, dtype: Any, sampler: int, stats: Sequence[Sequence[dict]]
     return column
 
 
+def _forget_other_chains(step: Any, fresh: Any) -> None:
+    """Give steps their first state; ours begin a chain without that, and keep those of others."""
+    if isinstance(step, CompoundStep):
+        for one, state in zip(step.methods, fresh.methods, strict=True):
+            _forget_other_chains(one, state)
+    elif not isinstance(step, SGMCMCStep):
+        step.sampling_state = fresh
+
+
+def _minibatch_steps(step: Any) -> list[SGMCMCStep]:
+    return [one for one in flatten_steps(step) if isinstance(one, SGMCMCStep)]
+
+
+def _reads_in_order(step: SGMCMCStep) -> bool:
+    """Whether rows come from an iterable, which begins again to be read on from the middle."""
+    streamed = step.source.streamed
+    return streamed is not None and not streamed.by_row
+
+
 def _nonfinite(stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the variable that became non-finite in a draw, if any, and where."""
     for step_stats in stats:
@@ -180,7 +229,10 @@ def sequential(run: Run) -> Generator[Event]:
     So that after Ctrl-C all chains have about the same length. Other steps than ours, such as
     PyMC's, run one chain after another, because not all of them save their whole state.
     """
-    in_turns = all(isinstance(step, SGMCMCStep) for step in flatten_steps(run.step))
+    ours = _minibatch_steps(run.step)
+    in_turns = len(ours) == len(flatten_steps(run.step))
+    # Perhaps of a run of pm.sample, in whose callback this is: it goes on afterwards.
+    earlier = {step: step.chain for step in ours if step.n_updates > 0}
     waiting = deque(range(run.n_chains))
     begun: dict[int, tuple[ChainRunner, Generator]] = {}
     try:
@@ -205,3 +257,5 @@ def sequential(run: Run) -> Generator[Event]:
     finally:
         for _, events in begun.values():
             events.close()
+        for step, chain in earlier.items():
+            step.go_on_with(chain)

@@ -152,7 +152,7 @@ class VectorizedChains:
         self._stacked = self._stack()
         self._probe()
         planned, under_way = (self.n_done, 0), None
-        interrupt: KeyboardInterrupt | None = None
+        interrupt: BaseException | None = None
         with ThreadPoolExecutor(1) as helper, ThreadPoolExecutor() as threads:
             self._threads, self._helper = threads, helper
             call = self._plan(*planned)
@@ -179,7 +179,7 @@ class VectorizedChains:
                 under_way = now
                 try:
                     raise_deferred()
-                except KeyboardInterrupt as error:  # first read what is under way
+                except BaseException as error:  # first read what is under way
                     interrupt, call = error, None
         if interrupt is not None:
             raise interrupt

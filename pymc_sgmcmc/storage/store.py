@@ -23,9 +23,11 @@ from xarray import DataTree
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.argument_checks import real_number, true_or_false
 from pymc_sgmcmc.pymc_internals import saves_state
+from pymc_sgmcmc.run.predicting import all_observed, restore_rest
 from pymc_sgmcmc.run.run import Run
 from pymc_sgmcmc.run.saved_state import from_plain
 from pymc_sgmcmc.storage.adaptation import read_adapted
+from pymc_sgmcmc.storage.checkpoints import all_checkpoints
 from pymc_sgmcmc.storage.chunks import GROUPS
 from pymc_sgmcmc.storage.create import create, run_lock
 from pymc_sgmcmc.storage.file_errors import clear_errors
@@ -260,6 +262,15 @@ class ZarrStore(BaseTrace):
         """Release the store to other runs: this one has ended, or was interrupted."""
         self.run_id = None
         self.unlock()
+
+    def restore_rest(self, run: Run) -> None:
+        """Take averages and points of the chains that an interrupted run has not gone on with."""
+        if all_observed(run):
+            return
+        for checkpoints in all_checkpoints(self.path, self.record):
+            latest = checkpoints.latest() or {}
+            if latest.get("state") is not None:
+                restore_rest(run, checkpoints.chains, latest["state"])
 
     # ---- reading ---------------------------------------------------------------------------
 
