@@ -1,9 +1,8 @@
-"""Software prefetching on numba: ask for all rows of the next batch before this one is computed.
+"""Software prefetching on numba: ask for all rows of a batch before reading the first.
 
 A row of a large table is in memory, not in the caches, and takes about 100 ns to arrive. Code that
 reads one row after another waits for each of them. Prefetch instructions do not wait, so the rows
-arrive while the updates before them are computed. What then reads the rows is PyTensor's code,
-unchanged, and computes the same.
+arrive together. What then reads the rows is PyTensor's code, unchanged, and computes the same.
 """
 
 from typing import Any
@@ -18,9 +17,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
-from pytensor.tensor.basic import as_tensor
-from pytensor.tensor.math import minimum
-from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor, indices_from_subtensor
+from pytensor.tensor.subtensor import AdvancedSubtensor
 
 CACHE_LINE = 64
 """Bytes that are fetched from memory together."""
@@ -30,14 +27,14 @@ CACHED = 2**20
 
 
 class SoftwarePrefetch(Op):
-    """``rows``, once the rows of ``array`` with the numbers ``coming`` have been asked for."""
+    """``rows``, once the rows of ``array`` with these numbers have been asked for."""
 
     __props__ = ()
     view_map = {0: [1]}
 
-    def make_node(self, array, rows, coming):
+    def make_node(self, array, rows):
         """Make the node."""
-        return Apply(self, [array, rows, coming], [rows.type()])
+        return Apply(self, [array, rows], [rows.type()])
 
     def infer_shape(self, node, shapes):
         return [shapes[1]]
@@ -98,14 +95,14 @@ def by_dimension(array, rows):
 
 @register_funcify_and_cache_key(SoftwarePrefetch)
 def numba_funcify_software_prefetch(op, node, **kwargs):
-    """Compile it; numba's cache is keyed by this module's name and the version, 2."""
+    """Compile it; numba's cache is keyed by this module's name and the version, 1."""
 
     @numba_njit
-    def prefetched(array, rows, coming):
-        prefetch_rows(array, coming)
+    def prefetched(array, rows):
+        prefetch_rows(array, rows)
         return rows
 
-    return prefetched, f"{__name__}.SoftwarePrefetch_2"
+    return prefetched, f"{__name__}.SoftwarePrefetch_1"
 
 
 @node_rewriter([AdvancedSubtensor])
@@ -120,18 +117,7 @@ def prefetch_before_reading(fgraph, node):
         return None
     if rows.owner is not None and isinstance(rows.owner.op, SoftwarePrefetch):
         return None
-    return [node.op(array, SoftwarePrefetch()(array, rows, _of_next_batch(rows)))]
-
-
-def _of_next_batch(rows):
-    """Return what follows a row of a matrix, of the numbers of one batch after the other."""
-    if rows.owner is None or not isinstance(rows.owner.op, Subtensor):
-        return rows
-    matrix, *of_matrix = rows.owner.inputs
-    if matrix.type.ndim != 2 or rows.owner.op.idx_list != (0,):
-        return rows
-    [k] = indices_from_subtensor(of_matrix, rows.owner.op.idx_list)
-    return matrix[minimum(as_tensor(k) + 1, matrix.shape[0] - 1)]
+    return [node.op(array, SoftwarePrefetch()(array, rows))]
 
 
 optdb["specialize"].register(

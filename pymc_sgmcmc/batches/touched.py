@@ -7,9 +7,6 @@ import numpy as np
 from pymc_sgmcmc.backends.numba_cache import cached_njit
 from pymc_sgmcmc.backends.software_prefetch import prefetch_rows
 
-MULTIPLIER = 2654435769
-"""2^32 over the golden ratio: spreads any numbers over a hash table."""
-
 
 class Touched(NamedTuple):
     """The groups that consecutive batches touch; ``slots`` is a batch's number of places for them.
@@ -53,7 +50,7 @@ class GroupsOfRows:
 
 
 class TouchedGroups:
-    """Finds the groups of batches.
+    """Finds the groups of batches, with a chain's own scratch memory.
 
     Parameters
     ----------
@@ -73,6 +70,7 @@ class TouchedGroups:
 
     def __init__(self, of_rows: GroupsOfRows, row_weight: float | None = None):
         self._of_rows, self._row_weight = of_rows, row_weight
+        self._place_of_group = np.full(len(of_rows.sizes), -1, np.int32)
 
     def of(self, rows: np.ndarray, group_of_row: np.ndarray | None = None) -> Touched:
         """Find the groups of batches of row numbers, shape (n_batches, batch_size).
@@ -86,44 +84,36 @@ class TouchedGroups:
             np.empty(shape, np.int64), np.empty(rows.shape, np.int64), np.empty(shape, known.dtype)
         )
         whole = self._row_weight is not None
-        _find(rows, group_of_row, known.sizes, whole, *found)
+        _find(rows, group_of_row, known.sizes, self._place_of_group, whole, *found)
         if self._row_weight is not None:
             found.weights[:] /= self._row_weight
         return found
 
 
 @cached_njit(nogil=True)
-def _find(rows, group_of_row, sizes, whole, groups, places, weights):
-    """Fill the last three arrays.
+def _find(rows, group_of_row, sizes, place_of_group, whole, groups, places, weights):
+    """Fill the last three arrays; ``place_of_group`` is -1 everywhere before and after.
 
-    A hash table of a batch's groups stays in the caches, where an array of all groups' places would
-    not. What else a batch needs is asked for two batches ahead (groups) and one ahead (sizes).
+    What a batch needs is asked for two batches ahead (groups) and one ahead (places and sizes).
     """
-    n_batches, batch_size = rows.shape
-    bits = 2
-    while 2**bits < 4 * batch_size:
-        bits += 1
-    place_at = np.full(2**bits, -1, np.int32)
-    home_of = np.empty(batch_size, np.int32)
+    n_batches = len(rows)
     for k in range(-2, n_batches):
         if k + 2 < n_batches:
             prefetch_rows(group_of_row, rows[k + 2])
         if 0 <= k + 1 < n_batches:
-            for b in range(batch_size):
+            for b in range(rows.shape[1]):
                 places[k + 1, b] = group_of_row[rows[k + 1, b]]
+            prefetch_rows(place_of_group, places[k + 1])
             prefetch_rows(sizes, places[k + 1])
         if k < 0:
             continue
         count = 0
-        for b in range(batch_size):
+        for b in range(rows.shape[1]):
             group = places[k, b]
-            home = (group * MULTIPLIER & 0xFFFFFFFF) >> (32 - bits)
-            while place_at[home] >= 0 and groups[k, place_at[home]] != group:
-                home = (home + 1) & (2**bits - 1)
-            place = place_at[home]
+            place = place_of_group[group]
             if place < 0:
                 place = count
-                place_at[home], home_of[place] = place, home
+                place_of_group[group] = place
                 groups[k, place] = group
                 weights[k, place] = 0
                 count += 1
@@ -131,8 +121,9 @@ def _find(rows, group_of_row, sizes, whole, groups, places, weights):
             if not (whole and b > 0 and rows[k, b] == rows[k, 0]):
                 weights[k, place] += 1
         for place in range(count):
-            place_at[home_of[place]] = -1
-            weights[k, place] = sizes[groups[k, place]] / weights[k, place]
+            group = groups[k, place]
+            place_of_group[group] = -1
+            weights[k, place] = sizes[group] / weights[k, place]
         for place in range(count, groups.shape[1]):
             groups[k, place] = groups[k, 0]
             weights[k, place] = 0
