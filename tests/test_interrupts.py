@@ -259,19 +259,22 @@ def test_a_signal_after_the_last_draw_of_a_chain(default_handler, quick_step):
     assert tree.posterior.sizes["draw"] == 30
 
 
-@pytest.mark.parametrize("meanwhile", ["to_datatree", "check_convergence"])
-def test_a_signal_after_all_draws(default_handler, quick_step, monkeypatch, meanwhile):
-    """A second Ctrl-C, say: the result is almost there."""
+@pytest.mark.parametrize(("meanwhile", "call"), [("to_datatree", 2), ("check_convergence", 1)])
+def test_a_signal_after_all_draws(default_handler, quick_step, monkeypatch, meanwhile, call):
+    """A second Ctrl-C, say: the result is almost there. One draw is converted on trial before."""
     model, step = quick_step
-    function = getattr(sampling, meanwhile)
+    function, calls = getattr(sampling, meanwhile), []
 
     def interrupted(*args, **options):
-        ctrl_c()
+        calls.append(args)
+        if len(calls) == call:
+            ctrl_c()
         return function(*args, **options)
 
     monkeypatch.setattr(sampling, meanwhile, interrupted)
     tree = interrupts.run(model, step, "sgm", 1, draws=30, compute_convergence_checks=True)
     assert tree.posterior.sizes["draw"] == 30
+    assert len(calls) == call
 
 
 @pytest.mark.parametrize("sampler", ["sgm", "pm"])
