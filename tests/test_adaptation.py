@@ -713,3 +713,27 @@ def test_a_category_without_events():
     draws = tree.posterior["rate"].values[..., 2]
     ess = array_stats.ess(draws, chain_axis=0, draw_axis=1)
     assert abs(draws.mean() * (1 + n) - 0.5) < np.sqrt(0.5) * (0.1 + 4 / np.sqrt(ess))
+
+
+@pytest.mark.slow(12)
+def test_starts_of_a_hierarchy_whose_scale_may_be_zero():
+    """Effects as wide as the metric, under a scale of a tenth of that, have no density to speak of.
+
+    Each start draws from the metric, and all tried in the warm-up have risen by 4 d / 2 + 10 at
+    most: others may rise somewhat more.
+    """
+    rng = np.random.default_rng(13)
+    group = rng.integers(40, size=4000)
+    y = 1 + rng.normal(size=4000)
+    with pm.Model() as model:
+        tau = pm.HalfNormal("tau", 1)
+        effect = pm.Normal("effect", pm.Normal("mu", 0, 3), tau, shape=40)
+        pm.Normal("y", effect[group], 1, observed=y)
+        step = sgm.MSGNHT_S(rng=1)
+    log_p, chosen = model.compile_logp(), step.adapted
+    names = [v.name for v in step.vars]
+    of = [Adapted.split(step.kernel, start) for start in chosen.starts]
+    least = min(log_p(dict(zip(names, arrays, strict=True))) for arrays in of)
+    rngs = map(np.random.default_rng, range(40))
+    starts = [log_p(chosen.jittered_start(step.kernel, rng)) for rng in rngs]
+    assert min(starts) > least - 1.5 * (4 * 42 / 2 + 10)
