@@ -19,8 +19,9 @@ from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.gradients.metric import Metric
 from pymc_sgmcmc.gradients.source import GradientSource
+from pymc_sgmcmc.group_records import GroupRecords
 from pymc_sgmcmc.noise import NoiseStream
-from pymc_sgmcmc.slots import Touched, gathered, masked, n_moving, scattered
+from pymc_sgmcmc.slots import Touched, gathered, masked, n_touched
 
 DIVERGENCE_LIMIT = 1e15
 """An update has diverged if the sum of theta (on the unconstrained scale) exceeds this limit, or
@@ -148,25 +149,33 @@ class Loop:
             for a in map(np.asarray, arrays)
         ]
         scaling = [] if metric is None else metric.inputs
-        constants = [*(c.type(c.name) for c in source.constants), *scaling]
+        own_constants = [c.type(c.name) for c in source.constants]
         rng = random_generator_type("rng")
+
+        def touched_by(batch):
+            """The groups that a batch touches: of z, and of theta, state and scaling together."""
+            touched = source.touched(batch)
+            if metric is None:
+                return touched, [*touched, *self.of_state(touched)]
+            of_z = metric.z_touched(touched)
+            return of_z, [*touched, *self.of_state(of_z), *metric.inputs_touched(touched)]
+
+        n_moving = len(theta) + len(state)
+        arrays = [*theta, *state, *scaling]
+        records = GroupRecords(arrays, touched_by([r[0] for r in rows])[1], n_moving)
+        carried, read = records.packed(arrays)
 
         def one_update(h, k, *args):
             take = iter(args).__next__
-            all_theta = [take() for _ in source.vars]
-            all_state = [take() for _ in range(sum(self.layout.values()))]
+            moving = [take() for _ in carried]
             stream = NoiseStream(take())
             batch = [take()[k] for _ in rows]
             constants = [take() for _ in source.constants]
-            scaling_now = [take() for _ in scaling]
-            touched = source.touched(batch)
-            touched_z = touched
-            if metric is not None:
-                touched_z = metric.z_touched(touched)
-                scaling_now = metric.of_slots(scaling_now, touched)
-            touched_state = self.of_state(touched_z)
-            old_theta = gathered(all_theta, touched)
-            state = self.named(masked(gathered(all_state, touched_state), touched_state))
+            touched_z, touched = touched_by(batch)
+            slots = records.gathered(moving, [take() for _ in read], touched)
+            old, scaling_now = slots[:n_moving], slots[n_moving:]
+            old_theta, old_state = old[: self.n_vars], old[self.n_vars :]
+            state = self.named(masked(old_state, touched[self.n_vars : n_moving]))
             own = {name: state[name] for name in source.state_names}
             evaluations = []
 
@@ -193,14 +202,13 @@ class Loop:
             sampler_state = {name: s for name, s in state.items() if name not in own}
             more = {}
             if algorithm.counts_elements and any(touched_z):
-                more["n_elements"] = n_moving(z, touched_z)
+                more["n_elements"] = n_touched(z, touched_z)
             new_z, new_state = algorithm.update(z, sampler_state, gradient, h, noise, **more)
             new_theta = position(new_z)
             new_state |= own
             flat = [s for name in self.layout for s in new_state[name]]
-            old = [*all_theta, *all_state]
             new = [n.astype(o.dtype) for n, o in zip([*new_theta, *flat], old, strict=True)]
-            new = scattered(old, new, [*touched, *touched_state])
+            new = records.scattered(moving, new, touched)
             last = evaluations[-1]
             squares = [pt.sum(g * g) for g in last.total]
             norm = pt.sqrt(reduce(pt.add, squares))
@@ -215,21 +223,19 @@ class Loop:
             sequences=[h],
             outputs_info=[
                 pt.constant(0, dtype="int64"),
-                *theta,
-                *state,
+                *carried,
                 rng,
                 *[None] * (2 + n_own),
             ],
-            non_sequences=[*rows, *constants],
+            non_sequences=[*rows, *own_constants, *read],
             strict=True,
             return_updates=False,
         )
         _, *moving, next_rng, squared, gradient_norms = outputs[: len(outputs) - n_own]
-        moving = [m[-1] for m in moving]
+        moving = records.unpacked([m[-1] for m in moving])
         final_state = self.named(moving[self.n_vars :])
         own_outputs = outputs[len(outputs) - n_own :]
         stream = NoiseStream(next_rng)
-        own_constants = constants[: len(constants) - len(scaling)]
         if source.is_costly:
             potential = own_outputs.pop(0)[-1]
         else:
@@ -257,7 +263,15 @@ class Loop:
         self.function = pytensor.function(
             # The generator is advanced in place: copying one costs as much as many updates.
             # The output is borrowed too, because JAX cannot copy a generator.
-            [h, *rows, *theta, *state, pytensor.In(rng, mutable=True, borrow=True), *constants],
+            [
+                h,
+                *rows,
+                *theta,
+                *state,
+                pytensor.In(rng, mutable=True, borrow=True),
+                *own_constants,
+                *scaling,
+            ],
             [
                 *moving,
                 pytensor.Out(stream.rng, borrow=True),

@@ -64,7 +64,7 @@ def masked(
     ]
 
 
-def n_moving(
+def n_touched(
     arrays: Sequence[TensorVariable], touched: Sequence[Touched | None]
 ) -> list[TensorVariable]:
     """Count the elements of each variable, without those in slots left over."""

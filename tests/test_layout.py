@@ -25,6 +25,7 @@ adaptation
 chain call_length
 kernel
 loop
+group_records
 evaluation layers
 latents.gibbs latents.importance
 latents

@@ -70,7 +70,8 @@ class TouchedGroups:
 
     def __init__(self, of_rows: GroupsOfRows, row_weight: float | None = None):
         self._of_rows, self._row_weight = of_rows, row_weight
-        self._place_of_group = np.full(len(of_rows.sizes), -1, np.int32)
+        # A group's place in the batch at hand, or -1, and its size: looked up together.
+        self._place_and_size = np.stack([np.full_like(of_rows.sizes, -1), of_rows.sizes], axis=1)
 
     def of(self, rows: np.ndarray, group_of_row: np.ndarray | None = None) -> Touched:
         """Find the groups of batches of row numbers, shape (n_batches, batch_size).
@@ -84,15 +85,15 @@ class TouchedGroups:
             np.empty(shape, np.int64), np.empty(rows.shape, np.int64), np.empty(shape, known.dtype)
         )
         whole = self._row_weight is not None
-        _find(rows, group_of_row, known.sizes, self._place_of_group, whole, *found)
+        _find(rows, group_of_row, self._place_and_size, whole, *found)
         if self._row_weight is not None:
             found.weights[:] /= self._row_weight
         return found
 
 
 @cached_njit(nogil=True)
-def _find(rows, group_of_row, sizes, place_of_group, whole, groups, places, weights):
-    """Fill the last three arrays; ``place_of_group`` is -1 everywhere before and after.
+def _find(rows, group_of_row, place_and_size, whole, groups, places, weights):
+    """Fill the last three arrays; all places in ``place_and_size`` are -1 before and after.
 
     What a batch needs is asked for two batches ahead (groups) and one ahead (places and sizes).
     """
@@ -103,17 +104,16 @@ def _find(rows, group_of_row, sizes, place_of_group, whole, groups, places, weig
         if 0 <= k + 1 < n_batches:
             for b in range(rows.shape[1]):
                 places[k + 1, b] = group_of_row[rows[k + 1, b]]
-            prefetch_rows(place_of_group, places[k + 1])
-            prefetch_rows(sizes, places[k + 1])
+            prefetch_rows(place_and_size, places[k + 1])
         if k < 0:
             continue
         count = 0
         for b in range(rows.shape[1]):
             group = places[k, b]
-            place = place_of_group[group]
+            place = place_and_size[group, 0]
             if place < 0:
                 place = count
-                place_of_group[group] = place
+                place_and_size[group, 0] = place
                 groups[k, place] = group
                 weights[k, place] = 0
                 count += 1
@@ -122,8 +122,8 @@ def _find(rows, group_of_row, sizes, place_of_group, whole, groups, places, weig
                 weights[k, place] += 1
         for place in range(count):
             group = groups[k, place]
-            place_of_group[group] = -1
-            weights[k, place] = sizes[group] / weights[k, place]
+            place_and_size[group, 0] = -1
+            weights[k, place] = place_and_size[group, 1] / weights[k, place]
         for place in range(count, groups.shape[1]):
             groups[k, place] = groups[k, 0]
             weights[k, place] = 0

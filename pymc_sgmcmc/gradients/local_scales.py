@@ -8,7 +8,6 @@ import pytensor
 import pytensor.tensor as pt
 
 from pymc_sgmcmc.gradients.metric import Metric, flat, split_flat
-from pymc_sgmcmc.slots import gathered
 
 
 class LocalScales(Metric):
@@ -75,8 +74,8 @@ class LocalScales(Metric):
         _, local = self._shared_and_local(touched)
         return [None] * (len(self.z_shapes) - len(local)) + local
 
-    def of_slots(self, arrays, touched):
-        return gathered(arrays, self.z_touched(touched))
+    def inputs_touched(self, touched):
+        return self.z_touched(touched)
 
     def zeros(self, theta):
         shared, local = self._shared_and_local(theta)

@@ -102,9 +102,9 @@ class Metric(ABC):
         """For each array of z the groups that a batch moves, from those of each variable."""
         return [None] * len(self.z_shapes)
 
-    def of_slots(self, arrays: Tensors, touched: Sequence[Touched | None]) -> Tensors:
-        """Take of `inputs` what belongs to the groups that a batch moves."""
-        return arrays
+    def inputs_touched(self, touched: Sequence[Touched | None]) -> list[Touched | None]:
+        """For each of `inputs` the groups that a batch moves, from those of each variable."""
+        return [None] * len(self.arrays)
 
     def zeros(self, theta: Tensors) -> Tensors:
         """z = 0, symbolic, for the elements of theta that an update moves."""

@@ -26,9 +26,15 @@ def momentum(
     return [np.asarray(sd * rng.standard_normal(t.shape), dtype=t.dtype) for t in theta]
 
 
+def mean(arrays: Tensors):
+    """Mean over all elements of all arrays; they are not joined, for they may be large."""
+    total = pt.add(*(a.sum() for a in arrays))
+    return total / pt.add(*(a.size for a in arrays)).astype(total.dtype)
+
+
 def mean_square(p: Tensors):
     """Mean of p * p over all elements: the kinetic temperature, T in equilibrium."""
-    return pt.concatenate([(q * q).ravel() for q in p]).mean()
+    return mean([q * q for q in p])
 
 
 @dataclass(frozen=True)
@@ -67,8 +73,7 @@ class ThermostatAlgorithm(Algorithm):
         return theta, {"p": p, "xi": xi}
 
     def diagnostics(self, state: State) -> Tensors:
-        mean_xi = pt.concatenate([x.ravel() for x in state["xi"]]).mean()
-        return [mean_square(state["p"]), mean_xi]
+        return [mean_square(state["p"]), mean(state["xi"])]
 
     def burn_in_warning(self, diagnostics, n_elements, shuffled):
         # Friction reacts to each update's noise, but over an epoch that noise cancels: the
