@@ -5,12 +5,15 @@
 
 A million rows (as many as groups, if there are more), batches of 100, float32, MSGNHT_S on
 ``effect[group]`` with an unknown mean and scale. The ways: "auto", local variables; "dense", all
-groups at every update; "hand", a `jax.lax.scan` loop with scatters written by hand for this model,
-which finds the groups of its batches with this package's function; "loop", the hand-written loop
-without the time for that. A call has 20,000 updates (where the dense way takes long, fewer): it
-copies the state once; "auto" of 10^7 groups has 100,000. Each number is the median of three
-processes ("dense": one), bound to one core each: on two, XLA's threads get in each other's way, and
-times vary by a factor of three. Writes benchmarks/results/local.txt.
+groups at every update; "memory", a loop that computes nothing: it reads a batch's rows, their
+groups and these groups' sizes, effects, momenta and thermostats, and writes the last three; "hand",
+a `jax.lax.scan` loop with scatters written by hand for this model, which finds the groups of its
+batches with this package's function; "loop", the hand-written loop without the time for that.
+
+A call has 20,000 updates (where the dense way takes long, fewer): it copies the state once; "auto"
+of 10^7 groups has 100,000. Each number is the median of three processes ("dense": one), bound to
+one core each: on two, XLA's threads get in each other's way, and times vary by a factor of three.
+Writes benchmarks/results/local.txt.
 """
 
 import json
@@ -27,6 +30,7 @@ RESULTS = Path(__file__).parent / "results" / "local.txt"
 NUMBERS = [10**k for k in range(2, 8)]
 WAYS = [
     ("NUMBA", "auto"),
+    ("NUMBA", "memory"),
     ("NUMBA", "dense"),
     ("JAX", "auto"),
     ("JAX", "hand"),
@@ -144,6 +148,42 @@ def by_hand(n_groups: int, loop_alone: bool) -> list[float]:
     return times
 
 
+def memory_alone(n_groups: int) -> list[float]:
+    """What the updates read and write, and nothing else, with numba."""
+    from numba import njit
+
+    from pymc_sgmcmc.backends.software_prefetch import prefetch_rows
+
+    @njit
+    def read_and_write(batches, group_of_row, y, sizes, records):
+        total, groups = np.float32(0), np.empty(BATCH, np.int64)
+        for batch in batches:
+            prefetch_rows(group_of_row, batch)
+            prefetch_rows(y, batch)
+            for i in range(BATCH):
+                groups[i] = group_of_row[batch[i]]
+            prefetch_rows(sizes, groups)
+            prefetch_rows(records, groups)
+            for i in range(BATCH):
+                total += y[batch[i]] + sizes[groups[i], 0]
+            for i in range(BATCH):
+                effect, p, xi = records[groups[i]]
+                records[groups[i]] = effect + p, p + xi, xi
+        return total
+
+    groups, y = rows(n_groups)
+    group_of_row = groups.astype("int32")
+    sizes, records = np.ones((n_groups, 2), "int32"), np.full((n_groups, 3), 1e-9, "float32")
+    rng = np.random.default_rng(1)
+    times = []
+    for _ in range(6):
+        batches = rng.integers(len(y), size=(THIN, BATCH))
+        began = time.perf_counter()
+        read_and_write(batches, group_of_row, y, sizes, records)
+        times.append((time.perf_counter() - began) / THIN)
+    return times
+
+
 def in_own_process(backend: str, way: str, n_groups: int) -> float:
     """Microseconds per update."""
     command = [sys.executable, __file__, backend, way, str(n_groups)]
@@ -151,12 +191,19 @@ def in_own_process(backend: str, way: str, n_groups: int) -> float:
     return float(json.loads(result.stdout.splitlines()[-1]))
 
 
+def measured(backend: str, way: str, n_groups: int) -> list[float]:
+    """Seconds per update of several calls."""
+    if way in ("auto", "dense"):
+        return package(backend, way, n_groups)
+    if way == "memory":
+        return memory_alone(n_groups)
+    return by_hand(n_groups, loop_alone=way == "loop")
+
+
 def main():
     if len(sys.argv) == 4:
         backend, way, n = sys.argv[1], sys.argv[2], int(sys.argv[3])
-        by_backend = way in ("auto", "dense")
-        times = package(backend, way, n) if by_backend else by_hand(n, loop_alone=way == "loop")
-        print(json.dumps(1e6 * median(times[-4:])))
+        print(json.dumps(1e6 * median(measured(backend, way, n)[-4:])))
         return
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

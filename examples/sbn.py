@@ -178,7 +178,7 @@ def add_to_table(run: dict, quick: bool) -> None:
         "sampling from the trained network, with the median effective sample size. better: the",
         "larger of the two. test set: that, with the difference between these images and many more",
         "that were evaluated briefly; its error is of the choice of images. T: kinetic temperature",
-        "of the last fifth of the updates. With 2 runs, in older lines, the error says little.",
+        "of the last fifth of the updates.",
         "",
     ]
     cells = [[str(runs[name].get(key, "")) for key in header] for name in sorted(runs)]
