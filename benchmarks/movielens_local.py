@@ -1,10 +1,10 @@
 """Matrix factorisation of MovieLens-1M: users and movies local, or moved at every update.
 
-    python benchmarks/movielens_local.py             # five minutes, on an otherwise idle machine
+    python benchmarks/movielens_local.py             # two minutes, on an otherwise idle machine
     python benchmarks/movielens_local.py --quick     # a few seconds; nothing written
 
 The model of examples/movielens_factors.py with 10 factors, 80 percent of the ratings for training,
-batches of 400, float32 on JAX; a few step sizes of each way.
+batches of 400, float32; a few step sizes of each way.
 RMSE of the test ratings' posterior mean over the last four fifths of the draws, and of the last
 draw; updates per second from the median of the draws' times. Writes
 benchmarks/results/movielens_local.txt.
@@ -27,7 +27,6 @@ import pymc_sgmcmc as sgm  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "movielens_local.txt"
 UPDATES, THIN, FACTORS, NOISE = 100_000, 2000, 10, 0.85
-JAX = {"mode": "JAX"}
 
 
 def steps(quick: bool):
@@ -65,7 +64,7 @@ def main(quick: bool) -> None:
     rng = np.random.default_rng(1)
     start = {k: 0.1 * rng.normal(size=model[k].type.shape).astype("float32") for k in "UVab"}
     for name, make in steps(quick):
-        step = make(batch_size=BATCH, thin=thin, replacement=True, model=model, compile_kwargs=JAX)
+        step = make(batch_size=BATCH, thin=thin, replacement=True, model=model)
         step.setup_chain(np.random.default_rng(2), 0, 0)
         point = model.initial_point() | start
         total, count, seconds = np.zeros(len(test)), 0, []
