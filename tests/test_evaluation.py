@@ -1,9 +1,11 @@
 """Estimates of log p(x | theta) against exact enumeration and a known marginal."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
@@ -11,6 +13,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal, norm, poisson
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.evaluation import latent_model
 from pymc_sgmcmc.evaluation.marginal_likelihood import (
     effective_sample_size,
     log_mean,
@@ -486,6 +489,27 @@ def test_path_of_parameters_needs_data_that_do_not_depend_on_z_at_zero():
         sgm.log_marginal_likelihood(
             {"w": 0.5}, [z], path="parameters", n_temperatures=2, model=model, compile_kwargs=JAX
         )
+
+
+@pytest.mark.slow(4)
+def test_parameters_are_not_stored_for_all_temperatures(monkeypatch):
+    """For a network of a million weights and a thousand temperatures that would be gigabytes."""
+    made = []
+
+    def function(*args, **kwargs):
+        made.append(pytensor.function(*args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(
+        latent_model, "pytensor", SimpleNamespace(**vars(pytensor) | {"function": function})
+    )
+    sgm.log_marginal_likelihood(
+        THETA, ["top", "z"], path="parameters", n_temperatures=37, model=SMALL, compile_kwargs=JAX
+    )
+    nodes = [node for f in made for node in f.maker.fgraph.toposort()]
+    shapes = {v.type.shape for node in nodes for v in node.outputs if hasattr(v.type, "shape")}
+    assert len(shapes) > 1
+    assert not any(len(shape) > 1 and 37 in shape for shape in shapes)
 
 
 def test_prior_that_cannot_be_drawn_from():

@@ -90,6 +90,8 @@ class Compiled:
         kwargs = dict(compile_kwargs or {})
         # a parameter out of its range gives zero density instead of an exception
         mode = get_mode(kwargs.pop("mode", None)).including("local_remove_check_parameter")
+        # Of all temperatures of a path at once, t * theta may need many times the memory.
+        mode = mode.excluding("scan_push_out_seq")
         self.backend = backend_of(mode)
         source = latent_model.source
         k = len(source.vars)
