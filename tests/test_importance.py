@@ -15,7 +15,7 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc.backends.backend import Jax
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
-from pymc_sgmcmc.latents.importance.recognition import Bernoulli
+from pymc_sgmcmc.latents.importance.recognition import Bernoulli, binary_draw
 from pymc_sgmcmc.latents.joint import without_latents
 from pymc_sgmcmc.noise import NoiseStream
 
@@ -503,21 +503,35 @@ def test_errors_name_what_is_wrong():
 
 
 @pytest.mark.long
-@pytest.mark.slow(3)
-def test_units_of_tiny_probability_are_not_drawn_more_often():
-    """JAX's uniforms of 32 bits are 0 once in 2^23 draws: less than any probability."""
+@pytest.mark.slow(10)
+@pytest.mark.parametrize(("logit", "calls"), [(-30, 10), (30, 40)])
+def test_values_of_tiny_probability_are_not_drawn_more_often(logit, calls):
+    """JAX's uniforms of 32 bits are 0 once in 2^23 draws, and 1 once in 2^25, after rounding."""
     with pytensor.config.change_flags(floatX="float32"):
         generator = random_generator_type("rng")
         stream = NoiseStream(generator)
-        z = Bernoulli().draw(pt.constant(np.float32(-30)), (5_000_000,), stream)
+        z = Bernoulli().draw(pt.constant(np.float32(logit)), (5_000_000,), stream)
         count = pytensor.function(
             [pytensor.In(generator, mutable=True, borrow=True)],
-            [z.sum(), pytensor.Out(stream.rng, borrow=True)],
+            [pt.eq(z, 1.0 if logit < 0 else 0.0).sum(), pytensor.Out(stream.rng, borrow=True)],
             mode="JAX",
         )
         count.trust_input = True
         rng, found = Jax().generator(np.random.default_rng(1)), 0.0
-        for _ in range(10):  # 6 would be drawn on average, and 5e-6 should be
+        for _ in range(calls):  # 6 would be drawn on average, and 2e-5 should be
             n, rng = count(rng)
             found += float(n)
     assert found == 0
+
+
+def test_the_less_probable_value_is_drawn_at_uniforms_near_zero():
+    """There uniforms are fine; near 1 they are not, and 1 - 1e-9 is 1 in single precision."""
+    logits = np.float32([-25, -1, 1, 25])
+    uniforms = np.float32([0, 1e-12, 0.2, 0.3, 0.9999999, 1])
+    z = binary_draw(pt.constant(logits[:, None]), pt.constant(uniforms)).eval()
+    assert z.astype(int).tolist() == [
+        [1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0],
+        [0, 0, 0, 1, 1, 1],
+        [0, 0, 1, 1, 1, 1],
+    ]

@@ -26,6 +26,17 @@ type Named = dict[str, TensorVariable]
 type ProposalFunction = Callable[[str, Named, Named, Named], Any]
 
 
+def binary_draw(logit, uniform):
+    """Whether a binary variable is 1, from a uniform draw that is fine near 0.
+
+    The less probable of the two values is drawn where the uniform is below its probability. In
+    single precision uniforms near 1 are so coarse that values of probability 1e-20 would be drawn
+    once in 1e7 times, each with an enormous weight.
+    """
+    rare = uniform < pt.sigmoid(-pt.abs(logit))
+    return pt.switch(logit < 0, rare, ~rare)
+
+
 class Bernoulli:
     """Parameters: logits, shaped like z."""
 
@@ -34,7 +45,7 @@ class Bernoulli:
     def draw(self, logit, shape, stream):
         """Draw z."""
         u = stream.fine_uniforms(shape, pytensor.config.floatX)
-        return (u < pt.sigmoid(logit)).astype(pytensor.config.floatX)
+        return binary_draw(logit, u).astype(pytensor.config.floatX)
 
     def log_q(self, logit, z):
         """Log probability of each element."""
@@ -55,7 +66,7 @@ class AutoregressiveBernoulli:
         uniforms = stream.fine_uniforms(of_units.type.shape, logits.dtype)
 
         def unit(j, uniform, link, now):
-            z = (uniform < pt.sigmoid(now[j])).astype(now.dtype)
+            z = binary_draw(now[j], uniform).astype(now.dtype)
             return [z, now + link[:, None, None] * z]
 
         z, _ = strict_scan(
