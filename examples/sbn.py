@@ -164,8 +164,11 @@ def add_to_table(run: dict, quick: bool) -> None:
     folder = RESULTS / "quick" if quick else RESULTS
     path = folder / "sbn.json"
     runs = json.loads(path.read_text()) if path.exists() else {}
-    # an evaluation of saved parameters keeps what is known of their training
-    runs[run["name"]] = run if "command" in run else runs.get(run["name"], {}) | run
+    if "command" not in run:
+        # Of saved parameters: what is known of their training stays; there is no network.
+        known = runs.get(run["name"], {}).items()
+        run = {key: value for key, value in known if not key.startswith("network")} | run
+    runs[run["name"]] = run
     path.write_text(json.dumps(runs, indent=1, sort_keys=True) + "\n")
     header = ["name", "updates", "images seen", "s", "T", "runs", "AIS", "+-", "ESS", "gap"]
     header += ["network", "network +-", "network ESS", "better", "test set", "test set +-", "paper"]
