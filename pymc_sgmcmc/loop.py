@@ -1,7 +1,6 @@
 """One compiled call: many updates of any sampler, on any backend, in one PyTensor scan."""
 
 from collections.abc import Sequence
-from functools import reduce
 from itertools import accumulate
 from math import isfinite
 from typing import Any, NamedTuple
@@ -210,10 +209,9 @@ class Loop:
             new = [n.astype(o.dtype) for n, o in zip([*new_theta, *flat], old, strict=True)]
             new = records.scattered(moving, new, touched)
             last = evaluations[-1]
-            squares = [pt.sum(g * g) for g in last.total]
-            norm = pt.sqrt(reduce(pt.add, squares))
+            squares = pt.stack([pt.sum(g * g) for g in last.total])
             potential = [last.potential] if source.is_costly else []
-            return [k + 1, *new, stream.rng, pt.stack(squares), norm, *potential, *last.diagnostics]
+            return [k + 1, *new, stream.rng, squares, *potential, *last.diagnostics]
 
         n_own = len(source.statistics) + source.is_costly
         outputs = scan(
@@ -225,13 +223,14 @@ class Loop:
                 pt.constant(0, dtype="int64"),
                 *carried,
                 rng,
-                *[None] * (2 + n_own),
+                *[None] * (1 + n_own),
             ],
             non_sequences=[*rows, *own_constants, *read],
             strict=True,
             return_updates=False,
         )
-        _, *moving, next_rng, squared, gradient_norms = outputs[: len(outputs) - n_own]
+        _, *moving, next_rng, squared = outputs[: len(outputs) - n_own]
+        gradient_norms = pt.sqrt(squared.sum(axis=1))
         moving = records.unpacked([m[-1] for m in moving])
         final_state = self.named(moving[self.n_vars :])
         own_outputs = outputs[len(outputs) - n_own :]
