@@ -27,6 +27,7 @@ from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK
 from pymc_sgmcmc.adaptation.progress import progress_shown
 from pymc_sgmcmc.argument_checks import check_compile_kwargs, positive_number, true_or_false
 from pymc_sgmcmc.backends import interrupts
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.diagnosis.diagnose import diagnose_run, points_to_diagnose
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.predictions.predictions import Predictions
@@ -357,6 +358,7 @@ def _default_step(
     return make()
 
 
+@quick_graphs()
 def _compile_kwargs_of(model: Model) -> dict[str, Any] | None:
     """Return how the default step is compiled where the user has not said it.
 

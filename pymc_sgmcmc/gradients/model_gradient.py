@@ -288,6 +288,7 @@ def _is_large(var: Variable) -> bool:
     return var.data.nbytes > LARGE_CONSTANT
 
 
+@quick_graphs()
 def shapes_of(model: Model, vars: Sequence[TensorVariable]) -> list[tuple[int, ...]]:
     """Shapes of value variables."""
     if all(None not in v.type.shape for v in vars):

@@ -21,6 +21,7 @@ from pymc.util import (
 from pytensor.graph.basic import Variable
 
 from pymc_sgmcmc.argument_checks import whole_number
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.gradients.arrays import dims_of, evaluate
 from pymc_sgmcmc.run.saved_state import from_plain, to_plain
@@ -204,6 +205,7 @@ def sampled_model(model: Model, step: Any) -> Model:
     return model
 
 
+@quick_graphs()
 def whole_step(model: Model, step: Any, start: PointType, compile_kwargs: Any) -> Any:
     """Return one step for all variables; PyMC chooses steps for variables without one."""
     if isinstance(step, type):
