@@ -535,25 +535,36 @@ def sample_from_init(
     finally:
         if store is not None:
             store.release()
-    tree = without_nothing(tree)
-    for averages in predictions:
-        if any(chain.n for chain in averages.chains.values()):
-            tree[averages.name] = DataTree(averages.to_dataset())
-    if adapted is not None:
-        describe_adaptation(tree, step, tune, store_adaptation)
-    tree = with_log_densities(tree, model, idata_kwargs)
-    _log.info(summary(run, tree))
-    if compute_convergence_checks:
-        try:
-            if adapted is None:
-                check_convergence(tree, model)
-            else:  # the verdict looks at R-hat and effective sample sizes too
-                diagnose_run(tree, step, run.points)
-        except KeyboardInterrupt:
-            _log.warning("Interrupted: convergence is not checked.")
-        except Exception as error:  # the draws are worth more than their check
-            _log.warning(f"Convergence is not checked: {type(error).__name__}: {error}")
+    try:  # whatever happens now, the draws are not lost
+        tree = without_nothing(tree)
+        for averages in predictions:
+            if any(chain.n for chain in averages.chains.values()):
+                tree[averages.name] = DataTree(averages.to_dataset())
+        if adapted is not None:
+            describe_adaptation(tree, step, tune, store_adaptation)
+        tree = with_log_densities(tree, model, idata_kwargs)
+        _log.info(summary(run, tree))
+        if compute_convergence_checks:
+            _check(tree, model, step, run)
+    except KeyboardInterrupt:
+        _log.warning("Interrupted: the draws are returned without all that is computed from them.")
+    except BaseException as error:
+        salvage(error, lambda: tree)
+        raise
     return tree
+
+
+def _check(tree: DataTree, model: Model, step: Any, run: Run) -> None:
+    """Judge the draws, which are worth more than their check: an error in it is only logged."""
+    try:
+        if getattr(step, "adapted", None) is None:
+            check_convergence(tree, model)
+        else:  # the verdict looks at R-hat and effective sample sizes too
+            diagnose_run(tree, step, run.points)
+    except KeyboardInterrupt:
+        _log.warning("Interrupted: convergence is not checked.")
+    except Exception as error:
+        _log.warning(f"Convergence is not checked: {type(error).__name__}: {error}")
 
 
 def _advanced(
@@ -588,6 +599,7 @@ def _advanced(
     if in_memory is not None and length is not None:
         enough = EnoughDraws(run, in_memory, length.ess)
     stops: list[Stopped] = []
+    interrupted = False
     interrupts.handle()
     try:
         with (
@@ -602,7 +614,7 @@ def _advanced(
                 events_and_first = itertools.chain(first, events)
                 collect(events_and_first, in_memory, progress, callback, run, stops, enough)
     except KeyboardInterrupt:
-        _log.warning("Interrupted: the draws made so far are returned.")
+        interrupted = True
     except BaseException as error:  # a handler of SIGTERM, say, that calls sys.exit
         salvage(error, result)
         raise
@@ -616,7 +628,11 @@ def _advanced(
         if tree is None:
             raise
     except SamplingError as error:
-        if not stops:
-            raise
-        raise SamplingError(f"{error} {stops[0].message}") from None
+        reasons = ["Interrupted."] if interrupted else [stop.message for stop in stops[:1]]
+        raise SamplingError(" ".join([str(error), *reasons])) from None
+    except BaseException as error:
+        salvage(error, result)
+        raise
+    if interrupted:
+        _log.warning("Interrupted: the draws made so far are returned.")
     return tree

@@ -12,7 +12,6 @@ from pymc.stats.log_density import compute_log_likelihood, compute_log_prior
 from xarray import DataTree
 
 from pymc_sgmcmc.backends.compile_time import compile_lock
-from pymc_sgmcmc.run.result import salvage
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -33,11 +32,6 @@ def with_log_densities(tree: DataTree, model: Model, idata_kwargs: dict[str, Any
         With the draws of all free variables.
     model : pymc.Model
     idata_kwargs : dict
-
-    Raises
-    ------
-    Exception
-        What PyMC raises, with the result so far in its attribute ``idata``.
     """
     for name, compute in COMPUTE.items():
         wanted = idata_kwargs.get(name, False)
@@ -55,7 +49,4 @@ def with_log_densities(tree: DataTree, model: Model, idata_kwargs: dict[str, Any
         except KeyboardInterrupt:
             _log.warning(f"Interrupted: {name} is not computed. pm.compute_{name} does it later.")
             return tree
-        except Exception as error:
-            salvage(error, lambda: tree)
-            raise
     return tree

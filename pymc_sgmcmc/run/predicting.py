@@ -12,8 +12,6 @@ from pymc_sgmcmc.run.points_to_diagnose import PointsToDiagnose
 from pymc_sgmcmc.run.run import Block, Predicted, Run, Stopped
 from pymc_sgmcmc.step import SGMCMCStep
 
-GROUPS = ("posterior", "sample_stats", "observed_data", "constant_data", "diagnosis", "adaptation")
-
 
 class PredictingRunner:
     """Runs another runner and gives each draw to the run's `Predictions` and `PointsToDiagnose`.
@@ -164,9 +162,9 @@ def checked_predictions(model: Model, predictions: Any) -> list[Predictions]:
             raise TypeError(f"predictions={one!r} must be made by sgm.Predictions(...).")
         if {v.name for v in one.predictor.model.value_vars} != {v.name for v in model.value_vars}:
             raise ValueError(f"{one!r} has been made for another model: make it for this one.")
-        if one.name in names or one.name in GROUPS:
+        if one.name in names:
             raise ValueError(
-                f"The name '{one.name}' of predictions is taken: give each of them another name=."
+                f"Two of predictions have the name '{one.name}': give each of them another name=."
             )
         names.add(one.name)
     return predictions
