@@ -11,6 +11,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.adaptation.plan import automatic_batch_size
 from pymc_sgmcmc import kernel
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
@@ -66,6 +67,17 @@ def test_no_observed_variable():
 def test_scalar_observed():
     model = observed(lambda mu: pm.Normal("y", mu, 1, observed=0.3))
     refused(model, "No observation dim", "'y'", "one value", "batch_size=None", batch_size=5)
+
+
+def test_nobody_is_told_to_leave_a_batch_size_that_was_not_passed(caplog):
+    """Without rows the automatic batch size is all the data, which a message says."""
+    model = observed(lambda mu: pm.Normal("y", mu, 1, observed=0.3))
+    with caplog.at_level("INFO", logger="pymc.sgmcmc"):
+        assert automatic_batch_size(model, None, 1, many=False) is None
+    assert caplog.messages == [
+        "All rows are used at each update: No observation dim found: the observed 'y' have no axis "
+        "to slice into batches, each is one value."
+    ]
 
 
 def test_several_candidates():
