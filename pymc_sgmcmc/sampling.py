@@ -55,6 +55,7 @@ from pymc_sgmcmc.run.collect import collect
 from pymc_sgmcmc.run.engines import chain_method_of, check_method, engine_of
 from pymc_sgmcmc.run.enough_draws import EnoughDraws
 from pymc_sgmcmc.run.log_densities import with_log_densities, without_log_densities
+from pymc_sgmcmc.run.other_arguments import naming_alternatives
 from pymc_sgmcmc.run.predicting import checked_predictions, prepare
 from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.recorded_variables import recorder_of, without_nothing
@@ -86,6 +87,7 @@ DRAWS = 1000
 """Default number of draws of steps that are not adapted."""
 
 
+@naming_alternatives
 def sample(
     draws: int | None = None,
     *,
@@ -242,6 +244,9 @@ def sample(
     length or left out, whichever keeps more draws. Ctrl-C ends the run after the current draw and
     returns the draws so far; a second Ctrl-C does not wait for that draw. Any other exception has
     them in its attribute ``idata``.
+
+    Several threads may sample at once. Build their models one after the other, since PyMC changes
+    PyTensor's configuration for a moment while it builds one.
 
     Examples
     --------

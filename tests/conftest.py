@@ -163,8 +163,9 @@ def watched(method):
             codes = [frame.f_code for frame, _ in walk_stack(sys._getframe(1))]
             codes = [code for code in codes if code.co_filename.startswith((OURS, TESTS))]
             ours = [code for code in codes if code.co_filename.startswith(OURS)]
+            public = any(code.co_qualname.split(".")[0] in PUBLIC for code in ours)
             # Not what tests call of the package's inner parts, nor what they call in a callback.
-            if codes[:1] == ours[:1] != [] and ours[-1].co_qualname.split(".")[0] in PUBLIC:
+            if codes[:1] == ours[:1] != [] and public:
                 without_lock.add(f"{ours[0].co_qualname} in {ours[0].co_filename}")
         return method(*args, **kwargs)
 

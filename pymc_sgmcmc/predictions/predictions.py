@@ -9,7 +9,7 @@ from pymc.blocking import PointType
 from pymc.model import Model, modelcontext
 from xarray import Dataset
 
-from pymc_sgmcmc.argument_checks import whole_number
+from pymc_sgmcmc.argument_checks import shown, whole_number
 from pymc_sgmcmc.predictions.labels import as_classes, check_labels, looks_like_classes, one_of
 from pymc_sgmcmc.predictions.metrics import (
     CLASSIFICATION,
@@ -42,7 +42,9 @@ def _checked_name(name: Any) -> str:
     elif name in GROUPS or name.startswith("warmup_"):
         reason = "is the name of another group of the result"
     if reason is not None:
-        raise ValueError(f"name={name!r} {reason}: pass another, such as name='test_predictions'.")
+        raise ValueError(
+            f"name={shown(name)} {reason}: pass another, such as name='test_predictions'."
+        )
     return name
 
 
