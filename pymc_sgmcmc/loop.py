@@ -114,6 +114,11 @@ class Loop:
         An example of the algorithm's state and the source's: names, shapes and types.
     compile_kwargs : dict
         Arguments of `pytensor.function`, for example ``{"mode": "JAX"}``.
+
+    Attributes
+    ----------
+    n_gradients : int
+        Gradients that an update evaluates.
     """
 
     @quick_graphs()
@@ -203,6 +208,12 @@ class Loop:
             if algorithm.counts_elements and any(touched_z):
                 more["n_elements"] = n_touched(z, touched_z)
             new_z, new_state = algorithm.update(z, sampler_state, gradient, h, noise, **more)
+            self.n_gradients = len(evaluations)
+            if not evaluations:
+                raise ValueError(
+                    f"{type(algorithm).__name__} evaluates no gradient, so it would not draw from "
+                    "the posterior: call `gradient` in its update, or give its splitting an O."
+                )
             new_theta = position(new_z)
             new_state |= own
             flat = [s for name in self.layout for s in new_state[name]]
