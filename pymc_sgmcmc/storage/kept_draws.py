@@ -10,6 +10,7 @@ from pymc.backends.ndarray import NDArray
 from pymc.util import drop_warning_stat
 from xarray import DataTree
 
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.pymc_internals import forget_statistics, statistics_of
 from pymc_sgmcmc.run.recorder import Recorder
 from pymc_sgmcmc.run.result import InMemoryDraws, to_datatree
@@ -55,6 +56,7 @@ class KeptDraws(NDArray):
     (1, 21)
     """
 
+    @quick_graphs()
     def __init__(self, name=None, model=None, vars=None, test_point=None, **kwargs):
         super().__init__(name, model, vars, test_point, **kwargs)
         self.n_warmup = 0
@@ -108,6 +110,7 @@ class KeptDraws(NDArray):
 class StoredDraws(KeptDraws):
     """One chain of a `pm.sample` whose draws go to a `ZarrStore` too."""
 
+    @quick_graphs()
     def __init__(self, name=None, model=None, vars=None, test_point=None, *, store=None, **kwargs):
         super().__init__(name, model, vars, test_point, **kwargs)
         self.store: Any = store
