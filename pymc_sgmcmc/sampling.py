@@ -142,7 +142,7 @@ def sample(
         Independent chains.
     cores : int, optional
         Processes of ``chain_method="parallel"``; default: the number of cores, at most 4.
-    random_seed : int, array_like of int or numpy.random.Generator, optional
+    random_seed : int, array_like of int, numpy.random.Generator or SeedSequence, optional
         Seed of all chains.
     progressbar : bool or str, default True
         As in `pm.sample`: ``"combined"`` or ``"split"``, optionally with ``"+stats"``. More than 16

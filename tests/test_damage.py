@@ -1,18 +1,31 @@
 """A store of which a file is lost or damaged: the right result, or an error with a remedy."""
 
 import logging
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytensor
 import pytest
 import xarray as xr
-from kills import TUNE, prepared, same, small_model, small_run, small_step
+from kills import (
+    TUNE,
+    ended,
+    in_child,
+    prepared,
+    same,
+    small_model,
+    small_run,
+    small_step,
+)
 from pymc.exceptions import SamplingError
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.run import sequential
-from pymc_sgmcmc.storage import create
+from pymc_sgmcmc.run.saved_state import load, save
+from pymc_sgmcmc.storage import create, writer
+from pymc_sgmcmc.storage.chunks import GROUPS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -115,7 +128,7 @@ def test_no_damage_goes_unseen(half, model, step, path, monkeypatch, caplog):
                     assert str(path) in caplog.text, f"{file} {damage.__name__}"
     # Draws and data cannot be made up; what can be written again is.
     assert {f.name for f in errors}.isdisjoint({"zarr.json", "run.lock"})
-    assert {f.parts[0] for f in errors} >= {"posterior", "sample_stats", "observed_data"}
+    assert {f.parts[0] for f in errors} >= {"posterior", "sample_stats", "constant_data"}
 
 
 @pytest.mark.slow(2)
@@ -134,6 +147,143 @@ def test_a_finished_run_with_a_lost_chunk(model, step, path):
     for slot in slots:
         slot.unlink(missing_ok=True)
     assert same(small_run(model, step, trace=path, resume=True), expected)
+
+
+class Copied(Exception):
+    """A callback has copied the store, and ends the run."""
+
+
+def copied_while_written(model, step, path):
+    """Draws as they are at one moment, then checkpoints as they are later."""
+    copy = path.with_name("copy")
+
+    def callback(trace, draw):
+        if draw.chain == 0 and draw.draw_idx == TUNE + 1:
+            shutil.copytree(path, copy, ignore=shutil.ignore_patterns(".sampler"))
+        if draw.chain == 0 and draw.draw_idx == TUNE + 8:
+            shutil.copytree(path / ".sampler", copy / ".sampler")
+            raise Copied
+
+    with pytest.raises(Copied):
+        small_run(model, step, trace=path, callback=callback)
+    shutil.rmtree(path)
+    copy.rename(path)
+
+
+def swapped(model, step, path):
+    """Two chunks of one array: each is whole, in the wrong place."""
+    small_run(model, step, trace=path)
+    one, other = (path / "posterior" / "w" / "c" / "0" / k / "0" for k in "01")
+    kept = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(kept)
+
+
+def of_another_chain(model, step, path):
+    small_run(model, step, trace=path)
+    one, other = (path / "posterior" / "w" / "c" / k / "0" / "0" for k in "01")
+    one.write_bytes(other.read_bytes())
+
+
+def of_another_run(model, step, path):
+    small_run(model, step, trace=path)
+    other = path.with_name("other")
+    small_run(model, step, trace=other, random_seed=2)
+    chunk = "posterior/w/c/0/0/0"
+    shutil.copy(other / chunk, path / chunk)
+
+
+@pytest.mark.slow(2)
+@pytest.mark.parametrize("put", [copied_while_written, swapped, of_another_chain, of_another_run])
+def test_whole_chunks_of_other_draws(put, model, step, path, monkeypatch):
+    """Their own checksums are right; the checkpoint has those of the draws that it counts."""
+    monkeypatch.setattr(create, "DRAWS_PER_CHUNK", 5)
+    monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
+    monkeypatch.setattr(writer.Writer, "due", lambda self: True)
+    put(model, step, path)
+    for again in (
+        sgm.ZarrStore(path).to_datatree,
+        lambda: small_run(model, step, trace=path, resume=True),
+    ):
+        with pytest.raises(ValueError, match=r"draws 0 to \d of chain 0 are damaged .* a copy"):
+            again()
+
+
+def checkpoints_of(path):
+    return sorted((path / ".sampler").glob("chains_*.npz"))
+
+
+def stopped_at(number):
+    def callback(trace, draw):
+        if draw.draw_idx == number:
+            raise KeyboardInterrupt
+
+    return callback
+
+
+def test_a_store_whose_checkpoints_have_no_checksums(model, step, path, monkeypatch):
+    """An earlier version's: it is read and resumed, and then has them."""
+    monkeypatch.setattr(create, "DRAWS_PER_CHUNK", 5)
+    monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
+    expected = small_run(model, step)
+    kept = small_run(model, step, trace=path, callback=stopped_at(TUNE + 7))
+    for file in checkpoints_of(path):
+        checkpoint = load(file)
+        del checkpoint["checksums"]
+        save(file, checkpoint)
+    assert same(sgm.ZarrStore(path).to_datatree(), kept)
+    assert same(small_run(model, step, trace=path, resume=True), expected)
+    for slots in (checkpoints_of(path)[:2], checkpoints_of(path)[2:]):
+        assert "checksums" in max(map(load, slots), key=lambda checkpoint: checkpoint["number"])
+
+
+def test_draws_made_again_that_differ(model, step, path, monkeypatch):
+    """Of a run resumed on another machine: those before are gone, and nothing seems damaged."""
+    monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
+    # Interrupted within a draw: its state is not known.
+    with monkeypatch.context() as patched:
+        patched.setattr(sequential.ChainRunner, "state", lambda self: None)
+        small_run(model, step, trace=path, chains=1, callback=stopped_at(TUNE + 7))
+    assert sgm.ZarrStore(path).n_draws[0] >= 7
+
+    def on_another_machine():
+        write_chunk = writer.write_chunk
+
+        def differ(array, chains, first, values):
+            write_chunk(array, chains, first, values + values.dtype.type(1))
+
+        writer.write_chunk = differ
+        writer.Writer.due = lambda self: self._flush(self._done - TUNE) or os._exit(7)
+        small_run(model, step, trace=path, chains=1, resume=True, callback=lambda **_: None)
+
+    assert ended(in_child(on_another_machine)) == 7
+    assert sgm.ZarrStore(path).n_draws == [0]
+    expected = small_run(model, step, chains=1)
+    assert same(small_run(model, step, trace=path, chains=1, resume=True), expected)
+
+
+def test_chunks_reach_the_disk_before_the_checkpoint(model, step, path, monkeypatch):
+    synced, replace, fsync = [], os.replace, os.fsync
+
+    def syncing(number):
+        file = os.path.realpath(f"/proc/self/fd/{number}")
+        if ".sampler" not in file:
+            synced.append(file)
+        fsync(number)
+
+    def replacing(source, target):
+        if "chains_0_0" in str(target):
+            chunks = {str(p) for g in GROUPS for p in path.glob(f"{g}/*/c/0/**/0") if p.is_file()}
+            missing.append({c for c in chunks if "/draw/" not in c} - set(synced))
+        replace(source, target)
+
+    missing: list = []
+    monkeypatch.setattr(os, "fsync", syncing)
+    monkeypatch.setattr(os, "replace", replacing)
+    small_run(model, step, trace=path)
+    assert missing
+    assert not any(missing)
+    assert {Path(file).relative_to(path).parts[1] for file in synced} >= {"w", "s", "potential"}
 
 
 @pytest.mark.slow(2)

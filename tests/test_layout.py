@@ -33,7 +33,8 @@ gradients
 batches
 noise slots
 algorithm schedules backends pymc_internals
-argument_checks
+argument_checks temporary_folder
+lock
 """
 """The way of the data, downwards: a part knows those of lower lines, and of its own only these."""
 WITHIN_A_LINE = {("step", "docstrings"), ("step", "variables"), ("chain", "call_length")}

@@ -1,6 +1,8 @@
 """The store: the same result as without, whatever ended the run in between."""
 
+import errno
 import os
+import pickle
 import re
 import resource
 import shutil
@@ -36,10 +38,11 @@ from kills import (
 from pymc.exceptions import SamplingError
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import sampling
+from pymc_sgmcmc import lock, sampling
 from pymc_sgmcmc.run import sequential
 from pymc_sgmcmc.run.saved_state import from_plain, load, save, to_plain
-from pymc_sgmcmc.storage import create, lock, read, writer
+from pymc_sgmcmc.storage import create, read, writer
+from pymc_sgmcmc.storage.record import read_record, write_record
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -153,6 +156,7 @@ def test_large_results_stay_on_disk(model, step, path, monkeypatch):
     monkeypatch.setattr(read, "LOADED_BYTES", 10)
     tree = small_run(model, step, trace=path)
     assert not tree.posterior["w"]._in_memory
+    assert same(pickle.loads(pickle.dumps(tree)), tree)
     assert float(tree.posterior["w"].sum()) != 0
 
 
@@ -508,12 +512,136 @@ def test_a_path_that_cannot_be_written(model, step):
         small_run(model, step, trace="/proc/run.zarr")
 
 
+@pytest.mark.slow(2)
+@pytest.mark.parametrize("name", ["run #3", "a;b?c", "a\nb"])
+def test_a_path_that_looks_like_a_url(model, step, path, name):
+    """Its own folder is written and read, also below the folder of that name, and no other."""
+    options = dict(draws=3, chains=1)
+    for folder in (path.with_name(name), path.with_name("in") / name / "run.zarr"):
+        made = small_run(model, step, trace=folder, **options)
+        assert same(sgm.ZarrStore(folder).to_datatree(), made)
+    assert same(small_run(model, step, trace=folder, resume=True, **options), made)
+    assert {p.name for p in path.parent.iterdir()} == {name, "in"}
+    assert {p.name for p in (path.parent / "in").iterdir()} == {name}
+
+
+def test_the_part_before_a_hash_is_another_store(model, step, path):
+    one, two = (small_run(model, step, trace=path.with_name(n), chains=1, random_seed=k)
+                for k, n in enumerate(["exp", "exp2"]))  # fmt: skip
+    path.with_name("exp2").rename(path.with_name("exp#2"))
+    assert same(sgm.ZarrStore(path.with_name("exp#2")).to_datatree(), two)
+    assert same(sgm.ZarrStore(path.with_name("exp")).to_datatree(), one)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("a\0b", "null character"), ("x" * 256, "256 bytes"), ("é" * 130, "260")]
+)
+def test_a_path_that_no_file_system_has(tmp_path, name, reason):
+    with pytest.raises(ValueError, match=reason):
+        sgm.ZarrStore(tmp_path / name / "run")
+
+
+def test_the_longest_path_name(model, step, path):
+    path = path.with_name("x" * 255)
+    assert same(
+        small_run(model, step, draws=2, chains=1, trace=path),
+        small_run(model, step, draws=2, chains=1),
+    )
+
+
+@pytest.mark.parametrize("method", ["sequential", "parallel"])
+def test_a_store_deleted_during_the_run(model, step, path, small_chunks, monkeypatch, method):
+    """Nothing is made again in its place, and nothing is said of draws that could be read."""
+    monkeypatch.setattr(writer.Writer, "due", lambda self: True)
+
+    def delete(trace, draw):
+        if draw.draw_idx == TUNE + 2:
+            shutil.rmtree(path, ignore_errors=True)
+
+    with pytest.raises(
+        (RuntimeError, SamplingError), match="no longer belongs to this run"
+    ) as told:
+        small_run(model, step, draws=1000, trace=path, callback=delete, chain_method=method)
+    assert "can be read" not in str(told.value)
+    assert not path.exists()
+
+
+def test_a_finished_run_where_nothing_can_be_written(model, step, expected, path, monkeypatch):
+    """As on a file system that is read-only: nothing is left to be done."""
+    small_run(model, step, trace=path)
+    files = {p: p.stat().st_mtime_ns for p in path.rglob("*")}
+
+    def refused(*args, **kwargs):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    def only_read(file, mode="r", *args, **kwargs):
+        return refused() if set(mode) & set("wax+") else opened(file, mode, *args, **kwargs)
+
+    opened = open
+    with monkeypatch.context() as patched:
+        patched.setattr("builtins.open", only_read)
+        patched.setattr(os, "replace", refused)
+        patched.setattr(type(path), "touch", refused)
+        patched.setattr(type(step), "step", None)
+        assert same(small_run(model, step, trace=path, resume=True), expected)
+        with pytest.raises(OSError, match=r"cannot be written: Read-only file system"):
+            small_run(model, step, trace=path, resume=True, draws=DRAWS + 1)
+    assert files == {p: p.stat().st_mtime_ns for p in path.rglob("*")}
+
+
+def test_a_seed_sequence(model, step, path):
+    seed = np.random.SeedSequence(5, spawn_key=(3,))
+    options = dict(draws=6, chains=2, random_seed=seed)
+    expected = small_run(model, step, **options)
+    assert same(small_run(model, step, **options), expected)  # it counts what is spawned of it
+    small_run(model, step, trace=path, callback=stop_at(TUNE + 2), **options)
+    assert same(small_run(model, step, trace=path, resume=True, **options), expected)
+
+
+@pytest.mark.slow(2)
+def test_a_record_with_names_of_other_files(model, step, path):
+    """Of a store that somebody else has made: nothing outside of it is written or read."""
+    small_run(model, step, draws=2, chains=1, trace=path)
+    (path / "link").symlink_to(path.parent)
+    outside = path.with_name("outside")
+    record = read_record(path)
+    for place, value in (("metadata", "owned"), ("digests", "owned"), ("lengths", 5)):
+        for name in (str(outside), "../outside", "link/outside", f"{outside}/zarr.json"):
+            write_record(path, record | {place: record[place] | {name: value}})
+            with pytest.raises(ValueError, match=r"no store of this package: .*outside"):
+                sgm.ZarrStore(path).to_datatree()
+    with pytest.raises(ValueError, match=r"no store of this package: .*outside"):
+        small_run(model, step, draws=2, chains=1, trace=path, resume=True)
+    assert not outside.exists()
+
+
+def test_a_record_with_names_of_other_files_of_the_store(model, step, path):
+    small_run(model, step, draws=2, chains=1, trace=path)
+    record = read_record(path)
+    record["metadata"][".sampler/run.npz"] = "owned"
+    write_record(path, record)
+    with pytest.raises(ValueError, match=r"names the file '.sampler/run.npz'"):
+        sgm.ZarrStore(path).to_datatree()
+
+
+def test_reading_writes_nothing(model, step, expected, path):
+    """Not even what is damaged and could be written again."""
+    small_run(model, step, trace=path)
+    (path / "zarr.json").write_text("{}")
+    (path / "posterior" / "w" / "zarr.json").unlink()
+    (path / "posterior" / "draw" / "c" / "0").unlink()
+    files = {p: p.stat().st_mtime_ns for p in path.rglob("*")}
+    assert same(sgm.ZarrStore(path).to_datatree(), expected)
+    assert files == {p: p.stat().st_mtime_ns for p in path.rglob("*")}
+
+
 def test_a_full_disk(model, step, expected, path, small_chunks):
     """What is there can be read, the message says so, and the run goes on when there is room."""
 
     def fill():
         # Files of this process cannot grow any more: a checkpoint does not fit.
         writer.Writer.due = lambda self: self._done >= TUNE + 7
+        sequential.SECONDS_PER_TURN = np.inf  # the first chain, however slow the disk is
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10**9, 10**9))
 

@@ -463,6 +463,14 @@ def test_shuffle_on_disk(tmp_path, kind):
         sgm.shuffle_on_disk(data, tmp_path / "b", seed=1)
 
 
+@pytest.mark.parametrize("name", ["../x", "{absolute}", "a/b", "a\0b", "x" * 300])
+def test_shuffle_on_disk_stays_in_its_directory(tmp_path, name):
+    name = name.format(absolute=tmp_path / "x")
+    with pytest.raises(ValueError, match=r"cannot be that of a file.* Rename it"):
+        sgm.shuffle_on_disk({name: np.zeros((10, 2))}, tmp_path / "a" / "b", seed=1)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.slow(5)
 def test_fork_does_not_wait_for_a_reader_of_hdf5_for_ever(tmp_path):
     """h5py locks all of HDF5 for a fork; in this process it may come before or after us."""

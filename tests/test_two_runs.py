@@ -13,8 +13,9 @@ import pytest
 from kills import ended, in_child, prepared, same, small_model, small_run, small_step
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc import lock
 from pymc_sgmcmc.run import sequential
-from pymc_sgmcmc.storage import create, lock
+from pymc_sgmcmc.storage import create
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,7 +64,7 @@ def told_or_done(work, path, barrier):
 
 
 def left_over(path):
-    return [p.name for p in path.parent.iterdir() if p.name.startswith(f".{path.name}.")]
+    return [p.name for p in path.parent.iterdir() if p.name.startswith(".pymc_sgmcmc_")]
 
 
 @pytest.mark.slow(9)
@@ -150,10 +151,10 @@ def test_a_worker_whose_store_was_taken_away_says_so(model, step, path, monkeypa
 
 def test_what_a_dead_process_left_is_cleared_away(model, step, path):
     """Killed while it laid out a run: the next one clears its folder away, and no living one's."""
-    left = path.with_name(f".{path.name}.0123.new")
+    left = path.with_name(".pymc_sgmcmc_0123.new")
     (left / ".sampler").mkdir(parents=True)
     (left / ".sampler" / "run.lock").touch()
-    alive = path.with_name(f".{path.name}.4567.new")
+    alive = path.with_name(".pymc_sgmcmc_4567.new")
     (alive / ".sampler").mkdir(parents=True)
     held = lock.Lock(alive / ".sampler" / "run.lock", "it")
     held.acquire()

@@ -1,7 +1,6 @@
 """Write the rows of any source to disk once, in random order."""
 
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,10 @@ import numpy as np
 
 from pymc_sgmcmc.batches.data_sources import Passage
 from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.temporary_folder import temporary_folder
+
+LONGEST_NAME = 240
+"""Bytes of a container's name; of a file's name there may be 255."""
 
 
 def shuffle_on_disk(
@@ -41,6 +44,8 @@ def shuffle_on_disk(
 
     Raises
     ------
+    ValueError
+        If the name of a container cannot be that of a file.
     FileExistsError
         If one of the files exists already.
 
@@ -55,13 +60,15 @@ def shuffle_on_disk(
     data = StreamedData.of(data)
     rng = np.random.default_rng(seed)
     directory = Path(directory)
+    for name in data.names:
+        _check_file_name(name)
     directory.mkdir(parents=True, exist_ok=True)
     paths = {name: directory / f"{name}.npy" for name in data.names}
     for path in paths.values():
         if path.exists():
             raise FileExistsError(f"{path} exists already: pass another directory, or delete it.")
-    with tempfile.TemporaryDirectory(dir=directory) as scratch:
-        sizes = _deal(data, Path(scratch), rng)
+    with temporary_folder(directory) as scratch:
+        sizes = _deal(data, scratch, rng)
         files = {
             name: np.lib.format.open_memmap(
                 path, "w+", data.formats[name].dtype, (sum(sizes), *data.formats[name].shape)
@@ -72,11 +79,25 @@ def shuffle_on_disk(
         for bucket, size in enumerate(sizes):
             order = rng.permutation(size)
             for name, file in files.items():
-                rows = np.fromfile(_bucket(Path(scratch), name, bucket), file.dtype)
+                rows = np.fromfile(_bucket(scratch, name, bucket), file.dtype)
                 file[start : start + size] = rows.reshape(size, *file.shape[1:])[order]
                 file.flush()
             start += size
     return {name: np.load(path, mmap_mode="r") for name, path in paths.items()}
+
+
+def _check_file_name(name: str) -> None:
+    if Path(f"{name}.npy").name != f"{name}.npy" or "\0" in name:
+        reason = "it is a path"
+    elif len(os.fsencode(name)) > LONGEST_NAME:
+        reason = f"it has more than {LONGEST_NAME} bytes"
+    else:
+        return
+    shown = name if len(name) <= 40 else f"{name[:40]}..."
+    raise ValueError(
+        f"The name of the container {shown!r} cannot be that of a file: {reason}. Rename it for "
+        "this call; the arrays that are returned can be passed as data= under any name."
+    )
 
 
 def _bucket(scratch: Path, name: str, number: int) -> Path:

@@ -3,6 +3,7 @@
 import logging
 import multiprocessing
 from collections.abc import Collection, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -194,6 +195,8 @@ def seeded(random_seed: Any) -> tuple[Any, np.random.Generator]:
     if isinstance(random_seed, dict):  # a generator's state, from a store
         state = from_plain(random_seed, RandomGeneratorState({}, {}))
         return random_seed, random_generator_from_state(state)
+    if isinstance(random_seed, np.random.SeedSequence):  # a copy: it counts what is spawned of it
+        random_seed = np.random.default_rng(deepcopy(random_seed))
     if isinstance(random_seed, np.random.Generator | np.random.BitGenerator):
         generator = get_random_generator(random_seed)
         return to_plain(get_state_from_generator(generator), "seed"), generator
@@ -207,7 +210,7 @@ def seeded(random_seed: Any) -> tuple[Any, np.random.Generator]:
 def _no_seed(random_seed: Any) -> ValueError:
     return ValueError(
         f"random_seed={shown(random_seed)} must be an integer that is not negative, a list of such "
-        "integers, a numpy.random.Generator, or None for a random seed."
+        "integers, a numpy.random.Generator or SeedSequence, or None for a random seed."
     )
 
 

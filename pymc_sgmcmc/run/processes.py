@@ -9,12 +9,12 @@ and ends too.
 import multiprocessing
 import os
 import signal
-import tempfile
 import time
 import traceback
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -26,6 +26,7 @@ from pymc_sgmcmc.run.predicting import predicted, receive
 from pymc_sgmcmc.run.run import Event, Resumed, Run
 from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.sequential import ChainRunner
+from pymc_sgmcmc.temporary_folder import temporary_folder
 
 POLL_SECONDS = 0.1
 """Time between two looks for Ctrl-C."""
@@ -79,13 +80,13 @@ def parallel(run: Run, workers: int, mp_ctx: Any, blas_threads: int | None) -> G
         When a chain raises, or a worker ends by itself.
     """
     forked = mp_ctx.get_start_method() == "fork"
-    with tempfile.TemporaryDirectory(prefix="pymc_sgmcmc_") as folder:
+    with temporary_folder() as folder:
         if forked:
             run.recorder.trace  # noqa: B018  compiled once, inherited by all
             payload: Any = run
         else:
             # In a file: as an argument the data would be pickled again for each worker.
-            payload = os.path.join(folder, "run.pickle")
+            payload = folder / "run.pickle"
             with open(payload, "wb") as file:
                 cloudpickle.dump(run, file)
         pool = _Pool(mp_ctx, workers, payload, forked, blas_threads)
@@ -214,12 +215,12 @@ def _work(connection: Any, inherited: list, payload: Any, blas_threads: int | No
         interrupts.deferred,
         threadpool_limits(limits=blas_threads),
     ):
-        run = _load(connection, payload) if isinstance(payload, str) else payload
+        run = _load(connection, payload) if isinstance(payload, Path) else payload
         while (chain := connection.recv()) is not None:
             _run_chain(connection, run, chain)
 
 
-def _load(connection: Any, path: str) -> Run:
+def _load(connection: Any, path: Path) -> Run:
     try:
         with open(path, "rb") as file:
             return cloudpickle.load(file)

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from pymc_sgmcmc.lock import Lock
 from pymc_sgmcmc.run.saved_state import load, save
-from pymc_sgmcmc.storage.lock import Lock
 from pymc_sgmcmc.storage.record import FOLDER
 
 

@@ -1,28 +1,81 @@
-"""The chunks of draws on disk, checked before they are used."""
+"""The chunks of draws on disk, and the checksums that checkpoints have of them.
 
+The last bytes of a chunk's file are zarr's checksum of all its values. A checkpoint has the
+checksum of each chunk with only the draws that it counts, so that a chunk of other draws, of
+another place or run, or from before or after them, is detected.
+"""
+
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pymc_sgmcmc.storage.checkpoints import Checkpoints
+from pymc_sgmcmc.storage.metadata import open_root
 
 GROUPS = ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats")
+CHECKSUM_BYTES = 4
+
+type Checksums = dict[str, list[int]]
+"""Checksums of an array's chunks of some chains, in order, by the array's path."""
 
 
-def open_draws(path: Path) -> dict[str, dict[str, Any]]:
+def open_draws(path: Path, record: dict[str, Any], read_only: bool) -> dict[str, dict[str, Any]]:
     """Open a store's arrays of draws, by group and name."""
-    import zarr
-
-    root: Any = zarr.open_group(path, mode="r+")
+    root = open_root(path, record, read_only)
     return {
         name: {
             key: array.with_config({"write_empty_chunks": True})
             for key, array in root[name].arrays()
-            if key != "draw" and "draw" in array.metadata.dimension_names
+            if key != "draw" and "draw" in array.metadata.dimension_names and array.size
         }
         for name in GROUPS
         if name in root
     }
+
+
+def write_chunk(array: Any, chains: range, first: int, values: np.ndarray) -> None:
+    """Write the first draws of a chunk, and nothing after them: no chunk is read to be changed."""
+    length = min(array.chunks[1], array.shape[1] - first)
+    whole = np.full((len(chains), length, *values.shape[2:]), array.fill_value, dtype=array.dtype)
+    whole[:, : values.shape[1]] = values
+    array[chains.start : chains.stop, first : first + length] = whole
+
+
+def synced_checksum(file: Path) -> int:
+    """Flush a chunk to the disk, and return its checksum."""
+    with open(file, "rb+") as opened:
+        os.fsync(opened.fileno())
+        return _last_bytes(opened)
+
+
+def checksum_of(array: Any, values: np.ndarray) -> int:
+    """Return the checksum of a chunk with these draws alone."""
+    import zarr
+    from zarr.codecs import Crc32cCodec
+
+    files: dict[str, Any] = {}
+    store = zarr.storage.MemoryStore(files)
+    alone = zarr.create_array(
+        store,
+        shape=array.chunks,
+        chunks=array.chunks,
+        dtype=array.dtype,
+        fill_value=array.fill_value,
+        compressors=[Crc32cCodec()],
+        config={"write_empty_chunks": True},
+    )
+    alone[tuple(slice(n) for n in values.shape)] = values
+    [chunk] = (buffer for name, buffer in files.items() if name != "zarr.json")
+    return int.from_bytes(chunk.to_bytes()[-CHECKSUM_BYTES:], "little")
+
+
+def chunk_file(path: Path, array: Any, chains: range, first: int) -> Path:
+    """Return the file of the chunk of some chains that begins with a draw."""
+    place = (chains.start // array.chunks[0], first // array.chunks[1], *[0] * (array.ndim - 2))
+    return path / array.path / array.metadata.encode_chunk_key(place)
 
 
 def check_chunks(
@@ -30,10 +83,10 @@ def check_chunks(
     record: dict[str, Any],
     arrays: dict[str, dict[str, Any]],
     checkpoints: Checkpoints,
-    n_draws: int,
+    checkpoint: dict[str, Any],
     read: bool,
-) -> None:
-    """Raise an error if valid draws are missing or damaged.
+) -> Checksums:
+    """Check that all draws that a checkpoint counts are there, and are those that it counted.
 
     Parameters
     ----------
@@ -44,43 +97,71 @@ def check_chunks(
         From `open_draws`.
     checkpoints : Checkpoints
         Of some chains.
-    n_draws : int
-        Their valid draws, tuning included.
+    checkpoint : dict
+        One of them; empty for none.
     read : bool
-        Whether to read each chunk, which checks its checksum, or only check that its file exists.
+        Whether to read each chunk, which checks its values too. Otherwise they are checked when
+        they are used.
+
+    Returns
+    -------
+    Checksums
+        Those of the files.
 
     Raises
     ------
     ValueError
         Naming the array, draws and chains, and what to do.
     """
-    chains, size = checkpoints.chains, record["chunk"]
-    for group, name, first, end in _counted(record, arrays, n_draws):
+    chains = checkpoints.chains
+    found: Checksums = {}
+    known = checkpoint.get("checksums")  # None: an earlier version's
+    for group, name, first, end in _counted(record, arrays, checkpoint.get("n_draws", 0)):
         array = arrays[group][name]
-        place = [chains.start // record["chains_together"], first // size]
-        file = path / group / name / "/".join(map(str, ["c", *place, *[0] * (array.ndim - 2)]))
+        file = chunk_file(path, array, chains, first)
+        sums = found.setdefault(array.path, [])
         try:
-            if not file.exists():
-                raise FileNotFoundError("the file is missing")
-            if read:
-                array[chains.start : chains.stop, first:end]
+            with open(file, "rb") as opened:
+                sums.append(_last_bytes(opened))
+            expected = sums[-1] if known is None else known[array.path][len(sums) - 1]
+            if read or sums[-1] != expected:
+                values = array[chains.start : chains.stop, first:end]
+                if sums[-1] != expected and checksum_of(array, values) != expected:
+                    raise ValueError("it has other draws")
         except Exception as error:
+            reason = "the file is missing" if isinstance(error, FileNotFoundError) else error
             whose = f"chain {chains.start}" + (f" to {chains[-1]}" if len(chains) > 1 else "")
             raise ValueError(
                 f"{path / group / name}: draws {first} to {end - 1} of {whose} are damaged "
-                f"({file}: {error}). They were written completely, so the disk or another "
-                f"program has changed them. {checkpoints.remedy}"
+                f"({file}: {reason}). They were written completely, so the disk or another "
+                "program has changed them, or this is a copy of the store that was made while it "
+                f"was written. {checkpoints.remedy}"
             ) from error
+    return found
+
+
+def _last_bytes(file: Any) -> int:
+    file.seek(-CHECKSUM_BYTES, os.SEEK_END)
+    return int.from_bytes(file.read(), "little")
 
 
 def _counted(
     record: dict[str, Any], arrays: dict[str, dict[str, Any]], n_draws: int
 ) -> Iterator[tuple[str, str, int, int]]:
     """Group, array, first draw and end of each chunk with valid draws."""
-    tune, size = record["tune"], record["chunk"]
+    size = record["chunk"]
     for group, named in arrays.items():
-        is_warmup = group.startswith("warmup_")
-        count = min(n_draws, tune) if is_warmup else max(0, n_draws - tune)
+        count = _draws_in(record, group, n_draws)
         for name in named:
             for first in range(0, count, size):
                 yield group, name, first, min(first + size, count)
+
+
+def n_chunks(record: dict[str, Any], group: str, n_draws: int) -> int:
+    """Number of chunks with the first draws of a chain, tuning included, in a group."""
+    return -(-_draws_in(record, group, n_draws) // record["chunk"])
+
+
+def _draws_in(record: dict[str, Any], group: str, n_draws: int) -> int:
+    tune = record["tune"]
+    return min(n_draws, tune) if group.startswith("warmup_") else max(0, n_draws - tune)

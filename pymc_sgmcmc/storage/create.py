@@ -3,13 +3,13 @@
 import os
 import shutil
 import uuid
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from xarray import DataTree
 
+from pymc_sgmcmc.lock import Lock, delete_abandoned, locked_folder
 from pymc_sgmcmc.run.run import Run
 from pymc_sgmcmc.run.saved_state import to_plain
 from pymc_sgmcmc.storage.adaptation import write_adapted
@@ -18,11 +18,12 @@ from pymc_sgmcmc.storage.chunks import GROUPS
 from pymc_sgmcmc.storage.file_errors import clear_errors
 from pymc_sgmcmc.storage.identity import versions
 from pymc_sgmcmc.storage.layout import lay_out
-from pymc_sgmcmc.storage.lock import Lock
 from pymc_sgmcmc.storage.names_and_labels import refuse_unstorable
 from pymc_sgmcmc.storage.record import FOLDER, FORMAT, is_run, not_a_run, read_record
 from pymc_sgmcmc.storage.writer import LEFT_OUT
 
+PREFIX, NEW, OLD = ".pymc_sgmcmc_", ".new", ".old"
+"""Names of folders with a run that is not complete yet, or is being deleted."""
 RUN_LOCK = Path(FOLDER, "run.lock")
 BYTES_PER_CHUNK = 2**23
 """Draws are in chunks of about this size, all variables of a chain together,"""
@@ -102,10 +103,13 @@ def create(
     }
     target = Path(os.path.realpath(path))
     # Under another name until it is complete.
-    folder = target.with_name(f".{target.name}.{run_id}.new")
-    with clear_errors(path, is_run(path)):
-        _clear_away(target)
-        lock = _locked_folder(folder)
+    folder = target.with_name(f"{PREFIX}{run_id}{NEW}")
+    with clear_errors(path):
+        for old in target.parent.glob(f"{PREFIX}*{OLD}"):  # killed while it was deleted
+            shutil.rmtree(old, ignore_errors=True)
+        delete_abandoned(target.parent.glob(f"{PREFIX}*{NEW}"), RUN_LOCK)
+        lock = run_lock(folder)
+        locked_folder(folder, lock)
         try:
             lay_out(folder, run, draws, others, record, dtype)
             if getattr(run.step, "adapted", None) is not None:
@@ -118,36 +122,12 @@ def create(
     return run_id, lock
 
 
-def _locked_folder(folder: Path) -> Lock:
-    """Make the folder of a new run, and take its lock."""
-    lock = run_lock(folder)
-    while True:
-        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire()
-            return lock
-        except FileNotFoundError:  # another process has just deleted it, as not yet locked
-            continue
-
-
-def _clear_away(target: Path) -> None:
-    """Delete what processes have left that died while they began a run at this path."""
-    for path in target.parent.iterdir():
-        own = path.name.startswith(f".{target.name}.") and path.suffix in (".new", ".old")
-        if own and (path / RUN_LOCK).exists():
-            lock = run_lock(path)
-            with suppress(RuntimeError, FileNotFoundError):  # alive, or just finished
-                lock.acquire(seconds=0.0)
-                shutil.rmtree(path, ignore_errors=True)
-                lock.release()
-
-
 def _move(path: Path, folder: Path, target: Path, overwrite: bool) -> None:
     """Move a new run to its path, once no process writes an existing run there."""
     while True:
         if overwrite and is_run(path):
             try:
-                _delete(path, target, folder.with_suffix(".old"))
+                _delete(path, target, folder.with_suffix(OLD))
             except FileNotFoundError:  # another process has just deleted it
                 continue
         try:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pymc_sgmcmc.storage.record import is_run
+
 ADVICE = {
     errno.ENOSPC: "Free some space",
     errno.EDQUOT: "Free some space",
@@ -15,16 +17,8 @@ ADVICE = {
 
 
 @contextmanager
-def clear_errors(path: Path, holds_draws: bool) -> Iterator[None]:
-    """Name the store that cannot be written, the reason and the remedy.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The store.
-    holds_draws : bool
-        Whether there is a run at this path already.
-    """
+def clear_errors(path: Path) -> Iterator[None]:
+    """Name the store that cannot be written, the reason and the remedy."""
     try:
         yield
     except FileExistsError:
@@ -33,7 +27,7 @@ def clear_errors(path: Path, holds_draws: bool) -> Iterator[None]:
         reason = os.strerror(error.errno) if error.errno else str(error)
         advice = ADVICE.get(error.errno or 0, "Correct the cause, or choose another path")
         after = ""
-        if holds_draws:
+        if is_run(path):
             after = " Earlier draws can be read, and resume=True continues the run."
         message = f"The store {path} cannot be written: {reason}. {advice}.{after}"
         raise OSError(error.errno, message) from error

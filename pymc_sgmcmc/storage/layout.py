@@ -8,7 +8,7 @@ import numpy as np
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.run.run import Run
-from pymc_sgmcmc.storage.metadata import edited, recorded_files
+from pymc_sgmcmc.storage.metadata import DRAW, consolidate, edited, recorded_files
 from pymc_sgmcmc.storage.record import write_record
 
 
@@ -33,6 +33,9 @@ def lay_out(
     dtype : numpy.dtype or None
         Type of real variables; None: their own.
     """
+    from zarr.storage import LocalStore  # a path with a "#" would be taken for a URL
+
+    store = LocalStore(folder)
     for name, dataset in draws.items():
         # Their coordinates only: the draws' own arrays follow.
         others[name] = dataset.drop_vars([*dataset.data_vars, "chain", "draw"])
@@ -41,16 +44,16 @@ def lay_out(
         )
     with warnings.catch_warnings():  # strings have no final place in zarr's format yet
         warnings.filterwarnings("ignore", module="zarr")
-        DataTree.from_dict(others).to_zarr(folder, mode="a", consolidated=False)
+        DataTree.from_dict(others).to_zarr(store, mode="a", consolidated=False)
     for name, dataset in draws.items():
-        _create_arrays(folder, name, dataset, run, record, dtype)
-    _consolidate(folder)
-    texts, digests = recorded_files(folder)
+        _create_arrays(store, name, dataset, run, record, dtype)
+    consolidate(store)
+    texts, digests = recorded_files(folder, draws)
     write_record(folder, record | {"metadata": texts, "digests": digests})
 
 
 def _create_arrays(
-    folder: Path,
+    store: Any,
     name: str,
     dataset: Dataset,
     run: Run,
@@ -60,7 +63,7 @@ def _create_arrays(
     import zarr
     from zarr.codecs import Crc32cCodec
 
-    group: Any = zarr.open_group(folder, mode="r+")[name]
+    group: Any = zarr.open_group(store, mode="r+")[name]
     for variable, value in dataset.items():
         own: Any = value.dtype
         if dtype is not None and own.kind == "f" and name.endswith("posterior"):
@@ -81,20 +84,15 @@ def lengthened(record: dict[str, Any], draws: int) -> dict[str, Any]:
     """The record of the same run with more draws; `repair_metadata` then enlarges the arrays."""
     grown = ("posterior", "sample_stats")
 
-    def set_length(path: str, node: dict[str, Any]) -> None:
-        names = node.get("dimension_names") or []
-        if path.split("/")[0] in grown and "draw" in names:
-            node["shape"][names.index("draw")] = draws
+    def set_length(root: Any) -> None:
+        for group in grown:
+            for _, array in root[group].arrays() if group in root else ():
+                names = array.metadata.dimension_names or ()
+                if DRAW in names:
+                    array.resize(
+                        [draws if d == DRAW else n for d, n in zip(names, array.shape, strict=True)]
+                    )
 
     lengths = {n: draws if n in grown else length for n, length in record["lengths"].items()}
     metadata = edited(record["metadata"], set_length)
     return record | {"draws": draws, "lengths": lengths, "metadata": metadata}
-
-
-def _consolidate(folder: Path) -> None:
-    """Gather all metadata in one file, so that opening the store lists no folders."""
-    import zarr
-
-    with warnings.catch_warnings():  # zarr warns of other readers, which can do without
-        warnings.filterwarnings("ignore", module="zarr")
-        zarr.consolidate_metadata(folder)

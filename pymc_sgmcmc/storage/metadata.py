@@ -1,13 +1,13 @@
 """The files of a store other than draws, listed in its record so that damage is detected.
 
 The record of a run has the text of each file of zarr's metadata, and a digest of each file of
-coordinates and data. Metadata that is damaged, or was half changed when a process died, is written
-again from the record.
+coordinates and data. The texts are what this package reads; the files are for other readers, and
+are written again when the run is resumed if they differ.
 """
 
-import json
 import os
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,66 +19,93 @@ ROOT = "zarr.json"
 DRAW = "draw"
 """Name of the coordinate that grows: its values 0, 1, ... need no digest."""
 
-type Edit = Callable[[str, dict[str, Any]], None]
-"""Function that changes the metadata of the group or array at a path, in place."""
 
+def recorded_files(folder: Path, groups: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Texts of a new store's metadata and digests of its other files, by relative path.
 
-def recorded_files(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Texts of a new store's metadata and digests of its other files, by relative path."""
+    ``groups`` are those with draws of the run.
+    """
     texts, digests = {}, {}
+    numbers = tuple(f"{group}/{DRAW}/" for group in groups)
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         name = path.relative_to(folder).as_posix()
         if path.name == ROOT:
             texts[name] = path.read_text()
-        elif not name.startswith(".") and name.split("/")[1] != DRAW:
+        elif not name.startswith((".", *numbers)):
             digests[name] = digest_of(path.read_bytes())
     return texts, digests
 
 
-def edited(texts: dict[str, str], edit: Edit) -> dict[str, str]:
-    """Apply a change to the metadata of each group and array, in its own file and in the root's."""
-    changed = {}
-    for name, text in texts.items():
-        node = json.loads(text)
-        if name == ROOT:
-            for path, known in node["consolidated_metadata"]["metadata"].items():
-                edit(path, known)
-        else:
-            edit(name.removesuffix(f"/{ROOT}"), node)
-        changed[name] = json.dumps(node, indent=2)
-    return changed
+def refuse_foreign_names(folder: Path, record: dict[str, Any]) -> None:
+    """Raise an error for a record that names other files than those of its own store."""
+    inside = folder.resolve()
+    for name in [*record["metadata"], *record["digests"], *record["lengths"]]:
+        own = name not in record["metadata"] or name.split("/")[-1] == ROOT
+        if not own or not (folder / name).resolve().is_relative_to(inside):
+            raise ValueError(
+                f"{folder} is no store of this package: its record names the file {name!r}, which "
+                "is not one of a store. Do not use it; choose another path."
+            )
 
 
-def repair_metadata(folder: Path, record: dict[str, Any]) -> None:
-    """Rewrite metadata that differs from the record.
+def edited(texts: dict[str, str], edit: Callable[[Any], None]) -> dict[str, str]:
+    """Apply a change to the root group that some metadata describes, without any data."""
+    import zarr
+    from zarr.core.buffer import cpu
 
-    Raises
-    ------
-    ValueError
-        If a coordinate or data is missing or damaged, naming the file.
-    """
-    for name, text in record["metadata"].items():
-        path = folder / name
-        if not path.is_file() or path.read_bytes() != text.encode():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(path, text)
+    files: dict[str, Any] = {
+        name: cpu.Buffer.from_bytes(text.encode()) for name, text in texts.items()
+    }
+    store = zarr.storage.MemoryStore(files)
+    edit(zarr.open_group(store, mode="r+", use_consolidated=False))
+    consolidate(store)
+    return {name: files[name].to_bytes().decode() for name in texts}
+
+
+def consolidate(store: Any) -> None:
+    """Gather all metadata in one file, so that opening the store lists no folders."""
+    import zarr
+
+    with warnings.catch_warnings():  # zarr warns of other readers, which can do without
+        warnings.filterwarnings("ignore", module="zarr")
+        zarr.consolidate_metadata(store)
+
+
+def check_digests(folder: Path, record: dict[str, Any]) -> None:
+    """Raise an error that names the file if coordinates or data are missing or damaged."""
     for name, digest in record["digests"].items():
         path = folder / name
         if not path.is_file() or digest_of(path.read_bytes()) != digest:
             raise ValueError(
                 f"{path} is missing or damaged, so the run cannot be read completely or resumed. "
                 "Restore it from a copy; or read only the draws, xarray.open_zarr("
-                f"{str(folder)!r}, group='posterior'); or start a new run, "
-                f"ZarrStore({str(folder)!r}, overwrite=True)."
+                f"zarr.storage.LocalStore({str(folder)!r}), group='posterior'); or start a new "
+                f"run, ZarrStore({str(folder)!r}, overwrite=True)."
             )
+
+
+def repair_metadata(folder: Path, record: dict[str, Any]) -> None:
+    """Rewrite metadata and draw numbers that differ from the record, for other readers."""
+    for name, text in record["metadata"].items():
+        path = folder / name
+        if not path.is_file() or path.read_bytes() != text.encode():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _replace(path, text)
     for group, length in record["lengths"].items():
-        _repair_draw_numbers(folder, f"{group}/{DRAW}", length)
+        _repair_draw_numbers(open_root(folder, record, read_only=False)[group][DRAW], length)
 
 
-def _repair_draw_numbers(folder: Path, name: str, length: int) -> None:
+def open_root(folder: Path, record: dict[str, Any], read_only: bool) -> Any:
+    """Open a store's root group as its record describes it."""
     import zarr
 
-    array: Any = zarr.open_array(folder / name, mode="r+")
+    from pymc_sgmcmc.storage.recorded_store import RecordedStore
+
+    store = RecordedStore(folder, record["metadata"], read_only=read_only)
+    return zarr.open_group(store, mode="r" if read_only else "r+", use_consolidated=False)
+
+
+def _repair_draw_numbers(array: Any, length: int) -> None:
     numbers = np.arange(length)
     try:
         whole = bool((array[:] == numbers).all())

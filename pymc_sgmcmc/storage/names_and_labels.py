@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,18 @@ def refuse_unstorable(names: Iterable[Any], labels: Mapping[Any, np.ndarray | No
     for dim, values in labels.items():
         if values is not None and values.dtype.kind not in SAFE_KINDS:
             _refuse_labels(str(dim), values)
+
+
+def refuse_impossible_path(path: Path) -> None:
+    """Raise an error for a path that no file system can have."""
+    if "\0" in str(path):
+        raise ValueError(f"The path {str(path)!r} has a null character. Choose another path.")
+    for name in path.parts:
+        if (length := len(os.fsencode(name))) > LONGEST_NAME:
+            raise ValueError(
+                f"The name {name[:40]!r}... in the path of the store has {length} bytes, and the "
+                f"name of a folder has at most {LONGEST_NAME}. Choose a shorter one."
+            )
 
 
 def _refuse_name(name: str) -> None:

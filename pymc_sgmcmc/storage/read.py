@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xarray as xr
 from pymc.exceptions import SamplingError
 from xarray import DataTree
@@ -11,8 +12,7 @@ from xarray import DataTree
 from pymc_sgmcmc.run.result import longest_cut
 from pymc_sgmcmc.storage.checkpoints import all_checkpoints
 from pymc_sgmcmc.storage.chunks import GROUPS, check_chunks, open_draws
-from pymc_sgmcmc.storage.file_errors import clear_errors
-from pymc_sgmcmc.storage.metadata import repair_metadata
+from pymc_sgmcmc.storage.metadata import DRAW, check_digests, open_root
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -34,11 +34,12 @@ def count_draws(path: Path, record: dict[str, Any]) -> list[int]:
 
 def check_finished(path: Path, record: dict[str, Any]) -> None:
     """Check the draws of finished chains; other chains are checked when they are resumed."""
-    arrays = open_draws(path)
+    arrays = open_draws(path, record, read_only=True)
     total = record["tune"] + record["draws"]
     for checkpoints in all_checkpoints(path, record):
-        if ((checkpoints.latest() or {}).get("n_draws")) == total:
-            check_chunks(path, record, arrays, checkpoints, total, read=True)
+        checkpoint = checkpoints.latest() or {}
+        if checkpoint.get("n_draws") == total:
+            check_chunks(path, record, arrays, checkpoints, checkpoint, read=True)
 
 
 def read_datatree(path: Path, record: dict[str, Any]) -> DataTree:
@@ -51,14 +52,21 @@ def read_datatree(path: Path, record: dict[str, Any]) -> DataTree:
         message = f"No chain in {path} has got past tuning."
         raise SamplingError(" ".join([message, *filter(None, warnings)]))
     chains, length = longest_cut(lengths)
-    with clear_errors(path, holds_draws=True):
-        repair_metadata(path, record)
+    check_digests(path, record)
     _check_draws(path, record, read=False)
-    tree = xr.open_datatree(path, engine="zarr")
+    root = open_root(path, record, read_only=True)
     groups = {}
-    for name, node in tree.children.items():
-        dataset = node.to_dataset()
-        if name in GROUPS:  # others have no draws of this run, whatever their dims are called
+    for name in root.group_keys():
+        of_run = name in GROUPS  # others have no draws of this run, whatever their dims are called
+        dataset = xr.open_dataset(
+            root.store,
+            engine="zarr",
+            group=name,
+            consolidated=False,
+            drop_variables=[DRAW] if of_run else None,
+        )
+        if of_run:
+            dataset = dataset.assign_coords(draw=np.arange(record["lengths"][name]))
             dataset = dataset.isel(chain=chains)
             if not name.startswith("warmup_"):
                 dataset = dataset.isel(draw=slice(length))
@@ -74,7 +82,6 @@ def read_datatree(path: Path, record: dict[str, Any]) -> DataTree:
 
 
 def _check_draws(path: Path, record: dict[str, Any], read: bool) -> None:
-    arrays = open_draws(path)
+    arrays = open_draws(path, record, read_only=True)
     for checkpoints in all_checkpoints(path, record):
-        n_draws = (checkpoints.latest() or {}).get("n_draws", 0)
-        check_chunks(path, record, arrays, checkpoints, n_draws, read)
+        check_chunks(path, record, arrays, checkpoints, checkpoints.latest() or {}, read)

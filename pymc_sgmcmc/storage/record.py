@@ -1,9 +1,11 @@
 """The record of a run in a store: its identity, its numbers of draws, its layout."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 from pymc_sgmcmc.run.saved_state import load, save
+from pymc_sgmcmc.storage.metadata import refuse_foreign_names
 
 FORMAT = 2
 FOLDER = ".sampler"
@@ -17,7 +19,7 @@ def record_path(path: Path) -> Path:
 
 def is_run(path: Path) -> bool:
     """Whether there is a run at a path, finished or not."""
-    return record_path(path).exists()
+    return os.path.exists(record_path(path))  # False, too, where nothing may be read
 
 
 def write_record(path: Path, record: dict[str, Any]) -> None:
@@ -53,7 +55,7 @@ def read_record(path: Path, run_id: str | None = None) -> dict[str, Any]:
         raise ValueError(
             f"{error}. This file identifies the run, which cannot be resumed without it. "
             "Restore the file from a copy; or read the draws, xarray.open_datatree("
-            f"{str(path)!r}, engine='zarr'); or start a new run, "
+            f"zarr.storage.LocalStore({str(path)!r}), engine='zarr'); or start a new run, "
             f"ZarrStore({str(path)!r}, overwrite=True)."
         ) from error
     if record["format"] != FORMAT:
@@ -61,6 +63,7 @@ def read_record(path: Path, run_id: str | None = None) -> dict[str, Any]:
             f"{path} has the format {record['format']}, but this version of pymc_sgmcmc "
             f"reads {FORMAT}. Use the version that wrote it, or another path."
         )
+    refuse_foreign_names(path, record)
     if run_id is not None and record["run_id"] != run_id:
         raise run_replaced(path)
     return record
@@ -70,7 +73,7 @@ def run_replaced(path: Path) -> RuntimeError:
     """Return the error for a run that another one has replaced."""
     return RuntimeError(
         f"{path} no longer belongs to this run: another process has started a run there, "
-        "or deleted it. Give each run its own path."
+        "or deleted it, and the draws with it. Give each run its own path."
     )
 
 

@@ -22,20 +22,20 @@ from xarray import DataTree
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.argument_checks import real_number, shown, true_or_false
+from pymc_sgmcmc.lock import Lock
 from pymc_sgmcmc.pymc_internals import saves_state
 from pymc_sgmcmc.run.predicting import all_observed, restore_rest
 from pymc_sgmcmc.run.run import Run
 from pymc_sgmcmc.run.saved_state import from_plain
 from pymc_sgmcmc.storage.adaptation import read_adapted
 from pymc_sgmcmc.storage.checkpoints import all_checkpoints
-from pymc_sgmcmc.storage.chunks import GROUPS
 from pymc_sgmcmc.storage.create import create, run_lock
 from pymc_sgmcmc.storage.file_errors import clear_errors
 from pymc_sgmcmc.storage.identity import differences, identity, versions
 from pymc_sgmcmc.storage.kept_draws import StoredDraws
 from pymc_sgmcmc.storage.layout import lengthened
-from pymc_sgmcmc.storage.lock import Lock
-from pymc_sgmcmc.storage.metadata import edited, repair_metadata
+from pymc_sgmcmc.storage.metadata import check_digests, edited, repair_metadata
+from pymc_sgmcmc.storage.names_and_labels import refuse_impossible_path
 from pymc_sgmcmc.storage.read import check_finished, count_draws, read_datatree
 from pymc_sgmcmc.storage.record import is_run, not_a_run, read_record, write_record
 from pymc_sgmcmc.storage.writer import Writer
@@ -77,8 +77,9 @@ class ZarrStore(BaseTrace):
 
     Notes
     -----
-    ``xarray.open_datatree(path, engine="zarr")`` opens the store at any time; draws that have not
-    been made are NaN (0 for whole numbers). `to_datatree` leaves them out.
+    ``xarray.open_datatree(zarr.storage.LocalStore(path), engine="zarr")`` opens the store at any
+    time; draws that have not been made are NaN (0 for whole numbers). `to_datatree` leaves them
+    out, and checks that all others are those that were made.
 
     Examples
     --------
@@ -107,6 +108,7 @@ class ZarrStore(BaseTrace):
             raise ValueError(
                 f"path={shown(path)} must be the path of a folder, which need not exist."
             )
+        refuse_impossible_path(Path(path))
         self.path = Path(path).absolute()  # the working directory may change during a run
         self.overwrite = true_or_false("overwrite", overwrite)
         self.run_id: str | None = None
@@ -177,7 +179,9 @@ class ZarrStore(BaseTrace):
                 f"of which {min(self.n_draws)} draws are complete. resume=True continues it, "
                 "ZarrStore(path, overwrite=True) deletes it."
             )
-        with clear_errors(self.path, self.exists):
+        if resume and self.exists and min(self.n_draws) >= self.record["draws"]:
+            return  # perhaps nothing is left to be written
+        with clear_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             folder = self.path if resume and self.exists else self.path.parent
             probe = folder / f".probe-{uuid.uuid4().hex}"
@@ -214,7 +218,8 @@ class ZarrStore(BaseTrace):
             return run
         self.unlock()
         lock = run_lock(self.path)
-        lock.acquire()
+        with clear_errors(self.path):
+            lock.acquire()
         self._lock = lock
         record = self.record
         self.run_id = record["run_id"]
@@ -233,7 +238,8 @@ class ZarrStore(BaseTrace):
                 f"{self.path} has a different run and cannot be resumed by this one:\n- "
                 + "\n- ".join([*different, *_changed_versions(record)])
             )
-        with clear_errors(self.path, self.exists):
+        check_digests(self.path, record)
+        with clear_errors(self.path):
             if run.draws != record["draws"]:
                 record = lengthened(record, run.draws)
                 write_record(self.path, record)
@@ -320,9 +326,9 @@ class ZarrStore(BaseTrace):
         record = self.record
         seconds += record["seconds"]
 
-        def set_time(path: str, node: dict[str, Any]) -> None:
-            if path in GROUPS:
-                node["attributes"]["sampling_time"] = seconds
+        def set_time(root: Any) -> None:
+            for name in record["lengths"]:
+                root[name].attrs["sampling_time"] = seconds
 
         record |= {"seconds": seconds, "metadata": edited(record["metadata"], set_time)}
         write_record(self.path, record)

@@ -8,7 +8,16 @@ import numpy as np
 
 from pymc_sgmcmc.run.run import Block, Run
 from pymc_sgmcmc.storage.checkpoints import Checkpoints
-from pymc_sgmcmc.storage.chunks import check_chunks, open_draws
+from pymc_sgmcmc.storage.chunks import (
+    Checksums,
+    check_chunks,
+    checksum_of,
+    chunk_file,
+    n_chunks,
+    open_draws,
+    synced_checksum,
+    write_chunk,
+)
 from pymc_sgmcmc.storage.file_errors import clear_errors
 from pymc_sgmcmc.storage.record import read_record, run_replaced
 
@@ -65,20 +74,24 @@ class Writer:
             raise run_replaced(self.path) from error
         try:
             self._record = read_record(self.path, self._run_id)
-            self._arrays = open_draws(self.path)
+            self._arrays = open_draws(self.path, self._record, read_only=False)
             checkpoint = self._checkpoints.latest() or {}
             self._number = checkpoint.get("number", 0)
             self.state = checkpoint.get("state")
             self.n_draws = self._done = checkpoint.get("n_state", 0)
-            n_draws = checkpoint.get("n_draws", 0)
-            check_chunks(
-                self.path, self._record, self._arrays, self._checkpoints, n_draws, read=True
+            found = check_chunks(
+                self.path, self._record, self._arrays, self._checkpoints, checkpoint, read=True
             )
             ends = checkpoint.get("ends", [None] * len(self.chains))
             # A chain that ended after the saved state will end again.
             self._ends = [e if e is not None and e <= self.n_draws else None for e in ends]
             self._chunk = self._read_chunk()
+            self._checksums = self._cut(found)
+            self._written: dict[tuple[str, str], set[int]] = {}
+            if checkpoint.get("n_draws", 0) > self._done:
+                self._count_only_what_is_not_made_again()
             self._whole = True
+            self._has_new = False
             self._committed = time.perf_counter()
             self._cost = 0.0
         except BaseException:
@@ -109,6 +122,7 @@ class Writer:
     def write(self, block: Block) -> None:
         """Keep a block, and write full chunks to disk."""
         self._whole = False  # until this returns: it may be interrupted anywhere
+        self._has_new = True
         prefix, at, length = self._place(block.first)
         if self._kept(prefix):
             columns = self._columns(block, prefix)
@@ -144,13 +158,15 @@ class Writer:
 
     def _flush(self, end: int) -> None:
         """Write the draws of the current chunk up to a position."""
+        if not self._lock.is_held:
+            raise run_replaced(self.path)
         size = self._record["chunk"]
         first = (end - 1) // size * size
         for (group, name), parts in self._chunk.items():
-            where = slice(self.chains.start, self.chains.stop), slice(first, end)
             values = np.concatenate(parts, axis=1)
-            with clear_errors(self.path, holds_draws=True):
-                self._arrays[group][name][where] = values
+            with clear_errors(self.path):
+                write_chunk(self._arrays[group][name], self.chains, first, values)
+            self._written.setdefault((group, name), set()).add(first)
             self._chunk[group, name] = [values]
 
     def due(self) -> bool:
@@ -169,6 +185,8 @@ class Writer:
         """
         if not self._whole:  # something was interrupted: the last checkpoint stands
             return
+        if self._number > 0 and not self._has_new:
+            return
         began = time.perf_counter()
         self._whole = False
         if state is not None:
@@ -176,21 +194,51 @@ class Writer:
         if self._chunk:
             _, at, _ = self._place(self._done - 1)
             self._flush(at + 1)
-        self._number += 1
-        checkpoint = {
-            "number": self._number,
-            "n_draws": self._done,
-            "ends": self._ends,
-            "n_state": self.n_draws,
-            "state": self.state,
-        }
-        with clear_errors(self.path, holds_draws=True):
-            self._checkpoints.save(checkpoint)
+        self._save()
         self._committed = time.perf_counter()
         self._cost = self._committed - began
         self._whole = True
 
+    def _save(self) -> None:
+        """Write a checkpoint, after all chunks that it counts."""
+        if not self._lock.is_held:
+            raise run_replaced(self.path)
+        with clear_errors(self.path):
+            for (group, name), firsts in self._written.items():
+                array = self._arrays[group][name]
+                sums = self._checksums[array.path]
+                for first in sorted(firsts):
+                    file = chunk_file(self.path, array, self.chains, first)
+                    sums[first // self._record["chunk"] :] = [synced_checksum(file)]
+            self._written = {}
+            self._number += 1
+            checkpoint = {
+                "number": self._number,
+                "n_draws": self._done,
+                "ends": self._ends,
+                "n_state": self.n_draws,
+                "state": self.state,
+                "checksums": self._checksums,
+            }
+            self._checkpoints.save(checkpoint)
+
     # ---- resuming --------------------------------------------------------------------------
+
+    def _cut(self, found: Checksums) -> Checksums:
+        """Checksums of the chunks with valid draws."""
+        cut = {}
+        for group, arrays in self._arrays.items():
+            n = n_chunks(self._record, group, self._done)
+            for array in arrays.values():
+                cut[array.path] = found.get(array.path, [])[:n]
+        return cut
+
+    def _count_only_what_is_not_made_again(self) -> None:
+        """Save a checkpoint without draws after the state: others, perhaps, replace them."""
+        for (group, name), [values] in self._chunk.items():
+            array = self._arrays[group][name]
+            self._checksums[array.path][-1] = checksum_of(array, values)
+        self._save()
 
     def _read_chunk(self) -> dict[tuple[str, str], list[np.ndarray]]:
         """Read the valid draws of a chunk that is not full yet."""

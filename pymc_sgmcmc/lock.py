@@ -1,7 +1,11 @@
 """A file lock that one process holds."""
 
+import errno
 import os
+import shutil
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +13,9 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+
+LOCKS_HOLD = fcntl is not None
+"""Whether this system has such locks; without them every lock seems free."""
 
 SECONDS_FOR_LOCK = 15.0
 """Seconds to wait for the process of an earlier run to end."""
@@ -47,11 +54,11 @@ class Lock:
         FileNotFoundError
             If its folder has been deleted.
         """
-        if fcntl is None:
+        if not LOCKS_HOLD:
             return
         until = time.monotonic() + (SECONDS_FOR_LOCK if seconds is None else seconds)
         while True:
-            file = open(self.path, "a")  # noqa: SIM115  held until `release`
+            file = self._opened()
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -67,6 +74,20 @@ class Lock:
                 self._file, self._process = file, os.getpid()
                 return
             file.close()  # the file was deleted meanwhile: open the current one
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the file at the path is the one that is locked: not if its folder was deleted."""
+        return not LOCKS_HOLD or (self._file is not None and self._is_there(self._file))
+
+    def _opened(self) -> Any:
+        """Open the file: an existing one only to read where nothing can be written."""
+        try:
+            return open(self.path, "a")  # held until `release`
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES):
+                raise
+            return open(self.path)
 
     def _is_there(self, file: Any) -> bool:
         try:
@@ -84,3 +105,26 @@ class Lock:
 
     def __getstate__(self):
         return self.__dict__ | {"_file": None, "_process": None}
+
+
+def locked_folder(folder: Path, lock: Lock, mode: int = 0o777) -> None:
+    """Make a folder with a lock in it, and take the lock."""
+    while True:
+        folder.mkdir(mode, parents=True, exist_ok=True)
+        lock.path.parent.mkdir(exist_ok=True)
+        try:
+            lock.acquire()
+            return
+        except FileNotFoundError:  # another process has just deleted it, as not yet locked
+            continue
+
+
+def delete_abandoned(folders: Iterable[Path], lock_name: str | Path) -> None:
+    """Delete those folders of which the lock is held by no process: theirs has died."""
+    for folder in folders if LOCKS_HOLD else ():
+        lock = Lock(folder / lock_name, "this folder")
+        with suppress(OSError, RuntimeError):  # of another user, alive, or just finished
+            if lock.path.exists():
+                lock.acquire(seconds=0.0)
+                shutil.rmtree(folder, ignore_errors=True)
+                lock.release()
