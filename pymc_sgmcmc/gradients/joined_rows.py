@@ -6,7 +6,7 @@ With N_1 rows of the first likelihood and N_2 of the second, i runs from 0 to N_
 
 A batch of n rows of both, scaled by (N_1 + N_2) / n, is then unbiased like that of one likelihood.
 All its rows are evaluated by every likelihood, which counts its own: where a row is another's, one
-of its own rows stands in, each equally often, so that no group of rows has more than its share.
+of its own rows stands in, each in turn, so that no group has far more than its share of rows.
 """
 
 from collections.abc import Sequence
