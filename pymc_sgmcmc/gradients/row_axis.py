@@ -269,7 +269,7 @@ def _only_candidate(
     if len(candidates) == 1:
         return candidates[0]
     if not candidates:
-        raise _no_candidate(model, axes, free)
+        raise _no_candidate(model, axes, latents)
     names = ", ".join(f"'{rv.name}'" for rv in axes)
     options = ", ".join(f"'{name}'" if name else f"(length {n})" for name, n in candidates)
     remedy = (
@@ -286,9 +286,10 @@ def _only_candidate(
 
 
 def _no_candidate(
-    model: pm.Model, axes: dict[Variable, list[Key]], free: Collection[Variable]
+    model: pm.Model, axes: dict[Variable, list[Key]], latents: Collection[Variable]
 ) -> ValueError:
     """Return the error for a model none of whose dimensions can be sliced."""
+    free = [rv for rv in model.free_RVs if rv not in latents]
     for rv, labels in axes.items():  # most models have their rows along the first axis
         long = [axis for axis, (_, length) in enumerate(labels) if length > 1]
         local = {
@@ -301,7 +302,7 @@ def _no_candidate(
             # Effects of one axis each, unlike a table of elements, are effects of groups.
             own = [v for v in local[axis] if not any(v in local[a] for a in long if a != axis)]
             others = {a: local[a] for a in long if a != axis and local[a]}
-            if own and others:
+            if own and others and not latents:
                 shape = tuple(n for _, n in labels)
                 return table_of_groups(rv, shape, {axis: own, **others})
             if local[axis]:
