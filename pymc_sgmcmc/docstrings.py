@@ -35,7 +35,8 @@ gradient : {"auto", "plain", "control_variate"}, default "auto"
 target_bias : float, default 0.05
     Tolerated relative error of a posterior sd, for which the step size is adapted.
 minibatch_dim : str, optional
-    The dim along which the data is sliced into batches; needed only if several dims qualify.
+    The dim along which the data is sliced into batches; needed only if several dims of an observed
+    variable qualify. Without it, observed variables with different rows share the batches.
 latents : Gibbs or another `Latents`, optional
     How the latent variables of each row are integrated out of the gradient. With a number as
     ``step_size`` it requires ``batch_size``; `pm.sample` then needs ``model=step.model``, the model

@@ -83,7 +83,7 @@ def continuous(model: Model, vars) -> list:
             raise ValueError(
                 f"'{var.name}' is discrete ({var.dtype}) and has no gradient. If it has one value "
                 f"per row of the data, integrate it out: latents=sgm.Gibbs(['{var.name}']). "
-                "Otherwise give it to another step and name the continuous variables here: "
-                "step=[Sampler([w, b], ...), pm.Metropolis([z])]."
+                "Otherwise give it to another step, and name the continuous variables as vars of "
+                f"this one: step=[..., pm.Metropolis([model['{var.name}']])]."
             )
     return chosen

@@ -103,6 +103,17 @@ def nested():
     return model
 
 
+def two_likelihoods():
+    """Rows of their own, groups of their own."""
+    with pm.Model(coords={"first": range(4), "second": range(3)}) as model:
+        alpha = pm.Normal("alpha", pm.Normal("mu"), 0.7, shape=3)
+        beta = pm.Normal("beta", 0, pm.HalfNormal("tau"), shape=2)
+        pm.Normal("y", alpha[np.array([2, 0, 1, 2])], 1, observed=Y[:4], dims="first")
+        rate = pt.exp(beta[np.array([1, 0, 1])])
+        pm.Poisson("counts", rate, observed=COUNTS[:3], dims="second")
+    return model
+
+
 LOCAL = {
     "centred": ["alpha"],
     "noncentred": ["z"],
@@ -112,4 +123,5 @@ LOCAL = {
     "lkj_noncentred": ["z"],
     "crossed": ["u", "v", "bias"],
     "nested": ["school", "district"],
+    "two_likelihoods": ["alpha", "beta"],
 }

@@ -179,7 +179,7 @@ def two_terms():
 
 
 def one_term_elsewhere():
-    """The second observed variable has other rows: it belongs to the prior."""
+    """The second observed variable has other rows: cut along the first, it belongs to the prior."""
     with pm.Model(coords=COORDS | {"survey": np.arange(6)}) as model:
         mu = pm.Normal("mu", 0, 1)
         pm.Normal("y", mu, 1, observed=REAL, dims="obs")

@@ -86,6 +86,29 @@ THETA = np.array([0.1, 1.2, 1.9, 0.8, -0.4, 0.1])
 # ---- gradients of single rows that stay on disk --------------------------------------------
 
 
+def test_infinite_values_are_named():
+    """Where they alone leave rows without a density."""
+    x = X.copy()
+    x[[7, 4000], 1] = np.inf
+    data = sgm.StreamedData({"X": x, "group": GROUP, "y": Y}, window=1024)
+    model = streamed(data)
+    rows = StreamedRowGradients(model, model.value_vars, data=data, compile_kwargs=JAX)
+    with pytest.raises(ValueError, match=r"data\['X'\] has infinite values in 2 of the 4096 rows"):
+        rows.likelihood(THETA)
+
+
+def test_infinite_bounds_are_no_fault():
+    data = sgm.StreamedData({"upper": np.where(Y > 0, np.inf, 5.0), "y": Y}, window=1024)
+    head = data.head()
+    with pm.Model() as model:
+        upper = pm.Data("upper", head["upper"], dims="obs")
+        y = pm.Data("y", head["y"], dims="obs")
+        mu = pm.Normal("mu")
+        pm.Censored("z", pm.Normal.dist(mu, 1), lower=None, upper=upper, observed=y, dims="obs")
+    rows = StreamedRowGradients(model, model.value_vars, data=data, compile_kwargs=JAX)
+    assert np.isfinite(rows.likelihood(np.array([0.3])).value)
+
+
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("mode", ["JAX", "NUMBA"])
 def test_a_pass_adds_up_all_rows(source, mode):

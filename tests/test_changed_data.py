@@ -183,7 +183,8 @@ def test_index_out_of_range(minibatch, options, first, bad):
 def test_index_out_of_range_from_the_start(as_data, options):
     groups = GROUP.copy()
     groups[3] = K
-    with pytest.raises(ValueError, match=r"index 4 \(at 3\) into 'effect'"):
+    told = r"^The (data 'group'|array of shape \(40,\)) has the index 4 \(at 3\) into 'effect'"
+    with pytest.raises(ValueError, match=told):
         make(grouped(as_data=as_data, groups=groups), self_check=False, **options)
 
 
@@ -293,7 +294,7 @@ def separate(potential=False, meet=True):
 def test_separate_draws_of_rows_that_belong_together(potential, name):
     told = (
         rf"{name} mixes rows of 2 pm.Minibatch calls, of (the array of shape \(40,\)|'x')"
-        r" and of .*X_mb, y_mb = pm\.Minibatch\(X, y, batch_size=\.\.\.\)"
+        r" and of .* to one call of pm\.Minibatch"
     )
     with pytest.raises(ValueError, match=told):
         make(separate(potential, meet=not potential), batch_size=None)

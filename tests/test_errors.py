@@ -5,7 +5,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from models import CLASS, COORDS, MODELS, REAL, N, X
+from models import CLASS, COORDS, GROUP, MODELS, REAL, N, X
 from pymc.exceptions import ImputationWarning, SamplingError
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
@@ -90,10 +90,6 @@ def test_several_candidates():
 def test_several_candidates_without_dims():
     model = observed(lambda mu: pm.Normal("y", mu, 1, observed=np.zeros((6, 8))))
     refused(model, "'y'", "length 6", "length 8", "Give dims=.*minibatch_dim=", batch_size=5)
-
-
-def test_observed_variables_of_different_dims():
-    refused(MODELS["one_term_elsewhere"](), "'obs', 'survey'", "minibatch_dim=", batch_size=5)
 
 
 def test_array_with_two_axes_of_the_rows_length():
@@ -198,11 +194,71 @@ def test_free_variable_for_each_row_without_dims():
     refused(model, "'z' has an element for each row", r"latents=sgm.Gibbs\(\['z'\]\)", batch_size=5)
 
 
+def test_all_free_variables_for_each_row_are_named():
+    def rows_of(mu):
+        x, z = pm.Normal("x", mu, 1, dims="obs"), pm.Normal("z", mu, 1, dims="obs")
+        pm.Normal("y", x + z, observed=REAL, dims="obs")
+
+    told = r"latents=sgm.Gibbs\(\['x', 'z'\]\)"
+    refused(observed(rows_of), told, batch_size=5, minibatch_dim="obs")
+
+
+MANY = 2100
+"""Elements, more than an adapted step moves without batches."""
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_reason_why_there_are_no_batches_is_in_the_error(named):
+    """Classical measurement error: what the message says to do works."""
+    with pm.Model(coords={"row": range(MANY)}) as model:
+        x = pm.Normal("x", 0, 1, **({"dims": "row"} if named else {"shape": MANY}))
+        for name in ("x_seen", "y"):
+            pm.Normal(name, x, 1, observed=np.ones(MANY), **({"dims": "row"} if named else {}))
+    told = r"'x' has an element for each row.*latents=sgm\.Gibbs\(\['x'\]\)"
+    refused(model, told, step_size="auto")
+    refused(model, "batch_size=None: .*'auto'", step_size="auto", batch_size=None)
+
+
+@pytest.mark.parametrize("people", [MANY, 40])
+def test_table_of_groups(people):
+    """Neither people nor items can be sliced: each value is a row of its own."""
+    with pm.Model() as model:
+        theta, ease = pm.Normal("theta", shape=people), pm.Normal("ease", shape=6)
+        logit = theta[:, None] - ease[None, :]
+        pm.Bernoulli("right", logit_p=logit, observed=np.ones((people, 6), int))
+    shape = rf"{people} x 6"
+    told = rf"'right' is a table \({shape}\).*'theta', 'ease'.*long form", rf"\({people}, 6\)"
+    options = {"step_size": "auto"} if people == MANY else {"batch_size": 5}
+    refused(model, *told, r"theta\[i0\], ease\[i1\]", "ravel", **options)
+
+
+LIKELIHOODS = {
+    "no dims": (lambda mu: -((mu - REAL) ** 2), {}, r"Pass dims=.* for 'term' \(shape \(23,\)\)"),
+    "a sum": (lambda mu: -((mu - REAL) ** 2).sum(), {}, "'term' no axis. Leave out the sum.*dims="),
+    "added up by index": (
+        lambda mu: pt.inc_subtensor(pt.zeros(4)[GROUP], -((mu - REAL) ** 2)),
+        {"dims": "group"},
+        "adding up by index of 'mu' .* as a table whose rows lie along dim 'group'.* mask",
+    ),
+    "other lengths": (
+        lambda mu: -((mu - pt.stack([REAL[:20].sum()] * 4)) ** 2),
+        {"dims": "group"},
+        r"'term' is computed has rows along dim 'group' \(length 4\).* mask",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_potential_whose_rows_are_not_known(name):
+    term, dims, told = LIKELIHOODS[name]
+    refused(observed(lambda mu: pm.Potential("term", term(mu), **dims)), told, batch_size=2)
+
+
 def test_discrete_variable():
     model = observed(lambda mu: pm.Normal("y", pm.Poisson("k", 3) + mu, observed=REAL))
     refused(
-        model, r"'k' is discrete \(int64\)", r"latents=sgm\.Gibbs\(\['k'\]\)", "pm.Metropolis",
-        batch_size=5,
+        model, r"'k' is discrete \(int64\)", r"latents=sgm\.Gibbs\(\['k'\]\)",
+        r"pm\.Metropolis\(\[model\['k'\]\]\)", batch_size=5,
     )  # fmt: skip
 
 
@@ -282,7 +338,7 @@ def test_data_with_nan(batch_size):
 def test_constant_data_with_nan():
     features = np.where(REAL > 1, np.nan, REAL)
     model = observed(lambda mu: pm.Normal("y", mu * features, 1, observed=REAL))
-    refused(model, rf"shape \({N},\) has .* NaN", "drop or impute", batch_size=5)
+    refused(model, rf"^The array of shape \({N},\) has .* NaN", "drop or impute", batch_size=5)
 
 
 def test_nan_that_comes_with_new_data():

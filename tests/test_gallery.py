@@ -17,7 +17,7 @@ from pytensor.graph.rewriting.basic import dfs_rewriter
 
 from pymc_sgmcmc.gradients.arrays import array_value, narrow
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
-from pymc_sgmcmc.gradients.row_axis import find_row_axis
+from pymc_sgmcmc.gradients.row_axis import find_row_axes
 from pymc_sgmcmc.variables import continuous
 
 RTOL = 1e-9
@@ -145,7 +145,8 @@ def test_accepted(name):
     model, source, start = source_of(form)
     assert [rows.n_rows for rows in source.rows] == [form.n_rows]
     if form.whole is None:  # else the model itself says which rows
-        assert find_row_axis(model, form.options["minibatch_dim"]).name == form.dim
+        axes = find_row_axes(model, form.options["minibatch_dim"])
+        assert tuple(axis.name for axis in axes) == form.dims
     assert [v.name for v in source.vars] == [v.name for v in model.value_vars]
     of_batch, of_all = BatchGradient(source), FullGradient(form.whole() if form.whole else model)
     assert of_all.names == [v.name for v in source.vars]

@@ -113,7 +113,7 @@ def test_joint_density_of_rows_is_the_models_own():
     full = sum(t.sum(axis=tuple(range(1, t.ndim))) for t in terms)
     whole = pytensor.function(model.value_vars, full, mode=PYTHON, on_unused_input="ignore")
     draws = np.random.default_rng(2)
-    n = len(array_value(source.rows[0].sliced[0][0]))
+    n = len(array_value(source.rows[0].sliced[0][0][0]))
     z = {
         "bits": draws.integers(2, size=(n, 4)), "kind": draws.integers(3, size=n),
         "factor": draws.normal(size=(n, 3)), "scale": draws.gamma(3, size=n),

@@ -125,6 +125,15 @@ def test_gradients_are_exact_on_average(name, batch_size, batches):
         )
 
 
+def test_rows_of_another_likelihood_are_spread_over_all_groups():
+    """Three of them beside 4 rows, or four beside 3: each row again, in turn."""
+    model = hierarchies.two_likelihoods()
+    names = LOCAL["two_likelihoods"]
+    source = gradient_source(model, model.value_vars, batch_size=3, local=names)
+    sizes = [groups.sizes.tolist() for groups in source.groups_of_rows()]
+    assert sizes == [[2, 2, 3], [2, 5]]
+
+
 # ---- updates -------------------------------------------------------------------------------
 
 

@@ -103,6 +103,7 @@ def assert_equal_to_batches_of_one(rows, theta):
         ("multivariate_rows", "JAX"),
         ("dims_models.hierarchy", "JAX"),
         ("which_rows.two_groups_one_of_them_cut", "JAX"),
+        ("which_rows.two_groups_of_different_length", "JAX"),
     ],
 )
 def test_rows_and_prior_are_the_model(name, mode):

@@ -13,6 +13,7 @@ import pymc as pm
 import pytensor
 import pytest
 from pymc.step_methods.state import equal_dataclass_values
+from scipy.sparse import csr_array
 from test_streaming import Loader
 
 import pymc_sgmcmc as sgm
@@ -471,12 +472,14 @@ class Silent:
         (({"X": X, "y": Y} for _ in range(3)), ["generator", "only once", "__iter__"]),
         ({"X": iter([X]), "y": Y}, [r"data\['X'\]", "list_iterator", "only once"]),
         (Silent(), ["data=", "total_size", r"n_rows=\.\.\."]),
-        (Loader(X, Y), ["yields a tuple", r"\(\"X\", \"y\"\): iterable"]),
+        (Loader(X, Y), ["yields a tuple", r"\(name, another\): iterable"]),
         ({("X", "y"): Loader(X)}, ["100 arrays|70 arrays", "X, y"]),
         (Loader(X, keys=("X",)), ["'y' holds rows like"]),
         ({("X", "y"): [(X, Y[:9])]}, ["same number of rows", "9 for 'y'"]),
         ({"X": X[:0], "y": Y[:0]}, [r"data\['X'\] has 0 rows"]),
         ({"X": np.ma.masked_equal(X, 0), "y": Y}, ["'X' have masked"]),
+        ({"X": csr_array(X), "y": Y}, [r"'X' are a sparse array \(csr_array\)", "toarray"]),
+        ({"X": [csr_array(X)], "y": Y}, ["'X' are a sparse array", "toarray"]),
     ],
 )
 def test_sources(data, matches):

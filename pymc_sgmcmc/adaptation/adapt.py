@@ -21,7 +21,7 @@ from pymc_sgmcmc.adaptation.step_size import expected_friction
 from pymc_sgmcmc.gradients.batch_gradients import BatchGradients
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_source import LocalSource
-from pymc_sgmcmc.gradients.row_axis import find_row_axis
+from pymc_sgmcmc.gradients.row_axis import n_rows_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
@@ -38,7 +38,7 @@ type Gradients = RowGradients | WholeGradients | BatchGradients | LocalGradients
 
 def ones_per_row(model: Model, minibatch_dim: str | None) -> SharedVariable:
     """Weights of rows that are drawn alike, as an input of a gradient source."""
-    ones = np.ones(find_row_axis(model, minibatch_dim).length, pytensor.config.floatX)
+    ones = np.ones(n_rows_of(model, minibatch_dim), pytensor.config.floatX)
     return pytensor.shared(ones, name="row weights", shape=(None,))
 
 

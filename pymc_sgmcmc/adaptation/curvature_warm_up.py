@@ -36,7 +36,6 @@ from pymc_sgmcmc.adaptation.normal_approximation import (
     narrowed,
 )
 from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective, WholeObjective
-from pymc_sgmcmc.adaptation.plan import FEW_ROWS
 from pymc_sgmcmc.adaptation.row_weights import RowWeights
 from pymc_sgmcmc.adaptation.short_runs import Diverged, ShortRuns, effective_sizes, with_restarts
 from pymc_sgmcmc.adaptation.start import find_start
@@ -44,6 +43,7 @@ from pymc_sgmcmc.adaptation.step_size import Pace, pace
 from pymc_sgmcmc.adaptation.warm_up import WarmUp, Window
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal, LowRank
+from pymc_sgmcmc.gradients.row_axis import FEW_ROWS
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.kernel import Kernel
@@ -96,8 +96,8 @@ FIXED_COST = 1e4
 
 FAR_FROM_NORMAL = (
     "The posterior is far from normal in the model's variables: NUTS may suit it better. Effects "
-    "of groups, if there are any, are better written centred where each has many rows, "
-    "pm.Normal('a', mu, tau, ...), in Bambi noncentered=False, and non-centred where each has few; "
+    "of groups, if there are any, are better written centred where each has many rows (normal "
+    "around their mean, in Bambi noncentered=False), and non-centred where each has few; "
     "pm.gp.HSGP with many rows is better with parametrization='centered'."
 )
 

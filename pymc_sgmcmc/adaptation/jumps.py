@@ -89,7 +89,7 @@ def refuse_jumps(objective: Objective, theta: np.ndarray, rng: np.random.Generat
         f"The likelihood depends on {_listed(objective, found)} by jumps only (a comparison, "
         "switch, floor or round of it): its gradient is zero everywhere, so no sampler that uses "
         "gradients can draw it. Make the change smooth, for example "
-        "pm.math.sigmoid((t - c) / width) for t > c."
+        "pm.math.sigmoid(difference / width) for difference > 0."
     )
 
 
@@ -172,7 +172,7 @@ def refuse_hidden_jumps(
         f"The likelihood changes smoothly and by jumps with {_listed(objective, found)} (a "
         "comparison, switch, floor or round of it), and its gradient does not see the jumps: no "
         "sampler that uses gradients can draw it. Make the change smooth, for example "
-        "pm.math.sigmoid((t - c) / width) for t > c."
+        "pm.math.sigmoid(difference / width) for difference > 0."
     )
 
 

@@ -404,8 +404,8 @@ class LocalWarmUp(WarmUp):
             _log.warning(
                 f"{passes_per_draw:.0f} passes over the data per draw: shared variables and the "
                 "effects of groups follow each other slowly. Effects of groups with many rows each "
-                "are better written around their mean, pm.Normal('a', mu, tau, ...), than as "
-                "mu + a; those with few rows non-centred, mu + tau * z."
+                "are better written centred, as normal around their mean; those with few rows "
+                "non-centred, as the mean plus their standard deviation times a standard normal."
             )
         return self.freeze(
             window.pace,

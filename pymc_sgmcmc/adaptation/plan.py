@@ -14,7 +14,7 @@ from pymc_sgmcmc.argument_checks import is_auto
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.local_variables import Local
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal, LowRank, Metric
-from pymc_sgmcmc.gradients.row_axis import find_row_axis
+from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, find_row_axis, n_rows_of
 from pymc_sgmcmc.latents.joint import Latents, find_latents
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -32,8 +32,6 @@ BATCH_OF_MANY = 128
 LARGEST_DENSE_WITH_LATENTS = 500
 """Elements of theta up to which the metric of such a model is a dense matrix: it takes several
 gradients of batches an element."""
-FEW_ROWS = 2000
-"""Up to so many rows, each update uses all of them: their noise would cost more than they do."""
 SCALE_TRANSFORMS = {"log", "log_exp_m1", "interval", "logodds", "chain"}
 """Names of PyMC's transforms to a logarithmic scale,"""
 CHOLESKY_TRANSFORMS = {"cholesky-cov-packed", "cholesky-cov"}
@@ -161,13 +159,16 @@ def planned(
         )
     if is_auto(batch_size):
         if data is None:
-            batch_size = automatic_batch_size(model, minibatch_dim, size, many or bool(local))
+            batch_size = automatic_batch_size(
+                model, minibatch_dim, size, many or bool(local), needed=many or bool(asked_for)
+            )
         else:
             wanted = BATCH_OF_MANY if many or local else _batch_size_for(size)
             batch_size = min(wanted, data.window)
     if many and batch_size is None:
         raise ValueError(
-            f"With {size} parameters adaptation needs batches of rows, and finds none. {remedy}"
+            f"batch_size=None: with {size} parameters adaptation needs batches of rows. Leave "
+            f"batch_size='auto'. Or: {remedy}"
         )
     if many and gradient == "control_variate":
         raise ValueError(
@@ -243,16 +244,25 @@ def _metric(kind: str, shapes: Sequence[tuple[int, ...]], size: int, remedy: str
 
 
 def automatic_batch_size(
-    model: Model, minibatch_dim: str | None, size: int, many: bool
+    model: Model, minibatch_dim: str | None, size: int, many: bool, needed: bool
 ) -> int | None:
     """Choose the rows per batch: about 2 per parameter; None for all of few rows.
 
     With a control variate the noise is then that of about one posterior standard deviation. Models
     with many parameters, or with local ones, have small batches whatever the number of rows.
+
+    Raises
+    ------
+    ValueError
+        If batches are ``needed`` and the model cannot be sliced into any, with the reason.
     """
     try:
-        n_rows = find_row_axis(model, minibatch_dim).length
+        n_rows = n_rows_of(model, minibatch_dim)
     except ValueError as error:
+        if needed:
+            raise ValueError(
+                f"With {size} parameters adaptation needs batches of rows. {error}"
+            ) from error
         _log.info(f"All rows are used at each update: {error}")
         return None
     if many:

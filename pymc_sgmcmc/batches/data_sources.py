@@ -7,6 +7,7 @@ from mmap import ALLOCATIONGRANULARITY
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 
 EMPTY_BATCHES = 10_000
 """Number of consecutive batches without rows after which an iterable is rejected."""
@@ -130,8 +131,8 @@ class IterableSource:
                 if not isinstance(batch, Mapping):
                     raise TypeError(
                         f"data= yields a {type(batch).__name__} instead of a dict of containers. "
-                        'Name the containers: data={"X": iterable} for arrays, '
-                        'data={("X", "y"): iterable} for tuples.'
+                        "Name the containers: data={name: iterable} for arrays, data={(name, "
+                        "another): iterable} for tuples."
                     )
                 self.names = self.names or tuple(map(str, batch))
                 missing = set(self.names) - set(batch)
@@ -253,6 +254,12 @@ def refuse_nan_rows(name: str, rows: np.ndarray) -> None:
 
 
 def _as_array(rows: Any, name: str) -> np.ndarray:
+    if issparse(rows):
+        raise ValueError(
+            f"The rows of '{name}' are a sparse array ({type(rows).__name__}), but streamed rows "
+            "are dense. Pass an iterable whose batches are made dense one by one (toarray()), or "
+            "leave the sparse array in memory, in a product of pytensor.sparse."
+        )
     if np.ma.is_masked(rows):
         raise ValueError(f"The rows of '{name}' have masked values: drop or impute them.")
     return np.asarray(rows)

@@ -253,8 +253,7 @@ def _sources(given: Any, n_rows: int | None) -> list[ArraySource | IterableSourc
         names = key if isinstance(key, tuple) else (key,)
         if not names or not all(isinstance(name, str) for name in names):
             raise TypeError(
-                f"data= has the key {key!r}: pass the name of a container, such as 'X', or a tuple "
-                "of names."
+                f"data= has the key {key!r}: pass the name of a container, or a tuple of names."
             )
         if hasattr(source, "to_numpy"):  # pandas and similar objects are in memory anyway
             source = source.to_numpy()
@@ -265,7 +264,7 @@ def _sources(given: Any, n_rows: int | None) -> list[ArraySource | IterableSourc
             sources.append(IterableSource(names, source, n_rows))
     if not sources:
         raise ValueError(
-            'data={} names no container: pass a dict such as data={"X": source, "y": source}.'
+            "data={} names no container: pass a dict of sources by the names of pm.Data containers."
         )
     named = [name for source in sources for name in source.names]
     for name in named:

@@ -12,7 +12,6 @@ from xarray import Dataset, DataTree
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.plan import (
     BATCH_OF_MANY,
-    FEW_ROWS,
     LARGEST_LOW_RANK,
     automatic_batch_size,
 )
@@ -34,7 +33,7 @@ from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_source import LocalSource
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
-from pymc_sgmcmc.gradients.row_axis import find_row_axis
+from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, n_rows_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
@@ -268,7 +267,7 @@ def _gradients(
         streamed = StreamedData.of(data)
         return StreamedRowGradients(model, vars, data=streamed, compile_kwargs=compile_kwargs)
     try:
-        if find_row_axis(model, None).length > FEW_ROWS:
+        if n_rows_of(model) > FEW_ROWS:
             return RowGradients(model, vars, compile_kwargs=compile_kwargs)
     except ValueError as error:
         _log.info(f"Gradients of all data are used: {error}")
@@ -284,7 +283,7 @@ def _local_gradients(model: Model, size: int, data: Any) -> LocalGradients:
         If none of its variables is local.
     """
     if data is None:
-        batch_size = automatic_batch_size(model, None, size, many=True)
+        batch_size = automatic_batch_size(model, None, size, many=True, needed=False)
     else:
         data = StreamedData.of(data)
         batch_size = min(BATCH_OF_MANY, data.window)
@@ -304,7 +303,7 @@ def _check_rows(posterior: Dataset, model: Model) -> None:
     then = json.loads(posterior.attrs.get("adaptation", "{}")).get("n_rows")
     if then is None:
         return
-    now = find_row_axis(model, None).length
+    now = n_rows_of(model)
     if now != then:
         raise ValueError(
             f"The draws are of {then} rows, but the model has {now} now: set the data back "

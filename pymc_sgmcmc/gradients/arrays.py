@@ -59,6 +59,11 @@ def array_name(array: Array) -> str:
     return f"'{array.name}'" if array.name else f"the array of shape {array_value(array).shape}"
 
 
+def data_name(array: Array) -> str:
+    """Return the same at the beginning of a sentence."""
+    return f"The data '{array.name}'" if array.name else array_name(array).capitalize()
+
+
 def leaf_arrays(
     outputs: Iterable[Variable],
     stop: Sequence[Variable],
@@ -144,7 +149,7 @@ def weighted(logp: TensorVariable, axis: int, weights: TensorVariable) -> Tensor
 
 def refuse_nan(array: Array) -> None:
     """Raise an error that names data with NaN."""
-    refuse_nan_in(f"The data {array_name(array)}", array_value(array))
+    refuse_nan_in(data_name(array), array_value(array))
 
 
 def refuse_nan_in(name: str, value: np.ndarray) -> None:
@@ -163,7 +168,7 @@ def warn_if_integers_overflowed(array: Array) -> None:
         largest = np.iinfo(value.dtype).max
         if max(value.max(), -int(value.min())) > 0.9 * largest:
             warnings.warn(
-                f"The data {array_name(array)} has the type {value.dtype} and values from "
+                f"{data_name(array)} has the type {value.dtype} and values from "
                 f"{value.min()} to {value.max()}. Under floatX='{pytensor.config.floatX}' pm.Data "
                 f"converts integers to that type, and those beyond +-{largest} overflow without an "
                 "error. If you have larger ones, use the array itself instead of pm.Data.",

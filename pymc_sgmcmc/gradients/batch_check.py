@@ -23,7 +23,7 @@ large, only points near the start have a finite likelihood."""
 
 
 REMEDY = (
-    "Pass batch_size=None, pass another minibatch_dim, or write the term so that its rows are "
+    "Pass batch_size=None or another minibatch_dim, or write the term so that its rows are "
     "independent (self_check=False turns this check off)."
 )
 

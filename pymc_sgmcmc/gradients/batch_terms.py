@@ -221,7 +221,12 @@ def batched_terms(
         else:
             parts.append((potential, for_batch(potential, batch_values), axis))
     if not sliced:
-        raise ValueError(f"No array of the model has rows along {row_axis}: give dims= to pm.Data.")
+        shown = ", ".join(f"'{var.name}'" for var in variables)
+        raise ValueError(
+            f"No array from which {shown} is computed has rows along {row_axis} (length "
+            f"{row_axis.length}). Arrange the data with a row for each element of the dim, padded "
+            "with a mask where there are several values for one, and give dims= to pm.Data."
+        )
     observed = [pt.moveaxis(batch_values[rv], axis, 0) for rv, axis in row_axis.axes.items()]
     replaced = clone_replace(
         [*(logp for _, logp, _ in parts), *batch_rvs.values(), *observed],

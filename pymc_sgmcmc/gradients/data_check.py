@@ -18,6 +18,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import constant, tensor_from_scalar
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.type import TensorType, integer_dtypes
+from pytensor.tensor.variable import TensorConstant
 
 from pymc_sgmcmc.backends.compile_time import compile_lock, without_code
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_name, array_value
@@ -157,16 +158,23 @@ def lookups_in(
             if index.type.dtype in integer_dtypes and not is_sliced:
                 length, inputs = _length(indexed, axis, known), _inputs(index)
                 if length is not None and inputs <= known:
-                    data = " and ".join(names[v] for v in inputs if v in names)
                     shown = _shown(indexed, variables, names)
                     found[index, indexed, axis] = Lookup(
                         index if isinstance(index.type, TensorType) else tensor_from_scalar(index),
                         length,
-                        f"data {data}" if data else f"index {index}",
+                        _subject(index, [names[v] for v in inputs if v in names]),
                         shown,
                     )
             axis += index.type.ndim if index.type.dtype == "bool" else 1
     return list(found.values())
+
+
+def _subject(index: Variable, names: Sequence[str]) -> str:
+    """What an index comes from, as the subject of a sentence after "The"."""
+    if not names and isinstance(index, TensorConstant) and index.ndim:
+        names = [array_name(index)]
+    listed = " and ".join(sorted(names)) or f"index {index}"
+    return f"data {listed}" if listed.startswith("'") else listed.removeprefix("the ")
 
 
 def _inputs(variable: Variable) -> set[Variable]:

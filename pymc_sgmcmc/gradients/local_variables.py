@@ -180,9 +180,11 @@ def find_local(
         if builder.is_large(name) and builder.is_indexed(name):
             _log.info(f"'{name}' moves at every update, not only with its rows: {reason}.")
     if local is None and batches == "groups":
+        known = [model.values_to_rvs[v].name for v in vars if builder.is_looked_up(v)]
+        remedy = f"name them, as in local={known}, or use" if known else "use"
         raise ValueError(
-            f"batches='groups' needs local variables, and local={wanted!r} finds none: name them, "
-            "as in local=['effect'], or use batches='rows'."
+            f"batches='groups' needs local variables, and local={wanted!r} finds none: {remedy} "
+            "batches='rows'."
         )
     if local is not None and names is None:
         listed = ", ".join(f"'{model.values_to_rvs[v.value].name}'" for v in local.variables)

@@ -32,6 +32,7 @@ from pymc_sgmcmc.gradients.arrays import (
 from pymc_sgmcmc.gradients.batch_check import check_terms, rows_looked_at
 from pymc_sgmcmc.gradients.batch_terms import SlicedArray, batched_terms
 from pymc_sgmcmc.gradients.differentiate import gradients_of
+from pymc_sgmcmc.gradients.joined_rows import TermsOfRows, joined
 from pymc_sgmcmc.gradients.local_check import check_local
 from pymc_sgmcmc.gradients.local_model import LocalModel
 from pymc_sgmcmc.gradients.local_source import local_source
@@ -39,9 +40,10 @@ from pymc_sgmcmc.gradients.local_variables import Local, find_local
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch, written_with_minibatch
 from pymc_sgmcmc.gradients.rewrites import tidy
-from pymc_sgmcmc.gradients.row_axis import NoRowAxis, find_row_axis
+from pymc_sgmcmc.gradients.row_axis import NoRowAxis, RowAxis, find_row_axes, find_row_axis
 from pymc_sgmcmc.gradients.row_groups import RowGroups, StreamedRowGroups
-from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
+from pymc_sgmcmc.gradients.source import GradientSource, Rows, Sliced, check_batch_size
+from pymc_sgmcmc.gradients.whole_terms import whole_terms
 
 LARGE_CONSTANT = 10**6
 """Bytes of a constant up to which numba copies it into the compiled code."""
@@ -165,7 +167,7 @@ def _whole(model: Model):
     """All the data at each update: exact gradients."""
     likelihood = model.logp(vars=model.observed_RVs, sum=False) if model.observed_RVs else []
     prior = model.logp(vars=[*model.free_RVs, *model.potentials])
-    return prior, sum_of(likelihood), _n_rows(likelihood), [], {}
+    return prior, sum_of(likelihood), _n_rows(likelihood), [], {}, []
 
 
 def _slice_into_batches(
@@ -182,45 +184,44 @@ def _slice_into_batches(
 ):
     """Batches of an unchanged model."""
     try:
-        row_axis = find_row_axis(model, minibatch_dim)
+        if data is None:
+            row_axes = find_row_axes(model, minibatch_dim)
+        else:
+            row_axes = [find_row_axis(model, minibatch_dim)]
     except NoRowAxis as error:
         raise ValueError(
             f"{error} Pass batch_size=None to use all the data at each update."
         ) from None
-    check_batch_size(batch_size, data.n_rows if data else row_axis.length)
-    index = pt.lvector("rows")
-    dtypes = {name: f.dtype for name, f in data.formats.items()} if data else {}
-    terms, sliced, rest, *_ = batched_terms(model, row_axis, index, dtypes=dtypes)
-    logps = clone_replace([term.logp for term in terms], _equal_indices(sliced))
-    simplified = rewrite_pregrad(logps)
-    terms = [replace(term, logp=logp) for term, logp in zip(terms, simplified, strict=True)]
-    if data is not None:
-        check_covered(sliced, data)
-    arrays = {array: s.whole for array, s in sliced.items()}
-    for array in arrays:
-        refuse_nan(array)
+    n_rows = sum(row_axis.length for row_axis in row_axes)
+    check_batch_size(batch_size, data.n_rows if data else n_rows)
     start = model.initial_point() if start is None else start
-    if self_check:
-        check_terms(model, terms, arrays, index, row_axis, start)
+    parts = [_terms_of(model, row_axis, self_check, data, start) for row_axis in row_axes]
+    if len(parts) == 1:
+        index, terms = parts[0].index, parts[0].terms
+    else:
+        index = pt.lvector("rows")
+        terms = joined(parts, index)
+    arrays = {array: whole for part in reversed(parts) for array, whole in part.arrays.items()}
+    along = {term.variable for term in terms}
+    rest = [var for var in [*model.observed_RVs, *model.potentials] if var not in along]
     prior = model.logp(vars=[*model.free_RVs, *rest])
     scale = pt.scalar("N/n", dtype=pytensor.config.floatX)
     each = [term.logp for term in terms]
-    axes = axes_of(sliced)
     if row_weights is not None:
         arrays[row_weights] = row_weights.type(row_weights.name)
-        axes += ((row_weights, 0),)
         weights = arrays[row_weights][index]
         each = [weighted(term.logp, term.axis, weights) for term in terms]
     likelihood = scale * sum_of(each)
+    axes = tuple(part.axes for part in parts)
     rows = Rows(index, scale, int(batch_size), axes, data, weights=row_weights)
     found = None
     if local is not None and row_weights is None:
         shapes = shapes_of(model, vars)
-        batch = rows_looked_at(row_axis.length)[:batch_size]
+        batch = rows_looked_at(n_rows)[:batch_size]
 
         def groups_of(of_rows: TensorVariable) -> np.ndarray:
             own = {whole: array for array, whole in arrays.items()}
-            own[index] = pt.constant(np.arange(row_axis.length))
+            own[index] = pt.constant(np.arange(n_rows))
             [groups] = evaluate(*clone_replace([of_rows], own, rebuild_strict=False))
             return groups.astype(np.int64)
 
@@ -243,7 +244,32 @@ def _slice_into_batches(
             check,
             batches,
         )
-    return prior, likelihood, scale * batch_size, [rows], arrays, found
+    whole = whole_terms(model, rest, batch_size)
+    return prior, likelihood, scale * batch_size, [rows], arrays, whole, found
+
+
+def _terms_of(
+    model: Model,
+    row_axis: RowAxis,
+    self_check: bool,
+    data: StreamedData | None,
+    start: PointType,
+) -> TermsOfRows:
+    """Terms along one dimension, for a batch of its rows."""
+    index = pt.lvector("rows")
+    dtypes = {name: f.dtype for name, f in data.formats.items()} if data else {}
+    terms, sliced, *_ = batched_terms(model, row_axis, index, dtypes=dtypes)
+    logps = clone_replace([term.logp for term in terms], _equal_indices(sliced))
+    simplified = rewrite_pregrad(logps)
+    terms = [replace(term, logp=logp) for term, logp in zip(terms, simplified, strict=True)]
+    if data is not None:
+        check_covered(sliced, data)
+    arrays = {array: s.whole for array, s in sliced.items()}
+    for array in arrays:
+        refuse_nan(array)
+    if self_check:
+        check_terms(model, terms, arrays, index, row_axis, start)
+    return TermsOfRows(terms, index, arrays, axes_of(sliced))
 
 
 def _equal_indices(sliced: Mapping[Array, SlicedArray]) -> dict[TensorVariable, TensorVariable]:
@@ -261,7 +287,7 @@ def _equal_indices(sliced: Mapping[Array, SlicedArray]) -> dict[TensorVariable, 
     return {whole: other for whole, other in same.items() if whole is not other}
 
 
-def axes_of(sliced: Mapping[Array, SlicedArray]) -> tuple[tuple[Array, int], ...]:
+def axes_of(sliced: Mapping[Array, SlicedArray]) -> Sliced:
     """Return the sliced arrays, each with its axis of rows."""
     return tuple((array, s.axis) for array, s in sliced.items())
 
@@ -302,7 +328,7 @@ def shapes_of(model: Model, vars: Sequence[TensorVariable]) -> list[tuple[int, .
     return [np.shape(start[v.name]) for v in vars]
 
 
-def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays, local=None):
+def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays, whole, local=None):
     """Make the data explicit inputs and take the gradients."""
     own = [] if local is None else local.expressions
     expressions, data = explicit_data([log_prior, log_likelihood, n_data, *own], arrays)
@@ -320,6 +346,7 @@ def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays,
         n_data=n_data,
         prior=gradients_of(log_prior, vars),
         likelihood=tidy(gradients_of(log_likelihood, vars)),
+        whole=whole,
     )
     source.check_data()
     return source if local is None else local_source(source, local.rebuilt(own))

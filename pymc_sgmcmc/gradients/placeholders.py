@@ -9,7 +9,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
 from pymc_sgmcmc.batches.streamed_data import StreamedData
-from pymc_sgmcmc.gradients.arrays import Array, array_name, array_value
+from pymc_sgmcmc.gradients.arrays import Array, array_name, array_value, data_name
 from pymc_sgmcmc.gradients.batch_terms import SlicedArray
 
 
@@ -81,7 +81,7 @@ def check_covered(sliced: Mapping[Array, SlicedArray], data: StreamedData) -> No
                 "rows, give dims= or use another number of placeholder rows)."
             )
             raise ValueError(
-                f"{array_name(array)} holds rows like the containers in data= "
+                f"{data_name(array)} holds rows like the containers in data= "
                 f"({', '.join(data.names)}): {remedy}"
             )
         if rows.axis != 0:

@@ -21,6 +21,7 @@ from pymc_sgmcmc.gradients.arrays import (
     sum_of,
 )
 from pymc_sgmcmc.gradients.source import Rows, check_batch_size
+from pymc_sgmcmc.gradients.whole_terms import whole_terms
 
 
 def minibatch_nodes(outputs: Sequence[Variable]) -> list[Apply]:
@@ -89,7 +90,10 @@ def written_with_minibatch(model: Model):
     # without a static number of rows, so that pm.set_data may change it
     prior, likelihood = clone_replace([prior, likelihood], batch, rebuild_strict=False)
     rows = list(streams.values())
-    return prior, likelihood, rows[0].scale * rows[0].batch_size, rows, arrays
+    terms = [*model.observed_RVs, *model.potentials]
+    rest = [var for var in terms if not uses_minibatch(model, var)]
+    whole = whole_terms(model, rest, min(stream.batch_size for stream in rows))
+    return prior, likelihood, rows[0].scale * rows[0].batch_size, rows, arrays, whole
 
 
 def _total_sizes(
@@ -106,7 +110,7 @@ def _total_sizes(
             raise ValueError(
                 f"The {kind} '{var.name}' mixes rows of {len(rngs)} pm.Minibatch calls, of "
                 f"{' and of '.join(calls)}. Each call draws different rows, so they do not belong "
-                "together. Draw them in one call: X_mb, y_mb = pm.Minibatch(X, y, batch_size=...)."
+                "together. Pass all these arrays to one call of pm.Minibatch."
             )
         if rngs and isinstance(var.owner.op, MinibatchRandomVariable):
             total = var.owner.inputs[1]
@@ -139,4 +143,4 @@ def _stream(
     index = pt.lvector(f"rows_{number}")
     sliced = tuple((t, 0) for t in tensors if isinstance(t, SharedVariable | Constant))
     total_size = n_rows if n_rows in total_sizes else None
-    return Rows(index, scale, batch_size, sliced, fixed_size=True, total_size=total_size)
+    return Rows(index, scale, batch_size, (sliced,), fixed_size=True, total_size=total_size)

@@ -1,6 +1,6 @@
 """Errors for models that cannot be sliced into batches: the variable, one cause, one remedy."""
 
-from collections.abc import Container
+from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 import pymc as pm
@@ -21,8 +21,13 @@ from pytensor.tensor.subtensor import (
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.gradients.arrays import array_value, dims_of, evaluate
+from pymc_sgmcmc.gradients.arrays import array_value, dims_of, evaluate, shape_of
 from pymc_sgmcmc.gradients.resize import resized
+
+ALL_ROWS = "With batch_size=None all the data are used at each update."
+
+
+ADDING_UP = "adding up by index"
 
 
 def one_draw_spans(variable: Variable, rows: object) -> ValueError:
@@ -30,17 +35,58 @@ def one_draw_spans(variable: Variable, rows: object) -> ValueError:
     return ValueError(
         f"The observed variable '{variable.name}' is not conditionally independent along {rows}: "
         "one draw of its distribution spans it (a multivariate normal, a Gaussian process or a "
-        "time series over the rows?). Pass batch_size=None, or pass another minibatch_dim."
+        "time series over the rows?). Pass another minibatch_dim, or batch_size=None, with which "
+        "all the data are used at each update."
     )
 
 
-def element_for_each_row(variable: Variable, rows: object) -> ValueError:
-    """Return the error for a free variable that is local to the rows."""
+def element_for_each_row(variables: Sequence[Variable], rows: object) -> ValueError:
+    """Return the error for free variables that are local to the rows."""
+    names = ", ".join(f"'{variable.name}'" for variable in variables)
+    one = len(variables) == 1
+    has, it, is_local = ("has", "it", "it is") if one else ("have", "them", "they are")
     return ValueError(
-        f"The free variable '{variable.name}' has an element for each row of {rows}: it is local "
-        "to the data and cannot be sampled with minibatches of rows. Integrate it out with "
-        f"latents=sgm.Gibbs(['{variable.name}']), or use all rows at each update: batch_size=None, "
-        "with a number for step_size=."
+        f"The free variable{'' if one else 's'} {names} {has} an element for each row of {rows}: "
+        f"{is_local} local to the data and cannot be sampled with minibatches of rows. Integrate "
+        f"{it} out with latents=sgm.Gibbs([{names}]), an argument of the step, or use all rows at "
+        "each update: batch_size=None, with a number for step_size=."
+    )
+
+
+def table_of_groups(
+    variable: Variable, shape: Sequence[int], local: Mapping[int, Sequence[Variable]]
+) -> ValueError:
+    """Return the error for a table with elements of free variables along its axes."""
+    index = [f"i{axis}" for axis in range(len(shape))]
+    groups = [(rv.name, index[axis]) for axis, variables in local.items() for rv in variables]
+    names = ", ".join(f"'{name}'" for name, _ in groups)
+    looked_up = ", ".join(f"{name}[{i}]" for name, i in groups)
+    first = ", ".join(f"'{rv.name}'" for rv in next(iter(local.values())))
+    return ValueError(
+        f"The observed variable '{variable.name}' is a table ({' x '.join(map(str, shape))}), and "
+        f"free variables have an element for each row or column ({names}), so it cannot be sliced "
+        "into batches along any axis. Write it in long form, with a row for each value: "
+        f"{', '.join(index)} = np.indices({tuple(shape)}).reshape({len(shape)}, -1), then "
+        f"{looked_up} in its parameters and observed=<the values>.ravel(). Or integrate out, as "
+        f"an argument of the step, latents=sgm.Gibbs([{first}])."
+    )
+
+
+def potentials_without_dims(model: pm.Model) -> ValueError:
+    """Return the error for a likelihood written as potentials whose rows are not known."""
+    with_axes = [p for p in model.potentials if p.ndim > 0]
+    if not with_axes:
+        names = ", ".join(f"'{p.name}'" for p in model.potentials)
+        return ValueError(
+            f"No observation dim found: the model has no observed variable, and {names} no axis. "
+            "Leave out the sum over the rows and pass dims= to pm.Potential, with the dim of the "
+            f"rows. {ALL_ROWS}"
+        )
+    shown = ", ".join(f"'{p.name}' (shape {shape_of(p)})" for p in with_axes)
+    return ValueError(
+        "No observation dim found: the model has no observed variable, and no potential with "
+        f"dims=. Pass dims= to pm.Potential for {shown}, with the dim of the rows, and to the "
+        f"pm.Data of its rows if these have several axes of that length. {ALL_ROWS}"
     )
 
 
@@ -103,7 +149,7 @@ def _combines(node: Apply, length: int, values: Container[Variable]) -> str | No
         joined = node.outputs[0].type.shape[op.axis]
         return "a concatenation" if joined == length else None
     if isinstance(op, AdvancedIncSubtensor) and along[:1] == [0]:
-        return "assigning to some of them"
+        return "assigning to some of them" if op.set_instead_of_inc else ADDING_UP
     if isinstance(op, Subtensor | IncSubtensor):
         entries = dict(enumerate(op.idx_list))
         picks = any(entries.get(axis, slice(None)) != slice(None) for axis in along)
@@ -129,9 +175,12 @@ def dependent_rows(
     what = combined_rows(model, full, length)
     if what is None:
         return None
+    remedy = "Compute it beforehand, outside the model,"
+    if what.startswith(ADDING_UP):
+        remedy = f"Arrange the data as a table whose rows lie along {rows}, padded with a mask,"
     return ValueError(
         f"The term '{variable.name}' is not conditionally independent along {rows}: {what} "
-        "over the rows makes them depend on each other. Compute it beforehand, outside the model, "
+        f"over the rows makes them depend on each other. {remedy} "
         "or pass batch_size=None (self_check=False turns this check off)."
     )
 
@@ -142,5 +191,5 @@ def explained(
     """Return the error for a term whose batches do not add up, if its graph shows the cause."""
     local = local_variable(model, variable, length)
     if local is not None:
-        return element_for_each_row(local, rows)
+        return element_for_each_row([local], rows)
     return dependent_rows(model, variable, full, rows, length)

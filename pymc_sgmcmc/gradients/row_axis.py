@@ -9,15 +9,31 @@ from pytensor.graph.basic import Variable
 
 from pymc_sgmcmc.gradients.arrays import (
     Array,
-    array_name,
     array_value,
     arrays_of,
+    data_name,
     dims_of,
     evaluate,
     observed_array,
     shape_of,
 )
-from pymc_sgmcmc.gradients.refusals import element_for_each_row, has_axis, one_draw_spans
+from pymc_sgmcmc.gradients.refusals import (
+    ALL_ROWS,
+    element_for_each_row,
+    has_axis,
+    one_draw_spans,
+    potentials_without_dims,
+    table_of_groups,
+)
+
+FEW_ROWS = 2000
+"""Up to so many rows are used at each update: their noise in batches would cost more than they do,
+if there are no others, or"""
+FEW_BESIDE = 10
+"""... so many times as many of another likelihood."""
+
+type Key = tuple[str | None, int]
+"""Name, if it has one, and length of a dimension."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +67,7 @@ def _separate_axes(var: Variable) -> list[int]:
     return [axis for axis, dim in enumerate(dims) if dim not in spanned]
 
 
-def _named_axes(model: pm.Model, rv: Variable) -> list[tuple[str | None, int]]:
+def _named_axes(model: pm.Model, rv: Variable) -> list[Key]:
     """(name or None, length) of each axis; an unnamed axis takes a data container's dim name."""
     shape = shape_of(observed_array(model, rv))
     names = list(dims_of(model, rv))
@@ -105,6 +121,36 @@ def find_row_axis(
     ValueError
         If no dimension or more than one qualifies, naming them and the remedy.
     """
+    axes = _labelled_axes(model)
+    if minibatch_dim is None:
+        key = _only_candidate(model, axes, latents)
+    else:
+        key = _named_key(model, axes, minibatch_dim)
+    return _row_axis(model, axes, key, latents)
+
+
+def find_row_axes(model: pm.Model, minibatch_dim: str | None = None) -> list[RowAxis]:
+    """Find the dimensions of the rows: several where likelihoods have rows of their own.
+
+    Raises
+    ------
+    ValueError
+        As `find_row_axis`.
+    """
+    axes = _labelled_axes(model)
+    keys = _own_rows(model, axes) if minibatch_dim is None else []
+    if not keys:
+        return [find_row_axis(model, minibatch_dim)]
+    return [_row_axis(model, axes, key, ()) for key in keys]
+
+
+def n_rows_of(model: pm.Model, minibatch_dim: str | None = None) -> int:
+    """Count the rows that are sliced into batches."""
+    return sum(axis.length for axis in find_row_axes(model, minibatch_dim))
+
+
+def _labelled_axes(model: pm.Model) -> dict[Variable, list[Key]]:
+    """Name and length of the axes of each variable that may have rows."""
     _refuse_unsuitable(model)
     axes = {rv: _named_axes(model, rv) for rv in model.observed_RVs if rv.ndim > 0}
     if not axes:  # a likelihood written as potentials with dims=
@@ -116,25 +162,36 @@ def find_row_axis(
             f"No observation dim found: the observed {names} have no axis to slice into batches, "
             "each is one value."
         )
+    if not axes and model.potentials:
+        raise potentials_without_dims(model)
     if not axes:
         raise NoRowAxis(
             "No observation dim found: the model has no observed variable, and no potential with "
             "dims=, with an axis to slice into batches."
         )
-    if minibatch_dim is not None:
-        if minibatch_dim not in model.dim_lengths:
-            known = ", ".join(f"'{dim}'" for dim in model.dim_lengths) or "none"
-            raise ValueError(
-                f"minibatch_dim='{minibatch_dim}' is not a dim of the model. Its dims are: {known}."
-            )
-        [length] = evaluate(model.dim_lengths[minibatch_dim])
-        key: tuple[str | None, int] = (minibatch_dim, int(length))
-        for labels in axes.values():  # an unnamed axis of that length counts as the dim
-            matches = [a for a, (name, n) in enumerate(labels) if name is None and n == key[1]]
-            if key not in labels and len(matches) == 1:
-                labels[matches[0]] = key
-    else:
-        key = _only_candidate(model, axes, latents)
+    return axes
+
+
+def _named_key(model: pm.Model, axes: dict[Variable, list[Key]], minibatch_dim: str) -> Key:
+    """Name and length of the dim that the user has chosen."""
+    if minibatch_dim not in model.dim_lengths:
+        known = ", ".join(f"'{dim}'" for dim in model.dim_lengths) or "none"
+        raise ValueError(
+            f"minibatch_dim='{minibatch_dim}' is not a dim of the model. Its dims are: {known}."
+        )
+    [length] = evaluate(model.dim_lengths[minibatch_dim])
+    key = minibatch_dim, int(length)
+    for labels in axes.values():  # an unnamed axis of that length counts as the dim
+        matches = [a for a, (name, n) in enumerate(labels) if name is None and n == key[1]]
+        if key not in labels and len(matches) == 1:
+            labels[matches[0]] = key
+    return key
+
+
+def _row_axis(
+    model: pm.Model, axes: dict[Variable, list[Key]], key: Key, latents: Collection[Variable]
+) -> RowAxis:
+    """Return the dimension, which must suit all variables that have it."""
     found = {rv: labels.index(key) for rv, labels in axes.items() if key in labels}
     row_axis = RowAxis(*key, {rv: a for rv, a in found.items() if rv in model.observed_RVs})
     if not found:
@@ -146,27 +203,55 @@ def find_row_axis(
     for rv, axis in row_axis.axes.items():
         if axis not in _separate_axes(rv):
             raise one_draw_spans(rv, row_axis)
-    for rv in model.free_RVs:
-        if rv not in latents and key[0] is not None and key[0] in dims_of(model, rv):
-            raise element_for_each_row(rv, row_axis)
+    free = [rv for rv in model.free_RVs if rv not in latents]
+    local = [rv for rv in free if key[0] is not None and key[0] in dims_of(model, rv)]
+    if local:
+        raise element_for_each_row(local, row_axis)
     return row_axis
 
 
-def _only_candidate(
-    model: pm.Model,
-    axes: dict[Variable, list[tuple[str | None, int]]],
-    latents: Collection[Variable],
-) -> tuple[str | None, int]:
-    free = [rv for rv in model.free_RVs if rv not in latents]
+def _candidates(
+    model: pm.Model, axes: dict[Variable, list[Key]], free: Collection[Variable]
+) -> list[Key]:
+    """Dimensions that may be the rows: of separate draws, and of none of the free variables."""
     free_dims = _dims_of_all(model, free)
     free_lengths = {n for rv in free for n in rv.type.shape if n is not None}
     free_lengths |= {int(n) for n in evaluate(*(model.dim_lengths[dim] for dim in free_dims))}
-    candidates: list[tuple[str | None, int]] = []
+    candidates: list[Key] = []
     for rv, labels in axes.items():
         for name, length in (labels[axis] for axis in _separate_axes(rv)):
             taken = name in free_dims if name else rv.ndim > 1 and length in free_lengths
             if length > 1 and not taken and (name, length) not in candidates:
                 candidates.append((name, length))
+    return candidates
+
+
+def _own_rows(model: pm.Model, axes: dict[Variable, list[Key]]) -> list[Key]:
+    """Rows of each likelihood where all have one dimension that may be theirs, else none.
+
+    Those with an element of a free variable each are left out: they are groups of other rows. So
+    are few beside many, which cost little at each update and would add much noise in batches.
+    """
+    keys: dict[Key, None] = {}
+    for rv, labels in axes.items():
+        own = _candidates(model, {rv: labels}, model.free_RVs)
+        if len(own) > 1:
+            return []
+        keys |= dict.fromkeys(own)
+    rows = [key for key in keys if not any(has_axis(model, rv, *key) for rv in model.free_RVs)]
+    if any(name is None and [m for _, m in rows].count(n) > 1 for name, n in rows):
+        return []  # perhaps the same rows: without names nobody knows
+    most = max((n for _, n in rows), default=0)
+    if any(n > most for _, n in keys):
+        return []  # more than groups would be
+    return [(name, n) for name, n in rows if n > FEW_ROWS or n * FEW_BESIDE > most]
+
+
+def _only_candidate(
+    model: pm.Model, axes: dict[Variable, list[Key]], latents: Collection[Variable]
+) -> Key:
+    free = [rv for rv in model.free_RVs if rv not in latents]
+    candidates = _candidates(model, axes, free)
     if len(candidates) > 1:  # latent variables have the rows along their first axis
         first = {(dims_of(model, rv) or (None,))[0] for rv in latents}
         lengths = {n for rv in latents for n in rv.type.shape[:1]}
@@ -187,20 +272,9 @@ def _only_candidate(
         candidates = shared if len(shared) == 1 else candidates
     if len(candidates) == 1:
         return candidates[0]
-    names = ", ".join(f"'{rv.name}'" for rv in axes)
     if not candidates:
-        for rv, labels in axes.items():  # most models have their rows along the first axis
-            for axis, (name, length) in enumerate(labels):
-                rows = RowAxis(name, length, {})
-                if length > 1 and axis not in _separate_axes(rv):
-                    raise one_draw_spans(rv, rows)
-                for local in free:
-                    if length > 1 and has_axis(model, local, name, length):
-                        raise element_for_each_row(local, rows)
-        raise ValueError(
-            f"No observation dim found: the observed {names} have only one row. Leave "
-            "batch_size=None."
-        )
+        raise _no_candidate(model, axes, latents)
+    names = ", ".join(f"'{rv.name}'" for rv in axes)
     options = ", ".join(f"'{name}'" if name else f"(length {n})" for name, n in candidates)
     remedy = (
         "Choose one with minibatch_dim= (and give dims= to the observed variables and pm.Data)."
@@ -212,6 +286,34 @@ def _only_candidate(
         )
     raise ValueError(
         f"Several dims of the observed {names} could be sliced into batches: {options}. {remedy}"
+    )
+
+
+def _no_candidate(
+    model: pm.Model, axes: dict[Variable, list[Key]], latents: Collection[Variable]
+) -> ValueError:
+    """Return the error for a model none of whose dimensions can be sliced."""
+    free = [rv for rv in model.free_RVs if rv not in latents]
+    for rv, labels in axes.items():  # most models have their rows along the first axis
+        long = [axis for axis, (_, length) in enumerate(labels) if length > 1]
+        local = {
+            axis: [var for var in free if has_axis(model, var, *labels[axis])] for axis in long
+        }
+        for axis in long:
+            rows = RowAxis(*labels[axis], {})
+            if axis not in _separate_axes(rv):
+                return one_draw_spans(rv, rows)
+            # Effects of one axis each, unlike a table of elements, are effects of groups.
+            own = [v for v in local[axis] if not any(v in local[a] for a in long if a != axis)]
+            others = {a: local[a] for a in long if a != axis and local[a]}
+            if own and others and not latents:
+                shape = tuple(n for _, n in labels)
+                return table_of_groups(rv, shape, {axis: own, **others})
+            if local[axis]:
+                return element_for_each_row(local[axis], rows)
+    names = ", ".join(f"'{rv.name}'" for rv in axes)
+    return ValueError(
+        f"No observation dim found: the observed {names} have only one row. {ALL_ROWS}"
     )
 
 
@@ -230,7 +332,7 @@ def sliced_axis(model: pm.Model, array: Array, rows: RowAxis) -> int | None:
     fitting = [a for a, n in enumerate(shape) if dims[a] in possible and n == rows.length]
     if len(fitting) > 1:
         raise ValueError(
-            f"{array_name(array)} has several axes of length {rows.length}: it is unclear "
+            f"{data_name(array)} has several axes of length {rows.length}: it is unclear "
             f"which of them runs along {rows}. Wrap it in pm.Data with dims= and pass "
             "minibatch_dim=."
         )

@@ -21,11 +21,16 @@ from pymc_sgmcmc.gradients.arrays import (
     Array,
     array_name,
     array_value,
+    data_name,
     refuse_nan,
 )
 from pymc_sgmcmc.gradients.substitute import substitute
+from pymc_sgmcmc.gradients.whole_terms import WholeTerm
 from pymc_sgmcmc.noise import NoiseStream
 from pymc_sgmcmc.slots import Touched
+
+type Sliced = tuple[tuple[Array, int], ...]
+"""Arrays whose rows belong together, each with its axis of rows."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +42,9 @@ class Rows:
     scale: TensorVariable
     """N / n, a scalar of the model's float type."""
     batch_size: int
-    sliced: tuple[tuple[Array, int], ...]
-    """The sliced arrays, each with its axis of rows."""
+    sliced: tuple[Sliced, ...]
+    """The sliced arrays: more than one set of them where likelihoods have rows of their own, which
+    are then numbered from the first set to the last."""
     streamed: StreamedData | None = None
     """Source of the rows, if the model's arrays are placeholders."""
     fixed_size: bool = False
@@ -51,26 +57,36 @@ class Rows:
     @property
     def n_rows(self) -> int:
         """N, the current number of rows."""
+        return sum(self.lengths)
+
+    @property
+    def lengths(self) -> list[int]:
+        """The current number of rows of each set of arrays."""
         if self.streamed is not None:
-            return self.streamed.n_rows
-        array, axis = self.sliced[0]
-        return array_value(array).shape[axis]
+            return [self.streamed.n_rows]
+        return [_length(*together[0]) for together in self.sliced]
 
     def check_lengths(self) -> None:
         """Raise an error if the arrays no longer have the same number of rows."""
         if self.streamed is not None:
             return
-        lengths = {array: array_value(array).shape[axis] for array, axis in self.sliced}
-        if len(set(lengths.values())) > 1:
-            shown = ", ".join(f"{array_name(array)} has {n}" for array, n in lengths.items())
+        for together in self.sliced:
+            lengths = {array: _length(array, axis) for array, axis in together}
+            if len(set(lengths.values())) > 1:
+                shown = ", ".join(f"{array_name(array)} has {n}" for array, n in lengths.items())
+                raise ValueError(
+                    "The arrays whose rows belong together have different numbers of rows: "
+                    f"{shown}. Set all of them in one pm.set_data({{...}}); a plain array keeps "
+                    "its rows, so make it pm.Data, or make a new model and step."
+                )
+        if self.weights is not None and _length(self.weights, 0) != self.n_rows:
             raise ValueError(
-                f"The arrays whose rows belong together have different numbers of rows: {shown}. "
-                "Set all of them in one pm.set_data({...}); a plain array keeps its rows, so make "
-                "it pm.Data, or make a new model and step."
+                f"There are {self.n_rows} rows now, but weights of {_length(self.weights, 0)}: "
+                "make a new step."
             )
         if self.total_size not in (None, self.n_rows):
             raise ValueError(
-                f"{array_name(self.sliced[0][0])} has {self.n_rows} rows now, but the model has "
+                f"{data_name(self.sliced[0][0][0])} has {self.n_rows} rows now, but the model has "
                 f"total_size={self.total_size}, by which the likelihood is scaled. Write "
                 "total_size=data.shape[0] for data that changes, or make a new model and step."
             )
@@ -119,6 +135,8 @@ class GradientSource:
     n_data: TensorVariable
     prior: Tensors = field(repr=False)
     likelihood: Tensors = field(repr=False)
+    whole: list[WholeTerm] = field(default_factory=list)
+    """Terms with more data than a batch that are evaluated outside of the batches."""
 
     is_costly: ClassVar[bool] = False
     """Whether an evaluation for the potential alone would cost as much as a gradient."""
@@ -272,9 +290,13 @@ class GradientSource:
             shape = array_value(array).shape
             if any(m not in (None, n) for m, n in zip(variable.type.shape, shape, strict=True)):
                 raise ValueError(
-                    f"The data {array_name(array)} has the shape {shape}, but the step was made "
-                    f"for {variable.type.shape} (None: any number of rows). Make a new step."
+                    f"{data_name(array)} has the shape {shape}, but the step was made for "
+                    f"{variable.type.shape} (None: any number of rows). Make a new step."
                 )
+
+
+def _length(array: Array, axis: int) -> int:
+    return array_value(array).shape[axis]
 
 
 def check_batch_size(batch_size: int, n_rows: int) -> None:

@@ -91,6 +91,23 @@ class StreamedRowGradients(RowGradients):
                 padding = [(0, self.block - m)] + [(0, 0)] * (column.ndim - 1)
                 column = np.pad(column, padding, mode="edge")
             constants[self._places[name]] = self.backend.array(column)
-        return RowLikelihoods(
-            slice(first, first + m), *self._evaluated(split, np.arange(m), constants, self._of_rows)
-        )
+        value, gradient = self._evaluated(split, np.arange(m), constants, self._of_rows)
+        _refuse_infinite(rows, np.isfinite(value) & np.isfinite(gradient).all(axis=1))
+        return RowLikelihoods(slice(first, first + m), value, gradient)
+
+
+def _refuse_infinite(rows: Mapping[str, np.ndarray], is_finite: np.ndarray) -> None:
+    """Raise an error where infinite values, and nothing else, leave rows without a density.
+
+    Some are fine, as bounds of a censored variable.
+    """
+    if is_finite.all():
+        return
+    for name, column in rows.items():
+        infinite = np.isinf(column).reshape(len(column), -1).any(axis=1)
+        if (infinite | is_finite).all():
+            raise ValueError(
+                f"data['{name}'] has infinite values in {int((infinite & ~is_finite).sum())} of "
+                f"the {len(column)} rows just read, which have no log likelihood: drop or replace "
+                "them."
+            )

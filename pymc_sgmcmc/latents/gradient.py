@@ -27,6 +27,7 @@ from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch
 from pymc_sgmcmc.gradients.row_axis import find_row_axis, local_shape
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 from pymc_sgmcmc.gradients.substitute import substitute
+from pymc_sgmcmc.gradients.whole_terms import whole_terms
 from pymc_sgmcmc.latents.joint import (
     Joint,
     Latents,
@@ -288,7 +289,7 @@ def _slice_into_batches(
     source = LatentGradientSource(
         vars=vars,
         shapes=[np.shape(own_start[v.name]) for v in vars],
-        rows=[Rows(index, scale, int(batch_size), axes_of(part.sliced), streamed)],
+        rows=[Rows(index, scale, int(batch_size), (axes_of(part.sliced),), streamed)],
         data=used_data,
         others=others,
         log_prior=prior,
@@ -296,6 +297,7 @@ def _slice_into_batches(
         n_data=scale * batch_size,
         prior=gradients_of(prior, vars),
         likelihood=gradients_of(likelihood, vars),
+        whole=whole_terms(model, part.rest, batch_size),
         latents=latents,
         joint=joint,
         weights=weights,

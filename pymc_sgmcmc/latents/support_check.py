@@ -22,6 +22,7 @@ def refuse_moving_support(model: pm.Model, latent: Variable, latents: Sequence[V
             raise ValueError(
                 f"The support of '{latent.name}' depends on '{rv.name}', and gradients given draws "
                 f"of '{latent.name}' do not see its edge move. Write it with a variable of fixed "
-                "support, such as z = b * u with u = pm.Uniform('u', 0, 1) for pm.Uniform('z', 0, "
-                "b), and name that in latents=."
+                f"support: where '{latent.name}' is uniform from 0 to '{rv.name}', for example, "
+                f"as '{rv.name}' times a variable that is uniform from 0 to 1. Name that one in "
+                "latents=."
             )

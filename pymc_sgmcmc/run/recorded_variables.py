@@ -34,9 +34,9 @@ def recorder_of(
         if isinstance(one, SGMCMCStep) and backend_of(one.kernel.mode).is_jax:
             mode = one.kernel.mode
         for stream in one.source.rows if isinstance(one, SGMCMCStep) else []:
-            array, axis = stream.sliced[0]
-            dims = model.named_vars_to_dims.get(array.name or "")
-            rows[stream.n_rows] = dims[axis] if dims else None
+            for length, [(array, axis), *_] in zip(stream.lengths, stream.sliced, strict=True):
+                dims = model.named_vars_to_dims.get(array.name or "")
+                rows[length] = dims[axis] if dims else None
     if var_names is not None and len(var_names) == 0:
         return Recorder(model, [_nothing(model)], start, mode=mode)
     if var_names is not None:

@@ -316,19 +316,16 @@ class Groups(SGMCMCStep):
         check_temperature(temperature)
         model = modelcontext(model)
         self.groups = [groups] if isinstance(groups, Group) else list(groups)
+        named = f"model['{model.free_RVs[0].name}']" if model.free_RVs else "..."
+        example = f"MSGNHT_S.on([{named}], step_size=0.01)"
         for group in self.groups:
             if not isinstance(group, Group):
-                raise TypeError(
-                    f"Groups takes groups such as MSGNHT_S.on([w], step_size=0.01), got {group!r}."
-                )
+                raise TypeError(f"Groups takes groups such as {example}, got {group!r}.")
         self.takes_local = all(group.sampler.takes_local for group in self.groups)
         if not self.groups:
-            raise ValueError(
-                "Groups([]) has no group: pass a list such as "
-                "[MSGNHT_S.on([w], step_size=0.01), SGRLD.on([pi], step_size=0.001)]."
-            )
+            raise ValueError(f"Groups([]) has no group: pass a list such as [{example}].")
         for name in {"vars", "step_size"} & options.keys():
-            raise TypeError(f"Give '{name}' to each group: MSGNHT_S.on([w], step_size=0.01).")
+            raise TypeError(f"Give '{name}' to each group: {example}.")
         for name in NOT_OF_GROUPS & options.keys():
             raise TypeError(
                 f"Groups has no argument '{name}': it adapts nothing, each group has its own "

@@ -22,8 +22,8 @@ class Accepted:
 
     name: str
     build: Build
-    dim: str | None
-    """Name of the dim along which the rows lie; None where the model names none."""
+    dims: tuple[str | None, ...]
+    """Names of the dims along which the rows lie; None where the model names none."""
     n_rows: int
     options: dict[str, Any]
     """Arguments of the gradient source."""
@@ -61,7 +61,7 @@ def _name(build: Build) -> str:
 
 
 def accepted(
-    dim: str | None = None,
+    dim: str | tuple[str | None, ...] | None = None,
     n_rows: int = N,
     *,
     batch_size: int | None = BATCH,
@@ -70,11 +70,12 @@ def accepted(
     whole: Build | None = None,
 ):
     """Say that a model's rows, ``n_rows`` along ``dim``, are cut into batches."""
+    dims = dim if isinstance(dim, tuple) else (dim,)
     options = {"batch_size": batch_size, "minibatch_dim": minibatch_dim}
 
     def register(build: Build) -> Build:
         name = _name(build)
-        ACCEPTED[name] = Accepted(name, build, dim, n_rows, options, new_data, whole)
+        ACCEPTED[name] = Accepted(name, build, dims, n_rows, options, new_data, whole)
         return build
 
     return register

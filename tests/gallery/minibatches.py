@@ -56,7 +56,7 @@ def without_total_size():
     return model
 
 
-@refused("y", cause="draws different rows", remedy=r"X_mb, y_mb = pm\.Minibatch", batch_size=None)
+@refused("y", cause="draws different rows", remedy=r"one call of pm\.Minibatch", batch_size=None)
 def separate_draws_that_meet():
     """Predictors of some rows beside outcomes of others."""
     with pm.Model() as model:
@@ -65,7 +65,7 @@ def separate_draws_that_meet():
     return model
 
 
-@refused("z", cause="draws different rows", remedy=r"X_mb, y_mb = pm\.Minibatch", batch_size=None)
+@refused("z", cause="draws different rows", remedy=r"one call of pm\.Minibatch", batch_size=None)
 def separate_draws_that_meet_in_the_second_term():
     with pm.Model() as model:
         x, y = pm.Minibatch(X, REAL, batch_size=BATCH)

@@ -8,8 +8,9 @@ from gallery.forms import DEPENDENT, accepted, refused
 from gallery.rows import COORDS, REAL, N, X
 
 
-@refused("drug", cause="[Ss]everal dims", remedy="minibatch_dim=")
+@accepted((None, None), n_rows=N + 24)
 def two_groups_of_different_length():
+    """Each row of a batch is of one of the groups."""
     with pm.Model() as model:
         mu = pm.Normal("mu", 0, 1, shape=2)
         sigma, nu = pm.Uniform("sigma", 0.1, 10, shape=2), pm.Exponential("nu", 1 / 29)
@@ -26,7 +27,7 @@ def _two_groups():
     return model
 
 
-@refused("drug", cause="[Ss]everal dims", remedy="minibatch_dim=")
+@accepted(("drug row", "placebo row"), n_rows=N + 24)
 def two_groups_with_dims():
     return _two_groups()
 

@@ -1,0 +1,46 @@
+"""Terms that every update evaluates with all their data, beside batches of the others."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pymc as pm
+from pytensor.graph.basic import Variable
+
+from pymc_sgmcmc.gradients.arrays import array_value, arrays_of
+
+
+class WholeTerm(NamedTuple):
+    """An observed variable or potential that does not run along the rows of the batches."""
+
+    name: str
+    is_potential: bool
+    n_rows: int
+    """Longest axis of the data that it is computed from."""
+
+
+def whole_terms(model: pm.Model, rest: Sequence[Variable], batch_size: int) -> list[WholeTerm]:
+    """Return those of the terms outside of batches that have more data than a batch."""
+    found = [
+        WholeTerm(
+            str(var.name),
+            var in model.potentials,
+            max((n for a in arrays_of(model, var) for n in array_value(a).shape), default=0),
+        )
+        for var in rest
+    ]
+    return [term for term in found if term.n_rows > batch_size]
+
+
+def message_of(terms: Sequence[WholeTerm]) -> str:
+    """Say what such terms cost, and what would make batches of them."""
+    listed = ", ".join(f"'{term.name}' ({term.n_rows} rows of data)" for term in terms)
+    potentials = [f"'{term.name}'" for term in terms if term.is_potential]
+    remedy = (
+        " A potential is evaluated for the rows of a batch only if it has an element for each of "
+        f"them; rows of its own need an observed variable: write {', '.join(potentials)} as a "
+        "pm.CustomDist with observed=."
+    )
+    return (
+        f"Outside of the batches, every update evaluates all of {listed}. The number of passes "
+        f"over the data does not count this.{remedy if potentials else ''}"
+    )
