@@ -224,8 +224,7 @@ class CurvatureWarmUp(WarmUp):
         except np.linalg.LinAlgError as error:
             raise SamplingError(
                 "The warm-up found no start: its steps ran away to where the log posterior has no "
-                "curvature. Pass another initial_point=; the components of a mixture need an order "
-                "(transform=pm.distributions.transforms.ordered) and different values of initval=."
+                "curvature. Give the variables other values of initval=, and narrower priors."
             ) from error
         refuse_jumps(self._objective_of(first), theta, self.rng)
         refuse_edges(self.objective, self.gradients.flat(point), theta)
@@ -276,9 +275,9 @@ class CurvatureWarmUp(WarmUp):
         """
         if self.rows is None:
             points = [anchor] if past is None else past[:: max(1, len(past) // HESSIANS)]
-            matrices = [self.objective.hessian(p) for p in points]
+            matrices = [self.objective.at(p).curvature() for p in points]
         else:
-            local = self.objective.at(anchor)
+            local = self.objective.at(anchor, with_curvature=True)
             self.anchor_gradient = local.likelihood_gradient
             matrices = [local.curvature()]
         if k == 0:

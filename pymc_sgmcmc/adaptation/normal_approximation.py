@@ -21,6 +21,10 @@ PAIRS, COORDINATES = 2, 16
 at least so many of both."""
 FAR_TOO_WIDE = 4.0
 """Rise of -log posterior over them, relative to that of a normal posterior, d / 2."""
+SPREADS = 1.0, 0.5, 0.25, 0.0
+"""Of points around a centre that are tried, until none is where the posterior never is:"""
+LARGEST_RISE = 10.0
+"""... beside `FAR_TOO_WIDE` d / 2, the largest rise of -log posterior over them."""
 MAX_ROUNDS = 20
 CALM = 3
 """Rounds in a row that are not far too wide, after which it is narrow enough."""
@@ -54,6 +58,27 @@ def is_far_too_wide(
 
 def _rises_too_much(values: list[float], lowest: float, size: int) -> bool:
     return not np.mean(values) - lowest < FAR_TOO_WIDE * size / 2
+
+
+def spread_with_density(
+    objective: Objective, centres: np.ndarray, shifts: np.ndarray, highest: float
+) -> float:
+    """Return the share of some shifts that leads to points of about the centres' density.
+
+    Parameters
+    ----------
+    objective : Objective
+    centres : array, shape (d,) or (points, d)
+    shifts : array, shape (points, d)
+        Draws of a normal approximation, around 0.
+    highest : float
+        -log posterior of the centres, at most.
+    """
+    most = highest + FAR_TOO_WIDE * shifts.shape[1] / 2 + LARGEST_RISE
+    for spread in SPREADS:
+        if all(objective.at(point).value < most for point in centres + spread * shifts):
+            break
+    return spread
 
 
 def narrowed(
