@@ -10,6 +10,9 @@ from scipy.linalg import solve_triangular
 FLOOR = 1e-13
 """Smallest eigenvalue relative to the largest, with a diagonal of ones."""
 
+UNDERFLOWN = 1e8
+"""Elements beyond this, with a diagonal of ones, have a diagonal that is rounded to nothing."""
+
 NO_CURVATURE = 1e-7
 """Eigenvalue, so scaled, that is no more than the error of differences of gradients, or"""
 NO_INFORMATION = 1e-12
@@ -131,7 +134,9 @@ class Factor:
 
     def __init__(self, matrix: np.ndarray, damping: float = FLOOR):
         self.scale = 1 / np.sqrt(np.maximum(np.abs(np.diag(matrix)), 1e-300))
-        scaled = matrix * np.outer(self.scale, self.scale)
+        with np.errstate(over="ignore"):
+            scaled = matrix * np.outer(self.scale, self.scale)
+        scaled = np.clip(scaled, -UNDERFLOWN, UNDERFLOWN)
         more = damping * np.eye(len(matrix))
         try:
             self.cholesky = np.linalg.cholesky(scaled + more)

@@ -14,7 +14,7 @@ from math import ceil
 import numpy as np
 
 from pymc_sgmcmc.adaptation.curvature import positive, root_of_inverse
-from pymc_sgmcmc.adaptation.objective import Objective
+from pymc_sgmcmc.adaptation.objective import Evaluated, Objective
 
 PAIRS, COORDINATES = 2, 16
 """Antithetic pairs of points at which the posterior is looked at, and their coordinates together:
@@ -61,24 +61,31 @@ def _rises_too_much(values: list[float], lowest: float, size: int) -> bool:
 
 
 def spread_with_density(
-    objective: Objective, centres: np.ndarray, shifts: np.ndarray, highest: float
-) -> float:
-    """Return the share of some shifts that leads to points of about the centres' density.
+    objective: Objective, centre: np.ndarray, shifts: np.ndarray, highest: float
+) -> tuple[float, list[Evaluated]]:
+    """Return the share of some shifts that leads to points of about the centre's density.
 
     Parameters
     ----------
     objective : Objective
-    centres : array, shape (d,) or (points, d)
+    centre : array, shape (d,)
     shifts : array, shape (points, d)
         Draws of a normal approximation, around 0.
     highest : float
-        -log posterior of the centres, at most.
+        -log posterior of the centre, or of points like it.
+
+    Returns
+    -------
+    spread : float
+    seen : list of Evaluated
+        At the points.
     """
-    most = highest + FAR_TOO_WIDE * shifts.shape[1] / 2 + LARGEST_RISE
+    most = highest + FAR_TOO_WIDE * len(centre) / 2 + LARGEST_RISE
     for spread in SPREADS:
-        if all(objective.at(point).value < most for point in centres + spread * shifts):
+        seen = [objective.at(point) for point in centre + spread * shifts]
+        if all(local.value < most for local in seen):
             break
-    return spread
+    return spread, seen
 
 
 def narrowed(

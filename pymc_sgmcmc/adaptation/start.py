@@ -1,7 +1,7 @@
 """Where the warm-up starts: near the posterior's mode, or, with scale parameters, its bulk."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from pymc.exceptions import SamplingError
@@ -9,21 +9,28 @@ from pymc.exceptions import SamplingError
 from pymc_sgmcmc.adaptation.curvature import Factor
 from pymc_sgmcmc.adaptation.normal_approximation import spread_with_density
 from pymc_sgmcmc.adaptation.objective import Evaluated, Objective
+from pymc_sgmcmc.gradients.whole_gradients import FAR
 
 MAX_STEPS = 50
 MEMORY = 10
 """Last steps whose changes of the gradient correct the curvature."""
 SUFFICIENT_DECREASE = 1e-4
-SHORTER, MOST_CUTS = 0.25, 20
-"""Factor by which a step that does not descend is cut, and how often."""
+SHORTER, MOST_CUTS = (0.1, 0.5), 20
+"""Smallest and largest factor by which a step that does not descend is cut, and how often."""
 CHANGED = 5.0
-"""The curvature is evaluated anew where it was off by this factor along a step, or one was cut."""
+"""The curvature is evaluated anew where it was off by this factor along a step, or that was cut."""
 FIRST_DAMPING, MORE_DAMPING, LESS_DAMPING = 1e-3, 8.0, 0.1
 LARGEST_MOVE = 1.0
 """Of a scale parameter in a step, on its logarithmic scale."""
 STILL = 0.2
 """Scale parameters are found where they move by less in two rounds."""
-MAX_ROUNDS, STEPS_OF_SCALES, STEPS_OF_OTHERS = 20, 3, 5
+MAX_ROUNDS, STEPS_OF_OTHERS = 20, 5
+SLACK = 0.1
+"""Added to the curvature of scale parameters, which a prior may leave without any."""
+MOST_CUTS_OF_SCALES, CUT_OF_SCALES = 4, 0.25
+"""Steps of scales that are tried in a round."""
+LARGEST_TO_DIFFERENCE = 10
+"""Scale parameters whose curvature is taken from differences of gradients."""
 PAIRS = 2
 """Antithetic pairs of points over which the gradient of the scales is averaged."""
 GROWTH = 8
@@ -31,7 +38,7 @@ GROWTH = 8
 AGREED = 0.5
 """Scale parameters hardly depend on it if they move by less than this on their logarithmic scale:
 what the sample adds to them falls as 1 / n, so a seventh of the last move is left."""
-MAX_STARTS, LARGEST_TO_RESTART = 4, 100
+MAX_STARTS, LARGEST_TO_RESTART = 4, 50
 """Points to begin at, until the best has been reached twice; with more parameters only one."""
 SAME = 1.0
 """Difference of heights up to which it is the same."""
@@ -46,8 +53,6 @@ def newton(
     tolerance: float,
     *,
     max_steps: int = MAX_STEPS,
-    limited: np.ndarray | None = None,
-    curvature_of: Objective | None = None,
 ) -> np.ndarray:
     """Minimise by Fisher scoring that the last changes of the gradient correct, with a line search.
 
@@ -65,10 +70,6 @@ def newton(
     tolerance : float
         Ends where twice the expected decrease per coordinate, g' H^-1 g / d, is smaller.
     max_steps : int
-    limited : array of bool, shape (d,), optional
-        Coordinates that move by `LARGEST_MOVE` in a step at most.
-    curvature_of : Objective, optional
-        Of fewer rows: its curvature is used as long as it describes the objective's.
 
     Returns
     -------
@@ -78,40 +79,49 @@ def newton(
     moved = np.flatnonzero(free)
     if not moved.size:
         return theta
-    here = objective.at(theta, with_curvature=curvature_of is None)
-    near = here if curvature_of is None else curvature_of.at(theta, with_curvature=True)
+    here = objective.at(theta, with_curvature=True)
+    if not np.isfinite(here.value):
+        return theta
     changes: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=MEMORY)
-    damping, factor = FIRST_DAMPING, None
+    damping, factor, gained = FIRST_DAMPING, None, np.inf
     for _ in range(max_steps):
         if factor is None:
-            factor = Factor(near.curvature()[np.ix_(moved, moved)], damping)
+            matrix = here.curvature()[np.ix_(moved, moved)]
+            if not np.isfinite(matrix).all():
+                break
+            factor = Factor(matrix, damping)
         whole = np.zeros_like(theta)
         whole[moved] = -_inverse_times(here.gradient[moved], factor, changes)
         decrement = -(here.gradient @ whole)
         # The first matrix alone does not say how much lower the minimum is.
-        if changes and decrement < tolerance * moved.size:
+        if max(decrement, 2 * gained) < tolerance * moved.size:
             break
         share = 1.0
-        if limited is not None:
-            share /= max(1.0, np.abs(whole[limited]).max(initial=0.0) / LARGEST_MOVE)
-        for cuts in range(MOST_CUTS):
+        for _ in range(MOST_CUTS):
             step = share * whole
             there = objective.at(theta + step)
             if there.value <= here.value - SUFFICIENT_DECREASE * share * decrement:
                 break
-            share *= SHORTER
+            share *= _shorter(there.value - here.value, share * decrement)
         else:
             break
         change = there.gradient - here.gradient
         curvature = step @ change
         if curvature > 0:
             changes.append((step[moved], change[moved]))
+        gained = here.value - there.value
         theta, here = theta + step, there
-        expected = share**2 * decrement
-        if cuts > 1 or not expected / CHANGED < curvature < CHANGED * expected:
-            near, factor = here, None
-        damping *= MORE_DAMPING if cuts > 1 else LESS_DAMPING
+        expected, was_cut = share**2 * decrement, share < max(SHORTER)
+        if was_cut or not expected / CHANGED < curvature < CHANGED * expected:
+            factor = None
+        damping *= MORE_DAMPING if was_cut else LESS_DAMPING
     return theta
+
+
+def _shorter(rise: float, slope: float) -> float:
+    """Share of a step, that did not descend, at which a parabola is lowest."""
+    lowest = slope / (2 * (rise + slope)) if np.isfinite(rise) else 0.0
+    return float(np.clip(lowest, *SHORTER))
 
 
 def _inverse_times(
@@ -131,42 +141,66 @@ def _inverse_times(
     return product
 
 
-class AveragedObjective:
-    """Mean of an objective over some shifts, with its curvature at the centre.
+class Centre:
+    """A mode of all but the scale parameters, with a normal approximation of these others.
 
     Parameters
     ----------
     objective : Objective
-    centre : Evaluated
-    shifts : array, shape (points, d)
+    theta : array, shape (d,)
+    is_scale : array of bool, shape (d,)
     """
 
-    def __init__(self, objective: Objective, centre: Evaluated, shifts: np.ndarray):
-        self.objective, self.centre, self.shifts = objective, centre, shifts
-        self.size, self.gradients = objective.size, objective.gradients
+    def __init__(self, objective: Objective, theta: np.ndarray, is_scale: np.ndarray):
+        self.objective, self.theta = objective, theta
+        self.scales, self.others = np.flatnonzero(is_scale), np.flatnonzero(~is_scale)
+        self.local = objective.at(theta, with_curvature=True)
+        self.height = np.inf
+        """-log of the marginal posterior of the scales, by Laplace's approximation."""
+        self.matrix = self.local.curvature()
+        if np.isfinite(self.local.value) and np.isfinite(self.matrix).all():
+            self.factor = Factor(self.matrix[np.ix_(self.others, self.others)])
+            self.height = self.local.value + self.factor.log_determinant / 2
 
-    @property
-    def passes(self) -> float:
-        return self.objective.passes
+    def step(self, rng: np.random.Generator, differences: bool) -> np.ndarray:
+        """Newton's step by gradients averaged over antithetic draws of the others.
 
-    def at(self, theta, with_curvature=False):
-        seen = [self.objective.at(theta + shift) for shift in self.shifts]
-        return Evaluated(
-            float(np.mean([local.value for local in seen])),
-            np.mean([local.gradient for local in seen], axis=0),
-            np.mean([local.likelihood_gradient for local in seen], axis=0),
-            self.centre.curvature,
-        )
+        The curvature of scales may be taken from differences of these gradients.
+        """
+        shifts = np.zeros((PAIRS, len(self.theta)))
+        for shift, z in zip(shifts, rng.standard_normal((PAIRS, self.others.size)), strict=True):
+            shift[self.others] = self.factor.root_times(z)
+        shifts = np.concatenate([shifts, -shifts])
+        spread, seen = spread_with_density(self.objective, self.theta, shifts, self.local.value)
+        matrix = self.matrix.copy()
+        if differences and self.scales.size <= LARGEST_TO_DIFFERENCE:
+            pair = slice(None, None, PAIRS)
+            for k in self.scales:
+                move = FAR / np.sqrt(max(matrix[k, k], 1.0)) * (np.arange(len(self.theta)) == k)
+                moved = [self.objective.at(self.theta + spread * s + move) for s in shifts[pair]]
+                column = (_mean_gradient(moved) - _mean_gradient(seen[pair])) / move[k]
+                if np.isfinite(column).all():
+                    matrix[k], matrix[:, k] = column, column
+        matrix[self.scales, self.scales] += SLACK
+        step = -Factor(matrix).solve(_mean_gradient(seen))
+        return step / max(1.0, np.abs(step[self.scales]).max() / LARGEST_MOVE)
+
+
+def _mean_gradient(seen: Sequence[Evaluated]) -> np.ndarray:
+    return np.mean([local.gradient for local in seen], axis=0)
 
 
 def start_of_scales(
-    objective: Objective, theta: np.ndarray, is_scale: np.ndarray, rng: np.random.Generator
+    objective: Objective,
+    theta: np.ndarray,
+    is_scale: np.ndarray,
+    rng: np.random.Generator,
+    differences: bool = False,
 ) -> np.ndarray:
     """Move scale parameters by gradients averaged over a Gaussian around the others' mode.
 
     The joint mode of a hierarchy may lie at scale 0, far from the posterior's bulk; the averaged
-    gradient is about that of the marginal posterior of the scales. A round is one of the EM
-    algorithm, with a normal approximation in place of the others' posterior.
+    gradient is about that of the marginal posterior of the scales.
 
     Parameters
     ----------
@@ -175,51 +209,36 @@ def start_of_scales(
         At a mode of the other parameters.
     is_scale : array of bool, shape (d,)
     rng : numpy.random.Generator
+    differences : bool, default False
+        Whether it may be far: then the curvature of few scales is taken from differences of
+        gradients.
 
     Returns
     -------
     array, shape (d,)
-        Of all rounds' ends that of the smallest `height`.
+        Never above where it began, by the marginal posterior of the scales.
     """
-    others = np.flatnonzero(~is_scale)
-    best, lowest, calm = theta, np.inf, 0
+    best = centre = Centre(objective, theta, is_scale)
+    calm = 0
     for _ in range(MAX_ROUNDS):
-        centre = objective.at(theta, with_curvature=True)
-        factor = Factor(centre.curvature()[np.ix_(others, others)])
-        if (height := _height(centre, factor)) < lowest:
-            best, lowest = theta, height
+        step = centre.step(rng, differences)
+        for _ in range(MOST_CUTS_OF_SCALES):
+            there = centre.theta + step
+            there = newton(objective, there, ~is_scale, 0.1, max_steps=STEPS_OF_OTHERS)
+            found = Centre(objective, there, is_scale)
+            if found.height < best.height + SAME:
+                break
+            step = step * CUT_OF_SCALES
+        else:
+            break
+        moved = np.abs(found.theta - centre.theta)[is_scale].max()
+        centre = found
+        if centre.height < best.height:
+            best = centre
+        calm = calm + 1 if moved < STILL else 0
         if calm == 2:
             break
-        shifts = np.zeros((PAIRS, len(theta)))
-        for shift, z in zip(shifts, rng.standard_normal((PAIRS, others.size)), strict=True):
-            shift[others] = factor.root_times(z)
-        shifts = np.concatenate([shifts, -shifts])
-        shifts *= spread_with_density(objective, theta, shifts, centre.value)
-        before, everything = theta, np.ones(len(theta), dtype=bool)
-        theta = newton(
-            AveragedObjective(objective, centre, np.unique(shifts, axis=0)),
-            theta,
-            everything,
-            0.1,
-            max_steps=STEPS_OF_SCALES,
-            limited=is_scale,
-        )
-        theta = newton(objective, theta, ~is_scale, 0.1, max_steps=STEPS_OF_OTHERS)
-        calm = calm + 1 if np.abs(theta - before)[is_scale].max() < STILL else 0
-    return best
-
-
-def _height(local: Evaluated, factor: Factor) -> float:
-    """-log of the marginal posterior of the scales, by Laplace's approximation.
-
-    Parameters
-    ----------
-    local : Evaluated
-        At a mode of the other parameters,
-    factor : Factor
-        ... whose curvature this is of.
-    """
-    return local.value + factor.log_determinant / 2
+    return best.theta
 
 
 def find_start(
@@ -254,8 +273,7 @@ def find_start(
     theta = _best_of_starts(objective, theta, is_scale, rng)
     while not is_scale.any() and GROWTH * n < n_rows:
         n *= GROWTH
-        fewer, objective = objective, objective_of(n)
-        theta = newton(objective, theta, others, 0.2, curvature_of=fewer)
+        theta = newton(objective_of(n), theta, others, 0.2)
     moved = np.inf
     while is_scale.any() and n < n_rows and moved > AGREED:
         n = min(GROWTH * n, n_rows)
@@ -263,10 +281,9 @@ def find_start(
         theta = newton(objective, theta, others, 0.1)
         theta = start_of_scales(objective, theta, is_scale, rng)
         moved = np.abs(theta - before)[is_scale].max()
-    fewer = objective
     if n < n_rows:
         objective = objective_of(n_rows)
-    return newton(objective, theta, others, 0.05, curvature_of=fewer)
+    return newton(objective, theta, others, 0.05)
 
 
 def _best_of_starts(
@@ -281,20 +298,22 @@ def _best_of_starts(
         end = newton(objective, begin, ~is_scale, 0.1)
         modes.append(end)
         if is_scale.any():
-            end = start_of_scales(objective, end, is_scale, rng)
-        local = objective.at(end, with_curvature=True)
-        factor = Factor(local.curvature()[np.ix_(~is_scale, ~is_scale)])
+            end = start_of_scales(objective, end, is_scale, rng, differences=True)
         ends.append(end)
-        heights.append(_height(local, factor))
+        heights.append(Centre(objective, end, is_scale).height)
         if np.count_nonzero(np.array(heights) < min(heights) + SAME) > 1:
             break
     best = ends[int(np.argmax(np.array(heights) < min(heights) + SAME))]
-    _refuse_alike(objective, theta, modes[0], best)
+    _refuse_alike(objective, theta, modes[0], best, is_scale)
     return best
 
 
 def _refuse_alike(
-    objective: Objective, begin: np.ndarray, mode: np.ndarray, best: np.ndarray
+    objective: Objective,
+    begin: np.ndarray,
+    mode: np.ndarray,
+    best: np.ndarray,
+    held: np.ndarray,
 ) -> None:
     """Raise an error for elements that begin alike, and stay so by their gradients, but differ.
 
@@ -302,7 +321,7 @@ def _refuse_alike(
     """
     g = objective.gradients
     for v, part in zip(g.source.vars, g.parts, strict=True):
-        if part.stop - part.start < 2:
+        if part.stop - part.start < 2 or held[part].any():
             continue
         apart = [np.ptp(theta[part]) for theta in (begin, mode, best)]
         if max(apart[:2]) < ALIKE < apart[2]:
