@@ -5,9 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 from pymc.exceptions import SamplingError
+from scipy.linalg import solve_triangular
 
 FLOOR = 1e-13
 """Smallest eigenvalue relative to the largest, with a diagonal of ones."""
+
+UNDERFLOWN = 1e8
+"""Elements beyond this, with a diagonal of ones, have a diagonal that is rounded to nothing."""
 
 NO_CURVATURE = 1e-7
 """Eigenvalue, so scaled, that is no more than the error of differences of gradients, or"""
@@ -107,6 +111,50 @@ def root_of_inverse(matrix: np.ndarray) -> np.ndarray:
     scale = 1 / np.sqrt(np.diag(matrix))
     cholesky = np.linalg.cholesky(matrix * np.outer(scale, scale))
     return scale[:, None] * np.linalg.inv(cholesky).T
+
+
+class Factor:
+    """Cholesky factor of a symmetric matrix, made positive, by which to solve and to draw.
+
+    Parameters
+    ----------
+    matrix : array, shape (d, d)
+        With eigenvalues that are not positive, their absolute values count.
+    damping : float, optional
+        Added to the diagonal after that is scaled to ones.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pymc_sgmcmc.adaptation.curvature import Factor
+    >>> factor = Factor(np.diag([4.0, -1.0]))
+    >>> factor.solve(np.ones(2)), factor.log_determinant
+    (array([0.25, 1.  ]), np.float64(1.3862943611198906))
+    """
+
+    def __init__(self, matrix: np.ndarray, damping: float = FLOOR):
+        self.scale = 1 / np.sqrt(np.maximum(np.abs(np.diag(matrix)), 1e-300))
+        with np.errstate(over="ignore"):
+            scaled = matrix * np.outer(self.scale, self.scale)
+        scaled = np.clip(scaled, -UNDERFLOWN, UNDERFLOWN)
+        more = damping * np.eye(len(matrix))
+        try:
+            self.cholesky = np.linalg.cholesky(scaled + more)
+        except np.linalg.LinAlgError:
+            self.cholesky = np.linalg.cholesky(positive(scaled) + more)
+
+    def solve(self, vector: np.ndarray) -> np.ndarray:
+        """Return the inverse times a vector."""
+        return self.root_times(solve_triangular(self.cholesky, self.scale * vector, lower=True))
+
+    def root_times(self, z: np.ndarray) -> np.ndarray:
+        """Return L times a vector, where L L' is the inverse."""
+        return self.scale * solve_triangular(self.cholesky, z, lower=True, trans=1)
+
+    @property
+    def log_determinant(self) -> float:
+        """Of the matrix."""
+        return 2 * np.sum(np.log(np.diag(self.cholesky)) - np.log(self.scale))
 
 
 def no_wider_than(sds: np.ndarray, matrix: np.ndarray) -> np.ndarray:

@@ -31,13 +31,19 @@ from pymc_sgmcmc.adaptation.jumps import (
 )
 from pymc_sgmcmc.adaptation.noise import POSITIONS, ROWS_PER_POSITION, noise_covariance
 from pymc_sgmcmc.adaptation.normal_approximation import (
-    FAR_TOO_WIDE,
     is_far_too_wide,
     narrowed,
+    spread_with_density,
 )
 from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective, WholeObjective
 from pymc_sgmcmc.adaptation.row_weights import RowWeights
-from pymc_sgmcmc.adaptation.short_runs import Diverged, ShortRuns, effective_sizes, with_restarts
+from pymc_sgmcmc.adaptation.short_runs import (
+    CENTRING,
+    Diverged,
+    ShortRuns,
+    effective_sizes,
+    with_restarts,
+)
 from pymc_sgmcmc.adaptation.start import find_start
 from pymc_sgmcmc.adaptation.step_size import Pace, pace
 from pymc_sgmcmc.adaptation.warm_up import WarmUp, Window
@@ -75,10 +81,12 @@ WIDE = 2.0
 rows say little of the curvature, as those without events do, it is far too wide."""
 ENOUGH_TO_SEE = 2.0
 """Relaxations of a window from which its draws' standard deviations say so."""
-JITTERS = 1.0, 0.5, 0.25, 0.0
-"""Spreads of the chains' starts that are tried,"""
-LARGEST_RISE = 10.0
-"""... and how much -log posterior may rise, beside `FAR_TOO_WIDE` d / 2."""
+STARTS = 16
+"""Around where the warm-up's chains ended, of which each chain takes one,"""
+APART = 0.1
+"""... and moves so far from it, in the metric's standard deviations."""
+MOST_NAMED = 3
+"""Elements in a message."""
 HESSIANS = 8
 """Points of the chains at which Hessians are averaged, where all rows are used at each update."""
 PILOT_DRAWS = 50
@@ -95,10 +103,8 @@ FIXED_COST = 1e4
 
 
 FAR_FROM_NORMAL = (
-    "The posterior is far from normal in the model's variables: NUTS may suit it better. Effects "
-    "of groups, if there are any, are better written centred where each has many rows (normal "
-    "around their mean, in Bambi noncentered=False), and non-centred where each has few; "
-    "pm.gp.HSGP with many rows is better with parametrization='centered'."
+    f"The posterior is far from normal in the model's variables: NUTS may suit it better. "
+    f"{CENTRING} pm.gp.HSGP with many rows is better with parametrization='centered'."
 )
 
 
@@ -176,6 +182,7 @@ class CurvatureWarmUp(WarmUp):
     def _run(self, point: PointType) -> Adapted:
         anchor = self._start(point)
         past: np.ndarray | None = None
+        positions = np.tile(anchor, (CHAINS, 1))
         calm, relaxations = 0, 0.0
         for k in range(MAX_WINDOWS + 1):
             self.stage = f"window {k + 1}"
@@ -188,8 +195,6 @@ class CurvatureWarmUp(WarmUp):
                 anchor = self._narrow(anchor)
                 self._refuse_hidden_jumps(anchor)
             window = self._prepare(k, anchor, past)
-            if past is None:
-                positions = self._points(anchor, None, CHAINS)
             calm = calm + 1 if change < SETTLED else 0
             if k == MAX_WINDOWS or (k >= MIN_WINDOWS and calm >= 2):
                 break  # metric, anchor and noise are those of the last window's draws
@@ -203,8 +208,14 @@ class CurvatureWarmUp(WarmUp):
             def thin(window, share=share):
                 return int(np.clip(np.ceil(share * window.pace.relaxation), 1, MAX_THIN))
 
-            def run(window, positions=positions, early=k == 0):
-                return self._draws(point, positions, window, thin(window), DRAWS, early)
+            def run(slower, window=window, positions=positions, anchor=anchor, early=k == 0):
+                # Closer to the anchor at each restart.
+                closer = slower.pace.step_size / window.pace.step_size
+                if early:
+                    near = self._jittered(np.tile(anchor, (CHAINS, 1)), SPREAD * closer)
+                else:
+                    near = anchor + closer * (positions - anchor)
+                return self._draws(point, near, slower, thin(slower), DRAWS, early)
 
             window, draws = with_restarts(window, run)
             relaxations = DRAWS / 2 * thin(window) / window.pace.relaxation
@@ -224,8 +235,7 @@ class CurvatureWarmUp(WarmUp):
         except np.linalg.LinAlgError as error:
             raise SamplingError(
                 "The warm-up found no start: its steps ran away to where the log posterior has no "
-                "curvature. Pass another initial_point=; the components of a mixture need an order "
-                "(transform=pm.distributions.transforms.ordered) and different values of initval=."
+                "curvature. Give the variables other values of initval=, and narrower priors."
             ) from error
         refuse_jumps(self._objective_of(first), theta, self.rng)
         refuse_edges(self.objective, self.gradients.flat(point), theta)
@@ -276,9 +286,9 @@ class CurvatureWarmUp(WarmUp):
         """
         if self.rows is None:
             points = [anchor] if past is None else past[:: max(1, len(past) // HESSIANS)]
-            matrices = [self.objective.hessian(p) for p in points]
+            matrices = [self.objective.at(p).curvature() for p in points]
         else:
-            local = self.objective.at(anchor)
+            local = self.objective.at(anchor, with_curvature=True)
             self.anchor_gradient = local.likelihood_gradient
             matrices = [local.curvature()]
         if k == 0:
@@ -401,27 +411,33 @@ class CurvatureWarmUp(WarmUp):
         run = self.runs.run(points, window, thin, n, fresh)
         away = run.draws - positions.mean(axis=0)
         distance = np.sqrt(np.einsum("cni,ij,cnj->cn", away, self.matrix, away).max())
-        far = distance > (1000.0 if early else 50.0) + 5 * np.sqrt(self.gradients.size)
+        if distance > (1000.0 if early else 50.0) + 5 * np.sqrt(self.gradients.size):
+            each = np.abs(away).max(axis=(0, 1)) / self.metric.spread()
+            raise Diverged(f"{self._largest(each)} went {each.max():.0f} standard deviations away")
         thermostats = run.thermostats if fresh else None
-        hot = thermostats is not None and thermostats.max() > 5 * run.friction.max()
-        if far or hot:
-            raise Diverged
+        if thermostats is not None and thermostats.max() > 5 * run.friction.max():
+            axis = np.zeros(self.gradients.size)
+            axis[thermostats.argmax()] = 1.0
+            each = np.abs(self.metric.times(axis)) / self.metric.spread()
+            raise Diverged(f"the gradient's noise along {self._largest(each)} grew without bound")
         return run.draws
 
-    def _jitter(self, positions: np.ndarray) -> float:
-        """Choose the spread of chains' starts so that they have about the posterior's density."""
+    def _largest(self, each: np.ndarray) -> str:
+        """Names of the elements for which a number is largest."""
+        order = np.argsort(-each)[:MOST_NAMED]
+        return ", ".join(f"'{self.gradients.names[j]}'" for j in order if each[j] > each.max() / 2)
+
+    def _jittered(self, positions: np.ndarray, spread: float = 1.0) -> np.ndarray:
+        """Return points around some, over-dispersed, but each with about their density."""
         objective = self._objective_of(max(STEEP_ROWS, 10 * self.gradients.size))
-        around = [self.metric.times(z) for z in self.rng.standard_normal(positions.shape)]
-        around = [*around, *(-a for a in around)]
-        centres = [*positions, *positions]
+        shifts = spread * self.metric.times(self.rng.standard_normal(positions.shape))
         with np.errstate(over="ignore", invalid="ignore"):
-            highest = max(objective.at(p).value for p in positions)
-            most = highest + FAR_TOO_WIDE * self.gradients.size / 2 + LARGEST_RISE
-            for jitter in JITTERS:
-                starts = (p + jitter * a for p, a in zip(centres, around, strict=True))
-                if all(objective.at(start).value < most for start in starts):
-                    break
-        return jitter
+            highest = max(objective.at(p).value for p in np.unique(positions, axis=0))
+            spreads = [
+                spread_with_density(objective, p, shift[None], highest)[0]
+                for p, shift in zip(positions, shifts, strict=True)
+            ]
+        return positions + np.array(spreads)[:, None] * shifts
 
     def _before_draw(self, n_updates: int) -> None:
         self.count(self._passes_of(n_updates))
@@ -456,10 +472,10 @@ class CurvatureWarmUp(WarmUp):
         return self.freeze(
             window.pace,
             window.noise,
-            positions,
+            self._jittered(np.tile(positions, (STARTS // CHAINS, 1))),
             thin,
             anchor=anchor,
-            jitter=self._jitter(positions),
+            jitter=APART,
             anchor_gradient=self.anchor_gradient,
             row_copies=self.kernel.row_copies,
             largest_eigval=window.largest_eigval,

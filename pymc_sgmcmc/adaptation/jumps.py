@@ -40,7 +40,7 @@ taken for jumps of up to 0.05."""
 MOST_TRIED = 20
 """Elements that are looked at one by one."""
 BISECTIONS = 30
-GAINS = (0.5, 5.0)
+GAINS = (0.5, 5.0, 50.0)
 """Gains of log density by which an edge is looked for."""
 
 

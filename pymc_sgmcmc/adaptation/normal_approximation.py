@@ -14,13 +14,17 @@ from math import ceil
 import numpy as np
 
 from pymc_sgmcmc.adaptation.curvature import positive, root_of_inverse
-from pymc_sgmcmc.adaptation.objective import Objective
+from pymc_sgmcmc.adaptation.objective import Evaluated, Objective
 
 PAIRS, COORDINATES = 2, 16
 """Antithetic pairs of points at which the posterior is looked at, and their coordinates together:
 at least so many of both."""
 FAR_TOO_WIDE = 4.0
 """Rise of -log posterior over them, relative to that of a normal posterior, d / 2."""
+SPREADS = 1.0, 0.5, 0.25, 0.0
+"""Of points around a centre that are tried, until none is where the posterior never is:"""
+LARGEST_RISE = 10.0
+"""... beside `FAR_TOO_WIDE` d / 2, the largest rise of -log posterior over them."""
 MAX_ROUNDS = 20
 CALM = 3
 """Rounds in a row that are not far too wide, after which it is narrow enough."""
@@ -54,6 +58,34 @@ def is_far_too_wide(
 
 def _rises_too_much(values: list[float], lowest: float, size: int) -> bool:
     return not np.mean(values) - lowest < FAR_TOO_WIDE * size / 2
+
+
+def spread_with_density(
+    objective: Objective, centre: np.ndarray, shifts: np.ndarray, highest: float
+) -> tuple[float, list[Evaluated]]:
+    """Return the share of some shifts that leads to points of about the centre's density.
+
+    Parameters
+    ----------
+    objective : Objective
+    centre : array, shape (d,)
+    shifts : array, shape (points, d)
+        Draws of a normal approximation, around 0.
+    highest : float
+        -log posterior of the centre, or of points like it.
+
+    Returns
+    -------
+    spread : float
+    seen : list of Evaluated
+        At the points.
+    """
+    most = highest + FAR_TOO_WIDE * len(centre) / 2 + LARGEST_RISE
+    for spread in SPREADS:
+        seen = [objective.at(point) for point in centre + spread * shifts]
+        if all(local.value < most for local in seen):
+            break
+    return spread, seen
 
 
 def narrowed(

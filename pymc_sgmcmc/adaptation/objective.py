@@ -1,16 +1,13 @@
 """What the warm-up minimises: -log posterior, of all rows, of some of them, or of a whole model."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
-from pymc_sgmcmc.gradients.whole_gradients import FAR, WholeGradients
-
-MANY_PARAMETERS = 100
-"""With more, the Hessian of rows would take too long, and the Fisher information stands for it."""
+from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 
 class Evaluated(NamedTuple):
@@ -38,16 +35,8 @@ class Objective(Protocol):
         """What it evaluates."""
         ...
 
-    def at(self, theta: np.ndarray) -> Evaluated:
-        """Evaluate it with its gradient."""
-        ...
-
-    def hessian(self, theta: np.ndarray) -> np.ndarray:
-        """Matrix of second derivatives, shape (d, d)."""
-        ...
-
-    def matrix(self, theta: np.ndarray, local: Evaluated) -> np.ndarray:
-        """Hessian, or what ``local``, the evaluation there, tells of it if that is too costly."""
+    def at(self, theta: np.ndarray, with_curvature: bool = False) -> Evaluated:
+        """Evaluate it with its gradient; in the same pass with its curvature, if so."""
         ...
 
 
@@ -72,42 +61,24 @@ class RowsObjective:
         """Rows that are used / N."""
         return 1.0 if self.index is None else len(self.index) / self.gradients.n_rows
 
-    def at(self, theta):
+    def at(self, theta, with_curvature=False):
         g = self.gradients
-        loglik, score, scatter = g.likelihood(theta, self.index)
-        self.passes += self.share
+        loglik, score, scatter = self._likelihood(theta, with_curvature)
         value = -(g.log_prior(theta) + loglik / self.share)
         score = score / self.share
         gradient = -(g.prior_gradient(theta) + score)
 
+        @cache
         def curvature():
-            assert scatter is not None
-            centred = scatter / self.share - np.outer(score, score) / g.n_rows
+            products = scatter if with_curvature else self._likelihood(theta, True).scatter
+            centred = products / self.share - np.outer(score, score) / g.n_rows
             return centred - g.prior_hessian(theta)
 
         return Evaluated(_or_infinite(value, gradient), gradient, score, curvature)
 
-    def _gradient(self, theta):
-        g = self.gradients
-        score = g.likelihood(theta, self.index, scatter=False).gradient
+    def _likelihood(self, theta, scatter):
         self.passes += self.share
-        return -(g.prior_gradient(theta) + score / self.share)
-
-    def hessian(self, theta):
-        steps = FAR / np.sqrt(np.maximum(np.diag(self.at(theta).curvature()), 1e-12))
-        columns = []
-        for k, step in enumerate(steps):
-            shift = np.zeros_like(theta)
-            shift[k] = step
-            columns.append((self._gradient(theta + shift) - self._gradient(theta - shift)) / step)
-        h = np.array(columns) / 2
-        return (h + h.T) / 2
-
-    def matrix(self, theta, local):
-        if self.size > MANY_PARAMETERS:
-            return local.curvature()
-        hessian = self.hessian(theta)
-        return hessian if np.isfinite(hessian).all() else local.curvature()
+        return self.gradients.likelihood(theta, self.index, scatter)
 
 
 class WholeObjective:
@@ -123,20 +94,18 @@ class WholeObjective:
         self.size = gradients.size
         self.passes = 0.0
 
-    def at(self, theta):
+    def at(self, theta, with_curvature=False):
         g = self.gradients
         loglik, score = g.log_likelihood(theta)
         self.passes += 1
         gradient = -(g.prior_gradient(theta) + score)
         value = _or_infinite(-(g.log_prior(theta) + loglik), gradient)
-        return Evaluated(value, gradient, score, partial(self.hessian, theta))
+        return Evaluated(value, gradient, score, cache(partial(self.hessian, theta)))
 
-    def hessian(self, theta):
-        self.passes += self.size
+    def hessian(self, theta: np.ndarray) -> np.ndarray:
+        """Matrix of second derivatives, shape (d, d)."""
+        self.passes += 2 * self.size
         return -self.gradients.hessian(theta)
-
-    def matrix(self, theta, local):
-        return local.curvature()
 
 
 def _or_infinite(value: float, gradient: np.ndarray) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 from arviz_stats.base import array_stats
 from pymc.blocking import PointType
 from pymc.exceptions import SamplingError
+from pymc.stats.convergence import SamplerWarning
 
 from pymc_sgmcmc.adaptation.step_size import Pace, expected_friction
 from pymc_sgmcmc.chain import Chain
@@ -19,8 +20,15 @@ RESTARTS = 6
 """Of a window that diverges, each with half of the step size."""
 
 
+CENTRING = (
+    "Effects of groups, if there are any, are better written centred where each has many rows, "
+    "pm.Normal('a', mu, tau, ...), in Bambi noncentered=False, and non-centred where each has few, "
+    "and predictors are better standardised."
+)
+
+
 class Diverged(Exception):
-    """A short run diverged."""
+    """A short run diverged: says what was seen, as a sentence's part."""
 
 
 class Window(Protocol):
@@ -98,9 +106,9 @@ class ShortRuns:
                 try:
                     advance = chain.draw(now)
                 except BadStart as error:
-                    raise Diverged from error
+                    raise Diverged("a chain began without a density") from error
                 if advance.nonfinite:
-                    raise Diverged
+                    raise Diverged(_nonfinite(advance.warning))
                 now = {**now, **advance.moved}
                 draws.append(self.elements(now))
                 if chain.state is not None and "xi" in chain.state:
@@ -122,14 +130,21 @@ def with_restarts[W: Window, R](window: W, run: Callable[[W], R]) -> tuple[W, R]
     for _ in range(RESTARTS):
         try:
             return window, run(window)
-        except Diverged:
+        except Diverged as error:
+            tried, seen = window.pace.step_size, error
             window = window.slower(0.5)
     raise SamplingError(
-        "The warm-up diverged with every step size that it tried, down to "
-        f"{window.pace.step_size:.3g}. Look for data that are impossible under the model or "
-        "parameters that the data and the prior leave undetermined, or pass step_size=, "
+        "The warm-up diverged with every step size that it tried; with the smallest, "
+        f"{tried:.3g}, {seen}. Look for data that are impossible under the model or parameters "
+        f"that the data and the prior leave undetermined. {CENTRING} Or pass step_size=, "
         "batch_size= and thin= yourself."
-    )
+    ) from seen
+
+
+def _nonfinite(warning: SamplerWarning | None) -> str:
+    """What a chain's warning says; it warns once."""
+    extra = {} if warning is None or warning.extra is None else warning.extra
+    return f"{extra.get('name', 'a variable')} became non-finite"
 
 
 def effective_sizes(draws: np.ndarray) -> np.ndarray:

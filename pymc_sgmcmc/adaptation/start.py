@@ -1,20 +1,49 @@
 """Where the warm-up starts: near the posterior's mode, or, with scale parameters, its bulk."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from pymc.exceptions import SamplingError
 
-from pymc_sgmcmc.adaptation.curvature import eigen, positive, root_of_inverse
+from pymc_sgmcmc.adaptation.curvature import Factor
+from pymc_sgmcmc.adaptation.normal_approximation import spread_with_density
 from pymc_sgmcmc.adaptation.objective import Evaluated, Objective
+from pymc_sgmcmc.gradients.whole_gradients import FAR
 
 MAX_STEPS = 50
+MEMORY = 10
+"""Last steps whose changes of the gradient correct the curvature."""
 SUFFICIENT_DECREASE = 1e-4
-FIRST_DAMPING = 1e-3
+SHORTER, MOST_CUTS = (0.1, 0.5), 20
+"""Smallest and largest factor by which a step that does not descend is cut, and how often."""
+CHANGED = 5.0
+"""The curvature is evaluated anew where it was off by this factor along a step, or that was cut."""
+FIRST_DAMPING, MORE_DAMPING, LESS_DAMPING = 1e-3, 8.0, 0.1
+LARGEST_MOVE = 1.0
+"""Of a scale parameter in a step, on its logarithmic scale."""
+STILL = 0.2
+"""Scale parameters are found where they move by less in two rounds."""
+MAX_ROUNDS, STEPS_OF_OTHERS = 20, 5
+SLACK = 0.1
+"""Added to the curvature of scale parameters, which a prior may leave without any."""
+MOST_CUTS_OF_SCALES, CUT_OF_SCALES = 4, 0.25
+"""Steps of scales that are tried in a round."""
+LARGEST_TO_DIFFERENCE = 10
+"""Scale parameters whose curvature is taken from differences of gradients."""
+PAIRS = 2
+"""Antithetic pairs of points over which the gradient of the scales is averaged."""
 GROWTH = 8
 """Of the sample of rows."""
 AGREED = 0.5
 """Scale parameters hardly depend on it if they move by less than this on their logarithmic scale:
 what the sample adds to them falls as 1 / n, so a seventh of the last move is left."""
+MAX_STARTS, LARGEST_TO_RESTART = 4, 50
+"""Points to begin at, until the best has been reached twice; with more parameters only one."""
+SAME = 1.0
+"""Difference of heights up to which it is the same."""
+ALIKE = 1e-6
+"""Largest difference of elements that are alike."""
 
 
 def newton(
@@ -22,10 +51,14 @@ def newton(
     theta: np.ndarray,
     free: np.ndarray,
     tolerance: float,
-    scoring: bool = False,
+    *,
     max_steps: int = MAX_STEPS,
 ) -> np.ndarray:
-    """Minimise by damped Newton steps with a line search; eigenvalues are made positive.
+    """Minimise by Fisher scoring that the last changes of the gradient correct, with a line search.
+
+    The empirical Fisher information is far from the curvature where residuals are far from what the
+    model expects. So it is only the first matrix of the quasi-Newton method L-BFGS (Nocedal and
+    Wright 2006, Numerical Optimization, algorithm 7.4), which needs no further gradients.
 
     Parameters
     ----------
@@ -36,37 +69,125 @@ def newton(
         The coordinates to move.
     tolerance : float
         Ends where twice the expected decrease per coordinate, g' H^-1 g / d, is smaller.
-    scoring : bool, default False
-        Use the empirical Fisher information, which the gradient's pass gives, as the Hessian.
     max_steps : int
 
     Returns
     -------
     array, shape (d,)
+        Never above where it began.
     """
     moved = np.flatnonzero(free)
     if not moved.size:
         return theta
-    here = objective.at(theta)
-    damping = FIRST_DAMPING
+    here = objective.at(theta, with_curvature=True)
+    if not np.isfinite(here.value):
+        return theta
+    changes: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=MEMORY)
+    damping, factor, gained = FIRST_DAMPING, None, np.inf
     for _ in range(max_steps):
-        matrix = here.curvature() if scoring else objective.matrix(theta, here)
-        scale, values, vectors = eigen(matrix[np.ix_(moved, moved)])
-        g = here.gradient[moved]
-        along = vectors.T @ (g / scale)
-        if np.sum(along**2 / values) < tolerance * moved.size:
-            break
-        for _ in range(40):
-            step = np.zeros_like(theta)
-            step[moved] = -(vectors @ (along / (values + damping))) / scale
-            there = objective.at(theta + step)
-            if there.value <= here.value + SUFFICIENT_DECREASE * (here.gradient @ step):
+        if factor is None:
+            matrix = here.curvature()[np.ix_(moved, moved)]
+            if not np.isfinite(matrix).all():
                 break
-            damping = max(8 * damping, 1e-6)
+            factor = Factor(matrix, damping)
+        whole = np.zeros_like(theta)
+        whole[moved] = -_inverse_times(here.gradient[moved], factor, changes)
+        decrement = -(here.gradient @ whole)
+        # The first matrix alone does not say how much lower the minimum is.
+        if max(decrement, 2 * gained) < tolerance * moved.size:
+            break
+        share = 1.0
+        for _ in range(MOST_CUTS):
+            step = share * whole
+            there = objective.at(theta + step)
+            if there.value <= here.value - SUFFICIENT_DECREASE * share * decrement:
+                break
+            share *= _shorter(there.value - here.value, share * decrement)
         else:
             break
-        theta, here, damping = theta + step, there, damping / 10
+        change = there.gradient - here.gradient
+        curvature = step @ change
+        if curvature > 0:
+            changes.append((step[moved], change[moved]))
+        gained = here.value - there.value
+        theta, here = theta + step, there
+        expected, was_cut = share**2 * decrement, share < max(SHORTER)
+        if was_cut or not expected / CHANGED < curvature < CHANGED * expected:
+            factor = None
+        damping *= MORE_DAMPING if was_cut else LESS_DAMPING
     return theta
+
+
+def _shorter(rise: float, slope: float) -> float:
+    """Share of a step, that did not descend, at which a parabola is lowest."""
+    lowest = slope / (2 * (rise + slope)) if np.isfinite(rise) else 0.0
+    return float(np.clip(lowest, *SHORTER))
+
+
+def _inverse_times(
+    gradient: np.ndarray, factor: Factor, changes: deque[tuple[np.ndarray, np.ndarray]]
+) -> np.ndarray:
+    """The corrected inverse curvature times a gradient."""
+    vector, along = gradient, []
+    for step, change in reversed(changes):
+        along.append(step @ vector / (step @ change))
+        vector = vector - along[-1] * change
+    product = factor.solve(vector)
+    if changes:
+        step, change = changes[-1]
+        product = product * (step @ change / (change @ factor.solve(change)))
+    for (step, change), a in zip(changes, reversed(along), strict=True):
+        product = product + step * (a - change @ product / (step @ change))
+    return product
+
+
+class Centre:
+    """A mode of all but the scale parameters, with a normal approximation of these others.
+
+    Parameters
+    ----------
+    objective : Objective
+    theta : array, shape (d,)
+    is_scale : array of bool, shape (d,)
+    """
+
+    def __init__(self, objective: Objective, theta: np.ndarray, is_scale: np.ndarray):
+        self.objective, self.theta = objective, theta
+        self.scales, self.others = np.flatnonzero(is_scale), np.flatnonzero(~is_scale)
+        self.local = objective.at(theta, with_curvature=True)
+        self.height = np.inf
+        """-log of the marginal posterior of the scales, by Laplace's approximation."""
+        self.matrix = self.local.curvature()
+        if np.isfinite(self.local.value) and np.isfinite(self.matrix).all():
+            self.factor = Factor(self.matrix[np.ix_(self.others, self.others)])
+            self.height = self.local.value + self.factor.log_determinant / 2
+
+    def step(self, rng: np.random.Generator, differences: bool) -> np.ndarray:
+        """Newton's step by gradients averaged over antithetic draws of the others.
+
+        The curvature of scales may be taken from differences of these gradients.
+        """
+        shifts = np.zeros((PAIRS, len(self.theta)))
+        for shift, z in zip(shifts, rng.standard_normal((PAIRS, self.others.size)), strict=True):
+            shift[self.others] = self.factor.root_times(z)
+        shifts = np.concatenate([shifts, -shifts])
+        spread, seen = spread_with_density(self.objective, self.theta, shifts, self.local.value)
+        matrix = self.matrix.copy()
+        if differences and self.scales.size <= LARGEST_TO_DIFFERENCE:
+            pair = slice(None, None, PAIRS)
+            for k in self.scales:
+                move = FAR / np.sqrt(max(matrix[k, k], 1.0)) * (np.arange(len(self.theta)) == k)
+                moved = [self.objective.at(self.theta + spread * s + move) for s in shifts[pair]]
+                column = (_mean_gradient(moved) - _mean_gradient(seen[pair])) / move[k]
+                if np.isfinite(column).all():
+                    matrix[k], matrix[:, k] = column, column
+        matrix[self.scales, self.scales] += SLACK
+        step = -Factor(matrix).solve(_mean_gradient(seen))
+        return step / max(1.0, np.abs(step[self.scales]).max() / LARGEST_MOVE)
+
+
+def _mean_gradient(seen: Sequence[Evaluated]) -> np.ndarray:
+    return np.mean([local.gradient for local in seen], axis=0)
 
 
 def start_of_scales(
@@ -74,9 +195,7 @@ def start_of_scales(
     theta: np.ndarray,
     is_scale: np.ndarray,
     rng: np.random.Generator,
-    scoring: bool = False,
-    max_rounds: int = 20,
-    draws: int = 4,
+    differences: bool = False,
 ) -> np.ndarray:
     """Move scale parameters by gradients averaged over a Gaussian around the others' mode.
 
@@ -90,47 +209,36 @@ def start_of_scales(
         At a mode of the other parameters.
     is_scale : array of bool, shape (d,)
     rng : numpy.random.Generator
-    scoring : bool, default False
-        As for `newton`.
-    max_rounds : int
-    draws : int
-        Even: antithetic pairs.
+    differences : bool, default False
+        Whether it may be far: then the curvature of few scales is taken from differences of
+        gradients.
+
+    Returns
+    -------
+    array, shape (d,)
+        Never above where it began, by the marginal posterior of the scales.
     """
-    others = np.flatnonzero(~is_scale)
+    best = centre = Centre(objective, theta, is_scale)
     calm = 0
-
-    def matrix_of(at: np.ndarray, local: Evaluated) -> np.ndarray:
-        return local.curvature() if scoring else objective.matrix(at, local)
-
-    for k in range(max_rounds):
-        here = positive(matrix_of(theta, objective.at(theta)))
-        here += np.diag(1.0 * is_scale)
-        gradient, matrix = np.zeros_like(theta), np.zeros((len(theta), len(theta)))
-        root = root_of_inverse(here[np.ix_(others, others)]) if others.size else None
-        z = rng.standard_normal((draws // 2, others.size))
-        n_used = 0
-        for e in [*z, *-z]:
-            near = theta.copy()
-            if root is not None:
-                near[others] += root @ e
-            local = objective.at(near)
-            hessian = matrix_of(near, local) if np.isfinite(local.value) else None
-            if hessian is None or not np.isfinite(hessian).all():
-                continue
-            gradient += local.gradient
-            matrix += positive(hessian)
-            n_used += 1
-        if not n_used:
+    for _ in range(MAX_ROUNDS):
+        step = centre.step(rng, differences)
+        for _ in range(MOST_CUTS_OF_SCALES):
+            there = centre.theta + step
+            there = newton(objective, there, ~is_scale, 0.1, max_steps=STEPS_OF_OTHERS)
+            found = Centre(objective, there, is_scale)
+            if found.height < best.height + SAME:
+                break
+            step = step * CUT_OF_SCALES
+        else:
             break
-        step = -np.linalg.solve(matrix / n_used + np.diag(0.1 * is_scale), gradient / n_used)
-        largest = np.abs(step[is_scale]).max()
-        theta = theta + min(1.0, 1 / max(largest, 1e-12)) * step
-        if k < 8:
-            theta = newton(objective, theta, ~is_scale, 0.1, scoring, max_steps=5)
-        calm = calm + 1 if largest < 0.2 else 0
+        moved = np.abs(found.theta - centre.theta)[is_scale].max()
+        centre = found
+        if centre.height < best.height:
+            best = centre
+        calm = calm + 1 if moved < STILL else 0
         if calm == 2:
             break
-    return theta
+    return best.theta
 
 
 def find_start(
@@ -145,7 +253,7 @@ def find_start(
 
     The first steps are made on some of the rows, the next ones on more, so that few take all. Where
     rows are few for each group of a hierarchy, the groups seem to differ more than they do: so
-    scale parameters are looked at again on more rows until they stay where they are.
+    scale parameters are found anew on more rows until they stay where they are.
 
     Parameters
     ----------
@@ -162,23 +270,64 @@ def find_start(
     others = ~is_scale
     n = n_first
     objective = objective_of(n)
-    if not is_scale.any():
-        theta = newton(objective, theta, others, 0.1, scoring=True)
-    # Where the residuals are large, the rows' gradients say little about the curvature: scoring may
-    # end far from the mode.
-    theta = newton(objective, theta, others, 0.1)
-    if is_scale.any():
-        theta = start_of_scales(objective, theta, is_scale, rng)
+    theta = _best_of_starts(objective, theta, is_scale, rng)
     while not is_scale.any() and GROWTH * n < n_rows:
         n *= GROWTH
-        theta = newton(objective_of(n), theta, others, 0.2, scoring=True)
+        theta = newton(objective_of(n), theta, others, 0.2)
     moved = np.inf
     while is_scale.any() and n < n_rows and moved > AGREED:
         n = min(GROWTH * n, n_rows)
         objective, before = objective_of(n), theta
-        theta = newton(objective, theta, others, 0.1, scoring=True)
-        theta = start_of_scales(objective, theta, is_scale, rng, scoring=True)
+        theta = newton(objective, theta, others, 0.1)
+        theta = start_of_scales(objective, theta, is_scale, rng)
         moved = np.abs(theta - before)[is_scale].max()
     if n < n_rows:
         objective = objective_of(n_rows)
-    return newton(objective, theta, others, 0.05, scoring=True)
+    return newton(objective, theta, others, 0.05)
+
+
+def _best_of_starts(
+    objective: Objective, theta: np.ndarray, is_scale: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Climb from the given point and from some around it, for there may be several modes."""
+    modes, ends, heights = [], [], []
+    for k in range(MAX_STARTS if len(theta) <= LARGEST_TO_RESTART else 1):
+        begin = theta + (k > 0) * rng.uniform(-1, 1, len(theta))
+        if k > 0 and not np.isfinite(objective.at(begin).value):
+            continue
+        end = newton(objective, begin, ~is_scale, 0.1)
+        modes.append(end)
+        if is_scale.any():
+            end = start_of_scales(objective, end, is_scale, rng, differences=True)
+        ends.append(end)
+        heights.append(Centre(objective, end, is_scale).height)
+        if np.count_nonzero(np.array(heights) < min(heights) + SAME) > 1:
+            break
+    best = ends[int(np.argmax(np.array(heights) < min(heights) + SAME))]
+    _refuse_alike(objective, theta, modes[0], best, is_scale)
+    return best
+
+
+def _refuse_alike(
+    objective: Objective,
+    begin: np.ndarray,
+    mode: np.ndarray,
+    best: np.ndarray,
+    held: np.ndarray,
+) -> None:
+    """Raise an error for elements that begin alike, and stay so by their gradients, but differ.
+
+    Which of them is which would be chance.
+    """
+    g = objective.gradients
+    for v, part in zip(g.source.vars, g.parts, strict=True):
+        if part.stop - part.start < 2 or held[part].any():
+            continue
+        apart = [np.ptp(theta[part]) for theta in (begin, mode, best)]
+        if max(apart[:2]) < ALIKE < apart[2]:
+            raise SamplingError(
+                f"The warm-up found no start: the elements of '{v.name}' begin alike, and by their "
+                "gradients stay so, but the log posterior is higher where they differ. The "
+                "components of a mixture need an order "
+                "(transform=pm.distributions.transforms.ordered) and different values of initval=."
+            )
