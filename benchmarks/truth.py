@@ -5,8 +5,9 @@
 
 Writes benchmarks/results/truth/<posterior>.txt, for the posteriors that come without draws:
 logistic regressions with N(0, 10) priors (variance) on standardised predictors, and those of
-posteriordb that have the data only. By PyMC's NUTS on all rows, dense metric. The truth of the
-others is the reference draws of posteriordb, and examples/results/a9a_nuts.npz for a9a.
+posteriordb that have the data only. By PyMC's NUTS on all rows, dense metric. Those of
+group_posteriors.py are by quadrature, of the shared parameters only. The truth of the others is the
+reference draws of posteriordb, and examples/results/a9a_nuts.npz for a9a.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import arviz as az
+import group_posteriors
 import numpy as np
 import posteriordb
 import pymc as pm
@@ -39,11 +41,13 @@ BY_NUTS: dict[str, Callable[[], Model]] = {
     **{name: lambda load=load: build_model(*load()) for name, load in LOGISTIC.items()},
     **{name: model for name, model in posteriordb.WITHOUT_DRAWS.items() if name != CENTRED},
 }
+BY_QUADRATURE = {name: case.model for name, case in group_posteriors.POSTERIORS.items()}
 POSTERIORS: dict[str, Callable[[], Model]] = {
     **posteriordb.WITH_DRAWS,
     **BY_NUTS,
     **posteriordb.WITHOUT_DRAWS,
     "a9a": lambda: build_model(*load_a9a()[:2]),
+    **BY_QUADRATURE,
 }
 """All models, by name."""
 
@@ -84,9 +88,8 @@ def truth(name: str) -> Moments:
     return Moments(*({v: np.array(x) for v, x in column.items()} for column in (mean, sd)))
 
 
-def run(name: str) -> None:
-    """Sample a posterior with NUTS and write its means and sds."""
-    began = time.perf_counter()
+def sampled(name: str) -> tuple[Moments, str]:
+    """Means and sds by NUTS, and a line about it."""
     with BY_NUTS[name]() as model:
         if name in LOGISTIC:  # their curvature at the mode is known: a metric from the first draw
             mode, covariance = laplace(*LOGISTIC[name]())
@@ -103,13 +106,34 @@ def run(name: str) -> None:
     draws = posterior.stack(sample=("chain", "draw"), create_index=False)
     found = moments({v: draws[v].transpose("sample", ...).values for v in posterior.data_vars})
     ess, rhat = az.ess(posterior), az.rhat(posterior)
-    lines = [
-        f"python benchmarks/truth.py --only {name}   ({time.strftime('%Y-%m-%d')}, "
-        f"pymc {pm.__version__})",
+    return found, (
         f"NUTS, 4 chains x 2500 draws, {posteriordb.n_rows(model)} rows: bulk ESS at least "
         f"{min(float(ess[v].min()) for v in ess):.0f}, R-hat at most "
         f"{max(float(rhat[v].max()) for v in rhat):.4f}, "
-        f"{int(idata.sample_stats['diverging'].sum())} divergences",
+        f"{int(idata.sample_stats['diverging'].sum())} divergences"
+    )
+
+
+def integrated(name: str) -> tuple[Moments, str]:
+    """Means and sds of what groups share by quadrature, and a line about it."""
+    draws, weights, ess = group_posteriors.weighted_draws(name)
+    flat = {v: x.reshape(len(x), -1) for v, x in draws.items()}
+    mean = {v: weights @ x for v, x in flat.items()}
+    sd = {v: np.sqrt(weights @ np.square(x - mean[v])) for v, x in flat.items()}
+    return Moments(mean, sd), (
+        f"quadrature with {group_posteriors.NODES} nodes a group, and {len(weights)} weighted "
+        f"draws, in effect {ess:.0f}"
+    )
+
+
+def run(name: str) -> None:
+    """Find a posterior's means and sds, and write them."""
+    began = time.perf_counter()
+    found, how = (integrated if name in BY_QUADRATURE else sampled)(name)
+    lines = [
+        f"python benchmarks/truth.py --only {name}   ({time.strftime('%Y-%m-%d')}, "
+        f"pymc {pm.__version__})",
+        how,
         f"{'parameter':16}{'mean':>14}{'sd':>14}",
     ]
     for variable, mean in found.mean.items():
@@ -122,9 +146,9 @@ def run(name: str) -> None:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", choices=BY_NUTS, help="this posterior")
+    parser.add_argument("--only", choices=[*BY_NUTS, *BY_QUADRATURE], help="this posterior")
     args = parser.parse_args()
-    for name in [args.only] if args.only else BY_NUTS:
+    for name in [args.only] if args.only else [*BY_NUTS, *BY_QUADRATURE]:
         run(name)
 
 

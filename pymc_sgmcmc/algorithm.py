@@ -126,6 +126,13 @@ class Algorithm(ABC):
             The same names and shapes.
         """
 
+    def for_groups(self) -> "Algorithm":
+        """Return the algorithm for groups' effects with adapted scales, which share a scale.
+
+        An error that is small in each effect, but alike in all, is a large one of what they share.
+        """
+        return self
+
     def positions(self, name: str, n_vars: int) -> Sequence[int]:
         """Indices of the variables to which a state's arrays belong, if there is one for each.
 

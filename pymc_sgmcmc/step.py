@@ -34,6 +34,7 @@ from pymc_sgmcmc.docstrings import describe
 from pymc_sgmcmc.draw_statistics import draw_statistics, statistic_types
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.arrays import warn_if_integers_overflowed
+from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.local_source import LocalSource
 from pymc_sgmcmc.gradients.local_variables import Local
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
@@ -201,6 +202,8 @@ class SGMCMCStep(BlockedStep):
         for array, _ in self.source.data:
             warn_if_integers_overflowed(array)
         metric = metric_for(self.source, plan.metric)
+        if isinstance(metric, LocalScales):
+            self.algorithm = self.algorithm.for_groups()
         independent_rows = metric is not None and self.batch_size is not None
         if data is not None:  # a control variate leaves no noise that epochs could average out
             independent_rows = independent_rows and isinstance(self.source, LocalSource)

@@ -7,11 +7,14 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import Mode
+from scipy.linalg import solve_discrete_lyapunov
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.samplers.msgnht import MultivariateThermostatSymmetric
 from pymc_sgmcmc.samplers.splitting import (
     EULER,
     LETTERS,
+    MIDPOINT,
     MOMENTUM_FIRST,
     SYMMETRIC,
     Letter,
@@ -29,7 +32,16 @@ PYTHON = Mode(linker="py", optimizer=None)
 
 
 def after(
-    splitting, *, h=0.1, theta=1.0, p=2.0, xi=3.0, diffusion=5.0, z=0.5, thermostat=elementwise
+    splitting,
+    *,
+    h=0.1,
+    theta=1.0,
+    p=2.0,
+    xi=3.0,
+    diffusion=5.0,
+    z=0.5,
+    thermostat=elementwise,
+    mass=1.0,
 ):
     """Theta, p and xi after a splitting, with the force -4 theta and the same noise z at each O."""
     phase = Phase([pt.constant([theta])], [pt.constant([p])], [pt.constant([xi])])
@@ -41,6 +53,7 @@ def after(
         noise=lambda: [pt.constant([z])],
         diffusion=diffusion,
         thermostat=thermostat,
+        mass=mass,
     )
     out = pytensor.function([], [x[0][0] for x in phase], mode=PYTHON)()
     return [float(x) for x in out]
@@ -54,11 +67,16 @@ def after(
         ("A", (1.2, 2.0, 3.3)),
         ("B", (1.0, 1.4816364413634358, 3.0)),  # 2 exp(-0.3)
         ("b", (1.0, 1.4, 3.0)),  # 2 - 0.1 * 3 * 2
+        ("i", (1.0, 1.5384615384615383, 3.0)),  # 2 / (1 + 0.1 * 3)
         ("O", (1.0, 2.1, 3.0)),  # 2 - 0.1 * 4 + sqrt(2 * 5 * 0.1) * 0.5
     ],
 )
 def test_letter(letter, expected):
     np.testing.assert_allclose(after(letter), expected, rtol=1e-14)
+
+
+def test_heavy_thermostats_react_slowly():
+    np.testing.assert_allclose(after("A", mass=30.0), (1.2, 2.0, 3 + 0.3 / 30), rtol=1e-14)
 
 
 def test_letters_share_the_step():
@@ -84,6 +102,60 @@ def test_shared_thermostat_averages_over_all_elements():
     (new,) = shared(xi, p, pt.constant(0.3))
     value = pytensor.function([], new, mode=PYTHON)()
     np.testing.assert_allclose(value, 1 + 0.3 * ((1 + 4 + 9) / 3 - 1))
+
+
+# ---- effects of groups ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("from_gradient", "too_large"),
+    [("OiAAb", 1.0), ("OBAAB", np.cosh(0.4 * 1.5 / 2))],  # MIDPOINT, SYMMETRIC
+)
+def test_variance_where_the_gradient_is_taken(from_gradient, too_large):
+    """Of N(0, 1/4) with a steady friction, over the kinetic temperature, which thermostats hold."""
+
+    def update(theta, p, z):
+        options = {"h": 0.4, "xi": 1.5, "diffusion": 1.5, "thermostat": fixed_friction}
+        return np.array(after(from_gradient, theta=theta, p=p, z=z, **options)[:2])
+
+    matrix = np.transpose([update(1.0, 0.0, 0.0), update(0.0, 1.0, 0.0)])
+    noise = update(0.0, 0.0, 1.0)
+    before_kick = solve_discrete_lyapunov(matrix, np.outer(noise, noise))
+    friction = {"b": 1 - 0.2 * 1.5, "B": np.exp(-0.2 * 1.5)}[from_gradient[-1]]
+    temperature = before_kick[1, 1] / friction**2
+    np.testing.assert_allclose(4 * before_kick[0, 0] / temperature, too_large, rtol=1e-12)
+
+
+def mean_with_skewed_noise(algorithm, h=0.25, n=2000, updates=2000):
+    """Mean, in sds, of N(0, 10), with noise of variance 1.6: one in ten kicks is large."""
+    rng = np.random.default_rng(1)
+    theta, p, xi, z, kick = (pt.dvector(name) for name in ("theta", "p", "xi", "z", "kick"))
+    new, state = algorithm.update(
+        [theta],
+        {"p": [p], "xi": [xi]},
+        lambda theta: SimpleNamespace(total=[kick - theta[0] / 10]),
+        pt.constant(h),
+        lambda: [z],
+    )
+    update = pytensor.function([theta, p, xi, z, kick], [*new, *state["p"], *state["xi"]])
+    now, total = [np.sqrt(10) * rng.normal(size=n), rng.normal(size=n), np.full(n, 1.2)], 0.0
+    for k in range(updates):
+        rare = (rng.random(n) < 0.1) - 0.1
+        now = update(*now, rng.normal(size=n), np.sqrt(1.6 / 0.09) * rare)
+        total += now[0].mean() * (k >= 200)
+    return total / (updates - 200) / np.sqrt(10)
+
+
+@pytest.mark.slow(4)
+def test_skewed_noise_does_not_move_the_means_of_groups():
+    """Errors of 0.04 sd, alike in all groups, add up in their scale.
+
+    The standard error is that of 2000 elements, 1800 updates and a relaxation in 10 * 1.2 / h = 48
+    of them: sqrt(2 * 48 / 1800 / 2000) = 0.005.
+    """
+    plain = MultivariateThermostatSymmetric()
+    assert mean_with_skewed_noise(plain) < -6 * 0.005
+    assert abs(mean_with_skewed_noise(plain.for_groups())) < 4 * 0.005
 
 
 # ---- whole updates -------------------------------------------------------------------------
@@ -215,7 +287,7 @@ def test_diagnostics_are_named(sampler):
     np.testing.assert_allclose(values, list(expected.values()))
 
 
-@pytest.mark.parametrize("splitting", [EULER, SYMMETRIC, MOMENTUM_FIRST, *LETTERS])
+@pytest.mark.parametrize("splitting", [EULER, SYMMETRIC, MIDPOINT, MOMENTUM_FIRST, *LETTERS])
 def test_known_letters(splitting):
     assert len(after(splitting)) == 3
 

@@ -22,6 +22,8 @@ class Diagnosis(Dataset):
 
     - ``gradient``, ``virial``, ``cross``, ``mean_virial``: estimates of the Stein identities, right
       at 0, 1, 0, 1; each with its standard error in a variable ``..._error``;
+    - ``outward``: how much too far the means of groups' effects are spread, right at 0, with its
+      standard error in ``outward_error``; elsewhere 0;
     - ``shared_by``: of the effects of groups how many groups share a scale, elsewhere 1;
     - ``prior_share``: of such effects the prior's share of their precision, elsewhere 1;
     - ``gradient_noise``: variance of a gradient's estimate;
@@ -97,12 +99,18 @@ class Diagnosis(Dataset):
                     row = (f"{name}, direction {where}", f"{values[k]:.3g}", f"{errors[k]:.3f}")
                     rows.append((*row, f"{target} +- {TOLERANCE}"))
             for j in np.flatnonzero(groups > 1):  # judged more strictly
-                value, error = (float(self[name][j]) for name in ("virial", "virial_error"))
                 most = tolerance_of_groups(groups[j], self["prior_share"].values[j])
-                right = f"1 +- {most:.4f}"
-                name = str(self["element"].values[j]).removesuffix(", mean of all")
-                label = f"virial, mean of all {groups[j]} groups of {name}"
-                rows.append((label, f"{value:.4f}", f"{error:.4f}", right))
+                effect = str(self["element"].values[j]).removesuffix(", mean of all")
+                for name, target, label in (
+                    ("virial", 1, "virial, mean of all"),
+                    ("outward", 0, "spread of the means of"),
+                ):
+                    if name not in self:
+                        continue
+                    value, error = float(self[name][j]), float(self[f"{name}_error"][j])
+                    label = f"{label} {groups[j]} groups of {effect}"
+                    cells = (f"{value:.4f}", f"{error:.4f}", f"{target} +- {most:.4f}")
+                    rows.append((label, *cells))
             add("virial, mean of all directions", "mean_virial", f"1 +- {TOLERANCE}")
         add("smallest effective sample size", "ess", "> 100")
         if "rhat" in self:

@@ -1,7 +1,15 @@
 """Stein identities of models with local variables.
 
-Along each direction of the shared variables as everywhere. Of a local variable the mean over its
-elements is looked at: each element alone would need gradients of all rows at each draw.
+Along each direction of the shared variables as everywhere. Of a local variable means over its
+elements are looked at: each element alone would need gradients of all rows at each draw. The scale
+that groups share depends on how wide the posteriors of their effects are, which the virial shows,
+and on how far the means of these are apart. With m_j the mean of an effect, s_j its sd, and m the
+mean over groups::
+
+    outward = -2 mean of s_j^2 (m_j - m) E[g_j] / mean of s_j^2  =  0,
+
+for E[g_j] = 0. Means that are e_j too high have E[g_j] = -e_j / s_j^2, so that it is positive where
+they are too far from each other.
 
 Gradients are of batches, in which only groups are looked at that they touch, or of all rows.
 """
@@ -32,6 +40,8 @@ class LocalIdentities(NamedTuple):
     """Variance of a gradient's estimate along each shared direction, then zeros."""
     rows: str
     """For a report: rows at each draw."""
+    outward: Estimate
+    """How much too far each local variable's means are spread; see above."""
     prior_share: np.ndarray
     """Of each local variable, the prior's share of the precision of an effect with rows."""
 
@@ -46,7 +56,9 @@ class AtDraw(NamedTuple):
     gradient: np.ndarray
     """Of each local variable, mean over its elements in units of their standard deviations,"""
     virial: np.ndarray
-    """... and mean of -(theta - mean) times the gradient."""
+    """... mean of -(theta - mean) times the gradient,"""
+    outward: np.ndarray
+    """... and of that which shows how far the means are spread."""
 
 
 def local_identities(
@@ -85,25 +97,28 @@ def local_identities(
     sd = draws.std(axis=(0, 1))
     flat = draws.reshape(-1, draws.shape[2])
     centres, part = means_of_others(draws)
+    away = np.array([_from_each_other(gradients, centre, sd) for centre in centres])
     rows = "all rows"
     if whole is None:
         most_batches = max(1, int(1 / gradients.share))
         count = int(np.clip(MOST_BATCHES // len(flat), 1, most_batches))
         rows = f"{count * gradients.rows_per_batch:.0f} random rows"
         each = [
-            _of_batches(gradients, theta, matrix, centres[k], sd, count, rng)
+            _of_batches(gradients, theta, matrix, centres[k], sd, away[k], count, rng)
             for theta, k in zip(flat, part, strict=True)
         ]
     else:
         each = [AtDraw(*np.zeros(len(AtDraw._fields))) for _ in flat]
         for i, piece in _pieces(whole, flat):  # all that is wanted of a gradient is linear in it
-            away = flat[i] - centres[part[i]]
-            of_piece = _of_gradient(gradients, piece, away, matrix, order, sd)
+            k = part[i]
+            of_piece = _of_gradient(
+                gradients, piece, flat[i] - centres[k], away[k], matrix, order, sd
+            )
             each[i] = AtDraw(*(a + b for a, b in zip(each[i], of_piece, strict=True)))
     found = AtDraw(*map(np.array, zip(*each, strict=True)))
-    g, first, second = (
+    g, first, second, third = (
         values.reshape(*draws.shape[:2], -1)
-        for values in (found.shared, found.gradient, found.virial)
+        for values in (found.shared, found.gradient, found.virial, found.outward)
     )
     stein = stein_identities(z, g, blocks) if s else _none()
     of_local = block_estimate(first, blocks), block_estimate(second, blocks)
@@ -117,7 +132,8 @@ def local_identities(
     mostly += [f"{gradients.source.vars[k].name}, mean of all" for k in gradients.local]
     noise = np.concatenate([found.noise.mean(axis=0), np.zeros(len(gradients.local))])
     share_of_prior = _prior_share(gradients, flat, sd, rng)
-    return LocalIdentities(stein, mostly, noise, rows, share_of_prior)
+    outward = block_estimate(third, blocks)
+    return LocalIdentities(stein, mostly, noise, rows, outward, share_of_prior)
 
 
 def means_of_others(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -163,13 +179,16 @@ def _of_batches(
     matrix: np.ndarray,
     centre: np.ndarray,
     sd: np.ndarray,
+    outward: np.ndarray,
     count: int,
     rng: np.random.Generator,
 ) -> AtDraw:
     """Average over batches that have no row twice."""
-    values, centres, sds = (_of_variables(gradients, flat) for flat in (theta, centre, sd))
+    values, aways, sds, outwards = (
+        _of_variables(gradients, flat) for flat in (theta, theta - centre, sd, outward)
+    )
     each = np.empty((count, len(matrix)))
-    sums = np.zeros((2, len(gradients.local)))
+    sums = np.zeros((3, len(gradients.local)))
     for i, batch in enumerate(gradients.batches(count, rng, apart=True)):
         found = gradients.at(gradients.gathered(values, batch), batch)
         total = [p + lik for p, lik in zip(found.prior, found.likelihood, strict=True)]
@@ -179,10 +198,24 @@ def _of_batches(
         each[i] = np.concatenate([np.empty(0), *of_shared]) @ matrix
         for j, k in enumerate(gradients.local):
             groups, used = gradients.slots(k, batch)
-            away = values[k][groups] - centres[k][groups]
-            sums[:, j] += _means(away, sds[k][groups], total[k][used])
+            away, own_sd, out = (a[k][groups] for a in (aways, sds, outwards))
+            sums[:, j] += _means(away, own_sd, out, total[k][used])
     variance = each.var(axis=0, ddof=1) / count if count > 1 else np.zeros(len(matrix))
     return AtDraw(each.mean(axis=0), variance, *(sums / count))
+
+
+def _from_each_other(gradients: LocalGradients, centre: np.ndarray, sd: np.ndarray) -> np.ndarray:
+    """2 s_j^2 / mean(s^2) (m_j - m) of local variables' elements of groups with rows, else 0."""
+    means, variances = (_of_variables(gradients, flat) for flat in (centre, sd**2))
+    found = [np.zeros_like(mean) for mean in means]
+    for k in gradients.local:
+        axis, with_rows = gradients.axis(k), gradients.sizes(k) > 0
+        n = np.count_nonzero(with_rows)
+        weights = with_rows * variances[k]
+        weights = weights / (weights.sum(axis=axis, keepdims=True) / n + np.finfo(float).tiny)
+        common = (with_rows * means[k]).sum(axis=axis, keepdims=True) / n
+        found[k] = 2 * weights * (means[k] - common)
+    return np.concatenate([f.ravel() for f in found])
 
 
 def _prior_share(
@@ -219,15 +252,22 @@ def _of_gradient(
     gradients: LocalGradients,
     gradient: np.ndarray,
     away: np.ndarray,
+    outward: np.ndarray,
     matrix: np.ndarray,
     order: np.ndarray,
     sd: np.ndarray,
 ) -> AtDraw:
     """What a gradient of all rows gives, or a part of one, so far away from the mean."""
     shared = gradient[order[: len(matrix)]] @ matrix
-    aways, sds, total = (_of_variables(gradients, flat) for flat in (away, sd, gradient))
-    with_rows = {k: gradients.sizes(k) > 0 for k in gradients.local}
-    sums = np.array([_means(aways[k], with_rows[k] * sds[k], total[k]) for k in gradients.local])
+    aways, sds, outwards, total = (
+        _of_variables(gradients, flat) for flat in (away, sd, outward, gradient)
+    )
+    sums = np.array(
+        [
+            _means(aways[k], (gradients.sizes(k) > 0) * sds[k], outwards[k], total[k])
+            for k in gradients.local
+        ]
+    )
     return AtDraw(shared, np.zeros(len(matrix)), *sums.T)
 
 
@@ -238,10 +278,12 @@ def _of_variables(gradients: LocalGradients, flat: np.ndarray) -> list[np.ndarra
     return [piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)]
 
 
-def _means(away: np.ndarray, sd: np.ndarray, gradient: np.ndarray) -> tuple[float, float]:
-    """Mean gradient, where a standard deviation is 1, and mean virial of elements that move."""
+def _means(
+    away: np.ndarray, sd: np.ndarray, outward: np.ndarray, gradient: np.ndarray
+) -> list[float]:
+    """Means over elements that move, as `AtDraw` has them."""
     moving = sd > 0
-    return (sd * gradient)[moving].mean(), (-away * gradient)[moving].mean()
+    return [(factor * gradient)[moving].mean() for factor in (sd, -away, -outward)]
 
 
 def _joined(shared: Estimate, local: Estimate) -> Estimate:

@@ -174,6 +174,8 @@ def measure_local(
     groups = [int(np.count_nonzero(gradients.sizes(k))) for k in gradients.local]
     found["shared_by"] = "direction", np.array([1] * shared + groups)
     found["prior_share"] = "direction", np.concatenate([np.ones(shared), seen.prior_share])
+    for name, of_local in zip(("outward", "outward_error"), seen.outward, strict=True):
+        found[name] = "direction", np.concatenate([np.zeros(shared), of_local])
     return _identities(found, seen.stein, seen.names, seen.noise, chains, n, blocks, attrs)
 
 

@@ -89,6 +89,8 @@ def _judged(measured: Dataset) -> tuple[str, str]:
 def limit_of(measured: Dataset) -> float:
     """How many standard errors chance explains, for all Stein identities together."""
     tests = 2 * measured.sizes["direction"] + measured.sizes.get("pair", 0) + 1
+    if "outward" in measured:
+        tests += int(np.count_nonzero(measured["shared_by"] > 1))
     return threshold(tests, int(measured["blocks"]))
 
 
@@ -187,13 +189,18 @@ def _stein_failures(measured: Dataset) -> Iterator[str]:
 
 
 def tolerance_of_groups(groups: np.ndarray, prior_share: np.ndarray) -> np.ndarray:
-    """How far the mean virial of the effects of so many groups may be off.
+    """How far the mean virial of the effects of so many groups may be off, and `outward`.
 
-    With r the prior's share of an effect's precision, G groups know the scale that they share to
-    1 / ((1 - r) sqrt(2 G)) of it. The effects' spread is r parts of variance and 1 - r parts of
-    means, so if all variances are off by a part v, the scale is off by v r / (2 (1 - r)^2): by v r
-    sqrt(2 G) / (2 (1 - r)) of its sd, which may be a tenth. More than half is taken for half, so
-    that v need not be smaller than 0.1 sqrt(2 / G).
+    An error of the effects alpha_j, given all else, moves the log of the scale tau that they share
+    by its variance, 1 / (2 G (1 - r)^2), times what it adds to its gradient, the sum over groups of
+    ((alpha_j - mu) / tau)^2. r is the prior's share of an effect's precision, s_j^2 / tau^2.
+
+    - Variances that are off by a part v add G r v, the virial being 1 + v.
+    - Means m_j that are off by e_j add 2 / tau^2 times the sum of (m_j - mu) e_j, which is G r
+      times `outward` (see `pymc_sgmcmc.diagnosis.local_identities`).
+
+    In sds of log tau, both errors are r sqrt(G / 2) / (1 - r) times v or `outward`, and may be a
+    tenth. More than half is taken for half: neither need be smaller than 0.1 sqrt(2 / G).
     """
     r = np.clip(prior_share, 0.01, 0.5)
     return TOLERANCE * np.sqrt(2 / groups) * (1 - r) / r
@@ -201,17 +208,22 @@ def tolerance_of_groups(groups: np.ndarray, prior_share: np.ndarray) -> np.ndarr
 
 def _group_failures(measured: Dataset, limit: float) -> Iterator[str]:
     """What is wrong with a scale that many groups share, by the spread of these."""
-    off, groups = measured["virial"].values - 1, measured["shared_by"].values
+    groups = measured["shared_by"].values
     tolerance = tolerance_of_groups(groups, measured["prior_share"].values)
-    most = np.maximum(tolerance, limit * measured["virial_error"].values)
-    for k in np.flatnonzero((groups > 1) & (np.abs(off) > most)):
-        name = str(measured["element"].values[k]).removesuffix(", mean of all")
-        whole = measured.attrs.get("batches") == "groups"
-        remedy = "pass a larger batch_size, or half the step_size." if whole else WHOLE_GROUPS
-        yield (
-            f"The variances of '{name}' are off by {abs(off[k]):.1%}, too much for the scale that "
-            f"{groups[k]} groups share: {remedy}"
-        )
+    whole = measured.attrs.get("batches") == "groups"
+    remedy = "pass a larger batch_size, or half the step_size." if whole else WHOLE_GROUPS
+    for identity, right, what in (("virial", 1, "variances"), ("outward", 0, "means")):
+        if identity not in measured:
+            continue
+        off = measured[identity].values - right
+        most = np.maximum(tolerance, limit * measured[f"{identity}_error"].values)
+        for k in np.flatnonzero((groups > 1) & (np.abs(off) > most)):
+            name = str(measured["element"].values[k]).removesuffix(", mean of all")
+            sds = TOLERANCE * abs(off[k]) / tolerance[k]
+            yield (
+                f"The {what} of '{name}' move the scale that {groups[k]} groups share by about "
+                f"{sds:.1f} of its sds: {remedy}"
+            )
 
 
 def _doubts(measured: Dataset) -> Iterator[str]:

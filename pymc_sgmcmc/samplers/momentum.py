@@ -50,6 +50,8 @@ class ThermostatAlgorithm(Algorithm):
 
     splitting: ClassVar[str]
     thermostat: ClassVar[Thermostat]
+    mass: ClassVar[float] = 1.0
+    """Of the thermostat."""
     statistics = ("kinetic_temperature", "thermostat")
     dynamics = "thermostat"
     counts_elements = True
@@ -69,6 +71,7 @@ class ThermostatAlgorithm(Algorithm):
             thermostat=self.thermostat,
             n_elements=n_elements,
             temperature=self.temperature,
+            mass=self.mass,
         )
         return theta, {"p": p, "xi": xi}
 
