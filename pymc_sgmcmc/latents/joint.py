@@ -352,7 +352,7 @@ def find_latents(model: pm.Model, vars: Sequence) -> list[Variable]:
     return found
 
 
-def without_latents(model: pm.Model, vars: Sequence) -> pm.Model:
+def without_latents(model: pm.Model, vars: Sequence, terms: Sequence[Variable] = ()) -> pm.Model:
     """Make the model of the global parameters alone, for `pm.sample`.
 
     It has the same random variables and data, but neither the latent variables nor whatever depends
@@ -364,6 +364,8 @@ def without_latents(model: pm.Model, vars: Sequence) -> pm.Model:
     model : pymc.Model
     vars : list of random variables or names
         The latent variables.
+    terms : list of variables
+        Observed variables and potentials to leave out too.
 
     Returns
     -------
@@ -387,7 +389,7 @@ def without_latents(model: pm.Model, vars: Sequence) -> pm.Model:
             )
 
     def is_global(var: Variable) -> bool:
-        return not latents & set(ancestors([var]))
+        return latents.isdisjoint(ancestors([var])) and var not in terms
 
     smaller = pm.Model(check_bounds=model.check_bounds, model=None)
     share_coords(smaller, model)
