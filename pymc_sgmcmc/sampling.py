@@ -30,7 +30,6 @@ from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.diagnosis.diagnose import diagnose_run, points_to_diagnose
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.integration.choice import (
-    recorded_names,
     starts_without,
     terms_to_integrate,
 )
@@ -61,7 +60,7 @@ from pymc_sgmcmc.run.arguments import (
 from pymc_sgmcmc.run.collect import collect
 from pymc_sgmcmc.run.engines import chain_method_of, check_method, engine_of
 from pymc_sgmcmc.run.enough_draws import EnoughDraws
-from pymc_sgmcmc.run.integrated_effects import with_effects
+from pymc_sgmcmc.run.integrated_effects import recorded_names, with_effects
 from pymc_sgmcmc.run.log_densities import with_log_densities, without_log_densities
 from pymc_sgmcmc.run.predicting import checked_predictions, prepare
 from pymc_sgmcmc.run.progress import Progress
@@ -309,10 +308,11 @@ def sample(
         if step is None:
             terms = terms_to_integrate(model, integrate, compile_kwargs, bool(averages))
         if terms is not None:
-            wanted, densities = recorded_names(terms, var_names), dict(idata_kwargs or {})
+            wanted, densities = var_names, dict(idata_kwargs or {})
             model = integrated_model(terms, points_of(terms.k))
             initvals = starts_without(terms, initvals)
-            var_names = [v.name for v in model.unobserved_RVs if v.name in wanted] or None
+            shared, recorded = model.unobserved_RVs, recorded_names(terms, var_names)
+            var_names = [v.name for v in shared if v.name in recorded] or None
             idata_kwargs = without_log_densities(densities)
         starts = starts_of(model, initvals, init, generators)
         if step is None:
@@ -322,6 +322,9 @@ def sample(
             with progress_shown(bool(progressbar) and not quiet):
                 step = _default_step(model, compile_kwargs, own, earlier, terms is not None)
             model = sampled_model(model, step)
+            if terms is not None:  # afresh, so that they are the same for a run that is resumed
+                anchor = step.gradients.point(step.adapted.anchor)
+                model.centres.move(anchor, afresh=True)
         step = whole_step(model, step, starts[0], compile_kwargs)
         adapted = getattr(step, "adapted", None)
         if adapted is not None and initvals is None and init == "jitter":

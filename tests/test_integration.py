@@ -92,6 +92,7 @@ def test_integrated_density_is_that_of_the_model(form):
     rng = np.random.default_rng(1)
     start = integrated.initial_point()
     point = {name: value + rng.normal(0, 0.3, np.shape(value)) for name, value in start.items()}
+    integrated.centres.move(point)
     values = [np.asarray(point[v.name], dtype="float64") for v in integrated.value_vars]
     ours = float(density(integrated, integrated.value_vars)(*values))
     expected = by_brute_force(model, terms, point)

@@ -9,9 +9,7 @@ import pytensor
 import pytensor.tensor as pt
 from pymc.blocking import PointType
 from pymc.model import Model
-from pytensor.graph.traversal import ancestors
 from pytensor.scan.basic import scan
-from pytensor.scan.op import Scan
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
@@ -243,18 +241,11 @@ class RowGradients(FlatPrior):
         m = len(rows)
         if isinstance(self.backend, Jax):  # compiles for each length
             rows = np.pad(rows, (0, self.block - m), mode="edge")
-        numbers = rows[:, None] if self._has_loops else rows
-        value, *gradient = function(numbers, *split, *constants)
+        value, *gradient = function(rows, *split, *constants)
         joined = np.empty((m, self.size))
         for part, g in zip(self.parts, gradient, strict=True):
             joined[:, part] = np.asarray(g)[:m].reshape(m, -1)
         return np.asarray(value, dtype="float64")[:m], joined
-
-    @cached_property
-    def _has_loops(self) -> bool:
-        """Whether there is a loop within the model: it is built for batches of any length."""
-        nodes = (v.owner for v in ancestors(self.source.likelihood))
-        return any(node is not None and isinstance(node.op, Scan) for node in nodes)
 
     @cached_property
     def _of_rows(self) -> Callable:
@@ -274,7 +265,7 @@ class RowGradients(FlatPrior):
         """
         source = self.source
         k = len(source.vars)
-        row = pt.lvector("row") if self._has_loops else pt.lscalar("row")
+        row = pt.lscalar("row")
         theta = [
             TensorType(v.dtype, shape)(v.name)
             for v, shape in zip(source.vars, source.shapes, strict=True)
@@ -283,8 +274,7 @@ class RowGradients(FlatPrior):
         not_scaled = pt.constant(1, dtype=source.rows[0].scale.dtype)
 
         def one_row(row, *inputs):
-            index = row if self._has_loops else row[None]
-            replaced = [*inputs[:k], index, not_scaled, *inputs[k:]]
+            replaced = [*inputs[:k], row[None], not_scaled, *inputs[k:]]
             replace = dict(zip(source.inputs, replaced, strict=True))
             return substitute([source.log_likelihood, *source.likelihood], replace)
 

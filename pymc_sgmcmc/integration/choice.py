@@ -53,15 +53,6 @@ def terms_to_integrate(
     return terms
 
 
-def recorded_names(terms: GroupTerms, var_names: Sequence[Any] | None) -> list[str]:
-    """Names of what the result has: by default all but deterministics of rows."""
-    if var_names is not None:
-        return [str(getattr(v, "name", v)) for v in var_names]
-    model, n_rows = terms.model, len(terms.group_of_row)
-    shapes = {v.name: v.type.shape for v in model.deterministics}
-    return [v.name for v in model.unobserved_RVs if n_rows not in shapes.get(v.name, ())]
-
-
 def starts_without(
     terms: GroupTerms, initvals: StartDict | Sequence[StartDict | None] | None
 ) -> StartDict | Sequence[StartDict | None] | None:

@@ -1,4 +1,4 @@
-r"""Modes of many groups at once, and the log of each group's integral around its mode.
+r"""The mode and curvature of each group's effects, and the log of each group's integral.
 
 For each group, with h(a) = log p(y, a | shared) of its k effects::
 
@@ -6,127 +6,167 @@ For each group, with h(a) = log p(y, a | shared) of its k effects::
     log integral exp h(a) da = log sum_s w_s exp(h(a* + L x_s) - log N(a* + L x_s; a*, L L'))
 
 (adaptive quadrature: Pinheiro and Bates 1995), with points x_s and weights w_s for the standard
-normal density. a* and L are constants for derivatives: the sum is nearly the same for all of them.
+normal density. The sum is nearly the same for all a* and L near these. So they are found once, at
+values of what is shared in the middle of the posterior, and are constants of the compiled updates.
 """
 
-from collections.abc import Callable
-
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
-from pytensor.gradient import disconnected_grad
-from pytensor.scan.basic import scan
-from pytensor.scan.utils import until
+from pymc.blocking import PointType
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.backends.compile_time import quick_graphs
+from pymc_sgmcmc.gradients.arrays import array_value
+from pymc_sgmcmc.integration.group_rows import GroupRows, ragged
+from pymc_sgmcmc.integration.group_terms import GroupTerms
 from pymc_sgmcmc.integration.points import Points
 
-MAX_STEPS = 60
-CLOSE = 1e-5
-"""Newton's steps end when -h can fall by no more than this in any group."""
+MAX_STEPS = 100
+CLOSE = 1e-6
+"""Newton's steps end when no h can rise by more than this."""
 DAMPING = 1e-3
-"""First damping of Newton's steps, relative to the curvature; it changes tenfold."""
-
-type LogJoint = Callable[[TensorVariable], TensorVariable]
-"""Effects, shape (groups, k), to log joint densities, shape (groups,)."""
-
-
-def curvature(log_joint: LogJoint, a: TensorVariable, k: int):
-    """Gradient, shape (groups, k), and entries of -h'', k x k vectors of shape (groups,)."""
-    gradient = pt.grad(log_joint(a).sum(), a)
-    rows = [pt.grad(gradient[:, i].sum(), a) for i in range(k)]
-    return gradient, [[-row[:, j] for j in range(k)] for row in rows]
+"""First damping of Newton's steps, relative to the curvature; it changes tenfold,"""
+MOST_DAMPING = 1e8
+"""... and a group that it does not help stays where it is."""
+ROWS_PER_CALL = 200_000
+"""About, for memory."""
 
 
-def cholesky(matrix: list[list[TensorVariable]], k: int) -> list[list[TensorVariable]]:
-    """Lower factors of many k x k matrices, made positive where they are not."""
-    factor: list[list[TensorVariable]] = [[pt.zeros_like(matrix[0][0])] * k for _ in range(k)]
-    for i in range(k):
-        for j in range(i + 1):
-            left = matrix[i][j] - sum((factor[i][m] * factor[j][m] for m in range(j)), 0.0)
-            if i == j:
-                floor = 1e-8 * (pt.abs(matrix[i][i]) + 1e-8)
-                factor[i][i] = pt.sqrt(pt.maximum(left, floor))
-            else:
-                factor[i][j] = left / factor[j][j]
-    return factor
-
-
-def solve_lower(factor, b: list[TensorVariable]) -> list[TensorVariable]:
-    """Solve C x = b for each group."""
-    x: list[TensorVariable] = []
-    for i, row in enumerate(factor):
-        x.append((b[i] - sum((row[m] * x[m] for m in range(i)), 0.0)) / row[i])
-    return x
-
-
-def solve_upper(factor, b: list[TensorVariable]) -> list[TensorVariable]:
-    """Solve C' x = b for each group; ``b`` may have axes before that of the groups."""
-    k = len(factor)
-    x: list[TensorVariable] = [b[0]] * k
-    for i in reversed(range(k)):
-        x[i] = (b[i] - sum((factor[m][i] * x[m] for m in range(i + 1, k)), 0.0)) / factor[i][i]
-    return x
-
-
-def columns(a: TensorVariable, k: int) -> list[TensorVariable]:
-    """Split the last axis."""
-    return [a[..., i] for i in range(k)]
-
-
-def modes(log_joint: LogJoint, start: TensorVariable, k: int) -> TensorVariable:
-    """Find the modes by Newton's method with Levenberg's damping, for each group its own."""
-
-    def step(a, h, damping):
-        gradient, matrix = curvature(log_joint, a, k)
-        damped = [
-            [m + (damping * (pt.abs(m) + 1e-6) if i == j else 0.0) for j, m in enumerate(row)]
-            for i, row in enumerate(matrix)
-        ]
-        factor = cholesky(damped, k)
-        half = solve_lower(factor, columns(gradient, k))
-        move = pt.stack(solve_upper(factor, half), axis=-1)
-        new = a + move
-        h_new = log_joint(new)
-        better = pt.ge(h_new, h)
-        a = pt.switch(better[:, None], new, a)
-        gain = sum((x**2 for x in half), pt.zeros_like(h))
-        left = pt.switch(better, gain, pt.switch(pt.lt(damping, 1e8), 1.0, 0.0))
-        damping = pt.switch(better, damping * 0.1, damping * 10)
-        return (a, pt.switch(better, h_new, h), damping), until(pt.all(left < CLOSE))
-
-    (path, _, _) = scan(
-        step,
-        outputs_info=[start, log_joint(start), pt.full_like(start[:, 0], DAMPING)],
-        n_steps=MAX_STEPS,
-        return_updates=False,
-    )
-    return path[-1]
-
-
-def log_integrals(
-    log_joint: LogJoint,
-    at_points: LogJoint,
-    start: TensorVariable,
-    points: Points,
-) -> TensorVariable:
+def log_integrals(h: TensorVariable, modes_scale: TensorVariable, points: Points) -> TensorVariable:
     """Log of each group's integral, shape (groups,).
 
     Parameters
     ----------
-    log_joint : callable
-    at_points : callable
-        The same of effects of shape (points, groups, k).
-    start : shape (groups, k)
-        Where Newton's steps begin.
+    h : shape (points, groups)
+        Log joint densities at a* + L x_s.
+    modes_scale : shape (groups,)
+        log |L|.
     points : Points
     """
     k = points.x.shape[1]
-    constant = disconnected_grad(modes(log_joint, disconnected_grad(start), k))
-    _, matrix = curvature(log_joint, constant, k)
-    factor = [[disconnected_grad(c) for c in row] for row in cholesky(matrix, k)]
-    x = [pt.constant(c[:, None].astype(start.dtype)) for c in points.x.T]
-    moved = [m + dx for m, dx in zip(columns(constant, k), solve_upper(factor, x), strict=True)]
-    h = at_points(pt.stack(moved, axis=-1))
     half_squares = 0.5 * np.sum(points.x**2, axis=1) + points.log_weights
-    log_volume = -sum(pt.log(factor[i][i]) for i in range(k)) + 0.5 * k * np.log(2 * np.pi)
-    return pt.logsumexp(h + half_squares[:, None].astype(start.dtype), axis=0) + log_volume
+    terms = h + half_squares[:, None].astype(h.dtype)
+    return pt.logsumexp(terms, axis=0) + modes_scale + 0.5 * k * np.log(2 * np.pi)
+
+
+class GroupFunction:
+    """A compiled function of groups' effects, at values of what is shared.
+
+    Parameters
+    ----------
+    terms : GroupTerms
+    rows : GroupRows
+    build : callable
+        Effects and the replacements of ``terms``' placeholders, to a list of expressions.
+    effects : variable
+        Stands for the effects.
+    """
+
+    @quick_graphs()
+    def __init__(self, terms: GroupTerms, rows: GroupRows, build, effects: TensorVariable):
+        self.rows = rows
+        groups, first, sizes = pt.lvectors("groups", "first", "sizes")
+        self.shared = [v for v in terms.model.value_vars if v not in terms.values]
+        positions, places = ragged(first, sizes)
+        if not rows.sorted:
+            positions = pytensor.shared(rows.order, borrow=True)[positions]
+        placeholders: dict = {
+            terms.groups: groups,
+            terms.rows: positions,
+            terms.places: places,
+        }
+        placeholders |= {
+            whole: pytensor.shared(array_value(array), borrow=True).astype(whole.dtype)
+            for array, whole in terms.arrays.items()
+        }
+        self._function = pytensor.function(
+            [*self.shared, groups, first, sizes, effects],
+            build(effects, placeholders),
+            on_unused_input="ignore",
+        )
+
+    def __call__(self, point: PointType, index: np.ndarray, effects: np.ndarray) -> list:
+        """Evaluate for the groups at these places in ``rows``."""
+        rows = self.rows
+        return self._function(
+            *(point[v.name] for v in self.shared),
+            rows.numbers[index],
+            rows.first[index],
+            rows.sizes[index],
+            effects,
+        )
+
+
+class Laplace:
+    """Finds modes and curvatures of groups.
+
+    Parameters
+    ----------
+    terms : GroupTerms
+    rows : GroupRows
+    """
+
+    def __init__(self, terms: GroupTerms, rows: GroupRows):
+        self.rows, k = rows, terms.k
+
+        def build(a, placeholders):
+            h = terms.log_joint(a, placeholders)
+            gradient = pt.grad(h.sum(), a)
+            hessian = [pt.grad(gradient[:, i].sum(), a) for i in range(k)]
+            return [h, gradient, pt.stack(hessian, axis=1)]
+
+        self._derivatives = GroupFunction(terms, rows, build, pt.matrix("effects"))
+
+    def __call__(
+        self, point: PointType, index: np.ndarray, start: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return modes, shape (m, k), and factors L, shape (m, k, k), of some groups.
+
+        Newton's method with Levenberg's damping, for each group its own.
+
+        Parameters
+        ----------
+        point : dict of arrays
+            Values of what is shared.
+        index : integers, shape (m,)
+            Places of the groups in ``rows``.
+        start : array, shape (m, k)
+        """
+        modes, factors = np.empty_like(start), np.empty((*start.shape, start.shape[1]))
+        for block in self.rows.blocks(index, ROWS_PER_CALL):
+            modes[block], factors[block] = self._of_block(point, index[block], start[block])
+        return modes, factors
+
+    def _of_block(self, point: PointType, index: np.ndarray, start: np.ndarray):
+        a = np.array(start, dtype="float64")
+        with np.errstate(all="ignore"):
+            h, gradient, hessian = self._derivatives(point, index, a)
+        damping, moving = np.full(len(a), DAMPING), np.arange(len(a))
+        for _ in range(MAX_STEPS):
+            matrix = _positive(-hessian[moving], damping[moving])
+            step = np.linalg.solve(matrix, gradient[moving][..., None])[..., 0]
+            rise = np.sum(step * gradient[moving], axis=1)
+            left = (rise > CLOSE) & (damping[moving] < MOST_DAMPING)
+            moving, step = moving[left], step[left]
+            if not len(moving):
+                break
+            with np.errstate(all="ignore"):
+                new = self._derivatives(point, index[moving], a[moving] + step)
+            finite = np.isfinite(new[0]) & np.isfinite(new[1]).all(axis=1)
+            better = finite & ((new[0] >= h[moving]) | ~np.isfinite(h[moving]))
+            which = moving[better]
+            a[which] += step[better]
+            h[which], gradient[which], hessian[which] = (part[better] for part in new)
+            damping[moving] *= np.where(better, 0.1, 10.0)
+        return a, np.linalg.inv(np.linalg.cholesky(_positive(-hessian, 0.0))).swapaxes(1, 2)
+
+
+def _positive(matrices: np.ndarray, damping: np.ndarray | float) -> np.ndarray:
+    """Make symmetric matrices positive by their absolute eigenvalues, and damp their diagonals."""
+    matrices = np.nan_to_num(matrices, nan=0.0, posinf=1e12, neginf=-1e12)
+    values, vectors = np.linalg.eigh((matrices + matrices.swapaxes(1, 2)) / 2)
+    values = np.abs(values)
+    values = np.maximum(values, 1e-8 * (1e-4 + values[:, -1:]))
+    values = values * (1 + np.reshape(damping, (-1, 1)))
+    return (vectors * values[:, None, :]) @ vectors.swapaxes(1, 2)

@@ -352,7 +352,12 @@ def find_latents(model: pm.Model, vars: Sequence) -> list[Variable]:
     return found
 
 
-def without_latents(model: pm.Model, vars: Sequence, terms: Sequence[Variable] = ()) -> pm.Model:
+def without_latents[M: pm.Model](
+    model: pm.Model,
+    vars: Sequence,
+    terms: Sequence[Variable] = (),
+    of_type: type[M] = pm.Model,  # type: ignore[assignment]
+) -> M:
     """Make the model of the global parameters alone, for `pm.sample`.
 
     It has the same random variables and data, but neither the latent variables nor whatever depends
@@ -366,6 +371,8 @@ def without_latents(model: pm.Model, vars: Sequence, terms: Sequence[Variable] =
         The latent variables.
     terms : list of variables
         Observed variables and potentials to leave out too.
+    of_type : type, default pymc.Model
+        Of the model to make.
 
     Returns
     -------
@@ -391,7 +398,7 @@ def without_latents(model: pm.Model, vars: Sequence, terms: Sequence[Variable] =
     def is_global(var: Variable) -> bool:
         return latents.isdisjoint(ancestors([var])) and var not in terms
 
-    smaller = pm.Model(check_bounds=model.check_bounds, model=None)
+    smaller = of_type(check_bounds=model.check_bounds, model=None)
     share_coords(smaller, model)
     for kind in ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"):
         getattr(smaller, kind).extend(v for v in getattr(model, kind) if is_global(v))
