@@ -325,6 +325,7 @@ def sample(
             if terms is not None:  # afresh, so that they are the same for a run that is resumed
                 anchor = step.gradients.point(step.adapted.anchor)
                 model.centres.move(anchor, afresh=True)
+                step.kernel.data_checksum = step.kernel.checksum()
         step = whole_step(model, step, starts[0], compile_kwargs)
         adapted = getattr(step, "adapted", None)
         if adapted is not None and initvals is None and init == "jitter":
