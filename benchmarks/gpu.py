@@ -3,6 +3,7 @@
     python benchmarks/gpu.py
     python benchmarks/gpu.py --out FILE --budget 300    # seconds
     python benchmarks/gpu.py --tiny    # a quick trial, on CPUs too: small models, one case per kind
+    python benchmarks/gpu.py --out FILE --only device whole "unroll: logistic"    # these cases
 
 README.md beside this says how to bring what it needs to a machine without a network. Cases run in
 the order of their importance, in processes of their own where they need other flags of XLA; the
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -102,6 +103,8 @@ class Table:
         ]
         for section, title in SECTIONS.items():
             cases = [case for case in self.cases if case.section == section]
+            if not cases:
+                continue
             rows = [(case.label, self.complete_row(case)) for case in cases if case.row]
             shown += ["", title]
             if rows and section == "device":
@@ -227,6 +230,20 @@ def plan(tiny: bool, python_of_posteriors: str) -> list[Job]:
     ]
 
 
+def only(jobs: list[Job], parts: list[str]) -> list[Job]:
+    """The cases whose section and label, as printed, have one of these parts, in their order."""
+    left = {id(case): case for job in jobs for case in job.cases}
+    chosen = []
+    for part in parts:
+        for job in jobs:
+            cases = [c for c in job.cases if id(c) in left and part in f"{c.section}: {c.label}"]
+            for case in cases:
+                del left[id(case)]
+            if cases:
+                chosen.append(replace(job, cases=cases))
+    return chosen
+
+
 def run(job: Job, table: Table, deadline: float, tiny: bool) -> None:
     """Measure a job's cases; if one ends the process, continue with the rest in a new one."""
     todo = list(job.cases)
@@ -303,11 +320,14 @@ def shown(row: dict) -> str:
     return ", ".join(f"{name} {text(value)}" for name, value in list(row.items())[:4])
 
 
-def measure(tiny: bool, out: Path | None, budget: float, posteriors: str) -> Table:
-    """Measure all cases; the table as it is in the file."""
+def measure(
+    tiny: bool, out: Path | None, budget: float, posteriors: str, parts: list[str] | None = None
+) -> Table:
+    """Measure all cases, or `only` some; the table as it is in the file."""
     deadline = time.perf_counter() + budget
     command = " ".join(["python benchmarks/gpu.py", *sys.argv[1:]])
-    table = Table(plan(tiny, posteriors), command, out)
+    jobs = plan(tiny, posteriors)
+    table = Table(only(jobs, parts) if parts else jobs, command, out)
     for job in table.jobs:
         run(job, table, deadline, tiny)
     return table
@@ -321,8 +341,13 @@ def main():
     parser.add_argument(
         "--posteriors", default=sys.executable, metavar="PYTHON", help="interpreter that has it"
     )
+    parser.add_argument(
+        "--only", nargs="+", metavar="PART", help="only cases whose printed names have one of these"
+    )
     args = parser.parse_args()
-    table = measure(args.tiny, args.out, args.budget, args.posteriors)
+    if args.only and not args.out:
+        parser.error("--only needs --out: the table of all cases stays as it is")
+    table = measure(args.tiny, args.out, args.budget, args.posteriors, args.only)
     print("\n".join(table.lines()))
     return 1 if any(case.reason.startswith("failed") for case in table.cases) else 0
 

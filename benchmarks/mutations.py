@@ -43,19 +43,19 @@ FRESH = "tests/test_samplers.py -k fresh"
 EXACT = "tests/test_local.py -k exact"
 TOUCHED = "tests/test_local.py -k the_papers"
 BEGIN = "        self.begin(point)\n        theta, others = kernel.split(point)\n        before"
-NOISE = "sd = pt.sqrt(2 * diffusion * temperature * dt)"
+NOISE = "sd = pt.sqrt(2 * dynamics.diffusion * dynamics.temperature * dt)"
 
 MUTATIONS = [
     Mutation("nothing", "samplers/splitting.py", NOISE, NOISE,
              "tests/test_samplers.py tests/test_splitting.py tests/test_step.py"),
     Mutation("noise: variance x 1.2", "samplers/splitting.py", NOISE,
-             "sd = pt.sqrt(2.4 * diffusion * temperature * dt)", SAMPLERS),
+             "sd = pt.sqrt(2.4 * dynamics.diffusion * dynamics.temperature * dt)", SAMPLERS),
     Mutation("noise: h for its square root", "samplers/splitting.py", NOISE,
-             "sd = pt.sqrt(2 * diffusion * temperature) * dt", SAMPLERS),
+             "sd = pt.sqrt(2 * dynamics.diffusion * dynamics.temperature) * dt", SAMPLERS),
     Mutation("noise: wrong power of D", "samplers/splitting.py", NOISE,
-             "sd = diffusion * pt.sqrt(2 * temperature * dt)", SAMPLERS),
+             "sd = dynamics.diffusion * pt.sqrt(2 * dynamics.temperature * dt)", SAMPLERS),
     Mutation("letters: a letter that occurs twice goes the whole way", "samplers/splitting.py",
-             "dt = h / splitting.count(letter)", "dt = h + 0 * splitting.count(letter)", SAMPLERS),
+             "h / splitting.count(letter)", "h + 0 * splitting.count(letter)", SAMPLERS),
     Mutation("letters: A and B swapped in S", "samplers/splitting.py", 'SYMMETRIC = "ABOBA"',
              'SYMMETRIC = "ABOAB"', SAMPLERS),
     Mutation("letters: E rubs after the force", "samplers/splitting.py",

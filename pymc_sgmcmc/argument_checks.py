@@ -14,6 +14,16 @@ LARGEST = int(np.iinfo(np.int64).max)
 """Updates and draws are counted in 64 bits."""
 
 
+LONGEST = 80
+"""Characters of a value in a message."""
+
+
+def shown(value: Any) -> str:
+    """A value in a message: on one line, or its type where that would be too long."""
+    text = repr(value)
+    return text if len(text) <= LONGEST and "\n" not in text else f"<{type(value).__name__}>"
+
+
 def whole_number(
     name: str,
     value: Any,
@@ -67,7 +77,7 @@ def whole_number(
             bounds = f" between {least} and {most_is + ', ' if most_is else ''}{most}"
         of = f" of {unit}" if unit else ""
         end = f": {remedy}" if remedy else "."
-        raise ValueError(f"{name}={value!r} must be a whole number{of}{bounds}{end}")
+        raise ValueError(f"{name}={shown(value)} must be a whole number{of}{bounds}{end}")
     return number
 
 
@@ -118,7 +128,7 @@ def real_number(
     """
     number = as_float(value)
     if number is None or np.isnan(number) or not fits(number):
-        raise ValueError(f"{name} must be {what}, got {value!r}. {remedy}".rstrip())
+        raise ValueError(f"{name} must be {what}, got {shown(value)}. {remedy}".rstrip())
     return number
 
 
@@ -160,7 +170,7 @@ def true_or_false(name: str, value: Any) -> bool:
     """
     array = np.asarray(value)
     if array.ndim or array.dtype.kind != "b":
-        raise ValueError(f"{name}={value!r} must be True or False.")
+        raise ValueError(f"{name}={shown(value)} must be True or False.")
     return bool(array)
 
 
@@ -179,7 +189,7 @@ def check_compile_kwargs(value: Any) -> None:
     """
     if not isinstance(value, Mapping | None):
         example = "{'mode': 'JAX'}"
-        raise ValueError(f"compile_kwargs={value!r} must be a dict such as {example}.")
+        raise ValueError(f"compile_kwargs={shown(value)} must be a dict such as {example}.")
 
 
 def is_auto(value: Any) -> bool:

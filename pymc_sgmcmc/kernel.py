@@ -14,6 +14,7 @@ from scipy.sparse import issparse
 
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backends.backend import backend_of
+from pymc_sgmcmc.backends.compile_time import compile_lock
 from pymc_sgmcmc.backends.software_prefetch import CACHED
 from pymc_sgmcmc.batches.prefetched import prefetching_pays
 from pymc_sgmcmc.gradients.arrays import array_value
@@ -132,7 +133,8 @@ class Kernel:
     @property
     def mode(self) -> Mode:
         """The requested compilation mode."""
-        return get_mode(self.compile_kwargs.get("mode"))
+        with compile_lock:
+            return get_mode(self.compile_kwargs.get("mode"))
 
     @property
     def index_check(self) -> IndexCheck:

@@ -1,7 +1,6 @@
 """One compiled call: many updates of any sampler, on any backend, in one PyTensor scan."""
 
 from collections.abc import Sequence
-from functools import reduce
 from itertools import accumulate
 from math import isfinite
 from typing import Any, NamedTuple
@@ -115,6 +114,11 @@ class Loop:
         An example of the algorithm's state and the source's: names, shapes and types.
     compile_kwargs : dict
         Arguments of `pytensor.function`, for example ``{"mode": "JAX"}``.
+
+    Attributes
+    ----------
+    n_gradients : int
+        Gradients that an update evaluates.
     """
 
     @quick_graphs()
@@ -204,16 +208,21 @@ class Loop:
             if algorithm.counts_elements and any(touched_z):
                 more["n_elements"] = n_touched(z, touched_z)
             new_z, new_state = algorithm.update(z, sampler_state, gradient, h, noise, **more)
+            self.n_gradients = len(evaluations)
+            if not evaluations:
+                raise ValueError(
+                    f"{type(algorithm).__name__} evaluates no gradient, so it would not draw from "
+                    "the posterior: call `gradient` in its update, or give its splitting an O."
+                )
             new_theta = position(new_z)
             new_state |= own
             flat = [s for name in self.layout for s in new_state[name]]
             new = [n.astype(o.dtype) for n, o in zip([*new_theta, *flat], old, strict=True)]
             new = records.scattered(moving, new, touched)
             last = evaluations[-1]
-            squares = [pt.sum(g * g) for g in last.total]
-            norm = pt.sqrt(reduce(pt.add, squares))
+            squares = pt.stack([pt.sum(g * g) for g in last.total])
             potential = [last.potential] if source.is_costly else []
-            return [k + 1, *new, stream.rng, pt.stack(squares), norm, *potential, *last.diagnostics]
+            return [k + 1, *new, stream.rng, squares, *potential, *last.diagnostics]
 
         n_own = len(source.statistics) + source.is_costly
         outputs = scan(
@@ -225,13 +234,14 @@ class Loop:
                 pt.constant(0, dtype="int64"),
                 *carried,
                 rng,
-                *[None] * (2 + n_own),
+                *[None] * (1 + n_own),
             ],
             non_sequences=[*rows, *own_constants, *read],
             strict=True,
             return_updates=False,
         )
-        _, *moving, next_rng, squared, gradient_norms = outputs[: len(outputs) - n_own]
+        _, *moving, next_rng, squared = outputs[: len(outputs) - n_own]
+        gradient_norms = pt.sqrt(squared.sum(axis=1))
         moving = records.unpacked([m[-1] for m in moving])
         final_state = self.named(moving[self.n_vars :])
         own_outputs = outputs[len(outputs) - n_own :]

@@ -27,6 +27,7 @@ from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK, batch_size_for
 from pymc_sgmcmc.adaptation.progress import progress_shown
 from pymc_sgmcmc.argument_checks import check_compile_kwargs, positive_number, true_or_false
 from pymc_sgmcmc.backends import interrupts
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.diagnosis.diagnose import diagnose_run, points_to_diagnose
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.integration.choice import (
@@ -62,6 +63,7 @@ from pymc_sgmcmc.run.engines import chain_method_of, check_method, engine_of
 from pymc_sgmcmc.run.enough_draws import EnoughDraws
 from pymc_sgmcmc.run.integrated_effects import recorded_names, with_effects
 from pymc_sgmcmc.run.log_densities import with_log_densities, without_log_densities
+from pymc_sgmcmc.run.other_arguments import naming_alternatives
 from pymc_sgmcmc.run.predicting import checked_predictions, prepare
 from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.recorded_variables import recorder_of, without_nothing
@@ -93,6 +95,7 @@ DRAWS = 1000
 """Default number of draws of steps that are not adapted."""
 
 
+@naming_alternatives
 def sample(
     draws: int | None = None,
     *,
@@ -256,6 +259,9 @@ def sample(
     returns the draws so far; a second Ctrl-C does not wait for that draw. Any other exception has
     them in its attribute ``idata``.
 
+    Several threads may sample at once. Build their models one after the other, since PyMC changes
+    PyTensor's configuration for a moment while it builds one.
+
     Examples
     --------
     >>> import numpy as np, pymc as pm, pymc_sgmcmc as sgm
@@ -397,6 +403,7 @@ def _default_step(
     return make()
 
 
+@quick_graphs()
 def _compile_kwargs_of(model: Model) -> dict[str, Any] | None:
     """Return how the default step is compiled where the user has not said it.
 
@@ -573,25 +580,36 @@ def sample_from_init(
     finally:
         if store is not None:
             store.release()
-    tree = without_nothing(tree)
-    for averages in predictions:
-        if any(chain.n for chain in averages.chains.values()):
-            tree[averages.name] = DataTree(averages.to_dataset())
-    if adapted is not None:
-        describe_adaptation(tree, step, tune, store_adaptation)
-    tree = with_log_densities(tree, model, idata_kwargs)
-    _log.info(summary(run, tree))
-    if compute_convergence_checks:
-        try:
-            if adapted is None:
-                check_convergence(tree, model)
-            else:  # the verdict looks at R-hat and effective sample sizes too
-                diagnose_run(tree, step, run.points)
-        except KeyboardInterrupt:
-            _log.warning("Interrupted: convergence is not checked.")
-        except Exception as error:  # the draws are worth more than their check
-            _log.warning(f"Convergence is not checked: {type(error).__name__}: {error}")
+    try:  # whatever happens now, the draws are not lost
+        tree = without_nothing(tree)
+        for averages in predictions:
+            if any(chain.n for chain in averages.chains.values()):
+                tree[averages.name] = DataTree(averages.to_dataset())
+        if adapted is not None:
+            describe_adaptation(tree, step, tune, store_adaptation)
+        tree = with_log_densities(tree, model, idata_kwargs)
+        _log.info(summary(run, tree))
+        if compute_convergence_checks:
+            _check(tree, model, step, run)
+    except KeyboardInterrupt:
+        _log.warning("Interrupted: the draws are returned without all that is computed from them.")
+    except BaseException as error:
+        salvage(error, lambda: tree)
+        raise
     return tree
+
+
+def _check(tree: DataTree, model: Model, step: Any, run: Run) -> None:
+    """Judge the draws, which are worth more than their check: an error in it is only logged."""
+    try:
+        if getattr(step, "adapted", None) is None:
+            check_convergence(tree, model)
+        else:  # the verdict looks at R-hat and effective sample sizes too
+            diagnose_run(tree, step, run.points)
+    except KeyboardInterrupt:
+        _log.warning("Interrupted: convergence is not checked.")
+    except Exception as error:
+        _log.warning(f"Convergence is not checked: {type(error).__name__}: {error}")
 
 
 def _advanced(
@@ -626,6 +644,7 @@ def _advanced(
     if in_memory is not None and length is not None:
         enough = EnoughDraws(run, in_memory, length.ess)
     stops: list[Stopped] = []
+    interrupted = False
     interrupts.handle()
     try:
         with (
@@ -640,7 +659,7 @@ def _advanced(
                 events_and_first = itertools.chain(first, events)
                 collect(events_and_first, in_memory, progress, callback, run, stops, enough)
     except KeyboardInterrupt:
-        _log.warning("Interrupted: the draws made so far are returned.")
+        interrupted = True
     except BaseException as error:  # a handler of SIGTERM, say, that calls sys.exit
         salvage(error, result)
         raise
@@ -654,7 +673,11 @@ def _advanced(
         if tree is None:
             raise
     except SamplingError as error:
-        if not stops:
-            raise
-        raise SamplingError(f"{error} {stops[0].message}") from None
+        reasons = ["Interrupted."] if interrupted else [stop.message for stop in stops[:1]]
+        raise SamplingError(" ".join([str(error), *reasons])) from None
+    except BaseException as error:
+        salvage(error, result)
+        raise
+    if interrupted:
+        _log.warning("Interrupted: the draws made so far are returned.")
     return tree

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from pymc_sgmcmc.argument_checks import as_float, positive_number, real_number
+from pymc_sgmcmc.argument_checks import as_float, positive_number, real_number, shown
 
 StepSize = float | Callable[[int], float]
 
@@ -210,7 +210,7 @@ def as_schedule(step_size: StepSize) -> Schedule:
     if value is None:
         raise TypeError(
             "step_size must be a number, a schedule or a callable of the update number, "
-            f"got {step_size!r}."
+            f"got {shown(step_size)}."
         )
     return Constant(value)
 

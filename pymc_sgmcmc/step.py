@@ -27,6 +27,7 @@ from pymc_sgmcmc.argument_checks import (
     whole_number,
 )
 from pymc_sgmcmc.backends import interrupts
+from pymc_sgmcmc.backends.compile_time import compile_lock
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.docstrings import describe
@@ -165,7 +166,8 @@ class SGMCMCStep(BlockedStep):
             updates_per_batch=updates_per_batch,
         )
         plan = plan_for(local=local if self.takes_local and latents is None else None)
-        start = dict(self.model.initial_point() if initial_point is None else initial_point)
+        with compile_lock:
+            start = dict(self.model.initial_point() if initial_point is None else initial_point)
         source_of = partial(
             step_source,
             made_for=self.made_for,

@@ -2,15 +2,21 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections import Counter
 from itertools import count
+from traceback import walk_stack
 
 import numpy as np
 import pymc as pm
 import pytensor
 import pytest
+from pytensor.configparser import _ChangeFlagsDecorator
 from threadpoolctl import threadpool_limits
+
+import pymc_sgmcmc as sgm
+from pymc_sgmcmc.backends.compile_time import compile_lock
 
 # A shell's background jobs ignore Ctrl-C, which the tests send to themselves.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -136,6 +142,54 @@ def _c_linker(request, c_compiler):
             yield
     else:
         yield
+
+
+OURS, TESTS = os.path.dirname(sgm.__file__), os.path.dirname(__file__)
+PUBLIC = {
+    public.__name__
+    for name in sgm.__all__
+    for public in getattr(getattr(sgm, name), "__mro__", [getattr(sgm, name)])
+}
+"""What users call, and the classes whose methods they call with it."""
+without_lock = set()
+"""Functions of the package that changed or read PyTensor's configuration without the lock."""
+
+
+def watched(method):
+    """A method of PyTensor's configuration that notes who calls it without the lock."""
+
+    def watching(*args, **kwargs):
+        if not compile_lock._is_owned():
+            codes = [frame.f_code for frame, _ in walk_stack(sys._getframe(1))]
+            codes = [code for code in codes if code.co_filename.startswith((OURS, TESTS))]
+            ours = [code for code in codes if code.co_filename.startswith(OURS)]
+            public = any(code.co_qualname.split(".")[0] in PUBLIC for code in ours)
+            # Not what tests call of the package's inner parts, nor what they call in a callback.
+            if codes[:1] == ours[:1] != [] and public:
+                without_lock.add(f"{ours[0].co_qualname} in {ours[0].co_filename}")
+        return method(*args, **kwargs)
+
+    return watching
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _watched_configuration():
+    """What PyTensor changes while it compiles, and the mode, which it changes and others read."""
+    mode = pytensor.config._config_var_dict["mode"]
+    own = type(mode)
+    mode.__class__ = type("Watched", (own,), {"__get__": watched(own.__get__)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_ChangeFlagsDecorator, "__enter__", watched(_ChangeFlagsDecorator.__enter__))
+        yield
+    mode.__class__ = own
+
+
+@pytest.fixture(autouse=True)
+def _one_graph_at_a_time():
+    """Two threads that change PyTensor's configuration at once leave it changed."""
+    without_lock.clear()
+    yield
+    assert not without_lock, f"without backends.compile_time.compile_lock: {without_lock}"
 
 
 @pytest.fixture

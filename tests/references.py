@@ -1,7 +1,7 @@
 """One update of each sampler, from the papers' equations, written in NumPy.
 
-Each takes theta, the sampler's state (which it advances), the noise, the step size, the
-hyperparameters, and the gradient: ``gradient(theta)`` has the lists ``total`` and
+Each takes theta, the sampler's state (which it advances), the noise of each of its gradients, the
+step size, the hyperparameters, and the gradient: ``gradient(theta)`` has the lists ``total`` and
 ``mean_likelihood``. It returns the next theta.
 """
 
@@ -56,6 +56,26 @@ def symmetric(theta, s, z, h, settings, gradient):
         for p, e, g, zi in zip(s.p, decay, gradient(theta).total, z, strict=True)
     ]
     return half_A(theta)
+
+
+def kick_first(theta, s, z, other_z, h, settings, gradient):
+    """Leapfrog with half a kick first, and the friction beside it: O, B, A, B, O."""
+    D = settings["diffusion"]
+
+    def half_O(theta, z):
+        g = gradient(theta).total
+        s.p = [p + h / 2 * gi + np.sqrt(D * h) * zi for p, gi, zi in zip(s.p, g, z, strict=True)]
+
+    def half_B():
+        s.p = [p * np.exp(-h / 2 * x) for p, x in zip(s.p, s.xi, strict=True)]
+
+    half_O(theta, z)
+    half_B()
+    theta = [t + h * p for t, p in zip(theta, s.p, strict=True)]
+    s.xi = [x + h * (p * p - 1) for x, p in zip(s.xi, s.p, strict=True)]
+    half_B()
+    half_O(theta, other_z)
+    return theta
 
 
 def sgnht(theta, s, z, h, settings, gradient):

@@ -4,6 +4,7 @@ A new sampler is one new row of `SAMPLERS`; its papers' update goes to `tests/re
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,8 +21,9 @@ from pymc_sgmcmc.batches.shuffled import Batches
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.loop import Loop
+from pymc_sgmcmc.samplers.msgnht import MultivariateThermostatSymmetric
 from pymc_sgmcmc.step import SGMCMCStep
-from tests.references import euler, psgld, sgld, sgnht, sgnht_symmetric, symmetric
+from tests.references import euler, kick_first, psgld, sgld, sgnht, sgnht_symmetric, symmetric
 
 BACKENDS = ["NUMBA", "JAX", "CVM"]
 
@@ -50,6 +52,11 @@ class Sampler(NamedTuple):
         return self.step.__name__
 
     @property
+    def n_gradients(self) -> int:
+        """Gradients of an update."""
+        return getattr(self.step.algorithm_class, "splitting", "O").count("O")
+
+    @property
     def has_momentum(self) -> bool:
         return "p" in self.algorithm().init([np.zeros(1)], np.random.default_rng(0))
 
@@ -61,6 +68,20 @@ class Sampler(NamedTuple):
 
     def algorithm(self, **settings) -> Algorithm:
         return self.step.algorithm_class(**{**self.settings, **settings})
+
+
+@dataclass(frozen=True)
+class KickFirstThermostat(MultivariateThermostatSymmetric):
+    """The integrator of docs/adding_a_sampler.md, with two gradients an update, at its ends."""
+
+    splitting = "OBABO"
+
+
+class KickFirst(sgm.MSGNHT_S):
+    """Its step."""
+
+    name = "kick_first"
+    algorithm_class = KickFirstThermostat
 
 
 # not 1, so that a wrong power of D shows
@@ -81,6 +102,8 @@ SAMPLERS = [
     Sampler(sgm.SGHMC_S, "linear", 0.03, 0.015, {"theta": 2, "p": 2}, F, F, symmetric),
     Sampler(sgm.SGNHT, "thermostat", 0.03, 0.03, {"theta": 1}, D, D, sgnht),
     Sampler(sgm.SGNHT_S, "thermostat", 0.03, 0.015, {"theta": 2}, D, D, sgnht_symmetric),
+    # Its error on a quartic is too small for its order to show.
+    Sampler(KickFirst, "thermostat", 0.03, 0.015, {}, D, D, kick_first),
     Sampler(sgm.MSGNHT_E, "thermostat", 0.03, 0.03, {"theta": 1}, D, D, euler),
     Sampler(sgm.MSGNHT_S, "thermostat", 0.03, 0.015, {"theta": 2}, D, D, symmetric),
     Sampler(sgm.SGRLD, "simplex", 0.002, 0.015, {"theta": 1}, A, A, None),

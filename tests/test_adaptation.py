@@ -16,6 +16,7 @@ from known_posteriors import Groups, Linear, RareLogistic, Truth, assert_right
 from pymc.exceptions import SamplingError
 from pytensor.compile.mode import Mode
 from pytensor.graph.replace import clone_replace
+from samplers import KickFirst
 from scipy.optimize import minimize
 from scipy.special import expit, polygamma
 
@@ -123,6 +124,22 @@ def test_arguments_of_a_step(linear, options):
     if "thin" in options:
         assert step.thin == adapted.thin == options["thin"]
     assert_right(idata, truth)
+
+
+@pytest.mark.slow(15)
+def test_a_splitting_with_two_gradients(linear):
+    """It is adapted, counted and judged like the others."""
+    model, truth = linear
+    with model:
+        step = KickFirst(compile_kwargs=JAX, rng=1)
+        idata = sgm.sample(step=step, random_seed=1, progressbar=False)
+    assert_right(idata, truth)
+    assert idata["diagnosis"].attrs["verdict"] == "ok"
+    adapted = step.adapted
+    assert json.loads(idata.posterior.attrs["adaptation"])["drift_to_gradient"] == 0
+    # each gradient at the anchor too, for the control variate
+    evaluations = 2 * 2 * adapted.thin * adapted.batch_size
+    assert adapted.passes_per_draw == evaluations / adapted.n_rows
 
 
 @pytest.mark.slow(10)

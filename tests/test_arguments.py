@@ -1,5 +1,6 @@
 """Arguments that cannot be are refused by name, value and remedy; NumPy's numbers are numbers."""
 
+import inspect
 import itertools
 import re
 
@@ -7,10 +8,12 @@ import numpy as np
 import pymc as pm
 import pytest
 from pymc.exceptions import SamplingError
+from xarray import Dataset, DataTree
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import argument_checks, sampling
 from pymc_sgmcmc.gradients.arrays import PYTHON
+from pymc_sgmcmc.run.other_arguments import INSTEAD, RENAMED
 from pymc_sgmcmc.schedules import Constant
 
 N = 12
@@ -20,9 +23,16 @@ NO_NUMBERS = [True, np.True_, "a", "1", None, 1j, np.ones(2), [1.0], object(), 1
 NO_SWITCHES = ["no", 0, 1.0, None, np.zeros(2, bool), []]
 
 
+RUN_BEFORE = DataTree.from_dict(
+    {"posterior": Dataset({"mu": (("chain", "draw"), np.ones((4, 9)))})}
+)
+
+
 def normal(observed=Y):
     with pm.Model() as model:
-        pm.Normal("y", pm.Normal("mu"), 1, observed=observed)
+        mu = pm.Normal("mu")
+        pm.Deterministic("twice", 2 * mu)
+        pm.Normal("y", mu, 1, observed=observed)
     return model
 
 
@@ -184,6 +194,19 @@ def run(step, **options):
         ("initvals", "x", "initvals='x' must be a dict of initial values by variable"),
         ("initvals", ["mu"], r"initvals=\['mu'\] must be .* or a list with one such dict, or None"),
         ("initvals", {"mu": "a"}, "initvals: the value 'a' for 'mu' must be .*'prior', 'support_"),
+        ("initvals", {"twice": 1.0}, "initvals: 'twice' is a deterministic.*initial values: mu"),
+        ("initvals", {"y": 1.0}, "initvals: the model has no variable 'y'. It has: mu"),
+        (
+            "initvals",
+            RUN_BEFORE,
+            r"initvals=<DataTree> must .* A draw of a run is \{rv.name: idata",
+        ),
+        ("initvals", [RUN_BEFORE], r"initvals=<list> must .* A draw of a run is \{rv.name: idata"),
+        ("var_names", RUN_BEFORE, "no variable 'posterior'"),
+        ("draws", RUN_BEFORE, "draws=<DataTree> must be a whole number"),
+        ("idata_kwargs", RUN_BEFORE, "idata_kwargs=<DataTree> must be a dict"),
+        ("init", "adapt_diag", r"init='adapt_diag' must .*metric.*MSGNHT_S\(adaptation='diag'\)"),
+        ("chains", 10**9, "chains=1000000000 must be a whole number between 1 and 100000"),
         ("mp_ctx", "nonsense", "mp_ctx='nonsense' must be one of .*'spawn'"),
         ("mp_ctx", 3, "mp_ctx=3 must be one of .*, a context of multiprocessing, or None"),
         ("compile_kwargs", "x", "compile_kwargs='x' must be a dict such as"),
@@ -199,10 +222,45 @@ def run(step, **options):
 def test_arguments_of_sample(step, name, value, message, monkeypatch):
     """Refused before the default step is made, too."""
     monkeypatch.setattr(sampling, "_default_step", lambda *_: pytest.fail("A step was made."))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as told:
         run(step, **{name: value})
+    assert len(str(told.value)) < 500
     with pytest.raises(ValueError, match=message):
         sgm.sample(model=step.model, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("target_accept", r": it sets the step size of NUTS; .*MSGNHT_S\(target_bias=0\.02\)\."),
+        ("nuts_sampler", r": it is an argument of NUTS, which pm\.sample runs, without step=\."),
+        ("nuts", r": to move some variables by NUTS, pass it as a step, .*pm\.NUTS\(\[tau\]\)\]\."),
+        ("n_init", ": a minibatch step's warm-up ends by itself, so leave it out."),
+        ("return_inferencedata", ": the result is a DataTree in any case, so leave it out."),
+        ("draw", r"\. Do you mean draws=\?"),
+        ("start", r"\. Do you mean initvals=\?"),
+        ("seed", r"\. Do you mean random_seed=\?"),
+        (
+            "batch_size",
+            r": it is an argument of the step, step=sgm\.MSGNHT_S\(batch_size=\.\.\.\)\.",
+        ),
+        ("step_size", r": it is an argument of the step, step=sgm\.MSGNHT_S\(step_size=\.\.\.\)\."),
+        ("xyz", r": see help\(sgm\.sample\)\."),
+    ],
+)
+def test_arguments_that_sample_does_not_have(name, told):
+    """One line each, before there is a model."""
+    with pytest.raises(TypeError, match=rf"^sgm\.sample has no argument '{name}'{told}$"):
+        sgm.sample(**{name: 0.9})
+
+
+def test_every_argument_of_pymc_has_its_line():
+    """And none that `sample` has."""
+    known = inspect.signature(sgm.sample).parameters
+    theirs = set(inspect.signature(pm.sample).parameters) - {"kwargs"}
+    assert theirs - known.keys() <= INSTEAD.keys()
+    assert not (INSTEAD.keys() | RENAMED.keys()) & known.keys()
+    assert set(RENAMED.values()) <= known.keys()
 
 
 def test_variables_to_record_may_be_given_themselves(step):

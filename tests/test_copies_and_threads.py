@@ -1,7 +1,9 @@
 """A step is the state of one chain: copies are independent; threads and runs take turns."""
 
 import copy
+import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -9,10 +11,13 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytest
+from pytensor.configparser import _ChangeFlagsDecorator
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.backends.compile_time import compile_lock
 from pymc_sgmcmc.gradients.arrays import PYTHON
 
+CHANGED_BY_PYTENSOR = ("mode", "cxx", "traceback__limit", "optdb__max_use_ratio")
 Y = np.random.default_rng(0).normal(size=30)
 
 
@@ -66,6 +71,62 @@ def test_copies_in_threads(step):
         found = list(threads.map(lambda k: draws(steps[k], 40, k, point), range(3)))
     assert found == expected
     assert (pytensor.config.mode, pytensor.config.cxx) == before
+
+
+def test_runs_in_threads(python_by_default, monkeypatch):
+    """Whole runs, with starts, steps that PyMC chooses and recorded variables of their own."""
+
+    def model(k):  # which PyMC builds, and that is not safe in threads
+        with pm.Model() as model:
+            mu = pm.Normal("mu")
+            pm.Poisson("count", 3.0)
+            pm.Deterministic("twice", 2 * mu + k)
+            pm.Normal("y", mu, 1, observed=Y)
+        return model
+
+    def sampled(model):
+        options = {"step_size": 0.05, "batch_size": 5, "compile_kwargs": {"mode": PYTHON}}
+        tree = sgm.sample(
+            5, tune=2, chains=2, random_seed=1, quiet=True, chain_method="sequential",
+            step=sgm.SGLD([model["mu"]], model=model, **options), model=model,
+            compute_convergence_checks=False, idata_kwargs={"log_likelihood": True},
+        )  # fmt: skip
+        return tree.posterior["twice"].values.tolist()
+
+    models = [model(k) for k in range(3)]
+    expected = [sampled(model) for model in models]
+    before = {name: getattr(pytensor.config, name) for name in CHANGED_BY_PYTENSOR}
+    enter = _ChangeFlagsDecorator.__enter__
+
+    def enter_and_wait(self):
+        enter(self)
+        time.sleep(0.005)  # so that another thread goes on in the meantime
+
+    monkeypatch.setattr(_ChangeFlagsDecorator, "__enter__", enter_and_wait)
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(sampled, models))
+    assert found == expected
+    assert {name: getattr(pytensor.config, name) for name in before} == before
+
+
+def test_a_process_can_be_forked_while_another_thread_compiles():
+    """It does not wait for ever for a lock that nobody in it will release."""
+    holds, go_on = threading.Event(), threading.Event()
+
+    def compiling():
+        with compile_lock:
+            holds.set()
+            go_on.wait(0.2)
+
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(compiling)
+        assert holds.wait(60)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if compile_lock.acquire(timeout=5) else 1)
+        go_on.set()
+        running.result()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_second_thread_is_refused(step):

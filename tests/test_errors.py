@@ -12,6 +12,7 @@ from pytensor.graph.op import Op
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import kernel
+from pymc_sgmcmc.adaptation.plan import automatic_batch_size
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 
@@ -66,6 +67,17 @@ def test_no_observed_variable():
 def test_scalar_observed():
     model = observed(lambda mu: pm.Normal("y", mu, 1, observed=0.3))
     refused(model, "No observation dim", "'y'", "one value", "batch_size=None", batch_size=5)
+
+
+def test_nobody_is_told_to_leave_a_batch_size_that_was_not_passed(caplog):
+    """Without rows the automatic batch size is all the data, which a message says."""
+    model = observed(lambda mu: pm.Normal("y", mu, 1, observed=0.3))
+    with caplog.at_level("INFO", logger="pymc.sgmcmc"):
+        assert automatic_batch_size(model, None, 1, many=False) is None
+    assert caplog.messages == [
+        "All rows are used at each update: No observation dim found: the observed 'y' have no axis "
+        "to slice into batches, each is one value."
+    ]
 
 
 def test_several_candidates():
@@ -307,6 +319,20 @@ def test_names_of_the_dims_of_results(name):
     with pm.Model() as model:
         pm.Normal("y", pm.Normal(name), 1, observed=REAL)
     refused(model, f"'{name}' has the name of a dim", "rename it", batch_size=5)
+
+
+def test_many_numbers_of_a_start_are_not_shown():
+    """The variables that have no density, a few of them, and a few rows."""
+    with pm.Model(coords=COORDS) as model:
+        for k in range(8):
+            pm.Uniform(f"u{k}", 1, 2, shape=20, default_transform=None, initval=np.zeros(20))
+        pm.Normal("y", model["u0"].sum(), 1, observed=REAL, dims="obs")
+    with (
+        model,
+        pytest.raises(SamplingError, match=r"'u4' \(at 0, 1, 2\), 3 more .*initval=") as told,
+    ):
+        sgm.SGLD(step_size=0.1, compile_kwargs={"mode": PYTHON})
+    assert len(str(told.value)) < 400
 
 
 def test_name_of_a_function_s_argument():

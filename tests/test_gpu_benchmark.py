@@ -135,3 +135,27 @@ def test_the_full_plan_has_every_chain_count_and_flag():
     assert {case.base for case in cases if case.base} <= labels
     assert {case.section for case in cases} == set(gpu.SECTIONS)
     assert gpu.BUDGET < 9 * 60
+
+
+def test_only_some_cases_in_the_order_asked_for_with_their_flags():
+    parts = ["whole", "unroll: logistic", "unroll", "loops in them too"]
+    jobs = gpu.only(gpu.plan(False, "python"), parts)
+    assert [[case.section for case in job.cases] for job in jobs] == [
+        ["whole"] * 4,
+        ["unroll"] * 2,
+        ["unroll"] * 2,
+        ["buffers"] * 3,
+    ]
+    assert all(case.label.startswith("logistic") for case in jobs[1].cases)
+    assert [job.flags for job in jobs] == ["", "", "", gpu.WHILE]
+    lines = gpu.Table(jobs, "command").lines()
+    assert {title for title in gpu.SECTIONS.values() if title in lines} == {
+        gpu.SECTIONS[section] for section in ("whole", "unroll", "buffers")
+    }
+
+
+def test_some_cases_do_not_replace_the_table_of_all(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--only", "device"])
+    with pytest.raises(SystemExit):
+        gpu.main()
+    assert "--only needs --out" in capsys.readouterr().err

@@ -15,8 +15,14 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc import kernel
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.samplers.groups import Grouped, Member
-from pymc_sgmcmc.samplers.msgnht import MultivariateThermostatSymmetric
-from tests.samplers import UNCONSTRAINED, Chain, OneUpdate, assert_mean, stationary_covariance
+from tests.samplers import (
+    UNCONSTRAINED,
+    Chain,
+    KickFirstThermostat,
+    OneUpdate,
+    assert_mean,
+    stationary_covariance,
+)
 
 RUN = dict(progressbar=False, compute_convergence_checks=False)
 FAST = {"compile_kwargs": {"mode": PYTHON}}
@@ -39,14 +45,8 @@ def grouped(algorithm, *positions):
 
 # ---- the update ----------------------------------------------------------------------------
 
-TWO_GRADIENTS = type("TwoGradients", (MultivariateThermostatSymmetric,), {"splitting": "OBABO"})
 ALGORITHMS = [
-    *(
-        s.step.algorithm_class(**s.noisy_settings)
-        for s in UNCONSTRAINED
-        if not s.has_one_thermostat
-    ),
-    TWO_GRADIENTS(),
+    s.step.algorithm_class(**s.noisy_settings) for s in UNCONSTRAINED if not s.has_one_thermostat
 ]
 
 
@@ -135,7 +135,7 @@ def test_own_step_sizes():
 def test_different_numbers_of_gradients_are_refused():
     members = (
         Member("one", sgm.SGLD.algorithm_class(), (0, 1), 1),
-        Member("two", TWO_GRADIENTS(), (2,), 1),
+        Member("two", KickFirstThermostat(), (2,), 1),
     )
     theta = [np.zeros(shape) for shape in SHAPES]
     with pytest.raises(ValueError, match=r"they evaluate \{'one': 1, 'two': 2\}"):

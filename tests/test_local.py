@@ -201,9 +201,9 @@ def test_updates_are_the_papers_for_the_touched_groups(sampler, mode, batches, m
             at[touched] = theta[1]
             return gradient_by_hand(theta[0], at, rows)[1]
 
-        ones = [np.ones(()), np.ones(len(touched))]
+        ones = [[np.ones(()), np.ones(len(touched))]] * sampler.n_gradients
         theta = [mu, alpha[touched]]
-        mu, alpha[touched] = sampler.reference(theta, own, ones, 0.1, settings, gradient)
+        mu, alpha[touched] = sampler.reference(theta, own, *ones, 0.1, settings, gradient)
         for name, arrays in state.items():
             if name in per_variable:
                 arrays[0], arrays[1][touched] = getattr(own, name)

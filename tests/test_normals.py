@@ -10,6 +10,7 @@ from scipy import stats
 
 from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.backends.exponential import exp
+from pymc_sgmcmc.backends.normals import Normals
 from pymc_sgmcmc.noise import NoiseStream
 
 every_backend = pytest.mark.parametrize("mode", BACKENDS)
@@ -151,3 +152,17 @@ def test_a_call_takes_64_random_bits_for_its_key():
         radius = np.sqrt(-2 * np.log((a + 0.5) / 2**32))
         s = np.int32(np.uint32(b)) / 2**31
         assert z[k] == pytest.approx(radius * np.sin(np.pi / 2 * s), rel=1e-4)
+
+
+@pytest.mark.parametrize(("platform", "stored"), [("cpu", True), ("cuda", False)])
+def test_only_cpus_store_what_they_draw(platform, stored):
+    jax = pytest.importorskip("jax")
+
+    from pymc_sgmcmc.backends.normals_jax import jax_sample_normals
+
+    stream = NoiseStream(random_generator_type("rng"))
+    node = stream.draw(Normals(), 1001, dtype="float32").owner
+    sample = jax.vmap(lambda key: jax_sample_normals(node.op, node)(key, None, "float32", 1001))
+    keys = np.zeros((2, 2), "uint32")
+    lowered = jax.jit(sample).trace(keys).lower(lowering_platforms=(platform,))
+    assert ("optimization_barrier" in lowered.as_text()) == stored

@@ -1,6 +1,7 @@
 """Predictions averaged while sampling are those of a stored trace, however the chains are run."""
 
 import os
+import re
 
 import numpy as np
 import pymc as pm
@@ -424,6 +425,15 @@ BAD = [
     ({"batch_size": 0}, ValueError, "batch_size=0 must be"),
     ({"var": "q"}, KeyError, "no variable 'q'"),
     ({"var": "W", "labels": None}, ValueError, "'W' does not depend on the data 'X'"),
+    ({"name": 5}, ValueError, "name=5 must be a string"),
+    *(
+        ({"name": name}, ValueError, f"name={re.escape(repr(name))} cannot be the name of a group")
+        for name in ("../x", "posterior/w", ".", "..", "", "a\0b")
+    ),
+    *(
+        ({"name": name}, ValueError, f"name='{name}' is the name of another group")
+        for name in ("posterior", "warmup_posterior", "log_likelihood", "posterior_predictive")
+    ),
 ]
 
 
@@ -443,7 +453,7 @@ def test_bad_predictions(model, step):
             TypeError, match=f"predictions={none} must be .* leave predictions= out"
         ):
             run(model, step, none)
-    with pytest.raises(ValueError, match="The name 'test_predictions' of predictions is taken"):
+    with pytest.raises(ValueError, match="Two of predictions have the name 'test_predictions'"):
         run(model, step, [averages(model), averages(model)])
     with pm.Model() as other:
         pm.Normal("z", pm.Data("X", X[:, 0]))

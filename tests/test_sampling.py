@@ -19,6 +19,7 @@ import pytensor
 import pytest
 import xarray as xr
 from kills import MODE, same, small_model, small_step
+from pymc.exceptions import SamplingError
 from pytensor.link.jax.linker import JAXLinker
 
 import pymc_sgmcmc as sgm
@@ -290,6 +291,76 @@ def test_draws_outlast_what_is_computed_of_them(model, step, monkeypatch, caplog
         tree = sample(model, step, **wanted)
     assert tree.posterior.sizes["draw"] == RUN["draws"]
     assert "log_likelihood is not computed. pm.compute_log_likelihood does" in caplog.text
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("part", ["without_nothing", "with_log_densities", "summary", "_check"])
+def test_draws_outlast_whatever_comes_after_the_last(
+    model, step, part, stored, monkeypatch, caplog, tmp_path
+):
+    def raises(error):
+        def function(*_, **__):
+            raise error
+
+        return function
+
+    options = {"chains": 1, "compute_convergence_checks": True, "quiet": False}
+    for k, error in enumerate([MemoryError("too large"), SystemExit(1), KeyboardInterrupt()]):
+        options["trace"] = tmp_path / f"{k}.zarr" if stored else None
+        monkeypatch.setattr(sampling, part, raises(error))
+        if isinstance(error, KeyboardInterrupt):
+            tree = sample(model, step, **options)
+            assert "without all that is computed from them" in caplog.text
+        else:
+            with pytest.raises(type(error)) as caught:
+                sample(model, step, **options)
+            tree = caught.value.idata
+        assert tree.posterior.sizes["draw"] == RUN["draws"]
+
+
+def test_draws_outlast_averages_that_fail(model, step, monkeypatch):
+    averages = sgm.Predictions("w", model=model)
+    monkeypatch.setattr(sgm.Predictions, "to_dataset", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError) as caught:
+        sample(model, step, chains=1, predictions=averages)
+    assert caught.value.idata.posterior.sizes["draw"] == RUN["draws"]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_draws_outlast_a_store_or_a_conversion_that_fails_once(
+    model, step, stored, monkeypatch, tmp_path
+):
+    """Where the result is made: it is tried again for the exception."""
+    failed = []
+    made = sampling.to_datatree
+
+    def fails_once(*args, **kwargs):
+        if kwargs["seconds"] and not failed:
+            failed.append(True)
+            raise MemoryError("too large")
+        return made(*args, **kwargs)
+
+    monkeypatch.setattr(sampling, "to_datatree", fails_once)
+    options = {"chains": 1}
+    if stored:
+        options["trace"] = sgm.ZarrStore(tmp_path / "run.zarr")
+        monkeypatch.setattr(options["trace"], "restore_rest", lambda _: 1 / 0)
+    with pytest.raises((MemoryError, ZeroDivisionError)) as caught:
+        sample(model, step, **options)
+    assert caught.value.idata.posterior.sizes["draw"] == RUN["draws"]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_interrupted_before_there_is_a_draw(model, step, stored, caplog, tmp_path):
+    """Nothing is said to be returned."""
+
+    def ctrl_c(trace, draw):
+        raise KeyboardInterrupt
+
+    options = {"trace": tmp_path / "run.zarr"} if stored else {}
+    with pytest.raises(SamplingError, match=r"past tuning.* Interrupted\."):
+        sample(model, step, chains=1, callback=ctrl_c, quiet=False, **options)
+    assert "are returned" not in caplog.text
 
 
 @pytest.mark.parametrize("stored", [False, True])

@@ -14,10 +14,13 @@ from pymc_sgmcmc.samplers.splitting import (
     LETTERS,
     MOMENTUM_FIRST,
     SYMMETRIC,
+    Letter,
     Phase,
+    drift_to_gradient,
     elementwise,
     fixed_friction,
     integrate,
+    kick,
     shared,
 )
 from tests.samplers import UNCONSTRAINED, OneUpdate
@@ -124,9 +127,12 @@ def test_updates_are_the_papers(sampler):
     state = algorithm.init(theta, rng)
     expected, other = theta, SimpleNamespace(**{k: list(v) for k, v in state.items()})
     for _ in range(5):
-        z = [np.asarray(rng.normal(size=shape)) for shape in SHAPES]
-        theta, state = update(theta, state, H, z)
-        expected = sampler.reference(expected, other, z, H, settings, gradient)
+        noise = [
+            [np.asarray(rng.normal(size=shape)) for shape in SHAPES]
+            for _ in range(sampler.n_gradients)
+        ]
+        theta, state = update(theta, state, H, *noise)
+        expected = sampler.reference(expected, other, *noise, H, settings, gradient)
         for mine, theirs in zip(theta, expected, strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-11)
     for name, arrays in vars(other).items():
@@ -162,10 +168,10 @@ def test_psgld_gamma_is_the_derivative_of_the_preconditioner():
 
 
 @pytest.mark.parametrize("sampler", UNCONSTRAINED, ids=lambda s: s.name)
-def test_one_gradient_an_update(sampler):
+def test_gradients_of_an_update(sampler):
     theta = [np.zeros(shape) for shape in SHAPES]
     update = OneUpdate(sampler.algorithm(), theta, log_likelihood)
-    assert update.n_gradients == 1
+    assert update.n_gradients == sampler.n_gradients
 
 
 @pytest.mark.parametrize("sampler", UNCONSTRAINED, ids=lambda s: s.name)
@@ -218,3 +224,32 @@ def test_known_letters(splitting):
 def test_unknown_letter_is_named(splitting, letter):
     with pytest.raises(ValueError, match=f"'{splitting}' has the letter '{letter}'"):
         after(splitting)
+
+
+@pytest.mark.parametrize(
+    ("splitting", "share"),
+    [("ABOBA", 0.5), ("XbOT", 0), ("bOXT", 0), ("OBABO", 0), ("AOAOA", 1 / 3), ("XOBAOX", 0.5)],
+)
+def test_drift_between_an_updates_end_and_the_gradient(splitting, share):
+    assert drift_to_gradient(splitting) == pytest.approx(share)
+
+
+def test_a_letter_of_ones_own(monkeypatch):
+    """K, a kick without noise: a splitting need not have an O."""
+
+    def noiseless(phase, dt, dynamics):
+        return kick(phase, dt, dynamics._replace(diffusion=0.0))
+
+    monkeypatch.setitem(LETTERS, "K", Letter(noiseless, takes_gradient=True))
+    # theta = 1 + 0.05 * 2, p = 2 - 0.1 * 4 * 1.1, theta += 0.05 * 1.56
+    np.testing.assert_allclose(after("XKX"), (1.178, 1.56, 3.0))
+    assert drift_to_gradient("XKX") == 0.5
+
+
+def test_an_update_without_a_gradient_is_refused(regression):
+    class Drift(sgm.MSGNHT_S):
+        name = "drift"
+        algorithm_class = type("DriftAlone", (sgm.MSGNHT_S.algorithm_class,), {"splitting": "AB"})
+
+    with regression, pytest.raises(ValueError, match=r"DriftAlone evaluates no gradient.* an O\."):
+        Drift(step_size=0.1, batch_size=10, compile_kwargs={"mode": PYTHON})

@@ -75,7 +75,8 @@ def test_moments_with_a_thermostat(sampler):
     assert_mean(state["p"][0] ** 2, T)
     kept = []
     for k in range(800):
-        thetas, state = update(thetas, state, h, [rng.standard_normal((n, 2))])
+        noise = [[rng.standard_normal((n, 2))] for _ in range(sampler.n_gradients)]
+        thetas, state = update(thetas, state, h, *noise)
         if k % 20 == 0 and k > 200:
             kept.append([thetas[0] ** 2, state["p"][0] ** 2, *state["xi"]])
     x_squared, p_squared, *_ = (np.mean(values, axis=0) for values in zip(*kept, strict=True))

@@ -438,10 +438,12 @@ class CurvatureWarmUp(WarmUp):
         return max(FIXED_COST, float(rows * self.gradients.size))
 
     def _passes_of(self, n_updates: int) -> float:
+        evaluations = n_updates * self.gradients_per_update
         if self.rows is None or self.batch_size is None:
-            return float(n_updates)
-        evaluations = 2 if self.control is not None else 1
-        return evaluations * n_updates * self.batch_size / self.rows.n_rows
+            return float(evaluations)
+        if self.control is not None:
+            evaluations *= 2
+        return evaluations * self.batch_size / self.rows.n_rows
 
     def _finish(self, point, positions, anchor, window: Window, windows: int) -> Adapted:
         """Choose the updates per draw from a pilot run, and freeze everything."""

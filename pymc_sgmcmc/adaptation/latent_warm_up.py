@@ -239,7 +239,10 @@ class LatentWarmUp(WarmUp):
     # ---- short runs ------------------------------------------------------------------------
 
     def _before_draw(self, n_updates: int) -> None:
-        self.count(n_updates * self.share_of_rows)
+        self.count(self._passes_of(n_updates))
+
+    def _passes_of(self, n_updates: int) -> float:
+        return n_updates * self.gradients_per_update * self.share_of_rows
 
     def _finish(self, points: list[PointType], window: Window, windows: int) -> Adapted:
         """Choose the updates per draw from a pilot run, and freeze everything."""
@@ -259,7 +262,7 @@ class LatentWarmUp(WarmUp):
             batch_size=g.batch_size,
             windows=windows,
             ess_per_draw=per_draw,
-            passes_per_draw=thin * self.share_of_rows,
+            passes_per_draw=self._passes_of(thin),
             n_rows=g.n_rows,
         )
 

@@ -374,7 +374,10 @@ class LocalWarmUp(WarmUp):
     # ---- short runs ------------------------------------------------------------------------
 
     def _before_draw(self, n_updates: int) -> None:
-        self.count(n_updates * self.gradients.share)
+        self.count(self._passes_of(n_updates))
+
+    def _passes_of(self, n_updates: int) -> float:
+        return n_updates * self.gradients_per_update * self.gradients.share
 
     def _flat(self, point: PointType) -> np.ndarray:
         return np.concatenate([np.ravel(t) for t in self.kernel.split(point)[0]]).astype(float)
@@ -396,7 +399,7 @@ class LocalWarmUp(WarmUp):
         )
         starts = np.array([self._flat(point) for point in points])
         g = self.gradients
-        passes_per_draw = thin * g.share
+        passes_per_draw = self._passes_of(thin)
         if passes_per_draw / min(per_draw / ENOUGH, 1.0) > MANY_PASSES:
             _log.warning(
                 f"{passes_per_draw:.0f} passes over the data per draw: shared variables and the "

@@ -87,7 +87,7 @@ class ManyParametersWarmUp(WarmUp):
             batch_size=gradients.batch_size,
             windows=0,
             ess_per_draw=0.0,
-            passes_per_draw=float(np.ceil(batches) / batches),
+            passes_per_draw=self.gradients_per_update * float(np.ceil(batches) / batches),
             n_rows=gradients.n_rows,
             predictions_only=True,
         )

@@ -54,6 +54,12 @@ class WarmUp(ABC):
         """Row gradients so far / N."""
         return self._counted_passes
 
+    @property
+    def gradients_per_update(self) -> int:
+        """Batches' gradients that an update evaluates."""
+        assert self.kernel.loop is not None
+        return self.kernel.loop.n_gradients
+
     def run(self, point: PointType) -> Adapted:
         """Warm up from a point.
 

@@ -1,6 +1,7 @@
 """Less work for Python while graphs are built and compiled."""
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock, RLock
@@ -12,9 +13,15 @@ THRESHOLDS = (50_000, 20, 100)
 of LLVM code again and again, all of them in use: a seventh of the time that compiling takes."""
 
 _lock = Lock()
-_compiling = RLock()
-"""One graph is compiled at a time: PyTensor changes its configuration, its mode among it, while it
-compiles, and two threads would leave it changed."""
+compile_lock = RLock()
+"""Held by whoever builds or compiles graphs, or reads PyTensor's configuration: PyTensor changes
+that, its mode among it, while it compiles, and two threads at once would leave it changed."""
+# A process forked while another thread holds a lock would wait for it for ever.
+os.register_at_fork(
+    before=compile_lock.acquire,
+    after_in_parent=compile_lock.release,
+    after_in_child=compile_lock.release,
+)
 _users = 0
 _thresholds_before = gc.get_threshold()
 
@@ -41,12 +48,12 @@ def rare_collections() -> Iterator[None]:
 @contextmanager
 def quick_graphs() -> Iterator[None]:
     """Build graphs without a record of which line made each node: none is a line of the user's."""
-    with _compiling, rare_collections(), pytensor.config.change_flags(traceback__limit=0):
+    with compile_lock, rare_collections(), pytensor.config.change_flags(traceback__limit=0):
         yield
 
 
 @contextmanager
 def without_code() -> Iterator[None]:
     """Make functions that run once or twice without generating C code, which would take longer."""
-    with _compiling, pytensor.config.change_flags(cxx=""):
+    with compile_lock, pytensor.config.change_flags(cxx=""):
         yield

@@ -17,6 +17,7 @@ from pymc_sgmcmc.adaptation.plan import (
     automatic_batch_size,
 )
 from pymc_sgmcmc.argument_checks import true_or_false
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates, coordinates_of_draws, stored_coordinates
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
@@ -30,6 +31,7 @@ from pymc_sgmcmc.diagnosis.measure import (
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_source import LocalSource
+from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.row_axis import find_row_axis
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
@@ -146,7 +148,7 @@ def diagnose(
                 f"The model has discrete variables ({', '.join(names)}), along which there is no "
                 "gradient: diagnose the draws without model=."
             )
-        size = sum(np.size(model.initial_point()[v.name]) for v in model.continuous_value_vars)
+        size = sum(int(np.prod(s)) for s in shapes_of(model, model.continuous_value_vars))
         if data is None:
             _check_rows(posterior, model)
         if size > LARGEST_LOW_RANK:
@@ -224,7 +226,8 @@ def _measured_of_run(idata: DataTree, step: Any, points: PointsToDiagnose | None
             found["thermostat_predicted"] = float(step.adapted.friction.mean())
         return Dataset(found, attrs={"predictions_only": 1})
     if gradients is None and isinstance(kernel.source, LocalSource):
-        gradients = LocalGradients(kernel, step.model.initial_point())
+        with quick_graphs():
+            gradients = LocalGradients(kernel, step.model.initial_point())
     elif gradients is None and isinstance(kernel.source, LatentGradientSource):
         gradients = LatentGradients(step.model, kernel.source, compile_kwargs=kernel.compile_kwargs)
     elif gradients is None:  # the step was unpickled
@@ -292,7 +295,8 @@ def _local_gradients(model: Model, size: int, data: Any) -> LocalGradients:
             f"at most {LARGEST_LOW_RANK} that move together: judge predictions, on data that were "
             "held out."
         )
-    return LocalGradients(step.kernel, model.initial_point())
+    with quick_graphs():
+        return LocalGradients(step.kernel, model.initial_point())
 
 
 def _check_rows(posterior: Dataset, model: Model) -> None:

@@ -11,6 +11,7 @@ from pymc.model import Model
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates, coordinates_of_draws
 from pymc_sgmcmc.diagnosis.gradients_at_draws import (
     GradientsAtDraws,
@@ -322,8 +323,9 @@ def _count(gradients: RowGradients | WholeGradients | LatentGradients, full_data
     if isinstance(gradients, RowGradients | LatentGradients):
         return MOST_DRAWS
     model = gradients.model
-    rows = sum(int(np.prod(shape)) for shape in model.eval_rv_shapes().values())
-    observed = sum(model.rvs_to_values[rv].size.eval() for rv in model.observed_RVs)
+    with quick_graphs():
+        rows = sum(int(np.prod(shape)) for shape in model.eval_rv_shapes().values())
+        observed = sum(model.rvs_to_values[rv].size.eval() for rv in model.observed_RVs)
     return int(np.clip(WHOLE_ROWS // max(1, rows + observed), EXACT_DRAWS, MOST_DRAWS))
 
 

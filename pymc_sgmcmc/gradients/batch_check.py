@@ -23,7 +23,7 @@ large, only points near the start have a finite likelihood."""
 
 
 REMEDY = (
-    "Leave batch_size=None, pass another minibatch_dim, or write the term so that its rows are "
+    "Pass batch_size=None, pass another minibatch_dim, or write the term so that its rows are "
     "independent (self_check=False turns this check off)."
 )
 
@@ -83,7 +83,7 @@ def check_terms(
 
 
 def batch_error(
-    name: str, row_axis: RowAxis, error: Exception, otherwise: str = ", or leave batch_size=None"
+    name: str, row_axis: RowAxis, error: Exception, otherwise: str = ", or pass batch_size=None"
 ) -> ValueError:
     """Return the error for a term that cannot be evaluated on a batch."""
     reason = str(error).strip().partition("\n")[0] or repr(error)

@@ -209,7 +209,7 @@ def batched_terms(
         except NotImplementedError as error:
             raise ValueError(
                 f"The variable '{rv.name}' cannot be sliced into batches: {error} "
-                "Leave batch_size=None, or write the model with pm.Minibatch."
+                "Pass batch_size=None, or write the model with pm.Minibatch."
             ) from error
         parts.append((rv, logp, row_axis.axes.get(rv, 0)))
         if rv in latents:

@@ -19,7 +19,7 @@ from pytensor.tensor.basic import constant, tensor_from_scalar
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.type import TensorType, integer_dtypes
 
-from pymc_sgmcmc.backends.compile_time import without_code
+from pymc_sgmcmc.backends.compile_time import compile_lock, without_code
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_name, array_value
 from pymc_sgmcmc.gradients.source import GradientSource
 
@@ -215,7 +215,8 @@ def check_shapes(source: GradientSource, model: Model, before: Sequence[tuple[in
     now = shapes_of_data(source)
     if now == list(before):
         return
-    start = model.initial_point()
+    with compile_lock:
+        start = model.initial_point()
     inputs = [np.asarray(start[v.name], dtype=v.dtype) for v in source.vars]
     inputs += [np.arange(rows.batch_size) for rows in source.rows]
     inputs += [np.ones((), rows.scale.dtype) for rows in source.rows]

@@ -18,7 +18,7 @@ from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.backend import backend_of
-from pymc_sgmcmc.backends.compile_time import without_code
+from pymc_sgmcmc.backends.compile_time import compile_lock, without_code
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
 from pymc_sgmcmc.gradients.data_check import IndexCheck, check_shapes, shapes_of_data
 from pymc_sgmcmc.gradients.source import GradientSource
@@ -63,12 +63,14 @@ class FlatPrior:
         start: PointType | None,
     ):
         kwargs = dict(compile_kwargs or {})
-        self.mode = get_mode(kwargs.pop("mode", None)).including("local_remove_check_parameter")
+        with compile_lock:
+            mode = get_mode(kwargs.pop("mode", None))
+            start = model.initial_point() if start is None else start
+        self.mode = mode.including("local_remove_check_parameter")
         self.compile_kwargs = {"on_unused_input": "ignore", **kwargs}
         self.backend = backend_of(self.mode)
         self.model = model
         self.source = source
-        start = model.initial_point() if start is None else start
         self._others = [np.asarray(start[v.name], dtype=v.dtype) for v in source.others]
         ends = np.cumsum([0, *(int(np.prod(shape)) for shape in source.shapes)]).tolist()
         self.parts = [slice(*both) for both in pairwise(ends)]

@@ -39,7 +39,7 @@ from pymc_sgmcmc.gradients.local_variables import Local, find_local
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch, written_with_minibatch
 from pymc_sgmcmc.gradients.rewrites import tidy
-from pymc_sgmcmc.gradients.row_axis import find_row_axis
+from pymc_sgmcmc.gradients.row_axis import NoRowAxis, find_row_axis
 from pymc_sgmcmc.gradients.row_groups import RowGroups, StreamedRowGroups
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 
@@ -181,7 +181,12 @@ def _slice_into_batches(
     batches,
 ):
     """Batches of an unchanged model."""
-    row_axis = find_row_axis(model, minibatch_dim)
+    try:
+        row_axis = find_row_axis(model, minibatch_dim)
+    except NoRowAxis as error:
+        raise ValueError(
+            f"{error} Pass batch_size=None to use all the data at each update."
+        ) from None
     check_batch_size(batch_size, data.n_rows if data else row_axis.length)
     index = pt.lvector("rows")
     dtypes = {name: f.dtype for name, f in data.formats.items()} if data else {}
@@ -288,6 +293,7 @@ def _is_large(var: Variable) -> bool:
     return var.data.nbytes > LARGE_CONSTANT
 
 
+@quick_graphs()
 def shapes_of(model: Model, vars: Sequence[TensorVariable]) -> list[tuple[int, ...]]:
     """Shapes of value variables."""
     if all(None not in v.type.shape for v in vars):

@@ -30,7 +30,7 @@ def one_draw_spans(variable: Variable, rows: object) -> ValueError:
     return ValueError(
         f"The observed variable '{variable.name}' is not conditionally independent along {rows}: "
         "one draw of its distribution spans it (a multivariate normal, a Gaussian process or a "
-        "time series over the rows?). Leave batch_size=None, or pass another minibatch_dim."
+        "time series over the rows?). Pass batch_size=None, or pass another minibatch_dim."
     )
 
 
@@ -132,7 +132,7 @@ def dependent_rows(
     return ValueError(
         f"The term '{variable.name}' is not conditionally independent along {rows}: {what} "
         "over the rows makes them depend on each other. Compute it beforehand, outside the model, "
-        "or leave batch_size=None (self_check=False turns this check off)."
+        "or pass batch_size=None (self_check=False turns this check off)."
     )
 
 

@@ -97,6 +97,10 @@ def _refuse_unsuitable(model: pm.Model) -> None:
             )
 
 
+class NoRowAxis(ValueError):
+    """No variable of the model has an axis of rows."""
+
+
 def find_row_axis(
     model: pm.Model, minibatch_dim: str | None, latents: Collection[Variable] = ()
 ) -> RowAxis:
@@ -116,15 +120,14 @@ def find_row_axis(
         axes = {p: _axes_of_potential(model, p) for p in named}
     if not axes and model.observed_RVs:
         names = ", ".join(f"'{rv.name}'" for rv in model.observed_RVs)
-        raise ValueError(
+        raise NoRowAxis(
             f"No observation dim found: the observed {names} have no axis to slice into batches, "
-            "each is one value. Leave batch_size=None to use all the data at each update."
+            "each is one value."
         )
     if not axes:
-        raise ValueError(
+        raise NoRowAxis(
             "No observation dim found: the model has no observed variable, and no potential with "
-            "dims=, with an axis to slice into batches. Leave batch_size=None to use all the data "
-            "at each update."
+            "dims=, with an axis to slice into batches."
         )
     if minibatch_dim is not None:
         if minibatch_dim not in model.dim_lengths:

@@ -17,6 +17,12 @@ from pymc_sgmcmc.gradients.source import GradientSource
 IN_PYTHON: dict[str, Any] = {"mode": AS_WRITTEN, "on_unused_input": "ignore"}
 
 
+FEW_NUMBERS = 10
+"""An initial point is shown whole up to so many."""
+FEW_NAMES = 5
+"""Variables without a density that are named."""
+
+
 class BadStart(SamplingError):
     """A chain's starting point has no posterior density."""
 
@@ -49,11 +55,12 @@ def check_start(model: Model, source: GradientSource, point: PointType) -> None:
         if not finite:
             culprits = _without_density(model, point)
     if not finite:
-        shown = {v.name: value for v, value in zip(source.vars, own, strict=True)}
+        start = {v.name: value.tolist() for v, value in zip(source.vars, own, strict=True)}
+        few = sum(value.size for value in own) <= FEW_NUMBERS
         raise BadStart(
-            f"At the initial point the log probability of {culprits} is not finite: {shown}. Give "
-            "the variables an initval=, pass another initial_point=, or look for data that are "
-            "impossible under the model."
+            f"At the initial point the log probability of {culprits} is not finite"
+            f"{f': {start}' if few else ''}. Give the variables an initval=, pass another "
+            "initial_point=, or look for data that are impossible under the model."
         )
 
 
@@ -81,4 +88,6 @@ def _without_density(model: Model, point: PointType) -> str:
         if bad:
             first = ", ".join(str(*i) if len(i) == 1 else str(i) for i in bad[:3])
             names.append(f"'{variable.name}'" + (f" (at {first})" if values.ndim else ""))
+    if len(names) > FEW_NAMES:
+        names[FEW_NAMES:] = [f"{len(names) - FEW_NAMES} more variables"]
     return ", ".join(names) or "the model"

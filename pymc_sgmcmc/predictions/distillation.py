@@ -14,6 +14,7 @@ from pytensor.tensor.type import TensorType
 
 from pymc_sgmcmc.adaptation.adam import direction
 from pymc_sgmcmc.argument_checks import positive_number, whole_number
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.predictions.predictions import Predictions
 from pymc_sgmcmc.predictions.predictor import Predictor, predicted
 
@@ -175,12 +176,14 @@ def distill(
             ]
         losses.append(total / (n // batch_size))
     point = dict(zip(names, theta, strict=True))
-    values = student.compile_fn(student.unobserved_value_vars, on_unused_input="ignore")(point)
+    with quick_graphs():
+        values = student.compile_fn(student.unobserved_value_vars, on_unused_input="ignore")(point)
     own = dict(zip([v.name for v in student.unobserved_value_vars], values, strict=True))
     free = {rv.name: own[rv.name] for rv in student.free_RVs}
     return Distilled(student, var, point, free, np.array(losses), compile_kwargs)
 
 
+@quick_graphs()
 def _start(student: Model, start: Mapping[str, Any] | None) -> PointType:
     """The starting point by value variable."""
     from pymc.initial_point import make_initial_point_fn
@@ -199,6 +202,7 @@ def _start(student: Model, start: Mapping[str, Any] | None) -> PointType:
     return make_initial_point_fn(model=student, overrides=overrides)(0)
 
 
+@quick_graphs()
 def _loss_and_gradient(student, var, example, targets, task, n_rows, compile_kwargs):
     """Compile the loss of a batch and its gradient."""
     tests = {

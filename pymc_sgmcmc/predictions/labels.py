@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from pymc_sgmcmc.argument_checks import shown
+
 
 def as_classes(p: np.ndarray) -> np.ndarray:
     """Probabilities of classes, shape (rows, classes); of two classes from those of one."""
@@ -62,4 +64,4 @@ def check_labels(labels: np.ndarray, p: np.ndarray, task: str, var: str) -> None
 def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
     """Raise an error unless an argument is one of some words."""
     if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, allowed))}.")
+        raise ValueError(f"{name}={shown(value)} must be one of {', '.join(map(repr, allowed))}.")

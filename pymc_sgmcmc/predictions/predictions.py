@@ -9,7 +9,7 @@ from pymc.blocking import PointType
 from pymc.model import Model, modelcontext
 from xarray import Dataset
 
-from pymc_sgmcmc.argument_checks import whole_number
+from pymc_sgmcmc.argument_checks import shown, whole_number
 from pymc_sgmcmc.predictions.labels import as_classes, check_labels, looks_like_classes, one_of
 from pymc_sgmcmc.predictions.metrics import (
     CLASSIFICATION,
@@ -22,6 +22,30 @@ from pymc_sgmcmc.predictions.running_average import RunningAverage
 from pymc_sgmcmc.predictions.summary import summarised
 
 WEIGHTS = ("equal", "step_size")
+
+
+GROUPS = {
+    *("posterior", "sample_stats", "log_likelihood", "log_prior", "observed_data", "constant_data"),
+    *("posterior_predictive", "predictions", "predictions_constant_data"),
+    *("prior", "prior_predictive", "sample_stats_prior", "diagnosis", "adaptation"),
+}
+"""Groups that a result has, or that PyMC adds to it, apart from those of ``warmup_``."""
+
+
+def _checked_name(name: Any) -> str:
+    """Return a name that a group beside the others can have, or raise an error."""
+    reason = None
+    if not isinstance(name, str):
+        reason = "must be a string"
+    elif name in ("", ".", "..") or "/" in name or "\0" in name:
+        reason = "cannot be the name of a group of the result, where '/' and '.' are of paths"
+    elif name in GROUPS or name.startswith("warmup_"):
+        reason = "is the name of another group of the result"
+    if reason is not None:
+        raise ValueError(
+            f"name={shown(name)} {reason}: pass another, such as name='test_predictions'."
+        )
+    return name
 
 
 class Predictions:
@@ -63,8 +87,8 @@ class Predictions:
         End a chain after so many draws in which the average's own monitored metric has not
         improved. For that use validation data: test data would then be part of the training.
     name : str, optional
-        Name of the group in the result of `sample`. Default: "test_predictions", or
-        "average_<var>" without test data.
+        Name of the group in the result of `sample`, which no other group has. Default:
+        "test_predictions", or "average_<var>" without test data.
     model : pymc.Model, optional
         Default: the model on the context stack.
     compile_kwargs : dict, optional
@@ -162,7 +186,8 @@ class Predictions:
             raise KeyError(f"The model has no variable '{var}'.")
         if data is None and (labels is not None or task is not None):
             raise ValueError("labels= and task= need data=, the test data of the labels.")
-        self.name = name or ("test_predictions" if data is not None else f"average_{var}")
+        default = "test_predictions" if data is not None else f"average_{var}"
+        self.name = _checked_name(default if name is None else name)
         self.var, self.weights = var, weights
         self.task, self.monitor, self.patience = task, monitor, patience
         if data is None:

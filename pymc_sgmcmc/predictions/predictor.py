@@ -16,7 +16,7 @@ from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.backend import backend_of
-from pymc_sgmcmc.backends.compile_time import without_code
+from pymc_sgmcmc.backends.compile_time import quick_graphs, without_code
 from pymc_sgmcmc.gradients.arrays import (
     PYTHON,
     array_name,
@@ -117,6 +117,7 @@ class Predictor:
     def __getstate__(self):
         return self.__dict__ | {"_function": None, "_batches": None}
 
+    @quick_graphs()
     def _compile(self) -> None:
         model = self.model
         if has_named_dims(model):

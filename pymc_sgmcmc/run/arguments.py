@@ -19,8 +19,10 @@ from pymc.util import (
     random_generator_from_state,
 )
 from pytensor.graph.basic import Variable
+from xarray import Dataset, DataTree
 
-from pymc_sgmcmc.argument_checks import whole_number
+from pymc_sgmcmc.argument_checks import shown, whole_number
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.gradients.arrays import dims_of, evaluate
 from pymc_sgmcmc.run.saved_state import from_plain, to_plain
@@ -30,6 +32,8 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 CHAINS = 4
 """Default number of chains: enough for R-hat, and the same on every machine."""
+MOST_CHAINS = 100_000
+"""Each has a generator, a recorder and a starting point of its own, made before anything else."""
 STATE = RandomGeneratorState.__name__
 """What a store's record says of a seed that is a generator's state."""
 STRATEGIES = ("prior", "support_point")
@@ -41,7 +45,7 @@ def checked_numbers(draws: Any, tune: Any, chains: Any) -> tuple[int | None, int
     return (
         None if draws is None else whole_number("draws", draws, 1),
         None if tune is None else whole_number("tune", tune, 0),
-        CHAINS if chains is None else whole_number("chains", chains, 1),
+        CHAINS if chains is None else whole_number("chains", chains, 1, MOST_CHAINS),
     )
 
 
@@ -55,19 +59,21 @@ def checked_cores(cores: Any, blas_cores: Any) -> int:
 def check_kinds(model: Any, callback: Any, idata_kwargs: Any, mp_ctx: Any) -> None:
     """Raise an error for arguments that would only fail when draws have been made."""
     if not isinstance(model, Model | None):
-        raise ValueError(f"model={model!r} must be a pymc.Model, or None inside its context.")
+        raise ValueError(f"model={shown(model)} must be a pymc.Model, or None inside its context.")
     if callback is not None and not callable(callback):
         raise ValueError(
-            f"callback={callback!r} must be a function, called as callback(trace=..., draw=...)."
+            f"callback={shown(callback)} must be a function, called as "
+            "callback(trace=..., draw=...)."
         )
     if not isinstance(idata_kwargs, dict | None):
         raise ValueError(
-            f"idata_kwargs={idata_kwargs!r} must be a dict of arguments of pymc.to_inference_data."
+            f"idata_kwargs={shown(idata_kwargs)} must be a dict of arguments of "
+            "pymc.to_inference_data."
         )
     methods = multiprocessing.get_all_start_methods()
     if not (mp_ctx is None or mp_ctx in methods or hasattr(mp_ctx, "get_start_method")):
         raise ValueError(
-            f"mp_ctx={mp_ctx!r} must be one of {', '.join(map(repr, methods))}, a context of "
+            f"mp_ctx={shown(mp_ctx)} must be one of {', '.join(map(repr, methods))}, a context of "
             "multiprocessing, or None."
         )
 
@@ -90,18 +96,24 @@ def check_names(model: Model, names: Any, argument: str, predictions: bool = Fal
     if names is None:
         return
     if isinstance(names, str):
-        raise ValueError(f"{argument}={names!r} must be a list of names: [{names!r}].")
+        raise ValueError(f"{argument}={shown(names)} must be a list of names: [{names!r}].")
     if not isinstance(names, Collection):
-        raise ValueError(f"{argument}={names!r} must be a list of names of variables.")
+        raise ValueError(f"{argument}={shown(names)} must be a list of names of variables.")
     if argument == "var_names" and len(names) == 0 and not predictions:
         raise ValueError(
             "var_names=[] would record nothing: name a variable, leave var_names= out, or pass "
             "predictions=."
         )
-    variables = [*model.unobserved_RVs, *model.value_vars]
-    known = {v.name for v in variables}
+    starts = argument == "initvals"
+    own_scale = model.free_RVs if starts else model.unobserved_RVs
+    known = {v.name for v in [*own_scale, *model.value_vars]}
     for name in names:
         name = getattr(name, "name", name)
+        if starts and name in {v.name for v in model.deterministics}:
+            raise ValueError(
+                f"initvals: '{name}' is a deterministic, which follows from other variables. Give "
+                f"these initial values: {', '.join(rv.name for rv in model.free_RVs)}."
+            )
         if name not in known:
             raise ValueError(
                 f"{argument}: the model has no variable '{name}'. It has: "
@@ -127,13 +139,24 @@ def check_starts(
             "per chain, or a single dict."
         )
     if init not in ("jitter", "point"):
-        raise ValueError(f"init={init!r} must be 'jitter' or 'point'.")
+        raise ValueError(
+            f"init={shown(init)} must be 'jitter' or 'point': it says where chains start. The "
+            "metric, which init= of NUTS chooses too, is the step's: "
+            "step=sgm.MSGNHT_S(adaptation='diag')."
+        )
 
 
 def _no_starts(initvals: Any) -> ValueError:
+    of_run = ""
+    each = initvals if isinstance(initvals, list | tuple) else [initvals]
+    if any(isinstance(one, DataTree | Dataset) for one in each):
+        of_run = (
+            " A draw of a run is {rv.name: idata.posterior[rv.name].values[0, -1] for rv in "
+            "model.free_RVs}."
+        )
     return ValueError(
-        f"initvals={initvals!r} must be a dict of initial values by variable, or a list with one "
-        "such dict, or None, for each chain."
+        f"initvals={shown(initvals)} must be a dict of initial values by variable, or a list with "
+        f"one such dict, or None, for each chain.{of_run}"
     )
 
 
@@ -141,8 +164,8 @@ def _check_shape(model: Model, name: str, value: Any) -> None:
     """Raise an error for an initial value whose axes are not those of its variable."""
     if isinstance(value, str) and value not in STRATEGIES:
         raise ValueError(
-            f"initvals: the value {value!r} for '{name}' must be a number or an array, or one of "
-            f"{', '.join(map(repr, STRATEGIES))}."
+            f"initvals: the value {shown(value)} for '{name}' must be a number or an array, or one "
+            f"of {', '.join(map(repr, STRATEGIES))}."
         )
     if isinstance(value, str | Variable):
         return
@@ -183,7 +206,7 @@ def seeded(random_seed: Any) -> tuple[Any, np.random.Generator]:
 
 def _no_seed(random_seed: Any) -> ValueError:
     return ValueError(
-        f"random_seed={random_seed!r} must be an integer that is not negative, a list of such "
+        f"random_seed={shown(random_seed)} must be an integer that is not negative, a list of such "
         "integers, a numpy.random.Generator, or None for a random seed."
     )
 
@@ -204,6 +227,7 @@ def sampled_model(model: Model, step: Any) -> Model:
     return model
 
 
+@quick_graphs()
 def whole_step(model: Model, step: Any, start: PointType, compile_kwargs: Any) -> Any:
     """Return one step for all variables; PyMC chooses steps for variables without one."""
     if isinstance(step, type):
@@ -213,7 +237,7 @@ def whole_step(model: Model, step: Any, start: PointType, compile_kwargs: Any) -
     for one in step if isinstance(step, list | tuple) else [step]:
         if not isinstance(one, BlockedStep | CompoundStep):
             raise ValueError(
-                f"step={one!r} is not a step. Pass one made in the model's context, such as "
+                f"step={shown(one)} is not a step. Pass one made in the model's context, such as "
                 "step=sgm.MSGNHT_S(), or leave step= out."
             )
     provided, selected = assign_step_methods(model, step, methods=STEP_METHODS)

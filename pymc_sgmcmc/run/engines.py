@@ -10,6 +10,7 @@ import numpy as np
 from pymc.blocking import PointType
 from pymc.step_methods.compound import flatten_steps
 
+from pymc_sgmcmc.argument_checks import shown
 from pymc_sgmcmc.run.cluster import client_of, on_cluster
 from pymc_sgmcmc.run.processes import context_for, parallel
 from pymc_sgmcmc.run.run import Event, Run
@@ -33,7 +34,9 @@ def _uses_jax(step: Any) -> bool:
 def check_method(method: Any) -> None:
     """Raise an error for a chain method that there is not."""
     if method is not None and method not in METHODS:
-        raise ValueError(f"chain_method={method!r} must be one of {', '.join(map(repr, METHODS))}.")
+        raise ValueError(
+            f"chain_method={shown(method)} must be one of {', '.join(map(repr, METHODS))}."
+        )
 
 
 def chain_method_of(

@@ -11,7 +11,7 @@ from pymc.model import Model
 from pymc.stats.log_density import compute_log_likelihood, compute_log_prior
 from xarray import DataTree
 
-from pymc_sgmcmc.run.result import salvage
+from pymc_sgmcmc.backends.compile_time import compile_lock
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -32,28 +32,21 @@ def with_log_densities(tree: DataTree, model: Model, idata_kwargs: dict[str, Any
         With the draws of all free variables.
     model : pymc.Model
     idata_kwargs : dict
-
-    Raises
-    ------
-    Exception
-        What PyMC raises, with the result so far in its attribute ``idata``.
     """
     for name, compute in COMPUTE.items():
         wanted = idata_kwargs.get(name, False)
         if wanted is False or wanted is None:
             continue
         try:
-            compute(
-                tree,
-                var_names=None if wanted is True else wanted,
-                model=model,
-                sample_dims=idata_kwargs.get("sample_dims") or ("chain", "draw"),
-                progressbar=False,
-            )
+            with compile_lock:
+                compute(
+                    tree,
+                    var_names=None if wanted is True else wanted,
+                    model=model,
+                    sample_dims=idata_kwargs.get("sample_dims") or ("chain", "draw"),
+                    progressbar=False,
+                )
         except KeyboardInterrupt:
             _log.warning(f"Interrupted: {name} is not computed. pm.compute_{name} does it later.")
             return tree
-        except Exception as error:
-            salvage(error, lambda: tree)
-            raise
     return tree

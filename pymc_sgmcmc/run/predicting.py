@@ -7,12 +7,11 @@ from pymc.blocking import PointType
 from pymc.model import Model
 from pymc.step_methods.compound import flatten_steps
 
+from pymc_sgmcmc.argument_checks import shown
 from pymc_sgmcmc.predictions.predictions import Predictions
 from pymc_sgmcmc.run.points_to_diagnose import PointsToDiagnose
 from pymc_sgmcmc.run.run import Block, Predicted, Run, Stopped
 from pymc_sgmcmc.step import SGMCMCStep
-
-GROUPS = ("posterior", "sample_stats", "observed_data", "constant_data", "diagnosis", "adaptation")
 
 
 class PredictingRunner:
@@ -155,18 +154,18 @@ def checked_predictions(model: Model, predictions: Any) -> list[Predictions]:
         predictions = [predictions]
     if not isinstance(predictions, Iterable):
         raise TypeError(
-            f"predictions={predictions!r} must be made by sgm.Predictions(...), or a list of such. "
-            "For none leave predictions= out."
+            f"predictions={shown(predictions)} must be made by sgm.Predictions(...), or a list "
+            "of such. For none leave predictions= out."
         )
     predictions, names = list(predictions), set()
     for one in predictions:
         if not isinstance(one, Predictions):
-            raise TypeError(f"predictions={one!r} must be made by sgm.Predictions(...).")
+            raise TypeError(f"predictions={shown(one)} must be made by sgm.Predictions(...).")
         if {v.name for v in one.predictor.model.value_vars} != {v.name for v in model.value_vars}:
             raise ValueError(f"{one!r} has been made for another model: make it for this one.")
-        if one.name in names or one.name in GROUPS:
+        if one.name in names:
             raise ValueError(
-                f"The name '{one.name}' of predictions is taken: give each of them another name=."
+                f"Two of predictions have the name '{one.name}': give each of them another name=."
             )
         names.add(one.name)
     return predictions

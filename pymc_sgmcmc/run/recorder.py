@@ -10,6 +10,7 @@ from pymc.blocking import PointType
 from pymc.model import Model
 from pytensor.graph.replace import vectorize_graph
 
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.arrays import has_named_dims, tensor_model
 
 TILE = 64
@@ -52,6 +53,7 @@ class Recorder:
         return {name: value for name, value in self.__dict__.items() if name not in compiled}
 
     @cached_property
+    @quick_graphs()
     def trace(self) -> NDArray:
         """PyMC's recorder, without draws: a function of one point, names, types and shapes."""
         if self._mode is None:
@@ -73,6 +75,7 @@ class Recorder:
         return [v for v in self.trace.vars if v not in self.model.value_vars]
 
     @cached_property
+    @quick_graphs()
     def _many(self) -> Any:
         """A function of `TILE` points that returns the derived variables."""
         inputs, outs = self.model.value_vars, self._derived

@@ -12,6 +12,7 @@ from pymc import to_inference_data
 from pymc.model import Model
 from xarray import DataTree
 
+from pymc_sgmcmc.argument_checks import shown
 from pymc_sgmcmc.gradients.arrays import dims_of, evaluate
 from pymc_sgmcmc.run.log_densities import COMPUTE
 from pymc_sgmcmc.run.result import InMemoryDraws, data_bytes, is_affordable
@@ -141,7 +142,7 @@ def check_idata_kwargs(
     for name in ("coords", "dims"):
         value = idata_kwargs.get(name)
         if not isinstance(value, Mapping | None):
-            raise ValueError(f"idata_kwargs: {name}={value!r} must be a dict.")
+            raise ValueError(f"idata_kwargs: {name}={shown(value)} must be a dict.")
     for dim in SAMPLES:
         if dim in (idata_kwargs.get("coords") or {}):
             raise ValueError(
@@ -151,7 +152,7 @@ def check_idata_kwargs(
     for name, given in (idata_kwargs.get("dims") or {}).items():
         if not isinstance(given, list | tuple):
             raise ValueError(
-                f"idata_kwargs: dims={{{name!r}: {given!r}}} must have a list of dims."
+                f"idata_kwargs: dims={{{name!r}: {shown(given)}}} must have a list of dims."
             )
         dims = _dims(model, name, idata_kwargs)
         if name in model.named_vars and len(dims) > model.named_vars[name].ndim:
@@ -174,8 +175,8 @@ def _check_log_density(model: Model, var_names: Sequence | None, name: str, valu
     listed = names and all(one in known for one in value)
     if not (listed or value is True):
         raise ValueError(
-            f"idata_kwargs: {name}={value!r} must be True or a list of {kind} variables, which "
-            f"are: {', '.join(known)}."
+            f"idata_kwargs: {name}={shown(value)} must be True or a list of {kind} variables, "
+            f"which are: {', '.join(known)}."
         )
     recorded = {getattr(v, "name", v) for v in var_names or []}
     missing = [rv.name for rv in model.free_RVs if rv.name not in recorded]

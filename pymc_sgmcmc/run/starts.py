@@ -6,7 +6,10 @@ import numpy as np
 from pymc.initial_point import PointType, StartDict, make_initial_point_fns_per_chain
 from pymc.model import Model
 
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 
+
+@quick_graphs()
 def starts_of(
     model: Model,
     initvals: StartDict | Sequence[StartDict | None] | None,

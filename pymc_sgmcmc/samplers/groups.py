@@ -25,6 +25,7 @@ import pytensor.tensor as pt
 from pymc.model import Model, modelcontext
 
 from pymc_sgmcmc.algorithm import Algorithm, Gradient, Noise, Tensors, check_temperature
+from pymc_sgmcmc.backends.compile_time import compile_lock
 from pymc_sgmcmc.docstrings import NOT_OF_GROUPS
 from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule, step_sizes
 from pymc_sgmcmc.step import Group, SGMCMCStep
@@ -335,7 +336,8 @@ class Groups(SGMCMCStep):
             )
         vars = [continuous(model, group.vars) for group in self.groups]
         self._check_disjoint(model, vars)
-        start = model.initial_point()
+        with compile_lock:
+            start = model.initial_point()
         names = _names(self.groups)
         members, first = [], 0
         for group, own, name in zip(self.groups, vars, names, strict=True):

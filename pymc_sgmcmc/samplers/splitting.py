@@ -24,6 +24,7 @@ every splitting advances the whole system by h. A splitting is read from left to
 """
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import NamedTuple, Protocol
 
 import pytensor.tensor as pt
@@ -32,9 +33,6 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.backends.exponential import exp
 
 Tensors = list[TensorVariable]
-
-LETTERS = "XTABbO"
-"""The letters of the table above."""
 
 EULER = "XbOT"
 """mSGNHT-E (high-order paper 2.2): theta first, then p at the new theta, then xi. Order 1."""
@@ -52,7 +50,7 @@ def drift_to_gradient(splitting: str) -> float:
     Parameters
     ----------
     splitting : str
-        With one letter O.
+        Letters of the module's table.
 
     Returns
     -------
@@ -62,11 +60,15 @@ def drift_to_gradient(splitting: str) -> float:
     Examples
     --------
     >>> from pymc_sgmcmc.samplers.splitting import drift_to_gradient
-    >>> [drift_to_gradient(splitting) for splitting in ("ABOBA", "XbOT", "bOXT")]
-    [0.5, 0.0, 0.0]
+    >>> [drift_to_gradient(splitting) for splitting in ("ABOBA", "XbOT", "bOXT", "OBABO")]
+    [0.5, 0.0, 0.0, 0.0]
     """
-    before, after = (sum(part.count(x) for x in "XA") for part in splitting.split("O"))
-    return min(before, after) / (before + after)
+
+    def drift_before_gradient(letters: str) -> float:
+        before = takewhile(lambda letter: not LETTERS[letter].takes_gradient, letters)
+        return sum(1 / letters.count(letter) for letter in before if LETTERS[letter].drifts)
+
+    return min(drift_before_gradient(splitting), drift_before_gradient(splitting[::-1]))
 
 
 class Thermostat(Protocol):
@@ -207,6 +209,79 @@ class Phase(NamedTuple):
     p: Tensors
     xi: Tensors
 
+    @property
+    def friction(self) -> Tensors:
+        """xi, with one entry per variable."""
+        return self.xi if len(self.xi) == len(self.p) else self.xi * len(self.p)
+
+
+class Dynamics(NamedTuple):
+    """What moves a point of the extended space: the arguments of `integrate`."""
+
+    force: Callable[[Tensors], Sequence[TensorVariable]]
+    noise: Callable[[], Sequence[TensorVariable]]
+    diffusion: float
+    thermostat: Thermostat
+    temperature: float
+    n_elements: Tensors | None
+
+
+def drift(phase: Phase, dt: TensorVariable, dynamics: Dynamics) -> Phase:
+    """X: move theta along p."""
+    return phase._replace(theta=[t + dt * q for t, q in zip(phase.theta, phase.p, strict=True)])
+
+
+def react(phase: Phase, dt: TensorVariable, dynamics: Dynamics) -> Phase:
+    """T: let the thermostat react to the kinetic energy."""
+    temperature, n_elements = dynamics.temperature, dynamics.n_elements
+    return phase._replace(xi=dynamics.thermostat(phase.xi, phase.p, dt, temperature, n_elements))
+
+
+def drift_and_react(phase: Phase, dt: TensorVariable, dynamics: Dynamics) -> Phase:
+    """A: X and T, neither of which changes what the other depends on."""
+    return react(drift(phase, dt, dynamics), dt, dynamics)
+
+
+def damp(phase: Phase, dt: TensorVariable, dynamics: Dynamics) -> Phase:
+    """B: friction, exactly."""
+    return phase._replace(
+        p=[exp(-dt * x) * q for x, q in zip(phase.friction, phase.p, strict=True)]
+    )
+
+
+def damp_euler(phase: Phase, dt: TensorVariable, dynamics: Dynamics) -> Phase:
+    """b: friction, by an Euler step."""
+    return phase._replace(p=[q - dt * x * q for x, q in zip(phase.friction, phase.p, strict=True)])
+
+
+def kick(phase: Phase, dt: TensorVariable, dynamics: Dynamics) -> Phase:
+    """O: gradient and noise."""
+    sd = pt.sqrt(2 * dynamics.diffusion * dynamics.temperature * dt)
+    given = zip(phase.p, dynamics.force(phase.theta), dynamics.noise(), strict=True)
+    return phase._replace(p=[q + dt * g + sd * z for q, g, z in given])
+
+
+class Letter(NamedTuple):
+    """A sub-step."""
+
+    advance: Callable[[Phase, TensorVariable, Dynamics], Phase]
+    """Advances a point by a time."""
+    drifts: bool = False
+    """Whether it moves theta along p."""
+    takes_gradient: bool = False
+    """Whether it evaluates the gradient."""
+
+
+LETTERS = {
+    "X": Letter(drift, drifts=True),
+    "T": Letter(react),
+    "A": Letter(drift_and_react, drifts=True),
+    "B": Letter(damp),
+    "b": Letter(damp_euler),
+    "O": Letter(kick, takes_gradient=True),
+}
+"""The letters of the table above."""
+
 
 def integrate(
     splitting: str,
@@ -270,21 +345,9 @@ def integrate(
         if letter not in LETTERS:
             raise ValueError(
                 f"The splitting '{splitting}' has the letter '{letter}': use only letters of "
-                f"'{LETTERS}'."
+                f"'{''.join(LETTERS)}'."
             )
-    theta, p, xi = phase
+    dynamics = Dynamics(force, noise, diffusion, thermostat, temperature, n_elements)
     for letter in splitting:
-        dt = h / splitting.count(letter)
-        friction = xi if len(xi) == len(p) else xi * len(p)
-        if letter in "XA":
-            theta = [t + dt * q for t, q in zip(theta, p, strict=True)]
-        if letter in "TA":
-            xi = thermostat(xi, p, dt, temperature, n_elements)
-        if letter == "B":
-            p = [exp(-dt * x) * q for x, q in zip(friction, p, strict=True)]
-        if letter == "b":
-            p = [q - dt * x * q for x, q in zip(friction, p, strict=True)]
-        if letter == "O":
-            sd = pt.sqrt(2 * diffusion * temperature * dt)
-            p = [q + dt * g + sd * z for q, g, z in zip(p, force(theta), noise(), strict=True)]
-    return Phase(theta, p, xi)
+        phase = LETTERS[letter].advance(phase, h / splitting.count(letter), dynamics)
+    return phase

@@ -12,6 +12,7 @@ import pytensor
 from pymc.model import Model
 from pymc.step_methods.compound import flatten_steps
 
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.data_sources import ArraySource
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import array_value
@@ -101,6 +102,7 @@ def differences(stored: dict[str, Any], present: dict[str, Any]) -> list[str]:
     return found
 
 
+@quick_graphs()
 def _terms(model: Model, arrays: ArrayDigests) -> dict[str, str]:
     """Digest of each variable's log probability."""
     variables = [*model.basic_RVs, *model.potentials]

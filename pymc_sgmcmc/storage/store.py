@@ -21,7 +21,7 @@ from pymc.step_methods.compound import flatten_steps
 from xarray import DataTree
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
-from pymc_sgmcmc.argument_checks import real_number, true_or_false
+from pymc_sgmcmc.argument_checks import real_number, shown, true_or_false
 from pymc_sgmcmc.pymc_internals import saves_state
 from pymc_sgmcmc.run.predicting import all_observed, restore_rest
 from pymc_sgmcmc.run.run import Run
@@ -104,7 +104,9 @@ class ZarrStore(BaseTrace):
         dtype: Any = None,
     ):
         if not isinstance(path, str | os.PathLike):
-            raise ValueError(f"path={path!r} must be the path of a folder, which need not exist.")
+            raise ValueError(
+                f"path={shown(path)} must be the path of a folder, which need not exist."
+            )
         self.path = Path(path).absolute()  # the working directory may change during a run
         self.overwrite = true_or_false("overwrite", overwrite)
         self.run_id: str | None = None
@@ -342,8 +344,8 @@ def store_of(trace: Any, resume: bool) -> ZarrStore | None:
         return ZarrStore(trace)
     if not isinstance(trace, ZarrStore):
         raise ValueError(
-            f"trace={trace!r} must be a path or a ZarrStore. Without trace=, draws are kept in "
-            "memory and are not lost after an error."
+            f"trace={shown(trace)} must be a path or a ZarrStore. Without trace=, draws are kept "
+            "in memory and are not lost after an error."
         )
     return trace
 

@@ -1,0 +1,62 @@
+"""Arguments that `sample` does not have, and what to pass instead."""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import wraps
+from inspect import signature
+
+from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
+
+RENAMED = {
+    "burn": "tune",
+    "num_chains": "chains",
+    "num_samples": "draws",
+    "num_warmup": "tune",
+    "n_jobs": "cores",
+    "random_state": "random_seed",
+    "seed": "random_seed",
+    "start": "initvals",
+    "warmup": "tune",
+}
+"""What other samplers and older versions of PyMC call arguments of `sample`."""
+_FOR_NUTS = "it is an argument of NUTS, which pm.sample runs, without step="
+INSTEAD = {
+    "target_accept": "it sets the step size of NUTS; that of a minibatch step follows from the "
+    "bias that you tolerate, step=sgm.MSGNHT_S(target_bias=0.02)",
+    "max_treedepth": "it limits the updates per draw of NUTS; those of a minibatch step are thin=, "
+    "step=sgm.MSGNHT_S(thin=100)",
+    "nuts": "to move some variables by NUTS, pass it as a step, "
+    "step=[sgm.MSGNHT_S([w]), pm.NUTS([tau])]",
+    "nuts_kwargs": _FOR_NUTS,
+    "nuts_sampler": _FOR_NUTS,
+    "nuts_sampler_kwargs": _FOR_NUTS,
+    "n_init": "a minibatch step's warm-up ends by itself, so leave it out",
+    "jitter_max_retries": "an adapted step's warm-up finds where chains start, so leave it out",
+    "return_inferencedata": "the result is a DataTree in any case, so leave it out",
+    "backend": "pass the compilation mode, compile_kwargs={'mode': 'JAX'}",
+}
+"""Arguments of `pm.sample` and its NUTS that have no counterpart of the same meaning."""
+
+
+def instead_of(name: str, known: list[str]) -> str:
+    """Say what to pass instead of an argument that `sample` does not have."""
+    if name in INSTEAD:
+        return f": {INSTEAD[name]}."
+    if name in signature(MSGNHT_S).parameters:
+        return f": it is an argument of the step, step=sgm.MSGNHT_S({name}=...)."
+    similar = [RENAMED[name]] if name in RENAMED else get_close_matches(name, known, n=1)
+    return f". Do you mean {similar[0]}=?" if similar else ": see help(sgm.sample)."
+
+
+def naming_alternatives[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function say what to pass instead of arguments that it does not have."""
+    known = list(signature(function).parameters)
+
+    @wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in known:
+                raise TypeError(f"sgm.sample has no argument '{name}'{instead_of(name, known)}")
+        return function(*args, **kwargs)
+
+    return checked
