@@ -9,6 +9,7 @@ from pymc.model import Model
 from pytensor.compile.mode import get_mode
 
 from pymc_sgmcmc.backends.backend import backend_of
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.integration.group_terms import (
     LEAST_GROUPS,
@@ -22,6 +23,7 @@ from pymc_sgmcmc.integration.points import points_of
 _log = logging.getLogger("pymc.sgmcmc")
 
 
+@quick_graphs()
 def terms_to_integrate(
     model: Model, wanted: Integrate, compile_kwargs: dict[str, Any] | None, predicts: bool
 ) -> GroupTerms | None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.blocking import PointType
 
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.integration.group_rows import GroupRows
 from pymc_sgmcmc.integration.group_terms import GroupTerms
 from pymc_sgmcmc.integration.laplace import ROWS_PER_CALL, GroupFunction, Laplace
@@ -29,6 +30,7 @@ class EffectDraws:
     rng : numpy.random.Generator
     """
 
+    @quick_graphs()
     def __init__(self, terms: GroupTerms, centre: PointType, rng: np.random.Generator):
         self.terms, self.rng = terms, rng
         rows = GroupRows(terms.group_of_row, terms.n_groups, empty=True)

@@ -13,7 +13,6 @@ from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.arrays import Array, evaluate, has_named_dims
 from pymc_sgmcmc.gradients.batch_terms import batched_terms
 from pymc_sgmcmc.gradients.local_model import Column, LocalVariable, NotLocal
@@ -129,7 +128,6 @@ def _of_each(logp: TensorVariable, axis: int) -> TensorVariable:
     return logp.sum(axis=[a for a in range(logp.ndim) if a != axis])
 
 
-@quick_graphs()
 def group_terms(model: pm.Model, wanted: Integrate = "auto") -> GroupTerms:
     """Find the effects to integrate out, and write the model group by group.
 

@@ -12,6 +12,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.arrays import array_value, leaf_arrays
 from pymc_sgmcmc.integration.group_rows import GroupRows, ragged
 from pymc_sgmcmc.integration.group_terms import GroupTerms
@@ -90,6 +91,7 @@ class IntegratedModel(pm.Model):
     centres: Centres
 
 
+@quick_graphs()
 def integrated_model(terms: GroupTerms, points: Points) -> IntegratedModel:
     """Make the model whose likelihood is, for each group, the integral over its effects.
 

@@ -16,7 +16,6 @@ import pytensor.tensor as pt
 from pymc.blocking import PointType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.integration.group_rows import GroupRows, ragged
 from pymc_sgmcmc.integration.group_terms import GroupTerms
@@ -63,7 +62,6 @@ class GroupFunction:
         Stands for the effects.
     """
 
-    @quick_graphs()
     def __init__(self, terms: GroupTerms, rows: GroupRows, build, effects: TensorVariable):
         self.rows = rows
         groups, first, sizes = pt.lvectors("groups", "first", "sizes")

@@ -13,6 +13,7 @@ from pymc.model import Model
 from pytensor.graph.traversal import ancestors
 from xarray import Dataset, DataTree
 
+from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.integration.effects import EffectDraws
@@ -64,7 +65,8 @@ def with_effects(
     names = recorded_names(terms, var_names)
     posterior = tree["posterior"].to_dataset()
     of_effects = _that_depend(terms, names)
-    shapes = terms.model.eval_rv_shapes()
+    with quick_graphs():
+        shapes = terms.model.eval_rv_shapes()
     size = sum(int(np.prod(shapes.get(name, (terms.n_groups,)))) for name in of_effects)
     too_many = size * posterior.sizes["chain"] * posterior.sizes["draw"] > MOST_NUMBERS
     every = 1
@@ -111,7 +113,8 @@ def _that_depend(terms: GroupTerms, names: Sequence[str]) -> list[str]:
 def _points(integrated: Model, posterior: Dataset) -> Iterator[tuple[int, int, PointType]]:
     """Chain, draw and point of each draw of what groups share."""
     values = integrated.value_vars
-    flat = value_draws(integrated, values, posterior)
+    with quick_graphs():
+        flat = value_draws(integrated, values, posterior)
     shapes = shapes_of(integrated, values)
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
     for chain, draw in np.ndindex(flat.shape[:2]):
@@ -144,17 +147,18 @@ def _all_draws(
     model = terms.model
     chosen = [v for v in model.unobserved_RVs if v.name in names]
     effects = EffectDraws(terms, _centre(integrated, posterior), rng)
-    vars = model.replace_rvs_by_values(chosen)
-    for v, rv in zip(vars, chosen, strict=True):
-        v.name = rv.name
-    first = NDArray(model=model, vars=vars)
+    with quick_graphs():
+        vars = model.replace_rvs_by_values(chosen)
+        for v, rv in zip(vars, chosen, strict=True):
+            v.name = rv.name
+        first = NDArray(model=model, vars=vars)
     like = {"fn": first.fn, "var_shapes": first.var_shapes, "var_dtypes": first.var_dtypes}
     traces: list[NDArray] = []
     for chain, _, point in _points(integrated, posterior):
         if chain == len(traces):
             traces.append(NDArray(model=model, vars=vars, **like))
             traces[-1].setup(posterior.sizes["draw"], int(posterior.chain[chain]))
-        traces[-1].record(effects.into(point, effects.at(point)))
+        traces[-1].record(effects.into(point, effects.at(point)), in_warmup=False)
     converter = DataTreeConverter if include_data else DrawsOnly
     found = converter(trace=MultiTrace(traces), model=model, **idata_kwargs).to_inference_data()
     own = found["posterior"].to_dataset()
@@ -175,7 +179,8 @@ def _moments(
     """Means and standard deviations over evenly spaced draws."""
     model = terms.model
     chosen = [v for v in model.unobserved_RVs if v.name in names]
-    function = model.compile_fn(model.replace_rvs_by_values(chosen), on_unused_input="ignore")
+    with quick_graphs():
+        function = model.compile_fn(model.replace_rvs_by_values(chosen), on_unused_input="ignore")
     effects = EffectDraws(terms, _centre(integrated, posterior), rng)
     values = [
         function(effects.into(point, effects.at(point)))
