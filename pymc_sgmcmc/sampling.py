@@ -23,13 +23,20 @@ from rich.theme import Theme
 from xarray import DataTree
 
 from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
-from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK
+from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK, batch_size_for
 from pymc_sgmcmc.adaptation.progress import progress_shown
 from pymc_sgmcmc.argument_checks import check_compile_kwargs, positive_number, true_or_false
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.diagnosis.diagnose import diagnose_run, points_to_diagnose
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
+from pymc_sgmcmc.integration.choice import (
+    starts_without,
+    terms_to_integrate,
+)
+from pymc_sgmcmc.integration.group_terms import Integrate
+from pymc_sgmcmc.integration.integrated_model import DIM, integrated_model
+from pymc_sgmcmc.integration.points import points_of
 from pymc_sgmcmc.predictions.predictions import Predictions
 from pymc_sgmcmc.pymc_internals import quiet_logging
 from pymc_sgmcmc.run.adapted_run import (
@@ -54,6 +61,7 @@ from pymc_sgmcmc.run.arguments import (
 from pymc_sgmcmc.run.collect import collect
 from pymc_sgmcmc.run.engines import chain_method_of, check_method, engine_of
 from pymc_sgmcmc.run.enough_draws import EnoughDraws
+from pymc_sgmcmc.run.integrated_effects import recorded_names, with_effects
 from pymc_sgmcmc.run.log_densities import with_log_densities, without_log_densities
 from pymc_sgmcmc.run.other_arguments import naming_alternatives
 from pymc_sgmcmc.run.predicting import checked_predictions, prepare
@@ -120,6 +128,7 @@ def sample(
     resume: bool = False,
     include_data: bool | None = None,
     predictions: Predictions | Sequence[Predictions] = (),
+    integrate: Integrate = "auto",
 ) -> DataTree:
     r"""Sample as `pm.sample` does, with storage, resuming and more ways to run chains.
 
@@ -219,6 +228,11 @@ def sample(
         Averages of predictions on test data, made where the chains run; with ``var_names=[]`` no
         draws are kept. They are saved and resumed with the chains. The length of the run is then
         ``draws``, or what the warm-up expects to need.
+    integrate : "auto", list of names or None, default "auto"
+        For the default step: effects of groups of rows to integrate out of the likelihood; each
+        group then is a row, and what groups share is sampled. The effects are drawn afterwards and
+        are in ``posterior`` like all variables. "auto": those of the index with the most groups, if
+        there are at least 500 and nothing speaks against it; a message says what.
 
     Returns
     -------
@@ -296,14 +310,28 @@ def sample(
     with quiet_logging(quiet):
         seed, generator = seeded(random_seed)
         generators = generator.spawn(chains)
+        whole, terms = model, None
+        if step is None:
+            terms = terms_to_integrate(model, integrate, compile_kwargs, bool(averages))
+        if terms is not None:
+            wanted, densities = var_names, dict(idata_kwargs or {})
+            model = integrated_model(terms, points_of(terms.k))
+            initvals = starts_without(terms, initvals)
+            shared, recorded = model.unobserved_RVs, recorded_names(terms, var_names)
+            var_names = [v.name for v in shared if v.name in recorded] or None
+            idata_kwargs = without_log_densities(densities)
         starts = starts_of(model, initvals, init, generators)
         if step is None:
             # Not spawned, so that it is the same for any number of chains.
             own = np.random.default_rng(generator.integers(2**32, size=4))
             earlier = store.adapted if store is not None and resume else None
             with progress_shown(bool(progressbar) and not quiet):
-                step = _default_step(model, compile_kwargs, own, earlier)
+                step = _default_step(model, compile_kwargs, own, earlier, terms is not None)
             model = sampled_model(model, step)
+            if terms is not None:  # afresh, so that they are the same for a run that is resumed
+                anchor = step.gradients.point(step.adapted.anchor)
+                model.centres.move(anchor, afresh=True)
+                step.kernel.data_checksum = step.kernel.checksum()
         step = whole_step(model, step, starts[0], compile_kwargs)
         adapted = getattr(step, "adapted", None)
         if adapted is not None and initvals is None and init == "jitter":
@@ -317,7 +345,7 @@ def sample(
         elif adapted is not None and draws is None:
             length = free_length(adapted, chains, ess, max_passes, tune, default_tune)
             draws, tune = length.expected, length.tune
-        return sample_from_init(
+        tree = sample_from_init(
             model=model,
             step=step,
             draws=DRAWS if draws is None else draws,
@@ -340,12 +368,19 @@ def sample(
             blas_cores=blas_cores,
             chain_method=chain_method,
             client=client,
-            include_data=include_data,
+            include_data=include_data if terms is None else False,
             seed=seed,
             length=length,
             store_adaptation=store_adaptation,
             predictions=averages,
         )
+        if terms is None:
+            return tree
+        if include_data is None:
+            include_data = affordable_data(whole)
+        own = np.random.default_rng(generator.integers(2**32, size=4))
+        tree = with_effects(tree, terms, model, wanted, own, idata_kwargs, include_data)
+        return with_log_densities(tree, whole, densities)
 
 
 def _default_step(
@@ -353,10 +388,15 @@ def _default_step(
     compile_kwargs: dict[str, Any] | None,
     rng: np.random.Generator,
     earlier: Adapted | None,
+    of_groups: bool,
 ) -> MSGNHT_S:
     """Make the step for all variables, with the warm-up of the run to resume if there is one."""
     compile_kwargs = _compile_kwargs_of(model) if compile_kwargs is None else compile_kwargs
     make = partial(MSGNHT_S, model=model, compile_kwargs=compile_kwargs, rng=rng)
+    if of_groups:
+        size = sum(np.size(value) for value in model.initial_point().values())
+        n_groups = len(model.coords[DIM])
+        make = partial(make, minibatch_dim=DIM, batch_size=min(batch_size_for(size), n_groups))
     if earlier is not None:
         with suppress(UnfitAdaptation):  # the store then says what differs from its run
             return make(adaptation=earlier)

@@ -382,7 +382,7 @@ def improper():
 @pytest.mark.slow(6)
 @pytest.mark.parametrize("make", [separable, pytest.param(improper, marks=pytest.mark.long)])
 def test_what_the_data_leave_open_under_a_flat_prior(make):
-    with make(), pytest.raises(SamplingError, match="leave .*undetermined"):
+    with make(), pytest.raises(SamplingError, match=r"leave .*undetermined"):
         sgm.sample(random_seed=1, **QUICK)
 
 

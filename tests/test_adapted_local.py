@@ -866,7 +866,8 @@ def test_default_call_finds_local_variables(caplog):
         mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 1)
         alpha = pm.Normal("alpha", mu, tau, shape=2200)
         pm.Normal("y", alpha[group], 1, observed=y)
-        tree = sgm.sample(40, chains=2, random_seed=1, progressbar=False, store_adaptation=True)
+        options = {"chains": 2, "random_seed": 1, "progressbar": False, "integrate": None}
+        tree = sgm.sample(40, **options, store_adaptation=True)
     assert "Only the groups of a batch's rows move (local='auto'): 'alpha'." in caplog.text
     assert "Initializing MSGNHT_S with local metric, batches of 128" in caplog.text
     # 40 draws of 2 chains: far from the start, near the truth, and with a spread

@@ -19,9 +19,9 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
 from pymc_sgmcmc.diagnosis.gradients_at_draws import gradients_at_draws
 from pymc_sgmcmc.diagnosis.stein import block_estimate, chain_correlation, stein_identities
-from pymc_sgmcmc.diagnosis.value_draws import value_draws
 from pymc_sgmcmc.diagnosis.verdict import NOTE, judge, threshold
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.value_draws import value_draws
 
 N, D = 3000, 3
 

@@ -25,6 +25,8 @@ from pymc_sgmcmc.gradients.row_axis import n_rows_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
+from pymc_sgmcmc.integration.group_gradients import GroupGradients
+from pymc_sgmcmc.integration.integrated_model import IntegratedModel
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.latents.gradient import LatentGradientSource
 from pymc_sgmcmc.latents.latent_gradients import LatentGradients
@@ -60,7 +62,8 @@ def adaptation_gradients(kernel: Kernel, start: PointType, minibatch_dim: str | 
     options["minibatch_dim"] = minibatch_dim
     if source.streamed is not None:
         return StreamedRowGradients(kernel.model, source.vars, data=source.streamed, **options)
-    return RowGradients(kernel.model, source.vars, **options)
+    kind = GroupGradients if isinstance(kernel.model, IntegratedModel) else RowGradients
+    return kind(kernel.model, source.vars, **options)
 
 
 def adapted(

@@ -163,7 +163,7 @@ def planned(
                 model, minibatch_dim, size, many or bool(local), needed=many or bool(asked_for)
             )
         else:
-            wanted = BATCH_OF_MANY if many or local else _batch_size_for(size)
+            wanted = BATCH_OF_MANY if many or local else batch_size_for(size)
             batch_size = min(wanted, data.window)
     if many and batch_size is None:
         raise ValueError(
@@ -267,11 +267,12 @@ def automatic_batch_size(
         return None
     if many:
         return min(BATCH_OF_MANY, n_rows)
-    batch_size = _batch_size_for(size)
+    batch_size = batch_size_for(size)
     return None if n_rows <= max(FEW_ROWS, 8 * batch_size) else batch_size
 
 
-def _batch_size_for(size: int) -> int:
+def batch_size_for(size: int) -> int:
+    """Rows per batch for so many parameters."""
     return 2 ** ceil(log2(max(32, 2 * size)))
 
 

@@ -27,7 +27,6 @@ from pymc_sgmcmc.diagnosis.measure import (
     measure_chains,
     measure_local,
 )
-from pymc_sgmcmc.diagnosis.value_draws import value_draws
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_source import LocalSource
@@ -36,6 +35,7 @@ from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, n_rows_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
+from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.latents.gradient import LatentGradientSource
 from pymc_sgmcmc.latents.latent_gradients import LatentGradients

@@ -27,11 +27,11 @@ from pymc_sgmcmc.diagnosis.stein import (
     chain_correlation,
     stein_identities,
 )
-from pymc_sgmcmc.diagnosis.value_draws import value_draws
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.streamed_whole import StreamedWholeGradients
+from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.latents.latent_gradients import LatentGradients
 from pymc_sgmcmc.run.convergence import convergence

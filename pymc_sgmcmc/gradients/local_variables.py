@@ -143,7 +143,7 @@ def find_local(
         and for batches of whole groups of crossed groups or of none.
     """
     of_vars = dict(zip(vars, shapes, strict=True))
-    builder = _Builder(model, of_vars, terms, rest, rows, batch_size, groups, batches)
+    builder = LocalTerms(model, of_vars, terms, rest, rows, batch_size, groups, batches)
     names = None if wanted == "auto" else _checked_names(model, vars, wanted)
     reasons: dict[str, str] = {}
     candidates = []
@@ -205,7 +205,7 @@ def _checked_names(model: pm.Model, vars: Sequence[Variable], wanted: Any) -> li
     return list(wanted)
 
 
-class _Builder:
+class LocalTerms:
     """Rebuilds a model's terms for some candidates."""
 
     def __init__(self, model, shapes, terms, rest, rows, batch_size, groups, batches):
@@ -361,6 +361,22 @@ class _Builder:
         """Write the model for the groups in the slots, or raise `NotLocal`."""
         local = {v.value: v for v in variables}
         model = self.model
+        shared = self.shared(local)
+        priors = [self.prior(v, local) for v in variables]
+        variables = [v._replace(prior_draw=self._prior_draw(v)) for v in variables]
+        rows = self.rows_of(local)
+        shared_prior = model.logp(vars=[*shared, *self.rest])
+        floatX = pytensor.config.floatX
+        weights = pt.vector("row_weights", dtype=floatX) if self.whole_groups else None
+        sizes = [self.sizes_in(c) for c in dict.fromkeys(v.column for v in variables)]
+        whole = self.groups.streamed_whole()
+        return LocalModel(
+            variables, shared_prior, priors, rows, self.row_axes, weights, sizes, whole
+        )
+
+    def shared(self, local: dict) -> list[Variable]:
+        """Return the free variables that are not local, or raise `NotLocal`."""
+        model = self.model
         shared = [rv for rv in model.free_RVs if model.rvs_to_values[rv] not in local]
         for rv in [*shared, *self.rest]:
             [logp] = (
@@ -371,19 +387,9 @@ class _Builder:
             used = [v for v in self._values_of(logp) if v in local]
             if used:
                 raise NotLocal(used, f"the term of '{rv.name}' depends on it")
-        priors = [self._prior(v, local) for v in variables]
-        variables = [v._replace(prior_draw=self._prior_draw(v)) for v in variables]
-        rows = self._rows_of(local)
-        shared_prior = model.logp(vars=[*shared, *self.rest])
-        floatX = pytensor.config.floatX
-        weights = pt.vector("row_weights", dtype=floatX) if self.whole_groups else None
-        sizes = [self.sizes_in(c) for c in dict.fromkeys(v.column for v in variables)]
-        whole = self.groups.streamed_whole()
-        return LocalModel(
-            variables, shared_prior, priors, rows, self.row_axes, weights, sizes, whole
-        )
+        return shared
 
-    def _prior(self, v: LocalVariable, local: dict) -> TensorVariable:
+    def prior(self, v: LocalVariable, local: dict) -> TensorVariable:
         rv = self.model.values_to_rvs[v.value]
         [logp] = self.model.logp(vars=[rv], sum=False)
         others = [u for u in self._values_of(logp) if u in local and local[u].column != v.column]
@@ -396,7 +402,7 @@ class _Builder:
         logp = self._at(v.column.groups, logp, v.column.n_groups, stand_ins)
         return logp.sum(axis=[a for a in range(logp.ndim) if a != v.axis])
 
-    def _rows_of(self, local: dict) -> list[TensorVariable]:
+    def rows_of(self, local: dict) -> list[TensorVariable]:
         at_places = {}
         for node, array, index in self.lookups:
             used = [v for v in self._values_of(array) if v in local]
@@ -433,7 +439,8 @@ class _Builder:
                 used = [v for v in self._values_of(of_all) if v in stand_ins]
                 raise NotLocal(used, f"it is combined with '{leaf.name}', which is not local")
             of_some[leaf] = leaf[(*(slice(None),) * shape.index(n_groups), groups)]
-        size = pt.constant(groups.type.shape[0], dtype="int64")
+        known = groups.type.shape[0]
+        size = groups.shape[0] if known is None else pt.constant(known, dtype="int64")
         [out] = resized([of_all], of_some, n_groups, size)
         return out
 

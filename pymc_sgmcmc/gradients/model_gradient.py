@@ -259,7 +259,7 @@ def _terms_of(
     index = pt.lvector("rows")
     dtypes = {name: f.dtype for name, f in data.formats.items()} if data else {}
     terms, sliced, *_ = batched_terms(model, row_axis, index, dtypes=dtypes)
-    logps = clone_replace([term.logp for term in terms], _equal_indices(sliced))
+    logps = clone_replace([term.logp for term in terms], equal_indices(sliced))
     simplified = rewrite_pregrad(logps)
     terms = [replace(term, logp=logp) for term, logp in zip(terms, simplified, strict=True)]
     if data is not None:
@@ -272,7 +272,7 @@ def _terms_of(
     return TermsOfRows(terms, index, arrays, axes_of(sliced))
 
 
-def _equal_indices(sliced: Mapping[Array, SlicedArray]) -> dict[TensorVariable, TensorVariable]:
+def equal_indices(sliced: Mapping[Array, SlicedArray]) -> dict[TensorVariable, TensorVariable]:
     """For plain index arrays with the same values, the placeholder of the first of them.
 
     PyTensor makes a constant each time that a model uses the same NumPy array.

@@ -82,6 +82,14 @@ def _named_axes(model: pm.Model, rv: Variable) -> list[Key]:
     return list(zip(names, shape, strict=True))
 
 
+def _axes_of_potential(model: pm.Model, potential: Variable) -> list[tuple[str | None, int]]:
+    dims = dims_of(model, potential)
+    if None in dims:
+        return list(zip(dims, shape_of(potential), strict=True))
+    lengths = evaluate(*(model.dim_lengths[dim] for dim in dims))
+    return [(dim, int(n)) for dim, n in zip(dims, lengths, strict=True)]
+
+
 def refuse_missing(model: pm.Model) -> None:
     """Raise an error for observed variables that PyMC has split in two."""
     for rv in model.observed_RVs:
@@ -155,7 +163,7 @@ def _labelled_axes(model: pm.Model) -> dict[Variable, list[Key]]:
     axes = {rv: _named_axes(model, rv) for rv in model.observed_RVs if rv.ndim > 0}
     if not axes:  # a likelihood written as potentials with dims=
         named = [p for p in model.potentials if p.name in model.named_vars_to_dims]
-        axes = {p: list(zip(dims_of(model, p), shape_of(p), strict=True)) for p in named}
+        axes = {p: _axes_of_potential(model, p) for p in named}
     if not axes and model.observed_RVs:
         names = ", ".join(f"'{rv.name}'" for rv in model.observed_RVs)
         raise NoRowAxis(

@@ -352,7 +352,12 @@ def find_latents(model: pm.Model, vars: Sequence) -> list[Variable]:
     return found
 
 
-def without_latents(model: pm.Model, vars: Sequence) -> pm.Model:
+def without_latents[M: pm.Model](
+    model: pm.Model,
+    vars: Sequence,
+    terms: Sequence[Variable] = (),
+    of_type: type[M] = pm.Model,  # type: ignore[assignment]
+) -> M:
     """Make the model of the global parameters alone, for `pm.sample`.
 
     It has the same random variables and data, but neither the latent variables nor whatever depends
@@ -364,6 +369,10 @@ def without_latents(model: pm.Model, vars: Sequence) -> pm.Model:
     model : pymc.Model
     vars : list of random variables or names
         The latent variables.
+    terms : list of variables
+        Observed variables and potentials to leave out too.
+    of_type : type, default pymc.Model
+        Of the model to make.
 
     Returns
     -------
@@ -387,9 +396,9 @@ def without_latents(model: pm.Model, vars: Sequence) -> pm.Model:
             )
 
     def is_global(var: Variable) -> bool:
-        return not latents & set(ancestors([var]))
+        return latents.isdisjoint(ancestors([var])) and var not in terms
 
-    smaller = pm.Model(check_bounds=model.check_bounds, model=None)
+    smaller = of_type(check_bounds=model.check_bounds, model=None)
     share_coords(smaller, model)
     for kind in ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"):
         getattr(smaller, kind).extend(v for v in getattr(model, kind) if is_global(v))

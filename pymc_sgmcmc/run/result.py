@@ -73,7 +73,7 @@ class InMemoryDraws:
             trace.draw_idx = end  # last, so that an interrupted write leaves no gap
 
 
-class _DrawsOnly(DataTreeConverter):
+class DrawsOnly(DataTreeConverter):
     """Leaves the data out."""
 
     def observed_data_to_xarray(self):
@@ -143,7 +143,7 @@ def to_datatree(
     if discard_warmup:
         multitrace = multitrace[n_warmup:]
     report(multitrace, tune, length, seconds)
-    converter = DataTreeConverter if include_data else _DrawsOnly
+    converter = DataTreeConverter if include_data else DrawsOnly
     kwargs = {"model": model, "save_warmup": not discard_warmup} | idata_kwargs
     tree = converter(trace=multitrace, **kwargs).to_inference_data()
     for name in ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats"):

@@ -37,7 +37,7 @@ def value_draws(model: Model, vars: Sequence[TensorVariable], posterior: Dataset
     Examples
     --------
     >>> import numpy as np, pymc as pm, xarray as xr
-    >>> from pymc_sgmcmc.diagnosis.value_draws import value_draws
+    >>> from pymc_sgmcmc.gradients.value_draws import value_draws
     >>> with pm.Model() as model:
     ...     tau = pm.HalfNormal("tau")
     >>> posterior = xr.Dataset({"tau": (("chain", "draw"), np.array([[1.0, np.e]]))})

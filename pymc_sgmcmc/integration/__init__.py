@@ -1,0 +1,1 @@
+"""Effects of groups of rows, integrated out of the likelihood."""

@@ -1,0 +1,67 @@
+"""Whether a run integrates effects out, and what follows for its arguments."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from pymc.initial_point import StartDict
+from pymc.model import Model
+from pytensor.compile.mode import get_mode
+
+from pymc_sgmcmc.backends.backend import backend_of
+from pymc_sgmcmc.backends.compile_time import quick_graphs
+from pymc_sgmcmc.gradients.local_variables import n_looked_up
+from pymc_sgmcmc.integration.group_terms import (
+    LEAST_GROUPS,
+    GroupTerms,
+    Integrate,
+    NotIntegrated,
+    group_terms,
+)
+from pymc_sgmcmc.integration.points import points_of
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+
+@quick_graphs()
+def terms_to_integrate(
+    model: Model, wanted: Integrate, compile_kwargs: dict[str, Any] | None, predicts: bool
+) -> GroupTerms | None:
+    """Return the model group by group, or None if nothing is integrated out.
+
+    Raises
+    ------
+    ValueError
+        For named effects that cannot be integrated out.
+    """
+    if wanted is None or (wanted == "auto" and n_looked_up(model) < LEAST_GROUPS):
+        return None
+    try:
+        if predicts:
+            raise NotIntegrated("predictions= needs draws of the effects during the run")
+        if backend_of(get_mode((compile_kwargs or {}).get("mode"))).is_jax:
+            raise NotIntegrated("groups of different sizes need numba, not JAX")
+        terms = group_terms(model, wanted)
+    except NotIntegrated as reason:
+        if wanted != "auto":
+            raise ValueError(f"integrate={wanted!r}: {reason}. Leave integrate='auto'.") from reason
+        _log.info(f"No effects are integrated out: {reason}.")
+        return None
+    names = ", ".join(f"'{name}'" for name in terms.names)
+    _log.info(
+        f"Integrated out of the likelihood: {names}, of {terms.n_groups} groups "
+        f"({len(points_of(terms.k).x)} points a group; integrate=None samples them instead)."
+    )
+    return terms
+
+
+def starts_without(
+    terms: GroupTerms, initvals: StartDict | Sequence[StartDict | None] | None
+) -> StartDict | Sequence[StartDict | None] | None:
+    """Return initial values without those of effects."""
+    if initvals is None:
+        return None
+    if isinstance(initvals, dict):
+        left_out = {*terms.names, *(value.name for value in terms.values)}
+        return {k: v for k, v in initvals.items() if getattr(k, "name", k) not in left_out} or None
+    return [starts_without(terms, one) for one in initvals]

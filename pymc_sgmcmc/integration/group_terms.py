@@ -1,0 +1,234 @@
+"""Which effects of groups can be integrated out, and the terms of the model by group."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.pytensorf import rewrite_pregrad
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import clone_replace, vectorize_graph
+from pytensor.tensor.type import TensorType
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.gradients.arrays import Array, evaluate, has_named_dims
+from pymc_sgmcmc.gradients.batch_terms import batched_terms
+from pymc_sgmcmc.gradients.local_model import Column, LocalVariable, NotLocal
+from pymc_sgmcmc.gradients.local_variables import LocalTerms
+from pymc_sgmcmc.gradients.model_gradient import equal_indices, shapes_of
+from pymc_sgmcmc.gradients.row_axis import find_row_axes
+from pymc_sgmcmc.gradients.row_groups import RowGroups
+from pymc_sgmcmc.gradients.substitute import substitute
+
+type Integrate = Literal["auto"] | Sequence[str] | None
+
+LEAST_GROUPS = 500
+"""From so many groups on, "auto" integrates their effects out: fewer are few parameters."""
+MOST_EFFECTS = 30
+"""Of a group, at most."""
+
+
+class NotIntegrated(Exception):
+    """Why no effects are integrated out."""
+
+
+class Effect(NamedTuple):
+    """A variable with an element, or several, for each group."""
+
+    value: TensorVariable
+    axis: int
+    """Its axis of groups,"""
+    slots: TensorVariable
+    """... along which this stand-in has the groups of a batch."""
+    shape: tuple[int, ...]
+    """Of one group's elements."""
+
+    @property
+    def size(self) -> int:
+        """Elements of one group."""
+        return int(np.prod(self.shape))
+
+
+@dataclass(frozen=True)
+class GroupTerms:
+    """log p(y_j, a_j | shared) of groups j, as expressions of placeholders."""
+
+    model: pm.Model
+    effects: list[Effect]
+    n_groups: int
+    group_of_row: np.ndarray
+    groups: TensorVariable
+    """Numbers of a batch's groups, shape (groups,)."""
+    rows: TensorVariable
+    """Numbers of their rows, group by group,"""
+    places: TensorVariable
+    """... and the place of each row's group in ``groups``."""
+    arrays: dict[Array, TensorVariable]
+    """Data of all rows, with their placeholders."""
+    priors: list[TensorVariable]
+    """Of the effects, shape (groups,)."""
+    likelihoods: list[TensorVariable]
+    """Of the rows, shape (rows,)."""
+    variables: list[Variable]
+    """The observed variables and potentials that run along the rows."""
+
+    @property
+    def k(self) -> int:
+        """Effects of a group."""
+        return sum(effect.size for effect in self.effects)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the effects."""
+        return [self.model.values_to_rvs[e.value].name for e in self.effects]
+
+    @property
+    def values(self) -> list[TensorVariable]:
+        """The effects' value variables."""
+        return [effect.value for effect in self.effects]
+
+    def split(self, a: TensorVariable) -> list[TensorVariable]:
+        """Cut effects of shape (..., groups, k) into arrays like the variables' slots.
+
+        The dims before the groups stay in front.
+        """
+        parts, first, before = [], 0, a.ndim - 2
+        for effect in self.effects:
+            part = a[..., first : first + effect.size]
+            part = part.reshape((*(part.shape[i] for i in range(a.ndim - 1)), *effect.shape))
+            parts.append(pt.moveaxis(part, before, before + effect.axis))
+            first += effect.size
+        return parts
+
+    def log_joint(self, a: TensorVariable, placeholders: dict) -> TensorVariable:
+        """Log p(y_j, a_j | shared), shape (groups,), of effects of shape (groups, k)."""
+        slots = {e.slots: part for e, part in zip(self.effects, self.split(a), strict=True)}
+        *priors, rows = substitute([*self.priors, self._all_rows], {**placeholders, **slots})
+        total = pt.zeros(a.shape[:1], dtype=a.dtype)
+        total = total[placeholders[self.places]].inc(rows.astype(a.dtype))
+        return total + pt.add(*priors).astype(a.dtype)
+
+    def log_joint_at_points(self, a: TensorVariable, placeholders: dict) -> TensorVariable:
+        """The same of effects of shape (points, groups, k), shape (points, groups)."""
+        *priors, rows = substitute([*self.priors, self._all_rows], placeholders)
+        many = dict(zip([e.slots for e in self.effects], self.split(a), strict=True))
+        *priors, rows = vectorize_graph([*priors, rows], many)
+        total = pt.zeros(a.shape[:2], dtype=a.dtype)
+        total = total[:, placeholders[self.places]].inc(rows.astype(a.dtype))
+        return total + pt.add(*priors).astype(a.dtype)
+
+    @property
+    def _all_rows(self) -> TensorVariable:
+        return pt.add(*self.likelihoods) if len(self.likelihoods) > 1 else self.likelihoods[0]
+
+
+def _of_each(logp: TensorVariable, axis: int) -> TensorVariable:
+    return logp.sum(axis=[a for a in range(logp.ndim) if a != axis])
+
+
+def group_terms(model: pm.Model, wanted: Integrate = "auto") -> GroupTerms:
+    """Find the effects to integrate out, and write the model group by group.
+
+    Of the indices of rows into free variables it takes that with the most groups; what has elements
+    of other groups stays a variable to sample.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    wanted : "auto" or list of names
+        Effects to integrate out.
+
+    Raises
+    ------
+    NotIntegrated
+        With the reason.
+    """
+    if has_named_dims(model):
+        raise NotIntegrated("effects of pymc.dims are sampled")
+    vars = model.value_vars
+    shapes = dict(zip(vars, shapes_of(model, vars), strict=True))
+    try:
+        row_axis, *others = find_row_axes(model, None)
+        index = pt.lvector("rows")
+        terms, sliced, rest, *_ = batched_terms(model, row_axis, index)
+    except ValueError as error:
+        raise NotIntegrated(str(error)) from error
+    if others:
+        raise NotIntegrated("observed variables have rows of different kinds")
+    logps = clone_replace([term.logp for term in terms], equal_indices(sliced))
+    logps = rewrite_pregrad(logps)
+    terms = [replace(term, logp=logp) for term, logp in zip(terms, logps, strict=True)]
+    arrays = {array: s.whole for array, s in sliced.items()}
+
+    def groups_of(of_rows: TensorVariable) -> np.ndarray:
+        own = {whole: array for array, whole in arrays.items()}
+        own[index] = pt.constant(np.arange(row_axis.length))
+        [groups] = evaluate(*clone_replace([of_rows], own, rebuild_strict=False))
+        return groups.astype(np.int64)
+
+    builder = LocalTerms(model, shapes, terms, rest, index, 1, RowGroups(groups_of), "rows")
+    column, found = _effects(builder, wanted)
+    try:
+        local = {v.value: v for v in found}
+        builder.shared(local)
+        priors = [builder.prior(v, local) for v in found]
+        rows = builder.rows_of(local)
+    except NotLocal as error:
+        names = ", ".join(f"'{model.values_to_rvs[v].name}'" for v in error.values)
+        raise NotIntegrated(f"{names}: {error}") from error
+    effects = []
+    for v in found:
+        shape = tuple(n for axis, n in enumerate(shapes[v.value]) if axis != v.axis)
+        effects.append(Effect(v.value, v.axis, v.slots, shape))
+    of_rows = [_of_each(row, term.axis) for row, term in zip(rows, terms, strict=True)]
+    return GroupTerms(
+        model,
+        effects,
+        column.n_groups,
+        groups_of(column.index) % column.n_groups,
+        column.groups,
+        index,
+        column.places,
+        arrays,
+        priors,
+        of_rows,
+        [t.variable for t in terms],
+    )
+
+
+def _effects(builder: LocalTerms, wanted: Integrate) -> tuple[Column, list[LocalVariable]]:
+    """Return the index with the most groups and the variables that have elements for these."""
+    model, reasons = builder.model, {}
+    of_column: dict[tuple, list[LocalVariable]] = {}
+    for value in sorted(builder.shapes, key=builder.is_looked_up, reverse=True):
+        rv = model.values_to_rvs[value]
+        if wanted != "auto" and rv.name not in wanted:
+            continue
+        if np.issubdtype(np.dtype(value.dtype), np.integer):
+            reasons[rv.name] = "its values are whole numbers"
+            continue
+        try:
+            candidate = builder.candidate(value)
+        except NotLocal as error:
+            reasons[rv.name] = str(error)
+            continue
+        key = candidate.column.index, candidate.column.n_groups
+        of_column.setdefault(key, []).append(candidate)
+    if not of_column:
+        raise NotIntegrated("; ".join(f"'{n}': {r}" for n, r in reasons.items()) or "no effects")
+    index, n_groups = max(of_column, key=lambda key: key[1])
+    if wanted == "auto" and n_groups < LEAST_GROUPS:
+        raise NotIntegrated(f"there are {n_groups} groups, fewer than {LEAST_GROUPS}")
+    column = Column(index, n_groups, 0, pt.lvector("groups"), pt.lvector("places"), pt.vector("w"))
+    variables = []
+    for v in of_column[index, n_groups]:
+        shape = list(builder.shapes[v.value])
+        shape[v.axis] = None
+        slots = TensorType(v.value.dtype, tuple(shape))(v.value.name)
+        variables.append(LocalVariable(v.value, column, v.axis, slots))
+    k = sum(int(np.prod(builder.shapes[v.value])) // n_groups for v in variables)
+    if k > MOST_EFFECTS:
+        raise NotIntegrated(f"each group has {k} effects, more than {MOST_EFFECTS}")
+    return column, variables

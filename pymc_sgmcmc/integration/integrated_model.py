@@ -1,0 +1,130 @@
+"""The model of what groups share: a group is a row, and its effects are integrated out."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pymc.blocking import PointType
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import clone_replace
+
+from pymc_sgmcmc.backends.compile_time import quick_graphs
+from pymc_sgmcmc.gradients.arrays import array_value, leaf_arrays
+from pymc_sgmcmc.integration.group_rows import GroupRows, ragged
+from pymc_sgmcmc.integration.group_terms import GroupTerms
+from pymc_sgmcmc.integration.laplace import Laplace, log_integrals
+from pymc_sgmcmc.integration.points import Points
+from pymc_sgmcmc.latents.joint import without_latents
+
+DIM = "group of rows"
+"""Name of the dim along which the integrated model is sliced into batches."""
+
+
+class _Data:
+    """Arrays of an integrated model, with dims of their own: only `DIM` is sliced."""
+
+    def __init__(self, model: pm.Model, n_groups: int):
+        self.model, self.n_groups = model, n_groups
+        self.names = itertools.count()
+
+    def add(self, name: str, value: np.ndarray, dims: tuple[str, ...] = ()) -> SharedVariable:
+        """Make an array known to the model."""
+        name = f"{name} {next(self.names)}"
+        shape = (*(None for _ in dims), *value.shape[len(dims) :])  # of a batch, or of all
+        variable = pytensor.shared(value, name=name, shape=shape, borrow=True)
+        self.model.named_vars[name] = variable
+        unnamed = [f"axis {axis} of {name}" for axis in range(len(dims), value.ndim)]
+        self.model.named_vars_to_dims[name] = (*dims, *unnamed)
+        return variable
+
+    def of(self, array: Variable) -> SharedVariable:
+        """Make a view of an array."""
+        return self.add(array.name or "array", array_value(array))
+
+    def of_length(self, outputs: Sequence[Variable]) -> dict[Variable, SharedVariable]:
+        """Make views of all other arrays that have as many elements as there are groups."""
+        return {
+            array: self.of(array)
+            for array in leaf_arrays(outputs, [])
+            if self.n_groups in array_value(array).shape and array.name not in self.model.named_vars
+        }
+
+
+class Centres:
+    """The points at which groups' densities are evaluated: around each group's mode.
+
+    Parameters
+    ----------
+    terms : GroupTerms
+    rows : GroupRows
+
+    Attributes
+    ----------
+    modes, factors, log_scales : arrays, shapes (groups, k), (groups, k, k), (groups,)
+        a*, L and log |L| of each group; changed in place.
+    """
+
+    def __init__(self, terms: GroupTerms, rows: GroupRows):
+        self.laplace = Laplace(terms, rows)
+        n, k = len(rows.numbers), terms.k
+        self.modes = np.zeros((n, k))
+        self.factors = np.broadcast_to(np.eye(k), (n, k, k)).copy()
+        self.log_scales = np.zeros(n)
+
+    def move(self, point: PointType, index: np.ndarray | None = None, afresh: bool = False) -> None:
+        """Find some groups' modes at values of what is shared, from where they were or afresh."""
+        index = np.arange(len(self.modes)) if index is None else np.unique(index)
+        start = np.zeros_like(self.modes[index]) if afresh else self.modes[index]
+        modes, factors = self.laplace(point, index, start)
+        self.modes[index], self.factors[index] = modes, factors
+        diagonals = np.diagonal(factors, axis1=1, axis2=2)
+        self.log_scales[index] = np.log(np.abs(diagonals)).sum(axis=1)
+
+
+class IntegratedModel(pm.Model):
+    """A model of what groups share, with the points at which its groups are evaluated."""
+
+    centres: Centres
+
+
+@quick_graphs()
+def integrated_model(terms: GroupTerms, points: Points) -> IntegratedModel:
+    """Make the model whose likelihood is, for each group, the integral over its effects.
+
+    Its free variables are those of ``terms.model`` but the effects. The likelihood is one
+    potential with an element for each group that has rows, along the dim `DIM`.
+    """
+    model = terms.model
+    smaller = without_latents(model, terms.names, terms.variables, IntegratedModel)
+    groups = GroupRows(terms.group_of_row, terms.n_groups)
+    smaller.add_coords({DIM: groups.numbers})
+    centres = smaller.centres = Centres(terms, groups)
+    data = _Data(smaller, len(groups.numbers))
+    numbers = data.add("group", groups.numbers, (DIM,))
+    first = data.add("first row", groups.first, (DIM,))
+    sizes = data.add("rows of group", groups.sizes, (DIM,))
+    modes = data.add("modes", centres.modes, (DIM,))
+    factors = data.add("factors", centres.factors, (DIM,))
+    log_scales = data.add("log scales", centres.log_scales, (DIM,))
+    positions, places = ragged(first, sizes)
+    if not groups.sorted:
+        positions = data.add("rows by group", groups.order)[positions]
+    placeholders = {terms.groups: numbers, terms.rows: positions, terms.places: places}
+    placeholders |= {whole: data.of(array) for array, whole in terms.arrays.items()}
+    for rv in smaller.free_RVs:
+        placeholders[model.rvs_to_values[rv]] = smaller.rvs_to_values[rv]
+    x = pt.constant(points.x.T.astype(modes.dtype))
+    moves = (factors[:, :, :, None] * x).sum(axis=2)  # (groups, k, points)
+    a = modes + pt.moveaxis(moves, 2, 0)
+    h = terms.log_joint_at_points(a.astype(pytensor.config.floatX), placeholders)
+    log_likelihood = log_integrals(h, log_scales.astype(h.dtype), points)
+    own = data.of_length([log_likelihood])
+    [log_likelihood] = clone_replace([log_likelihood], own, rebuild_strict=False)
+    with smaller:
+        pm.Potential("log_likelihood_of_groups", log_likelihood, dims=DIM)
+    centres.move(smaller.initial_point())
+    return smaller

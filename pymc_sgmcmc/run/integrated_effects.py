@@ -1,0 +1,202 @@
+"""The effects that were integrated out, in the result of a run."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from pymc.backends.arviz import DataTreeConverter
+from pymc.backends.base import MultiTrace
+from pymc.backends.ndarray import NDArray
+from pymc.blocking import PointType
+from pymc.model import Model
+from pytensor.graph.traversal import ancestors
+from xarray import Dataset, DataTree
+
+from pymc_sgmcmc.backends.compile_time import quick_graphs
+from pymc_sgmcmc.gradients.model_gradient import shapes_of
+from pymc_sgmcmc.gradients.value_draws import value_draws
+from pymc_sgmcmc.integration.effects import EffectDraws
+from pymc_sgmcmc.integration.group_terms import GroupTerms
+from pymc_sgmcmc.run.result import DrawsOnly, salvage
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+MOST_NUMBERS = 100_000_000
+"""Of all draws of the effects, and of what depends on them, that a result has unless asked."""
+SUMMARISED = 200
+"""Draws of each effect in its mean and standard deviation, where its draws are left out."""
+
+
+def with_effects(
+    tree: DataTree,
+    terms: GroupTerms,
+    integrated: Model,
+    var_names: Sequence[Any] | None,
+    rng: np.random.Generator,
+    idata_kwargs: dict[str, Any],
+    include_data: bool,
+) -> DataTree:
+    """Complete a result of the integrated model: effects, and what depends on them.
+
+    Parameters
+    ----------
+    tree : DataTree
+        Of the integrated model.
+    terms : GroupTerms
+    integrated : pymc.Model
+        Made from them.
+    var_names : list of str, optional
+        Variables of ``terms.model`` that the posterior should have; default: all, except
+        deterministics with one number per row, and effects of which there would be too many draws.
+        The group ``effects`` then has their means and standard deviations.
+    rng : numpy.random.Generator
+    idata_kwargs : dict
+        For `pymc.to_inference_data`.
+    include_data : bool
+        Whether to copy the model's data into the result.
+
+    Returns
+    -------
+    DataTree
+        ``posterior``, ``observed_data`` and ``constant_data`` are those of ``terms.model``; the
+        rest is that of ``tree``.
+    """
+    names = recorded_names(terms, var_names)
+    posterior = tree["posterior"].to_dataset()
+    of_effects = _that_depend(terms, names)
+    with quick_graphs():
+        shapes = terms.model.eval_rv_shapes()
+    size = sum(int(np.prod(shapes.get(name, (terms.n_groups,)))) for name in of_effects)
+    too_many = size * posterior.sizes["chain"] * posterior.sizes["draw"] > MOST_NUMBERS
+    every = 1
+    if too_many and var_names is None:
+        every = max(1, posterior.sizes["chain"] * posterior.sizes["draw"] // SUMMARISED)
+        _log.info(
+            f"Draws of {', '.join(map(repr, of_effects))} are left out, for memory; the group "
+            "'effects' has their means and standard deviations. Name them in var_names= for draws."
+        )
+    elif not of_effects:
+        return tree
+    try:
+        if every > 1:
+            tree["effects"] = DataTree(
+                _moments(terms, integrated, posterior, of_effects, every, rng)
+            )
+        else:
+            own = _all_draws(terms, integrated, posterior, names, rng, idata_kwargs, include_data)
+            for name, group in own.children.items():
+                tree[name] = DataTree(group.to_dataset())
+    except KeyboardInterrupt:
+        _log.warning("Interrupted: the effects of groups are not drawn; what they share is kept.")
+    except Exception as error:
+        salvage(error, lambda: tree)
+        raise
+    return tree
+
+
+def recorded_names(terms: GroupTerms, var_names: Sequence[Any] | None) -> list[str]:
+    """Names of what a result has: by default all but deterministics of rows."""
+    if var_names is not None:
+        return [str(getattr(v, "name", v)) for v in var_names]
+    model, n_rows = terms.model, len(terms.group_of_row)
+    shapes = {v.name: v.type.shape for v in model.deterministics}
+    return [v.name for v in model.unobserved_RVs if n_rows not in shapes.get(v.name, ())]
+
+
+def _that_depend(terms: GroupTerms, names: Sequence[str]) -> list[str]:
+    """Of some variables, the effects and those computed from them."""
+    effects = {terms.model.values_to_rvs[v] for v in terms.values}
+    return [n for n in names if not effects.isdisjoint(ancestors([terms.model[n]]))]
+
+
+def _points(integrated: Model, posterior: Dataset) -> Iterator[tuple[int, int, PointType]]:
+    """Chain, draw and point of each draw of what groups share."""
+    values = integrated.value_vars
+    with quick_graphs():
+        flat = value_draws(integrated, values, posterior)
+    shapes = shapes_of(integrated, values)
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+    for chain, draw in np.ndindex(flat.shape[:2]):
+        parts = np.split(flat[chain, draw], ends[:-1])
+        yield (
+            chain,
+            draw,
+            {
+                v.name: part.reshape(shape).astype(v.dtype)
+                for v, part, shape in zip(values, parts, shapes, strict=True)
+            },
+        )
+
+
+def _centre(integrated: Model, posterior: Dataset) -> PointType:
+    """Means of the draws of what groups share."""
+    points = [point for _, _, point in _points(integrated, posterior)]
+    return {name: np.mean([point[name] for point in points], axis=0) for name in points[0]}
+
+
+def _all_draws(
+    terms: GroupTerms,
+    integrated: Model,
+    posterior: Dataset,
+    names: Sequence[str],
+    rng: np.random.Generator,
+    idata_kwargs: dict[str, Any],
+    include_data: bool,
+) -> DataTree:
+    model = terms.model
+    chosen = [v for v in model.unobserved_RVs if v.name in names]
+    effects = EffectDraws(terms, _centre(integrated, posterior), rng)
+    with quick_graphs():
+        vars = model.replace_rvs_by_values(chosen)
+        for v, rv in zip(vars, chosen, strict=True):
+            v.name = rv.name
+        first = NDArray(model=model, vars=vars)
+    like = {"fn": first.fn, "var_shapes": first.var_shapes, "var_dtypes": first.var_dtypes}
+    traces: list[NDArray] = []
+    for chain, _, point in _points(integrated, posterior):
+        if chain == len(traces):
+            traces.append(NDArray(model=model, vars=vars, **like))
+            traces[-1].setup(posterior.sizes["draw"], int(posterior.chain[chain]))
+        traces[-1].record(effects.into(point, effects.at(point)), in_warmup=False)
+    converter = DataTreeConverter if include_data else DrawsOnly
+    found = converter(trace=MultiTrace(traces), model=model, **idata_kwargs).to_inference_data()
+    own = found["posterior"].to_dataset()
+    own = own.assign_coords(chain=posterior.chain, draw=posterior.draw)
+    own.attrs = posterior.attrs
+    found["posterior"] = DataTree(own)
+    return found
+
+
+def _moments(
+    terms: GroupTerms,
+    integrated: Model,
+    posterior: Dataset,
+    names: Sequence[str],
+    every: int,
+    rng: np.random.Generator,
+) -> Dataset:
+    """Means and standard deviations over evenly spaced draws."""
+    model = terms.model
+    chosen = [v for v in model.unobserved_RVs if v.name in names]
+    with quick_graphs():
+        function = model.compile_fn(model.replace_rvs_by_values(chosen), on_unused_input="ignore")
+    effects = EffectDraws(terms, _centre(integrated, posterior), rng)
+    values = [
+        function(effects.into(point, effects.at(point)))
+        for k, (_, _, point) in enumerate(_points(integrated, posterior))
+        if k % every == 0
+    ]
+    found = {}
+    for rv, draws in zip(chosen, zip(*values, strict=True), strict=True):
+        dims = model.named_vars_to_dims.get(rv.name)
+        dims = dims or [f"{rv.name}_dim_{i}" for i in range(draws[0].ndim)]
+        found[f"{rv.name}_mean"] = dims, np.mean(draws, axis=0)
+        found[f"{rv.name}_sd"] = dims, np.std(draws, axis=0, ddof=1)
+    coords = {
+        dim: model.coords[dim]
+        for dims, _ in found.values()
+        for dim in dims
+        if model.coords.get(dim) is not None
+    }
+    return Dataset(found, coords=coords, attrs={"draws": len(values)})
