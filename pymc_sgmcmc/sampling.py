@@ -379,7 +379,8 @@ def sample(
         if include_data is None:
             include_data = affordable_data(whole)
         own = np.random.default_rng(generator.integers(2**32, size=4))
-        tree = with_effects(tree, terms, model, wanted, own, idata_kwargs, include_data)
+        others = without_log_densities(densities)
+        tree = with_effects(tree, terms, model, wanted, own, others, include_data)
         return with_log_densities(tree, whole, densities)
 
 

@@ -28,6 +28,7 @@ loop
 group_records
 evaluation layers
 latents.gibbs latents.importance
+integration
 latents
 gradients
 batches

@@ -128,7 +128,7 @@ def _of_each(logp: TensorVariable, axis: int) -> TensorVariable:
     return logp.sum(axis=[a for a in range(logp.ndim) if a != axis])
 
 
-def group_terms(model: pm.Model, wanted: Integrate = "auto") -> GroupTerms:
+def group_terms(model: pm.Model, wanted: Literal["auto"] | Sequence[str] = "auto") -> GroupTerms:
     """Find the effects to integrate out, and write the model group by group.
 
     Of the indices of rows into free variables it takes that with the most groups; what has elements
@@ -198,7 +198,9 @@ def group_terms(model: pm.Model, wanted: Integrate = "auto") -> GroupTerms:
     )
 
 
-def _effects(builder: LocalTerms, wanted: Integrate) -> tuple[Column, list[LocalVariable]]:
+def _effects(
+    builder: LocalTerms, wanted: Literal["auto"] | Sequence[str]
+) -> tuple[Column, list[LocalVariable]]:
     """Return the index with the most groups and the variables that have elements for these."""
     model, reasons = builder.model, {}
     of_column: dict[tuple, list[LocalVariable]] = {}

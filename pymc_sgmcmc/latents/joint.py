@@ -10,7 +10,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -352,12 +352,12 @@ def find_latents(model: pm.Model, vars: Sequence) -> list[Variable]:
     return found
 
 
-def without_latents[M: pm.Model](
+def without_latents(
     model: pm.Model,
     vars: Sequence,
     terms: Sequence[Variable] = (),
-    of_type: type[M] = pm.Model,  # type: ignore[assignment]
-) -> M:
+    of_type: type[pm.Model] = pm.Model,
+) -> Any:
     """Make the model of the global parameters alone, for `pm.sample`.
 
     It has the same random variables and data, but neither the latent variables nor whatever depends
