@@ -27,7 +27,12 @@ from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK
 from pymc_sgmcmc.adaptation.progress import progress_shown
 from pymc_sgmcmc.argument_checks import check_compile_kwargs, positive_number, true_or_false
 from pymc_sgmcmc.backends import interrupts
-from pymc_sgmcmc.diagnosis.diagnose import diagnose_run, points_to_diagnose
+from pymc_sgmcmc.diagnosis.diagnose import (
+    VerdictSoFar,
+    diagnose_run,
+    points_to_diagnose,
+    warn_of_burn_in,
+)
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.predictions.predictions import Predictions
 from pymc_sgmcmc.pymc_internals import quiet_logging
@@ -154,7 +159,8 @@ def sample(
     ess : float, default 400
         Effective sample size, of all chains together and for the mean of each variable's worst
         element, at which an adapted run of a free length ends, if R-hat is at most 1.01 or what
-        chance explains.
+        chance explains and, with ``compute_convergence_checks``, standard errors are small enough
+        for a clear verdict.
     max_passes : float, optional
         Most passes over the data, warm-up included, of such a run.
     store_adaptation : bool, default False
@@ -179,7 +185,8 @@ def sample(
         False adds the groups ``warmup_posterior`` and ``warmup_sample_stats``.
     compute_convergence_checks : bool, default True
         For an adapted step log the verdict of `diagnose`, which looks at R-hat and effective sample
-        sizes too, and add the group ``diagnosis``. For another one log PyMC's warnings about these.
+        sizes too, and add the group ``diagnosis``. For another one log PyMC's warnings about these,
+        and a warning if its thermostats still drifted.
         In large models they are computed for evenly spaced elements only, and a message says so.
     keep_warning_stat : bool, default False
         Keep the statistic "warning"; such a result cannot be saved. A store does not have it.
@@ -528,8 +535,10 @@ def sample_from_init(
         settings=settings,
     )
     progress = Progress(step, chains, draws, tune, progressbar, progressbar_theme)
+    verdict = VerdictSoFar(step, run.points)
+    judged = verdict if compute_convergence_checks else None
     try:
-        tree = _advanced(run, engine, convert, progress, callback, length)
+        tree = _advanced(run, engine, convert, progress, callback, length, judged)
     finally:
         if store is not None:
             store.release()
@@ -545,8 +554,9 @@ def sample_from_init(
         try:
             if adapted is None:
                 check_convergence(tree, model)
+                warn_of_burn_in(tree)
             else:  # the verdict looks at R-hat and effective sample sizes too
-                diagnose_run(tree, step, run.points)
+                diagnose_run(tree, step, run.points, verdict.measured(tree))
         except KeyboardInterrupt:
             _log.warning("Interrupted: convergence is not checked.")
         except Exception as error:  # the draws are worth more than their check
@@ -561,6 +571,7 @@ def _advanced(
     progress: Progress,
     callback: Callable | None,
     length: FreeLength | None,
+    verdict: VerdictSoFar | None,
 ) -> DataTree:
     """Advance all chains with the engine and return the draws."""
     store, in_memory = run.store, None
@@ -582,9 +593,16 @@ def _advanced(
             store.add_seconds(seconds)
         return store.to_datatree()
 
+    def times_as_many_draws() -> float:
+        so_far = convert(in_memory, seconds=0.0, include_data=False)
+        describe_adaptation(so_far, run.step, run.tune, with_arrays=False)
+        assert verdict is not None
+        return verdict.times_as_many_draws(so_far)
+
     enough = None
     if in_memory is not None and length is not None:
-        enough = EnoughDraws(run, in_memory, length.ess)
+        needs = None if verdict is None else times_as_many_draws
+        enough = EnoughDraws(run, in_memory, length.ess, needs)
     stops: list[Stopped] = []
     interrupts.handle()
     try:
