@@ -137,6 +137,7 @@ def sampled(rows: dict, n: np.ndarray, size: Size, way: str):
             thin=size.rows // size.batch // 2,
             local=["raw"],
             batches=way,
+            replacement=False,
             data=data,
             compile_kwargs={"mode": "JAX"},
         )

@@ -90,6 +90,7 @@ def our_step(model, backend, dtype, settings):
             step_size=settings["step_size"],
             batch_size=settings["batch_size"],
             thin=settings["updates"],
+            replacement=False,
             self_check=False,
             initial_point=point,
             compile_kwargs={"mode": backend},

@@ -294,7 +294,9 @@ CASES: dict[str, Case] = {
     "step x3": right(logistic, 3),
     "step x5": right(logistic, 5),
     "friction held, noise ignored": by_hand(sgm.SGHMC_S, batch_size=100, step_size=0.05, thin=20),
-    "too small a batch": by_hand(sgm.MSGNHT_S, batch_size=4, step_size=0.1, thin=50),
+    "too small a batch": by_hand(
+        sgm.MSGNHT_S, batch_size=4, step_size=0.1, thin=50, replacement=False
+    ),
     "chains share all random numbers": shared_streams,
     "too few draws (4 x 20)": right(linear, draws=20, tune=0),
     "wrong gradient at the anchor": wrong_anchor_gradient,

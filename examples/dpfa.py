@@ -126,6 +126,7 @@ def make_step(model: pm.Model, layers, options, **kwargs):
             ),
         ],
         batch_size=options.batch_size,
+        replacement=False,
         latents=TopicGibbs(layers, BETA, n_samples=options.samples, burn_in=options.burn_in),
         model=model,
         **kwargs,

@@ -67,6 +67,7 @@ def make_step(model, layers, options, **kwargs):
             sgm.SGLD.on([by_name["r"], by_name["gamma0"]], step_size=STILL),
         ],
         batch_size=options.batch_size,
+        replacement=False,
         latents=TopicGibbs(layers, BETA, n_samples=options.samples, burn_in=options.burn_in),
         model=model,
         **kwargs,

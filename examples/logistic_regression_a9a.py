@@ -126,6 +126,7 @@ def by_hand(report: Report, model, args, mean) -> np.ndarray:
             diffusion=args.diffusion,
             batch_size=args.coverage_batch,
             thin=THIN,
+            replacement=False,
         )
     start = {"w": mean[:-1], "b": np.asarray(mean[-1])}
     n_draws = args.coverage_updates // THIN

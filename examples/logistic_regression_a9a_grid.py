@@ -51,7 +51,11 @@ def main() -> None:
         noise = "friction" if name.startswith("SGHMC") else "diffusion"
         with model:
             step = getattr(sgm, name)(
-                step_size=STEPS[0], batch_size=10, thin=THIN, **{noise: diffusion}
+                step_size=STEPS[0],
+                batch_size=10,
+                thin=THIN,
+                replacement=False,
+                **{noise: diffusion},
             )
         for h in STEPS:
             with_step_size(step, h)

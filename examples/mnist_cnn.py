@@ -52,7 +52,11 @@ def main():
     }
     for sampler in (sgm.MSGNHT_S, sgm.MSGNHT_E):
         for h in (5e-4, 1e-4):
-            cases[f"{sampler.__name__}, h = {h:.0e}"] = (sampler, h, {"diffusion": 50.0})
+            cases[f"{sampler.__name__}, h = {h:.0e}"] = (
+                sampler,
+                h,
+                {"diffusion": 50.0, "replacement": False},
+            )
     small = (args.epochs, args.images) != (EPOCHS, IMAGES)
     report = Report("mnist_cnn_small" if small else "mnist_cnn", args.quick, "mnist_cnn")
     settings = {"epochs": args.epochs, "images": N, "rates": [args.rate, args.sgd_rate]}

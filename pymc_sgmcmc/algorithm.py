@@ -165,6 +165,16 @@ class Algorithm(ABC):
         """
         return []
 
+    @property
+    def absorbs_noise(self) -> bool:
+        """Whether it answers the noise of each update with friction, as a thermostat does.
+
+        Such a sampler needs independent batches: over a shuffled epoch the noise cancels but the
+        friction stays, and the draws are too narrow. For any other sampler, noise that cancels is
+        less noise.
+        """
+        return self.dynamics == "thermostat"
+
     def step_size_of(self, variable: int, h: np.ndarray) -> np.ndarray:
         """Return the step size with which a variable is updated.
 

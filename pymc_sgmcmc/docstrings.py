@@ -57,9 +57,12 @@ batches : {"auto", "rows", "groups"}, default "auto"
 thin : int or "auto", default "auto"
     Updates per recorded draw, all in one compiled call. "auto": for an adapted step so many that
     draws are nearly independent, otherwise 1.
-replacement : bool, default False
-    Draw rows independently instead of in shuffled epochs. An adapted step always does; of streamed
-    data only with local variables, and from one shuffle window after the other.
+replacement : bool or "auto", default "auto"
+    True: draw rows independently (of ``data`` from one shuffle window after the other). False: in
+    shuffled epochs, each row once. "auto" is what suits the sampler best: independent rows for a
+    thermostat (`SGNHT`, `SGNHT_S`, `MSGNHT_E`, `MSGNHT_S`, `Groups` with one of them), which takes
+    noise that cancels over an epoch for heat, and for adapted steps (but for ``data`` with a
+    control variate); shuffled epochs for the others. `pm.Minibatch` draws independent rows itself.
 updates_per_batch : int, default 1
     Consecutive updates that use the same batch. More than one saves what is done once for a batch,
     such as reading its rows, but the noise of the gradient adds up over them: it has the variance

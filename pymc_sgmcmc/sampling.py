@@ -28,7 +28,12 @@ from pymc_sgmcmc.adaptation.progress import progress_shown
 from pymc_sgmcmc.argument_checks import check_compile_kwargs, positive_number, true_or_false
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.backends.compile_time import quick_graphs
-from pymc_sgmcmc.diagnosis.diagnose import diagnose_run, points_to_diagnose
+from pymc_sgmcmc.diagnosis.diagnose import (
+    VerdictSoFar,
+    diagnose_run,
+    points_to_diagnose,
+    warn_of_burn_in,
+)
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.integration.choice import (
     starts_without,
@@ -166,7 +171,8 @@ def sample(
     ess : float, default 400
         Effective sample size, of all chains together and for the mean of each variable's worst
         element, at which an adapted run of a free length ends, if R-hat is at most 1.01 or what
-        chance explains.
+        chance explains and, with ``compute_convergence_checks``, standard errors are small enough
+        for a clear verdict.
     max_passes : float, optional
         Most passes over the data, warm-up included, of such a run.
     store_adaptation : bool, default False
@@ -191,7 +197,8 @@ def sample(
         False adds the groups ``warmup_posterior`` and ``warmup_sample_stats``.
     compute_convergence_checks : bool, default True
         For an adapted step log the verdict of `diagnose`, which looks at R-hat and effective sample
-        sizes too, and add the group ``diagnosis``. For another one log PyMC's warnings about these.
+        sizes too, and add the group ``diagnosis``. For another one log PyMC's warnings about these,
+        and a warning if its thermostats still drifted.
         In large models they are computed for evenly spaced elements only, and a message says so.
     keep_warning_stat : bool, default False
         Keep the statistic "warning"; such a result cannot be saved. A store does not have it.
@@ -576,8 +583,10 @@ def sample_from_init(
         settings=settings,
     )
     progress = Progress(step, chains, draws, tune, progressbar, progressbar_theme)
+    verdict = VerdictSoFar(step, run.points)
+    judged = verdict if compute_convergence_checks else None
     try:
-        tree = _advanced(run, engine, convert, progress, callback, length)
+        tree = _advanced(run, engine, convert, progress, callback, length, judged)
     finally:
         if store is not None:
             store.release()
@@ -591,7 +600,7 @@ def sample_from_init(
         tree = with_log_densities(tree, model, idata_kwargs)
         _log.info(summary(run, tree))
         if compute_convergence_checks:
-            _check(tree, model, step, run)
+            _check(tree, model, step, run, verdict)
     except KeyboardInterrupt:
         _log.warning("Interrupted: the draws are returned without all that is computed from them.")
     except BaseException as error:
@@ -600,13 +609,14 @@ def sample_from_init(
     return tree
 
 
-def _check(tree: DataTree, model: Model, step: Any, run: Run) -> None:
+def _check(tree: DataTree, model: Model, step: Any, run: Run, verdict: VerdictSoFar) -> None:
     """Judge the draws, which are worth more than their check: an error in it is only logged."""
     try:
         if getattr(step, "adapted", None) is None:
             check_convergence(tree, model)
+            warn_of_burn_in(tree)
         else:  # the verdict looks at R-hat and effective sample sizes too
-            diagnose_run(tree, step, run.points)
+            diagnose_run(tree, step, run.points, verdict.measured(tree))
     except KeyboardInterrupt:
         _log.warning("Interrupted: convergence is not checked.")
     except Exception as error:
@@ -620,6 +630,7 @@ def _advanced(
     progress: Progress,
     callback: Callable | None,
     length: FreeLength | None,
+    verdict: VerdictSoFar | None,
 ) -> DataTree:
     """Advance all chains with the engine and return the draws."""
     store, in_memory = run.store, None
@@ -641,9 +652,16 @@ def _advanced(
             store.add_seconds(seconds)
         return store.to_datatree()
 
+    def times_as_many_draws() -> float:
+        so_far = convert(in_memory, seconds=0.0, include_data=False)
+        describe_adaptation(so_far, run.step, run.tune, with_arrays=False)
+        assert verdict is not None
+        return verdict.times_as_many_draws(so_far)
+
     enough = None
     if in_memory is not None and length is not None:
-        enough = EnoughDraws(run, in_memory, length.ess)
+        needs = None if verdict is None else times_as_many_draws
+        enough = EnoughDraws(run, in_memory, length.ess, needs)
     stops: list[Stopped] = []
     interrupted = False
     interrupts.handle()

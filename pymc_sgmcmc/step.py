@@ -34,6 +34,7 @@ from pymc_sgmcmc.docstrings import describe
 from pymc_sgmcmc.draw_statistics import draw_statistics, statistic_types
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.arrays import warn_if_integers_overflowed
+from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.local_source import LocalSource
 from pymc_sgmcmc.gradients.local_variables import Local
@@ -112,7 +113,7 @@ class SGMCMCStep(BlockedStep):
         local: Local = "auto",
         batches: Literal["auto", "rows", "groups"] = "auto",
         thin: int | Literal["auto"] = "auto",
-        replacement: bool = False,
+        replacement: bool | Literal["auto"] = "auto",
         updates_per_batch: int = 1,
         self_check: bool = True,
         data: Any = None,
@@ -128,7 +129,8 @@ class SGMCMCStep(BlockedStep):
         if not isinstance(step_size, str) or step_size != "auto":
             given_schedule = self.checked_schedule(step_size)
         positive_number("target_bias", target_bias, "It is a relative error, 0.05 by default.")
-        replacement = true_or_false("replacement", replacement)
+        if not is_auto(replacement):
+            replacement = true_or_false("replacement", replacement)
         updates_per_batch = whole_number("updates_per_batch", updates_per_batch, 1)
         self_check = true_or_false("self_check", self_check)
         if batches not in ("auto", "rows", "groups"):
@@ -204,9 +206,6 @@ class SGMCMCStep(BlockedStep):
         metric = metric_for(self.source, plan.metric)
         if isinstance(metric, LocalScales):
             self.algorithm = self.algorithm.for_groups()
-        independent_rows = metric is not None and self.batch_size is not None
-        if data is not None:  # a control variate leaves no noise that epochs could average out
-            independent_rows = independent_rows and isinstance(self.source, LocalSource)
         self.kernel = Kernel(
             type(self).__name__,
             self.model,
@@ -214,7 +213,7 @@ class SGMCMCStep(BlockedStep):
             self.algorithm,
             as_schedule(FIRST_STEP_SIZE) if given_schedule is None else given_schedule,
             given_thin or 1,
-            replacement or independent_rows,
+            self._independent_rows(replacement, adapted=metric is not None),
             dict(compile_kwargs or {}),
             metric,
             updates_per_batch,
@@ -270,6 +269,23 @@ class SGMCMCStep(BlockedStep):
                 f"{error} So adaptation cannot look at single rows: write the model with all its "
                 f"data, or pass {type(self).__name__}(step_size=..., thin=...) with numbers."
             ) from error
+
+    def _independent_rows(self, replacement: bool | Literal["auto"], adapted: bool) -> bool:
+        """Whether batches are of independent rows: as asked for, or what suits the sampler best."""
+        source, streamed = self.source, self.source.streamed is not None
+        # What an adapted step has measured is the noise of independent rows. Of a stream with a
+        # control variate there is hardly any that epochs could average out.
+        measured = adapted and (not streamed or isinstance(source, LocalSource))
+        if replacement is False and measured and self.batch_size is not None:
+            raise ValueError(
+                "replacement=False and adaptation: the step size is adapted to the noise of "
+                "independent rows. Leave replacement out, or pass numbers as step_size and thin."
+            )
+        if not is_auto(replacement):
+            return bool(replacement)
+        little_noise = adapted and streamed and isinstance(source, ControlVariate)
+        suits = self.algorithm.absorbs_noise and not little_noise
+        return self.batch_size is not None and (measured or suits)
 
     @classmethod
     def on(cls, vars, *, step_size: StepSize, **hyperparameters) -> Group:

@@ -16,10 +16,12 @@ from pymc.distributions.transforms import ordered
 from scipy import stats
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.diagnosis import diagnose
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
 from pymc_sgmcmc.diagnosis.gradients_at_draws import gradients_at_draws
+from pymc_sgmcmc.diagnosis.rows import IDENTITIES, threshold
 from pymc_sgmcmc.diagnosis.stein import block_estimate, chain_correlation, stein_identities
-from pymc_sgmcmc.diagnosis.verdict import NOTE, judge, threshold
+from pymc_sgmcmc.diagnosis.verdict import NOTE, judge, rows, times_as_many_draws
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
 
@@ -205,7 +207,12 @@ def measured(**changes):
 @pytest.mark.parametrize(
     ("changes", "verdict", "word"),
     [
-        ({}, "ok", "Nothing to do"),
+        # the thresholds of 19 numbers from 40 blocks are 4.5 standard errors
+        (
+            {},
+            "ok",
+            "Nothing to do. Errors of 0.13 sd of a mean, 11% of a standard deviation and 0.18",
+        ),
         ({"virial": 1.18}, "ok", ""),  # 3.6 errors: chance
         ({"virial": 1.09, "virial_error": 0.001}, "ok", ""),  # tolerated
         ({"virial": 1.3}, "failed", "too large, 1.1 times"),
@@ -218,7 +225,18 @@ def measured(**changes):
         ({"nonfinite": 0.01}, "failed", "1.00%"),
         ({"rhat": 1.06}, "failed", "R-hat"),
         ({"rhat": 1.06, "rhat_by_chance": 1.07}, "ok", ""),
+        (
+            {"rhat": 1.23, "rhat_by_chance": 2.58},
+            "unclear",
+            "R-hat 1.23, and chance explains up to",
+        ),
+        ({"rhat": 1.06, "rhat_by_chance": np.inf}, "unclear", "draw more"),
+        ({"rhat": 1.04, "rhat_by_chance": 1.3}, "ok", ""),
         ({"thermostat": 2.1}, "failed", "thermostat"),
+        ({"thermostat_drift": 0.5, "thermostat_drift_error": 0.03}, "failed", "a longer tune"),
+        ({"thermostat_drift": -0.2, "thermostat_drift_error": 0.03}, "failed", "are too small"),
+        ({"thermostat_drift": 0.5, "thermostat_drift_error": 0.2}, "ok", ""),
+        ({"thermostat_drift": 0.08, "thermostat_drift_error": 0.001}, "ok", ""),
         ({"held_temperature": 1.2, "held_temperature_error": 0.02}, "failed", "temperature"),
         ({"chain_correlation": 0.3}, "failed", "together"),
         ({"ess": 50.0}, "unclear", "sample size is only 50"),
@@ -268,8 +286,9 @@ def test_groups_are_right_to_what_the_scale_that_they_share_needs(
         assert "variances of 'd' move the scale that 2000 groups share by about 0.3 of" in remedy
         assert "its sds: pass step=sgm.MSGNHT_S(batches='groups')" in remedy
         assert "larger batch_size" in judge(seen.assign_attrs(batches="groups"))[1]
-        [row] = [s for s in str(Diagnosis.of(seen)).splitlines() if "mean of all 2000 groups" in s]
-        assert re.split("  +", row)[1:] == [f"{virial:.4f}", f"{error:.4f}", "1 +- 0.0032"]
+        [row] = [s for s in str(Diagnosis.of(seen)).splitlines() if "all 2000 groups of d" in s]
+        assert re.split("  +", row)[1:5] == [f"{virial:.4f}", "1", "0.0032", f"{error:.4f}"]
+        assert row.endswith("  no")
 
 
 def test_gradients_at_few_draws_are_no_verdict():
@@ -284,20 +303,68 @@ def test_prints_as_a_short_table():
     assert lines[0] == "verdict: failed"
     assert lines[1] == result.remedy
     assert NOTE in lines
-    [row] = [line for line in lines if "virial, direction" in line]
-    assert re.split("  +", row) == ["virial, direction 3, mostly d", "1.3", "0.050", "1 +- 0.1"]
-    assert max(map(len, lines[4:])) < 100
+    [row] = [line for line in lines if "variance / right, direction" in line]
+    label = "variance / right, direction 3, mostly d"
+    assert re.split("  +", row) == [label, "1.3", "1", "0.1", "0.05", "0.22", "no"]
+    assert max(map(len, lines[4:])) <= 100
     assert "verdict: failed" in result._repr_html_()
     assert "xarray" in repr(result[["virial"]])  # a part prints as a Dataset
+
+
+@pytest.mark.parametrize(
+    ("changes", "label", "passed"),
+    [
+        ({"gradient": -0.108}, "error of mean (sd), direction 3", "within error"),  # 3.6 errors
+        ({"gradient": -0.09}, "error of mean (sd), direction 3", "yes"),
+        ({"gradient": -0.3}, "error of mean (sd), direction 3", "no"),
+        ({"virial": 1.3, "virial_error": 0.2}, "variance / right, direction 3", "unclear"),
+        ({"virial_error": 0.2}, "largest standard error", "unclear"),
+        ({"gradients": 99}, "draws with gradients", "unclear"),
+        ({"gradients": 99, "mean_virial": 2.0}, "variance / right, mean of all", "unclear"),
+        ({"ess": 50.0}, "smallest effective sample size", "unclear"),
+        ({"rhat": 1.23, "rhat_by_chance": 2.58}, "largest R-hat", "unclear"),
+        ({"thermostat": 2.1}, "thermostat", "no"),
+    ],
+)
+def test_each_row_says_whether_it_passed(changes, label, passed):
+    """As the verdict takes it: "failed" if a row says "no", else "unclear" if one says so."""
+    found = measured(**changes)
+    [row] = [row for row in rows(found) if row.label.startswith(label)]
+    assert row.passed == passed
+    assert re.search(rf"{re.escape(row.label)} .*  {passed}\n", str(Diagnosis.of(found)))
+    verdict, remedy = judge(found)
+    assert verdict == {"no": "failed", "unclear": "unclear"}.get(passed, "ok")
+    assert verdict == "ok" or remedy == row.remedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "times"),
+    [
+        ({}, 1.0),
+        ({"virial_error": 0.3}, 4.0),
+        ({"virial_error": 0.3, "gradient_noise": 180.0}, 1.0),  # sqrt(180 / 2000) is all of it
+        ({"virial_error": 0.3, "rhat": 1.2}, 1.0),  # it has failed
+        ({"ess": 50.0}, 1.0),  # not for the verdict's errors
+    ],
+)
+def test_how_many_draws_the_verdict_needs(changes, times):
+    assert times_as_many_draws(measured(**changes)) == pytest.approx(times)
 
 
 def test_plot():
     mpl = pytest.importorskip("matplotlib")
     with mpl.rc_context({"backend": "agg"}):
-        axes = Diagnosis.of(measured(virial=1.4)).plot(figsize=(4, 4))
-        red = axes[1].containers[1].lines[0].get_xydata()
-        np.testing.assert_allclose(red, [[3, 1.4]])
-        assert len(axes[0].containers[1].lines[0].get_xydata()) == 0
+        axes = Diagnosis.of(measured(virial=1.4, gradient=-0.108)).plot(figsize=(4, 4))
+        for ax, points in zip(axes, ([(3, -0.108)], []), strict=True):
+            _, _, within_error, _ = ax.containers  # the first is the band of tolerances
+            np.testing.assert_allclose(
+                within_error.lines[0].get_xydata(), np.reshape(points, (-1, 2))
+            )
+        for ax, points in zip(axes, ([], [(3, 1.4)]), strict=True):
+            failed = ax.containers[3].lines[0].get_xydata()
+            np.testing.assert_allclose(failed, np.reshape(points, (-1, 2)))
+        said = [text.get_text() for text in axes[0].figure.legends[0].texts]
+        assert said == ["right", "tolerated", "passed", "passed: within error", "failed"]
         mpl.pyplot.close("all")
         with pytest.raises(ValueError, match="diagnose"):
             Diagnosis.of(measured().drop_vars("virial")).plot()
@@ -526,6 +593,32 @@ def test_a_run_is_judged(run, caplog, tmp_path):
         assert sgm.diagnose(again.load()).verdict == "ok"
     cut = run.isel(draw=slice(15))
     assert sgm.diagnose(cut).verdict != "ok"
+
+
+@pytest.mark.slow(30)
+def test_a_run_goes_on_until_the_verdict_is_clear(step, monkeypatch):
+    """With standard errors asked for that the effective sample size does not give."""
+    measured_of_run, looks = diagnose._measured_of_run, []
+
+    def looked_at(idata, *args):
+        looks.append(idata["posterior"].sizes["draw"])
+        return measured_of_run(idata, *args)
+
+    monkeypatch.setattr(diagnose, "_measured_of_run", looked_at)
+
+    def largest_error(idata):
+        return max(float(idata["diagnosis"][f"{name}_error"].max()) for name in IDENTITIES)
+
+    short = sample(step, draws=None)
+    assert looks == [short.posterior.sizes["draw"]]  # what was measured then is the verdict's
+    smaller = 0.9 * largest_error(short)
+    for module in ("rows", "verdict"):
+        monkeypatch.setattr(f"pymc_sgmcmc.diagnosis.{module}.LARGEST_ERROR", smaller)
+    longer = sample(step, draws=None)
+    assert longer.posterior.sizes["draw"] == looks[-1] > looks[0]
+    assert largest_error(longer) <= smaller
+    assert longer["diagnosis"].attrs["verdict"] == "ok"
+    assert sample(step, None, compute_convergence_checks=False).posterior.sizes["draw"] == looks[0]
 
 
 @pytest.mark.parametrize("draws", [1, 2, 3, 5])

@@ -331,7 +331,18 @@ def test_statistics_tell_groups_apart(regression):
     assert set(update(stats)) == {*start, "failing"}
     assert len(columns) == len(start) == 4
     assert repr(step).startswith("Groups([MSGNHT_S(step_size=0.01, diffusion=2.0) of [w], SGLD(")
-    assert repr(step).endswith("batch_size=20, thin=5)")
+    assert repr(step).endswith("batch_size=20, thin=5, replacement=True)")
+
+
+def test_one_thermostat_makes_batches_independent(regression):
+    """The groups share them, and only a thermostat is wrong with shuffled epochs at any step."""
+    langevin = sgm.SGLD.on([regression["w"]], step_size=1e-4)
+    with regression:
+        for groups, independent in [
+            ([langevin], False),
+            ([langevin, sgm.SGNHT.on([regression["b"]], step_size=0.01)], True),
+        ]:
+            assert sgm.Groups(groups, batch_size=20, **FAST).replacement == independent
 
 
 @pytest.mark.slow(3)

@@ -344,6 +344,7 @@ def test_hierarchy_with_unknown_scale(sampler, options):
     model, mean, covariance = replicas(R)
     step = sampler(
         batch_size=10,
+        replacement=False,  # noise that all copies share cancels over an epoch
         local=["alpha"],
         model=model,
         compile_kwargs={"mode": "JAX"},
@@ -395,6 +396,7 @@ def test_poisson_counts_with_gamma_rates():
     step = sgm.MSGNHT_S(
         step_size=0.04,
         batch_size=10,
+        replacement=False,  # noise that all copies share cancels over an epoch
         thin=300,
         batches="groups",
         local=["rate"],
@@ -447,6 +449,7 @@ def test_nested_groups(local):
     step = sgm.MSGNHT_S(
         step_size=0.04,
         batch_size=10,
+        replacement=False,  # noise that all copies share cancels over an epoch
         thin=300,
         batches="groups",
         local=local,

@@ -520,11 +520,47 @@ def test_chain_goes_on_after_it_left_all_sense(regression):
     assert np.abs(point["w"]).max() < 10
 
 
+@pytest.mark.parametrize("sampler", [sgm.MSGNHT_S, sgm.SGNHT, sgm.SGHMC_S, sgm.SGLD, sgm.PSGLD])
+@pytest.mark.parametrize("asked", ["auto", True, False])
+def test_order_of_batches_suits_the_sampler(regression, sampler, asked):
+    """Independent rows for a thermostat, shuffled epochs for others, unless one is asked for."""
+    options = {"replacement": asked, "self_check": False, "compile_kwargs": {"mode": PYTHON}}
+    step = make_step(regression, sampler, **options)
+    independent = sampler in (sgm.MSGNHT_S, sgm.SGNHT) if asked == "auto" else asked
+    assert step.replacement == independent
+    assert ("replacement=True" in repr(step)) == independent
+    of_all_rows = make_step(regression, sampler, **options | {"batch_size": None})
+    assert of_all_rows.replacement == (asked is True)
+
+
+def test_shuffled_epochs_do_not_go_with_adaptation(regression):
+    with pytest.raises(ValueError, match=r"replacement=False and adaptation: .*Leave replacement"):
+        make_step(regression, step_size="auto", thin="auto", replacement=False)
+
+
+@pytest.mark.slow(4)
+def test_a_thermostat_by_hand_has_the_right_variance():
+    """A conjugate normal: of 20 means the variance, by batches of 137 of 1370 rows, h = 0.15 sd.
+
+    With shuffled epochs it is 0.7 of the right one. Draws 40 updates apart are nearly independent:
+    the standard error is that of 2 x 400 draws of 20 elements, sqrt(2 / 20 / 800) = 0.011.
+    """
+    y = np.random.default_rng(1).normal(size=(1370, 20))
+    sd = len(y) ** -0.5
+    with pm.Model() as model:
+        mu = pm.Flat("mu", shape=20)
+        pm.Normal("y", mu, 1, observed=y)
+        step = sgm.MSGNHT_S(step_size=0.15 * sd, batch_size=137, thin=40, compile_kwargs=JAX)
+    draws = sample(model, step, draws=400, tune=600, initvals={"mu": y.mean(axis=0)}).posterior
+    variance = np.square((draws["mu"].values - y.mean(axis=0)) / sd).mean()
+    assert abs(variance - 1) < 4 * 0.011
+
+
 @pytest.mark.slow(3)
 @pytest.mark.parametrize(
     ("options", "cautioned"),
-    [({"step_size": 0.02}, True), ({"step_size": 0.02, "replacement": True}, False),
-     ({"step_size": 1e-4}, False)],
+    [({"step_size": 0.02, "replacement": False}, True), ({"step_size": 0.02}, False),
+     ({"step_size": 1e-4, "replacement": False}, False)],
 )  # fmt: skip
 def test_shuffled_epochs_that_deceive_a_thermostat_are_told(regression, caplog, options, cautioned):
     """Noise that cancels over an epoch but is damped at each update makes posteriors narrow."""

@@ -188,6 +188,16 @@ def test_posterior(rows, kind):
     assert np.all(np.abs(w.std(axis=0) / sd - 1) < 0.23)
 
 
+@pytest.mark.parametrize(("sampler", "independent"), [(sgm.MSGNHT_S, True), (sgm.SGLD, False)])
+def test_order_of_a_window_suits_the_sampler(on_disk, sampler, independent):
+    data = sgm.StreamedData(on_disk, window=500, chunk=20)
+    with regression(data.head()):
+        step = sampler(
+            step_size=1e-3, batch_size=30, data=data, compile_kwargs={"mode": "FAST_COMPILE"}
+        )
+    assert step.replacement == independent
+
+
 # ---- chains, processes, states -------------------------------------------------------------
 
 

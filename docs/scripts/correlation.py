@@ -37,7 +37,7 @@ def main():
         (sgm.MSGNHT_S, dict(step_size=3e-4, replacement=True), 149),
         (sgm.MSGNHT_S, dict(step_size=1e-4, replacement=True), 499),
         (sgm.MSGNHT_S, dict(step_size=1e-4, replacement=True, diffusion=30.0), 499),
-        (sgm.MSGNHT_S, dict(step_size=1e-4), 499),
+        (sgm.MSGNHT_S, dict(step_size=1e-4, replacement=False), 499),
         (sgm.SGHMC_S, dict(step_size=3e-4, friction=100.0), 499),
         (sgm.SGLD, dict(step_size=1e-5), 299),
     ]
@@ -59,7 +59,7 @@ def main():
         xi = f"{float(stats['thermostat'].mean()):.2f}" if "thermostat" in stats else "-"
         shown = {k: f"{v:g}" for k, v in options.items() if k != "replacement"}
         name = sampler.__name__ + "".join(f" {k}={v}" for k, v in shown.items())
-        name += " replacement" if "replacement" in options else " shuffled"
+        name += " replacement" if options.get("replacement") else " shuffled"
         name = name.replace("step_size=", "")
         print(layout.format(name, f"{ratio:.2f}", f"{correlation:.2f}", xi), flush=True)
 

@@ -26,7 +26,9 @@ from pymc_sgmcmc.diagnosis.measure import (
     measure,
     measure_chains,
     measure_local,
+    thermostat_drift,
 )
+from pymc_sgmcmc.diagnosis.verdict import BURN_IN, times_as_many_draws
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_source import LocalSource
@@ -92,9 +94,10 @@ def diagnose(
     -----
     "failed": a deviation is larger than tolerated (0.1 of a standard deviation, 0.1 of the virial)
     and than chance explains, with probability 0.001 over all directions together; or R-hat is above
-    1.05, or draws are not finite, or the anchor's gradient is not that of the data. "unclear": a
-    standard error is above 0.15, or the effective sample size below 100. No check can see a mode
-    that no chain has visited.
+    1.05 and what chance explains, a thermostat still drifted, draws are not finite, or the anchor's
+    gradient is not that of the data. "unclear": a standard error is above 0.15, the effective
+    sample size below 100, or R-hat above 1.05 where chance may make it larger than 1.1. No check
+    can see a mode that no chain has visited, and none here sees the shape of tails.
 
     References
     ----------
@@ -190,7 +193,46 @@ def points_to_diagnose(
     return PointsToDiagnose(most, n_chains)
 
 
-def diagnose_run(idata: DataTree, step: Any, points: PointsToDiagnose | None = None) -> None:
+class VerdictSoFar:
+    """What the verdict on a run with an adapted step would say while the run goes on.
+
+    Parameters
+    ----------
+    step : SGMCMCStep
+        With ``adapted`` and the ``gradients`` of its warm-up.
+    points : PointsToDiagnose, optional
+        Draws of all variables, if some were not recorded.
+    """
+
+    def __init__(self, step: Any, points: PointsToDiagnose | None):
+        self.step, self.points = step, points
+        self._measured: dict[tuple[int, int], Dataset] = {}
+
+    def times_as_many_draws(self, idata: DataTree) -> float:
+        """Return how many times as many draws the verdict needs; 1 if it does not need more."""
+        try:
+            measured = _measured_of_run(idata, self.step, self.points)
+        except Exception:  # the end of the run logs it
+            return 1.0
+        self._measured = {_sizes(idata): measured}
+        return times_as_many_draws(measured)
+
+    def measured(self, idata: DataTree) -> Dataset | None:
+        """Return what was found of a result, if the run has ended where it was last judged."""
+        return self._measured.get(_sizes(idata))
+
+
+def _sizes(idata: DataTree) -> tuple[int, int]:
+    sizes = idata["posterior"].sizes
+    return sizes["chain"], sizes["draw"]
+
+
+def diagnose_run(
+    idata: DataTree,
+    step: Any,
+    points: PointsToDiagnose | None = None,
+    measured: Dataset | None = None,
+) -> None:
     """Add the diagnosis of a run with an adapted step to its result, and log the verdict.
 
     An error is logged; the draws are worth more than their diagnosis.
@@ -202,9 +244,12 @@ def diagnose_run(idata: DataTree, step: Any, points: PointsToDiagnose | None = N
         With ``adapted`` and the ``gradients`` of its warm-up.
     points : PointsToDiagnose, optional
         Draws of all variables, if some were not recorded.
+    measured : Dataset, optional
+        What was found already.
     """
     try:
-        measured = _measured_of_run(idata, step, points)
+        if measured is None:
+            measured = _measured_of_run(idata, step, points)
         if step.data_changed:
             measured = measured.assign_attrs(data_changed=1)
         result = Diagnosis.of(measured)
@@ -214,6 +259,18 @@ def diagnose_run(idata: DataTree, step: Any, points: PointsToDiagnose | None = N
     idata["diagnosis"] = DataTree(Dataset(result.data_vars, result.coords, result.attrs))
     level = logging.INFO if result.attrs["verdict"] == "ok" else logging.WARNING
     _log.log(level, f"Verdict: {result.attrs['verdict']}. {result.attrs['remedy']}")
+
+
+def warn_of_burn_in(idata: DataTree) -> None:
+    """Warn of a run with steps set by hand whose thermostats still drifted.
+
+    R-hat does not see this: all chains are alike too hot. Without a thermostat, chains that have
+    not forgotten their starts differ.
+    """
+    measured = Dataset(thermostat_drift(idata["sample_stats"].to_dataset()))
+    for row in BURN_IN(measured):
+        if row.passed == "no":
+            _log.warning(row.remedy)
 
 
 def _measured_of_run(idata: DataTree, step: Any, points: PointsToDiagnose | None) -> Dataset:

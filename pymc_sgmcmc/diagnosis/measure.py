@@ -234,6 +234,7 @@ def measure_chains(
     if "sample_stats" not in idata.children:
         return found
     stats = idata["sample_stats"].to_dataset()
+    found |= thermostat_drift(stats)
     if "nonfinite" in stats:
         found["nonfinite"] = float(stats["nonfinite"].mean())
     if "kinetic_temperature" in stats and "thermostat" not in stats:
@@ -252,6 +253,45 @@ def measure_chains(
         injected = chosen["friction_mean"] - half * chosen["noise_mean"]
         found["noise_to_friction"] = half * chosen["noise_largest"] / injected
     return found
+
+
+def thermostat_drift(stats: Dataset) -> dict[str, float]:
+    """Measure how much too hot the draws were on average, by the drift of their thermostats.
+
+    A thermostat moves by h (p * p - T) in each update, so its drift over a run is the sum of all
+    excess temperatures: it is 0 but for its ends where the chain has burnt in. Of several
+    thermostats (`Groups`) the one that drifts most counts.
+
+    Parameters
+    ----------
+    stats : Dataset
+        The group ``sample_stats``.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr
+    >>> rising = np.linspace(1.0, 7.0, 101)[None]
+    >>> columns = {"thermostat": rising, "kinetic_temperature": np.full((1, 101), 1.3)}
+    >>> columns |= {"step_size": np.full((1, 101), 0.01), "n_updates": 20 * np.arange(101)[None]}
+    >>> stats = xr.Dataset({name: (("chain", "draw"), v) for name, v in columns.items()})
+    >>> round(thermostat_drift(stats)["thermostat_drift"], 2)
+    0.3
+    """
+    worst: dict[str, float] = {}
+    for name in map(str, stats.data_vars):
+        prefix = name.removesuffix("thermostat")
+        needed = (name, f"{prefix}step_size", f"{prefix}kinetic_temperature", "n_updates")
+        if prefix == name or any(n not in stats or stats[n].ndim != 2 for n in needed):
+            continue
+        xi, h, temperature, updates = (stats[n].values for n in needed)
+        if xi.shape[1] <= BLOCKS:
+            continue
+        excess = np.diff(xi) / (h[:, 1:] * np.diff(updates))  # mean over the updates of each draw
+        mean, error = block_estimate(excess, BLOCKS)
+        right = np.mean(temperature) - mean
+        if right > 0 and not abs(mean) / right <= abs(worst.get("thermostat_drift", 0)):
+            worst = {"thermostat_drift": mean / right, "thermostat_drift_error": error / right}
+    return {n: float(v) for n, v in worst.items()}
 
 
 def _together(draws: np.ndarray) -> dict[str, Any]:

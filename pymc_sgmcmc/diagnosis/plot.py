@@ -5,19 +5,25 @@ from typing import Any
 import numpy as np
 from xarray import Dataset
 
-from pymc_sgmcmc.diagnosis.verdict import TOLERANCE, limit_of
+from pymc_sgmcmc.diagnosis.rows import Passed, judged, limit_of
+from pymc_sgmcmc.diagnosis.verdict import tolerances
 
 PANELS = (
-    ("gradient", 0.0, "mean gradient (error of the mean, in sd)"),
-    ("virial", 1.0, "virial (square of the sd's ratio to the right one)"),
+    ("gradient", 0.0, "error of mean (sd)"),
+    ("virial", 1.0, "variance / right"),
+)
+POINTS: tuple[tuple[Passed, str, str], ...] = (
+    ("yes", "C0", "passed"),
+    ("within error", "C1", "passed: within error"),
+    ("no", "C3", "failed"),
 )
 
 
 def plot_identities(measured: Dataset, **kwargs: Any) -> np.ndarray:
     """Plot the mean gradient and the virial along each direction.
 
-    Points with the range that chance explains; red where the identity fails. Between the dashed
-    lines a deviation is tolerated.
+    A point fails (red) if it is outside the band of tolerated deviations and its bar, the deviation
+    that Monte Carlo error explains, does not reach what is right.
 
     Parameters
     ----------
@@ -33,24 +39,29 @@ def plot_identities(measured: Dataset, **kwargs: Any) -> np.ndarray:
     import matplotlib.pyplot as plt
 
     if "virial" not in measured:
-        raise ValueError("No gradients were looked at: call sgm.diagnose(idata, model).")
+        raise ValueError(
+            "No gradients were computed at the draws: call sgm.diagnose(idata, model)."
+        )
     limit = limit_of(measured)
-    options: dict[str, Any] = {"figsize": (7, 5), "sharex": True, "layout": "constrained"} | kwargs
-    figure, axes = plt.subplots(2, 1, **options)
+    options: dict[str, Any] = {"figsize": (7, 5.5), "sharex": True, "layout": "constrained"}
+    figure, axes = plt.subplots(2, 1, **options | kwargs)
     k = measured["direction"].values
-    for ax, (name, target, label) in zip(axes, PANELS, strict=True):
-        values, errors = measured[name].values, measured[f"{name}_error"].values
-        off = np.abs(values - target)
-        failed = (off > TOLERANCE) & (off > limit * errors)
-        for chosen, color in ((~failed, "C0"), (failed, "C3")):
-            ax.errorbar(
-                k[chosen], values[chosen], limit * errors[chosen], fmt="o", ms=4, color=color
-            )
-        ax.axhline(target, color="0.3", lw=1)
-        for edge in (target - TOLERANCE, target + TOLERANCE):
-            ax.axhline(edge, color="0.3", lw=1, ls="--")
+    for ax, (name, right, label) in zip(axes, PANELS, strict=True):
+        values, errors = measured[name].values, limit * measured[f"{name}_error"].values
+        tolerance = tolerances(measured, name)
+        passed = np.array(
+            [judged(*each) for each in zip(values - right, tolerance, errors, strict=True)]
+        )
+        band = ax.bar(k, 2 * tolerance, 1.0, right - tolerance, color="0.9", label="tolerated")
+        line = ax.axhline(right, color="0.3", lw=1, label="right")
+        points = [
+            ax.errorbar(k[at], values[at], errors[at], fmt="o", ms=4, color=colour, label=said)
+            for kind, colour, said in POINTS
+            for at in [passed == kind]
+        ]
         ax.set_title(label, loc="left", fontsize=10)
-    axes[-1].set_xlabel("direction (bars: what chance explains; dashed: tolerance)")
+    axes[-1].set_xlabel(f"direction (bars: {limit:.1f} standard errors, what chance explains)")
     axes[-1].xaxis.get_major_locator().set_params(integer=True)
     figure.suptitle(f"verdict: {measured.attrs['verdict']}")
+    figure.legend(handles=[line, band, *points], loc="outside lower center", ncols=5, fontsize=9)
     return axes

@@ -1,27 +1,34 @@
 """The verdict: from what was measured, "ok", "failed" or "unclear", and one sentence what to do.
 
-A deviation fails if it is larger than the tolerance AND than chance explains. Of m deviations with
-normal errors the largest exceeds t standard errors with probability at most
-ALARM = m P(|T| > t), where T has Student's distribution with as many degrees of freedom as there
-are blocks, less one; so t grows slowly with the number of directions d.
+`CHECKS` has an entry for each row of the table. Those with the most definite remedies come first:
+the first row that failed gives the remedy, or if none has, the first that is unclear.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
-from scipy import stats
 from xarray import Dataset
 
+from pymc_sgmcmc.diagnosis.rows import (
+    FEWEST_ESS,
+    LARGEST_ERROR,
+    TOLERANCE,
+    Identity,
+    Number,
+    Passed,
+    Row,
+    imprecise,
+    judged,
+    limit_of,
+    precision,
+    threshold,
+    too_few,
+)
 from pymc_sgmcmc.diagnosis.stein import BLOCKS
 
-TOLERANCE = 0.1
-"""Of the mean gradient, in posterior standard deviations, and of the virial."""
-LARGEST_ERROR = 0.15
-"""Standard errors above this say nothing."""
-ALARM = 0.001
-"""Probability that chance alone makes any direction fail."""
 LARGEST_RHAT = 1.05
-FEWEST_ESS = 100
+LARGEST_RHAT_BY_CHANCE = 1.1
+"""Where chance explains a larger R-hat, it does not tell chains that are apart from others."""
 THERMOSTAT_FACTOR = 2.0
 """Between the thermostat and its prediction."""
 ANCHOR_TOLERANCE = 0.01
@@ -31,26 +38,7 @@ WHOLE_GROUPS = (
 )
 """Remedy for batches of rows: single rows of small groups are noisy."""
 DATA_CHANGED = "The data have changed since the step was adapted to them: make a new step."
-NOTE = "No check can see a mode that no chain has visited."
-
-
-def threshold(n_tests: int, n_blocks: int) -> float:
-    """Return how many standard errors chance explains.
-
-    Parameters
-    ----------
-    n_tests : int
-        Numbers that are looked at.
-    n_blocks : int
-        Of all chains, from which the standard errors were made.
-
-    Examples
-    --------
-    >>> from pymc_sgmcmc.diagnosis.verdict import threshold
-    >>> round(threshold(10, 40), 1)
-    4.3
-    """
-    return float(stats.t.isf(ALARM / (2 * n_tests), max(1, n_blocks - 1)))
+NOTE = "No check can see a mode that no chain has visited, and none here sees the shape of tails."
 
 
 def judge(measured: Dataset) -> tuple[str, str]:
@@ -65,7 +53,7 @@ def judge(measured: Dataset) -> tuple[str, str]:
     -------
     verdict : {"ok", "failed", "unclear"}
     remedy : str
-        One sentence; before it that the data are no longer those of the warm-up, if so.
+        What to do; before it that the data are no longer those of the warm-up, if so.
     """
     verdict, remedy = _judged(measured)
     if measured.attrs.get("data_changed") and verdict != "ok":
@@ -79,112 +67,72 @@ def _judged(measured: Dataset) -> tuple[str, str]:
             f"With {int(measured['parameters'])} parameters neither means nor standard deviations "
             "are judged: judge predictions, on data that were held out."
         )
-    for remedy in _failures(measured):
-        return "failed", remedy
-    for remedy in _doubts(measured):
-        return "unclear", remedy
-    return "ok", f"Nothing to do. {NOTE}"
+    found = list(rows(measured))
+    for verdict, passed in (("failed", "no"), ("unclear", "unclear")):
+        for row in found:
+            if row.passed == passed:
+                return verdict, row.remedy
+    return "ok", f"Nothing to do. {_would_have_shown(measured)} {NOTE}"
 
 
-def limit_of(measured: Dataset) -> float:
-    """How many standard errors chance explains, for all Stein identities together."""
-    tests = 2 * measured.sizes["direction"] + measured.sizes.get("pair", 0) + 1
-    if "outward" in measured:
-        tests += int(np.count_nonzero(measured["shared_by"] > 1))
-    return threshold(tests, int(measured["blocks"]))
+def rows(measured: Dataset) -> Iterator[Row]:
+    """Return the rows of the table, in the order of `CHECKS`."""
+    for check in CHECKS:
+        yield from check(measured)
 
 
-def _failures(measured: Dataset) -> Iterator[str]:
-    """What certainly is wrong, first what has the most definite remedy."""
-    number = {name: float(v) for name, v in measured.data_vars.items() if v.ndim == 0}
-    if number.get("nonfinite", 0) > 0:
-        yield (
-            f"{number['nonfinite']:.2%} of the draws have an update that is not finite: pass a "
-            "smaller step_size, or standardise the data."
-        )
-    if number.get("anchor_error", 0) > ANCHOR_TOLERANCE:
-        yield (
-            "The gradient at the anchor is not that of the model's present data (it moves the mean "
-            f"by {number['anchor_error']:.2g} sd): if the data have changed, make a new step and "
-            "sample again."
-        )
-    if "chain_correlation" in number:
-        limit = threshold(1, BLOCKS) * number["chain_correlation_error"]
-        if number["chain_correlation"] > max(TOLERANCE, limit):
-            yield (
-                f"The chains move together (correlation {number['chain_correlation']:.2f}): give "
-                "each its own seed, without which they count as one."
-            )
-    if "virial" in measured and number["gradients"] >= FEWEST_ESS:
-        yield from _stein_failures(measured)
-    if number["rhat"] > max(LARGEST_RHAT, number["rhat_by_chance"]):
-        yield (
-            f"The chains have not come together (R-hat {number['rhat']:.2f}): draw more, or pass "
-            "a smaller step_size, or reparametrise the slowest variables."
-        )
-    if "thermostat_predicted" in number:
-        ratio = number["thermostat"] / number["thermostat_predicted"]
-        if not 1 / THERMOSTAT_FACTOR < ratio < THERMOSTAT_FACTOR:
-            yield (
-                f"The thermostat is {ratio:.2g} times what the warm-up predicts: the noise is not "
-                "what it was, so make a new step, with a larger batch_size."
-            )
-    if "held_temperature" in number:
-        off = number["held_temperature"] - 1
-        limit = threshold(1, int(measured["blocks"])) * number["held_temperature_error"]
-        if abs(off) > max(TOLERANCE, limit):
-            yield (
-                f"The kinetic temperature is {off + 1:.2f} instead of 1: the friction does not "
-                "absorb the noise, so pass a smaller step_size, a larger batch_size, or use "
-                "MSGNHT_S."
-            )
+def _would_have_shown(measured: Dataset) -> str:
+    """How large an error had to be to be seen."""
+
+    def least(name: str) -> float:
+        return max(TOLERANCE, limit_of(measured) * float(measured[f"{name}_error"].max()))
+
+    shown = [f"{least('gradient'):.2g} sd of a mean"]
+    shown.append(f"{least('virial') / 2:.0%} of a standard deviation")
+    if measured.sizes.get("pair"):
+        shown.append(f"{least('cross'):.2g} of a correlation")
+    return (
+        f"Errors of {', '.join(shown[:-1])} and {shown[-1]} would have shown, smaller ones may not."
+    )
 
 
-def _stein_failures(measured: Dataset) -> Iterator[str]:
-    limit = limit_of(measured)
+def tolerances(measured: Dataset, name: str) -> np.ndarray:
+    """How far a Stein identity may be off along each direction, or for each pair."""
+    each = np.full(measured[name].shape, TOLERANCE)
+    if name == "virial" and "shared_by" in measured:
+        groups = measured["shared_by"].values
+        own = tolerance_of_groups(groups, measured["prior_share"].values)
+        each = np.where(groups > 1, np.minimum(own, each), each)
+    return each
 
-    def worst(name: str, target: float) -> tuple[float, str] | None:
-        """Deviation, and what is mostly along that direction."""
-        off, error = measured[name] - target, measured[f"{name}_error"]
-        failed = (np.abs(off) > TOLERANCE) & (np.abs(off) > limit * error)
-        if not failed.any():
-            return None
-        at = int(np.argmax(np.where(failed, np.abs(off), 0)))
-        along = off.dims == ("direction",) and "element" in measured.coords
-        where = f" (mostly of '{measured['element'].values[at]}')" if along else ""
-        return float(off.values.flat[at]), where
 
-    found = worst("virial", 1.0) or worst("mean_virial", 1.0)
-    if found is not None and found[0] > 0:
-        yield (
-            f"Standard deviations are too large, {_ratio(found[0] + 1)} times the right ones"
-            f"{found[1]}: pass half the step_size, or a larger batch_size."
-        )
-    elif found is not None and found[0] > -1:
-        yield (
-            f"Standard deviations are too small, {_ratio(found[0] + 1)} times the right ones"
-            f"{found[1]}: draw more, with a larger thin and replacement=True, or use NUTS."
-        )
-    elif found is not None:
-        yield (
-            f"The draws have missed a part of the posterior{found[1]}, as in a hierarchy whose "
-            "scale may be zero: write effects that the data tell little about non-centred, or use "
-            "NUTS."
-        )
-    found = worst("gradient", 0.0)
-    if found is not None:
-        remedy = "draw more, with more tune, or pass a smaller step_size."
-        if measured.attrs.get("batches") == "rows":
-            remedy = WHOLE_GROUPS
-        yield f"Means are off by up to {abs(found[0]):.2g} sd{found[1]}: {remedy}"
-    if "shared_by" in measured:
-        yield from _group_failures(measured, limit)
-    if "pair" in measured.dims:
-        found = worst("cross", 0.0)
-        if found is not None:
-            yield (
-                f"Correlations are off by up to {abs(found[0]):.2g}: pass a smaller step_size, or "
-                "a larger batch_size."
+def _of_effects(measured: Dataset) -> Iterator[Row]:
+    """A scale that many groups share, by the spread of their effects: a row for each."""
+    if "shared_by" not in measured or "virial" not in measured:
+        return
+    groups = measured["shared_by"].values
+    tolerance = tolerance_of_groups(groups, measured["prior_share"].values)
+    whole = measured.attrs.get("batches") == "groups"
+    remedy = "pass a larger batch_size, or half the step_size." if whole else WHOLE_GROUPS
+    for identity, right, what in (("virial", 1, "variances"), ("outward", 0, "means")):
+        if identity not in measured:
+            continue
+        values, errors = measured[identity].values, measured[f"{identity}_error"].values
+        for k in np.flatnonzero(groups > 1):
+            name = str(measured["element"].values[k]).removesuffix(", mean of all")
+            off, chance = values[k] - right, limit_of(measured) * errors[k]
+            sds = TOLERANCE * abs(off) / tolerance[k]
+            yield Row(
+                f"{OF_SPREAD if right else SPREAD_OF_MEANS}, all {groups[k]} groups of {name}",
+                values[k],
+                right,
+                "unclear" if too_few(measured) else judged(off, tolerance[k], chance),
+                f"The {what} of '{name}' move the scale that {groups[k]} groups share by about "
+                f"{sds:.1f} of its sds: {remedy}",
+                tolerance[k],
+                errors[k],
+                chance,
+                decimals=4,
             )
 
 
@@ -206,66 +154,207 @@ def tolerance_of_groups(groups: np.ndarray, prior_share: np.ndarray) -> np.ndarr
     return TOLERANCE * np.sqrt(2 / groups) * (1 - r) / r
 
 
-def _group_failures(measured: Dataset, limit: float) -> Iterator[str]:
-    """What is wrong with a scale that many groups share, by the spread of these."""
-    groups = measured["shared_by"].values
-    tolerance = tolerance_of_groups(groups, measured["prior_share"].values)
-    whole = measured.attrs.get("batches") == "groups"
-    remedy = "pass a larger batch_size, or half the step_size." if whole else WHOLE_GROUPS
-    for identity, right, what in (("virial", 1, "variances"), ("outward", 0, "means")):
-        if identity not in measured:
-            continue
-        off = measured[identity].values - right
-        most = np.maximum(tolerance, limit * measured[f"{identity}_error"].values)
-        for k in np.flatnonzero((groups > 1) & (np.abs(off) > most)):
-            name = str(measured["element"].values[k]).removesuffix(", mean of all")
-            sds = TOLERANCE * abs(off[k]) / tolerance[k]
-            yield (
-                f"The {what} of '{name}' move the scale that {groups[k]} groups share by about "
-                f"{sds:.1f} of its sds: {remedy}"
-            )
+# ---- what cannot be told ------------------------------------------------------------------------
 
 
-def _doubts(measured: Dataset) -> Iterator[str]:
-    """What cannot be said."""
+def times_as_many_draws(measured: Dataset) -> float:
+    """How many times as many draws an unclear verdict needs; 1 if it does not need more draws."""
+    if "virial" not in measured or judge(measured)[0] != "unclear":
+        return 1.0
+    largest, noise = precision(measured)
+    return 1.0 if noise > largest / 2 else max(1.0, (largest / LARGEST_ERROR) ** 2)
+
+
+def _effective_sample_size(measured: Dataset) -> Iterator[Row]:
+    if "ess" not in measured:
+        return
     ess = float(measured["ess"])
+    remedy = (
+        f"The effective sample size is only {ess:.0f}: draw more, for {FEWEST_ESS} at least and "
+        "better 400."
+    )
     if np.isnan(ess):
-        yield (
+        remedy = (
             "The effective sample size cannot be told: draw more, and record a free variable at "
             "least (var_names=)."
         )
-    elif ess < FEWEST_ESS:
-        yield (
-            f"The effective sample size is only {ess:.0f}: draw more, for {FEWEST_ESS} at least "
-            "and better 400."
-        )
+    passed: Passed = "yes" if ess >= FEWEST_ESS else "unclear"
+    right = f"> {FEWEST_ESS}"
+    yield Row("smallest effective sample size", ess, right, passed, remedy, decimals=0)
+
+
+def _gradients_at_draws(measured: Dataset) -> Iterator[Row]:
+    """Of how many draws the identities are, and how large a standard error this leaves."""
+    if "ess" not in measured:
+        return
+    number = int(measured.get("gradients", 0))
+    remedy = "No gradients were computed at the draws: call sgm.diagnose(idata, model)."
     if "left_out" in measured.attrs:
         names = ", ".join(f"'{name}'" for name in np.atleast_1d(measured.attrs["left_out"]))
-        yield (
-            f"The gradients were not looked at, which takes draws of {names}: leave out var_names= "
-            "to have them judged."
+        remedy = (
+            f"No gradients were computed, which takes draws of {names}: leave out var_names= to "
+            "have them judged."
         )
-    if "virial" not in measured:
-        yield "The gradients were not looked at: call sgm.diagnose(idata, model)."
+    elif "virial" in measured:
+        remedy = imprecise(measured)
+    passed: Passed = "yes" if number >= FEWEST_ESS else "unclear"
+    yield Row("draws with gradients", number, f"> {FEWEST_ESS}", passed, remedy, decimals=0)
+    if "virial" in measured:
+        largest, _ = precision(measured)
+        passed = "yes" if largest <= LARGEST_ERROR else "unclear"
+        right = f"< {LARGEST_ERROR}"
+        yield Row("largest standard error", largest, right, passed, imprecise(measured))
+
+
+def _rhat(measured: Dataset) -> Iterator[Row]:
+    if "rhat" not in measured:
         return
-    if measured["gradients"] < FEWEST_ESS:
-        yield (
-            f"Gradients were looked at at only {int(measured['gradients'])} draws: draw more, in "
-            "chains of equal length."
+    rhat, chance = float(measured["rhat"]), float(measured["rhat_by_chance"]) - 1
+    passed = judged(max(rhat - 1, 0.0), LARGEST_RHAT - 1, chance)
+    remedy = (
+        f"The chains have not come together (R-hat {rhat:.2f}): draw more, or pass a smaller "
+        "step_size, or reparametrise the slowest variables."
+    )
+    if passed == "within error" and chance > LARGEST_RHAT_BY_CHANCE - 1:
+        passed = "unclear"
+        remedy = (
+            f"The draws are too few to tell whether the chains have come together (R-hat {rhat:.2f}"
+            f", and chance explains up to {chance + 1:.2f}): draw more."
         )
-    errors = [measured[f"{name}_error"].values for name in ("gradient", "virial", "cross")]
-    largest = float(np.max(np.concatenate(errors)))
-    if not largest <= LARGEST_ERROR:
-        noise = np.sqrt(float(measured["gradient_noise"].max()) / int(measured["gradients"]))
-        if noise > largest / 2:
-            yield (
-                f"The gradients are too noisy to tell (standard error {largest:.2g}): call "
-                "sgm.diagnose(idata, model, full_data=True)."
-            )
-        else:
-            yield f"The draws are too few to tell (standard error {largest:.2g}): draw more."
+    yield Row("largest R-hat", rhat, 1, passed, remedy, LARGEST_RHAT - 1, chance=chance)
 
 
-def _ratio(virial: float) -> str:
-    """The ratio of standard deviations that a virial means."""
-    return f"{np.sqrt(max(virial, 0.0)):.2g}"
+# ---- remedies -----------------------------------------------------------------------------------
+
+
+def _of_nonfinite(share: float, where: str, measured: Dataset) -> str:
+    return (
+        f"{share:.2%} of the draws have an update that is not finite: pass a smaller step_size, or "
+        "standardise the data."
+    )
+
+
+def _of_anchor(error: float, where: str, measured: Dataset) -> str:
+    return (
+        "The gradient at the anchor is not that of the model's present data (it moves the mean by "
+        f"{error:.2g} sd): if the data have changed, make a new step and sample again."
+    )
+
+
+def _of_chains_together(correlation: float, where: str, measured: Dataset) -> str:
+    return (
+        f"The chains move together (correlation {correlation:.2f}): give each its own seed, "
+        "without which they count as one."
+    )
+
+
+def _of_drift(excess: float, where: str, measured: Dataset) -> str:
+    drifts, size = ("rose", "large") if excess > 0 else ("fell", "small")
+    return (
+        f"The chains have not burnt in: the thermostat {drifts} while they drew, at "
+        f"{1 + excess:.2f} times the right temperature, so standard deviations are too {size}. "
+        "Pass a longer tune."
+    )
+
+
+def _of_virial(virial: float, where: str, measured: Dataset) -> str:
+    ratio = f"{np.sqrt(max(virial, 0.0)):.2g} times the right ones{where}"
+    if virial > 1:
+        return (
+            f"Standard deviations are too large, {ratio}: pass half the step_size, or a larger "
+            "batch_size."
+        )
+    if virial > 0:
+        return (
+            f"Standard deviations are too small, {ratio}: draw more, with a larger thin and "
+            "replacement=True, or use NUTS."
+        )
+    return (
+        f"The draws have missed a part of the posterior{where}, as in a hierarchy whose scale may "
+        "be zero: write effects that the data tell little about non-centred, or use NUTS."
+    )
+
+
+def _of_means(gradient: float, where: str, measured: Dataset) -> str:
+    remedy = "draw more, with more tune, or pass a smaller step_size."
+    if measured.attrs.get("batches") == "rows":
+        remedy = WHOLE_GROUPS
+    return f"Means are off by up to {abs(gradient):.2g} sd{where}: {remedy}"
+
+
+def _of_correlations(cross: float, where: str, measured: Dataset) -> str:
+    return (
+        f"Correlations are off by up to {abs(cross):.2g}: pass a smaller step_size, or a larger "
+        "batch_size."
+    )
+
+
+def _thermostat(measured: Dataset) -> Iterator[Row]:
+    if "thermostat" not in measured:
+        return
+    value, predicted = float(measured["thermostat"]), measured.get("thermostat_predicted")
+    if predicted is None:
+        yield Row("thermostat", value, "", "", "")
+        return
+    ratio = value / float(predicted)
+    right = 1 / THERMOSTAT_FACTOR < ratio < THERMOSTAT_FACTOR
+    remedy = (
+        f"The thermostat is {ratio:.2g} times what the warm-up predicts: the noise is not what it "
+        "was, so make a new step, with a larger batch_size."
+    )
+    tolerance = f"factor {THERMOSTAT_FACTOR:g}"
+    yield Row("thermostat", value, float(predicted), "yes" if right else "no", remedy, tolerance)
+
+
+def _of_temperature(temperature: float, where: str, measured: Dataset) -> str:
+    return (
+        f"The kinetic temperature is {temperature:.2f} instead of 1: the friction does not absorb "
+        "the noise, so pass a smaller step_size, a larger batch_size, or use MSGNHT_S."
+    )
+
+
+def _noise_ratio(measured: Dataset) -> Iterator[Row]:
+    if "noise_to_friction" in measured:
+        yield Row("noise / injected noise", float(measured["noise_to_friction"]), "", "", "")
+
+
+def _of_all_blocks(measured: Dataset) -> float:
+    return threshold(1, int(measured["blocks"]))
+
+
+def _of_blocks_of_one(measured: Dataset) -> float:
+    return threshold(1, BLOCKS)
+
+
+OF_SPREAD = "variance / right"
+SPREAD_OF_MEANS = "spread of means"
+BURN_IN = Number(
+    "thermostat_drift", "drift of the thermostat", 0, TOLERANCE, _of_drift, _of_blocks_of_one
+)
+CHECKS: tuple[Callable[[Dataset], Iterator[Row]], ...] = (
+    Number("nonfinite", "draws that are not finite", 0, 0, _of_nonfinite),
+    Number("anchor_error", "gradient at the anchor, error", 0, ANCHOR_TOLERANCE, _of_anchor),
+    Number(
+        "chain_correlation",
+        "correlation of chains",
+        0,
+        TOLERANCE,
+        _of_chains_together,
+        _of_blocks_of_one,
+        only_above=True,
+    ),
+    _effective_sample_size,
+    _gradients_at_draws,
+    BURN_IN,
+    Identity("virial", OF_SPREAD, 1, TOLERANCE, _of_virial, limit_of),
+    Identity("mean_virial", f"{OF_SPREAD}, mean of all", 1, TOLERANCE, _of_virial, limit_of),
+    Identity("gradient", "error of mean (sd)", 0, TOLERANCE, _of_means, limit_of),
+    _of_effects,
+    Identity("cross", "error of correlation", 0, TOLERANCE, _of_correlations, limit_of),
+    _rhat,
+    _thermostat,
+    Number(
+        "held_temperature", "kinetic temperature", 1, TOLERANCE, _of_temperature, _of_all_blocks
+    ),
+    _noise_ratio,
+)

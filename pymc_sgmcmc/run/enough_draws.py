@@ -1,10 +1,11 @@
-"""Stop a run once its effective sample size is what was asked for.
+"""Stop a run once its effective sample size is what was asked for and the verdict can be told.
 
-It is looked at whenever all chains have so many draws, never by time, so that a seed gives the same
-draws each time.
+That depends on how many draws all chains have, never on time, so that a seed gives the same draws
+each time.
 """
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
 
@@ -33,11 +34,22 @@ class EnoughDraws:
     in_memory : InMemoryDraws
     ess : float
         Effective sample size of all chains together that each element's mean should have.
+    times_as_many_draws : callable, optional
+        Returns how many times as many draws as those in memory the verdict needs to be clear; 1 if
+        it does not need more.
     """
 
-    def __init__(self, run: Run, in_memory: InMemoryDraws, ess: float):
+    def __init__(
+        self,
+        run: Run,
+        in_memory: InMemoryDraws,
+        ess: float,
+        times_as_many_draws: Callable[[], float] | None = None,
+    ):
         self.in_memory = in_memory
         self.ess = ess
+        self.times_as_many_draws = times_as_many_draws
+        self._last_times = np.inf
         free = {rv.name for rv in run.model.free_RVs}
         self.names = [v for v in in_memory.traces[0].samples if v in free]
         self.most = run.draws
@@ -49,9 +61,9 @@ class EnoughDraws:
         while all(len(trace) - n_warmup >= self.look_at for trace in traces):
             ess, rhat, by_chance = self._look()
             enough = ess >= self.ess and not rhat > max(LARGEST_RHAT, by_chance)
-            if enough or self.look_at == self.most:
-                for trace in traces:
-                    trace.draw_idx = n_warmup + self.look_at
+            at_end = self.look_at == self.most
+            if at_end or (enough and self._verdict_is_clear()):
+                self._cut([n_warmup + self.look_at] * len(traces))
                 if not enough:
                     found = "unknown" if np.isnan(ess) else f"{ess:.0f}"
                     _log.warning(
@@ -62,6 +74,21 @@ class EnoughDraws:
                 return True
             self.look_at = min(self.most, int(np.ceil(GROWTH * self.look_at)))
         return False
+
+    def _verdict_is_clear(self) -> bool:
+        """Whether the verdict can be told, or as many draws as are possible would not help."""
+        if self.times_as_many_draws is None:
+            return True
+        lengths = [trace.draw_idx for trace in self.in_memory.traces]
+        self._cut([self.in_memory.n_warmup + self.look_at] * len(lengths))
+        times = self.times_as_many_draws()
+        self._cut(lengths)
+        last, self._last_times = self._last_times, times
+        return times <= 1 or times >= last or times * self.look_at > self.most
+
+    def _cut(self, lengths: list[int]) -> None:
+        for trace, length in zip(self.in_memory.traces, lengths, strict=True):
+            trace.draw_idx = length
 
     def _look(self) -> Convergence:
         begin = self.in_memory.n_warmup

@@ -219,6 +219,10 @@ class Grouped(Algorithm):
     def diagnostics(self, state):
         return [d for m in self.members for d in m.algorithm.diagnostics(m.own(state))]
 
+    @property
+    def absorbs_noise(self):
+        return any(m.algorithm.absorbs_noise for m in self.members)
+
     def step_size_of(self, variable, h):
         groups = [k for k, m in enumerate(self.members) if variable in m.positions]
         return h[groups[0] if groups else 0]

@@ -90,7 +90,7 @@ class SGNHT(FromLearningRate, SGMCMCStep):
     ...     y = pm.Normal("y", mu, 1, observed=np.linspace(-1, 1, 100))
     ...     step = sgm.SGNHT.from_learning_rate(eta=1e-4, a=0.01, batch_size=10)
     >>> step
-    SGNHT(step_size=0.01, diffusion=1.0, batch_size=10, thin=1) of [mu]
+    SGNHT(step_size=0.01, diffusion=1.0, batch_size=10, thin=1, replacement=True) of [mu]
     """
 
     name = "sgnht"
@@ -134,7 +134,7 @@ class SGNHT_S(FromLearningRate, SGMCMCStep):
     ...     y = pm.Normal("y", mu, 1, observed=np.linspace(-1, 1, 100))
     ...     step = sgm.SGNHT_S(step_size=0.02, batch_size=10)
     >>> step
-    SGNHT_S(step_size=0.02, diffusion=1.0, batch_size=10, thin=1) of [mu]
+    SGNHT_S(step_size=0.02, diffusion=1.0, batch_size=10, thin=1, replacement=True) of [mu]
     """
 
     name = "sgnht_s"
