@@ -31,7 +31,7 @@ from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_source import LocalSource
 from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
-from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, n_rows_of
+from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, find_row_axes, n_rows_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
@@ -299,9 +299,9 @@ def _check_rows(posterior: Dataset, model: Model) -> None:
     then = json.loads(posterior.attrs.get("adaptation", "{}")).get("n_rows")
     if then is None:
         return
-    now = n_rows_of(model)
-    if now != then:
+    lengths = [axis.length for axis in find_row_axes(model)]
+    if then not in (sum(lengths), *lengths):  # with minibatch_dim= there were those of one dim
         raise ValueError(
-            f"The draws are of {then} rows, but the model has {now} now: set the data back "
-            "(pm.set_data), or pass data= if they were streamed."
+            f"The draws are of {then} rows, but the model has {sum(lengths)} now: set the data "
+            "back (pm.set_data), or pass data= if they were streamed."
         )
