@@ -1,5 +1,6 @@
 """Likelihoods with rows of their own share the batches, each row counted by its likelihood."""
 
+import json
 import logging
 import re
 
@@ -10,8 +11,10 @@ import pytensor.tensor as pt
 import pytest
 from models import REAL, N, X
 from test_gradients import assert_unbiased
+from xarray import Dataset
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.diagnosis.diagnose import _check_rows
 from pymc_sgmcmc.gradients import row_axis
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.gradients.row_axis import find_row_axes
@@ -53,6 +56,14 @@ def of_one_array():
         pm.Normal("z", mu[1] + table, 1, observed=REAL[::-1], dims="second")
         picked = table[np.arange(M)[::-1] + 3]
         pm.Normal("u", mu[2] * picked, 1, observed=REAL[:M], dims="third")
+    return model
+
+
+def other_lengths():
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        pm.Normal("y", mu, 1, observed=np.zeros(31))
+        pm.Normal("z", mu, 1, observed=np.zeros(26))
     return model
 
 
@@ -168,6 +179,15 @@ def test_streamed_rows_are_of_one_likelihood():
         pm.Normal("z", mu, 1, observed=REAL[:M])
     with pytest.raises(ValueError, match="Several dims"):
         gradient_source(model, model.value_vars, batch_size=5, data=data)
+
+
+@pytest.mark.parametrize("then", [N + M, N])
+def test_draws_are_judged_with_the_rows_that_they_are_of(then):
+    """Those of both likelihoods, or of one, with minibatch_dim=."""
+    draws = Dataset(attrs={"adaptation": json.dumps({"n_rows": then})})
+    _check_rows(draws, hurdle())
+    with pytest.raises(ValueError, match=rf"draws are of {then} rows, but the model has 57 "):
+        _check_rows(draws, other_lengths())
 
 
 # ---- what every update evaluates whole -----------------------------------------------------

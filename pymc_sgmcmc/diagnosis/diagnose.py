@@ -34,7 +34,7 @@ from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_source import LocalSource
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
-from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, n_rows_of
+from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, find_row_axes, n_rows_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
@@ -360,9 +360,9 @@ def _check_rows(posterior: Dataset, model: Model) -> None:
     then = json.loads(posterior.attrs.get("adaptation", "{}")).get("n_rows")
     if then is None:
         return
-    now = n_rows_of(model)
-    if now != then:
+    lengths = [axis.length for axis in find_row_axes(model)]
+    if then not in (sum(lengths), *lengths):  # with minibatch_dim= there were those of one dim
         raise ValueError(
-            f"The draws are of {then} rows, but the model has {now} now: set the data back "
-            "(pm.set_data), or pass data= if they were streamed."
+            f"The draws are of {then} rows, but the model has {sum(lengths)} now: set the data "
+            "back (pm.set_data), or pass data= if they were streamed."
         )
