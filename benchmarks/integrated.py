@@ -1,0 +1,196 @@
+"""The default call on hierarchies whose effects it integrates out: cost, errors, coverage.
+
+    python benchmarks/integrated.py
+    python benchmarks/integrated.py --only intercepts-20000 slopes --seeds 1 2 3
+
+Each case runs in a process of its own; CPU seconds have compilation in them. "error": the largest
+error of the mean of a shared variable in posterior standard deviations, against quadrature where
+there is a truth in results/truth, else against the values that made the data (there about 1 to 2 is
+what chance gives). "sd": the ratio to the true sd that is farthest from 1. "coverage": of 90%
+intervals of the effects.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+HERE = Path(__file__).parent
+TRUTH = HERE / "results" / "truth"
+
+
+def intercepts(n_groups):
+    """Logistic regression, an intercept for each group of 1 to 39 rows."""
+    rng = np.random.default_rng(5)
+    group = np.repeat(np.arange(n_groups), rng.integers(1, 40, n_groups))
+    X, effects = rng.normal(size=(len(group), 3)), rng.normal(-0.5, 0.8, n_groups)
+    y = rng.binomial(1, 1 / (1 + np.exp(-(X @ [0.5, -0.3, 0.2] + effects[group]))))
+    with pm.Model() as model:
+        beta, mu = pm.Normal("beta", 0, 1, shape=3), pm.Normal("mu", 0, 2)
+        a = pm.Normal("a", mu, pm.HalfNormal("tau", 2), shape=n_groups)
+        pm.Bernoulli("y", logit_p=X @ beta + a[group], observed=y)
+    return model, {"beta": [0.5, -0.3, 0.2], "mu": -0.5, "tau": 0.8}, {"a": effects}
+
+
+def counts(n_groups):
+    """Negative binomial counts, non-centred effects, 2 to 20 rows a group."""
+    rng = np.random.default_rng(6)
+    group = np.repeat(np.arange(n_groups), rng.integers(2, 21, n_groups))
+    x, z = rng.normal(size=len(group)), rng.normal(size=n_groups)
+    mean = np.exp(1.0 + 0.3 * x + 0.6 * z[group])
+    y = rng.poisson(rng.gamma(3.0, mean / 3.0))
+    with pm.Model() as model:
+        mu, b, tau = pm.Normal("mu", 0, 2), pm.Normal("b", 0, 1), pm.HalfNormal("tau", 1)
+        alpha = pm.HalfNormal("alpha", 5)
+        effect = pm.Normal("z", shape=n_groups)
+        mean = pm.math.exp(mu + b * x + tau * effect[group])
+        pm.NegativeBinomial("y", mu=mean, alpha=alpha, observed=y)
+    return model, {"mu": 1.0, "b": 0.3, "tau": 0.6, "alpha": 3.0}, {"z": z}
+
+
+def slopes(n_groups):
+    """Intercepts and slopes with an LKJ prior, ten rows a group."""
+    rng = np.random.default_rng(7)
+    group, x = np.repeat(np.arange(n_groups), 10), rng.normal(size=10 * n_groups)
+    covariance = np.array([[0.49, 0.3 * 0.7 * 0.5], [0.3 * 0.7 * 0.5, 0.25]])
+    ab = rng.multivariate_normal([1.0, -0.5], covariance, n_groups)
+    y = rng.normal(ab[group, 0] + ab[group, 1] * x, 1.0)
+    with pm.Model() as model:
+        sd = pm.Exponential.dist(1, shape=2)
+        chol, *_ = pm.LKJCholeskyCov("chol", n=2, eta=2, sd_dist=sd)
+        mu = pm.Normal("mu", 0, 2, shape=2)
+        effects = pm.MvNormal("ab", mu=mu, chol=chol, shape=(n_groups, 2))
+        mean = effects[group, 0] + effects[group, 1] * x
+        pm.Normal("y", mean, pm.HalfNormal("sigma", 2), observed=y)
+    return model, {"mu": [1.0, -0.5], "chol_stds": [0.7, 0.5], "sigma": 1.0}, {"ab": ab}
+
+
+def dose(n_groups):
+    """Curves of dose and response, three effects that enter nonlinearly, 40 rows a curve."""
+    rng = np.random.default_rng(3)
+    group = np.repeat(np.arange(n_groups), 40)
+    dose = rng.choice(np.linspace(-3, 3, 11), size=len(group))
+    half, top = rng.normal(0.2, 0.8, n_groups), rng.normal(1.0, 0.2, n_groups)
+    slope = np.exp(rng.normal(0.1, 0.3, n_groups))
+    curve = 0.1 + (top - 0.1)[group] / (1 + np.exp(-slope[group] * (dose - half[group])))
+    y = rng.normal(curve, 0.1)
+    with pm.Model() as model:
+        bottom = pm.Normal("bottom", 0, 1)
+        e = pm.Normal("half", pm.Normal("m_half", 0, 2), pm.HalfNormal("s_half", 1), shape=n_groups)
+        s = pm.LogNormal(
+            "slope", pm.Normal("m_slope", 0, 1), pm.HalfNormal("s_slope", 1), shape=n_groups
+        )
+        t = pm.Normal("top", pm.Normal("m_top", 1, 1), pm.HalfNormal("s_top", 1), shape=n_groups)
+        curve = bottom + (t[group] - bottom) / (1 + pt.exp(-s[group] * (dose - e[group])))
+        pm.Normal("y", curve, pm.HalfNormal("sigma", 1), observed=y)
+    shared = {"bottom": 0.1, "m_half": 0.2, "s_half": 0.8, "m_slope": 0.1, "s_slope": 0.3}
+    shared |= {"m_top": 1.0, "s_top": 0.2, "sigma": 0.1}
+    return model, shared, {"half": half, "slope": slope, "top": top}
+
+
+def with_truth(name):
+    """A model of group_posteriors.py, with the moments of its posterior."""
+    import group_posteriors
+
+    lines = (TRUTH / f"{name}.txt").read_text().splitlines()[3:]
+    moments = {line.split()[0]: tuple(map(float, line.split()[1:])) for line in lines}
+    return group_posteriors.POSTERIORS[name].model(), moments, {}
+
+
+CASES = {
+    "groups-intercepts": lambda: with_truth("groups-intercepts"),
+    "groups-rasch": lambda: with_truth("groups-rasch"),
+    "intercepts-20000": lambda: intercepts(20_000),
+    "counts-2000": lambda: counts(2000),
+    "slopes-2000": lambda: slopes(2000),
+    "dose-1000": lambda: dose(1000),
+}
+
+
+def errors(posterior, shared) -> tuple[float, float]:
+    """The largest error in sds, and the ratio of sds that is farthest from 1."""
+    worst, ratios = 0.0, [1.0]
+    for name, truth in shared.items():
+        variable, _, element = name.partition("[")
+        draws = posterior[variable].values.reshape(-1, *posterior[variable].shape[2:])
+        mean, sd = draws.mean(axis=0), draws.std(axis=0)
+        if isinstance(truth, tuple):
+            k = int(element.rstrip("]"))
+            mean, ratio = np.ravel(mean)[k], np.ravel(sd)[k] / truth[1]
+            truth, sd = truth
+            ratios.append(float(ratio))
+        worst = max(worst, float(np.max(np.abs(mean - truth) / sd)))
+    return worst, max(ratios, key=lambda r: abs(np.log(r)))
+
+
+def run(name: str, seed: int) -> dict:
+    import pymc_sgmcmc as sgm
+
+    model, shared, effects = CASES[name]()
+    began, cpu = time.perf_counter(), time.process_time()
+    with model:
+        tree = sgm.sample(random_seed=seed, progressbar=False)
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    covered = []
+    for variable, truth in effects.items():
+        draws = tree.posterior[variable].values
+        low, high = np.quantile(draws.reshape(-1, *draws.shape[2:]), [0.05, 0.95], axis=0)
+        covered.append(float(np.mean((low < truth) & (truth < high))))
+    worst, ratio = errors(tree.posterior, shared)
+    attrs = tree.posterior.attrs
+    return {
+        "case": name,
+        "seed": seed,
+        "s": round(seconds),
+        "CPU s": round(cpu),
+        "warm-up": round(attrs["data_passes_warmup"]),
+        "passes": round(attrs["data_passes"]),
+        "verdict": tree["diagnosis"].attrs["verdict"],
+        "error": round(worst, 2),
+        "sd": round(ratio, 2),
+        "coverage": " ".join(f"{c:.3f}" for c in covered),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1])
+    parser.add_argument("--one", nargs=2, metavar=("CASE", "SEED"), help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "integrated.txt")
+    args = parser.parse_args()
+    if args.one:
+        print(json.dumps(run(args.one[0], int(args.one[1]))))
+        return
+    lines = [f"{' '.join(['python', 'benchmarks/integrated.py', *sys.argv[1:]])}   "
+             f"({time.strftime('%Y-%m-%d')}, pymc {pm.__version__}, 2 cores)"]  # fmt: skip
+    rows = []
+    for name in args.only:
+        for seed in args.seeds:
+            command = [sys.executable, __file__, "--one", name, str(seed)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+                rows.append({"case": name, "seed": seed, "s": f"failed: {last}"})
+            else:
+                rows.append(json.loads(done.stdout.splitlines()[-1]))
+            print(rows[-1], flush=True)
+            args.out.write_text("\n".join([*lines, *table(rows)]) + "\n", encoding="utf-8")
+
+
+def table(rows: list[dict]) -> list[str]:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [names, *([str(row.get(name, "")) for name in names] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
+            for row in cells]  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
