@@ -549,19 +549,16 @@ def test_the_longest_path_name(model, step, path):
     )
 
 
-@pytest.mark.parametrize("method", ["sequential", "parallel"])
-def test_a_store_deleted_during_the_run(model, step, path, small_chunks, monkeypatch, method):
+def test_a_store_deleted_during_the_run(model, step, path, small_chunks, monkeypatch):
     """Nothing is made again in its place, and nothing is said of draws that could be read."""
     monkeypatch.setattr(writer.Writer, "due", lambda self: True)
 
     def delete(trace, draw):
         if draw.draw_idx == TUNE + 2:
-            shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(path)
 
-    with pytest.raises(
-        (RuntimeError, SamplingError), match="no longer belongs to this run"
-    ) as told:
-        small_run(model, step, draws=1000, trace=path, callback=delete, chain_method=method)
+    with pytest.raises(RuntimeError, match="no longer belongs to this run") as told:
+        small_run(model, step, trace=path, callback=delete)
     assert "can be read" not in str(told.value)
     assert not path.exists()
 
