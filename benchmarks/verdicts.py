@@ -7,26 +7,30 @@ Writes benchmarks/results/verdicts.txt, a row for each case: how many runs were 
 "failed" and "unclear", and how wrong they were: the medians over runs of the worst ratio of a
 standard deviation to the right one and of the largest error of a mean, in standard deviations.
 Both contain Monte Carlo error. The posteriors are a linear regression with known noise, whose
-posterior is exact, a logistic regression, whose posterior is from importance sampling, and the 2000
+posterior is exact, a logistic regression, whose posterior is from importance sampling, the 2000
 groups of hierarchy.py with local effects: of these the mean ratio and the root of the mean squared
-error stand for all.
+error stand for all; and the two models of group_posteriors.py, of which the common scale is
+compared.
 """
 
 import argparse
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import group_posteriors
 import hierarchy
 import numpy as np
 import pymc as pm
 import xarray as xr
 from pymc.util import get_state_from_generator
 from scipy import special, stats
+from truth import truth
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.samplers.msgnht import MultivariateThermostatSymmetric
 from pymc_sgmcmc.schedules import Constant
 
 RESULTS = Path(__file__).parent / "results" / "verdicts.txt"
@@ -78,6 +82,27 @@ def groups() -> GroupsPosterior:
     return GroupsPosterior(model, *hierarchy.exact(group, size, y))
 
 
+class CommonScale(NamedTuple):
+    """A model of groups, and the moments of the scale of their effects."""
+
+    model: pm.Model
+    name: str
+    mean: float
+    sd: float
+
+    def compared(self, draws: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
+        """As of `Posterior`."""
+        scale = draws[self.name].values.reshape(-1, 1)
+        return scale.std(axis=0) / self.sd, np.abs(scale.mean(axis=0) - self.mean) / self.sd
+
+
+def common_scale(name: str) -> CommonScale:
+    """One of group_posteriors.py."""
+    scale = {"groups-intercepts": "tau", "groups-rasch": "s_person"}[name]
+    mean, sd = (float(moment[scale][0]) for moment in truth(name))
+    return CommonScale(group_posteriors.POSTERIORS[name].model(), scale, mean, sd)
+
+
 def rows() -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
     rng = np.random.default_rng(2024)
     correlated = np.linalg.cholesky(0.5 * np.eye(D) + 0.5)
@@ -117,6 +142,9 @@ def logistic() -> Posterior:
     return Posterior(model, mean, (weights[:, None] * away).T @ away)
 
 
+AnyPosterior = Posterior | GroupsPosterior | CommonScale
+
+
 class Result(NamedTuple):
     """A verdict, and how wrong the draws are."""
 
@@ -125,7 +153,7 @@ class Result(NamedTuple):
     mean_error: float
 
 
-def result_of(idata: xr.DataTree, posterior: Posterior | GroupsPosterior) -> Result:
+def result_of(idata: xr.DataTree, posterior: AnyPosterior) -> Result:
     ratios, off = posterior.compared(idata["posterior"].to_dataset())
     worst = ratios[np.argmax(np.abs(np.log(ratios)))]
     return Result(idata["diagnosis"].attrs["verdict"], float(worst), float(off.max()))
@@ -140,7 +168,7 @@ def sampled(step, seed: int, draws: int = DRAWS, tune: int | None = None) -> xr.
 
 # ---- the cases: a setting up, which gives a function of a seed -----------------------------------
 
-Case = Callable[[], tuple[Posterior | GroupsPosterior, Callable[[int], xr.DataTree]]]
+Case = Callable[[], tuple[AnyPosterior, Callable[[int], xr.DataTree]]]
 
 
 def right(make: Callable[[], Posterior], factor: float = 1.0, draws: int = DRAWS, tune=None):
@@ -262,6 +290,32 @@ def right_groups(factor: float = 1.0) -> Case:
     return case
 
 
+@dataclass(frozen=True)
+class LightThermostats(MultivariateThermostatSymmetric):
+    """Those of groups too have the mass 1."""
+
+    def for_groups(self):
+        return self
+
+
+class WithLightThermostats(sgm.MSGNHT_S):
+    """The step that was the default before."""
+
+    algorithm_class = LightThermostats
+
+
+def binary_groups(name: str, sampler=sgm.MSGNHT_S) -> Case:
+    """Everything adapted."""
+
+    def case():
+        posterior = common_scale(name)
+        with posterior.model:
+            step = sampler(rng=1)
+        return posterior, lambda seed: sampled(step, seed)
+
+    return case
+
+
 def exact_groups(spread: float = 1.0) -> Case:
     """Independent draws of the posterior, the effects' distances from their mean times `spread`."""
 
@@ -307,6 +361,10 @@ CASES: dict[str, Case] = {
     "groups, right": right_groups(),
     "groups, step x3": right_groups(3),
     "groups, step x5": right_groups(5),
+    "groups-intercepts, right": binary_groups("groups-intercepts"),
+    "groups-intercepts, mass 1": binary_groups("groups-intercepts", WithLightThermostats),
+    "groups-rasch, right": binary_groups("groups-rasch"),
+    "groups-rasch, mass 1": binary_groups("groups-rasch", WithLightThermostats),
 }
 
 
