@@ -25,6 +25,7 @@ from xarray import DataTree
 from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
 from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK
 from pymc_sgmcmc.adaptation.progress import progress_shown
+from pymc_sgmcmc.adaptation.time_limit import TimeLimit, warm_up_within
 from pymc_sgmcmc.argument_checks import check_compile_kwargs, positive_number, true_or_false
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.diagnosis.diagnose import diagnose_run, points_to_diagnose
@@ -98,6 +99,7 @@ def sample(
     step: Any = None,
     ess: float = 400,
     max_passes: float | None = None,
+    max_seconds: float | None = None,
     store_adaptation: bool = False,
     var_names: Sequence[str] | None = None,
     initvals: StartDict | Sequence[StartDict | None] | None = None,
@@ -157,6 +159,10 @@ def sample(
         chance explains.
     max_passes : float, optional
         Most passes over the data, warm-up included, of such a run.
+    max_seconds : float, optional
+        Seconds after which a run ends, from the call on, with compilation and warm-up. It returns
+        the draws so far, and a message says so; with a ``trace`` it can be resumed. If the warm-up
+        of the default step alone takes longer, an error names its stage.
     store_adaptation : bool, default False
         Add the group ``adaptation``: metric, anchor, row weights, noise.
     var_names : list of str, optional
@@ -262,6 +268,9 @@ def sample(
     ess = positive_number("ess", ess, "It is an effective sample size, 400 by default.")
     if max_passes is not None:
         positive_number("max_passes", max_passes, "It is a number of passes over the data.")
+    if max_seconds is not None:
+        positive_number("max_seconds", max_seconds, "It is a number of seconds.")
+    limit = None if max_seconds is None else TimeLimit(max_seconds)
     checked_cores(cores, blas_cores)
     switches = {
         "quiet": quiet,
@@ -295,7 +304,7 @@ def sample(
             # Not spawned, so that it is the same for any number of chains.
             own = np.random.default_rng(generator.integers(2**32, size=4))
             earlier = store.adapted if store is not None and resume else None
-            with progress_shown(bool(progressbar) and not quiet):
+            with progress_shown(bool(progressbar) and not quiet), warm_up_within(limit):
                 step = _default_step(model, compile_kwargs, own, earlier)
             model = sampled_model(model, step)
         step = whole_step(model, step, starts[0], compile_kwargs)
@@ -337,6 +346,7 @@ def sample(
             include_data=include_data,
             seed=seed,
             length=length,
+            limit=limit,
             store_adaptation=store_adaptation,
             predictions=averages,
         )
@@ -404,6 +414,7 @@ def sample_from_init(
     include_data: bool | None = None,
     seed: Any = None,
     length: FreeLength | None = None,
+    limit: TimeLimit | None = None,
     store_adaptation: bool = False,
     predictions: Sequence[Predictions] = (),
 ) -> DataTree:
@@ -437,6 +448,8 @@ def sample_from_init(
     length : FreeLength, optional
         How long the run may be instead of ``draws``, if it can be ended early: without a ``trace``
         and with chains that are equally far.
+    limit : TimeLimit, optional
+        Time after which it ends with the draws so far.
 
     Returns
     -------
@@ -529,7 +542,7 @@ def sample_from_init(
     )
     progress = Progress(step, chains, draws, tune, progressbar, progressbar_theme)
     try:
-        tree = _advanced(run, engine, convert, progress, callback, length)
+        tree = _advanced(run, engine, convert, progress, callback, length, limit)
     finally:
         if store is not None:
             store.release()
@@ -561,6 +574,7 @@ def _advanced(
     progress: Progress,
     callback: Callable | None,
     length: FreeLength | None,
+    limit: TimeLimit | None,
 ) -> DataTree:
     """Advance all chains with the engine and return the draws."""
     store, in_memory = run.store, None
@@ -598,7 +612,7 @@ def _advanced(
             first = [event for event in [next(events, None)] if event is not None]
             with progress:
                 events_and_first = itertools.chain(first, events)
-                collect(events_and_first, in_memory, progress, callback, run, stops, enough)
+                collect(events_and_first, in_memory, progress, callback, run, stops, enough, limit)
     except KeyboardInterrupt:
         _log.warning("Interrupted: the draws made so far are returned.")
     except BaseException as error:  # a handler of SIGTERM, say, that calls sys.exit
@@ -614,6 +628,8 @@ def _advanced(
         if tree is None:
             raise
     except SamplingError as error:
+        if not stops and limit is not None and limit.has_passed:
+            raise SamplingError(f"{error} max_seconds={limit.seconds:g} was too little.") from None
         if not stops:
             raise
         raise SamplingError(f"{error} {stops[0].message}") from None
