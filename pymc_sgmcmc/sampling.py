@@ -25,6 +25,7 @@ from xarray import DataTree
 from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
 from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK, batch_size_for
 from pymc_sgmcmc.adaptation.progress import progress_shown
+from pymc_sgmcmc.adaptation.time_limit import TimeLimit, warm_up_within
 from pymc_sgmcmc.argument_checks import check_compile_kwargs, positive_number, true_or_false
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.backends.compile_time import quick_graphs
@@ -114,6 +115,7 @@ def sample(
     step: Any = None,
     ess: float = 400,
     max_passes: float | None = None,
+    max_seconds: float | None = None,
     store_adaptation: bool = False,
     var_names: Sequence[str] | None = None,
     initvals: StartDict | Sequence[StartDict | None] | None = None,
@@ -175,6 +177,10 @@ def sample(
         for a clear verdict.
     max_passes : float, optional
         Most passes over the data, warm-up included, of such a run.
+    max_seconds : float, optional
+        Seconds after which a run ends, from the call on, with compilation and warm-up. It returns
+        the draws so far, and a message says so; with a ``trace`` it can be resumed. If the warm-up
+        of the default step alone takes longer, an error names its stage.
     store_adaptation : bool, default False
         Add the group ``adaptation``: metric, anchor, row weights, noise.
     var_names : list of str, optional
@@ -289,6 +295,9 @@ def sample(
     ess = positive_number("ess", ess, "It is an effective sample size, 400 by default.")
     if max_passes is not None:
         positive_number("max_passes", max_passes, "It is a number of passes over the data.")
+    if max_seconds is not None:
+        positive_number("max_seconds", max_seconds, "It is a number of seconds.")
+    limit = None if max_seconds is None else TimeLimit(max_seconds)
     checked_cores(cores, blas_cores)
     switches = {
         "quiet": quiet,
@@ -332,7 +341,7 @@ def sample(
             # Not spawned, so that it is the same for any number of chains.
             own = np.random.default_rng(generator.integers(2**32, size=4))
             earlier = store.adapted if store is not None and resume else None
-            with progress_shown(bool(progressbar) and not quiet):
+            with progress_shown(bool(progressbar) and not quiet), warm_up_within(limit):
                 step = _default_step(model, compile_kwargs, own, earlier, terms is not None)
             model = sampled_model(model, step)
             if terms is not None:  # afresh, so that they are the same for a run that is resumed
@@ -378,6 +387,7 @@ def sample(
             include_data=include_data if terms is None else False,
             seed=seed,
             length=length,
+            limit=limit,
             store_adaptation=store_adaptation,
             predictions=averages,
         )
@@ -459,6 +469,7 @@ def sample_from_init(
     include_data: bool | None = None,
     seed: Any = None,
     length: FreeLength | None = None,
+    limit: TimeLimit | None = None,
     store_adaptation: bool = False,
     predictions: Sequence[Predictions] = (),
 ) -> DataTree:
@@ -492,6 +503,8 @@ def sample_from_init(
     length : FreeLength, optional
         How long the run may be instead of ``draws``, if it can be ended early: without a ``trace``
         and with chains that are equally far.
+    limit : TimeLimit, optional
+        Time after which it ends with the draws so far.
 
     Returns
     -------
@@ -586,7 +599,7 @@ def sample_from_init(
     verdict = VerdictSoFar(step, run.points)
     judged = verdict if compute_convergence_checks else None
     try:
-        tree = _advanced(run, engine, convert, progress, callback, length, judged)
+        tree = _advanced(run, engine, convert, progress, callback, length, judged, limit)
     finally:
         if store is not None:
             store.release()
@@ -631,6 +644,7 @@ def _advanced(
     callback: Callable | None,
     length: FreeLength | None,
     verdict: VerdictSoFar | None,
+    limit: TimeLimit | None,
 ) -> DataTree:
     """Advance all chains with the engine and return the draws."""
     store, in_memory = run.store, None
@@ -676,7 +690,7 @@ def _advanced(
             first = [event for event in [next(events, None)] if event is not None]
             with progress:
                 events_and_first = itertools.chain(first, events)
-                collect(events_and_first, in_memory, progress, callback, run, stops, enough)
+                collect(events_and_first, in_memory, progress, callback, run, stops, enough, limit)
     except KeyboardInterrupt:
         interrupted = True
     except BaseException as error:  # a handler of SIGTERM, say, that calls sys.exit
@@ -693,6 +707,8 @@ def _advanced(
             raise
     except SamplingError as error:
         reasons = ["Interrupted."] if interrupted else [stop.message for stop in stops[:1]]
+        if not reasons and limit is not None and limit.has_passed:
+            reasons = [f"max_seconds={limit.seconds:g} was too little."]
         raise SamplingError(" ".join([str(error), *reasons])) from None
     except BaseException as error:
         salvage(error, result)

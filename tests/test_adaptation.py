@@ -22,16 +22,11 @@ from scipy.special import expit, polygamma
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation.adapted import Adapted
-from pymc_sgmcmc.adaptation.curvature_warm_up import (
-    CurvatureWarmUp,
-    warn_of_dependent_draws,
-    warn_of_small_steps,
-)
+from pymc_sgmcmc.adaptation.curvature_warm_up import CurvatureWarmUp
 from pymc_sgmcmc.adaptation.jumps import elements_compared, refuse_hidden_jumps
 from pymc_sgmcmc.adaptation.objective import RowsObjective
 from pymc_sgmcmc.adaptation.plan import is_scale
 from pymc_sgmcmc.adaptation.start import find_start, start_of_scales
-from pymc_sgmcmc.adaptation.step_size import Pace
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.metric import Dense
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
@@ -343,7 +338,7 @@ def test_discrete_variable():
         sgm.sample(quiet=True)
 
 
-@pytest.mark.parametrize("name", ["ess", "max_passes"])
+@pytest.mark.parametrize("name", ["ess", "max_passes", "max_seconds"])
 def test_numbers_of_a_free_length(name):
     with small(), pytest.raises(ValueError, match=f"{name} must be .*-1"):
         sgm.sample(**{name: -1})
@@ -671,24 +666,6 @@ def test_burn_in_is_five_autocorrelation_times(ess_per_draw, predictions_only, b
         predictions_only=predictions_only,
     )  # fmt: skip
     assert chosen.burn_in == burn_in
-
-
-def test_dependent_draws_are_told_before_the_draws(caplog):
-    warn_of_dependent_draws(Pace(step_size=0.2, relaxation=30.0), 240)
-    warn_of_dependent_draws(Pace(step_size=1e-4, relaxation=4500.0), 9000)  # told already
-    assert not caplog.text
-    warn_of_dependent_draws(Pace(step_size=0.02, relaxation=60.0), 2880)
-    assert "independent only 2880 updates apart, in place of 60" in caplog.text
-    assert "NUTS may suit it better" in caplog.text
-
-
-def test_small_steps_are_told_before_the_draws(caplog):
-    warn_of_small_steps(Pace(step_size=0.2, relaxation=30.0))
-    assert not caplog.text
-    warn_of_small_steps(Pace(step_size=1e-4, relaxation=4500.0))
-    assert "steps as small as 0.0001" in caplog.text
-    assert "about 4500 updates per draw" in caplog.text
-    assert "noncentered=False" in caplog.text
 
 
 def test_log_diagonals_of_cholesky_factors_are_scales():

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from pymc_sgmcmc.adaptation.normal_approximation import is_far_too_wide, narrowed
+from pymc_sgmcmc.adaptation.normal_approximation import (
+    is_far_too_wide,
+    narrowed,
+    spread_with_density,
+)
 from pymc_sgmcmc.adaptation.objective import Evaluated
 
 
@@ -94,3 +98,24 @@ def test_points_without_a_density_are_left_out(seed):
     found, matrix = narrowed(HALF_LINE, start, matrix, np.random.default_rng(seed))
     assert matrix[0, 0] ** -0.5 < 20  # 100 at the start
     assert np.isfinite(HALF_LINE.at(found).value)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_points_with_about_the_density_of_their_centre(seed):
+    """Effects under a scale that may be small: most of a wide normal approximation is outside."""
+    d = 40
+
+    def value(theta):  # theta[0] is the logarithm of the others' scale
+        return np.sum(theta[1:] ** 2) * np.exp(-2 * theta[0]) / 2 + (d - 1) * theta[0]
+
+    funnel = Function(d, value, lambda theta: theta, lambda theta: np.eye(d))
+    centre = np.zeros(d)
+    z = np.random.default_rng(seed).standard_normal((4, d))
+    spread, seen = spread_with_density(funnel, centre, 10 * z, highest=0.0)
+    assert spread < 0.5
+    assert max(local.value for local in seen) < 4 * d / 2 + 10
+    # Of a normal posterior it rises by d / 2, with a standard deviation of sqrt(d / 2).
+    normal = Function(
+        d, lambda theta: theta @ theta / 2, lambda theta: theta, lambda theta: np.eye(d)
+    )
+    assert spread_with_density(normal, centre, z, highest=0.0)[0] == 1

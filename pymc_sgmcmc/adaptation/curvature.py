@@ -128,8 +128,8 @@ class Factor:
     >>> import numpy as np
     >>> from pymc_sgmcmc.adaptation.curvature import Factor
     >>> factor = Factor(np.diag([4.0, -1.0]))
-    >>> factor.solve(np.ones(2)), factor.log_determinant
-    (array([0.25, 1.  ]), np.float64(1.3862943611198906))
+    >>> factor.solve(np.ones(2)), round(factor.log_determinant, 6)
+    (array([0.25, 1.  ]), 1.386294)
     """
 
     def __init__(self, matrix: np.ndarray, damping: float = FLOOR):
@@ -154,7 +154,7 @@ class Factor:
     @property
     def log_determinant(self) -> float:
         """Of the matrix."""
-        return 2 * np.sum(np.log(np.diag(self.cholesky)) - np.log(self.scale))
+        return 2 * float(np.sum(np.log(np.diag(self.cholesky)) - np.log(self.scale)))
 
 
 def no_wider_than(sds: np.ndarray, matrix: np.ndarray) -> np.ndarray:

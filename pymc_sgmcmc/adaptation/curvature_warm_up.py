@@ -6,6 +6,7 @@ Everything that the compiled updates need is an input of theirs, so nothing is c
 """
 
 import logging
+import time
 
 import numpy as np
 from pymc.blocking import PointType
@@ -38,14 +39,14 @@ from pymc_sgmcmc.adaptation.normal_approximation import (
 from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective, WholeObjective
 from pymc_sgmcmc.adaptation.row_weights import RowWeights
 from pymc_sgmcmc.adaptation.short_runs import (
-    CENTRING,
     Diverged,
     ShortRuns,
     effective_sizes,
     with_restarts,
 )
+from pymc_sgmcmc.adaptation.slowness import gradients_of_nuts, warn_of_slow_draws
 from pymc_sgmcmc.adaptation.start import find_start
-from pymc_sgmcmc.adaptation.step_size import Pace, pace
+from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import WarmUp, Window
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal, LowRank
@@ -96,34 +97,8 @@ their number is not known: the pilot is run anew."""
 MAX_DOUBLINGS = 6
 MAX_PILOT_COST = 3e10
 """... and the pilot's updates x rows per batch x parameters at most so many: a minute or so."""
-MANY_UPDATES = 1000
-"""Per draw: from so many on there is a warning. Where a metric suits they are 5 to 50."""
 FIXED_COST = 1e4
 """What an update costs at least, in rows x parameters."""
-
-
-FAR_FROM_NORMAL = (
-    f"The posterior is far from normal in the model's variables: NUTS may suit it better. "
-    f"{CENTRING} pm.gp.HSGP with many rows is better with parametrization='centered'."
-)
-
-
-def warn_of_small_steps(pace: Pace) -> None:
-    """Log a warning where draws will be dear, before the first of them is made."""
-    if pace.thin >= MANY_UPDATES:
-        _log.warning(
-            f"Only steps as small as {pace.step_size:.2g} standard deviations are stable: about "
-            f"{pace.thin} updates per draw. {FAR_FROM_NORMAL}"
-        )
-
-
-def warn_of_dependent_draws(pace: Pace, thin: int) -> None:
-    """Log a warning where the pilot shows that draws will be dear."""
-    if pace.thin < MANY_UPDATES <= thin:
-        _log.warning(
-            f"Draws are nearly independent only {thin} updates apart, in place of {pace.thin} as "
-            f"for a normal posterior. {FAR_FROM_NORMAL}"
-        )
 
 
 class CurvatureWarmUp(WarmUp):
@@ -155,11 +130,11 @@ class CurvatureWarmUp(WarmUp):
         self.objective: Objective
         if isinstance(gradients, RowGradients):
             self.rows: RowGradients | None = gradients
-            self.objective = RowsObjective(gradients)
+            self.objective = RowsObjective(gradients, before_pass=self.report)
             self.batch_size: int | None = kernel.source.rows[0].batch_size
         else:
             self.rows, self.batch_size = None, None
-            self.objective = WholeObjective(gradients)
+            self.objective = WholeObjective(gradients, before_pass=self.report)
         self.control: ControlVariate | None = None
         self.weights: RowWeights | None = None
         if self.rows is not None and isinstance(kernel.source, ControlVariate):
@@ -260,7 +235,7 @@ class CurvatureWarmUp(WarmUp):
             return self.objective
         some = self.rng.choice(rows.n_at_hand, min(n, rows.n_at_hand), replace=False)
         some.sort()
-        self.samples.append(RowsObjective(rows, some))
+        self.samples.append(RowsObjective(rows, some, before_pass=self.report))
         return self.samples[-1]
 
     def _narrow(self, anchor: np.ndarray) -> np.ndarray:
@@ -408,7 +383,13 @@ class CurvatureWarmUp(WarmUp):
     def _draws(self, point, positions, window, thin, n, early=False, fresh=True):
         """Draws of all chains, shape (chains, n, d)."""
         points = [{**point, **self.gradients.point(theta)} for theta in positions]
-        run = self.runs.run(points, window, thin, n, fresh)
+        self.foresee(self.runs.seconds_per_update * thin * n * len(points))
+        try:
+            run = self.runs.run(points, window, thin, n, fresh)
+        except Diverged as error:
+            steep = self._largest(self._steepness(positions))
+            raise Diverged(f"{error}; chains began where it is steepest along {steep}") from error
+        self.foresee(0.0)
         away = run.draws - positions.mean(axis=0)
         distance = np.sqrt(np.einsum("cni,ij,cnj->cn", away, self.matrix, away).max())
         if distance > (1000.0 if early else 50.0) + 5 * np.sqrt(self.gradients.size):
@@ -421,6 +402,12 @@ class CurvatureWarmUp(WarmUp):
             each = np.abs(self.metric.times(axis)) / self.metric.spread()
             raise Diverged(f"the gradient's noise along {self._largest(each)} grew without bound")
         return run.draws
+
+    def _steepness(self, positions: np.ndarray) -> np.ndarray:
+        """Largest slope of -log posterior at some points, per standard deviation of each element."""
+        objective = self._objective_of(STEEP_ROWS)
+        slopes = [np.nan_to_num(objective.at(p).gradient) for p in positions]
+        return np.abs(slopes).max(axis=0) * self.metric.spread()
 
     def _largest(self, each: np.ndarray) -> str:
         """Names of the elements for which a number is largest."""
@@ -464,12 +451,10 @@ class CurvatureWarmUp(WarmUp):
     def _finish(self, point, positions, anchor, window: Window, windows: int) -> Adapted:
         """Choose the updates per draw from a pilot run, and freeze everything."""
         self.stage = "updates per draw"
-        warn_of_small_steps(window.pace)
         window, (positions, thin, per_draw) = with_restarts(
             window, lambda slower: self._pilot(point, positions, slower)
         )
-        warn_of_dependent_draws(window.pace, thin)
-        return self.freeze(
+        chosen = self.freeze(
             window.pace,
             window.noise,
             self._jittered(np.tile(positions, (STARTS // CHAINS, 1))),
@@ -487,3 +472,17 @@ class CurvatureWarmUp(WarmUp):
             data_checksum=None if self.control is None else self.kernel.checksum(),
             n_rows=None if self.rows is None else self.rows.n_rows,
         )
+        warn_of_slow_draws(
+            chosen,
+            self.runs.seconds_per_update,
+            self._seconds_per_gradient,
+            gradients_of_nuts(self.matrix),
+        )
+        return chosen
+
+    def _seconds_per_gradient(self) -> float:
+        """Of all rows, by updates or by gradients of single rows, whichever takes less."""
+        by_updates = self.runs.seconds_per_update / self._passes_of(1)
+        began = time.perf_counter()
+        self.objective.at(self.gradients.flat(self.kernel.model.initial_point()))
+        return min(by_updates, time.perf_counter() - began)

@@ -42,6 +42,7 @@ from pymc_sgmcmc.adaptation.short_runs import (
     rounded,
     with_restarts,
 )
+from pymc_sgmcmc.adaptation.slowness import warn_of_slow_draws
 from pymc_sgmcmc.adaptation.step_size import Pace, injected_noise, pace, slowed
 from pymc_sgmcmc.adaptation.warm_up import WarmUp, drift
 from pymc_sgmcmc.gradients.local_scales import LocalScales
@@ -83,8 +84,8 @@ PILOT_DRAWS = 40
 ENOUGH = 0.15
 """Effective draws per draw of the pilot; with fewer, `thin` is doubled."""
 MAX_DOUBLINGS = 2
-MANY_PASSES = 10
-"""Per draw: from so many on there is a warning."""
+GRADIENTS_OF_NUTS = 63
+"""Of a draw, of a hierarchy with many groups."""
 
 
 class Block(NamedTuple):
@@ -399,15 +400,7 @@ class LocalWarmUp(WarmUp):
         )
         starts = np.array([self._flat(point) for point in points])
         g = self.gradients
-        passes_per_draw = self._passes_of(thin)
-        if passes_per_draw / min(per_draw / ENOUGH, 1.0) > MANY_PASSES:
-            _log.warning(
-                f"{passes_per_draw:.0f} passes over the data per draw: shared variables and the "
-                "effects of groups follow each other slowly. Effects of groups with many rows each "
-                "are better written centred, as normal around their mean; those with few rows "
-                "non-centred, as the mean plus their standard deviation times a standard normal."
-            )
-        return self.freeze(
+        chosen = self.freeze(
             window.pace,
             window.noise,
             starts,
@@ -419,9 +412,12 @@ class LocalWarmUp(WarmUp):
             batches=self._batches_of,
             windows=windows,
             ess_per_draw=per_draw,
-            passes_per_draw=passes_per_draw,
+            passes_per_draw=self._passes_of(thin),
             n_rows=g.n_rows,
         )
+        seconds = self.runs.seconds_per_update
+        warn_of_slow_draws(chosen, seconds, lambda: seconds / g.share, GRADIENTS_OF_NUTS)
+        return chosen
 
     def _pilot(self, points, window: Window):
         """Choose the updates per draw by the effective sample size of some draws."""

@@ -48,10 +48,17 @@ class RowsObjective:
     gradients : RowGradients
     index : array of int, optional
         The rows; default: all.
+    before_pass : callable, optional
+        Called before each evaluation.
     """
 
-    def __init__(self, gradients: RowGradients, index: np.ndarray | None = None):
-        self.gradients = gradients
+    def __init__(
+        self,
+        gradients: RowGradients,
+        index: np.ndarray | None = None,
+        before_pass: Callable[[], None] = lambda: None,
+    ):
+        self.gradients, self.before_pass = gradients, before_pass
         self.index = index
         self.size = gradients.size
         self.passes = 0.0
@@ -77,6 +84,7 @@ class RowsObjective:
         return Evaluated(_or_infinite(value, gradient), gradient, score, curvature)
 
     def _likelihood(self, theta, scatter):
+        self.before_pass()
         self.passes += self.share
         return self.gradients.likelihood(theta, self.index, scatter)
 
@@ -87,15 +95,18 @@ class WholeObjective:
     Parameters
     ----------
     gradients : WholeGradients
+    before_pass : callable, optional
+        Called before each evaluation.
     """
 
-    def __init__(self, gradients: WholeGradients):
-        self.gradients = gradients
+    def __init__(self, gradients: WholeGradients, before_pass: Callable[[], None] = lambda: None):
+        self.gradients, self.before_pass = gradients, before_pass
         self.size = gradients.size
         self.passes = 0.0
 
     def at(self, theta, with_curvature=False):
         g = self.gradients
+        self.before_pass()
         loglik, score = g.log_likelihood(theta)
         self.passes += 1
         gradient = -(g.prior_gradient(theta) + score)
@@ -104,6 +115,7 @@ class WholeObjective:
 
     def hessian(self, theta: np.ndarray) -> np.ndarray:
         """Matrix of second derivatives, shape (d, d)."""
+        self.before_pass()
         self.passes += 2 * self.size
         return -self.gradients.hessian(theta)
 

@@ -1,5 +1,6 @@
 """Short runs of chains, by which a warm-up moves on and sees how fast the posterior is explored."""
 
+import time
 from collections.abc import Callable
 from math import ceil
 from typing import NamedTuple, Protocol, Self
@@ -80,6 +81,8 @@ class ShortRuns:
         self.kernel, self.rng = kernel, rng
         self.elements, self.before_draw = elements, before_draw
         self.chains: list[Chain] = []
+        self.seconds_per_update = 0.0
+        """Of the last run, of one chain; 0 before there is one."""
 
     def run(
         self, points: list[PointType], window: Window, thin: int, n: int, fresh: bool = True
@@ -98,22 +101,26 @@ class ShortRuns:
         kernel.friction = expected
         if fresh:
             self.chains = [Chain(kernel, rng, tune=0) for rng in self.rng.spawn(len(points))]
-        last, draws = [], []
+        last, draws, seconds = [], [], []
         friction: float | np.ndarray = 0.0
         for chain, now in zip(self.chains, points, strict=True):
             for _ in range(n):
                 self.before_draw(thin)
+                began = time.perf_counter()
                 try:
                     advance = chain.draw(now)
                 except BadStart as error:
                     raise Diverged("a chain began without a density") from error
                 if advance.nonfinite:
                     raise Diverged(_nonfinite(advance.warning))
+                seconds.append(time.perf_counter() - began)
                 now = {**now, **advance.moved}
                 draws.append(self.elements(now))
                 if chain.state is not None and "xi" in chain.state:
                     friction = friction + np.concatenate([np.ravel(x) for x in chain.state["xi"]])
             last.append(now)
+        # The first draw may have compiled something.
+        self.seconds_per_update = float(np.median(seconds)) / thin
         shaped = np.reshape(draws, (len(points), n, -1))
         thermostats = friction / len(draws) if isinstance(friction, np.ndarray) else None
         return ShortRun(last, shaped, thermostats, expected)

@@ -9,6 +9,7 @@ from pymc.blocking import PointType
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.progress import WarmUpProgress
 from pymc_sgmcmc.adaptation.step_size import Pace, expected_friction
+from pymc_sgmcmc.adaptation.time_limit import check_time
 from pymc_sgmcmc.kernel import Kernel
 
 
@@ -47,7 +48,7 @@ class WarmUp(ABC):
     def __init__(self, kernel: Kernel, rng: np.random.Generator, target_bias: float):
         self.kernel, self.rng, self.target_bias = kernel, rng, target_bias
         self.progress, self.stage = WarmUpProgress(), "start"
-        self._counted_passes = 0.0
+        self._counted_passes, self._forecast = 0.0, ""
 
     @property
     def passes(self) -> float:
@@ -77,8 +78,13 @@ class WarmUp(ABC):
         """The course of the warm-up."""
 
     def report(self) -> None:
-        """Show the stage and the passes so far."""
-        self.progress.report(self.stage, self.passes)
+        """Show the stage and the passes so far, if there is time left."""
+        check_time(self.stage, self.passes)
+        self.progress.report(self.stage + self._forecast, self.passes)
+
+    def foresee(self, seconds: float) -> None:
+        """Show how long the stage will take, as far as that is known."""
+        self._forecast = f", about {seconds:.0f} s" if seconds >= 1 else ""
 
     def count(self, passes: float) -> None:
         """Note and show further passes over the data."""

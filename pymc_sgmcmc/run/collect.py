@@ -7,6 +7,7 @@ import numpy as np
 from pymc.sampling.parallel import Draw
 from pymc.stats.convergence import log_warning_stats
 
+from pymc_sgmcmc.adaptation.time_limit import TimeLimit
 from pymc_sgmcmc.run.enough_draws import EnoughDraws
 from pymc_sgmcmc.run.predicting import receive
 from pymc_sgmcmc.run.progress import Progress
@@ -24,10 +25,11 @@ def collect(
     run: Run,
     stops: list[Stopped],
     enough: EnoughDraws | None = None,
+    limit: TimeLimit | None = None,
 ) -> None:
     """Keep the engine's draws, show progress, and pass each draw to the callback.
 
-    Returns when the engine has ended or there are ``enough`` draws.
+    Returns when the engine has ended, there are ``enough`` draws or the time has passed.
     """
     for event in events:
         if isinstance(event, Stopped):
@@ -51,6 +53,15 @@ def collect(
                 trace = run.store if in_memory is None else in_memory.traces[number]
                 callback(trace=trace, draw=draw)
         if enough is not None and enough.reached():
+            return
+        if limit is not None and limit.has_passed:
+            remedy = "With trace=, a run can be resumed."
+            if run.store is not None:
+                remedy = "Call it again with resume=True to go on."
+            _log.warning(
+                f"max_seconds={limit.seconds:g} have passed: the draws made so far are returned. "
+                f"{remedy}"
+            )
             return
 
 

@@ -1,0 +1,88 @@
+"""Say before the draws that they will be slow, and what NUTS would take."""
+
+import logging
+from collections.abc import Callable
+from math import ceil, log2, pi
+
+import numpy as np
+
+from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.short_runs import CENTRING
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+MANY_UPDATES, MANY_PASSES = 200, 5.0
+"""Per draw. Where a metric suits the updates are 5 to 50."""
+LEAST_SECONDS = 30.0
+"""What takes less is not slow."""
+ESS = 400
+"""Effective draws that are foreseen."""
+DRAWS_OF_NUTS = 8000
+"""Of `pm.sample()`: 4 chains, each with 1000 draws of tuning and 1000 others."""
+LARGEST_TREE = 10
+STEP_OF_NUTS = 1.6
+"""... in the smallest standard deviation, relative to d^(-1/4)."""
+
+
+def gradients_of_nuts(curvature: np.ndarray) -> int:
+    """Gradients of a draw of NUTS, with a diagonal metric.
+
+    A trajectory turns around after half a period of the slowest direction.
+
+    Parameters
+    ----------
+    curvature : array, shape (d, d)
+        Of -log posterior, positive.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pymc_sgmcmc.adaptation.slowness import gradients_of_nuts
+    >>> gradients_of_nuts(np.eye(10)), gradients_of_nuts(np.array([[1.0, 0.999], [0.999, 1.0]]))
+    (7, 127)
+    """
+    scale = np.sqrt(np.diag(curvature))
+    values = np.linalg.eigvalsh(curvature / np.outer(scale, scale))
+    slowest = np.sqrt(values[-1] / max(values[0], 1e-12))
+    steps = pi * slowest * len(curvature) ** 0.25 / STEP_OF_NUTS
+    return 2 ** min(LARGEST_TREE, ceil(log2(steps + 1))) - 1
+
+
+def warn_of_slow_draws(
+    chosen: Adapted,
+    seconds_per_update: float,
+    seconds_per_gradient: Callable[[], float],
+    n_of_nuts: int,
+) -> None:
+    """Log a warning where draws take many updates, or passes over the data.
+
+    Parameters
+    ----------
+    chosen : Adapted
+    seconds_per_update : float
+        Of one chain.
+    seconds_per_gradient : callable
+        Returns those of all data; it may have to measure them.
+    n_of_nuts : int
+        Gradients of a draw of NUTS.
+    """
+    many_passes = chosen.batch_size is not None and chosen.passes_per_draw > MANY_PASSES
+    draws = ESS / max(chosen.ess_per_draw, 1e-3)
+    seconds = draws * chosen.thin * seconds_per_update
+    if (chosen.thin <= MANY_UPDATES and not many_passes) or seconds < LEAST_SECONDS:
+        return
+    each = seconds_per_gradient()
+    nuts = DRAWS_OF_NUTS * n_of_nuts * each
+    _log.warning(
+        f"Draws will be slow: {chosen.thin} updates and {chosen.passes_per_draw:.3g} passes over "
+        f"the data each, so that {ESS} effective draws take about {_duration(seconds)} of CPU "
+        f"time. NUTS may take {_duration(nuts)} for pm.sample(), if a draw needs {n_of_nuts} "
+        f"gradients of {each * 1e3:.2g} ms. {CENTRING} pm.gp.HSGP with many rows is better with "
+        "parametrization='centered'."
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
