@@ -404,7 +404,7 @@ class CurvatureWarmUp(WarmUp):
         return run.draws
 
     def _steepness(self, positions: np.ndarray) -> np.ndarray:
-        """Largest slope of -log posterior at some points, per standard deviation of each element."""
+        """Largest slope of -log posterior at some points, per standard deviation of an element."""
         objective = self._objective_of(STEEP_ROWS)
         slopes = [np.nan_to_num(objective.at(p).gradient) for p in positions]
         return np.abs(slopes).max(axis=0) * self.metric.spread()
