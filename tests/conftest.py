@@ -172,7 +172,7 @@ def watched(method):
     return watching
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def _watched_configuration():
     """What PyTensor changes while it compiles, and the mode, which it changes and others read."""
     mode = pytensor.config._config_var_dict["mode"]
@@ -184,8 +184,8 @@ def _watched_configuration():
     mode.__class__ = own
 
 
-@pytest.fixture(autouse=True)
-def _one_graph_at_a_time():
+@pytest.fixture
+def one_graph_at_a_time(_watched_configuration):
     """Two threads that change PyTensor's configuration at once leave it changed."""
     without_lock.clear()
     yield

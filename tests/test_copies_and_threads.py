@@ -17,6 +17,7 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc.backends.compile_time import compile_lock
 from pymc_sgmcmc.gradients.arrays import PYTHON
 
+pytestmark = pytest.mark.usefixtures("one_graph_at_a_time")
 CHANGED_BY_PYTENSOR = ("mode", "cxx", "traceback__limit", "optdb__max_use_ratio")
 Y = np.random.default_rng(0).normal(size=30)
 

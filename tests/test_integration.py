@@ -161,7 +161,7 @@ def normal_posterior(y, group):
 
 
 @pytest.mark.slow(45)
-def test_default_call_integrates_and_draws_effects(caplog):
+def test_default_call_integrates_and_draws_effects(caplog, one_graph_at_a_time):
     rng = np.random.default_rng(3)
     group = rng.permutation(np.repeat(np.arange(N_GROUPS), rng.integers(1, 12, N_GROUPS)))
     y = rng.normal(rng.normal(1, 0.5, N_GROUPS)[group], 1)

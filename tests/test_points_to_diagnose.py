@@ -9,6 +9,7 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc.diagnosis.diagnose import diagnose_run
 from pymc_sgmcmc.run.points_to_diagnose import PointsToDiagnose
 
+pytestmark = pytest.mark.usefixtures("one_graph_at_a_time")
 JAX = {"mode": "JAX"}
 QUICK = {"chains": 2, "tune": 5, "random_seed": 3, "progressbar": False}
 

@@ -15,6 +15,7 @@ from pymc_sgmcmc.predictions import metrics
 from pymc_sgmcmc.predictions.running_average import RunningAverage
 
 DRAWS, TUNE, CHAINS, CLASSES, TESTS = 12, 3, 2, 3, 23
+pytestmark = pytest.mark.usefixtures("one_graph_at_a_time")
 RNG = np.random.default_rng(4)
 X, X_TEST = RNG.normal(size=(60, 2)), RNG.normal(size=(TESTS, 2))
 W_TRUE = RNG.normal(size=(2, CLASSES))
