@@ -100,7 +100,10 @@ def in_the_same_order(rows, on_disk, make_model, **options):
     for step in (streamed, resident):
         step.setup_chain(np.random.default_rng(1), 0, 0)
     numbers = StreamedBatches(
-        sgm.StreamedData({"row": np.arange(N)}, **windows), 30, np.random.default_rng(0)
+        sgm.StreamedData({"row": np.arange(N)}, **windows),
+        30,
+        np.random.default_rng(0),
+        streamed.replacement,
     )
     numbers.state = streamed.chain.batch_states[0]
     [batches] = resident.chain.batches
