@@ -66,7 +66,7 @@ def intercepts_model() -> pm.Model:
     with pm.Model() as model:
         beta = pm.Normal("beta", 0, 1, shape=3)
         mu, tau = pm.Normal("mu", 0, 2), pm.HalfNormal("tau", 2)
-        a = pm.Normal("a", mu, tau, shape=group[-1] + 1)
+        a = pm.Normal("a", mu, tau, shape=int(group[-1]) + 1)
         pm.Bernoulli("y", logit_p=X @ beta + a[group], observed=y)
     return model
 

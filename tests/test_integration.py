@@ -169,18 +169,19 @@ def test_default_call_integrates_and_draws_effects(caplog, one_graph_at_a_time):
         mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 1)
         alpha = pm.Normal("alpha", mu, tau, dims="customer")
         pm.Deterministic("twice", 2 * alpha, dims="customer")
+        pm.Normal("after", shape=2)  # declared after the effects: they are not the last ones
         pm.Normal("y", alpha[group], 1, observed=y)
         with caplog.at_level(logging.INFO):
             tree = sgm.sample(random_seed=1, progressbar=False)
     assert "Integrated out of the likelihood: 'alpha', of 500 groups" in caplog.text
     assert tree["diagnosis"].attrs["verdict"] == "ok"
     assert dict(tree.posterior.sizes)["customer"] == N_GROUPS
-    assert set(tree.posterior) == {"mu", "tau", "alpha", "twice"}
+    assert set(tree.posterior) == {"mu", "tau", "alpha", "twice", "after"}
     assert tree.observed_data["y"].size == len(y)
     mu, tau, effects = normal_posterior(y, group)
     draws = tree.posterior
     # At least 400 effective draws: a mean's error has sd .05, and that of a ratio of sds .035.
-    for name, (mean, sd) in {"mu": mu, "tau": tau}.items():
+    for name, (mean, sd) in {"mu": mu, "tau": tau, "after": (0, 1)}.items():
         assert abs(float(draws[name].mean()) - mean) < 0.2 * sd
         assert float(draws[name].std()) == pytest.approx(sd, rel=0.12)
     # Given what is shared the draws are independent, so their means' errors are mostly those of

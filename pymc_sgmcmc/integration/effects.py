@@ -57,10 +57,10 @@ class EffectDraws:
         return drawn
 
     def into(self, point: PointType, drawn: np.ndarray) -> PointType:
-        """Add effects to a point."""
+        """Add effects to a point; its order is that of the model's value variables."""
         point, first = dict(point), 0
         for effect in self.terms.effects:
             own = drawn[:, first : first + effect.size].reshape(-1, *effect.shape)
             point[effect.value.name] = np.moveaxis(own, 0, effect.axis)
             first += effect.size
-        return point
+        return {v.name: point[v.name] for v in self.terms.model.value_vars}
