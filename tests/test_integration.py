@@ -74,7 +74,7 @@ def by_brute_force(model, terms, point):
         ]  # fmt: skip
         factor = np.linalg.inv(np.linalg.cholesky(np.array(hessian))).T
         # The trapezoidal rule: its error falls exponentially; tails of skewed densities are long.
-        x = np.linspace(-14, 14, 57)
+        x = np.linspace(-14, 14, 29) if k < 3 else np.linspace(-8, 8, 17)
         grid = np.stack(np.meshgrid(*[x] * k, indexing="ij"), axis=-1).reshape(-1, k)
         values = [moved(found + factor @ z) for z in grid]
         cell = np.linalg.det(factor) * (x[1] - x[0]) ** k
