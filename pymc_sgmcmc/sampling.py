@@ -412,7 +412,8 @@ def _default_step(
     compile_kwargs = _compile_kwargs_of(model) if compile_kwargs is None else compile_kwargs
     make = partial(MSGNHT_S, model=model, compile_kwargs=compile_kwargs, rng=rng)
     if of_groups:
-        size = sum(np.size(value) for value in model.initial_point().values())
+        with quick_graphs():
+            size = sum(np.size(value) for value in model.initial_point().values())
         n_groups = len(model.coords[DIM])
         make = partial(make, minibatch_dim=DIM, batch_size=min(batch_size_for(size), n_groups))
     if earlier is not None:
