@@ -222,7 +222,8 @@ def test_gradients_are_exact_on_average_over_an_epoch(batch_size, nested):
     exact whichever of its rows they have. Those of 700 rows are such parts.
     """
     columns = by_district(COLUMNS) if nested else used(COLUMNS)
-    step = step_of(columns, batch_size, nested, compile_kwargs={"mode": PYTHON})
+    options = {"compile_kwargs": {"mode": PYTHON}, "replacement": False}
+    step = step_of(columns, batch_size, nested, **options)
     whole = {"district": DISTRICT[columns["group"]]} if nested else {}
     model = model_of(columns | whole, nested)
     rng = np.random.default_rng(0)

@@ -75,7 +75,7 @@ def drift_to_gradient(splitting: str) -> float:
 
     def drift_before_gradient(letters: str) -> float:
         before = takewhile(lambda letter: not LETTERS[letter].takes_gradient, letters)
-        return sum(1 / letters.count(letter) for letter in before if LETTERS[letter].drifts)
+        return sum((1 / letters.count(letter) for letter in before if LETTERS[letter].drifts), 0.0)
 
     return min(drift_before_gradient(splitting), drift_before_gradient(splitting[::-1]))
 
