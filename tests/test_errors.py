@@ -73,7 +73,7 @@ def test_nobody_is_told_to_leave_a_batch_size_that_was_not_passed(caplog):
     """Without rows the automatic batch size is all the data, which a message says."""
     model = observed(lambda mu: pm.Normal("y", mu, 1, observed=0.3))
     with caplog.at_level("INFO", logger="pymc.sgmcmc"):
-        assert automatic_batch_size(model, None, 1, many=False) is None
+        assert automatic_batch_size(model, None, 1, many=False, needed=False) is None
     assert caplog.messages == [
         "All rows are used at each update: No observation dim found: the observed 'y' have no axis "
         "to slice into batches, each is one value."
