@@ -98,7 +98,7 @@ class CommonScale(NamedTuple):
 
 def common_scale(name: str) -> CommonScale:
     """One of group_posteriors.py."""
-    scale = {"groups-intercepts": "tau", "groups-rasch": "s_person"}[name]
+    scale = group_posteriors.COMMON_SCALE[name]
     mean, sd = (float(moment[scale][0]) for moment in truth(name))
     return CommonScale(group_posteriors.POSTERIORS[name].model(), scale, mean, sd)
 
