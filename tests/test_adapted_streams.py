@@ -97,6 +97,23 @@ def test_infinite_values_are_named():
         rows.likelihood(THETA)
 
 
+def test_infinite_values_are_named_where_effects_are_local():
+    """Of both columns that have them; the gradient of a batch has no rows to look at."""
+    group = RNG.integers(600, size=N)
+    x, y = X[:, 0].copy(), Y.copy()
+    x[100::50], y[101::50] = np.inf, -np.inf
+    data = sgm.StreamedData({"x": x, "group": group, "y": y}, window=1024)
+    head = data.head()
+    with pm.Model():
+        rows = {name: pm.Data(name, head[name], dims="obs") for name in head}
+        a = pm.Normal("a", 0, pm.HalfNormal("tau"), shape=600)
+        mu = a[rows["group"]] + rows["x"]
+        pm.Normal("likelihood", mu, 1, observed=rows["y"], dims="obs")
+        told = r"data\['x'\] and data\['y'\] have infinite values in \d+ of the 128 rows just read"
+        with pytest.raises(ValueError, match=told):
+            sgm.MSGNHT_S(data=data, local=["a"], compile_kwargs=JAX)
+
+
 def test_infinite_bounds_are_no_fault():
     data = sgm.StreamedData({"upper": np.where(Y > 0, np.inf, 5.0), "y": Y}, window=1024)
     head = data.head()

@@ -92,22 +92,29 @@ class StreamedRowGradients(RowGradients):
                 column = np.pad(column, padding, mode="edge")
             constants[self._places[name]] = self.backend.array(column)
         value, gradient = self._evaluated(split, np.arange(m), constants, self._of_rows)
-        _refuse_infinite(rows, np.isfinite(value) & np.isfinite(gradient).all(axis=1))
+        refuse_infinite(rows, np.isfinite(value) & np.isfinite(gradient).all(axis=1))
         return RowLikelihoods(slice(first, first + m), value, gradient)
 
 
-def _refuse_infinite(rows: Mapping[str, np.ndarray], is_finite: np.ndarray) -> None:
+def refuse_infinite(rows: Mapping[str, np.ndarray], is_finite: np.ndarray) -> None:
     """Raise an error where infinite values, and nothing else, leave rows without a density.
 
     Some are fine, as bounds of a censored variable.
     """
-    if is_finite.all():
+    bad = ~is_finite
+    infinite = infinite_rows(rows)
+    if not bad.any() or (bad & ~np.any(list(infinite.values()), axis=0)).any():
         return
-    for name, column in rows.items():
-        infinite = np.isinf(column).reshape(len(column), -1).any(axis=1)
-        if (infinite | is_finite).all():
-            raise ValueError(
-                f"data['{name}'] has infinite values in {int((infinite & ~is_finite).sum())} of "
-                f"the {len(column)} rows just read, which have no log likelihood: drop or replace "
-                "them."
-            )
+    names = [f"data['{name}']" for name, of_rows in infinite.items() if (bad & of_rows).any()]
+    raise ValueError(
+        f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} infinite values in "
+        f"{bad.sum()} of the {len(bad)} rows just read, which have no log likelihood: drop or "
+        "replace them."
+    )
+
+
+def infinite_rows(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Which rows of each container have infinite values."""
+    return {
+        name: np.isinf(column).reshape(len(column), -1).any(axis=1) for name, column in rows.items()
+    }
