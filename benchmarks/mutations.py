@@ -103,7 +103,7 @@ MUTATIONS = [
     Mutation("streams: chains share noise", "chain.py", "backend.generator(noise_rng)",
              "backend.generator(np.random.default_rng(0))", FRESH),
     Mutation("streams: chains of sgm.sample share a generator", "sampling.py",
-             "generators = generator.spawn(chains)", "generators = [generator] * chains",
+             "generator.spawn(given.chains)", "[generator] * given.chains",
              "tests/test_sampling.py"),
     Mutation("streams: batches start over at each call", "batches/shuffled.py",
              "        if self.replacement:\n            return self.rng.integers",

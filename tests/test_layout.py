@@ -13,7 +13,8 @@ import pymc_sgmcmc
 
 PACKAGE = Path(pymc_sgmcmc.__file__).parent
 LINES = """
-sampling
+sampling step_sampler
+run_chains
 diagnosis
 storage
 run
