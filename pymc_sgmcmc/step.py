@@ -20,13 +20,13 @@ from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.plan import Adaptation, adapts, planned
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.argument_checks import (
-    check_compile_kwargs,
     is_auto,
     positive_number,
     true_or_false,
     whole_number,
 )
 from pymc_sgmcmc.backends import interrupts
+from pymc_sgmcmc.backends.backend import check_compile_kwargs
 from pymc_sgmcmc.backends.compile_time import compile_lock
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.chain import Chain, SGMCMCState
@@ -177,7 +177,7 @@ class SGMCMCStep(BlockedStep):
             made_for=self.made_for,
             model=self.model,
             vars=self.vars,
-            temperature=getattr(self.algorithm, "temperature", 1.0),
+            temperature=self.algorithm.temperature,
             latents=latents,
             local=local,
             takes_local=self.takes_local,

@@ -7,11 +7,8 @@ arrive together. What then reads the rows is PyTensor's code, unchanged, and com
 
 from typing import Any
 
-from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic, overload
-from numba.np.arrayobj import make_array
 from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
@@ -19,9 +16,12 @@ from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
+from pymc_sgmcmc.internals import available
+
 CACHE_LINE = 64
 """Bytes that are fetched from memory together."""
 
+FILE = "backends/software_prefetch.py"
 CACHED = 2**20
 """Bytes of an array that stays in the caches: there, prefetching costs more than it saves."""
 
@@ -46,6 +46,9 @@ class SoftwarePrefetch(Op):
 
 def _prefetch(typing_context, array, index):
     """Prefetch the cache line of an element: numba has no function for it."""
+    from llvmlite import ir
+    from numba.core import cgutils
+    from numba.np.arrayobj import make_array
 
     def generate(context, builder, signature, arguments):
         of_array, at = arguments
@@ -73,7 +76,7 @@ def prefetch_rows(array, rows):
 @overload(prefetch_rows)
 def by_dimension(array, rows):
     """Choose by the array's layout and dimensions, which are known when numba compiles."""
-    if array.layout != "C":
+    if array.layout != "C" or not available(FILE, "reading large tables takes longer"):
         return lambda array, rows: None
 
     def of_vector(array, rows):
