@@ -11,12 +11,14 @@ import pytensor.tensor as pt
 import pytest
 from numba import njit
 from numba.core.codegen import CPUCodeLibrary
+from numba.np import arrayobj
 from pytensor.compile.mode import get_mode
 from pytensor.link.numba.linker import NumbaLinker
 from test_layout import IMPORTS, PACKAGE
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
+from pymc_sgmcmc.backends.shape_errors import short_shape_errors
 from pymc_sgmcmc.backends.software_prefetch import FILE, prefetch_rows
 from pymc_sgmcmc.internals import INTERNALS, available, is_there
 
@@ -94,6 +96,15 @@ def test_without_prefetching_rows_are_read_as_they_are(gone):
     assert reads_plainly(array.astype("float32"), rows) == 200_003
     code = [next(iter(f.inspect_llvm().values())) for f in (prefetching, reads_plainly)]
     assert ["llvm.prefetch" in text for text in code] == [True, False]
+
+
+def test_without_numbas_function_shape_errors_are_numbas(gone):
+    numbas = arrayobj.raise_with_shape_context
+    with short_shape_errors():
+        assert arrayobj.raise_with_shape_context is not numbas
+    gone("backends/shape_errors.py")
+    with short_shape_errors():
+        assert arrayobj.raise_with_shape_context is numbas
 
 
 def copy_of(name):
