@@ -31,7 +31,7 @@ from pymc_sgmcmc.run.other_arguments import naming_alternatives
 from pymc_sgmcmc.run.result_form import check_form, names_in_result
 from pymc_sgmcmc.run.seeds import seeded
 from pymc_sgmcmc.run.starts import starts_of
-from pymc_sgmcmc.run.step_of_run import default_step, sampled_model, whole_step
+from pymc_sgmcmc.run.step_of_run import default_step, sampled_model, step_for_all
 from pymc_sgmcmc.run_chains import run_chains
 from pymc_sgmcmc.storage.names_and_labels import refuse_unstorable
 from pymc_sgmcmc.storage.store import store_of
@@ -258,7 +258,7 @@ def sample(
                 anchor = step.gradients.point(step.adapted.anchor)
                 model.centres.move(anchor, afresh=True)
                 step.kernel.data_checksum = step.kernel.checksum()
-        step = whole_step(model, step, starts[0], compile_kwargs)
+        step = step_for_all(model, step, starts[0], compile_kwargs)
         adapted = getattr(step, "adapted", None)
         if adapted is not None and given.initvals is None and init == "jitter":
             starts = adapted_starts(step, starts, generators)

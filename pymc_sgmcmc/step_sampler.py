@@ -13,7 +13,7 @@ from xarray import DataTree
 from pymc_sgmcmc.adaptation.progress import progress_shown
 from pymc_sgmcmc.pymc_internals import quiet_logging
 from pymc_sgmcmc.run.arguments import Arguments
-from pymc_sgmcmc.run.step_of_run import default_step, sampled_model, whole_step
+from pymc_sgmcmc.run.step_of_run import default_step, sampled_model, step_for_all
 from pymc_sgmcmc.run_chains import run_chains
 from pymc_sgmcmc.storage.store import store_of
 
@@ -125,6 +125,6 @@ class StepSampler:
             model = sampled_model(given.model, step)
             names = {v.name for v in model.value_vars}
             starts = [{n: x for n, x in start.items() if n in names} for start in initvals]
-            step = whole_step(model, step, starts[0], compile_kwargs)
+            step = step_for_all(model, step, starts[0], compile_kwargs)
             store = store_of(given.trace, given.resume)
             return run_chains(replace(given, model=model, step=step), starts, random_seed, store)

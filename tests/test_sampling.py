@@ -24,7 +24,7 @@ from pymc.util import get_state_from_generator
 from pytensor.link.jax.linker import JAXLinker
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import run_chains, sampling
+from pymc_sgmcmc import run_chains, sampling, step_sampler
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.run import log_densities, progress, result, sequential
 from pymc_sgmcmc.run.arguments import Arguments
@@ -102,7 +102,8 @@ def test_arguments_have_the_defaults_of_the_signature():
     assert {field.name: field.default for field in fields(Arguments)} == defaults
 
 
-def test_interface_of_external_samplers(model, step):
+@pytest.mark.parametrize("given", [True, False])
+def test_interface_of_external_samplers(model, step, given, monkeypatch):
     """`StepSampler` takes what PyMC proposes to pass, and gives the draws of `sample`."""
     proposed = {
         "model", "draws", "tune", "chains", "cores", "initvals", "random_seed", "progressbar",
@@ -115,7 +116,12 @@ def test_interface_of_external_samplers(model, step):
     generators = np.random.default_rng(RUN["random_seed"]).spawn(2)
     for rng in generators:  # `sample` has used a number of each for its start
         rng.integers(2**30)
-    found = StepSampler(step, chain_method="sequential").sample_from_init(
+    made = []
+    monkeypatch.setattr(
+        step_sampler, "default_step", lambda *arguments: made.append(arguments) or step
+    )
+    sampler = StepSampler(step if given else None, chain_method="sequential")
+    found = sampler.sample_from_init(
         model=model,
         draws=RUN["draws"],
         tune=RUN["tune"],
@@ -133,6 +139,7 @@ def test_interface_of_external_samplers(model, step):
         compile_kwargs=None,
     )
     assert same(ours, found)
+    assert len(made) == (0 if given else 1)
 
 
 @pytest.mark.slow(2)

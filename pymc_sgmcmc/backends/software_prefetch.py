@@ -3,6 +3,8 @@
 A row of a large table is in memory, not in the caches, and takes about 100 ns to arrive. Code that
 reads one row after another waits for each of them. Prefetch instructions do not wait, so the rows
 arrive together. What then reads the rows is PyTensor's code, unchanged, and computes the same.
+Where no thread fetches the rows, an update of a small regression takes 5.4 us instead of 7.6 with a
+million rows, and 6.0 instead of 9.1 with ten million (benchmarks/rows.py).
 """
 
 from typing import Any

@@ -44,7 +44,7 @@ def sampled_model(model: Model, step: Any) -> Model:
 
 
 @quick_graphs()
-def whole_step(model: Model, step: Any, start: PointType, compile_kwargs: Any) -> Any:
+def step_for_all(model: Model, step: Any, start: PointType, compile_kwargs: Any) -> Any:
     """Return one step for all variables; PyMC chooses steps for variables without one."""
     if isinstance(step, type):
         raise ValueError(
