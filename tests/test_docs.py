@@ -134,6 +134,15 @@ def test_links_between_pages_exist():
             assert path.exists() or made_by_script, f"{page.name}: {target}"
 
 
+def test_files_named_on_the_development_page_exist():
+    page = (ROOT / "docs/development.md").read_text(encoding="utf-8")
+    package = ROOT / "pymc_sgmcmc"
+    folders = [ROOT, ROOT / "docs", package, *(p for p in package.iterdir() if p.is_dir())]
+    named = set(re.findall(r"[\w/]+\.(?:py|md|toml)\b", page))
+    assert len(named) > 30
+    assert {name for name in named if not any((f / name).exists() for f in folders)} == set()
+
+
 @pytest.mark.slow(10)
 def test_a_sampler_is_one_file(tmp_path):
     """Without its file and its two lines of __init__.py the rest of the package works."""

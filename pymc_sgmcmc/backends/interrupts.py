@@ -23,10 +23,14 @@ from sys import monitoring
 from types import CodeType, FrameType
 from typing import Any
 
-from numba.core import serialize
+from pymc_sgmcmc.internals import available
 
-CALLED_BY_MACHINE_CODE = {serialize._numba_unpickle.__code__, ctypes.cast.__code__}
+CALLED_BY_MACHINE_CODE = {ctypes.cast.__code__}
 """For arrays that a compiled function returns, and generators that it is given."""
+if available("backends/interrupts.py", "Ctrl-C may end a run with a SystemError"):
+    from numba.core import serialize
+
+    CALLED_BY_MACHINE_CODE.add(serialize._numba_unpickle.__code__)
 NEXT = (monitoring.events.LINE, monitoring.events.JUMP, monitoring.events.PY_RETURN)
 """What may come next in Python code: another line, the same one in a loop, or its end."""
 

@@ -4,11 +4,27 @@ import math
 
 import numpy as np
 from numba import int32, njit, uint32, uint64
-from numba.np.random.generator_core import next_uint64
 from pytensor.link.numba.dispatch.basic import numba_njit
 
 from pymc_sgmcmc.backends.box_muller import PARITY, ROTATIONS, cosine_series, sine_series
 from pymc_sgmcmc.backends.numba_math import FLOAT_MATH, FLOAT_TYPES, inlined, polynomial_of
+from pymc_sgmcmc.internals import available
+
+if available("backends/normals_numba.py", "a call of compiled updates takes a little longer"):
+    from numba.np.random.generator_core import next_uint64
+
+    @njit
+    def random_word(rng):
+        """Draw 64 random bits: `rng.integers` takes seconds to compile and randomises only 32."""
+        return next_uint64(rng.bit_generator)
+
+else:
+
+    @njit
+    def random_word(rng):
+        """Draw 64 random bits."""
+        return uint64(rng.random() * 2.0**32) << uint64(32) | uint64(rng.random() * 2.0**32)
+
 
 R0, R1, R2, R3, R4, R5, R6, R7 = ROTATIONS
 
@@ -98,8 +114,7 @@ def _drawer(dtype):
     def draw(rng, n, out=None):
         if out is None:
             out = np.empty(n, dtype)
-        # numba's `rng.integers` takes seconds to compile, and randomises only 32 of 64 bits.
-        key = next_uint64(rng.bit_generator)
+        key = random_word(rng)
         pairs = n // 2
         fill(out[:pairs], out[pairs : 2 * pairs], uint32(key), uint32(key >> uint64(32)))
         if n > 2 * pairs:

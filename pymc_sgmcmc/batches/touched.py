@@ -8,7 +8,7 @@ from pymc_sgmcmc.backends.numba_cache import cached_njit
 from pymc_sgmcmc.backends.software_prefetch import prefetch_rows
 
 
-class Touched(NamedTuple):
+class GroupsOfBatches(NamedTuple):
     """The groups that consecutive batches touch; ``slots`` is a batch's number of places for them.
 
     A batch that touches fewer groups repeats its first in the places left over, with weight 0.
@@ -73,7 +73,7 @@ class TouchedGroups:
         # A group's place in the batch at hand, or -1, and its size: looked up together.
         self._place_and_size = np.stack([np.full_like(of_rows.sizes, -1), of_rows.sizes], axis=1)
 
-    def of(self, rows: np.ndarray, group_of_row: np.ndarray | None = None) -> Touched:
+    def of(self, rows: np.ndarray, group_of_row: np.ndarray | None = None) -> GroupsOfBatches:
         """Find the groups of batches of row numbers, shape (n_batches, batch_size).
 
         ``group_of_row`` is the group of each of these rows, if they are streamed.
@@ -81,7 +81,7 @@ class TouchedGroups:
         known = self._of_rows
         group_of_row = known.group_of_row if group_of_row is None else group_of_row
         shape = (len(rows), known.slots)
-        found = Touched(
+        found = GroupsOfBatches(
             np.empty(shape, np.int64), np.empty(rows.shape, np.int64), np.empty(shape, known.dtype)
         )
         whole = self._row_weight is not None

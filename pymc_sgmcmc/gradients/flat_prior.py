@@ -19,7 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.backends.compile_time import compile_lock, without_code
-from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
+from pymc_sgmcmc.gradients.arrays import PYTHON, array_value, element_labels
 from pymc_sgmcmc.gradients.data_check import IndexCheck, check_shapes, shapes_of_data
 from pymc_sgmcmc.gradients.source import GradientSource
 
@@ -98,11 +98,7 @@ class FlatPrior:
     @cached_property
     def names(self) -> list[str]:
         """One label per element, such as ``"beta[3]"``."""
-        return [
-            f"{v.name}[{','.join(map(str, at))}]" if at else str(v.name)
-            for v, shape in zip(self.source.vars, self.source.shapes, strict=True)
-            for at in np.ndindex(*shape)
-        ]
+        return element_labels(self.source.vars, self.source.shapes)
 
     # ---- one vector for all variables ------------------------------------------------------
 

@@ -13,7 +13,6 @@ from pytensor.scan.basic import scan
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.backends.backend import Jax
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.batches.streamed_data import StreamedData
@@ -222,7 +221,7 @@ class RowGradients(FlatPrior):
 
     def _split_rows(self, points: np.ndarray) -> list[np.ndarray]:
         """Points, one per row, cut into the variables."""
-        if isinstance(self.backend, Jax):  # compiles for each length
+        if self.backend.pads_lengths:  # compiles for each length
             points = np.pad(points, ((0, self.block - len(points)), (0, 0)), mode="edge")
         source = self.source
         return [
@@ -239,7 +238,7 @@ class RowGradients(FlatPrior):
     ) -> tuple[Vector, np.ndarray]:
         """Log likelihoods and gradients of at most a block of rows."""
         m = len(rows)
-        if isinstance(self.backend, Jax):  # compiles for each length
+        if self.backend.pads_lengths:  # compiles for each length
             rows = np.pad(rows, (0, self.block - m), mode="edge")
         value, *gradient = function(rows, *split, *constants)
         joined = np.empty((m, self.size))
@@ -279,7 +278,7 @@ class RowGradients(FlatPrior):
             return substitute([source.log_likelihood, *source.likelihood], replace)
 
         inputs = [row, *theta, *constants]
-        if isinstance(self.backend, Jax):
+        if self.backend.maps_functions:
             function = pytensor.function(
                 inputs, one_row(*inputs), mode=self.mode, **self.compile_kwargs
             )

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from pymc.model import Model
 
-from pymc_sgmcmc.backends.backend import Jax
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.windows import consecutive_rows, shuffled_windows
 from pymc_sgmcmc.gradients.arrays import array_value
@@ -87,7 +86,7 @@ class StreamedRowGradients(RowGradients):
         m = len(next(iter(rows.values())))
         constants = list(self.constants)
         for name, column in rows.items():
-            if isinstance(self.backend, Jax):  # compiles for each length
+            if self.backend.pads_lengths:  # compiles for each length
                 padding = [(0, self.block - m)] + [(0, 0)] * (column.ndim - 1)
                 column = np.pad(column, padding, mode="edge")
             constants[self._places[name]] = self.backend.array(column)

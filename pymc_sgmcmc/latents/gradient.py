@@ -21,13 +21,13 @@ from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import refuse_nan
 from pymc_sgmcmc.gradients.batch_terms import batched_terms, finite_support
 from pymc_sgmcmc.gradients.differentiate import gradients_of
+from pymc_sgmcmc.gradients.full_terms import full_terms
 from pymc_sgmcmc.gradients.model_gradient import axes_of, explicit_data
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch
 from pymc_sgmcmc.gradients.row_axis import find_row_axis, local_shape
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.gradients.whole_terms import whole_terms
 from pymc_sgmcmc.latents.joint import (
     Joint,
     Latents,
@@ -228,7 +228,7 @@ def _slice_into_batches(
                 f"'{rv.name}' is not local to the rows, because '{var.name}' depends on it and has "
                 f"no axis along {row_axis}. Leave it out of latents=."
             )
-    arrays = {array: s.whole for array, s in part.sliced.items()}
+    arrays = {array: s.full for array, s in part.sliced.items()}
     for array in arrays:
         refuse_nan(array)
 
@@ -297,7 +297,7 @@ def _slice_into_batches(
         n_data=scale * batch_size,
         prior=gradients_of(prior, vars),
         likelihood=gradients_of(likelihood, vars),
-        whole=whole_terms(model, part.rest, batch_size),
+        full=full_terms(model, part.rest, batch_size),
         latents=latents,
         joint=joint,
         weights=weights,

@@ -81,11 +81,8 @@ class Predictions:
         Weights of draws in the average. "step_size": each draw's step size, as in the averages for
         decreasing step sizes of Welling and Teh (2011) and of the pSGLD paper.
     monitor : str, optional
-        Metric by which the best draw is kept, and for ``patience``: ``"accuracy"``,
+        Metric by which the best draw is kept: ``"accuracy"``,
         ``"log_likelihood"`` (default), ``"brier"``, ``"calibration_error"``; ``"rmse"``.
-    patience : int, optional
-        End a chain after so many draws in which the average's own monitored metric has not
-        improved. For that use validation data: test data would then be part of the training.
     name : str, optional
         Name of the group in the result of `sample`, which no other group has. Default:
         "test_predictions", or "average_<var>" without test data.
@@ -114,8 +111,7 @@ class Predictions:
     result agrees with the average over a stored trace to rounding, and does not depend on how draws
     are made. With a ``trace`` in `sample` it is saved with each checkpoint and resumed with the
     chains; the store's own groups do not have it, ``sample(..., resume=True)`` returns it. With
-    `pymc.sample` name one small variable in ``var_names``, as it needs at least one; running out of
-    patience ends the chain if ``cores=1`` and else the run.
+    `pymc.sample` name one small variable in ``var_names``, as it needs at least one.
 
     References
     ----------
@@ -166,19 +162,16 @@ class Predictions:
         task: Literal["classification", "regression"] | None = None,
         weights: Literal["equal", "step_size"] = "equal",
         monitor: str | None = None,
-        patience: int | None = None,
         name: str | None = None,
         model: Model | None = None,
         compile_kwargs: dict[str, Any] | None = None,
     ):
         whole_number("batch_size", batch_size, 1, unit="rows")
-        if patience is not None:
-            whole_number("patience", patience, 1, unit="draws")
         one_of("weights", weights, WEIGHTS)
         if task is not None:
             one_of("task", task, ("classification", "regression"))
-        if labels is None and (monitor is not None or patience is not None):
-            raise ValueError("monitor= and patience= need labels=, by which draws are judged.")
+        if labels is None and monitor is not None:
+            raise ValueError("monitor= needs labels=, by which draws are judged.")
         if monitor is not None:
             one_of("monitor", monitor, (*CLASSIFICATION, *REGRESSION))
         model = modelcontext(model)
@@ -189,7 +182,7 @@ class Predictions:
         default = "test_predictions" if data is not None else f"average_{var}"
         self.name = _checked_name(default if name is None else name)
         self.var, self.weights = var, weights
-        self.task, self.monitor, self.patience = task, monitor, patience
+        self.task, self.monitor = task, monitor
         if data is None:
             self.task = "regression"
         elif task is None and is_discrete_choice(model, var):
@@ -219,11 +212,6 @@ class Predictions:
         trace : object
             Not used.
         draw : pymc.sampling.parallel.Draw
-
-        Raises
-        ------
-        KeyboardInterrupt
-            When patience has run out, which ends the run with the draws so far.
         """
         if draw.tuning:
             return
@@ -231,8 +219,6 @@ class Predictions:
             self.begin_chain(draw.chain)
         self._last[draw.chain] = draw.draw_idx
         self.add(draw.chain, draw.point, draw.stats)
-        if self.chains[draw.chain].ended:
-            raise KeyboardInterrupt
 
     def begin(self) -> None:
         """Forget all chains: a new run begins."""
@@ -245,7 +231,7 @@ class Predictions:
         if self.labels is not None:
             monitor = self.monitor or ("log_likelihood" if classes else "rmse")
         metrics = None if self.labels is None else self._metrics
-        self.chains[chain] = RunningAverage(metrics, classes, monitor, self.patience)
+        self.chains[chain] = RunningAverage(metrics, classes, monitor)
         return self.chains[chain]
 
     def add(self, chain: int, point: PointType, stats: Any) -> None:
@@ -338,7 +324,7 @@ class Predictions:
             for name, a in arrays.items()
         }
         settings: dict[str, Any] = {"var": self.var, "weights": self.weights, "task": self.task}
-        settings |= {"monitor": self.monitor, "patience": self.patience}
+        settings |= {"monitor": self.monitor}
         return digests | {name: str(value) for name, value in settings.items()}
 
     def state(self, chain: int) -> dict[str, Any]:

@@ -22,8 +22,6 @@ class RunningAverage:
         Whether predictions are probabilities of classes, shape (rows, classes).
     monitor : str or None
         The metric by which the best draw is chosen.
-    patience : int or None
-        The average ends after so many draws that have not improved its own monitored metric.
 
     Attributes
     ----------
@@ -43,11 +41,8 @@ class RunningAverage:
         ``value`` of the monitored metric, ``draw`` and ``point`` of the best single draw.
     """
 
-    def __init__(
-        self, metrics: Metrics | None, classes: bool, monitor: str | None, patience: int | None
-    ):
-        self.metrics, self.classes = metrics, classes
-        self.monitor, self.patience = monitor, patience
+    def __init__(self, metrics: Metrics | None, classes: bool, monitor: str | None):
+        self.metrics, self.classes, self.monitor = metrics, classes, monitor
         self._sign = 1.0 if monitor in HIGHER_IS_BETTER else -1.0
         self.n, self.total_weight = 0, 0.0
         self.mean: Any = None
@@ -58,13 +53,6 @@ class RunningAverage:
         self.of_draws: dict[str, list[float]] = {}
         self.of_mean: dict[str, list[float]] = {}
         self.best: dict[str, Any] | None = None
-        self._best_mean = -np.inf
-        self._since_best = 0
-
-    @property
-    def ended(self) -> bool:
-        """Whether patience has run out: further draws are not taken."""
-        return self.patience is not None and self._since_best >= self.patience
 
     def add(self, predictions: np.ndarray, weight: float, point: PointType) -> None:
         """Take one draw's predictions; ``point`` is kept if it is the best draw so far."""
@@ -101,9 +89,6 @@ class RunningAverage:
         if self.best is None or self.rank(value) > self.rank(self.best["value"]):
             copies = {name: np.array(array) for name, array in point.items()}
             self.best = {"value": value, "draw": self.n - 1, "point": copies}
-        of_mean = self.rank(so_far[self.monitor])
-        self._since_best = 0 if of_mean > self._best_mean else self._since_best + 1
-        self._best_mean = max(self._best_mean, of_mean)
 
     # ---- saved state -----------------------------------------------------------------------
 
@@ -115,8 +100,6 @@ class RunningAverage:
             "weights": np.array(self.weights),
             "of_draws": {name: np.array(values) for name, values in self.of_draws.items()},
             "of_mean": {name: np.array(values) for name, values in self.of_mean.items()},
-            "best_mean": np.float64(self._best_mean),
-            "since_best": self._since_best,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -126,5 +109,3 @@ class RunningAverage:
         self.weights = state["weights"].tolist()
         self.of_draws = {name: values.tolist() for name, values in state["of_draws"].items()}
         self.of_mean = {name: values.tolist() for name, values in state["of_mean"].items()}
-        self._best_mean = float(state["best_mean"])
-        self._since_best = state["since_best"]

@@ -207,7 +207,7 @@ class VectorizedChains:
             [np.stack(values) for values in zip(*states, strict=True)],
             [chain.noise for chain in self.chains],
         )
-        if kernel.backend.is_jax:
+        if kernel.backend.maps_functions:
             from pymc_sgmcmc.run.devices import DeviceChains  # JAX is an extra
 
             return DeviceChains(*arguments)
@@ -230,7 +230,7 @@ class VectorizedChains:
 
         n = min(self.kernel.thin, FIRST_CALL)
         seconds = seconds_of(n)
-        if seconds > SECONDS_PER_CALL and n > 1 and not self.kernel.backend.is_jax:
+        if seconds > SECONDS_PER_CALL and n > 1 and not self.kernel.backend.maps_functions:
             # Slow updates, or a large state that a call copies? On JAX it stays on the device.
             shorter = n // 4 or 1
             per_update = max(0.0, seconds - seconds_of(shorter)) / (n - shorter)
@@ -277,7 +277,9 @@ class VectorizedChains:
         if not exact and affordable < self._updates_a_call * self._draws_a_call:
             return  # the reader of the draws was slow
         if is_part:
-            worth_it = 8 if self.kernel.backend.is_jax else 2  # there another length is compiled
+            worth_it = (
+                8 if self.kernel.backend.pads_lengths else 2
+            )  # there another length is compiled
             if not 1 / 2.5 < affordable / self._updates_a_call < worth_it:
                 self._choose(seconds)
         elif thin > 4 * affordable or affordable > 16 * self._room * thin:

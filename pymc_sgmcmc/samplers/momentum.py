@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 
 from pymc_sgmcmc.algorithm import Algorithm, State, Tensors, check_temperature
 from pymc_sgmcmc.argument_checks import nonnegative_number
-from pymc_sgmcmc.samplers.splitting import Phase, Thermostat, integrate
+from pymc_sgmcmc.samplers.splitting import Phase, Thermostat, drift_to_gradient, integrate
 
 
 def check_noise(name: str, value: float) -> None:
@@ -54,11 +54,20 @@ class ThermostatAlgorithm(Algorithm):
     """Of the thermostat."""
     statistics = ("kinetic_temperature", "thermostat")
     dynamics = "thermostat"
+    thermostats = "xi"
     counts_elements = True
 
     def __post_init__(self):
         check_noise("diffusion", self.diffusion)
         check_temperature(self.temperature)
+
+    @property
+    def injected_noise(self) -> float:
+        return self.diffusion
+
+    @property
+    def drift_to_gradient(self) -> float:
+        return drift_to_gradient(self.splitting)
 
     def update(self, theta, state, gradient, h, noise, n_elements=None):
         theta, p, xi = integrate(

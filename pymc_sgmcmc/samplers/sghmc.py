@@ -32,7 +32,14 @@ import pytensor.tensor as pt
 from pymc_sgmcmc.algorithm import Algorithm, check_temperature
 from pymc_sgmcmc.samplers.conversions import FromMomentumDecay
 from pymc_sgmcmc.samplers.momentum import check_noise, mean_square, momentum
-from pymc_sgmcmc.samplers.splitting import EULER, SYMMETRIC, Phase, fixed_friction, integrate
+from pymc_sgmcmc.samplers.splitting import (
+    EULER,
+    SYMMETRIC,
+    Phase,
+    drift_to_gradient,
+    fixed_friction,
+    integrate,
+)
 from pymc_sgmcmc.step import SGMCMCStep
 
 
@@ -50,6 +57,14 @@ class HamiltonianEuler(Algorithm):
     def __post_init__(self):
         check_noise("friction", self.friction)
         check_temperature(self.temperature)
+
+    @property
+    def injected_noise(self) -> float:
+        return self.friction
+
+    @property
+    def drift_to_gradient(self) -> float:
+        return drift_to_gradient(self.splitting)
 
     def init(self, theta, rng):
         return {"p": momentum(theta, rng, self.temperature)}

@@ -3,11 +3,11 @@
 A digest is the same in every process, and changes with anything on which a draw may depend.
 """
 
+import ast
 import copyreg
-import dis
 import functools
 import hashlib
-import inspect
+import linecache
 import re
 import sys
 import sysconfig
@@ -134,9 +134,10 @@ def graph_digest(
 def value_digest(value: Any) -> str:
     """Digest of a setting: a number, a function, an object with all that it holds.
 
-    The digest of a function includes its code, constants and defaults, and the values that it uses
-    from its closure and globals, such as other functions of the user. Of Python and installed
-    packages it includes only names.
+    The digest of a function includes its source, whatever its layout and comments, its defaults,
+    and the values that it uses from its closure and globals, such as other functions of the user.
+    Where the source is not in a file or a notebook, its names and constants stand for it. Of Python
+    and installed packages the digest includes only names.
     """
     return digest_of(_Describer().text(value).encode())
 
@@ -206,10 +207,8 @@ class _Describer:
         return f"{name} {self._all([*value.__bases__, own])}"
 
     def _code(self, code: CodeType) -> str:
-        # The same whether it is defined in another function or not.
-        flags = code.co_flags & ~inspect.CO_NESTED
-        shape = (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, flags)
-        return self._all([code.co_code, code.co_names, code.co_consts, shape])
+        source = source_of(code)
+        return source or self._all([code.co_names, code.co_varnames, code.co_consts])
 
     def _object(self, value: Any) -> str:
         kind = self.text(type(value))
@@ -236,8 +235,38 @@ def _is_filled(cell: Any) -> bool:
 
 def _global_names(code: CodeType) -> set[str]:
     """Globals that a function or a function inside it uses."""
-    names = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
-    return names.union(*(_global_names(c) for c in code.co_consts if isinstance(c, CodeType)))
+    inside = (_global_names(c) for c in code.co_consts if isinstance(c, CodeType))
+    return set(code.co_names).union(*inside)  # attributes' names too
+
+
+def source_of(code: CodeType) -> str | None:
+    """Arguments and body of a function, in Python's own layout; None if they cannot be found.
+
+    Python does not say where a function is that only returns a constant.
+    """
+    positions = [p for p in code.co_positions() if p[2]]  # not those of the first instructions
+    if not positions:
+        return None
+    first, last = min((p[0], p[2]) for p in positions), max((p[1], p[3]) for p in positions)
+    found = None
+    for node in ast.walk(_tree("".join(linecache.getlines(code.co_filename)))):
+        # The last that contains all of the code: those inside come after those around them.
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            begin, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+            if begin <= first and last <= end:
+                found = node
+    if found is None:
+        return None
+    body = [found.body] if isinstance(found, ast.Lambda) else found.body
+    return f"{ast.unparse(found.args)}: {'; '.join(map(ast.unparse, body))}"
+
+
+@functools.lru_cache
+def _tree(source: str) -> ast.AST:
+    try:
+        return ast.parse(source)
+    except SyntaxError:  # of a cell with a notebook's own commands, say
+        return ast.Module([], [])
 
 
 @functools.lru_cache

@@ -90,7 +90,7 @@ class Writer:
             self._written: dict[tuple[str, str], set[int]] = {}
             if checkpoint.get("n_draws", 0) > self._done:
                 self._count_only_what_is_not_made_again()
-            self._whole = True
+            self._complete = True
             self._has_new = False
             self._committed = time.perf_counter()
             self._cost = 0.0
@@ -121,7 +121,7 @@ class Writer:
 
     def write(self, block: Block) -> None:
         """Keep a block, and write full chunks to disk."""
-        self._whole = False  # until this returns: it may be interrupted anywhere
+        self._complete = False  # until this returns: it may be interrupted anywhere
         self._has_new = True
         prefix, at, length = self._place(block.first)
         if self._kept(prefix):
@@ -141,7 +141,7 @@ class Writer:
             if end is None and block.count(k) < block.n_draws:
                 self._ends[k] = block.first + block.count(k)
         self._done = block.first + block.n_draws
-        self._whole = True
+        self._complete = True
 
     def _columns(self, block: Block, prefix: str) -> dict[tuple[str, str], np.ndarray]:
         """A block's arrays by group and name, as PyMC would convert them."""
@@ -183,12 +183,12 @@ class Writer:
             The sampler's state after them. None if it is not known: the draws can then be read,
             but resuming samples them again from the last known state.
         """
-        if not self._whole:  # something was interrupted: the last checkpoint stands
+        if not self._complete:  # something was interrupted: the last checkpoint stands
             return
         if self._number > 0 and not self._has_new:
             return
         began = time.perf_counter()
-        self._whole = False
+        self._complete = False
         if state is not None:
             self.state, self.n_draws = state, self._done
         if self._chunk:
@@ -197,7 +197,7 @@ class Writer:
         self._save()
         self._committed = time.perf_counter()
         self._cost = self._committed - began
-        self._whole = True
+        self._complete = True
 
     def _save(self) -> None:
         """Write a checkpoint, after all chunks that it counts."""
