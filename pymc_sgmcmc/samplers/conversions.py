@@ -53,7 +53,7 @@ class FromLearningRate:
         Returns
         -------
         step
-            Of this class, with ``step_size`` sqrt(eta) and ``diffusion`` a / sqrt(eta).
+            A step of this class, with ``step_size`` sqrt(eta) and ``diffusion`` a / sqrt(eta).
 
         Raises
         ------
@@ -73,7 +73,7 @@ class FromLearningRate:
         return cls(vars, step_size=h, diffusion=diffusion, **options)
 
     def to_learning_rate(self) -> dict[str, float]:
-        """Eta and a of the SGNHT paper, Algorithm 2, for this step's first step size.
+        """Return eta and a of the SGNHT paper, Algorithm 2, for this step's first step size.
 
         Returns
         -------
@@ -124,7 +124,7 @@ class FromMomentumDecay:
         Returns
         -------
         step
-            Of this class, with ``step_size`` h = sqrt(learning_rate / N) (N = 1 without
+            A step of this class, with ``step_size`` h = sqrt(learning_rate / N) (N = 1 without
             ``per_datum``) and ``friction`` momentum_decay / h.
 
         Raises
@@ -147,7 +147,7 @@ class FromMomentumDecay:
         return cls(vars, step_size=h, friction=friction, **options)
 
     def to_momentum_decay(self, per_datum: int | None = None) -> dict[str, float]:
-        """Lambda and xi of the doubly stochastic paper, eq 4, for this step's first step size.
+        """Return lambda and xi of the doubly stochastic paper, eq 4, for the first step size.
 
         Parameters
         ----------
