@@ -62,8 +62,10 @@ def unconstrained(theta):
 
 @dataclass(frozen=True)
 class ExpandedMean(Algorithm):
-    """SGRLD's update; ``concentration`` is A > 0, a number or one number or array (...) per
-    variable.
+    """SGRLD's update.
+
+    ``concentration`` is A > 0: one number for all variables, or a number or an array (...) for each
+    of them.
     """
 
     concentration: float | tuple[float | np.ndarray, ...] | None = None

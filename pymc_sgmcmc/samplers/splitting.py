@@ -198,7 +198,7 @@ def shared(
 
 
 class Phase(NamedTuple):
-    """A point of the extended space: one entry per variable; of xi one per variable or one in all."""
+    """A point of the extended space, with one entry per variable, or of xi one in all."""
 
     theta: Tensors
     p: Tensors
