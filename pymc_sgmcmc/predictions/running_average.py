@@ -12,35 +12,10 @@ Metrics = Callable[[np.ndarray], dict[str, float]]
 
 
 class RunningAverage:
-    """Weighted mean and variance of predictions, metrics of each draw and of the mean so far.
+    """Weighted mean and variance of a chain's predictions, with metrics of draws and mean.
 
-    Parameters
-    ----------
-    metrics : callable or None
-        Predictions, shape (rows, ...), to metrics by name; None without labels.
-    classes : bool
-        Whether predictions are probabilities of classes, shape (rows, classes).
-    monitor : str or None
-        The metric by which the best draw is chosen.
-    patience : int or None
-        The average ends after so many draws that have not improved its own monitored metric.
-
-    Attributes
-    ----------
-    n : int
-        Draws so far.
-    mean, squares : arrays, shape (rows, ...), or None before the first draw
-        Weighted mean, and weighted sum of squared differences from it (West 1979).
-    votes : array of int, shape (rows, classes), or None
-        Number of draws whose most probable class this is.
-    entropy : array, shape (rows,), or None
-        Weighted mean of the draws' entropies.
-    weights : list of float
-        One per draw.
-    of_draws, of_mean : dict of lists of float
-        Metrics of each draw, and of the average up to it.
-    best : dict or None
-        ``value`` of the monitored metric, ``draw`` and ``point`` of the best single draw.
+    ``metrics`` gives the metrics of predictions of shape (rows, ...) by name (None without labels),
+    and ``classes`` says whether these are probabilities of shape (rows, classes).
     """
 
     def __init__(
@@ -52,22 +27,27 @@ class RunningAverage:
         self.n, self.total_weight = 0, 0.0
         self.mean: Any = None
         self.squares: Any = None
+        """Weighted sum of squared differences from the mean (West 1979), shape (rows, ...)."""
         self.votes: Any = None
+        """Number of draws whose most probable class this is, shape (rows, classes)."""
         self.entropy: Any = None
+        """Weighted mean of the draws' entropies, shape (rows,)."""
         self.weights: list[float] = []
         self.of_draws: dict[str, list[float]] = {}
         self.of_mean: dict[str, list[float]] = {}
+        """Metrics of the average up to each draw."""
         self.best: dict[str, Any] | None = None
+        """``value`` of the monitored metric, ``draw`` and ``point`` of the best single draw."""
         self._best_mean = -np.inf
         self._since_best = 0
 
     @property
     def ended(self) -> bool:
-        """Whether patience has run out: further draws are not taken."""
+        """Whether patience has run out, so that further draws are not taken."""
         return self.patience is not None and self._since_best >= self.patience
 
     def add(self, predictions: np.ndarray, weight: float, point: PointType) -> None:
-        """Take one draw's predictions; ``point`` is kept if it is the best draw so far."""
+        """Take one draw's predictions, and keep ``point`` if it is the best draw so far."""
         x = np.asarray(predictions, dtype=np.float64)
         if self.mean is None:
             self.mean, self.squares = np.zeros_like(x), np.zeros_like(x)
@@ -89,7 +69,7 @@ class RunningAverage:
             self._compare(self.metrics(x), self.metrics(mean), point)
 
     def rank(self, value: float) -> float:
-        """The monitored metric so that more is better."""
+        """Return a value of the monitored metric with the sign by which more is better."""
         return self._sign * value
 
     def _compare(self, now: dict[str, float], so_far: dict[str, float], point: PointType) -> None:
@@ -110,7 +90,7 @@ class RunningAverage:
     _SAVED = ("n", "total_weight", "mean", "squares", "votes", "entropy", "best")
 
     def state(self) -> dict[str, Any]:
-        """Return everything that the next draws are added to, as plain values."""
+        """Return everything to which the next draws are added, as plain values."""
         return {name: getattr(self, name) for name in self._SAVED} | {
             "weights": np.array(self.weights),
             "of_draws": {name: np.array(values) for name, values in self.of_draws.items()},

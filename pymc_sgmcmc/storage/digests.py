@@ -247,5 +247,5 @@ def _is_installed(module: str | None) -> bool:
 
 
 def without_addresses(text: str) -> str:
-    """Return the text of an object without memory addresses, which other processes repeat."""
+    """Return the text of an object without memory addresses, as another process would."""
     return re.sub(r" at 0x[0-9a-f]+", "", text)

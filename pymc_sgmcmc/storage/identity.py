@@ -138,7 +138,7 @@ def _data(model: Model, steps: Sequence[SGMCMCStep], arrays: ArrayDigests) -> di
 
 
 def _stream_digest(data: StreamedData) -> str:
-    """Return the digest of a stream's form and rows: all those of arrays, the first of an iterable."""
+    """Return the digest of a stream: its form, all rows of arrays, and an iterable's first rows."""
     parts = [repr(data)]
     head = data.head()
     for source in data.sources:

@@ -13,7 +13,7 @@ from xarray import Dataset
 LONGEST_NAME = 255
 """Largest number of bytes of a folder's name on the usual file systems."""
 TAKEN = ("", ".", "..", "zarr.json")
-"""Names that no variable can have, because its folder would be that of a group or of metadata."""
+"""Names of folders and files that the file system or zarr uses itself."""
 SAFE_KINDS = "bif"
 """Kinds of labels that zarr has types for, which are not written on trial since there may be
 millions."""
