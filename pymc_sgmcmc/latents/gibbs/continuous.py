@@ -26,7 +26,8 @@ from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
 
 MAX_CLIMB = 3.0
-"""Largest change in a climbing sweep, for variables with a transform."""
+"""Largest change of a variable with a transform in a climbing sweep, because the curvature vanishes
+in the tails of such a variable."""
 LOG_SCALES = (-3.0, 1.5)
 """Range of log s, with s the standard deviation of a random-walk proposal."""
 
@@ -81,22 +82,20 @@ class Continuous:
 
     @property
     def _fixed(self) -> list[Variable]:
-        """What does not change while the units of this variable do."""
+        """Inputs that do not change while the units of this variable do."""
         own = boundary([self.u], [self.z, self.log_jacobian])
         return list(dict.fromkeys([*self.terms.fixed, *own]))
 
     @property
     def once(self) -> list[Variable]:
-        """What is the same for all sweeps of a batch."""
         return list(self.terms.columns)
 
     @property
     def each_sweep(self) -> list[Variable]:
-        """What a sweep begins with."""
         return [self.start, *self.terms.maps, *self._fixed]
 
     def _density(self, t, unit, maps, columns) -> TensorVariable:
-        """Log of the full conditional with one unit of ``u`` at ``t`` (one value per row)."""
+        """Return the log of the full conditional with one unit of ``u`` at ``t``, for each row."""
         c = self.terms
         u = self.u + (t - self._of_unit(unit))[:, None] * unit
         [z, log_jacobian] = substitute([self.z, self.log_jacobian], {self.u: u})
