@@ -69,7 +69,7 @@ class OfTwoShapes(ABC):
     _fallback = NormalProposal()
 
     def matched(self, u, slope, curvature) -> Tensors:
-        """Return mean and precision of the normal, whether the family matches, and its member."""
+        """Return mean and precision of the normal, whether the family matches, and its a and b."""
         a, b = self._shapes(u, slope, curvature)
         matches = (a > 0) & (b > 0)
         a, b = pt.switch(matches, a, 1), pt.switch(matches, b, 1)
