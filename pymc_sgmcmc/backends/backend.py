@@ -33,7 +33,7 @@ class Host:
         return rng
 
     def generator_state(self, rng: Any) -> dict[str, Any]:
-        """Plain values, from which `restore_generator` recreates the generator."""
+        """Return plain values from which `restore_generator` recreates the generator."""
         return rng.bit_generator.state
 
     def restore_generator(self, state: dict[str, Any]) -> Any:
@@ -44,7 +44,7 @@ class Host:
 
 
 class Jax:
-    """JAX: arrays stay on the device, a generator is a dict that holds a JAX key."""
+    """JAX: arrays stay on the device, and a generator is a dict that holds a JAX key."""
 
     is_jax = True
 
@@ -56,15 +56,15 @@ class Jax:
         return jax.default_backend() != "cpu"
 
     def __init__(self):
-        # PyTensor turns on JAX's 64-bit mode when this is first imported. Arrays made earlier would
-        # have 32 bits, and functions compiled for them would be compiled again for later arrays.
+        # PyTensor turns on JAX's 64-bit mode when this module is first imported. Arrays made
+        # earlier would have 32 bits, and functions would be compiled again for later arrays.
         import pytensor.link.jax.dispatch  # noqa: F401
 
         import pymc_sgmcmc.backends.generator_copy_jax
         import pymc_sgmcmc.backends.normals_jax  # noqa: F401
 
-        # PyTensor asks JAX for 64 bits although floatX="float32" has turned them off: dozens of
-        # warnings about which the user can do nothing.
+        # PyTensor asks JAX for 64 bits although floatX="float32" has turned them off, which gives
+        # dozens of warnings about which the user can do nothing.
         warnings.filterwarnings(
             "ignore",
             message="Explicitly requested dtype (float|int|uint)64",
@@ -79,7 +79,6 @@ class Jax:
         return jax.numpy.asarray(value)
 
     def as_numpy(self, array: Any) -> np.ndarray:
-        """Return a compiled call's output as an array that may be written to."""
         return np.array(array)
 
     def mapped(self, function: Callable, n_mapped: int, n_same: int) -> Callable:
@@ -96,13 +95,11 @@ class Jax:
         return self.restore_generator(jax_typify(rng))
 
     def generator_state(self, rng: Any) -> dict[str, Any]:
-        """Plain values, from which `restore_generator` recreates the generator."""
         import jax
 
         return jax.tree.map(np.asarray, rng)
 
     def restore_generator(self, state: dict[str, Any]) -> Any:
-        """Return a generator in a saved state."""
         import jax
 
         return jax.tree.map(jax.numpy.asarray, state)

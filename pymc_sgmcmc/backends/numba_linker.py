@@ -24,8 +24,8 @@ class CheapCalls(NumbaLinker):
     """PyTensor's numba linker with another outermost function.
 
     PyTensor's has ``*args``, whose types numba looks up in Python at each call: 200 us for ten
-    arguments. This one has a fixed number of arguments, and takes a generator by its addresses. It
-    also releases Python's lock, so that other threads can run.
+    arguments. This one has a fixed number of arguments, takes a generator by its addresses, and
+    releases Python's lock, so that other threads can run.
     """
 
     def jit_compile(self, fn_and_cache) -> Callable:

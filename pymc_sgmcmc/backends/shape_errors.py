@@ -11,7 +11,7 @@ from numba.np import arrayobj
 
 
 def raise_without_shapes(source_shape, shape):
-    """Replaces numba's function."""
+    """Take the place of numba's function."""
     raise NotImplementedError("for numba only")
 
 

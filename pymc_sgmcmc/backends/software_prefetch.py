@@ -1,8 +1,9 @@
-"""Software prefetching on numba: ask for all rows of a batch before reading the first.
+"""Software prefetching on numba: all rows of a batch are requested before the first is read.
 
 A row of a large table is in memory, not in the caches, and takes about 100 ns to arrive. Code that
-reads one row after another waits for each of them. Prefetch instructions do not wait, so the rows
-arrive together. What then reads the rows is PyTensor's code, unchanged, and computes the same.
+reads one row after another waits for each of them, whereas prefetch instructions do not wait, so
+that the rows arrive together. PyTensor's code, unchanged, then reads the rows and computes the
+same.
 """
 
 from typing import Any
@@ -20,32 +21,32 @@ from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
 CACHE_LINE = 64
-"""Bytes that are fetched from memory together."""
+"""Number of bytes that are fetched from memory together."""
 
 CACHED = 2**20
-"""Bytes of an array that stays in the caches: there, prefetching costs more than it saves."""
+"""Size in bytes up to which an array stays in the caches, where prefetching costs more than it
+saves."""
 
 
 class SoftwarePrefetch(Op):
-    """``rows``, once the rows of ``array`` with these numbers have been asked for."""
+    """``rows``, after the rows of ``array`` with these numbers have been prefetched."""
 
     __props__ = ()
     view_map = {0: [1]}
 
     def make_node(self, array, rows):
-        """Make the node."""
         return Apply(self, [array, rows], [rows.type()])
 
     def infer_shape(self, node, shapes):
         return [shapes[1]]
 
     def perform(self, node, inputs, output_storage):
-        """Return the row numbers: Python cannot prefetch."""
+        """Return the row numbers, because Python cannot prefetch."""
         output_storage[0][0] = inputs[1]
 
 
 def _prefetch(typing_context, array, index):
-    """Prefetch the cache line of an element: numba has no function for it."""
+    """Prefetch the cache line of an element, for which numba has no function."""
 
     def generate(context, builder, signature, arguments):
         of_array, at = arguments
