@@ -48,8 +48,8 @@ def conv2d(
 
     Notes
     -----
-    Use it with ``compile_kwargs={"mode": "JAX"}``: networks with convolutions also run on numba, but
-    take several times as long to compile there.
+    Use it with ``compile_kwargs={"mode": "JAX"}``: on numba, networks with convolutions take several
+    times as long to compile.
 
     Examples
     --------
