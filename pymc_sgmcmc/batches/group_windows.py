@@ -65,7 +65,7 @@ class GroupWindows(Deal):
         sizes = places.sizes[in_order]
         which, begins, ends = parts_in_order(sizes, batch_size)
         window = _window_of_part(which, ends - begins, sizes[which], data, batch_size)
-        # The deal is always the same: chains share it, and a resumed run has it too.
+        # The deal is always the same, because chains share it and a resumed run repeats it.
         rng = np.random.default_rng(0)
         order = np.lexsort((rng.permutation(len(which)), window))
         self._size = (ends - begins)[order]

@@ -51,7 +51,7 @@ class TouchedGroups:
 
     def __init__(self, of_rows: GroupsOfRows, row_weight: float | None = None):
         self._of_rows, self._row_weight = of_rows, row_weight
-        # A group's place in the batch at hand, or -1, and its size: looked up together.
+        # A group's place in the present batch, or -1, and its size, which are looked up together.
         self._place_and_size = np.stack([np.full_like(of_rows.sizes, -1), of_rows.sizes], axis=1)
 
     def of(self, rows: np.ndarray, group_of_row: np.ndarray | None = None) -> Touched:

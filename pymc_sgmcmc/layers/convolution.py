@@ -48,8 +48,8 @@ def conv2d(
 
     Notes
     -----
-    Use it with ``compile_kwargs={"mode": "JAX"}``: on numba, networks with convolutions take several
-    times as long to compile.
+    Use it with ``compile_kwargs={"mode": "JAX"}``, because on numba networks with convolutions take
+    several times as long to compile.
 
     Examples
     --------

@@ -48,7 +48,7 @@ class Member:
         """Names of its statistics among those of all members."""
         return tuple(f"{self.name}_{name}" for name in self.algorithm.statistics)
 
-    # A dot, because one member's name may be the start of another's: sgnht and sgnht_s.
+    # The separator is a dot because one member's name may begin another's: sgnht and sgnht_s.
 
     def named(self, own: dict[str, Any]) -> dict[str, Any]:
         """Return its state under names that no other member uses."""

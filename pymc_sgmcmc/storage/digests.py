@@ -201,7 +201,7 @@ class _Describer:
         return f"{name} {self._all([*value.__bases__, own])}"
 
     def _code(self, code: CodeType) -> str:
-        # The same whether it is defined in another function or not.
+        # It does not matter whether the function is defined in another one.
         flags = code.co_flags & ~inspect.CO_NESTED
         shape = (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, flags)
         return self._all([code.co_code, code.co_names, code.co_consts, shape])

@@ -30,7 +30,7 @@ def lay_out(
 
     store = LocalStore(folder)
     for name, dataset in draws.items():
-        # Their coordinates only: the draws' own arrays follow.
+        # Only their coordinates are written here; the draws' own arrays follow.
         others[name] = dataset.drop_vars([*dataset.data_vars, "chain", "draw"])
         others[name] = others[name].assign_coords(
             chain=np.arange(run.n_chains), draw=np.arange(record["lengths"][name])

@@ -236,7 +236,7 @@ class ZarrStore(BaseTrace):
                 "Resuming with different versions of packages, so the last digits may differ: "
                 f"{'; '.join(changed)}."
             )
-        # A step that was used before keeps some of its tuning: start as the run started.
+        # A step that was used before keeps some of its tuning, so start as the run started.
         return replace(run, fresh=from_plain(record["fresh"], run.fresh))
 
     def create(self, run: Run, tree: DataTree, identity: dict[str, Any]) -> None:
