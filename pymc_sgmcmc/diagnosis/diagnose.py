@@ -338,6 +338,6 @@ def _check_rows(posterior: Dataset, model: Model) -> None:
     lengths = [axis.length for axis in find_row_axes(model)]
     if then not in (sum(lengths), *lengths):  # with minibatch_dim= there were those of one dim
         raise ValueError(
-            f"The draws are of {then} rows, but the model has {sum(lengths)} now: set the data "
-            "back (pm.set_data), or pass data= if they were streamed."
+            f"The draws are of {then} rows, but the model has {sum(lengths)} now: restore the data "
+            "(pm.set_data), or pass data= if they were streamed."
         )

@@ -85,7 +85,7 @@ def _would_have_shown(measured: Dataset) -> str:
     if measured.sizes.get("pair"):
         shown.append(f"{least('cross'):.2g} of a correlation")
     return (
-        f"Errors of {', '.join(shown[:-1])} and {shown[-1]} would have shown, smaller ones may not."
+        f"Errors of {', '.join(shown[:-1])} and {shown[-1]} would have shown; smaller ones may not."
     )
 
 
@@ -294,8 +294,8 @@ def _thermostat(measured: Dataset) -> Iterator[Row]:
     ratio = value / float(predicted)
     right = 1 / THERMOSTAT_FACTOR < ratio < THERMOSTAT_FACTOR
     remedy = (
-        f"The thermostat is {ratio:.2g} times what the warm-up predicts: the noise is not what it "
-        "was, so make a new step, with a larger batch_size."
+        f"The thermostat is {ratio:.2g} times what the warm-up predicts: the noise has changed, so "
+        "make a new step, with a larger batch_size."
     )
     tolerance = f"factor {THERMOSTAT_FACTOR:g}"
     yield Row("thermostat", value, float(predicted), "yes" if right else "no", remedy, tolerance)

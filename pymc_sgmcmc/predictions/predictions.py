@@ -40,7 +40,7 @@ def _checked_name(name: Any) -> str:
     if not isinstance(name, str):
         reason = "must be a string"
     elif name in ("", ".", "..") or "/" in name or "\0" in name:
-        reason = "cannot be the name of a group of the result, where '/' and '.' are of paths"
+        reason = "cannot be the name of a group of the result, where '/' and '.' belong to paths"
     elif name in GROUPS or name.startswith("warmup_"):
         reason = "is the name of another group of the result"
     if reason is not None:
@@ -181,7 +181,7 @@ class Predictions:
         if task is not None:
             one_of("task", task, ("classification", "regression"))
         if labels is None and (monitor is not None or patience is not None):
-            raise ValueError("monitor= and patience= need labels=, by which draws are judged.")
+            raise ValueError("monitor= and patience= need labels=, against which draws are judged.")
         if monitor is not None:
             one_of("monitor", monitor, (*CLASSIFICATION, *REGRESSION))
         model = modelcontext(model)

@@ -330,8 +330,8 @@ class Groups(SGMCMCStep):
             raise TypeError(f"Give '{name}' to each group: {example}.")
         for name in NOT_OF_GROUPS & options.keys():
             raise TypeError(
-                f"Groups has no argument '{name}': it adapts nothing, each group has its own "
-                "step_size. One sampler for all variables, such as MSGNHT_S(), adapts them."
+                f"Groups has no argument '{name}': it adapts nothing, and each group has its own "
+                "step_size. A single sampler for all variables, such as MSGNHT_S(), adapts them."
             )
         vars = [continuous(model, group.vars) for group in self.groups]
         self._check_disjoint(model, vars)

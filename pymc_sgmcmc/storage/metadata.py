@@ -44,8 +44,8 @@ def refuse_foreign_names(folder: Path, record: dict[str, Any]) -> None:
         own = name not in record["metadata"] or name.split("/")[-1] == ROOT
         if not own or not (folder / name).resolve().is_relative_to(inside):
             raise ValueError(
-                f"{folder} is no store of this package: its record names the file {name!r}, which "
-                "is not one of a store. Do not use it; choose another path."
+                f"{folder} is not a store of this package: its record names the file {name!r}, "
+                "which no store has. Do not use it; choose another path."
             )
 
 

@@ -47,7 +47,7 @@ def refuse_impossible_path(path: Path) -> None:
 def _refuse_name(name: str) -> None:
     reason = None
     if name in TAKEN:
-        reason = "it has a meaning of its own there"
+        reason = "it has a special meaning there"
     elif "\\" in name or "\0" in name:
         reason = "a folder's name has no backslash and no null character"
     elif (length := len(os.fsencode(name))) > LONGEST_NAME:

@@ -176,7 +176,7 @@ class ZarrStore(BaseTrace):
             record = self.record
             raise FileExistsError(
                 f"{self.path} has a run of {record['draws']} draws and {record['chains']} chains, "
-                f"of which {min(self.n_draws)} draws are complete. resume=True continues it, "
+                f"of which {min(self.n_draws)} draws are complete. resume=True continues it, and "
                 "ZarrStore(path, overwrite=True) deletes it."
             )
         if resume and self.exists and min(self.n_draws) >= self.record["draws"]:
@@ -218,7 +218,7 @@ class ZarrStore(BaseTrace):
         if self.dtype is not None and str(self.dtype) != record["dtype"]:
             different.append(f"dtype: was {record['dtype']}, is {self.dtype}")
         if run.draws < record["draws"]:
-            different.append(f"draws: was {record['draws']}, is {run.draws}; more would do")
+            different.append(f"draws: was {record['draws']}, is {run.draws}, which is fewer")
         if different:
             raise ValueError(
                 f"{self.path} has a different run and cannot be resumed by this one:\n- "
