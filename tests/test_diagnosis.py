@@ -563,7 +563,7 @@ def test_errors_name_what_is_missing(posterior):
         sgm.diagnose(tree(k=np.zeros((2, 10))), counts)
     with pm.Model() as unobserved:
         pm.Normal("beta")
-    with pytest.raises(ValueError, match=r"no observed variable.*latents= call diagnose\(idata\)"):
+    with pytest.raises(ValueError, match=r"no observed variable.*latents=, call diagnose\(idata\)"):
         sgm.diagnose(tree(beta=np.zeros((2, 10))), unobserved)
 
 
