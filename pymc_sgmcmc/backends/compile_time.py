@@ -10,8 +10,8 @@ import pytensor
 
 THRESHOLDS = (50_000, 20, 100)
 """Thresholds of Python's garbage collector: with its own, (700, 10, 10), it searches millions of
-graph nodes and pieces of LLVM code again and again, all of them in use, in a seventh of the time
-that compiling takes."""
+graph nodes and pieces of LLVM code again and again, all of them in use, which takes a seventh of
+the time of compiling."""
 
 _lock = Lock()
 compile_lock = RLock()

@@ -96,7 +96,7 @@ class StreamedBatches:
         return window
 
     def infinite(self) -> list[str]:
-        """Names of the containers with infinite values in the current window."""
+        """Return the names of the containers with infinite values in the current window."""
         rows = {} if self._window is None else self._window.rows
         return [name for name, a in rows.items() if a.dtype.kind == "f" and np.isinf(a).any()]
 

@@ -51,7 +51,8 @@ MOST_KEPT = 25_000_000
 """Largest number of elements of the draws that are kept for the verdict alone, which bounds their
 memory; `EXACT_DRAWS` draws are kept in any case."""
 LARGEST_POINT = 1_500_000
-"""Largest number of elements of a draw for which draws are kept for the verdict alone."""
+"""Largest number of elements of a draw for which draws are kept for the verdict alone, because
+memory has to hold `EXACT_DRAWS` of them."""
 
 
 def diagnose(

@@ -128,14 +128,6 @@ def means_of_others(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     About the mean of all n independent draws the virial would be 1 - 1 / n, a deviation that takes
     up much of what is tolerated for many groups. The means, shape (parts, d), are therefore those
     of the other chains or, for a single chain, of its other half.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from pymc_sgmcmc.diagnosis.local_identities import means_of_others
-    >>> means, part = means_of_others(np.array([[[1.0], [2.0], [4.0], [6.0]]]))
-    >>> means.ravel().tolist(), part.tolist()
-    ([5.0, 1.5], [0, 0, 1, 1])
     """
     chains, n, _ = draws.shape
     if chains > 1:

@@ -26,8 +26,8 @@ IDENTITIES = ("gradient", "virial", "cross")
 """Names of the Stein identities that are measured along directions or pairs of them."""
 
 Passed = Literal["yes", "within error", "no", "unclear", ""]
-"""Whether a deviation is within the tolerance; beyond it, but not beyond what chance explains; or
-beyond both; whether it cannot be decided; or (empty) whether it is not judged."""
+"""Judgement of a deviation, in this order: within the tolerance; beyond it, but not beyond what
+chance explains; beyond both; undecided; not judged."""
 
 
 class Row(NamedTuple):
@@ -52,12 +52,6 @@ def threshold(n_tests: int, n_blocks: int) -> float:
     """Return how many standard errors chance explains, for ``n_tests`` numbers together.
 
     ``n_blocks`` is the number of blocks, of all chains, from which the standard errors were made.
-
-    Examples
-    --------
-    >>> from pymc_sgmcmc.diagnosis.verdict import threshold
-    >>> round(threshold(10, 40), 1)
-    4.3
     """
     return float(stats.t.isf(ALARM / (2 * n_tests), max(1, n_blocks - 1)))
 

@@ -146,7 +146,7 @@ class Joint:
         return substitute(expressions, replace)
 
     def log_density(self, values: Sequence[TensorVariable], copies: int = 1) -> TensorVariable:
-        """log p(x, z | theta) of each row, shape (copies * n_rows,).
+        """Return log p(x, z | theta) of each row, shape (copies * n_rows,).
 
         ``values`` has one entry per latent variable, of shape ``(copies * n_rows, *shape)``, with
         all rows of the first copy first.

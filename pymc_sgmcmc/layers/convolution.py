@@ -14,7 +14,7 @@ from pymc_sgmcmc.argument_checks import whole_number
 
 NARROW = 32
 """If a row of the kernel has fewer numbers per new channel than this, all rows make one matrix
-product, because narrow products are slow."""
+product, because products of very narrow matrices are slow."""
 
 
 def conv2d(

@@ -124,7 +124,7 @@ def elementwise(
     temperature: float = 1.0,
     n_elements: Tensors | None = None,
 ) -> Tensors:
-    """One xi per element of p: xi += h (p * p - T) (high-order paper 2.2, T = 1).
+    """Advance one xi per element of p: xi += h (p * p - T) (high-order paper 2.2, T = 1).
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def shared(
     temperature: float = 1.0,
     n_elements: Tensors | None = None,
 ) -> Tensors:
-    """One xi for all n elements of all variables: xi += h (p.p / n - T) (SGNHT paper eq 6, T = 1).
+    """Advance one xi for all n elements of p: xi += h (p.p / n - T) (SGNHT paper eq 6, T = 1).
 
     Parameters
     ----------

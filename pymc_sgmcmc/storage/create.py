@@ -31,7 +31,7 @@ BYTES_PER_CHUNK = 2**23
 """Size of a chunk with the draws of all variables, about 8 MiB at most, because a chunk that is not
 full stays in memory and is written again at each checkpoint."""
 DRAWS_PER_CHUNK = 256
-"""Largest number of draws in a chunk, which counts for models with few parameters."""
+"""Largest number of draws in a chunk, which matters for models with few parameters."""
 
 
 def run_lock(folder: Path) -> Lock:
