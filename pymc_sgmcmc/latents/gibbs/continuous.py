@@ -17,7 +17,6 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.algorithm import Tensors
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.latents.gibbs.conditionals import Conditional, boundary, conditional, moved
 from pymc_sgmcmc.latents.gibbs.proposals import NormalProposal, Proposal, proposal_for
@@ -127,7 +126,7 @@ class Continuous:
             walks = [pt.exp(log_scale) * steps, walk_uniforms]
 
         t, unit = pt.tensor("t", shape=(n,), dtype=dtype), pt.vector("unit", dtype=dtype)
-        columns = [column.type() for column in _slices(c.columns)]
+        columns = [column[0].type() for column in c.columns]
         f = self._density(t, unit, c.maps, columns)
         slope = pt.grad(f.sum(), t, disconnected_inputs="ignore")
         curvature = pt.grad(slope.sum(), t, disconnected_inputs="ignore")
@@ -169,14 +168,13 @@ class Continuous:
             steps = ((z1 - z0).reshape(now_u.shape) * now_unit).sum(axis=1)
             return [u, *moved(now_maps, now_columns, steps), *drawn]
 
-        states = maps if c.is_affine else []
         if not c.is_affine:
             maps = []
         rng = [stream.rng] if proposal.draws_within else []
         u, *others = strict_scan(
             one_unit,
             sequences=[pt.eye(n_units, dtype=dtype), normals, uniforms, *walks, *once],
-            outputs_info=[start, *states, *rng],
+            outputs_info=[start, *maps, *rng],
             non_sequences=[*fixed, climbing],
             n_steps=n_units,
         )
@@ -184,7 +182,3 @@ class Continuous:
             stream.rng = others[-1]
         replace = dict(zip(self._fixed, fixed, strict=True)) | {self.u: u[-1]}
         return substitute([self.z], replace)[0]
-
-
-def _slices(columns: Tensors) -> Tensors:
-    return [column[0] for column in columns]
