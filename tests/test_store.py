@@ -605,9 +605,9 @@ def test_a_record_with_names_of_other_files(model, step, path):
     for place, value in (("metadata", "owned"), ("digests", "owned"), ("lengths", 5)):
         for name in (str(outside), "../outside", "link/outside", f"{outside}/zarr.json"):
             write_record(path, record | {place: record[place] | {name: value}})
-            with pytest.raises(ValueError, match=r"no store of this package: .*outside"):
+            with pytest.raises(ValueError, match=r"not a store of this package: .*outside"):
                 sgm.ZarrStore(path).to_datatree()
-    with pytest.raises(ValueError, match=r"no store of this package: .*outside"):
+    with pytest.raises(ValueError, match=r"not a store of this package: .*outside"):
         small_run(model, step, draws=2, chains=1, trace=path, resume=True)
     assert not outside.exists()
 

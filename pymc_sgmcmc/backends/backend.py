@@ -73,7 +73,7 @@ class Host(Backend):
         return rng
 
     def generator_state(self, rng: Any) -> dict[str, Any]:
-        """Plain values, from which `restore_generator` recreates the generator."""
+        """Return plain values from which `restore_generator` recreates the generator."""
         return rng.bit_generator.state
 
     def restore_generator(self, state: dict[str, Any]) -> Any:
@@ -102,8 +102,8 @@ class Jax(Backend):
         import pymc_sgmcmc.backends.generator_copy_jax
         import pymc_sgmcmc.backends.normals_jax  # noqa: F401
 
-        # PyTensor asks JAX for 64 bits although floatX="float32" has turned them off: dozens of
-        # warnings about which the user can do nothing.
+        # PyTensor asks JAX for 64 bits although floatX="float32" has turned them off, which gives
+        # dozens of warnings about which the user can do nothing.
         warnings.filterwarnings(
             "ignore",
             message="Explicitly requested dtype (float|int|uint)64",
@@ -118,7 +118,6 @@ class Jax(Backend):
         return jax.numpy.asarray(value)
 
     def as_numpy(self, array: Any) -> np.ndarray:
-        """Return a compiled call's output as an array that may be written to."""
         return np.array(array)
 
     def mapped(self, function: Callable, n_mapped: int, n_same: int) -> Callable:
@@ -135,13 +134,11 @@ class Jax(Backend):
         return self.restore_generator(jax_typify(rng))
 
     def generator_state(self, rng: Any) -> dict[str, Any]:
-        """Plain values, from which `restore_generator` recreates the generator."""
         import jax
 
         return jax.tree.map(np.asarray, rng)
 
     def restore_generator(self, state: dict[str, Any]) -> Any:
-        """Return a generator in a saved state."""
         import jax
 
         return jax.tree.map(jax.numpy.asarray, state)

@@ -31,7 +31,7 @@ R0, R1, R2, R3, R4, R5, R6, R7 = ROTATIONS
 
 @inlined
 def mix(x0, x1, rotation):
-    """One round of Threefry."""
+    """Apply one round of Threefry."""
     x0 = uint32(x0 + x1)
     turned = uint32(x1 << uint32(rotation)) | uint32(x1 >> uint32(32 - rotation))
     return x0, uint32(turned ^ x0)
@@ -39,7 +39,7 @@ def mix(x0, x1, rotation):
 
 @inlined
 def add_key(x0, x1, k0, k1, count):
-    """Threefry's injection of the key, after every four rounds."""
+    """Inject the key, as Threefry does after every four rounds."""
     return uint32(x0 + k0), uint32(x1 + k1 + uint32(count))
 
 
@@ -67,7 +67,7 @@ def threefry(k0, k1, x0, x1):
 
 
 def _kernel(dtype):
-    """Fill two vectors of a float type with normals."""
+    """Return a function that fills two vectors of a float type with normals."""
     double = dtype == "float64"
     real, log = FLOAT_MATH[dtype].real, FLOAT_MATH[dtype].log
     sine, cosine = (polynomial_of(c(dtype), real) for c in (sine_series, cosine_series))
@@ -107,7 +107,7 @@ def _kernel(dtype):
 
 
 def _drawer(dtype):
-    """Draw a key from a generator and fill a vector."""
+    """Return a function that draws a key from a generator and fills a vector with normals."""
     fill, dtype = _kernel(dtype), np.dtype(dtype)
 
     @njit(nogil=True)

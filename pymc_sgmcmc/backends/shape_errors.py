@@ -14,7 +14,7 @@ from pymc_sgmcmc.internals import available
 
 
 def raise_without_shapes(source_shape, shape):
-    """Replaces numba's function."""
+    """Take the place of numba's function."""
     raise NotImplementedError("for numba only")
 
 

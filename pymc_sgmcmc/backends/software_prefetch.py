@@ -1,4 +1,4 @@
-"""Software prefetching on numba: ask for all rows of a batch before reading the first.
+"""Software prefetching on numba: all rows of a batch are requested before the first is read.
 
 A row of a large table is in memory, not in the caches, and takes about 100 ns to arrive. Code that
 reads one row after another waits for each of them. Prefetch instructions do not wait, so the rows
@@ -21,28 +21,28 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pymc_sgmcmc.internals import available
 
 CACHE_LINE = 64
-"""Bytes that are fetched from memory together."""
+"""Number of bytes that are fetched from memory together."""
 
 FILE = "backends/software_prefetch.py"
 CACHED = 2**20
-"""Bytes of an array that stays in the caches: there, prefetching costs more than it saves."""
+"""Size in bytes up to which an array stays in the caches, where prefetching costs more than it
+saves."""
 
 
 class SoftwarePrefetch(Op):
-    """``rows``, once the rows of ``array`` with these numbers have been asked for."""
+    """``rows``, after the rows of ``array`` with these numbers have been prefetched."""
 
     __props__ = ()
     view_map = {0: [1]}
 
     def make_node(self, array, rows):
-        """Make the node."""
         return Apply(self, [array, rows], [rows.type()])
 
     def infer_shape(self, node, shapes):
         return [shapes[1]]
 
     def perform(self, node, inputs, output_storage):
-        """Return the row numbers: Python cannot prefetch."""
+        """Return the row numbers, because Python cannot prefetch."""
         output_storage[0][0] = inputs[1]
 
 

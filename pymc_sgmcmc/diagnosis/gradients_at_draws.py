@@ -1,8 +1,7 @@
-"""Gradients at recorded draws, by a path of their own.
+"""Gradients at recorded draws, computed independently of the sampler.
 
-Nothing of the sampler's enters: neither its batches nor its control variate, row weights or
-compiled updates. An error in any of those does not repeat itself here; one in the draws of latent
-variables does.
+They use neither its batches nor its control variate, row weights or compiled updates, so an error
+in any of these is not repeated here; an error in the draws of latent variables is.
 """
 
 from typing import NamedTuple
@@ -14,15 +13,16 @@ from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.latents.latent_gradients import LatentGradients
 
 ROW_GRADIENTS = 400_000
-"""Of all draws together, about: this bounds the time."""
+"""Approximate number of row gradients at all draws together, which bounds the time."""
 FEWEST_ROWS = 32
-"""Per draw."""
+"""Smallest number of random rows for each draw."""
 COMPARED = 20
-"""Draws at which the noise with and without a control variate is compared."""
+"""Number of draws at which the noise with and without a control variate is compared."""
 NOISE = 0.05
-"""Standard error of the mean gradient of all draws that is left with latent variables,"""
+"""Standard error of the mean gradient of all draws that latent variables may leave, which is half
+of what the verdict tolerates."""
 TRIED = 20
-"""... as seen from so many batches at each of `COMPARED` draws."""
+"""Number of batches at each of `COMPARED` draws from which this standard error is predicted."""
 
 
 class GradientsAtDraws(NamedTuple):
@@ -33,23 +33,16 @@ class GradientsAtDraws(NamedTuple):
     noise: np.ndarray
     """Mean variance of an estimate, given the draw, along each direction, shape (d,)."""
     method: str
-    """For a report: "exact", "100 random rows"."""
+    """Method, for the report: "exact", or "100 random rows"."""
 
 
 def with_latents_at_draws(
     gradients: LatentGradients, draws: np.ndarray, matrix: np.ndarray, rng: np.random.Generator
 ) -> GradientsAtDraws:
-    """Estimate gradients at draws, with latent variables drawn anew for random rows.
+    """Estimate gradients L' g at draws, shape (n, d), with latent variables drawn anew.
 
-    There are so many batches that their noise hardly matters for the mean over the draws.
-
-    Parameters
-    ----------
-    gradients : LatentGradients
-    draws : array, shape (n, d)
-    matrix : array, shape (d, d)
-        L of the metric: gradients are returned as L' g.
-    rng : numpy.random.Generator
+    ``matrix`` is L. There are so many batches of random rows that their noise hardly matters for
+    the mean over the draws.
     """
     gradients.draw_from(rng.spawn(1)[0])
 
@@ -77,26 +70,11 @@ def gradients_at_draws(
     copies: np.ndarray | None = None,
     exact: bool = False,
 ) -> GradientsAtDraws:
-    """Compute gradients at draws, exactly or from independent random rows.
+    """Compute gradients L' g at draws, shape (n, d), exactly or from independent random rows.
 
-    Rows are drawn with replacement and scaled by 1 / (B q), q = 1 / N if all are drawn alike. The
-    same rows' gradients at the anchor serve as a control variate if this makes the noise smaller.
-
-    Parameters
-    ----------
-    gradients : RowGradients or WholeGradients
-    draws : array, shape (n, d)
-    matrix : array, shape (d, d)
-        L of the metric: gradients are returned as L' g.
-    anchor, anchor_gradient : arrays, shape (d,)
-        A point and the gradient of the log likelihood of all rows there; not used where gradients
-        are exact.
-    rng : numpy.random.Generator
-    copies : array of int, shape (N,), optional
-        How often each row is in the urn that rows are drawn from; default: once. The mean of an
-        estimate does not depend on it.
-    exact : bool, default False
-        Use all rows at each draw.
+    ``matrix`` is L. Rows are drawn with replacement, each as often as ``copies`` says (default:
+    alike), and scaled by 1 / (B q), with q = 1 / N if all are drawn alike. The same rows' gradients
+    at the anchor serve as a control variate if this makes the noise smaller.
     """
     n, size = draws.shape
     no_noise = np.zeros(size)

@@ -41,7 +41,7 @@ from pymc_sgmcmc.latents.support_check import refuse_moving_support
 
 @dataclass(frozen=True)
 class LatentGradientSource(GradientSource):
-    """Latent variables of rows integrated out: the mean gradient over draws of them for the batch.
+    """The mean gradient over draws of the batch's latent variables, which integrates these out.
 
     The likelihood is N / n times the weighted sum over rows and draws of log p(x, z | theta), with
     the draws and weights as inputs.
@@ -79,7 +79,7 @@ class LatentGradientSource(GradientSource):
             )
 
     def tables(self, rows):
-        """None: drawing latent variables takes so long that fetching rows hardly matters."""
+        """Return none, because drawing latent variables takes far longer than fetching rows."""
         return []
 
     def init(self, rng):
@@ -102,7 +102,7 @@ class LatentGradientSource(GradientSource):
         return self._evaluate(replace, draws.state, draws.diagnostics)
 
     def _curvature(self, v):
-        """Mean Hessian of the joint plus the covariance of its gradients (Louis 1982)."""
+        """Return the joint's mean Hessian plus the covariance of its gradients (Louis 1982)."""
         copies, n_rows = self.latents.n_samples, self.joint.n_rows
         if copies < 2:
             raise ValueError(
@@ -140,22 +140,8 @@ def latent_gradient_source(
 ) -> LatentGradientSource:
     """Derive the stochastic gradient of a model with its latent variables of rows integrated out.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    global_model : pymc.Model
-        `without_latents` of the model.
-    vars : list of value variables
-        Of ``global_model``.
-    latents : Latents
-    batch_size, minibatch_dim, self_check, data, start
-        As for `gradient_source`.
-
-    Raises
-    ------
-    ValueError
-        If a latent variable is not local to the rows, or the model cannot be sliced into batches,
-        naming the variable and the remedy.
+    ``global_model`` is the model `without_latents`, of which ``vars`` are value variables; the
+    other arguments are those of `gradient_source`.
     """
     latent_rvs = find_latents(model, latents.vars)
     names = ", ".join(f"'{rv.name}'" for rv in latent_rvs)
@@ -172,8 +158,8 @@ def latent_gradient_source(
         )
     if data is not None and latents.persistent:
         raise ValueError(
-            f"persistent=True in {latents!r} needs rows that keep their number, but streamed rows "
-            "(data=) come and go. Leave persistent=False, or put the data into the model."
+            f"persistent=True in {latents!r} needs rows with fixed numbers, which streamed rows "
+            "(data=) do not have. Leave persistent=False, or put the data into the model."
         )
     data = None if data is None else fitted_to(model, data)
     with filled(model, data):

@@ -12,7 +12,7 @@ Metrics = Callable[[np.ndarray], dict[str, float]]
 
 
 class RunningAverage:
-    """Weighted mean and variance of predictions, metrics of each draw and of the mean so far.
+    """Weighted mean and variance of a chain's predictions, with metrics of draws and mean.
 
     Parameters
     ----------
@@ -47,15 +47,19 @@ class RunningAverage:
         self.n, self.total_weight = 0, 0.0
         self.mean: Any = None
         self.squares: Any = None
+        """Weighted sum of squared differences from the mean (West 1979), shape (rows, ...)."""
         self.votes: Any = None
+        """Number of draws whose most probable class this is, shape (rows, classes)."""
         self.entropy: Any = None
+        """Weighted mean of the draws' entropies, shape (rows,)."""
         self.weights: list[float] = []
         self.of_draws: dict[str, list[float]] = {}
         self.of_mean: dict[str, list[float]] = {}
+        """Metrics of the average up to each draw."""
         self.best: dict[str, Any] | None = None
 
     def add(self, predictions: np.ndarray, weight: float, point: PointType) -> None:
-        """Take one draw's predictions; ``point`` is kept if it is the best draw so far."""
+        """Take one draw's predictions, and keep ``point`` if it is the best draw so far."""
         x = np.asarray(predictions, dtype=np.float64)
         if self.mean is None:
             self.mean, self.squares = np.zeros_like(x), np.zeros_like(x)
@@ -77,7 +81,7 @@ class RunningAverage:
             self._compare(self.metrics(x), self.metrics(mean), point)
 
     def rank(self, value: float) -> float:
-        """The monitored metric so that more is better."""
+        """Return a value of the monitored metric with the sign by which more is better."""
         return self._sign * value
 
     def _compare(self, now: dict[str, float], so_far: dict[str, float], point: PointType) -> None:
@@ -95,7 +99,7 @@ class RunningAverage:
     _SAVED = ("n", "total_weight", "mean", "squares", "votes", "entropy", "best")
 
     def state(self) -> dict[str, Any]:
-        """Return everything that the next draws are added to, as plain values."""
+        """Return everything to which the next draws are added, as plain values."""
         return {name: getattr(self, name) for name in self._SAVED} | {
             "weights": np.array(self.weights),
             "of_draws": {name: np.array(values) for name, values in self.of_draws.items()},

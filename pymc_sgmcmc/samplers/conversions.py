@@ -53,7 +53,7 @@ class FromLearningRate:
         Returns
         -------
         step
-            Of this class, with ``step_size`` sqrt(eta) and ``diffusion`` a / sqrt(eta).
+            A step of this class, with ``step_size`` sqrt(eta) and ``diffusion`` a / sqrt(eta).
 
         Raises
         ------
@@ -104,7 +104,7 @@ class FromMomentumDecay:
         Returns
         -------
         step
-            Of this class, with ``step_size`` h = sqrt(learning_rate / N) (N = 1 without
+            A step of this class, with ``step_size`` h = sqrt(learning_rate / N) (N = 1 without
             ``per_datum``) and ``friction`` momentum_decay / h.
 
         Raises
