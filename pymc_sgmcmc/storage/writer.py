@@ -72,7 +72,7 @@ class Writer:
             self._checksums = self._cut(found)
             self._written: dict[tuple[str, str], set[int]] = {}
             if checkpoint.get("n_draws", 0) > self._done:
-                self._count_only_what_is_not_made_again()
+                self._forget_draws_after_state()
             self._complete = True
             self._has_new = False
             self._committed = time.perf_counter()
