@@ -120,6 +120,10 @@ class FlatPrior:
         parts = [np.ravel(np.asarray(a, dtype="float64")) for a in arrays]
         return np.concatenate([np.empty(0), *parts])
 
+    def further_measurements(self, draws: np.ndarray) -> dict[str, float]:
+        """Measure for the verdict what this kind of model alone has, at draws, shape (n, d)."""
+        return {}
+
     # ---- the prior -------------------------------------------------------------------------
 
     def log_prior(self, theta: Vector) -> float:
