@@ -16,7 +16,7 @@ from pymc_sgmcmc.adaptation.latent_warm_up import LatentWarmUp
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.local_warm_up import LocalWarmUp
 from pymc_sgmcmc.adaptation.many_parameters_warm_up import ManyParametersWarmUp
-from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK, is_scale
+from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, is_scale
 from pymc_sgmcmc.adaptation.step_size import expected_friction
 from pymc_sgmcmc.gradients.batch_gradients import BatchGradients
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
@@ -55,7 +55,7 @@ def adaptation_gradients(kernel: Kernel, start: PointType, minibatch_dim: str | 
     options: dict[str, Any] = {"compile_kwargs": kernel.compile_kwargs, "start": start}
     if isinstance(source, LatentGradientSource):
         return LatentGradients(kernel.model, source, **options)
-    if kernel.n_elements > LARGEST_LOW_RANK:
+    if kernel.n_elements > LARGEST_DENSE:
         return BatchGradients(kernel.model, source, **options)
     if not source.rows:
         return WholeGradients(kernel.model, source.vars, **options)
