@@ -18,12 +18,11 @@ from pymc_sgmcmc.adaptation.local_warm_up import LocalWarmUp
 from pymc_sgmcmc.adaptation.many_parameters_warm_up import ManyParametersWarmUp
 from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK, is_scale
 from pymc_sgmcmc.adaptation.step_size import expected_friction
-from pymc_sgmcmc.gradients.batch_gradients import BatchGradients
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
+from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.local_source import LocalSource
 from pymc_sgmcmc.gradients.row_axis import n_rows_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
-from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.integration.group_gradients import GroupGradients
 from pymc_sgmcmc.integration.integrated_model import IntegratedModel
@@ -34,7 +33,7 @@ from pymc_sgmcmc.schedules import Constant, Schedule
 
 _log = logging.getLogger("pymc.sgmcmc")
 
-type Gradients = RowGradients | WholeGradients | BatchGradients | LocalGradients
+type Gradients = FlatModel | LocalGradients
 """What a warm-up evaluates."""
 
 
@@ -56,12 +55,10 @@ def adaptation_gradients(kernel: Kernel, start: PointType, minibatch_dim: str | 
     if isinstance(source, LatentGradientSource):
         return LatentGradients(kernel.model, source, **options)
     if kernel.n_elements > LARGEST_LOW_RANK:
-        return BatchGradients(kernel.model, source, **options)
+        return FlatModel(kernel.model, source, **options)
     if not source.rows:
         return WholeGradients(kernel.model, source.vars, **options)
-    options["minibatch_dim"] = minibatch_dim
-    if source.streamed is not None:
-        return StreamedRowGradients(kernel.model, source.vars, data=source.streamed, **options)
+    options |= {"minibatch_dim": minibatch_dim, "data": source.streamed}
     kind = GroupGradients if isinstance(kernel.model, IntegratedModel) else RowGradients
     return kind(kernel.model, source.vars, **options)
 
@@ -82,7 +79,7 @@ def adapted(
     ----------
     kernel : Kernel
         With a metric.
-    gradients : RowGradients, WholeGradients, BatchGradients or LocalGradients
+    gradients : FlatModel or LocalGradients
         Of its model.
     rng : numpy.random.Generator
     start : dict of arrays
@@ -145,8 +142,9 @@ def _warmed_up(
     flags = is_scale(kernel.model, source.vars, source.shapes)
     if isinstance(gradients, LatentGradients):
         return LatentWarmUp(kernel, gradients, flags, rng, target_bias).run(start)
-    if isinstance(gradients, BatchGradients):
+    if type(gradients) is FlatModel:
         return ManyParametersWarmUp(kernel, gradients, rng, target_bias).run(start)
     if isinstance(gradients, LocalGradients):
         return LocalWarmUp(kernel, gradients, flags, rng, target_bias).run(start)
+    assert isinstance(gradients, RowGradients | WholeGradients)
     return CurvatureWarmUp(kernel, gradients, flags, rng, target_bias).run(start)

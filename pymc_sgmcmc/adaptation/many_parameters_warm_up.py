@@ -19,7 +19,7 @@ from pymc_sgmcmc.adaptation.adam import SCATTER, adam, prior_unit
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import WarmUp
-from pymc_sgmcmc.gradients.batch_gradients import BatchGradients
+from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.metric import Diagonal
 from pymc_sgmcmc.kernel import Kernel
 
@@ -42,7 +42,7 @@ class ManyParametersWarmUp(WarmUp):
     ----------
     kernel : Kernel
         With a `Diagonal` metric and batches of rows.
-    gradients : BatchGradients
+    gradients : FlatModel
     rng : numpy.random.Generator
     target_bias : float
         Tolerated relative error of a standard deviation, were the posterior normal.
@@ -51,7 +51,7 @@ class ManyParametersWarmUp(WarmUp):
     def __init__(
         self,
         kernel: Kernel,
-        gradients: BatchGradients,
+        gradients: FlatModel,
         rng: np.random.Generator,
         target_bias: float,
     ):

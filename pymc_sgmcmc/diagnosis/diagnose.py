@@ -36,7 +36,6 @@ from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, find_row_axes, n_rows_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
-from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.latents.gradient import LatentGradientSource
@@ -322,7 +321,7 @@ def _gradients(
     vars = list(model.continuous_value_vars if vars is None else vars)
     if data is not None:
         streamed = StreamedData.of(data)
-        return StreamedRowGradients(model, vars, data=streamed, compile_kwargs=compile_kwargs)
+        return RowGradients(model, vars, data=streamed, compile_kwargs=compile_kwargs)
     try:
         if n_rows_of(model) > FEW_ROWS:
             return RowGradients(model, vars, compile_kwargs=compile_kwargs)

@@ -14,14 +14,13 @@ they are too far from each other.
 Gradients are of batches, in which only groups are looked at that they touch, or of all rows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.diagnosis.stein import Estimate, SteinIdentities, block_estimate, stein_identities
-from pymc_sgmcmc.gradients.streamed_whole import StreamedWholeGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 MOST_BATCHES = 40_000
@@ -69,7 +68,7 @@ def local_identities(
     names: Sequence[str],
     blocks: int,
     rng: np.random.Generator,
-    whole: WholeGradients | StreamedWholeGradients | None = None,
+    whole: WholeGradients | None = None,
 ) -> LocalIdentities:
     """Compute gradients at draws, and estimate the identities' expectations.
 
@@ -88,7 +87,7 @@ def local_identities(
         Of each chain.
     rng : numpy.random.Generator
         Chooses the rows.
-    whole : WholeGradients or StreamedWholeGradients, optional
+    whole : WholeGradients, optional
         Use all rows at each draw.
     """
     s = len(matrix)
@@ -109,7 +108,7 @@ def local_identities(
         ]
     else:
         each = [AtDraw(*np.zeros(len(AtDraw._fields))) for _ in flat]
-        for i, piece in _pieces(whole, flat):  # all that is wanted of a gradient is linear in it
+        for i, piece in whole.pieces(flat):  # all that is wanted of a gradient is linear in it
             k = part[i]
             of_piece = _of_gradient(
                 gradients, piece, flat[i] - centres[k], away[k], matrix, order, sd
@@ -236,16 +235,6 @@ def _prior_share(
         moving = np.broadcast_to(gradients.sizes(k) > 0, sds[k].shape) & (sds[k] > 0)
         shares.append(np.square(sds[k][moving]).mean() * np.concatenate(squares[k]).mean())
     return np.array(shares)
-
-
-def _pieces(
-    whole: WholeGradients | StreamedWholeGradients, flat: np.ndarray
-) -> Iterator[tuple[int, np.ndarray]]:
-    """Gradients at draws, in pieces that add up to them: number of the draw, and piece."""
-    if isinstance(whole, StreamedWholeGradients):
-        yield from whole.pieces(list(flat))
-    else:
-        yield from ((i, whole.gradient(theta)) for i, theta in enumerate(flat))
 
 
 def _of_gradient(

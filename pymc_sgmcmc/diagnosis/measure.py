@@ -29,8 +29,6 @@ from pymc_sgmcmc.diagnosis.stein import (
 )
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
-from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
-from pymc_sgmcmc.gradients.streamed_whole import StreamedWholeGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.latents.latent_gradients import LatentGradients
@@ -327,12 +325,10 @@ def _drift(
         chain += drift * times(rng.standard_normal(chain.shape))
 
 
-def _whole(gradients: LocalGradients) -> WholeGradients | StreamedWholeGradients:
-    kernel, data = gradients.kernel, gradients.source.streamed
-    vars, options = list(gradients.source.vars), kernel.compile_kwargs
-    if data is not None:
-        return StreamedWholeGradients(kernel.model, vars, data=data, compile_kwargs=options)
-    return WholeGradients(kernel.model, vars, compile_kwargs=options)
+def _whole(gradients: LocalGradients) -> WholeGradients:
+    kernel, source = gradients.kernel, gradients.source
+    options: dict[str, Any] = {"compile_kwargs": kernel.compile_kwargs, "data": source.streamed}
+    return WholeGradients(kernel.model, list(source.vars), **options)
 
 
 def _most_draws(size: int) -> int:
@@ -344,7 +340,7 @@ def _exact(
     gradients: RowGradients | WholeGradients | LatentGradients,
 ) -> tuple[RowGradients | WholeGradients, int] | None:
     """Gradients of all rows, where those of some are too noisy, and at how many draws; or None."""
-    if not isinstance(gradients, RowGradients) or isinstance(gradients, StreamedRowGradients):
+    if not isinstance(gradients, RowGradients) or gradients.source.streamed is not None:
         return None
     n_rows, size = gradients.n_rows, gradients.size
     most = min(MOST_DRAWS, MOST_EXACT // (n_rows * (size + ROW_COST)))
