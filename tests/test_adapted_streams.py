@@ -9,7 +9,8 @@ from known_posteriors import Linear, assert_right
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation.noise import noise_covariance
-from pymc_sgmcmc.diagnosis.gradients_at_draws import gradients_at_draws
+from pymc_sgmcmc.diagnosis.coordinates import Coordinates
+from pymc_sgmcmc.diagnosis.gradients_at_draws import RowsAtDraws
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.metric import Diagonal
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
@@ -166,16 +167,11 @@ def test_gradients_at_draws_are_those_of_all_rows():
     model = streamed(data)
     rows = RowGradients(model, model.value_vars, data=data, compile_kwargs=JAX)
     anchor = np.array([*(Y - X @ [1.0, -0.5] - GROUP).mean() + np.arange(3), 1.0, -0.5, 0.0])
-    gradient = rows.likelihood(anchor, scatter=False).gradient
     sd = np.diag(rows.likelihood(anchor).scatter) ** -0.5
     z = np.random.default_rng(6).normal(size=(200, 6))
     draws, matrix = anchor + sd * z, np.diag(sd)
-    exact, found = (
-        gradients_at_draws(
-            rows, draws, matrix, anchor, gradient, np.random.default_rng(0), exact=exact
-        )
-        for exact in (True, False)
-    )
+    at_draws = RowsAtDraws(rows, Coordinates(matrix, "", anchor))
+    exact, found = (at_draws(draws, exact) for exact in (True, False))
     off = np.abs(found.gradients.mean(axis=0) - exact.gradients.mean(axis=0))
     assert np.all(off < 4 * (np.sqrt(found.noise / 200) + (256 * 200) ** -0.5))
     virials = [-(z * seen.gradients).mean() for seen in (exact, found)]

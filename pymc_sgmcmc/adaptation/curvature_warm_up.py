@@ -48,10 +48,10 @@ from pymc_sgmcmc.adaptation.slowness import gradients_of_nuts, warn_of_slow_draw
 from pymc_sgmcmc.adaptation.start import find_start
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import WarmUp, Window
-from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal, LowRank
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.kernel import Kernel
 
@@ -109,8 +109,6 @@ class CurvatureWarmUp(WarmUp):
     kernel : Kernel
         With a metric; its source is a `ControlVariate`, or uses all rows.
     gradients : RowGradients or WholeGradients
-    is_scale : array of bool, shape (d,)
-        Parameters under a log or logit transform.
     rng : numpy.random.Generator
     target_bias : float
         Tolerated relative error of a standard deviation.
@@ -120,13 +118,12 @@ class CurvatureWarmUp(WarmUp):
         self,
         kernel: Kernel,
         gradients: RowGradients | WholeGradients,
-        is_scale: np.ndarray,
         rng: np.random.Generator,
         target_bias: float,
     ):
-        super().__init__(kernel, rng, target_bias)
+        super().__init__(kernel, gradients, rng, target_bias)
         assert kernel.metric is not None
-        self.metric, self.gradients, self.is_scale = kernel.metric, gradients, is_scale
+        self.metric = kernel.metric
         self.objective: Objective
         if isinstance(gradients, RowGradients):
             self.rows: RowGradients | None = gradients
@@ -135,9 +132,9 @@ class CurvatureWarmUp(WarmUp):
         else:
             self.rows, self.batch_size = None, None
             self.objective = WholeObjective(gradients, before_pass=self.report)
-        self.control: ControlVariate | None = None
+        self.control: GradientSource | None = None
         self.weights: RowWeights | None = None
-        if self.rows is not None and isinstance(kernel.source, ControlVariate):
+        if self.rows is not None and kernel.source.has_control_variate:
             self.control = kernel.source
             if kernel.source.rows[0].weights is not None:
                 self.weights = RowWeights(self.rows)

@@ -79,8 +79,6 @@ class LatentWarmUp(WarmUp):
     kernel : Kernel
         Its source is a `LatentGradientSource`.
     gradients : LatentGradients
-    is_scale : array of bool, shape (d,)
-        Parameters under a log or logit transform.
     rng : numpy.random.Generator
     target_bias : float
         Tolerated relative error of a standard deviation.
@@ -90,13 +88,12 @@ class LatentWarmUp(WarmUp):
         self,
         kernel: Kernel,
         gradients: LatentGradients,
-        is_scale: np.ndarray,
         rng: np.random.Generator,
         target_bias: float,
     ):
-        super().__init__(kernel, rng, target_bias)
+        super().__init__(kernel, gradients, rng, target_bias)
         assert isinstance(kernel.metric, Dense | Diagonal)
-        self.metric, self.gradients, self.is_scale = kernel.metric, gradients, is_scale
+        self.metric = kernel.metric
         self.share_of_rows = gradients.batch_size / gradients.n_rows
         self.runs = ShortRuns(kernel, rng, gradients.flat, self._before_draw)
         gradients.draw_from(rng.spawn(1)[0])

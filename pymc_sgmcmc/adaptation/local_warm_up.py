@@ -122,8 +122,6 @@ class LocalWarmUp(WarmUp):
     kernel : Kernel
     gradients : LocalGradients
         Of this kernel.
-    is_scale : array of bool, shape (d,)
-        Parameters under a log or logit transform.
     rng : numpy.random.Generator
     target_bias : float
         Tolerated relative error of a standard deviation.
@@ -133,15 +131,14 @@ class LocalWarmUp(WarmUp):
         self,
         kernel: Kernel,
         gradients: LocalGradients,
-        is_scale: np.ndarray,
         rng: np.random.Generator,
         target_bias: float,
     ):
-        super().__init__(kernel, rng, target_bias)
+        super().__init__(kernel, gradients, rng, target_bias)
         assert isinstance(kernel.metric, LocalScales)
-        self.metric, self.gradients = kernel.metric, gradients
+        self.metric = kernel.metric
         self.n_shared = self.metric.n_shared
-        self.shared_is_scale = is_scale[self.metric.order[: self.n_shared]]
+        self.shared_is_scale = self.is_scale[self.metric.order[: self.n_shared]]
         eps = float(np.finfo(gradients.source.vars[0].dtype).eps)
         self.difference = eps**0.25
         """Step of a difference of gradients, in units of a scale."""

@@ -55,9 +55,9 @@ class ManyParametersWarmUp(WarmUp):
         rng: np.random.Generator,
         target_bias: float,
     ):
-        super().__init__(kernel, rng, target_bias)
+        super().__init__(kernel, gradients, rng, target_bias)
         assert isinstance(kernel.metric, Diagonal)
-        self.metric, self.gradients = kernel.metric, gradients
+        self.metric = kernel.metric
         self.share_of_rows = gradients.batch_size / gradients.n_rows
 
     def _run(self, point: PointType) -> Adapted:

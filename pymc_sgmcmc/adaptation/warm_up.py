@@ -1,12 +1,14 @@
 """What all warm-ups share: a kernel, a course with progress, a frozen result."""
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from pymc.blocking import PointType
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.plan import is_scale
 from pymc_sgmcmc.adaptation.progress import WarmUpProgress
 from pymc_sgmcmc.adaptation.step_size import Pace, expected_friction
 from pymc_sgmcmc.adaptation.time_limit import check_time
@@ -35,6 +37,8 @@ class WarmUp(ABC):
     ----------
     kernel : Kernel
         With a metric.
+    gradients : FlatModel or LocalGradients
+        Of its model.
     rng : numpy.random.Generator
     target_bias : float
         Tolerated relative error of a standard deviation.
@@ -45,10 +49,19 @@ class WarmUp(ABC):
         What it is at, for the progress line.
     """
 
-    def __init__(self, kernel: Kernel, rng: np.random.Generator, target_bias: float):
-        self.kernel, self.rng, self.target_bias = kernel, rng, target_bias
+    def __init__(
+        self, kernel: Kernel, gradients: Any, rng: np.random.Generator, target_bias: float
+    ):
+        self.kernel, self.gradients = kernel, gradients
+        self.rng, self.target_bias = rng, target_bias
         self.progress, self.stage = WarmUpProgress(), "start"
         self._counted_passes, self._forecast = 0.0, ""
+
+    @cached_property
+    def is_scale(self) -> np.ndarray:
+        """Parameters under a log or logit transform, shape (d,)."""
+        source = self.kernel.source
+        return is_scale(self.kernel.model, source.vars, source.shapes)
 
     @property
     def passes(self) -> float:

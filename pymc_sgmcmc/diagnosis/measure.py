@@ -11,12 +11,12 @@ from pymc.model import Model
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
-from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates, coordinates_of_draws
 from pymc_sgmcmc.diagnosis.gradients_at_draws import (
-    GradientsAtDraws,
-    gradients_at_draws,
-    with_latents_at_draws,
+    EXACT_DRAWS,
+    FEWEST_DRAWS,
+    MOST_DRAWS,
+    AtDraws,
 )
 from pymc_sgmcmc.diagnosis.local_identities import local_identities
 from pymc_sgmcmc.diagnosis.stein import (
@@ -27,36 +27,21 @@ from pymc_sgmcmc.diagnosis.stein import (
     chain_correlation,
     stein_identities,
 )
-from pymc_sgmcmc.gradients.local_variables import n_looked_up
-from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
-from pymc_sgmcmc.latents.latent_gradients import LatentGradients
 from pymc_sgmcmc.run.convergence import convergence
 
-MOST_DRAWS = 2000
-"""Draws of all chains at which gradients are computed, evenly spaced,"""
-EXACT_DRAWS = 100
-"""... and if each takes all rows."""
-WHOLE_ROWS = 20_000_000
-"""Rows of all such draws together, where the rows are few and the draws can be more."""
 MOST_NUMBERS = 100_000_000
 """Elements of all draws together, where there are local variables."""
 ALL_ROWS = 100_000_000
-"""Rows of all such draws together, where all rows are used at each,"""
-FEWEST_DRAWS = 200
-"""... but at so many draws at least,"""
+"""Rows of all such draws together, where all rows are used at each, but at `FEWEST_DRAWS` at
+least,"""
 LARGE = 4 * ALL_ROWS
 """... and random rows where that would be more."""
 NOISE = 0.075
 """Standard error of a mean gradient that random rows may make where each has a gradient of its own;
-if it is larger, all rows are used,"""
-MOST_EXACT = 3_000_000_000
-"""... unless these are more, times (parameters + `ROW_COST`), at all draws together: some ten
-seconds."""
-ROW_COST = 50
-"""Of a row, in parameters of its gradient. In a gradient of all data at once those that rows look
-up by numbers do not count."""
+if it is larger, all rows are used, where that is not too slow."""
 MANY_DRAWS = 500
 """Of those kept for the verdict alone, for the largest R-hat of many elements not to be chance."""
 COMPARED = 500
@@ -65,10 +50,11 @@ COMPARED = 500
 
 def measure(
     idata: DataTree,
-    gradients: RowGradients | WholeGradients | LatentGradients,
+    gradients: FlatModel,
     draws: np.ndarray,
     at: Coordinates,
     full_data: bool,
+    at_draws: type[AtDraws],
 ) -> Dataset:
     """Measure everything."""
     free = [rv.name for rv in gradients.model.free_RVs]
@@ -76,35 +62,15 @@ def measure(
     left_out = any(name not in recorded for name in free)
     found = measure_chains(idata, recorded, free, draws if left_out else None)
     mean = draws.mean(axis=(0, 1))
-    anchor = mean if at.anchor is None else at.anchor
-    anchor_gradient = np.zeros(gradients.size)
-    if isinstance(gradients, RowGradients):
-        anchor_gradient = gradients.likelihood(anchor, scatter=False).gradient
-        if at.anchor_gradient is not None:
-            off = (at.anchor_gradient - anchor_gradient) @ at.matrix
-            found["anchor_error"] = float(np.abs(off).max())
-    copies = at.row_copies
-    if copies is not None and isinstance(gradients, RowGradients):
-        copies = copies if len(copies) == gradients.n_rows else None
-
-    def seen_at(
-        chosen: np.ndarray,
-        gradients: RowGradients | WholeGradients | LatentGradients,
-        exact: bool,
-    ) -> GradientsAtDraws:
-        flat, rng = chosen.reshape(-1, gradients.size), np.random.default_rng(0)
-        if isinstance(gradients, LatentGradients):
-            return with_latents_at_draws(gradients, flat, at.matrix, rng)
-        return gradients_at_draws(
-            gradients, flat, at.matrix, anchor, anchor_gradient, rng, copies, exact
-        )
-
-    chosen = _evenly(draws, _count(gradients, full_data))
-    seen = seen_at(chosen, gradients, full_data)
+    estimates = at_draws(gradients, at if at.anchor is not None else at._replace(anchor=mean))
+    if estimates.anchor_error is not None:
+        found["anchor_error"] = estimates.anchor_error
+    chosen = _evenly(draws, EXACT_DRAWS if full_data else estimates.most)
+    seen = estimates(chosen.reshape(-1, gradients.size), full_data)
     noisy = seen.noise.max() > NOISE**2 * chosen[..., 0].size
-    if noisy and (exact := _exact(gradients)) is not None:
+    if noisy and (exact := estimates.with_all_rows()) is not None:
         chosen = _evenly(draws, exact[1])
-        seen = seen_at(chosen, exact[0], exact=True)
+        seen = exact[0](chosen.reshape(-1, gradients.size), True)
     chains, n, size = chosen.shape
     found |= _together(draws)
     blocks = min(blocks_for(min(found["ess"], chains * n), chains), n)
@@ -334,37 +300,6 @@ def _whole(gradients: LocalGradients) -> WholeGradients:
 def _most_draws(size: int) -> int:
     """How many draws of so many elements are looked at."""
     return int(np.clip(MOST_NUMBERS // size, EXACT_DRAWS, MOST_DRAWS))
-
-
-def _exact(
-    gradients: RowGradients | WholeGradients | LatentGradients,
-) -> tuple[RowGradients | WholeGradients, int] | None:
-    """Gradients of all rows, where those of some are too noisy, and at how many draws; or None."""
-    if not isinstance(gradients, RowGradients) or gradients.source.streamed is not None:
-        return None
-    n_rows, size = gradients.n_rows, gradients.size
-    most = min(MOST_DRAWS, MOST_EXACT // (n_rows * (size + ROW_COST)))
-    if most >= FEWEST_DRAWS:
-        return gradients, most
-    of_a_row = max(0, size - n_looked_up(gradients.model))
-    most = min(MOST_DRAWS, MOST_EXACT // (n_rows * (of_a_row + ROW_COST)))
-    if most < FEWEST_DRAWS:
-        return None
-    options = {"mode": gradients.mode, **gradients.compile_kwargs}
-    return WholeGradients(gradients.model, gradients.source.vars, compile_kwargs=options), most
-
-
-def _count(gradients: RowGradients | WholeGradients | LatentGradients, full_data: bool) -> int:
-    """How many draws to look at."""
-    if full_data:
-        return EXACT_DRAWS
-    if isinstance(gradients, RowGradients | LatentGradients):
-        return MOST_DRAWS
-    model = gradients.model
-    with quick_graphs():
-        rows = sum(int(np.prod(shape)) for shape in model.eval_rv_shapes().values())
-        observed = sum(model.rvs_to_values[rv].size.eval() for rv in model.observed_RVs)
-    return int(np.clip(WHOLE_ROWS // max(1, rows + observed), EXACT_DRAWS, MOST_DRAWS))
 
 
 def _evenly(draws: np.ndarray, most: int) -> np.ndarray:

@@ -35,7 +35,6 @@ class LatentGradients(FlatModel):
         self,
         model: Model,
         source: LatentGradientSource,
-        *,
         compile_kwargs: dict[str, Any] | None = None,
         start: PointType | None = None,
     ):
