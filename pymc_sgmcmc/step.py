@@ -20,13 +20,13 @@ from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.plan import Adaptation, adapts, planned
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.argument_checks import (
-    check_compile_kwargs,
     is_auto,
     positive_number,
     true_or_false,
     whole_number,
 )
 from pymc_sgmcmc.backends import interrupts
+from pymc_sgmcmc.backends.backend import check_compile_kwargs
 from pymc_sgmcmc.backends.compile_time import compile_lock
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.chain import Advance, Chain, SGMCMCState
@@ -34,12 +34,12 @@ from pymc_sgmcmc.docstrings import describe
 from pymc_sgmcmc.draw_statistics import draw_statistics, statistic_types
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.arrays import warn_if_integers_overflowed
+from pymc_sgmcmc.gradients.full_terms import message_of
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.local_variables import Local
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.start_check import check_start
-from pymc_sgmcmc.gradients.whole_terms import message_of
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.kinds import Gradients, kind_of
 from pymc_sgmcmc.latents.joint import Latents, without_latents
@@ -176,7 +176,7 @@ class SGMCMCStep(BlockedStep):
             made_for=self.made_for,
             model=self.model,
             vars=self.vars,
-            temperature=getattr(self.algorithm, "temperature", 1.0),
+            temperature=self.algorithm.temperature,
             latents=latents,
             local=local,
             takes_local=self.takes_local,
@@ -190,8 +190,8 @@ class SGMCMCStep(BlockedStep):
         if plan.tentative and not self.source.local_variables:
             plan = plan_for(local=None)
             self.source = source_of(plan)
-        if self.source.whole:
-            _log.info(message_of(self.source.whole))
+        if self.source.full:
+            _log.info(message_of(self.source.full))
         self._batch_size, self.minibatch_dim = plan.batch_size, minibatch_dim
         self.batches: Literal["rows", "groups"] = (
             "groups" if self.source.has_whole_groups else "rows"

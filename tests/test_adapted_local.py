@@ -556,7 +556,7 @@ def test_effects_that_were_not_recorded():
     measured = measure_local(tree, TARGET.model(), warm_up().gradients, full_data=False)
     diagnosis = Diagnosis.of(measured)
     assert diagnosis.verdict == "unclear"
-    assert "which takes draws of 'alpha': leave out var_names=" in diagnosis.remedy
+    assert "because they need draws of 'alpha': leave out" in diagnosis.remedy
     assert float(diagnosis["ess"]) > 3000
 
 

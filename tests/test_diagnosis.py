@@ -20,6 +20,7 @@ from pymc_sgmcmc.diagnosis import diagnose
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
 from pymc_sgmcmc.diagnosis.gradients_at_draws import RowsAtDraws
+from pymc_sgmcmc.diagnosis.local_identities import means_of_others
 from pymc_sgmcmc.diagnosis.rows import IDENTITIES, threshold
 from pymc_sgmcmc.diagnosis.stein import block_estimate, chain_correlation, stein_identities
 from pymc_sgmcmc.diagnosis.verdict import NOTE, judge, rows, times_as_many_draws
@@ -124,6 +125,14 @@ def test_correlation_of_chains():
     assert abs(mean) < 4 / np.sqrt(6 * 1500)  # 6 pairs of chains
     assert error < 0.05
     assert chain_correlation(apart + common)[0] == pytest.approx(0.5, abs=0.1)
+
+
+def test_means_of_others_leave_out_the_draw():
+    """The other chains, or the other half of a single one."""
+    means, part = means_of_others(np.array([[[1.0], [2.0], [4.0], [6.0]]]))
+    assert (means.ravel().tolist(), part.tolist()) == ([5.0, 1.5], [0, 0, 1, 1])
+    means, part = means_of_others(np.array([[[1.0], [3.0]], [[4.0], [6.0]], [[7.0], [9.0]]]))
+    assert (means.ravel().tolist(), part.tolist()) == ([6.5, 5.0, 3.5], [0, 0, 1, 1, 2, 2])
 
 
 @pytest.mark.slow(15)
@@ -564,7 +573,7 @@ def test_errors_name_what_is_missing(posterior):
         sgm.diagnose(tree(k=np.zeros((2, 10))), counts)
     with pm.Model() as unobserved:
         pm.Normal("beta")
-    with pytest.raises(ValueError, match=r"no observed variable.*latents= call diagnose\(idata\)"):
+    with pytest.raises(ValueError, match=r"no observed variable.*latents=, call diagnose\(idata\)"):
         sgm.diagnose(tree(beta=np.zeros((2, 10))), unobserved)
 
 

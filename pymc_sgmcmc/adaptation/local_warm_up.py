@@ -43,7 +43,7 @@ from pymc_sgmcmc.adaptation.short_runs import (
     with_restarts,
 )
 from pymc_sgmcmc.adaptation.slowness import warn_of_slow_draws
-from pymc_sgmcmc.adaptation.step_size import Pace, injected_noise, pace, slowed
+from pymc_sgmcmc.adaptation.step_size import Pace, pace, slowed
 from pymc_sgmcmc.adaptation.warm_up import WarmUp, drift
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.kernel import Kernel
@@ -88,7 +88,7 @@ GRADIENTS_OF_NUTS = 63
 """Of a draw, of a hierarchy with many groups."""
 
 
-class Block(NamedTuple):
+class BlockScales(NamedTuple):
     """Scales of one variable's elements, or of all shared ones."""
 
     scales: np.ndarray
@@ -204,7 +204,7 @@ class LocalWarmUp(WarmUp):
         n = self.n_shared
         theta = [self.kernel.split(point)[0] for point in points]
         blocks = self._local_blocks(theta)
-        shared = Block(np.zeros((n, n)), np.zeros(n), np.zeros(n))
+        shared = BlockScales(np.zeros((n, n)), np.zeros(n), np.zeros(n))
         if curvature is not None:
             shared = self._shared_block(theta, curvature)
         self.metric.set(shared.scales, [block.scales for block in blocks])
@@ -213,7 +213,7 @@ class LocalWarmUp(WarmUp):
         chosen = pace(self.kernel.algorithm, noise, self.target_bias)
         if self.kernel.algorithm.dynamics != "langevin":
             chosen = chosen.slower(min(1.0, self._largest_of_many(blocks) / chosen.step_size))
-        diffusion = injected_noise(self.kernel.algorithm) or 1.0
+        diffusion = self.kernel.algorithm.injected_noise or 1.0
         h = chosen.step_size
         if self.kernel.algorithm.dynamics == "langevin":
             unit = 2 / h
@@ -223,7 +223,7 @@ class LocalWarmUp(WarmUp):
         slowest += [unit * float(shared.updates.max(initial=0.0))]
         return Window(chosen, noise, max(slowest))
 
-    def _largest_of_many(self, blocks: list[Block]) -> float:
+    def _largest_of_many(self, blocks: list[BlockScales]) -> float:
         """Step size with which what G groups share is right, to within the target bias.
 
         The integrator's error is alike in all groups, and adds up: it is about
@@ -252,7 +252,7 @@ class LocalWarmUp(WarmUp):
         self.count(self.gradients.share)
         return self.gradients.at(elements, batch)
 
-    def _local_blocks(self, theta: list[list[np.ndarray]]) -> list[Block]:
+    def _local_blocks(self, theta: list[list[np.ndarray]]) -> list[BlockScales]:
         """Find the scale and the noise of each element of each local variable.
 
         The diagonal of a group's curvature is that of signs times the curvature times them, on
@@ -283,7 +283,7 @@ class LocalWarmUp(WarmUp):
                 visits[k][groups] += 1
         return [self._block(k, rows[k], prior[k], seen[k], visits[k]) for k in local]
 
-    def _block(self, k: int, rows, prior, seen, visits) -> Block:
+    def _block(self, k: int, rows, prior, seen, visits) -> BlockScales:
         """Turn sums over batches into scales; arrays are shaped like the variable."""
         g = self.gradients
         axis, n = g.axis(k), g.sizes(k)
@@ -307,7 +307,9 @@ class LocalWarmUp(WarmUp):
         updates = 1 / (slower**2 * np.maximum(rates.touched, 1e-300))
         updates = np.where(n > 0, updates, 1.0)  # drawn from the prior
         shares = (of_prior / curvature)[np.broadcast_to(n > 0, curvature.shape)]
-        return Block(slower * curvature**-0.5, noise * slower**2, updates, float(shares.mean()))
+        return BlockScales(
+            slower * curvature**-0.5, noise * slower**2, updates, float(shares.mean())
+        )
 
     def _shared_gradient(self, theta, batch: LocalBatch, shift=None) -> np.ndarray:
         """Gradient of the shared elements, flat, of the whole log posterior."""
@@ -361,13 +363,13 @@ class LocalWarmUp(WarmUp):
             total += each.T @ each / (len(each) - 1)
         return total / len(theta)
 
-    def _shared_block(self, theta: list[list[np.ndarray]], curvature: np.ndarray) -> Block:
+    def _shared_block(self, theta: list[list[np.ndarray]], curvature: np.ndarray) -> BlockScales:
         """Scale the shared elements, along the axes of their noise."""
         root = root_of_inverse(curvature)
         variances, axes = np.linalg.eigh(root.T @ self._noise(theta) @ root)
         variances = np.maximum(variances, 0.0)
         slower = slowed(self.kernel.algorithm, variances, self.target_bias)
-        return Block(root @ axes * slower, variances * slower**2, slower**-2.0)
+        return BlockScales(root @ axes * slower, variances * slower**2, slower**-2.0)
 
     # ---- short runs ------------------------------------------------------------------------
 

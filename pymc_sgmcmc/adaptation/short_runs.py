@@ -116,14 +116,16 @@ class ShortRuns:
                 seconds.append(time.perf_counter() - began)
                 now = {**now, **advance.moved}
                 draws.append(self.elements(now))
-                if chain.state is not None and "xi" in chain.state:
-                    friction = friction + np.concatenate([np.ravel(x) for x in chain.state["xi"]])
+                thermostats = kernel.algorithm.thermostats
+                if chain.state is not None and thermostats is not None:
+                    xi = chain.state[thermostats]
+                    friction = friction + np.concatenate([np.ravel(x) for x in xi])
             last.append(now)
         # The first draw may have compiled something.
         self.seconds_per_update = float(np.median(seconds)) / thin
         shaped = np.reshape(draws, (len(points), n, -1))
-        thermostats = friction / len(draws) if isinstance(friction, np.ndarray) else None
-        return ShortRun(last, shaped, thermostats, expected)
+        found = friction / len(draws) if isinstance(friction, np.ndarray) else None
+        return ShortRun(last, shaped, found, expected)
 
 
 def with_restarts[W: Window, R](window: W, run: Callable[[W], R]) -> tuple[W, R]:

@@ -1,8 +1,7 @@
-"""Gradients at recorded draws, by a path of their own.
+"""Gradients at recorded draws, computed independently of the sampler.
 
-Nothing of the sampler's enters: neither its batches nor its control variate, row weights or
-compiled updates. An error in any of those does not repeat itself here; one in the draws of latent
-variables does.
+They use neither its batches nor its control variate, row weights or compiled updates, so an error
+in any of these is not repeated here; an error in the draws of latent variables is.
 """
 
 from typing import Any, NamedTuple
@@ -16,29 +15,31 @@ from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 MOST_DRAWS = 2000
-"""Draws of all chains at which gradients are computed, evenly spaced,"""
+"""Largest number of draws of all chains, evenly spaced, at which gradients are computed."""
 EXACT_DRAWS = 100
-"""... and if each takes all rows."""
+"""Number of draws at which gradients are computed if each takes all rows."""
 FEWEST_DRAWS = 200
-"""At which all rows are used because some of them would be too noisy."""
+"""Smallest number of draws at which all rows are used because some of them are too noisy."""
 WHOLE_ROWS = 20_000_000
-"""Rows of all draws together, where the rows are few and the draws can be more."""
+"""Number of rows of all draws together for models with gradients of all data at once, which bounds
+the time; with few rows there are more draws."""
 MOST_EXACT = 3_000_000_000
-"""Rows times (parameters + `ROW_COST`) at all draws together, up to which all rows are used where
-some are too noisy: some ten seconds."""
+"""Largest number of rows of all draws together, times (parameters + `ROW_COST`), for which all rows
+are used: some ten seconds."""
 ROW_COST = 50
-"""Of a row, in parameters of its gradient. In a gradient of all data at once those that rows look
-up by numbers do not count."""
+"""Cost of a row, in parameters of its gradient. The parameters that rows look up by numbers cost
+nothing in a gradient of all data at once."""
 ROW_GRADIENTS = 400_000
-"""Of all draws together, about: this bounds the time."""
+"""Approximate number of row gradients at all draws together, which bounds the time."""
 FEWEST_ROWS = 32
-"""Per draw."""
+"""Smallest number of random rows for each draw."""
 COMPARED = 20
-"""Draws at which the noise with and without a control variate is compared."""
+"""Number of draws at which the noise with and without a control variate is compared."""
 NOISE = 0.05
-"""Standard error of the mean gradient of all draws that is left with latent variables,"""
+"""Standard error of the mean gradient of all draws that latent variables may leave, which is half
+of what the verdict tolerates."""
 TRIED = 20
-"""... as seen from so many batches at each of `COMPARED` draws."""
+"""Number of batches at each of `COMPARED` draws from which this standard error is predicted."""
 
 
 class GradientsAtDraws(NamedTuple):
@@ -49,7 +50,7 @@ class GradientsAtDraws(NamedTuple):
     noise: np.ndarray
     """Mean variance of an estimate, given the draw, along each direction, shape (d,)."""
     method: str
-    """For a report: "exact", "100 random rows"."""
+    """Method, for the report: "exact", or "100 random rows"."""
 
 
 class AtDraws:

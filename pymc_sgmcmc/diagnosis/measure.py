@@ -1,4 +1,4 @@
-"""What a verdict rests on: chains and thermostats, and the gradients at the draws."""
+"""The measurements of a verdict: chains, thermostats, and the gradients at the draws."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -33,19 +33,21 @@ from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.run.convergence import convergence
 
 MOST_NUMBERS = 100_000_000
-"""Elements of all draws together, where there are local variables."""
+"""Number of elements of all draws together for models with local variables, which bounds the
+memory."""
 ALL_ROWS = 100_000_000
-"""Rows of all such draws together, where all rows are used at each, but at `FEWEST_DRAWS` at
-least,"""
+"""Number of rows of all draws together for models with local variables whose gradients take all
+rows, which bounds the time."""
 LARGE = 4 * ALL_ROWS
-"""... and random rows where that would be more."""
+"""Number of rows of `FEWEST_DRAWS` draws together above which random rows are used instead."""
 NOISE = 0.075
-"""Standard error of a mean gradient that random rows may make where each has a gradient of its own;
-if it is larger, all rows are used, where that is not too slow."""
+"""Standard error of a mean gradient that random rows may leave where each row has a gradient of its
+own; if it is larger, all rows are used where they are not too many."""
 MANY_DRAWS = 500
-"""Of those kept for the verdict alone, for the largest R-hat of many elements not to be chance."""
+"""Smallest number of draws kept for the verdict alone that are compared, because the largest R-hat
+of many elements of fewer draws is chance."""
 COMPARED = 500
-"""Elements along which chains are compared, where there are local variables."""
+"""Largest number of elements along which chains are compared in models with local variables."""
 
 
 def measure(
@@ -56,7 +58,7 @@ def measure(
     full_data: bool,
     at_draws: type[AtDraws],
 ) -> Dataset:
-    """Measure everything."""
+    """Measure the chains and the gradients at the draws."""
     free = [rv.name for rv in gradients.model.free_RVs]
     recorded = idata["posterior"].to_dataset()
     left_out = any(name not in recorded for name in free)
@@ -90,7 +92,7 @@ def measure_local(
     times: Callable[[np.ndarray], np.ndarray] | None = None,
     draws: np.ndarray | None = None,
 ) -> Dataset:
-    """Measure everything of a model with local variables.
+    """Measure the chains and the gradients at the draws of a model with local variables.
 
     ``times`` multiplies by the metric; ``draws`` are of all variables, if not all were recorded.
     """
@@ -114,7 +116,7 @@ def measure_local(
     chains, n, _ = draws.shape
     found |= _together(draws[:, :, np.linspace(0, size - 1, min(size, COMPARED)).astype(int)])
     order, shared, names = gradients.order()
-    if times is None:  # those of groups, given all else, which have most of the elements
+    if times is None:  # scales of the groups' elements alone, which are most of all elements
         scales = draws.std(axis=(0, 1))
         scales[order[:shared]] = 0.0
         times = partial(np.multiply, scales)
@@ -183,15 +185,15 @@ def measure_chains(
 
     ``draws`` are of all variables, if not all were recorded.
     """
-    looked_at = [
+    arrays = [
         posterior[name].values
         for name in names
         if name in posterior and np.issubdtype(posterior[name].dtype, np.number)
     ]
     if draws is not None and draws.shape[0] * draws.shape[1] >= MANY_DRAWS:
-        looked_at.append(draws)
-    found: dict[str, Any] = convergence(looked_at)._asdict()
-    if not looked_at:
+        arrays.append(draws)
+    found: dict[str, Any] = convergence(arrays)._asdict()
+    if not arrays:
         found["ess"] = np.nan
     chains = posterior.sizes["chain"]
     blocks = blocks_for(found["ess"], chains)
@@ -223,23 +225,8 @@ def thermostat_drift(stats: Dataset) -> dict[str, float]:
     """Measure how much too hot the draws were on average, by the drift of their thermostats.
 
     A thermostat moves by h (p * p - T) in each update, so its drift over a run is the sum of all
-    excess temperatures: it is 0 but for its ends where the chain has burnt in. Of several
-    thermostats (`Groups`) the one that drifts most counts.
-
-    Parameters
-    ----------
-    stats : Dataset
-        The group ``sample_stats``.
-
-    Examples
-    --------
-    >>> import numpy as np, xarray as xr
-    >>> rising = np.linspace(1.0, 7.0, 101)[None]
-    >>> columns = {"thermostat": rising, "kinetic_temperature": np.full((1, 101), 1.3)}
-    >>> columns |= {"step_size": np.full((1, 101), 0.01), "n_updates": 20 * np.arange(101)[None]}
-    >>> stats = xr.Dataset({name: (("chain", "draw"), v) for name, v in columns.items()})
-    >>> round(thermostat_drift(stats)["thermostat_drift"], 2)
-    0.3
+    excess temperatures, which is small if the chain has burnt in. Of several thermostats (`Groups`)
+    the one that drifts most counts.
     """
     worst: dict[str, float] = {}
     for name in map(str, stats.data_vars):
@@ -259,7 +246,7 @@ def thermostat_drift(stats: Dataset) -> dict[str, float]:
 
 
 def _together(draws: np.ndarray) -> dict[str, Any]:
-    """Measure whether chains move together, if there are draws enough to tell."""
+    """Measure whether chains move together, if there are enough draws."""
     chains, n, _ = draws.shape
     if chains == 1 or n < BLOCKS:
         return {}
@@ -270,20 +257,13 @@ def _together(draws: np.ndarray) -> dict[str, Any]:
 def _drift(
     draws: np.ndarray, posterior: Dataset, times: Callable[[np.ndarray], np.ndarray]
 ) -> None:
-    """Move draws to where the sampler took its gradients, in place: some way along the momentum.
+    """Move draws in place, along a momentum, to where the sampler took its gradients.
 
-    A symmetric splitting ends its updates half a drift away from there. On a normal posterior its
-    draws have h^2 / 4 too little of the variance at the end, and none too little at the gradient.
-    The gradient of a scale adds this up over all elements that share it: its mean would tell of an
-    error that the scale does not have.
-
-    Parameters
-    ----------
-    draws : array, shape (chains, draws, d)
-    posterior : Dataset
-        Says how far.
-    times : callable
-        Momentum, shape (..., d), times the metric.
+    A symmetric splitting ends its updates half a drift away from there. On a normal posterior the
+    variance is too small by the part h^2 / 4 at the end of an update, and right at the gradient.
+    The gradient of a scale adds this up over all elements that share the scale, so its mean would
+    show an error that the scale does not have. ``times`` multiplies a momentum, shape (..., d), by
+    the metric.
     """
     drift = json.loads(posterior.attrs.get("adaptation", "{}")).get("drift_to_gradient", 0.0)
     rng = np.random.default_rng(1)
@@ -298,7 +278,7 @@ def _whole(gradients: LocalGradients) -> WholeGradients:
 
 
 def _most_draws(size: int) -> int:
-    """How many draws of so many elements are looked at."""
+    """Return at how many draws of this many elements gradients are computed."""
     return int(np.clip(MOST_NUMBERS // size, EXACT_DRAWS, MOST_DRAWS))
 
 
@@ -308,5 +288,5 @@ def _evenly(draws: np.ndarray, most: int) -> np.ndarray:
 
 
 def _even(n: int, most: int) -> np.ndarray:
-    """Return evenly spaced numbers below n, at most so many."""
+    """Return evenly spaced numbers below n, at most ``most``."""
     return np.linspace(0, n - 1, min(n, max(1, most))).astype(int)

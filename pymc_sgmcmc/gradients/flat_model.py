@@ -21,7 +21,7 @@ from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.backends.compile_time import compile_lock, quick_graphs, without_code
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.batches.windows import consecutive_rows
-from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
+from pymc_sgmcmc.gradients.arrays import PYTHON, array_value, element_labels
 from pymc_sgmcmc.gradients.data_check import IndexCheck, check_shapes, shapes_of_data
 from pymc_sgmcmc.gradients.matrix_by_products import diagonal_by_products, matrix_by_products
 from pymc_sgmcmc.gradients.source import GradientSource
@@ -114,11 +114,7 @@ class FlatModel:
     @cached_property
     def names(self) -> list[str]:
         """One label per element, such as ``"beta[3]"``."""
-        return [
-            f"{v.name}[{','.join(map(str, at))}]" if at else str(v.name)
-            for v, shape in zip(self.source.vars, self.source.shapes, strict=True)
-            for at in np.ndindex(*shape)
-        ]
+        return element_labels(self.source.vars, self.source.shapes)
 
     @property
     def n_rows(self) -> int:

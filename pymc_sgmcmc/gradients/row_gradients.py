@@ -13,7 +13,6 @@ from pytensor.scan.basic import scan
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.backends.backend import Jax
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.windows import shuffled_windows
@@ -215,7 +214,7 @@ class RowGradients(FlatModel):
 
     def _padded(self, array: np.ndarray) -> np.ndarray:
         """Repeat the last row up to a whole block on JAX, which compiles for each length."""
-        if not isinstance(self.backend, Jax):
+        if not self.backend.pads_lengths:
             return array
         padding = [(0, self.block - len(array))] + [(0, 0)] * (array.ndim - 1)
         return np.pad(array, padding, mode="edge")
@@ -271,7 +270,7 @@ class RowGradients(FlatModel):
             return substitute([source.log_likelihood, *source.likelihood], replace)
 
         inputs = [row, *theta, *constants]
-        if isinstance(self.backend, Jax):
+        if self.backend.maps_functions:
             function = pytensor.function(
                 inputs, one_row(*inputs), mode=self.mode, **self.compile_kwargs
             )

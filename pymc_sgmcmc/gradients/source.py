@@ -24,9 +24,9 @@ from pymc_sgmcmc.gradients.arrays import (
     data_name,
     refuse_nan,
 )
+from pymc_sgmcmc.gradients.full_terms import FullTerm
 from pymc_sgmcmc.gradients.local_model import LocalVariable
 from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.gradients.whole_terms import WholeTerm
 from pymc_sgmcmc.noise import NoiseStream
 from pymc_sgmcmc.slots import Touched
 
@@ -136,7 +136,7 @@ class GradientSource:
     n_data: TensorVariable
     prior: Tensors = field(repr=False)
     likelihood: Tensors = field(repr=False)
-    whole: list[WholeTerm] = field(default_factory=list)
+    full: list[FullTerm] = field(default_factory=list)
     """Terms with more data than a batch that are evaluated outside of the batches."""
 
     is_costly: ClassVar[bool] = False

@@ -17,18 +17,10 @@ from pymc_sgmcmc.noise import NoiseStream
 
 
 class LatentGradients(FlatModel):
-    """The gradient of a batch's log likelihood, scaled to all data, latent variables drawn anew.
+    """The scaled gradient of a batch's log likelihood, with latent variables drawn anew.
 
-    Given theta and the rows, the gradients of two calls are independent.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        Without the latent variables.
-    source : LatentGradientSource
-        Without a state that is carried from batch to batch.
-    compile_kwargs, start : optional
-        As for `FlatModel`.
+    Given theta and the rows, the gradients of two calls are independent. ``model`` is without the
+    latent variables, and ``source`` has no state that is carried from batch to batch.
     """
 
     def __init__(
@@ -43,7 +35,7 @@ class LatentGradients(FlatModel):
         self.draw_from(np.random.default_rng(0))
 
     def draw_from(self, rng: np.random.Generator) -> None:
-        """Draw the latent variables by a generator that is used for nothing else."""
+        """Draw the latent variables with this generator, which is used for nothing else."""
         self._generator = self.backend.generator(rng)
 
     def likelihood_gradient(self, theta: Vector, rows: np.ndarray) -> Vector:

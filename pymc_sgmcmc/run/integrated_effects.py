@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,14 @@ from xarray import Dataset, DataTree
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.value_draws import value_draws
+from pymc_sgmcmc.integration.choice import starts_without
 from pymc_sgmcmc.integration.effects import EffectDraws
 from pymc_sgmcmc.integration.group_terms import GroupTerms
-from pymc_sgmcmc.run.result import DrawsOnly, salvage
+from pymc_sgmcmc.integration.integrated_model import integrated_model
+from pymc_sgmcmc.integration.points import points_of
+from pymc_sgmcmc.run.arguments import Arguments
+from pymc_sgmcmc.run.log_densities import without_log_densities
+from pymc_sgmcmc.run.result import DrawsOnly, affordable_data, salvage
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -28,14 +34,22 @@ SUMMARISED = 200
 """Draws of each effect in its mean and standard deviation, where its draws are left out."""
 
 
+def of_what_groups_share(given: Arguments, terms: GroupTerms) -> Arguments:
+    """Return the arguments for sampling what groups share, in the integrated model."""
+    model = integrated_model(terms, points_of(terms.k))
+    recorded = recorded_names(terms, given.var_names)
+    return replace(
+        given,
+        model=model,
+        initvals=starts_without(terms, given.initvals),
+        var_names=[v.name for v in model.unobserved_RVs if v.name in recorded] or None,
+        idata_kwargs=without_log_densities(given.idata_kwargs),
+        include_data=False,
+    )
+
+
 def with_effects(
-    tree: DataTree,
-    terms: GroupTerms,
-    integrated: Model,
-    var_names: Sequence[Any] | None,
-    rng: np.random.Generator,
-    idata_kwargs: dict[str, Any],
-    include_data: bool,
+    tree: DataTree, terms: GroupTerms, integrated: Model, asked: Arguments, rng: np.random.Generator
 ) -> DataTree:
     """Complete a result of the integrated model: effects, and what depends on them.
 
@@ -46,15 +60,11 @@ def with_effects(
     terms : GroupTerms
     integrated : pymc.Model
         Made from them.
-    var_names : list of str, optional
-        Variables of ``terms.model`` that the posterior should have; default: all, except
+    asked : Arguments
+        Of `sample`. Without ``var_names`` the posterior has all variables of ``terms.model`` except
         deterministics with one number per row, and effects of which there would be too many draws.
         The group ``effects`` then has their means and standard deviations.
     rng : numpy.random.Generator
-    idata_kwargs : dict
-        For `pymc.to_inference_data`.
-    include_data : bool
-        Whether to copy the model's data into the result.
 
     Returns
     -------
@@ -62,6 +72,11 @@ def with_effects(
         ``posterior``, ``observed_data`` and ``constant_data`` are those of ``terms.model``; the
         rest is that of ``tree``.
     """
+    var_names = asked.var_names
+    idata_kwargs = without_log_densities(asked.idata_kwargs)
+    include_data = asked.include_data
+    if include_data is None:
+        include_data = affordable_data(terms.model)
     names = recorded_names(terms, var_names)
     posterior = tree["posterior"].to_dataset()
     of_effects = _that_depend(terms, names)

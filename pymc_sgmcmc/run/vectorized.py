@@ -24,8 +24,8 @@ class VectorizedRunner:
         self.chains = range(run.n_chains)
         rngs = [random_generator_from_state(state) for state in run.rngs]
         check_step(run.step)
-        is_jax = run.step.kernel.backend.is_jax
-        together = VectorizedChains if is_jax else ThreadedChains
+        maps = run.step.kernel.backend.maps_functions
+        together = VectorizedChains if maps else ThreadedChains
         self._vectorized = together(run.step, run.starts, rngs, run.tune, run.draws)
         if run.each_draw:
             self._vectorized.most_draws_a_call = 1
