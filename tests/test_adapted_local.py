@@ -16,7 +16,7 @@ from xarray import Dataset, DataTree
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation.adapted import UnfitAdaptation
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
-from pymc_sgmcmc.adaptation.local_warm_up import Block, LocalWarmUp
+from pymc_sgmcmc.adaptation.local_warm_up import BlockScales, LocalWarmUp
 from pymc_sgmcmc.adaptation.step_size import slowed
 from pymc_sgmcmc.adaptation.touch_rates import mean_of_inverse, of_groups_within
 from pymc_sgmcmc.batches.touched import GroupsOfRows
@@ -236,7 +236,7 @@ def test_error_of_a_shared_scale_limits_the_step_size():
     groups = np.count_nonzero(TARGET.size)
     for batches, shares in (("rows", (0.1, 0.1)), ("rows", (0.9, 0.5)), ("groups", (0.1, 0.5))):
         run = warm_up(batches=batches)
-        block = Block(np.ones(1), np.ones(1), np.ones(1), prior_share=shares[0])
+        block = BlockScales(np.ones(1), np.ones(1), np.ones(1), prior_share=shares[0])
         h, r = run._largest_of_many([block]), shares[1]
         assert h**2 * np.sqrt(2 * groups) * r / (1 - r) * 0.03 == pytest.approx(0.05)
 
