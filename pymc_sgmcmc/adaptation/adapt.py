@@ -10,10 +10,10 @@ from pymc.model import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.kinds import Gradients, kind_of
 from pymc_sgmcmc.adaptation.step_size import expected_friction
 from pymc_sgmcmc.gradients.row_axis import n_rows_of
 from pymc_sgmcmc.kernel import Kernel
-from pymc_sgmcmc.kinds import Gradients, kind_of
 from pymc_sgmcmc.schedules import Constant, Schedule
 
 _log = logging.getLogger("pymc.sgmcmc")

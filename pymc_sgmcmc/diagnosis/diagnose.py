@@ -9,6 +9,7 @@ import numpy as np
 from pymc.model import Model
 from xarray import Dataset, DataTree
 
+from pymc_sgmcmc.adaptation.kinds import kind_of
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.plan import (
     BATCH_OF_MANY,
@@ -33,6 +34,7 @@ from pymc_sgmcmc.diagnosis.measure import (
     measure_local,
     thermostat_drift,
 )
+from pymc_sgmcmc.diagnosis.measure_run import MEASURES
 from pymc_sgmcmc.diagnosis.verdict import BURN_IN, times_as_many_draws
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.flat_model import FlatModel
@@ -42,7 +44,6 @@ from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, find_row_axes, n_rows_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
-from pymc_sgmcmc.kinds import kind_of
 from pymc_sgmcmc.run.points_to_diagnose import PointsToDiagnose
 from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
 
@@ -261,7 +262,7 @@ def _measured_of_run(idata: DataTree, step: Any, points: PointsToDiagnose | None
         start = step.model.initial_point()
         gradients = kind.gradients(step.kernel, start, step.minibatch_dim)
     draws = None if points is None else points.draws(step.source.vars)
-    return kind.measure(idata, step, gradients, draws)
+    return MEASURES[kind.judged_as](idata, step, gradients, draws)
 
 
 def _gradients(model: Model, data: Any) -> tuple[FlatModel, type[AtDraws]]:

@@ -8,13 +8,18 @@ from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates
-from pymc_sgmcmc.diagnosis.gradients_at_draws import AtDraws
+from pymc_sgmcmc.diagnosis.gradients_at_draws import (
+    AtDraws,
+    LatentsAtDraws,
+    RowsAtDraws,
+    WholeAtDraws,
+)
 from pymc_sgmcmc.diagnosis.measure import measure, measure_local
 from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.value_draws import value_draws
 
 
-def measure_network(
+def _measure_network(
     idata: DataTree, step: Any, gradients: FlatModel, draws: np.ndarray | None
 ) -> Dataset:
     """Compare the thermostat with its prediction: of parameters alone nothing can be said."""
@@ -25,7 +30,7 @@ def measure_network(
     return Dataset(found, attrs={"predictions_only": 1})
 
 
-def measure_groups(
+def _measure_groups(
     idata: DataTree, step: Any, gradients: LocalGradients, draws: np.ndarray | None
 ) -> Dataset:
     """Measure everything of a model with local variables."""
@@ -37,7 +42,7 @@ def measure_groups(
     return measured.assign_attrs(batches=step.batches)
 
 
-def measure_draws(at_draws: type[AtDraws]) -> Callable[..., Dataset]:
+def _measure_draws(at_draws: type[AtDraws]) -> Callable[..., Dataset]:
     """Return what measures everything by gradients at draws of all variables."""
 
     def measure_run(
@@ -58,3 +63,14 @@ def measure_draws(at_draws: type[AtDraws]) -> Callable[..., Dataset]:
         return measure(idata, gradients, draws, at, False, at_draws)
 
     return measure_run
+
+
+MEASURES: dict[str, Callable[..., Dataset]] = {
+    "groups": _measure_groups,
+    "latents": _measure_draws(LatentsAtDraws),
+    "network": _measure_network,
+    "rows": _measure_draws(RowsAtDraws),
+    "whole": _measure_draws(WholeAtDraws),
+}
+"""For each kind of model, by what it is `judged_as`: gets a run's result, step and evaluator, and
+draws of all variables if not all were recorded."""

@@ -1,12 +1,10 @@
-"""The kinds of model that are adapted: how each is evaluated, warmed up and judged."""
+"""The kinds of model that are adapted: how each is evaluated and warmed up."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from pymc.blocking import PointType
-from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.adaptation.curvature_warm_up import CurvatureWarmUp
 from pymc_sgmcmc.adaptation.latent_warm_up import LatentWarmUp
@@ -15,8 +13,6 @@ from pymc_sgmcmc.adaptation.local_warm_up import LocalWarmUp
 from pymc_sgmcmc.adaptation.many_parameters_warm_up import ManyParametersWarmUp
 from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK
 from pymc_sgmcmc.adaptation.warm_up import WarmUp
-from pymc_sgmcmc.diagnosis.gradients_at_draws import LatentsAtDraws, RowsAtDraws, WholeAtDraws
-from pymc_sgmcmc.diagnosis.measure_run import measure_draws, measure_groups, measure_network
 from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
@@ -33,14 +29,13 @@ type Gradients = FlatModel | LocalGradients
 class Kind:
     """One kind of model."""
 
+    judged_as: str
+    """What the verdict on its draws rests on: a key of `pymc_sgmcmc.diagnosis.measure_run`."""
     fits: Callable[[Kernel], bool]
     """Whether a step's model is of this kind."""
     gradients: Callable[[Kernel, PointType, str | None], Any]
     """Makes the evaluator; it also gets values of what is not sampled, and ``minibatch_dim``."""
     warm_up: type[WarmUp]
-    measure: Callable[[DataTree, Any, Any, np.ndarray | None], Dataset]
-    """Measures what the verdict on a run rests on: gets its result, step and evaluator, and draws
-    of all variables if not all were recorded."""
 
 
 def _of_batches(evaluator: type[FlatModel]) -> Callable[..., Any]:
@@ -61,36 +56,36 @@ def _of_rows(evaluator: type[RowGradients]) -> Callable[..., Any]:
 
 
 GROUPS = Kind(
+    "groups",
     lambda kernel: bool(kernel.source.local_variables),
     lambda kernel, start, minibatch_dim: LocalGradients(kernel, start),
     LocalWarmUp,
-    measure_groups,
 )
 LATENTS = Kind(
+    "latents",
     lambda kernel: kernel.source.has_latents,
     _of_batches(LatentGradients),
     LatentWarmUp,
-    measure_draws(LatentsAtDraws),
 )
 NETWORK = Kind(
+    "network",
     lambda kernel: kernel.n_elements > LARGEST_LOW_RANK,
     _of_batches(FlatModel),
     ManyParametersWarmUp,
-    measure_network,
 )
 ROWS = Kind(
+    "rows",
     lambda kernel: bool(kernel.source.rows),
     _of_rows(RowGradients),
     CurvatureWarmUp,
-    measure_draws(RowsAtDraws),
 )
 WHOLE = Kind(
+    "whole",
     lambda kernel: True,
     lambda kernel, start, minibatch_dim: WholeGradients(
         kernel.model, kernel.source.vars, compile_kwargs=kernel.compile_kwargs, start=start
     ),
     CurvatureWarmUp,
-    measure_draws(WholeAtDraws),
 )
 INTEGRATED = replace(
     ROWS,
