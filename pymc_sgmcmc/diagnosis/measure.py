@@ -74,7 +74,7 @@ def measure(
         chosen = _evenly(draws, exact[1])
         seen = exact[0](chosen.reshape(-1, gradients.size), True)
     chains, n, size = chosen.shape
-    found |= _together(draws)
+    found |= _together(draws) | gradients.further_measurements(chosen.reshape(-1, size))
     blocks = min(blocks_for(min(found["ess"], chains * n), chains), n)
     z = np.linalg.solve(at.matrix, (chosen - mean).reshape(-1, size).T).T
     stein = stein_identities(z.reshape(chosen.shape), seen.gradients.reshape(chosen.shape), blocks)

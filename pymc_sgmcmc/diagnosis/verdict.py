@@ -236,6 +236,13 @@ def _of_anchor(error: float, where: str, measured: Dataset) -> str:
     )
 
 
+def _of_quadrature(error: float, where: str, measured: Dataset) -> str:
+    return (
+        f"The integrals over the effects of groups are off, which may move means by {error:.2g} "
+        "sd: pass integrate=None, which samples the effects."
+    )
+
+
 def _of_chains_together(correlation: float, where: str, measured: Dataset) -> str:
     return (
         f"The chains move together (correlation {correlation:.2f}) and count as one: give each its "
@@ -329,6 +336,7 @@ BURN_IN = Number(
 CHECKS: tuple[Callable[[Dataset], Iterator[Row]], ...] = (
     Number("nonfinite", "draws that are not finite", 0, 0, _of_nonfinite),
     Number("anchor_error", "gradient at the anchor, error", 0, ANCHOR_TOLERANCE, _of_anchor),
+    Number("quadrature_error", "error of the integrals (sd)", 0, TOLERANCE, _of_quadrature),
     Number(
         "chain_correlation",
         "correlation of chains",

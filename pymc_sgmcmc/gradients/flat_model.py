@@ -146,6 +146,10 @@ class FlatModel:
         parts = [np.ravel(np.asarray(a, dtype="float64")) for a in arrays]
         return np.concatenate([np.empty(0), *parts])
 
+    def further_measurements(self, draws: np.ndarray) -> dict[str, float]:
+        """Measure for the verdict what this kind of model alone has, at draws, shape (n, d)."""
+        return {}
+
     # ---- the likelihood --------------------------------------------------------------------
 
     def likelihood_gradient(self, theta: Vector, rows: np.ndarray) -> Vector:
