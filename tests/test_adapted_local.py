@@ -31,7 +31,6 @@ from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.noise import NoiseStream
 from pymc_sgmcmc.schedules import Constant
-from pymc_sgmcmc.step_source import has_whole_groups
 from tests.samplers import UNCONSTRAINED
 
 PYTHON = Mode("py", "fast_compile")
@@ -203,8 +202,7 @@ def warm_up(batch_size=20, batches="rows", window=None):
     kernel.metric = LocalScales(step.source.shapes, [False, False, True])
     kernel.load_data()
     gradients = LocalGradients(kernel, model.initial_point())
-    flags = np.zeros(kernel.n_elements, dtype=bool)
-    run = LocalWarmUp(kernel, gradients, flags, np.random.default_rng(0), target_bias=0.05)
+    run = LocalWarmUp(kernel, gradients, np.random.default_rng(0), target_bias=0.05)
     run.progress.__enter__()  # as `run.run` does
     return run
 
@@ -786,7 +784,7 @@ def test_which_batches_an_adapted_step_has(form, batch_size, batches):
     names = [rv.name for rv in model.free_RVs if rv.name != "mu"]
     options = {"batch_size": batch_size, "local": names, "batches": "auto"}
     source = gradient_source(model, model.value_vars, **options)
-    assert has_whole_groups(source) == (batches == "groups")
+    assert source.has_whole_groups == (batches == "groups")
 
 
 def test_streamed_batches_have_rows_unless_asked():
@@ -801,7 +799,7 @@ def test_streamed_batches_have_rows_unless_asked():
     options = {"batch_size": 40, "local": ["a"], "batches": "auto", "data": data}
     source = gradient_source(model, model.value_vars, **options)
     assert isinstance(source, LocalSource)
-    assert not has_whole_groups(source)
+    assert not source.has_whole_groups
 
 
 @pytest.mark.slow(5)

@@ -17,8 +17,9 @@ from scipy import stats
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.diagnosis import diagnose
+from pymc_sgmcmc.diagnosis.coordinates import Coordinates
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
-from pymc_sgmcmc.diagnosis.gradients_at_draws import gradients_at_draws
+from pymc_sgmcmc.diagnosis.gradients_at_draws import RowsAtDraws
 from pymc_sgmcmc.diagnosis.local_identities import means_of_others
 from pymc_sgmcmc.diagnosis.rows import IDENTITIES, threshold
 from pymc_sgmcmc.diagnosis.stein import block_estimate, chain_correlation, stein_identities
@@ -146,10 +147,9 @@ def test_gradients_of_random_rows_are_unbiased(posterior):
     copies = 1 + np.arange(N) % 5
     for away, anchor in ((1.0, mean), (0.0, mean + 50 * matrix @ np.ones(D))):
         draws = np.tile(mean + away * matrix @ np.ones(D), (2000, 1))
-        options = (matrix, anchor, rows.likelihood(anchor).gradient)
-        right = gradients_at_draws(rows, draws[:1], *options, np.random.default_rng(1), exact=True)
+        right = RowsAtDraws(rows, Coordinates(matrix, "", anchor))(draws[:1], exact=True)
         for urn in (None, copies):
-            found = gradients_at_draws(rows, draws, *options, np.random.default_rng(1), urn)
+            found = RowsAtDraws(rows, Coordinates(matrix, "", anchor, row_copies=urn))(draws)
             assert ("control variate" in found.method) == (away == 1.0)
             error = np.sqrt(found.noise / 2000)
             assert (np.abs(found.gradients.mean(axis=0) - right.gradients[0]) < 4 * error).all()
@@ -535,7 +535,7 @@ def test_noisy_gradients_of_some_rows_give_way_to_exact_ones():
 def test_exact_gradients_of_many_effects(monkeypatch):
     """By rows they would take too much time, of all data at once they do not."""
     monkeypatch.setattr("pymc_sgmcmc.diagnosis.measure.NOISE", 0.0)
-    monkeypatch.setattr("pymc_sgmcmc.diagnosis.measure.MOST_EXACT", 50_000_000)
+    monkeypatch.setattr("pymc_sgmcmc.diagnosis.gradients_at_draws.MOST_EXACT", 50_000_000)
     rng = np.random.default_rng(3)
     n_groups, per_group = 100, 30
     y = rng.normal(size=(n_groups, per_group))
@@ -546,7 +546,8 @@ def test_exact_gradients_of_many_effects(monkeypatch):
     draws = y.sum(axis=1) * sd**2 + sd * rng.normal(size=(4, 500, n_groups))
     with pytensor.config.change_flags(mode="JAX"):
         right = sgm.diagnose(tree(effect=draws), model)
-        monkeypatch.setattr("pymc_sgmcmc.diagnosis.measure.n_looked_up", lambda model: 0)
+        at_draws = "pymc_sgmcmc.diagnosis.gradients_at_draws"
+        monkeypatch.setattr(f"{at_draws}.n_looked_up", lambda model: 0)
         by_rows = sgm.diagnose(tree(effect=draws), model)
     assert right.verdict == "ok"
     assert right.attrs["rows"] == "exact"

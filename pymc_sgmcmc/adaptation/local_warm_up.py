@@ -37,13 +37,14 @@ from pymc_sgmcmc.adaptation.curvature import (
 )
 from pymc_sgmcmc.adaptation.local_gradients import LocalBatch, LocalGradient, LocalGradients
 from pymc_sgmcmc.adaptation.short_runs import (
-    ShortRuns,
+    Settings,
+    ShortRun,
     effective_sizes,
     rounded,
     with_restarts,
 )
 from pymc_sgmcmc.adaptation.slowness import warn_of_slow_draws
-from pymc_sgmcmc.adaptation.step_size import Pace, pace, slowed
+from pymc_sgmcmc.adaptation.step_size import pace, slowed
 from pymc_sgmcmc.adaptation.warm_up import WarmUp, drift
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.kernel import Kernel
@@ -81,8 +82,6 @@ TRACKED = 100
 WORST_TRACKED = 0.05
 """... and the share of them that may have a smaller one."""
 PILOT_DRAWS = 40
-ENOUGH = 0.15
-"""Effective draws per draw of the pilot; with fewer, `thin` is doubled."""
 MAX_DOUBLINGS = 2
 GRADIENTS_OF_NUTS = 63
 """Of a draw, of a hierarchy with many groups."""
@@ -101,56 +100,27 @@ class BlockScales(NamedTuple):
     """r: the prior's part of the curvature, on average over groups with rows."""
 
 
-class Window(NamedTuple):
-    """Settings of a window; the last two arrays are flat, in the order of z."""
-
-    pace: Pace
-    noise: np.ndarray
-    relaxation: float
-    """Updates in which shared variables and most groups forget where they were."""
-
-    def slower(self, factor: float) -> "Window":
-        """Return the settings with a smaller step size."""
-        return self._replace(pace=self.pace.slower(factor), relaxation=self.relaxation / factor)
-
-
 class LocalWarmUp(WarmUp):
-    """Adapts a kernel with a `LocalScales` metric, group by group.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    gradients : LocalGradients
-        Of this kernel.
-    is_scale : array of bool, shape (d,)
-        Parameters under a log or logit transform.
-    rng : numpy.random.Generator
-    target_bias : float
-        Tolerated relative error of a standard deviation.
-    """
+    """Adapts a kernel with a `LocalScales` metric, group by group."""
 
     def __init__(
         self,
         kernel: Kernel,
         gradients: LocalGradients,
-        is_scale: np.ndarray,
         rng: np.random.Generator,
         target_bias: float,
     ):
-        super().__init__(kernel, rng, target_bias)
+        super().__init__(kernel, gradients, rng, target_bias)
         assert isinstance(kernel.metric, LocalScales)
-        self.metric, self.gradients = kernel.metric, gradients
+        self.metric = kernel.metric
         self.n_shared = self.metric.n_shared
-        self.shared_is_scale = is_scale[self.metric.order[: self.n_shared]]
+        self.shared_is_scale = self.is_scale[self.metric.order[: self.n_shared]]
         eps = float(np.finfo(gradients.source.vars[0].dtype).eps)
         self.difference = eps**0.25
         """Step of a difference of gradients, in units of a scale."""
         self.local_steps = [1.0 for _ in gradients.variables]
         """Typical scale of each variable's elements, as far as it is known."""
         self.tracked = self._tracked()
-        self.runs = ShortRuns(
-            kernel, rng, lambda point: self._flat(point)[self.tracked], self._before_draw
-        )
 
     def run(self, point: PointType) -> Adapted:
         if self._batches_of == "rows" and self.kernel.algorithm.dynamics != "thermostat":
@@ -184,17 +154,18 @@ class LocalWarmUp(WarmUp):
             if k == MAX_WINDOWS or calm >= 2:
                 break
             if k < 2 * HELD:
-                window = window._replace(pace=window.pace.slower(0.5))
+                halved = window.pace._replace(step_size=0.5 * window.pace.step_size)
+                window = window._replace(pace=halved)
 
             def run(window, points=points, n=HELD_DRAWS if held else DRAWS):
-                thin = rounded(SHARE * window.relaxation)
+                thin = rounded(SHARE * window.pace.relaxation)
                 return self.runs.run(points, window, thin, n)
 
             window, (points, draws, *_) = with_restarts(window, run)
             shared = draws[:, DRAWS // 2 :, : self.n_shared].reshape(-1, self.n_shared)
             moved = np.inf if held or past is None else drift(shared, past)
             _log.debug(
-                f"Window {k}: {window.relaxation:.3g} updates per relaxation, step size "
+                f"Window {k}: {window.pace.relaxation:.3g} updates per relaxation, step size "
                 f"{window.pace.step_size:.3g}, drift {moved:.2f}, passes {self.passes:.3g}."
             )
             settled = moved < DRIFT and change < SETTLED
@@ -202,7 +173,7 @@ class LocalWarmUp(WarmUp):
             past = None if held else shared
         return self._finish(points, window, k)
 
-    def _prepare(self, points: list[PointType], curvature: np.ndarray | None) -> Window:
+    def _prepare(self, points: list[PointType], curvature: np.ndarray | None) -> Settings:
         """Set the metric for the next updates; shared variables are held without a curvature."""
         n = self.n_shared
         theta = [self.kernel.split(point)[0] for point in points]
@@ -224,7 +195,7 @@ class LocalWarmUp(WarmUp):
             unit = (diffusion + h * float(noise.mean()) / 2) / h
         slowest = [unit * float(np.quantile(b.updates, SLOW)) for b in blocks]
         slowest += [unit * float(shared.updates.max(initial=0.0))]
-        return Window(chosen, noise, max(slowest))
+        return Settings(noise, chosen._replace(relaxation=max(slowest)))
 
     def _largest_of_many(self, blocks: list[BlockScales]) -> float:
         """Step size with which what G groups share is right, to within the target bias.
@@ -376,11 +347,12 @@ class LocalWarmUp(WarmUp):
 
     # ---- short runs ------------------------------------------------------------------------
 
-    def _before_draw(self, n_updates: int) -> None:
-        self.count(self._passes_of(n_updates))
+    @property
+    def share_of_rows(self):
+        return self.gradients.share
 
-    def _passes_of(self, n_updates: int) -> float:
-        return n_updates * self.gradients_per_update * self.gradients.share
+    def elements(self, point):
+        return self._flat(point)[self.tracked]
 
     def _flat(self, point: PointType) -> np.ndarray:
         return np.concatenate([np.ravel(t) for t in self.kernel.split(point)[0]]).astype(float)
@@ -394,44 +366,32 @@ class LocalWarmUp(WarmUp):
         some = self.rng.choice(local, min(TRACKED, len(local)), replace=False)
         return np.concatenate([shared, some])
 
-    def _finish(self, points: list[PointType], window: Window, windows: int) -> Adapted:
+    def _finish(self, points: list[PointType], window: Settings, windows: int) -> Adapted:
         """Choose the updates per draw from a pilot run, and freeze everything."""
         self.stage = "updates per draw"
-        window, (points, thin, per_draw) = with_restarts(
+        window, (run, thin, per_draw) = with_restarts(
             window, lambda slower: self._pilot(points, slower)
         )
-        starts = np.array([self._flat(point) for point in points])
-        g = self.gradients
+        starts = np.array([self._flat(point) for point in run.points])
         chosen = self.freeze(
-            window.pace,
-            window.noise,
+            window,
             starts,
             thin,
             anchor=starts.mean(axis=0),
-            largest_eigval=1.0,
-            smallest_eigval=1.0,
-            batch_size=g.batch_size,
             batches=self._batches_of,
             windows=windows,
             ess_per_draw=per_draw,
-            passes_per_draw=self._passes_of(thin),
-            n_rows=g.n_rows,
         )
         seconds = self.runs.seconds_per_update
+        g = self.gradients
         warn_of_slow_draws(chosen, seconds, lambda: seconds / g.share, GRADIENTS_OF_NUTS)
         return chosen
 
-    def _pilot(self, points, window: Window):
-        """Choose the updates per draw by the effective sample size of some draws."""
-        thin = rounded(window.relaxation)
-        for k in range(MAX_DOUBLINGS + 1):
-            run = self.runs.run(points, window, thin, PILOT_DRAWS, fresh=k == 0)
-            points, each = run.points, effective_sizes(run.draws)
-            shared, local = each[: self.n_shared], each[self.n_shared :]
-            smallest = min([*shared, float(np.quantile(local, WORST_TRACKED))])
-            per_draw = smallest / (CHAINS * PILOT_DRAWS)
-            if per_draw >= ENOUGH:
-                break
-            if k < MAX_DOUBLINGS:
-                thin *= 2
-        return points, thin, per_draw
+    def _pilot(self, points: list[PointType], window: Settings) -> tuple[ShortRun, int, float]:
+        thin = rounded(window.pace.relaxation)
+        return self.pilot(points, window, thin, PILOT_DRAWS, MAX_DOUBLINGS, fresh=True)
+
+    def effective_size(self, draws):
+        each = effective_sizes(draws)
+        shared, local = each[: self.n_shared], each[self.n_shared :]
+        return min([*shared, float(np.quantile(local, WORST_TRACKED))])

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from math import ceil
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple
 
 import numpy as np
 from arviz_stats.base import array_stats
@@ -32,16 +32,19 @@ class Diverged(Exception):
     """A short run diverged: says what was seen, as a sentence's part."""
 
 
-class Window(Protocol):
-    """Settings of a short run."""
+class Settings(NamedTuple):
+    """Settings of a short run, or of all updates after the warm-up."""
 
-    @property
-    def pace(self) -> Pace: ...
+    noise: np.ndarray
+    """nu, variances of the gradient's noise along z."""
+    pace: Pace
+    largest_eigval: float = 1.0
+    """Of the curvature in z,"""
+    smallest_eigval: float = 1.0
 
-    @property
-    def noise(self) -> np.ndarray: ...
-
-    def slower(self, factor: float) -> Self: ...
+    def slower(self, factor: float) -> "Settings":
+        """Return the settings with a smaller step size."""
+        return self._replace(pace=self.pace.slower(factor))
 
 
 class ShortRun(NamedTuple):
@@ -85,7 +88,7 @@ class ShortRuns:
         """Of the last run, of one chain; 0 before there is one."""
 
     def run(
-        self, points: list[PointType], window: Window, thin: int, n: int, fresh: bool = True
+        self, points: list[PointType], settings: Settings, thin: int, n: int, fresh: bool = True
     ) -> ShortRun:
         """Draw `n` times from each point; `fresh` chains have the kernel's present thermostats.
 
@@ -95,9 +98,9 @@ class ShortRuns:
             If a chain is no longer finite.
         """
         kernel = self.kernel
-        step_size = window.pace.step_size
+        step_size = settings.pace.step_size
         kernel.schedule, kernel.thin = Constant(step_size), thin
-        expected = expected_friction(kernel.algorithm, step_size, window.noise)
+        expected = expected_friction(kernel.algorithm, step_size, settings.noise)
         kernel.friction = expected
         if fresh:
             self.chains = [Chain(kernel, rng, tune=0) for rng in self.rng.spawn(len(points))]
@@ -128,8 +131,8 @@ class ShortRuns:
         return ShortRun(last, shaped, found, expected)
 
 
-def with_restarts[W: Window, R](window: W, run: Callable[[W], R]) -> tuple[W, R]:
-    """Run chains, with smaller step sizes if they diverge; return the window's settings too.
+def with_restarts[R](settings: Settings, run: Callable[[Settings], R]) -> tuple[Settings, R]:
+    """Run chains, with smaller step sizes if they diverge; return the settings too.
 
     Raises
     ------
@@ -138,10 +141,10 @@ def with_restarts[W: Window, R](window: W, run: Callable[[W], R]) -> tuple[W, R]
     """
     for _ in range(RESTARTS):
         try:
-            return window, run(window)
+            return settings, run(settings)
         except Diverged as error:
-            tried, seen = window.pace.step_size, error
-            window = window.slower(0.5)
+            tried, seen = settings.pace.step_size, error
+            settings = settings.slower(0.5)
     raise SamplingError(
         "The warm-up diverged with every step size that it tried; with the smallest, "
         f"{tried:.3g}, {seen}. Look for data that are impossible under the model or parameters "

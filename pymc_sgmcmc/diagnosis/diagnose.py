@@ -9,6 +9,7 @@ import numpy as np
 from pymc.model import Model
 from xarray import Dataset, DataTree
 
+from pymc_sgmcmc.adaptation.kinds import kind_of
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.plan import (
     BATCH_OF_MANY,
@@ -18,29 +19,31 @@ from pymc_sgmcmc.adaptation.plan import (
 from pymc_sgmcmc.argument_checks import true_or_false
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
-from pymc_sgmcmc.diagnosis.coordinates import Coordinates, coordinates_of_draws, stored_coordinates
+from pymc_sgmcmc.diagnosis.coordinates import coordinates_of_draws, stored_coordinates
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
-from pymc_sgmcmc.diagnosis.measure import (
+from pymc_sgmcmc.diagnosis.gradients_at_draws import (
     EXACT_DRAWS,
     MOST_DRAWS,
+    AtDraws,
+    RowsAtDraws,
+    WholeAtDraws,
+)
+from pymc_sgmcmc.diagnosis.measure import (
     measure,
     measure_chains,
     measure_local,
     thermostat_drift,
 )
+from pymc_sgmcmc.diagnosis.measure_run import MEASURES
 from pymc_sgmcmc.diagnosis.verdict import BURN_IN, times_as_many_draws
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
-from pymc_sgmcmc.gradients.control_variate import ControlVariate
-from pymc_sgmcmc.gradients.local_source import LocalSource
+from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, find_row_axes, n_rows_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
-from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
-from pymc_sgmcmc.latents.gradient import LatentGradientSource
-from pymc_sgmcmc.latents.latent_gradients import LatentGradients
 from pymc_sgmcmc.run.points_to_diagnose import PointsToDiagnose
 from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
 
@@ -160,10 +163,10 @@ def diagnose(
             local = _local_gradients(model, size, data)
             measured = measure_local(idata, model, local, full_data)
         else:
-            gradients = _gradients(model, data=data)
+            gradients, at_draws = _gradients(model, data)
             draws = value_draws(model, gradients.source.vars, posterior)
             at = stored_coordinates(idata, gradients.names) or coordinates_of_draws(draws)
-            measured = measure(idata, gradients, draws, at, full_data)
+            measured = measure(idata, gradients, draws, at, full_data, at_draws)
             if at.anchor is None and "anchor_error" in stored:
                 measured["anchor_error"] = stored["anchor_error"]
     result = Diagnosis.of(measured)
@@ -254,61 +257,25 @@ def warn_of_burn_in(idata: DataTree) -> None:
 
 
 def _measured_of_run(idata: DataTree, step: Any, points: PointsToDiagnose | None) -> Dataset:
-    gradients, kernel = step.gradients, step.kernel
-    if step.adapted.predictions_only:
-        found = {"parameters": kernel.n_elements}
-        if "thermostat" in idata["sample_stats"]:
-            found["thermostat"] = float(idata["sample_stats"]["thermostat"].mean())
-            found["thermostat_predicted"] = float(step.adapted.friction.mean())
-        return Dataset(found, attrs={"predictions_only": 1})
-    if gradients is None and isinstance(kernel.source, LocalSource):
-        with quick_graphs():
-            gradients = LocalGradients(kernel, step.model.initial_point())
-    elif gradients is None and isinstance(kernel.source, LatentGradientSource):
-        gradients = LatentGradients(step.model, kernel.source, compile_kwargs=kernel.compile_kwargs)
-    elif gradients is None:  # the step was unpickled
-        streamed = kernel.source.streamed
-        gradients = _gradients(step.model, step.vars, kernel.compile_kwargs, streamed)
-    gradients.load_data()
-    draws = None if points is None else points.draws(gradients.source.vars)
-    if isinstance(gradients, LocalGradients):
-        measured = measure_local(
-            idata, step.model, gradients, full_data=False, times=kernel.metric.times, draws=draws
-        )
-        batches = "rows" if kernel.whole_groups is None else "groups"
-        return measured.assign_attrs(batches=batches)
-    if draws is None:
-        draws = value_draws(step.model, step.vars, idata["posterior"].to_dataset())
-    at = Coordinates(kernel.metric.times(np.eye(gradients.size)).T, step.adapted.metric)
-    source = kernel.source
-    if isinstance(source, ControlVariate):
-        anchor, gradient = (
-            gradients.joined([shared.get_value() for shared in arrays])
-            for arrays in (source.anchor, source.anchor_gradient)
-        )
-        at = at._replace(
-            anchor=anchor, anchor_gradient=gradient, row_copies=step.adapted.row_copies
-        )
-    return measure(idata, gradients, draws, at, full_data=False)
+    kind, gradients = kind_of(step.kernel), step.gradients
+    if gradients is None:  # the step was unpickled
+        start = step.model.initial_point()
+        gradients = kind.gradients(step.kernel, start, step.minibatch_dim)
+    draws = None if points is None else points.draws(step.source.vars)
+    return MEASURES[kind.judged_as](idata, step, gradients, draws)
 
 
-def _gradients(
-    model: Model,
-    vars: Sequence | None = None,
-    compile_kwargs: dict[str, Any] | None = None,
-    data: Any = None,
-) -> RowGradients | WholeGradients:
-    """Return gradients of single rows, or of all data where rows are few or cannot be separated."""
-    vars = list(model.continuous_value_vars if vars is None else vars)
+def _gradients(model: Model, data: Any) -> tuple[FlatModel, type[AtDraws]]:
+    """Return gradients of single rows, or of all data where rows are few or inseparable."""
+    vars = list(model.continuous_value_vars)
     if data is not None:
-        streamed = StreamedData.of(data)
-        return StreamedRowGradients(model, vars, data=streamed, compile_kwargs=compile_kwargs)
+        return RowGradients(model, vars, data=StreamedData.of(data)), RowsAtDraws
     try:
         if n_rows_of(model) > FEW_ROWS:
-            return RowGradients(model, vars, compile_kwargs=compile_kwargs)
+            return RowGradients(model, vars), RowsAtDraws
     except ValueError as error:
         _log.info(f"Gradients of all data are used: {error}")
-    return WholeGradients(model, vars, compile_kwargs=compile_kwargs)
+    return WholeGradients(model, vars), WholeAtDraws
 
 
 def _local_gradients(model: Model, size: int, data: Any) -> LocalGradients:
@@ -322,7 +289,7 @@ def _local_gradients(model: Model, size: int, data: Any) -> LocalGradients:
         data = StreamedData.of(data)
         batch_size = min(BATCH_OF_MANY, data.window)
     step = MSGNHT_S(model=model, step_size=1.0, batch_size=batch_size, data=data)
-    if not isinstance(step.source, LocalSource):
+    if not step.source.local_variables:
         raise ValueError(
             f"The model has {size} parameters, but means and standard deviations can be judged for "
             f"at most {LARGEST_DENSE} that move together: judge predictions on held-out data."

@@ -14,14 +14,13 @@ where they are too far from each other.
 Gradients are of batches, and then of the groups that these touch, or of all rows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.diagnosis.stein import Estimate, SteinIdentities, block_estimate, stein_identities
-from pymc_sgmcmc.gradients.streamed_whole import StreamedWholeGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 MOST_BATCHES = 40_000
@@ -70,7 +69,7 @@ def local_identities(
     names: Sequence[str],
     blocks: int,
     rng: np.random.Generator,
-    whole: WholeGradients | StreamedWholeGradients | None = None,
+    whole: WholeGradients | None = None,
 ) -> LocalIdentities:
     """Estimate the identities from gradients at draws of value variables, shape (chains, draws, d).
 
@@ -95,7 +94,7 @@ def local_identities(
         ]
     else:
         each = [AtDraw(*np.zeros(len(AtDraw._fields))) for _ in flat]
-        for i, piece in _pieces(whole, flat):  # whatever is needed of a gradient is linear in it
+        for i, piece in whole.pieces(flat):  # whatever is needed of a gradient is linear in it
             k = part[i]
             of_piece = _of_gradient(
                 gradients, piece, flat[i] - centres[k], away[k], matrix, order, sd
@@ -205,16 +204,6 @@ def _prior_share(
         moving = np.broadcast_to(gradients.sizes(k) > 0, sds[k].shape) & (sds[k] > 0)
         shares.append(np.square(sds[k][moving]).mean() * np.concatenate(squares[k]).mean())
     return np.array(shares)
-
-
-def _pieces(
-    whole: WholeGradients | StreamedWholeGradients, flat: np.ndarray
-) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the number of a draw and a piece of its gradient; the pieces add up to the gradient."""
-    if isinstance(whole, StreamedWholeGradients):
-        yield from whole.pieces(list(flat))
-    else:
-        yield from ((i, whole.gradient(theta)) for i, theta in enumerate(flat))
 
 
 def _of_gradient(

@@ -11,12 +11,12 @@ from pymc.model import Model
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
-from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates, coordinates_of_draws
 from pymc_sgmcmc.diagnosis.gradients_at_draws import (
-    GradientsAtDraws,
-    gradients_at_draws,
-    with_latents_at_draws,
+    EXACT_DRAWS,
+    FEWEST_DRAWS,
+    MOST_DRAWS,
+    AtDraws,
 )
 from pymc_sgmcmc.diagnosis.local_identities import local_identities
 from pymc_sgmcmc.diagnosis.stein import (
@@ -27,41 +27,22 @@ from pymc_sgmcmc.diagnosis.stein import (
     chain_correlation,
     stein_identities,
 )
-from pymc_sgmcmc.gradients.local_variables import n_looked_up
-from pymc_sgmcmc.gradients.row_gradients import RowGradients
-from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
-from pymc_sgmcmc.gradients.streamed_whole import StreamedWholeGradients
+from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
-from pymc_sgmcmc.latents.latent_gradients import LatentGradients
 from pymc_sgmcmc.run.convergence import convergence
 
-MOST_DRAWS = 2000
-"""Largest number of draws of all chains, evenly spaced, at which gradients are computed."""
-EXACT_DRAWS = 100
-"""Number of draws at which gradients are computed if each takes all rows."""
-WHOLE_ROWS = 20_000_000
-"""Number of rows of all draws together for models with gradients of all data at once, which bounds
-the time; with few rows there are more draws."""
 MOST_NUMBERS = 100_000_000
 """Number of elements of all draws together for models with local variables, which bounds the
 memory."""
 ALL_ROWS = 100_000_000
 """Number of rows of all draws together for models with local variables whose gradients take all
 rows, which bounds the time."""
-FEWEST_DRAWS = 200
-"""Smallest number of draws at which all rows are used."""
 LARGE = 4 * ALL_ROWS
 """Number of rows of `FEWEST_DRAWS` draws together above which random rows are used instead."""
 NOISE = 0.075
 """Standard error of a mean gradient that random rows may leave where each row has a gradient of its
-own; if it is larger, all rows are used where `MOST_EXACT` allows it."""
-MOST_EXACT = 3_000_000_000
-"""Largest number of rows of all draws together, times (parameters + `ROW_COST`), for which all rows
-are used: some ten seconds."""
-ROW_COST = 50
-"""Cost of a row, in parameters of its gradient. The parameters that rows look up by numbers cost
-nothing in a gradient of all data at once."""
+own; if it is larger, all rows are used where they are not too many."""
 MANY_DRAWS = 500
 """Smallest number of draws kept for the verdict alone that are compared, because the largest R-hat
 of many elements of fewer draws is chance."""
@@ -71,10 +52,11 @@ COMPARED = 500
 
 def measure(
     idata: DataTree,
-    gradients: RowGradients | WholeGradients | LatentGradients,
+    gradients: FlatModel,
     draws: np.ndarray,
     at: Coordinates,
     full_data: bool,
+    at_draws: type[AtDraws],
 ) -> Dataset:
     """Measure the chains and the gradients at the draws."""
     free = [rv.name for rv in gradients.model.free_RVs]
@@ -82,35 +64,15 @@ def measure(
     left_out = any(name not in recorded for name in free)
     found = measure_chains(idata, recorded, free, draws if left_out else None)
     mean = draws.mean(axis=(0, 1))
-    anchor = mean if at.anchor is None else at.anchor
-    anchor_gradient = np.zeros(gradients.size)
-    if isinstance(gradients, RowGradients):
-        anchor_gradient = gradients.likelihood(anchor, scatter=False).gradient
-        if at.anchor_gradient is not None:
-            off = (at.anchor_gradient - anchor_gradient) @ at.matrix
-            found["anchor_error"] = float(np.abs(off).max())
-    copies = at.row_copies
-    if copies is not None and isinstance(gradients, RowGradients):
-        copies = copies if len(copies) == gradients.n_rows else None
-
-    def seen_at(
-        chosen: np.ndarray,
-        gradients: RowGradients | WholeGradients | LatentGradients,
-        exact: bool,
-    ) -> GradientsAtDraws:
-        flat, rng = chosen.reshape(-1, gradients.size), np.random.default_rng(0)
-        if isinstance(gradients, LatentGradients):
-            return with_latents_at_draws(gradients, flat, at.matrix, rng)
-        return gradients_at_draws(
-            gradients, flat, at.matrix, anchor, anchor_gradient, rng, copies, exact
-        )
-
-    chosen = _evenly(draws, _count(gradients, full_data))
-    seen = seen_at(chosen, gradients, full_data)
+    estimates = at_draws(gradients, at if at.anchor is not None else at._replace(anchor=mean))
+    if estimates.anchor_error is not None:
+        found["anchor_error"] = estimates.anchor_error
+    chosen = _evenly(draws, EXACT_DRAWS if full_data else estimates.most)
+    seen = estimates(chosen.reshape(-1, gradients.size), full_data)
     noisy = seen.noise.max() > NOISE**2 * chosen[..., 0].size
-    if noisy and (exact := _exact(gradients)) is not None:
+    if noisy and (exact := estimates.with_all_rows()) is not None:
         chosen = _evenly(draws, exact[1])
-        seen = seen_at(chosen, exact[0], exact=True)
+        seen = exact[0](chosen.reshape(-1, gradients.size), True)
     chains, n, size = chosen.shape
     found |= _together(draws) | gradients.further_measurements(chosen.reshape(-1, size))
     blocks = min(blocks_for(min(found["ess"], chains * n), chains), n)
@@ -309,48 +271,15 @@ def _drift(
         chain += drift * times(rng.standard_normal(chain.shape))
 
 
-def _whole(gradients: LocalGradients) -> WholeGradients | StreamedWholeGradients:
-    kernel, data = gradients.kernel, gradients.source.streamed
-    vars, options = list(gradients.source.vars), kernel.compile_kwargs
-    if data is not None:
-        return StreamedWholeGradients(kernel.model, vars, data=data, compile_kwargs=options)
-    return WholeGradients(kernel.model, vars, compile_kwargs=options)
+def _whole(gradients: LocalGradients) -> WholeGradients:
+    kernel, source = gradients.kernel, gradients.source
+    options: dict[str, Any] = {"compile_kwargs": kernel.compile_kwargs, "data": source.streamed}
+    return WholeGradients(kernel.model, list(source.vars), **options)
 
 
 def _most_draws(size: int) -> int:
     """Return at how many draws of this many elements gradients are computed."""
     return int(np.clip(MOST_NUMBERS // size, EXACT_DRAWS, MOST_DRAWS))
-
-
-def _exact(
-    gradients: RowGradients | WholeGradients | LatentGradients,
-) -> tuple[RowGradients | WholeGradients, int] | None:
-    """Return gradients of all rows and a number of draws for them; None if they take too long."""
-    if not isinstance(gradients, RowGradients) or isinstance(gradients, StreamedRowGradients):
-        return None
-    n_rows, size = gradients.n_rows, gradients.size
-    most = min(MOST_DRAWS, MOST_EXACT // (n_rows * (size + ROW_COST)))
-    if most >= FEWEST_DRAWS:
-        return gradients, most
-    of_a_row = max(0, size - n_looked_up(gradients.model))
-    most = min(MOST_DRAWS, MOST_EXACT // (n_rows * (of_a_row + ROW_COST)))
-    if most < FEWEST_DRAWS:
-        return None
-    options = {"mode": gradients.mode, **gradients.compile_kwargs}
-    return WholeGradients(gradients.model, gradients.source.vars, compile_kwargs=options), most
-
-
-def _count(gradients: RowGradients | WholeGradients | LatentGradients, full_data: bool) -> int:
-    """Return at how many draws gradients are computed."""
-    if full_data:
-        return EXACT_DRAWS
-    if isinstance(gradients, RowGradients | LatentGradients):
-        return MOST_DRAWS
-    model = gradients.model
-    with quick_graphs():
-        rows = sum(int(np.prod(shape)) for shape in model.eval_rv_shapes().values())
-        observed = sum(model.rvs_to_values[rv].size.eval() for rv in model.observed_RVs)
-    return int(np.clip(WHOLE_ROWS // max(1, rows + observed), EXACT_DRAWS, MOST_DRAWS))
 
 
 def _evenly(draws: np.ndarray, most: int) -> np.ndarray:

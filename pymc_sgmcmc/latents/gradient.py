@@ -53,6 +53,7 @@ class LatentGradientSource(GradientSource):
     """Weights of each draw and row, shape (samples * n,)."""
 
     is_costly = True
+    has_latents = True
 
     @property
     def state_names(self):
