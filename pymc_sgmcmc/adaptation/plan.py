@@ -12,9 +12,14 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.argument_checks import is_auto
 from pymc_sgmcmc.batches.streamed_data import StreamedData
-from pymc_sgmcmc.gradients.local_variables import Local
+from pymc_sgmcmc.gradients.local_variables import LEAST_GROUPS, Local
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal, Metric
-from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, find_row_axis, n_rows_of
+from pymc_sgmcmc.gradients.row_axis import (
+    FEW_ROWS,
+    advice_on_tables,
+    find_row_axes,
+    find_row_axis,
+)
 from pymc_sgmcmc.latents.joint import Latents, find_latents
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -250,7 +255,7 @@ def automatic_batch_size(
         If batches are ``needed`` and the model cannot be sliced into any, with the reason.
     """
     try:
-        n_rows = n_rows_of(model, minibatch_dim)
+        axes = find_row_axes(model, minibatch_dim)
     except ValueError as error:
         if needed:
             raise ValueError(
@@ -258,6 +263,9 @@ def automatic_batch_size(
             ) from error
         _log.info(f"All rows are used at each update: {error}")
         return None
+    n_rows = sum(axis.length for axis in axes)
+    for advice in advice_on_tables(model, axes, LEAST_GROUPS):
+        _log.warning(advice)
     if many:
         return min(BATCH_OF_MANY, n_rows)
     batch_size = batch_size_for(size)
