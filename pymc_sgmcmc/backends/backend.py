@@ -92,9 +92,6 @@ class Jax(Backend):
     compiles_sooner = True
 
     def __init__(self):
-        import jax
-
-        self.has_accelerator = jax.default_backend() != "cpu"
         # PyTensor turns on JAX's 64-bit mode when this is first imported. Arrays made earlier would
         # have 32 bits, and functions compiled for them would be compiled again for later arrays.
         import pytensor.link.jax.dispatch  # noqa: F401
@@ -110,6 +107,9 @@ class Jax(Backend):
             category=UserWarning,
             module=r"jax\._src|pytensor\.link\.jax",
         )
+        import jax
+
+        self.has_accelerator = jax.default_backend() != "cpu"
 
     def array(self, value: np.ndarray) -> Any:
         """Put an array on the device."""
