@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from pytensor import config
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.link.basic import JITLinker
 from pytensor.link.jax.linker import JAXLinker
@@ -109,6 +110,8 @@ class Jax(Backend):
         )
         import jax
 
+        if config.floatX == "float64":  # PyTensor asks for it once, whatever floatX is set later
+            jax.config.update("jax_enable_x64", True)
         self.has_accelerator = jax.default_backend() != "cpu"
 
     def array(self, value: np.ndarray) -> Any:
