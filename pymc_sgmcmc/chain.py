@@ -29,7 +29,7 @@ from pymc_sgmcmc.batches.windows import Check, Window
 from pymc_sgmcmc.call_length import CallLength
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.source import Rows
-from pymc_sgmcmc.gradients.start_check import BadStart, check_start
+from pymc_sgmcmc.gradients.start_check import BadStart, check_start, numbers_of_start
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.loop import Outcome, failure_of
 from pymc_sgmcmc.schedules import Constant, Schedule
@@ -172,10 +172,10 @@ class Chain(WithSamplingState):
         bad = each_bad[np.argmax(each_bad.any(axis=1))]  # in the first update that has any
         if bad.any():
             names = ", ".join(f"'{v.name}'" for v, b in zip(self.vars, bad, strict=True) if b)
-            values = {v.name: np.asarray(point[v.name]) for v in self.vars}
+            numbers = numbers_of_start(self.vars, [point[v.name] for v in self.vars])
             raise BadStart(
                 f"At the initial point the gradient of {names} is not finite"
-                f"{self._infinite_rows()}: {values}. Give the variables an initval=, pass another "
+                f"{self._infinite_rows()}{numbers}. Give the variables an initval=, pass another "
                 "initial_point=, or look for data that are impossible under the model."
             )
 

@@ -99,6 +99,7 @@ INTERNALS: dict[str, tuple[str, ...]] = {
         "pymc.step_methods.compound:BlockedStep._make_progressbar_update_functions",
         "pymc.step_methods.compound:BlockedStep._progressbar_config",
     ),
+    "storage/chunks.py": ("zarr.core.metadata.v3:ArrayV3Metadata.encode_chunk_key",),
     "storage/metadata.py": ("zarr.core.buffer:cpu.Buffer.from_bytes",),
     "storage/recorded_store.py": ("zarr.core.buffer:default_buffer_prototype",),
 }

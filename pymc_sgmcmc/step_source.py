@@ -10,7 +10,7 @@ from pymc.model import Model
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.adaptation.adapt import ones_per_row
-from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, LARGEST_LOW_RANK, Plan
+from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, LARGEST_SHARED, Plan
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_scales import LocalScales
@@ -107,23 +107,23 @@ def step_source(
         if better is not None:
             _log.info(f"Yet all elements move at every update: {better}.")
             source = gradient_source(model, vars, **options)
-        elif plan.metric is not None and shared > LARGEST_DENSE:
+        elif plan.metric is not None and shared > LARGEST_SHARED:
             if local != "auto" or batches == "groups":
                 raise ValueError(
                     f"local={local!r}: the other variables have {shared} elements, and adaptation "
-                    f"makes a matrix of at most {LARGEST_DENSE}. Pass step_size=, batch_size= and "
+                    f"makes a matrix of at most {LARGEST_SHARED}. Pass step_size=, batch_size= and "
                     "thin= with numbers, or local=None."
                 )
             _log.info(
                 f"Yet all elements move at every update: {shared} others would need a matrix, "
-                f"which adaptation makes of at most {LARGEST_DENSE}."
+                f"which adaptation makes of at most {LARGEST_SHARED}."
             )
             source = gradient_source(model, vars, **options)
     if plan.metric is not None and data is not None and not source.local_variables:
         size = sum(int(np.prod(shape)) for shape in source.shapes)
-        if size > LARGEST_LOW_RANK:
+        if size > LARGEST_DENSE:
             raise ValueError(
-                f"With {size} parameters that move together, more than {LARGEST_LOW_RANK}, data= "
+                f"With {size} parameters that move together, more than {LARGEST_DENSE}, data= "
                 "and an automatic step size do not go together yet. Pass step_size=..., "
                 "batch_size=... and thin=... with numbers."
             )

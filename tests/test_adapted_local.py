@@ -26,7 +26,7 @@ from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
 from pymc_sgmcmc.diagnosis.measure import measure_local
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.local_source import LocalSource
-from pymc_sgmcmc.gradients.metric import Diagonal, LowRank
+from pymc_sgmcmc.gradients.metric import Dense, Diagonal
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.noise import NoiseStream
@@ -827,18 +827,17 @@ def test_which_batches_a_step_has(options, batches, monkeypatch):
     ("effects", "rows", "others", "metric", "why"),
     [
         (1, 40, 1, LocalScales, ""),
-        (2, 40, 1, LowRank, "scales of groups with several elements would be too small"),
-        (1, 40, 700, LowRank, "701 of 1301 belong to no group"),
+        (2, 40, 1, Dense, "scales of groups with several elements would be too small"),
+        (1, 40, 700, Dense, "701 of 1301 belong to no group"),
         pytest.param(2, 10, 1, LocalScales, "Batches have whole groups", marks=pytest.mark.long),
-        pytest.param(0, 40, 1200, LowRank, "", marks=pytest.mark.long),
+        pytest.param(0, 40, 1200, Dense, "", marks=pytest.mark.long),
     ],
     ids=["one effect", "two effects of many rows", "few effects", "two effects", "none"],
 )
 def test_metric_of_a_thousand_parameters(effects, rows, others, metric, why, monkeypatch, caplog):
     """A scale for each effect of 600 groups where batches tell its scale right; else one matrix."""
     monkeypatch.setattr("pymc_sgmcmc.step.adapted", lambda *args: SimpleNamespace(burn_in=1))
-    monkeypatch.setattr("pymc_sgmcmc.adaptation.plan.LARGEST_DENSE", 500)
-    monkeypatch.setattr("pymc_sgmcmc.step_source.LARGEST_DENSE", 1000)
+    monkeypatch.setattr("pymc_sgmcmc.adaptation.plan.LARGEST_SHARED", 500)
     group = np.repeat(np.arange(600), rows)
     x = np.random.default_rng(1).normal(size=group.size)
     with pm.Model() as model:

@@ -8,12 +8,13 @@ import pytest
 from known_posteriors import Linear, assert_right
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.noise import noise_covariance
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates
 from pymc_sgmcmc.diagnosis.gradients_at_draws import RowsAtDraws
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.metric import Diagonal
-from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.row_gradients import RowGradients, refuse_infinite
 
 JAX = {"mode": "JAX"}
 QUICK = {"progressbar": False, "compute_convergence_checks": True}
@@ -95,6 +96,40 @@ def test_infinite_values_are_named():
     rows = RowGradients(model, model.value_vars, data=data, compile_kwargs=JAX)
     with pytest.raises(ValueError, match=r"data\['X'\] has infinite values in 2 of the 4096 rows"):
         rows.likelihood(THETA)
+
+
+def test_infinite_values_are_named_where_effects_are_local():
+    """The gradient of a batch has no rows to look at; the first batch is without such a row."""
+    group = RNG.integers(600, size=N)
+    x = X[:, 0].copy()
+    x[[7, 4000]] = np.inf
+    data = sgm.StreamedData({"x": x, "group": group, "y": Y}, window=1024)
+    head = data.head()
+    with pm.Model() as model:
+        rows = {name: pm.Data(name, head[name], dims="obs") for name in head}
+        a = pm.Normal("a", 0, 1, shape=600)
+        pm.Normal("likelihood", a[rows["group"]] + rows["x"], 1, observed=rows["y"], dims="obs")
+        options = {"batch_size": 128, "data": data, "local": ["a"], "rng": 1}
+        step = sgm.MSGNHT_S(step_size=0.1, compile_kwargs=JAX, **options)
+    gradients = LocalGradients(step.kernel, model.initial_point())
+    told = r"data\['x'\] has infinite values in 1 of the 128 rows just read"
+    at_zero = (
+        gradients.at(gradients.gathered([np.zeros(600)], batch), batch)
+        for batch in gradients.batches(2 * N // 128, np.random.default_rng(1))
+    )
+    with pytest.raises(ValueError, match=told):
+        list(at_zero)
+
+
+def test_infinite_values_of_several_containers():
+    """Which are named where they leave all bad rows without a density, and only then."""
+    rows = {"x": np.array([np.inf, 0, 0, -np.inf]), "y": np.array([0, np.inf, 0, 0])}
+    refuse_infinite(rows, np.array([True, True, False, True]))
+    with pytest.raises(ValueError, match=r"data\['x'\] has infinite values in 1 of the 4 rows"):
+        refuse_infinite(rows, np.array([False, True, True, True]))
+    told = r"data\['x'\] and data\['y'\] have infinite values in 2 of the 4 rows"
+    with pytest.raises(ValueError, match=told):
+        refuse_infinite(rows, np.array([False, False, True, True]))
 
 
 def test_infinite_bounds_are_no_fault():

@@ -25,9 +25,9 @@ PRECISION = X.T @ X + np.eye(D) / 4
 @pytest.fixture
 def few_are_many(monkeypatch):
     """A matrix of 6 parameters is the largest."""
-    monkeypatch.setattr(plan, "LARGEST_LOW_RANK", 6)
-    monkeypatch.setattr(adapt, "LARGEST_LOW_RANK", 6)
-    monkeypatch.setattr(step_of_run, "LARGEST_LOW_RANK", 6)
+    monkeypatch.setattr(plan, "LARGEST_DENSE", 6)
+    monkeypatch.setattr(adapt, "LARGEST_DENSE", 6)
+    monkeypatch.setattr(step_of_run, "LARGEST_DENSE", 6)
 
 
 def regression():
@@ -80,7 +80,7 @@ def test_chains_begin_at_starts_and_resume(few_are_many, tmp_path):
 def test_how_many_draws_and_no_diagnosis_of_the_posterior(few_are_many, monkeypatch):
     assert draws_of_many(None) == 100
     assert draws_of_many(7) == 7
-    monkeypatch.setattr("pymc_sgmcmc.diagnosis.diagnose.LARGEST_LOW_RANK", 6)
+    monkeypatch.setattr("pymc_sgmcmc.diagnosis.diagnose.LARGEST_DENSE", 6)
     draws = np.random.default_rng(0).normal(size=(2, 50, D))
     posterior = xr.Dataset({"w": (("chain", "draw", "w_dim"), draws)})
     with pytest.raises(ValueError, match=r"8 parameters.*at most 6 that move together: judge"):

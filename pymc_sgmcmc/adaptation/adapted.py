@@ -29,7 +29,7 @@ class UnfitAdaptation(ValueError):
 class Adapted:
     """The frozen result of a warm-up; d is the number of elements of theta."""
 
-    metric: Literal["dense", "low_rank", "diag", "local"]
+    metric: Literal["dense", "diag", "local"]
     scaling: list[np.ndarray] = field(repr=False)
     """Arrays of the metric."""
     anchor: np.ndarray = field(repr=False)

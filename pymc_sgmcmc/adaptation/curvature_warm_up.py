@@ -17,7 +17,6 @@ from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.curvature import (
     NO_CURVATURE,
     NO_INFORMATION,
-    eigen,
     largest_change,
     no_wider_than,
     positive,
@@ -48,7 +47,7 @@ from pymc_sgmcmc.adaptation.slowness import gradients_of_nuts, warn_of_slow_draw
 from pymc_sgmcmc.adaptation.start import find_start
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import ENOUGH, WarmUp
-from pymc_sgmcmc.gradients.metric import Dense, Diagonal, LowRank
+from pymc_sgmcmc.gradients.metric import Dense, Diagonal
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.source import GradientSource
@@ -336,10 +335,6 @@ class CurvatureWarmUp(WarmUp):
         metric = self.metric
         if isinstance(metric, Dense):
             metric.set(root_of_inverse(self.matrix) @ axes)
-        elif isinstance(metric, LowRank):
-            scale, values, vectors = eigen(self.matrix)
-            chosen = np.argsort(-np.abs(np.log(values)))[: metric.rank]
-            metric.set(1 / scale, vectors[:, chosen], values[chosen] ** -0.5 - 1)
         else:
             assert isinstance(metric, Diagonal)
             metric.set(1 / np.sqrt(np.diag(self.matrix)))

@@ -11,7 +11,7 @@ from pymc_sgmcmc.adaptation.latent_warm_up import LatentWarmUp
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.local_warm_up import LocalWarmUp
 from pymc_sgmcmc.adaptation.many_parameters_warm_up import ManyParametersWarmUp
-from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK
+from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE
 from pymc_sgmcmc.adaptation.warm_up import WarmUp
 from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
@@ -69,7 +69,7 @@ LATENTS = Kind(
 )
 NETWORK = Kind(
     "network",
-    lambda kernel: kernel.n_elements > LARGEST_LOW_RANK,
+    lambda kernel: kernel.n_elements > LARGEST_DENSE,
     _of_batches(FlatModel),
     ManyParametersWarmUp,
 )

@@ -24,6 +24,7 @@ from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.gradients.arrays import element_labels
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.local_source import LocalSource
+from pymc_sgmcmc.gradients.row_gradients import infinite_rows, refuse_infinite
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.noise import NoiseStream
 
@@ -220,13 +221,31 @@ class LocalGradients:
         elements : list of arrays
             As `gathered` returns them.
         batch : LocalBatch
+
+        Raises
+        ------
+        ValueError
+            If infinite values of a stream leave the batch without a gradient, naming their data.
         """
         typed = [np.asarray(e, v.dtype) for e, v in zip(elements, self.source.vars, strict=True)]
         constants = self.kernel.constants if batch.constants is None else batch.constants
         inputs = [*typed, *batch.arrays, *constants, *self._others]
         out = [np.asarray(o, float) for o in self._function(*inputs)]
+        if batch.constants is not None and not all(np.isfinite(o).all() for o in out):
+            self._refuse_infinite(batch)
         k = len(typed)
         return LocalGradient(out[:k], out[k:])
+
+    def _refuse_infinite(self, batch: LocalBatch) -> None:
+        """Raise an error for a batch of a stream without a gradient, if it has infinite values."""
+        assert self.source.streamed is not None
+        assert batch.constants is not None
+        places = self.kernel.places
+        rows = {
+            name: np.asarray(batch.constants[places[name]])[batch.rows]
+            for name in self.source.streamed.names
+        }
+        refuse_infinite(rows, ~np.any(list(infinite_rows(rows).values()), axis=0))
 
     @cached_property
     @quick_graphs()

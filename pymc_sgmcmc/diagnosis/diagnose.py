@@ -13,7 +13,7 @@ from pymc_sgmcmc.adaptation.kinds import kind_of
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.plan import (
     BATCH_OF_MANY,
-    LARGEST_LOW_RANK,
+    LARGEST_DENSE,
     automatic_batch_size,
 )
 from pymc_sgmcmc.argument_checks import true_or_false
@@ -159,7 +159,7 @@ def diagnose(
         size = sum(int(np.prod(s)) for s in shapes_of(model, model.continuous_value_vars))
         if data is None:
             _check_rows(posterior, model)
-        if size > LARGEST_LOW_RANK:
+        if size > LARGEST_DENSE:
             local = _local_gradients(model, size, data)
             measured = measure_local(idata, model, local, full_data)
         else:
@@ -292,7 +292,7 @@ def _local_gradients(model: Model, size: int, data: Any) -> LocalGradients:
     if not step.source.local_variables:
         raise ValueError(
             f"The model has {size} parameters, but means and standard deviations can be judged for "
-            f"at most {LARGEST_LOW_RANK} that move together: judge predictions on held-out data."
+            f"at most {LARGEST_DENSE} that move together: judge predictions on held-out data."
         )
     with quick_graphs():
         return LocalGradients(step.kernel, model.initial_point())

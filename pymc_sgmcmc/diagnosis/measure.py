@@ -239,6 +239,10 @@ def thermostat_drift(stats: Dataset) -> dict[str, float]:
             continue
         excess = np.diff(xi) / (h[:, 1:] * np.diff(updates))  # mean over the updates of each draw
         mean, error = block_estimate(excess, BLOCKS)
+        chains = len(excess)
+        if chains > 1:  # that the drift of all chains falls with time is no error
+            apart = block_estimate(excess - excess.mean(axis=0), BLOCKS)
+            error = apart.error * np.sqrt(chains / (chains - 1))
         right = np.mean(temperature) - mean
         if right > 0 and not abs(mean) / right <= abs(worst.get("thermostat_drift", 0)):
             worst = {"thermostat_drift": mean / right, "thermostat_drift_error": error / right}

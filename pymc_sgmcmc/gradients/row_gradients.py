@@ -233,7 +233,7 @@ class RowGradients(FlatModel):
             joined[:, part] = np.asarray(g)[:m].reshape(m, -1)
         if columns:
             finite = np.isfinite(value) & np.isfinite(joined).all(axis=1)
-            _refuse_infinite(block.columns, finite)
+            refuse_infinite(block.columns, finite)
         return value, joined
 
     # There are two functions, since what depends on theta alone is evaluated once in the first: the
@@ -283,18 +283,25 @@ class RowGradients(FlatModel):
         return self.compiled([*mapped, *same], outputs)
 
 
-def _refuse_infinite(rows: Mapping[str, np.ndarray], is_finite: np.ndarray) -> None:
+def refuse_infinite(rows: Mapping[str, np.ndarray], is_finite: np.ndarray) -> None:
     """Raise an error where infinite values, and nothing else, leave rows without a density.
 
     Some are fine, as bounds of a censored variable.
     """
-    if is_finite.all():
+    bad = ~is_finite
+    infinite = infinite_rows(rows)
+    if not bad.any() or (bad & ~np.any(list(infinite.values()), axis=0)).any():
         return
-    for name, column in rows.items():
-        infinite = np.isinf(column).reshape(len(column), -1).any(axis=1)
-        if (infinite | is_finite).all():
-            raise ValueError(
-                f"data['{name}'] has infinite values in {int((infinite & ~is_finite).sum())} of "
-                f"the {len(column)} rows just read, which have no log likelihood: drop or replace "
-                "them."
-            )
+    names = [f"data['{name}']" for name, of_rows in infinite.items() if (bad & of_rows).any()]
+    raise ValueError(
+        f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} infinite values in "
+        f"{bad.sum()} of the {len(bad)} rows just read, which have no log likelihood: drop or "
+        "replace them."
+    )
+
+
+def infinite_rows(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Which rows of each container have infinite values."""
+    return {
+        name: np.isinf(column).reshape(len(column), -1).any(axis=1) for name, column in rows.items()
+    }

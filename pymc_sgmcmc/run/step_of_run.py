@@ -16,7 +16,7 @@ from pymc.step_methods.arraystep import PopulationArrayStepShared
 from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
 from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
-from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK, batch_size_for
+from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, batch_size_for
 from pymc_sgmcmc.argument_checks import shown
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
@@ -121,7 +121,7 @@ def _compile_kwargs_of(model: Model) -> dict[str, Any] | None:
     start = model.initial_point()
     size = sum(np.size(start[v.name]) for v in model.continuous_value_vars)
     chosen_by_user = (pytensor.config.mode, pytensor.config.linker) != ("Mode", "auto")
-    if size <= LARGEST_LOW_RANK or chosen_by_user or find_spec("jax") is None:
+    if size <= LARGEST_DENSE or chosen_by_user or find_spec("jax") is None:
         return None
     if 2 * n_looked_up(model) > size:
         return None
