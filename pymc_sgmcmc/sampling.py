@@ -64,6 +64,7 @@ from pymc_sgmcmc.run.arguments import (
     seeded,
     whole_step,
 )
+from pymc_sgmcmc.run.bambi_model import fitting_bambi
 from pymc_sgmcmc.run.collect import collect
 from pymc_sgmcmc.run.engines import chain_method_of, check_method, engine_of
 from pymc_sgmcmc.run.enough_draws import EnoughDraws
@@ -102,6 +103,7 @@ DRAWS = 1000
 
 
 @naming_alternatives
+@fitting_bambi
 def sample(
     draws: int | None = None,
     *,
@@ -218,8 +220,8 @@ def sample(
         How processes start. Default: that of the system, but "forkserver" with JAX.
     blas_cores : int, "auto" or None, default "auto"
         Total number of BLAS threads of all processes; "auto": one per core.
-    model : pymc.Model, optional
-        Default: the model on the context stack.
+    model : pymc.Model or bambi.Model, optional
+        Default: the model on the context stack. A model of Bambi is fitted by its own ``fit``.
     compile_kwargs : dict, optional
         For the default step and steps that PyMC chooses; a step that you made has its own. Default:
         PyTensor's mode, numba; for the default step of models with more than 2000 parameters JAX,

@@ -60,7 +60,11 @@ def checked_cores(cores: Any, blas_cores: Any) -> int:
 def check_kinds(model: Any, callback: Any, idata_kwargs: Any, mp_ctx: Any) -> None:
     """Raise an error for arguments that would only fail when draws have been made."""
     if not isinstance(model, Model | None):
-        raise ValueError(f"model={shown(model)} must be a pymc.Model, or None inside its context.")
+        fits = " A model that has fit(): with sgm.instead_of_nuts(): model.fit(...)."
+        raise ValueError(
+            f"model={shown(model)} must be a pymc.Model, or None inside its context."
+            f"{fits if hasattr(model, 'fit') else ''}"
+        )
     if callback is not None and not callable(callback):
         raise ValueError(
             f"callback={shown(callback)} must be a function, called as "
