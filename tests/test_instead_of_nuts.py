@@ -1,6 +1,7 @@
 """`sample` in the place of `pm.sample`: which calls, with which arguments, and for how long."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from inspect import signature
 from threading import Barrier
 
@@ -27,7 +28,7 @@ def pymc_sample(monkeypatch):
 
 
 def test_is_back_after_an_error(pymc_sample):
-    with pytest.raises(ZeroDivisionError), sgm.instead_of_nuts():
+    with suppress(ZeroDivisionError), sgm.instead_of_nuts():
         assert pm.sample is not pymc_sample
         raise ZeroDivisionError
     assert pm.sample is pymc_sample
@@ -93,7 +94,7 @@ def test_unknown_arguments():
         pass
     with (
         sgm.instead_of_nuts(),
-        pytest.raises(TypeError, match="return_inferencedata.*leave it out"),
+        pytest.raises(TypeError, match=r"return_inferencedata.*leave it out"),
     ):
         pm.sample(return_inferencedata=False)
 

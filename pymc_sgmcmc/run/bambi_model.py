@@ -1,4 +1,4 @@
-"""`sample` for a model of Bambi, whose own `fit` makes names and intercepts those of its formula."""
+"""`sample` for a model of Bambi, whose own `fit` makes the intercept that of the formula."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -28,7 +28,7 @@ def fitting_bambi[**P, R](function: Callable[P, R]) -> Callable[P, R]:
 
         def of_fit(**passed: Any) -> R:
             kept, _ = of_pymc_sample(passed, given, known)
-            return function(**kept, **given)  # type: ignore[call-arg]
+            return function(**kept, **given)  # type: ignore[arg-type, call-arg]
 
         with pymc_sample_replaced(of_fit):
             return model.fit()

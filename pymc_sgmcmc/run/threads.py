@@ -21,14 +21,16 @@ class ThreadChains:
     """A loop's chains in threads of this process: `StackedChains`.
 
     The compiled function releases Python's lock, so that as many chains run at the same time as
-    there are cores.
+    there are cores. One with an operation that runs in Python cannot run twice at a time: PyTensor
+    keeps the operation's results in one place.
     """
 
     def __init__(self, loop: Loop, constants: list, theta: list, state: list, rngs: list):
         self._function, self._outcome = jitted(loop.function), loop.outcome
         self._constants = constants
         self._rngs = rngs
-        self._n_threads = min(len(rngs), n_cores())
+        in_turns = getattr(self._function, "runs_python", False)
+        self._n_threads = 1 if in_turns else min(len(rngs), n_cores())
         none = np.full(len(rngs), -1)
         self.carry = Carry(theta, state, None, none, none)
 
