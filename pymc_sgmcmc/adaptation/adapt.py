@@ -10,8 +10,9 @@ from pymc.blocking import PointType
 from pymc.model import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
-from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
 from pymc_sgmcmc.adaptation.curvature_warm_up import CurvatureWarmUp
+from pymc_sgmcmc.adaptation.earlier import EarlierWarmUp
 from pymc_sgmcmc.adaptation.latent_warm_up import LatentWarmUp
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.local_warm_up import LocalWarmUp
@@ -75,6 +76,7 @@ def adapted(
     schedule: Schedule | None,
     thin: int | None,
     earlier: Adapted | None = None,
+    anew: bool = False,
 ) -> Adapted:
     """Warm up, unless an earlier warm-up is given, and set the kernel to what was chosen.
 
@@ -95,6 +97,8 @@ def adapted(
         Updates per draw that the user has chosen.
     earlier : Adapted, optional
         What a warm-up of the same model has chosen.
+    anew : bool, default False
+        Whether the data may be others: anchor, row weights and noise are found anew.
 
     Raises
     ------
@@ -104,6 +108,8 @@ def adapted(
     chosen = earlier
     if chosen is None:
         chosen = _warmed_up(kernel, gradients, rng, start, target_bias)
+    elif anew:
+        chosen = _with_new_data(kernel, gradients, rng, start, target_bias, chosen)
     if isinstance(schedule, Constant):
         h = schedule.value
         friction = expected_friction(kernel.algorithm, h, chosen.noise)
@@ -150,3 +156,26 @@ def _warmed_up(
     if isinstance(gradients, LocalGradients):
         return LocalWarmUp(kernel, gradients, flags, rng, target_bias).run(start)
     return CurvatureWarmUp(kernel, gradients, flags, rng, target_bias).run(start)
+
+
+def _with_new_data(
+    kernel: Kernel,
+    gradients: Gradients,
+    rng: np.random.Generator,
+    start: PointType,
+    target_bias: float,
+    earlier: Adapted,
+) -> Adapted:
+    if not isinstance(gradients, RowGradients | WholeGradients):
+        raise UnfitAdaptation(
+            "adaptation= of other data is for models without latents= and of at most "
+            f"{LARGEST_LOW_RANK} parameters, none of them local: pass adaptation='auto'."
+        )
+    flags = is_scale(kernel.model, kernel.source.vars, kernel.source.shapes)
+    warm_up = EarlierWarmUp(kernel, gradients, flags, rng, target_bias, earlier=earlier)
+    chosen = warm_up.run(start)
+    _log.info(
+        f"Metric and step size are those of an earlier warm-up; anchor and rows anew in "
+        f"{chosen.data_passes:.3g} passes over the data."
+    )
+    return chosen

@@ -53,7 +53,7 @@ class Plan(NamedTuple):
 
 def adapts(step_size: Any, adaptation: Any) -> bool:
     """Whether a step with these arguments adapts anything."""
-    return adaptation is not None and (adaptation != "auto" or is_auto(step_size))
+    return adaptation is not None and (not is_auto(adaptation) or is_auto(step_size))
 
 
 def planned(
