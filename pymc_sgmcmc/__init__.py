@@ -6,6 +6,7 @@ from pymc_sgmcmc.batches.shuffle_on_disk import shuffle_on_disk
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.diagnosis.diagnose import diagnose
 from pymc_sgmcmc.evaluation.better_estimate import better_estimate
+from pymc_sgmcmc.evaluation.loo import loo
 from pymc_sgmcmc.evaluation.marginal_likelihood import log_marginal_likelihood
 from pymc_sgmcmc.evaluation.missing_data import complete
 from pymc_sgmcmc.evaluation.weighted_draws import weighted
@@ -56,6 +57,7 @@ __all__ = [
     "distill",
     "instead_of_nuts",
     "log_marginal_likelihood",
+    "loo",
     "max_pool2d",
     "sample",
     "shuffle_on_disk",
