@@ -582,6 +582,7 @@ def test_without_gradients_nothing_is_promised(posterior):
 def test_a_run_is_judged(run, caplog, tmp_path):
     stored = run["diagnosis"]
     assert stored.attrs["verdict"] == "ok"
+    assert run.posterior.attrs["pymc_sgmcmc_version"] == sgm.__version__
     assert float(stored["anchor_error"]) < 1e-6
     assert 0.5 < float(stored["thermostat"] / stored["thermostat_predicted"]) < 2
     assert "held_temperature" not in stored

@@ -46,6 +46,7 @@ ON_NUMBA = ("README.md", "docs/choosing.md", "docs/gotchas.md", "docs/hierarchie
         "docs/trust.md",
         "docs/scaling.md",
         "docs/storage.md",
+        pytest.param("docs/daily_updating.md", marks=pytest.mark.long),
         "docs/gotchas.md",
         "docs/simplexes.md",
         pytest.param("docs/streaming.md", marks=pytest.mark.long),
