@@ -17,7 +17,9 @@ def test_one_version():
     """That of pyproject.toml, repeated where a file must have one."""
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     recipe = yaml.safe_load((ROOT / "conda-recipe/recipe.yaml").read_text(encoding="utf-8"))
-    assert sgm.__version__ == citation["version"] == recipe["context"]["version"] == PROJECT["version"]
+    assert (
+        sgm.__version__ == citation["version"] == recipe["context"]["version"] == PROJECT["version"]
+    )
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.search(rf"^## {re.escape(PROJECT['version'])} ", changelog, re.MULTILINE)
 
@@ -47,4 +49,3 @@ def test_files_for_hosting(path):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
     else:
         assert {"name", "description", "body"} <= read.keys()
-

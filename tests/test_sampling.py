@@ -20,10 +20,12 @@ import pytest
 import xarray as xr
 from kills import MODE, same, small_model, small_step
 from pymc.exceptions import SamplingError
+from pymc.util import get_state_from_generator
 from pytensor.link.jax.linker import JAXLinker
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import sampling
+from pymc_sgmcmc.external_sampler import MinibatchSampler
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.run import log_densities, progress, result, sequential
 from pymc_sgmcmc.run.recorded_variables import recorder_of
@@ -108,6 +110,23 @@ def test_interface_of_external_samplers():
     assert needed <= proposed | {"step"}
 
 
+@pytest.mark.slow(3)
+def test_object_for_that_interface(model):
+    """It knows no model before it samples one; then it is the step that it names."""
+    sampler = MinibatchSampler(sgm.SGLD, step_size=1e-4, batch_size=20, thin=3)
+    generators = [np.random.default_rng(seed) for seed in (1, 2)]
+    run = dict(
+        draws=5, tune=2, chains=2, cores=1, initvals=[model.initial_point()] * 2,
+        random_seed=[get_state_from_generator(g) for g in generators], progressbar=False,
+        discard_tuned_samples=True, keep_warning_stat=False, var_names=None, idata_kwargs=None,
+        compute_convergence_checks=False,
+    )  # fmt: skip
+    idata = sampler.sample_from_init(model=model, compile_kwargs={"mode": MODE}, **run)
+    assert idata.posterior.sizes["draw"] == 5
+    settings = json.loads(idata.posterior.attrs["inference_library_settings"])
+    assert "SGLD(step_size=0.0001" in settings["steps"][0]
+
+
 @pytest.mark.slow(2)
 def test_result_is_that_of_pm_sample(model, step):
     """From the same start: groups, names, dims, coordinates, types and all numbers."""
@@ -120,7 +139,8 @@ def test_result_is_that_of_pm_sample(model, step):
     for name in theirs.children:
         a, b = ours[name].to_dataset(), theirs[name].to_dataset()
         xr.testing.assert_identical(a.drop_attrs(), b.drop_attrs())
-        timed = {"created_at", "sampling_time", "inference_library_settings"}
+        own = {"inference_library_settings", "pymc_sgmcmc_version"}
+        timed = {"created_at", "sampling_time"} | own
         assert {k: v for k, v in a.attrs.items() if k not in timed} == {
             k: v for k, v in b.attrs.items() if k not in timed
         }
