@@ -18,7 +18,7 @@ from pymc_sgmcmc.backends.link_time_optimization import link_time_optimization
 from pymc_sgmcmc.backends.matrix_product import MatrixProduct
 from pymc_sgmcmc.backends.matrix_vector import MatrixVector
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
-from pymc_sgmcmc.run.threads import ThreadChains
+from pymc_sgmcmc.run.threaded_chains import ThreadedChains
 
 NUMBA = with_cheap_calls(get_mode("NUMBA"))
 LAYOUTS = {
@@ -54,11 +54,11 @@ def in_python(x):
 @pytest.mark.parametrize(("operation", "in_turns"), [(in_python, True), (pt.exp, False)])
 def test_operations_in_python_never_run_twice_at_a_time(operation, in_turns, monkeypatch):
     """PyTensor keeps their results in one place, where threads would find those of others."""
-    monkeypatch.setattr("pymc_sgmcmc.run.threads.n_cores", lambda: 4)
+    monkeypatch.setattr("pymc_sgmcmc.run.threaded_chains.n_cores", lambda: 4)
     x = pt.dscalar("x")
     function = pytensor.function([x], operation(x), mode=NUMBA)
-    chains = ThreadChains(Mock(function=function), [], [], [], [None] * 4)
-    assert chains.slowdown == (4.0 if in_turns else 1.0)
+    chains = Mock(kernel=Mock(loop=Mock(function=function)), chains=[None] * 4)
+    assert ThreadedChains.n_threads.fget(chains) == (1 if in_turns else 4)
 
 
 def test_generators_are_advanced_and_come_back():
@@ -111,9 +111,7 @@ SUMS = """
 import sys, warnings
 import numpy as np, pytensor, pytensor.tensor as pt
 from pytensor.compile.mode import get_mode
-from pytensor import wrap_py
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
-from pymc_sgmcmc.run.threads import ThreadChains
 warnings.simplefilter("ignore")  # numba's, that it does not store the function
 before = [np.ones(10**5) for _ in range(int(sys.argv[1]))]  # the array lies elsewhere
 rows, x = pt.constant(np.arange(2 * 10**5) % 4), pt.vector("x", shape=(4,), dtype="float64")

@@ -97,26 +97,18 @@ class EarlierWarmUp(CurvatureWarmUp):
         if self.weights is not None:
             self._weight_rows(anchor)
         window = self._prepare(2, anchor, None)
-        slower = min(1.0, earlier.step_size / window.pace.step_size)
-        chosen = window.pace.slower(slower)
-        thin = ceil(earlier.thin * earlier.step_size / chosen.step_size)
+        chosen = window.slower(min(1.0, earlier.step_size / window.pace.step_size))
         return self.freeze(
             chosen,
-            window.noise,
             earlier.starts + anchor - earlier.anchor,
-            thin,
+            ceil(earlier.thin * earlier.step_size / chosen.pace.step_size),
             anchor=anchor,
             jitter=earlier.jitter,
             anchor_gradient=self.anchor_gradient,
             row_copies=self.kernel.row_copies,
-            largest_eigval=window.largest_eigval,
-            smallest_eigval=window.smallest_eigval,
-            batch_size=self.batch_size,
             windows=0,
             ess_per_draw=earlier.ess_per_draw,
-            passes_per_draw=self._passes_of(thin),
             data_checksum=None if self.control is None else self.kernel.checksum(),
-            n_rows=None if self.rows is None else self.rows.n_rows,
         )
 
     def _anchor(self) -> np.ndarray:
