@@ -77,7 +77,7 @@ class FlatPrior:
         self.size = ends[-1]
         self.dtype = np.result_type(*(v.dtype for v in source.vars))
         self._shapes = shapes_of_data(source)
-        self._index_check = IndexCheck(source)
+        self.index_check = IndexCheck(source)
         self.load_data()
 
     def load_data(self) -> None:
@@ -90,7 +90,7 @@ class FlatPrior:
         """
         self.source.check_data()
         data = [array_value(array) for array, _ in self.source.data]
-        self._index_check(data, [rows.n_rows for rows in self.source.rows])
+        self.index_check(data, [rows.n_rows for rows in self.source.rows])
         check_shapes(self.source, self.model, self._shapes)
         self._on_host = [*data, *self._others]
         self.constants = [self.backend.array(c) for c in self._on_host]
@@ -227,7 +227,7 @@ class FlatPrior:
     @cached_property
     def _value_and_gradient(self) -> Callable:
         source = self.source
-        return self._in_python(source.vars, [source.log_prior, *source.prior])
+        return self.in_python(source.vars, [source.log_prior, *source.prior])
 
     def _prior_product(self, theta: Vector, vector: Vector) -> Vector:
         """The Hessian times a vector."""
@@ -257,7 +257,7 @@ class FlatPrior:
             [p + pt.zeros_like(vi) for p, vi in zip(product, v, strict=True)],
             dict(zip(v, many, strict=True)),
         )
-        function = self._in_python([*vars, *many], mapped)
+        function = self.in_python([*vars, *many], mapped)
 
         def products(theta: Vector, W: np.ndarray) -> np.ndarray:
             n, parts = len(W), zip(self.parts, shapes, strict=True)
@@ -276,7 +276,7 @@ class FlatPrior:
         change = self.prior_gradient(theta + step) - self.prior_gradient(theta - step)
         return change / (2 * eps ** (1 / 3) * length)
 
-    def _in_python(
+    def in_python(
         self, inputs: Sequence[TensorVariable], outputs: Sequence[TensorVariable]
     ) -> Callable:
         """Return a function that is not compiled; out of a parameter's range it is not finite."""

@@ -76,7 +76,7 @@ class StreamedRowGradients(RowGradients):
         arrays = [array_value(array) for array, _ in self.source.data]
         first = 0
         for rows in consecutive_rows(self.data, self.block):
-            self._index_check.of_streamed(arrays, rows)
+            self.index_check.of_streamed(arrays, rows)
             block = self._block(first, split, rows)
             self._n_read = first = block.place.stop
             yield block

@@ -69,7 +69,7 @@ class StreamedWholeGradients(FlatPrior):
             yield i, self.prior_gradient(theta)
         arrays = [array_value(array) for array, _ in self.source.data]
         for rows in consecutive_rows(self.data, BLOCK_ROWS):
-            self._index_check.of_streamed(arrays, rows)
+            self.index_check.of_streamed(arrays, rows)
             for i, theta in enumerate(thetas):
                 yield i, self._of_rows(theta, rows)
 

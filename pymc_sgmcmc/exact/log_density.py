@@ -1,0 +1,237 @@
+"""The log posterior of all rows at many points, in one read of the data.
+
+A block of rows is evaluated at all points together, where one matrix product takes the place of a
+product for each point. Sums over blocks are of float64, whatever the model's type is.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.replace import vectorize_graph
+from pytensor.tensor.type import TensorType
+from pytensor.tensor.variable import TensorVariable
+from threadpoolctl import ThreadpoolController
+
+from pymc_sgmcmc.backends.compile_time import quick_graphs
+from pymc_sgmcmc.backends.cores import n_cores
+from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
+from pymc_sgmcmc.batches.windows import consecutive_rows
+from pymc_sgmcmc.gradients.arrays import array_value
+from pymc_sgmcmc.gradients.flat_prior import FlatPrior
+from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
+from pymc_sgmcmc.gradients.substitute import substitute
+from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
+from pymc_sgmcmc.integration.integrated_model import IntegratedModel
+
+IN_CACHE = 2**18
+"""Rows times points of one call on a CPU, about,"""
+ON_DEVICE = 2**25
+"""... and on an accelerator."""
+GROUPS = 256
+"""Groups of rows of one call, where effects are integrated out."""
+POINTS = 64
+"""Points of one call for all data, where these are not cut into rows."""
+STREAMED_ROWS = 2**17
+"""Rows of a stream that are read together."""
+
+
+class NotAllRead(ValueError):
+    """A stream has not yielded all its rows, so that a sum over them is not determined."""
+
+
+class LogDensity:
+    """Log posterior of all data, and its gradient, at many points; up to no constant.
+
+    Parameters
+    ----------
+    gradients : RowGradients or WholeGradients
+        Of the model; their data are read, and nothing of them is changed.
+
+    Attributes
+    ----------
+    size : int
+        d, the number of elements of a point.
+    evaluations : int
+        Points at which all rows have been evaluated.
+    """
+
+    def __init__(self, gradients: RowGradients | WholeGradients):
+        self.gradients, self.size = gradients, gradients.size
+        self.by_point = isinstance(gradients.model, IntegratedModel)
+        """Whether points are taken one by one: those of groups share no matrix product."""
+        self.evaluations = 0
+
+    def __call__(self, points: np.ndarray) -> np.ndarray:
+        """Log density at points of shape (C, d), shape (C,)."""
+        return self._summed(points, self._values, self._prior_values)[0]
+
+    def with_gradients(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log density at points of shape (C, d), shape (C,), and its gradient, shape (C, d)."""
+        value, *parts = self._summed(points, self._with_gradients, self._prior_with_gradients)
+        return value, np.concatenate([part.reshape(len(points), -1) for part in parts], axis=1)
+
+    # ---- sums over rows --------------------------------------------------------------------
+
+    def _summed(self, points: np.ndarray, of_rows: Callable, prior: Callable) -> list[np.ndarray]:
+        if not self.gradients.source.rows and len(points) > POINTS:
+            cut = np.split(points, range(POINTS, len(points), POINTS))
+            each = [self._summed(some, of_rows, prior) for some in cut]
+            return [np.concatenate(parts) for parts in zip(*each, strict=True)]
+        split = self._split(points)
+        with np.errstate(all="ignore"):
+            total = [np.array(part, "float64") for part in prior(*split)]
+            for parts in self._evaluated(of_rows, split):
+                for own, part in zip(total, parts, strict=True):
+                    own += np.asarray(part, "float64")
+        self.evaluations += len(points)
+        return total
+
+    def _split(self, points: np.ndarray) -> list[np.ndarray]:
+        """Cut points into arrays, one a variable, with the points along their first axis."""
+        own = self.gradients
+        variables = zip(own.source.vars, own.source.shapes, own.parts, strict=True)
+        return [
+            points[:, part].reshape(len(points), *shape).astype(v.dtype)
+            for v, shape, part in variables
+        ]
+
+    def _evaluated(self, of_rows: Callable, split: list[np.ndarray]) -> Iterator[list]:
+        """Yield what each block of rows adds, in their order."""
+        backend = self.gradients.backend
+        if backend.is_jax:  # calls return before they have ended
+            on_device = [backend.array(part) for part in split]
+            yield from [of_rows(*on_device, *block) for block in self._blocks(len(split[0]))]
+            return
+        # BLAS threads would compete with those of the blocks.
+        with _blas().limit(limits=1), ThreadPoolExecutor(n_cores()) as threads:
+            blocks = self._blocks(len(split[0]))
+            yield from threads.map(lambda block: of_rows(*split, *block), blocks)
+
+    def _blocks(self, n_points: int) -> Iterator[list]:
+        """Yield the first row, the numbers of the rows after it and the data of each block."""
+        own = self.gradients
+        if not own.source.rows:
+            yield list(own.constants)
+            return
+        length = self._block_rows(n_points)
+        if not isinstance(own, StreamedRowGradients):
+            yield from self._cut(own.n_rows, length, list(own.constants))
+            return
+        n_read = 0
+        arrays = [array_value(array) for array, _ in own.source.data]
+        places = {array.name: k for k, (array, _) in enumerate(own.source.data)}
+        for rows in consecutive_rows(own.data, STREAMED_ROWS):
+            own.index_check.of_streamed(arrays, rows)
+            constants = list(own.constants)
+            for name, column in rows.items():
+                constants[places[name]] = own.backend.array(column)
+            m = len(next(iter(rows.values())))
+            n_read += m
+            yield from self._cut(m, length, constants)
+        if n_read != own.n_rows:
+            raise NotAllRead(
+                f"data= has yielded {n_read} of its {own.n_rows} rows in a pass, so the posterior "
+                "of all of them cannot be evaluated: let the loader keep the rows of its last batch."
+            )
+
+    def _cut(self, n: int, length: int, constants: list) -> Iterator[list]:
+        array = self.gradients.backend.array
+        numbers = array(np.arange(min(n, length)))
+        for first in range(0, n, length):
+            yield [np.array(first), numbers[: n - first], *constants]
+
+    def _block_rows(self, n_points: int) -> int:
+        if self.by_point:
+            return GROUPS
+        backend = self.gradients.backend
+        at_once = ON_DEVICE if backend.has_accelerator else IN_CACHE
+        return max(64, at_once // n_points)
+
+    # ---- compiled functions ----------------------------------------------------------------
+
+    @cached_property
+    def _values(self) -> Callable:
+        return self._compiled([self.gradients.source.log_likelihood])
+
+    @cached_property
+    def _with_gradients(self) -> Callable:
+        source = self.gradients.source
+        return self._compiled([source.log_likelihood, *source.likelihood])
+
+    @cached_property
+    def _prior_values(self) -> Callable:
+        return self._of_prior([self.gradients.source.log_prior])
+
+    @cached_property
+    def _prior_with_gradients(self) -> Callable:
+        source = self.gradients.source
+        return self._of_prior([source.log_prior, *source.prior])
+
+    @property
+    def _many(self) -> list[TensorVariable]:
+        """Inputs for the variables of many points."""
+        source = self.gradients.source
+        return [
+            TensorType(v.dtype, (None, *shape))(v.name)
+            for v, shape in zip(source.vars, source.shapes, strict=True)
+        ]
+
+    def _mapped(self, outputs: list[TensorVariable], many: list[TensorVariable]) -> list:
+        """Expressions of one point as those of many."""
+        vars = self.gradients.source.vars
+        # What does not depend on the point has no axis of points yet.
+        zero = pt.add(*(0 * v.sum() for v in vars)).astype(outputs[0].dtype)
+        return vectorize_graph([o + zero for o in outputs], dict(zip(vars, many, strict=True)))
+
+    def _of_prior(self, outputs: list[TensorVariable]) -> Callable:
+        """It is small, so nothing is compiled."""
+        many = self._many
+        return self.gradients.in_python(many, self._mapped(outputs, many))
+
+    @quick_graphs()
+    def _compiled(self, outputs: list[TensorVariable]) -> Callable:
+        """Compile a function of points, a block of rows and the data."""
+        own, source = self.gradients, self.gradients.source
+        block: list[TensorVariable] = []
+        if source.rows:
+            [rows] = source.rows
+            first, numbers = pt.lscalar("first"), pt.lvector("numbers")
+            block = [first, numbers]
+            not_scaled = pt.constant(1, dtype=rows.scale.dtype)
+            outputs = substitute(outputs, {rows.index: first + numbers, rows.scale: not_scaled})
+        constants = source.constants[len(source.rows) :]
+        many = self._many
+        inputs: list[TensorVariable] = list(source.vars)
+        if not self.by_point:
+            inputs, outputs = many, self._mapped(outputs, many)
+        function = pytensor.function(
+            [*inputs, *block, *constants],
+            outputs,
+            mode=with_cheap_calls(own.mode),
+            **own.compile_kwargs,
+        )
+        function.trust_input = True
+        return _one_by_one(function, len(many)) if self.by_point else function
+
+
+def _one_by_one(function: Callable, n_mapped: int) -> Callable:
+    """Map a function over its first arguments."""
+
+    def call(*arrays: Any) -> list[np.ndarray]:
+        mapped, same = arrays[:n_mapped], arrays[n_mapped:]
+        each = [function(*map(np.asarray, point), *same) for point in zip(*mapped, strict=True)]
+        return [np.array(column) for column in zip(*each, strict=True)]
+
+    return call
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """Controls the threads of BLAS; finding its libraries takes milliseconds."""
+    return ThreadpoolController()
