@@ -9,6 +9,7 @@ from pymc_sgmcmc.evaluation.better_estimate import better_estimate
 from pymc_sgmcmc.evaluation.marginal_likelihood import log_marginal_likelihood
 from pymc_sgmcmc.evaluation.missing_data import complete
 from pymc_sgmcmc.evaluation.weighted_draws import weighted
+from pymc_sgmcmc.exact.certified import certificate
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
 from pymc_sgmcmc.latents.importance.neural_importance import NeuralImportance
 from pymc_sgmcmc.layers.convolution import conv2d, max_pool2d
@@ -49,6 +50,7 @@ __all__ = [
     "StreamedData",
     "ZarrStore",
     "better_estimate",
+    "certificate",
     "complete",
     "conv2d",
     "diagnose",

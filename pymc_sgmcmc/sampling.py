@@ -31,10 +31,12 @@ from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.diagnosis.diagnose import (
     VerdictSoFar,
+    diagnose_exact,
     diagnose_run,
     points_to_diagnose,
     warn_of_burn_in,
 )
+from pymc_sgmcmc.exact.exact_draws import ExactPhase, refuse_exact
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.integration.choice import (
     starts_without,
@@ -114,6 +116,7 @@ def sample(
     quiet: bool = False,
     step: Any = None,
     ess: float = 400,
+    exact: bool = False,
     max_passes: float | None = None,
     max_seconds: float | None = None,
     store_adaptation: bool = False,
@@ -175,8 +178,13 @@ def sample(
         element, at which an adapted run of a free length ends, if R-hat is at most 1.01 or what
         chance explains and, with ``compute_convergence_checks``, standard errors are small enough
         for a clear verdict.
+    exact : bool, default False
+        Finish the run on all rows: 64 short Hamiltonian chains with Metropolis' correction start at
+        draws of the minibatch chains, in their metric, and go on until they have forgotten these
+        and ``ess`` is reached. No error of minibatches or of the step size is left. See the page
+        "Can I trust this?". For up to 2000 parameters, after an adapted step.
     max_passes : float, optional
-        Most passes over the data, warm-up included, of such a run.
+        Most passes over the data, warm-up included, of such a run, without the exact phase.
     max_seconds : float, optional
         Seconds after which a run ends, from the call on, with compilation and warm-up. It returns
         the draws so far, and a message says so; with a ``trace`` it can be resumed. If the warm-up
@@ -286,6 +294,7 @@ def sample(
     >>> idata.posterior["mu"].shape
     (2, 50)
     """
+    began = time.perf_counter()
     check_kinds(model, callback, idata_kwargs, mp_ctx)
     check_compile_kwargs(compile_kwargs)
     check_method(chain_method)
@@ -303,6 +312,7 @@ def sample(
         "quiet": quiet,
         "discard_tuned_samples": discard_tuned_samples,
         "compute_convergence_checks": compute_convergence_checks,
+        "exact": exact,
         "keep_warning_stat": keep_warning_stat,
         "store_adaptation": store_adaptation,
         "resume": resume,
@@ -336,6 +346,8 @@ def sample(
             shared, recorded = model.unobserved_RVs, recorded_names(terms, var_names)
             var_names = [v.name for v in shared if v.name in recorded] or None
             idata_kwargs = without_log_densities(densities)
+        if exact:
+            refuse_exact(model, step, averages)
         starts = starts_of(model, initvals, init, generators)
         if step is None:
             # Not spawned, so that it is the same for any number of chains.
@@ -361,6 +373,9 @@ def sample(
         elif adapted is not None and draws is None:
             length = free_length(adapted, chains, ess, max_passes, tune, default_tune)
             draws, tune = length.expected, length.tune
+        phase = None
+        if exact:
+            phase = ExactPhase(ess, np.random.default_rng(generator.integers(2**32, size=4)))
         tree = sample_from_init(
             model=model,
             step=step,
@@ -390,6 +405,8 @@ def sample(
             limit=limit,
             store_adaptation=store_adaptation,
             predictions=averages,
+            exact=phase,
+            began=began,
         )
         if terms is None:
             return tree
@@ -473,6 +490,8 @@ def sample_from_init(
     limit: TimeLimit | None = None,
     store_adaptation: bool = False,
     predictions: Sequence[Predictions] = (),
+    exact: ExactPhase | None = None,
+    began: float | None = None,
 ) -> DataTree:
     """Sample with everything prepared: one starting point and one generator per chain.
 
@@ -506,6 +525,10 @@ def sample_from_init(
         and with chains that are equally far.
     limit : TimeLimit, optional
         Time after which it ends with the draws so far.
+    exact : ExactPhase, optional
+        What makes the draws exact.
+    began : float, optional
+        When the run began, by `time.perf_counter`.
 
     Returns
     -------
@@ -538,6 +561,7 @@ def sample_from_init(
     >>> idata.posterior["mu"].shape
     (1, 50)
     """
+    began = time.perf_counter() if began is None else began
     refuse_step_in_use(step)
     idata_kwargs = dict(idata_kwargs or {})
     store = store_of(trace, resume)
@@ -570,7 +594,7 @@ def sample_from_init(
         predictions=predictions,
         points=(
             points_to_diagnose(step, recorder.trace.varnames, chains)
-            if compute_convergence_checks
+            if compute_convergence_checks or exact is not None
             else None
         ),
     )
@@ -611,10 +635,17 @@ def sample_from_init(
                 tree[averages.name] = DataTree(averages.to_dataset())
         if adapted is not None:
             describe_adaptation(tree, step, tune, store_adaptation)
-        tree = with_log_densities(tree, model, idata_kwargs)
         _log.info(summary(run, tree))
         if compute_convergence_checks:
-            _check(tree, model, step, run, verdict)
+            _check(tree, model, step, run, verdict, began, is_start=exact is not None)
+        if exact is not None:
+            draws_of_all = None if run.points is None else run.points.draws(step.vars)
+            found = exact(tree, step, draws_of_all, run.recorder, limit)
+            if found is not None:
+                tree = found.tree
+                if compute_convergence_checks:
+                    diagnose_exact(tree, step, found.theta, found.gradient)
+        tree = with_log_densities(tree, model, idata_kwargs)
     except KeyboardInterrupt:
         _log.warning("Interrupted: the draws are returned without all that is computed from them.")
     except BaseException as error:
@@ -623,14 +654,24 @@ def sample_from_init(
     return tree
 
 
-def _check(tree: DataTree, model: Model, step: Any, run: Run, verdict: VerdictSoFar) -> None:
+def _check(
+    tree: DataTree,
+    model: Model,
+    step: Any,
+    run: Run,
+    verdict: VerdictSoFar,
+    began: float,
+    is_start: bool,
+) -> None:
     """Judge the draws, which are worth more than their check: an error in it is only logged."""
     try:
         if getattr(step, "adapted", None) is None:
             check_convergence(tree, model)
             warn_of_burn_in(tree)
         else:  # the verdict looks at R-hat and effective sample sizes too
-            diagnose_run(tree, step, run.points, verdict.measured(tree))
+            seconds = time.perf_counter() - began
+            measured = verdict.measured(tree)
+            diagnose_run(tree, step, run.points, measured, seconds, is_start)
     except KeyboardInterrupt:
         _log.warning("Interrupted: convergence is not checked.")
     except Exception as error:

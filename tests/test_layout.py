@@ -16,6 +16,7 @@ LINES = """
 sampling
 diagnosis
 storage
+exact
 run
 predictions
 samplers

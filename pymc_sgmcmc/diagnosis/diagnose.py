@@ -25,10 +25,12 @@ from pymc_sgmcmc.diagnosis.measure import (
     MOST_DRAWS,
     measure,
     measure_chains,
+    measure_exact,
     measure_local,
     thermostat_drift,
 )
 from pymc_sgmcmc.diagnosis.verdict import BURN_IN, times_as_many_draws
+from pymc_sgmcmc.exact.certified import with_certificate
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_source import LocalSource
@@ -161,6 +163,7 @@ def diagnose(
             draws = value_draws(model, gradients.source.vars, posterior)
             at = stored_coordinates(idata, gradients.names) or coordinates_of_draws(draws)
             measured = measure(idata, gradients, draws, at, full_data)
+            measured = with_certificate(idata, gradients, draws, at.matrix, measured)
             if at.anchor is None and "anchor_error" in stored:
                 measured["anchor_error"] = stored["anchor_error"]
     result = Diagnosis.of(measured)
@@ -232,6 +235,8 @@ def diagnose_run(
     step: Any,
     points: PointsToDiagnose | None = None,
     measured: Dataset | None = None,
+    seconds: float = np.inf,
+    is_start: bool = False,
 ) -> None:
     """Add the diagnosis of a run with an adapted step to its result, and log the verdict.
 
@@ -246,10 +251,15 @@ def diagnose_run(
         Draws of all variables, if some were not recorded.
     measured : Dataset, optional
         What was found already.
+    seconds : float, optional
+        That the run has taken, of which the certificate may take a fifth. Default: any time.
+    is_start : bool, default False
+        Whether the draws are only where exact chains start.
     """
     try:
         if measured is None:
             measured = _measured_of_run(idata, step, points)
+        measured = _certified(idata, step, points, measured, seconds)
         if step.data_changed:
             measured = measured.assign_attrs(data_changed=1)
         result = Diagnosis.of(measured)
@@ -257,8 +267,52 @@ def diagnose_run(
         _log.warning(f"The draws could not be diagnosed: {type(error).__name__}: {error}")
         return
     idata["diagnosis"] = DataTree(Dataset(result.data_vars, result.coords, result.attrs))
+    if is_start:
+        _log.info(f"Verdict on the minibatch draws: {result.attrs['verdict']}.")
+        return
+    _log_verdict(result)
+
+
+def diagnose_exact(idata: DataTree, step: Any, draws: np.ndarray, gradients: np.ndarray) -> None:
+    """Add the diagnosis of exact draws to a result, and log the verdict.
+
+    Parameters
+    ----------
+    idata : DataTree
+    step : SGMCMCStep
+    draws : array, shape (chains, draws, d)
+    gradients : array, shape (chains, draws, d)
+        With respect to z, at these draws.
+    """
+    matrix = step.kernel.metric.times(np.eye(draws.shape[2])).T
+    at = Coordinates(matrix, step.adapted.metric)
+    measured = measure_exact(idata, step.gradients, draws, gradients, at)
+    result = Diagnosis.of(measured)
+    idata["diagnosis"] = DataTree(Dataset(result.data_vars, result.coords, result.attrs))
+    _log_verdict(result)
+
+
+def _log_verdict(result: Diagnosis) -> None:
     level = logging.INFO if result.attrs["verdict"] == "ok" else logging.WARNING
     _log.log(level, f"Verdict: {result.attrs['verdict']}. {result.attrs['remedy']}")
+
+
+def _certified(
+    idata: DataTree,
+    step: Any,
+    points: PointsToDiagnose | None,
+    measured: Dataset,
+    seconds: float,
+) -> Dataset:
+    """Add a certificate, where the posterior's directions were looked at."""
+    gradients = step.gradients
+    if gradients is None or "direction" not in measured.sizes:
+        return measured
+    draws = None if points is None else points.draws(gradients.source.vars)
+    if draws is None:
+        draws = value_draws(step.model, step.vars, idata["posterior"].to_dataset())
+    matrix = step.kernel.metric.times(np.eye(gradients.size)).T
+    return with_certificate(idata, gradients, draws, matrix, measured, seconds)
 
 
 def warn_of_burn_in(idata: DataTree) -> None:

@@ -1,0 +1,211 @@
+"""The certificate of a result: its group, its part of the verdict, and corrected moments."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytensor
+from pymc.model import Model
+from xarray import Dataset, DataTree
+
+from pymc_sgmcmc.backends.compile_time import without_code
+from pymc_sgmcmc.exact.certificate import (
+    LARGEST,
+    LARGEST_K_HAT,
+    PAIRS,
+    certify,
+    moments_of_draws,
+    weighted_moments,
+)
+from pymc_sgmcmc.exact.log_density import LogDensity, NotAllRead
+from pymc_sgmcmc.gradients.arrays import PYTHON
+from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
+from pymc_sgmcmc.latents.latent_gradients import LatentGradients
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+SHARE = 0.2
+"""Of the time that a run has taken, which its certificate may take without being asked for."""
+
+
+def with_certificate(
+    idata: DataTree,
+    gradients: Any,
+    draws: np.ndarray,
+    matrix: np.ndarray,
+    measured: Dataset,
+    seconds: float = np.inf,
+) -> Dataset:
+    """Add the group ``certificate`` to a result, and what it says to what the verdict rests on.
+
+    An error is logged; the verdict does not need it.
+
+    Parameters
+    ----------
+    idata : DataTree
+    gradients : RowGradients or WholeGradients
+        There is none for others.
+    draws : array, shape (chains, draws, d)
+    matrix : array, shape (d, d)
+        L of coordinates z.
+    measured : Dataset
+        As `diagnose` returns it.
+    seconds : float, optional
+        That the run has taken. Default: the certificate may take any time.
+    """
+    if isinstance(gradients, LatentGradients):
+        _log.info("No certificate: with latent variables densities are estimates.")
+        return measured
+    if not isinstance(gradients, RowGradients | WholeGradients) or gradients.size > LARGEST:
+        return measured
+    try:
+        density = LogDensity(gradients)
+        needed = density.seconds(2 * PAIRS) if np.isfinite(seconds) else 0.0
+        if needed > SHARE * seconds:
+            _log.info(
+                f"No certificate: it would take {needed:.0f} more seconds. "
+                "sgm.diagnose(idata, model) makes it."
+            )
+            return measured
+        found = certify(density, draws, matrix, np.random.default_rng(0))
+        posterior = idata["posterior"].to_dataset()
+        variables: dict[str, Any] = {"log_weight": ("sample", found.log_weights)}
+        values = _on_their_own_scale(gradients.model, gradients.source.vars, gradients, found.points)
+        for name, each in values.items():
+            dims = posterior[name].dims[2:] if name in posterior else None
+            variables[name] = (("sample", *(dims or _dims(name, each))), each)
+        attrs = {
+            "k_hat": found.k_hat,
+            "log_marginal_likelihood": float(found.log_marginal_likelihood.value),
+            "log_marginal_likelihood_error": float(found.log_marginal_likelihood.error),
+            "degrees_of_freedom": found.degrees,
+        }
+        own = {dim for name in values for dim in variables[name][0]}
+        coords = {k: v for k, v in posterior.coords.items() if k in own}
+        group = Dataset(variables, coords, attrs)
+    except NotAllRead as reason:
+        _log.info(f"No certificate: {reason}")
+        return measured
+    except Exception as error:
+        _log.warning(f"No certificate: {type(error).__name__}: {error}")
+        return measured
+    idata["certificate"] = DataTree(group)
+    idata["posterior"].attrs |= attrs
+    return measured.assign(
+        k_hat=found.k_hat,
+        certified_mean=("direction", found.mean.value),
+        certified_mean_error=("direction", found.mean.error),
+        certified_sd=("direction", found.sd.value),
+        certified_sd_error=("direction", found.sd.error),
+    )
+
+
+def _dims(name: str, values: np.ndarray) -> list[str]:
+    return [f"{name}_dim_{i}" for i in range(values.ndim - 1)]
+
+
+def _on_their_own_scale(
+    model: Model, vars: Sequence, gradients: RowGradients | WholeGradients, points: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Values of the random variables at points, by name."""
+    random = [model.values_to_rvs[v] for v in vars]
+    with without_code():
+        function = pytensor.function(
+            vars, model.replace_rvs_by_values(random), mode=PYTHON, on_unused_input="ignore"
+        )
+        each = [function(*gradients.split(point)) for point in points]
+    return {
+        rv.name: np.stack(column)
+        for rv, column in zip(random, zip(*each, strict=True), strict=True)
+    }
+
+
+def certificate(idata: DataTree) -> pd.DataFrame:
+    """Return means and standard deviations beside those that exact densities give.
+
+    `sample` evaluates exact log densities at 400 points of a Student distribution that is fitted to
+    its draws, in one read of the data, where this takes less than a fifth of the run; `diagnose`
+    with a model does so for any draws. Weighted by them, these points have the exact posterior's
+    moments, if the Pareto shape k-hat of the weights is below 0.7.
+
+    Parameters
+    ----------
+    idata : DataTree
+        From `sample`, or after ``diagnose(idata, model)``.
+
+    Returns
+    -------
+    pandas.DataFrame
+        For each element of each variable ``mean``, ``corrected_mean``, ``sd``, ``corrected_sd`` and
+        ``bias``: the difference of the two means in posterior standard deviations, with the Monte
+        Carlo standard error ``bias_error``. Its ``attrs`` have ``k_hat``,
+        ``log_marginal_likelihood`` (natural logarithm of the evidence) and
+        ``log_marginal_likelihood_error``. With a k-hat of 0.7 or more all that is corrected, and the
+        evidence, is NaN: the posterior is far from a Student distribution, or the draws are far from
+        the posterior.
+
+    Raises
+    ------
+    ValueError
+        If the result has no certificate.
+
+    References
+    ----------
+    Vehtari, Simpson, Gelman, Yao and Gabry (2024), Pareto smoothed importance sampling, Journal of
+    Machine Learning Research 25(72).
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_sgmcmc as sgm
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 10)
+    ...     y = pm.Normal("y", mu, 1, observed=np.linspace(-1, 1, 100))
+    ...     idata = sgm.sample(random_seed=1, quiet=True)
+    >>> table = sgm.certificate(idata)
+    >>> abs(round(float(table.loc["mu", "corrected_mean"]), 1)), table.attrs["k_hat"] < 0.7
+    (0.0, True)
+    """
+    if not isinstance(idata, DataTree) or "certificate" not in idata.children:
+        raise ValueError(
+            f"The result has no certificate (it is made for up to {LARGEST} parameters whose "
+            "densities are exact): call sgm.diagnose(idata, model), which makes it if it can be."
+        )
+    group = idata["certificate"].to_dataset()
+    posterior = idata["posterior"].to_dataset()
+    usable = group.attrs["k_hat"] < LARGEST_K_HAT
+    log_weights = group["log_weight"].values
+    columns: dict[str, list] = {
+        name: []
+        for name in ("mean", "corrected_mean", "sd", "corrected_sd", "bias", "bias_error")
+    }
+    index = []
+    for name in map(str, group.data_vars):
+        if name == "log_weight" or name not in posterior:
+            continue
+        values = group[name].values.reshape(len(log_weights), -1)
+        draws = posterior[name].values
+        index += [
+            name + (f"[{','.join(map(str, at))}]" if at else "")
+            for at in np.ndindex(*draws.shape[2:])
+        ]
+        draws = draws.reshape(*draws.shape[:2], -1)
+        mean, sd = weighted_moments(values, log_weights if usable else log_weights * np.nan)
+        plain, plain_sd = moments_of_draws(draws)
+        for column, numbers in {
+            "mean": plain.value,
+            "corrected_mean": mean.value,
+            "sd": plain_sd.value,
+            "corrected_sd": sd.value,
+            "bias": (plain.value - mean.value) / sd.value,
+            "bias_error": np.hypot(plain.error, mean.error) / sd.value,
+        }.items():
+            columns[column] += numbers.tolist()
+    table = pd.DataFrame(columns, index=index)
+    table.attrs = {k: v for k, v in group.attrs.items() if k != "degrees_of_freedom"}
+    if not usable:
+        for name in ("log_marginal_likelihood", "log_marginal_likelihood_error"):
+            table.attrs[name] = np.nan
+    return table
