@@ -24,8 +24,9 @@ TARGET = 0.8
 """Acceptance."""
 QUARTER = pi / 2
 """Length of a trajectory after which a normal density's draws are independent,"""
-JITTER = 0.2
-"""... by how much shorter or longer they are, so that none returns to where it began,"""
+JITTER, MOST_JITTER = 0.2, 0.6
+"""... by how much shorter or longer they are, so that none returns to where it began: more where
+lengths are for a direction that is slower than others,"""
 MOST_STEPS = 50
 """... and of how many steps they are at most."""
 FIRST_TRANSITIONS = 5
@@ -131,25 +132,26 @@ def finish(
     superchains = len(starts)
     points = _finite(hmc.at(starts.reshape(-1, starts.shape[2])), hmc)
     inverse = np.linalg.inv(hmc.metric.times(np.eye(draws.shape[2])).T)
-    length = QUARTER * _slowness((draws - draws.mean(axis=(0, 1))) @ inverse.T, ess)
+    slowness = _slowness((draws - draws.mean(axis=(0, 1))) @ inverse.T, ess)
+    length, jitter = QUARTER * slowness, min(JITTER * slowness, MOST_JITTER)
     made, first, reason = Made(), 0, ""
 
     def advance(h: float) -> tuple[Transition, float, int]:
         nonlocal points
-        t = length * hmc.rng.uniform(1 - JITTER, 1 + JITTER)
+        t = length * hmc.rng.uniform(1 - jitter, 1 + jitter)
         n_steps = min(MOST_STEPS, ceil(t / h))
         step_size = min(h, t / n_steps)
         found = hmc.transition(points, step_size, n_steps)
         points = found.points
         return found, step_size, n_steps
 
-    h, forgotten, before = length * (1 + JITTER), 0, 0
+    h, forgotten, before = length * (1 + jitter), 0, 0
     try:
         for before in range(1, MOST_TRANSITIONS):
             found, step_size, _ = advance(h)
             off = found.acceptance.mean() - TARGET
             h = (h if off > 0 else step_size) * np.exp(GAIN / np.sqrt(before) * off)
-            h = min(h, length * (1 + JITTER))
+            h = min(h, length * (1 + jitter))
             forgotten += int(off > TARGET / 2 - TARGET)
             if before >= FIRST_TRANSITIONS and (abs(off) < 1 - TARGET or off > 0) or has_ended():
                 break

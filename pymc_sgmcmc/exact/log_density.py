@@ -29,6 +29,7 @@ from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.integration.integrated_model import IntegratedModel
+from pymc_sgmcmc.pymc_internals import jitted
 
 IN_CACHE = 2**18
 """Rows times points of one call on a CPU, about,"""
@@ -239,8 +240,8 @@ class LogDensity:
             mode=with_cheap_calls(own.mode),
             **own.compile_kwargs,
         )
-        function.trust_input = True
-        return _one_by_one(function, len(many)) if self.by_point else function
+        compiled = jitted(function)  # threads call it, for which PyTensor's wrapper is not made
+        return _one_by_one(compiled, len(many)) if self.by_point else compiled
 
 
 def _one_by_one(function: Callable, n_mapped: int) -> Callable:
