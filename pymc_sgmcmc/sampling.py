@@ -179,7 +179,7 @@ def sample(
         chance explains and, with ``compute_convergence_checks``, standard errors are small enough
         for a clear verdict.
     exact : bool, default False
-        Finish the run on all rows: 64 short Hamiltonian chains with Metropolis' correction start at
+        Finish the run on all rows: 32 short Hamiltonian chains with Metropolis' correction start at
         draws of the minibatch chains, in their metric, and go on until they have forgotten these
         and ``ess`` is reached. No error of minibatches or of the step size is left. See the page
         "Can I trust this?". For up to 2000 parameters, after an adapted step.

@@ -151,7 +151,7 @@ def test_all_that_is_returned_belongs_to_its_draw():
     flat = found.theta.reshape(-1, 2)
     np.testing.assert_allclose(found.log_density.ravel(), density(flat))
     np.testing.assert_allclose(found.gradient.reshape(-1, 2), -flat / sds**2)
-    assert found.theta.shape[:2] == (4, 16)
+    assert found.theta.shape[:2] == (4, 8)
     assert found.evaluations == density.evaluations
 
 
@@ -160,9 +160,10 @@ def test_slow_directions_are_given_time():
     sds = np.array([30.0, 1.0])
     found = finish(hamiltonian(Gaussian(sds)), biased_draws(sds, shift=1.0), 400, lambda: False)
     assert found.reason == ""
-    assert found.transitions > 20
-    theta = found.theta[..., 0].reshape(64, -1) / 30
-    error = theta.mean(axis=1).std() / 8  # of 64 independent chains
+    # successive draws have a correlation of cos(10 pi / 2 / 30): 22 transitions leave 5%
+    assert found.transitions - found.theta.shape[2] > 12
+    theta = found.theta[..., 0].reshape(32, -1) / 30
+    error = theta.mean(axis=1).std() / np.sqrt(32)  # of independent chains
     assert abs(theta.mean()) < 4 * error < 0.4
 
 
@@ -170,7 +171,7 @@ def test_an_interrupt_keeps_the_draws_made():
     sds = np.ones(2)
     whole = finish(hamiltonian(Gaussian(sds)), biased_draws(sds), 2000, lambda: False)
     found = finish(
-        hamiltonian(Gaussian(sds, interrupt_at=25)), biased_draws(sds), 2000, lambda: False
+        hamiltonian(Gaussian(sds, interrupt_at=35)), biased_draws(sds), 2000, lambda: False
     )
     assert found.reason == "interrupted"
     n = found.theta.shape[2]
@@ -327,9 +328,9 @@ def test_a_run_has_exact_draws_and_the_evidence(regression, run):
 def test_a_run_says_that_it_is_exact_and_how(run):
     idata, _ = run
     said = json.loads(idata.posterior.attrs["exact"])
-    assert said["chains"] == 64
+    assert said["chains"] == 32
     assert said["reason"] == ""
-    assert idata.posterior.sizes["draw"] == 16 * said["kept"]
+    assert idata.posterior.sizes["draw"] == 8 * said["kept"]
     statistics = idata.sample_stats
     assert {"energy", "acceptance_rate", "lp", "diverging"} <= set(statistics.data_vars)
     assert statistics["acceptance_rate"].mean() == pytest.approx(said["acceptance"])

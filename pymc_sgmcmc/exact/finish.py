@@ -18,8 +18,9 @@ from pymc_sgmcmc.run.convergence import convergence
 
 _log = logging.getLogger("pymc.sgmcmc")
 
-CHAINS = 64
-"""Short chains: with as many a transition costs little more than with one."""
+CHAINS = 32
+"""Short chains. A gradient of one costs little less than one of all, where products of matrices
+dominate; but all of them take the first transitions, whose draws are dropped."""
 TARGET = 0.8
 """Acceptance."""
 QUARTER = pi / 2
@@ -29,7 +30,7 @@ JITTER, MOST_JITTER = 0.2, 0.6
 lengths are for a direction that is slower than others,"""
 MOST_STEPS = 50
 """... and of how many steps they are at most."""
-FIRST_TRANSITIONS = 5
+FIRST_TRANSITIONS = 3
 """In which the step size is set,"""
 GAIN = 1.5
 """... by changes of its logarithm of so much times the error of the acceptance."""
@@ -37,7 +38,7 @@ FORGOTTEN = 0.05
 """Share of a start's deviation that may be left."""
 ROUND = 4
 """Transitions between looks at the draws."""
-MOST_TRANSITIONS = 200
+MOST_TRANSITIONS = 500
 ALARM = 0.001
 """Probability that chance alone makes any mean or variance seem to move."""
 
