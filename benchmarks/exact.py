@@ -2,8 +2,8 @@
 
     python benchmarks/exact.py                            # half an hour
     python benchmarks/exact.py --only a9a 100000          # replaces these rows of the table
-    python benchmarks/exact.py --nutpie 200               # and nutpie's NUTS, at most so many seconds
-    python benchmarks/exact.py --backend JAX --only 100000 1000000 --out FILE   # on a GPU: 3 minutes
+    python benchmarks/exact.py --nutpie 200               # and nutpie's NUTS, in so many seconds
+    python benchmarks/exact.py --backend JAX --only 100000 1000000 --out FILE   # on a GPU
 
 Writes benchmarks/results/exact.txt. The rows of numbers are logistic regressions with 20 correlated
 columns (crossover.py), whose truth is the normal approximation at the mode, its mean corrected by
@@ -22,7 +22,6 @@ from pathlib import Path
 import arviz as az
 import crossover
 import numpy as np
-from posteriordb import n_rows
 from rivals import nutpie_nuts
 from truth import POSTERIORS, Moments, moments, truth
 
@@ -36,8 +35,8 @@ TITLES = (
     *("error", "sd low", "sd high", "k-hat", "evidence", "+-"),
 )
 NOTES = """\
-first: seconds of the first call, with compilation; seconds, CPU: of the second. passes: gradients of
-all rows / N, of all chains. accept: acceptance. ess: smallest bulk effective sample size. error:
+first: seconds of the first call, with compilation; seconds, CPU: of the second. passes: row
+gradients / N, of all chains. accept: acceptance. ess: smallest bulk effective sample size. error:
 largest |mean - true mean| / true sd; sd low, sd high: smallest and largest sd / true sd. k-hat,
 evidence: of the certificate; evidence is the log marginal likelihood, with its standard error."""
 

@@ -21,6 +21,9 @@ from pymc_sgmcmc.gradients.metric import Dense
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
+from pymc_sgmcmc.integration.group_terms import group_terms
+from pymc_sgmcmc.integration.integrated_model import DIM, integrated_model
+from pymc_sgmcmc.integration.points import points_of
 
 N, D = 3000, 3
 JAX = {"mode": "JAX"}
@@ -102,6 +105,30 @@ def test_densities_of_all_rows_are_those_of_the_model(regression, kind, monkeypa
     assert density.evaluations == 140
 
 
+def test_densities_of_groups_have_their_effects_integrated_out():
+    rng = np.random.default_rng(1)
+    group = np.repeat(np.arange(40), 3)
+    y = rng.normal(rng.normal(size=40)[group])
+    with pm.Model() as model:
+        mu, log_tau = pm.Normal("mu"), pm.Normal("log_tau")
+        effect = pm.Normal("effect", mu, pm.math.exp(log_tau), shape=40)
+        pm.Normal("y", effect[group], 1, observed=y)
+    integrated = integrated_model(group_terms(model, ["effect"]), points_of(1))
+    without_code = {"compile_kwargs": {"mode": "FAST_COMPILE"}}
+    gradients = RowGradients(integrated, integrated.value_vars, minibatch_dim=DIM, **without_code)
+    points = rng.normal(0, 0.3, size=(5, 2))
+    value, gradient = LogDensity(gradients).with_gradients(points)
+    tables = y.reshape(40, 3)
+    for point, found in zip(points, value, strict=True):
+        covariance = np.eye(3) + np.exp(2 * point[1])
+        right = stats.multivariate_normal([point[0]] * 3, covariance).logpdf(tables).sum()
+        # 11 points a group, around its mode at the initial point: to 1e-4 of a standard deviation
+        assert found == pytest.approx(right + stats.norm.logpdf(point).sum(), abs=1e-3)
+    step = np.array([0.0, 1e-5])
+    change = LogDensity(gradients)(points + step) - LogDensity(gradients)(points - step)
+    np.testing.assert_allclose(gradient[:, 1], change / 2e-5, rtol=1e-4, atol=1e-4)
+
+
 def test_a_stream_that_drops_rows_has_no_density(regression, monkeypatch):
     model, mean, *_, data = regression
     gradients = StreamedRowGradients(
@@ -121,7 +148,7 @@ def test_the_integrator_has_the_order_and_the_error_of_its_paper():
     start = hmc.at(np.random.default_rng(1).normal(size=(200_000, 1)))
 
     def error(h):
-        """E[H(end) - H(start)] from the stationary density: exactly 2 Phi(...) >= 0 to order h^4."""
+        """Share of rejected ends."""
         hmc.rng = np.random.default_rng(2)
         found = hmc.transition(start, h, 1)
         return 1 - found.acceptance.mean()
@@ -287,7 +314,7 @@ def test_a_large_k_hat_alone_leaves_the_verdict_and_a_bias_does_not():
     assert verdict(0.2, mean=0.5)[::2] == ("failed", ["yes", "no", "yes"])
     said, remedy, passed = verdict(0.2, sd=1.3)
     assert (said, passed) == ("failed", ["yes", "yes", "no"])
-    assert "1.3 times the right ones (mostly of 'b'): pass exact=True" in remedy
+    assert "1.3 of the right ones (mostly of 'b'): pass exact=True" in remedy
 
 
 # ---- in a run -----------------------------------------------------------------------------------
@@ -306,7 +333,7 @@ def run(regression, tmp_path_factory):
 
 
 def test_a_run_has_exact_draws_and_the_evidence(regression, run):
-    model, mean, covariance, evidence, _ = regression
+    _, mean, covariance, evidence, _ = regression
     idata, _ = run
     theta = idata.posterior["beta"].values.reshape(-1, D)
     z = np.linalg.solve(np.linalg.cholesky(covariance), (theta - mean).T).T
@@ -314,9 +341,7 @@ def test_a_run_has_exact_draws_and_the_evidence(regression, run):
     assert np.abs(z.mean(axis=0)).max() < 4 / np.sqrt(len(z))
     assert np.abs(np.cov(z.T) - np.eye(D)).max() < 4 * np.sqrt(2 / len(z))
     table = sgm.certificate(idata)
-    found, error = (
-        table.attrs[f"log_marginal_likelihood{end}"] for end in ("", "_error")
-    )
+    found, error = (table.attrs[f"log_marginal_likelihood{end}"] for end in ("", "_error"))
     assert abs(found - evidence) < 4 * error < 0.1
     assert table.attrs["k_hat"] < 0.7
     sds = np.sqrt(np.diag(covariance))
@@ -365,7 +390,7 @@ def test_what_cannot_be_exact_is_refused_before_anything_is_compiled(monkeypatch
         w = pm.Normal("w", shape=3000)
         pm.Normal("y", w.sum(), 1, observed=x)
     monkeypatch.setattr(sgm.sampling, "MSGNHT_S", compiled)
-    with pytest.raises(ValueError, match="'k' is discrete.*marginalize"):
+    with pytest.raises(ValueError, match=r"'k' is discrete.*marginalize"):
         sample(discrete)
     with pytest.raises(ValueError, match="up to 2000 parameters, but there are 3000"):
         sample(many)

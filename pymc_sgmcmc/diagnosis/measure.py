@@ -137,7 +137,9 @@ def measure_exact(
     return _identities(found, stein, mostly, np.zeros(size), chains, n, blocks, attrs)
 
 
-def _mostly(gradients: RowGradients | WholeGradients | LatentGradients, at: Coordinates) -> np.ndarray:
+def _mostly(
+    gradients: RowGradients | WholeGradients | LatentGradients, at: Coordinates
+) -> np.ndarray:
     """Name of the element that each direction is mostly along."""
     share = np.abs(at.matrix) / np.linalg.norm(at.matrix, axis=1, keepdims=True)
     return np.array(gradients.names)[share.argmax(axis=0)]
@@ -207,7 +209,7 @@ def measure_local(
 def _identities(
     found: dict[str, Any],
     stein: SteinIdentities,
-    names: Sequence[str],
+    names: Sequence[str] | np.ndarray,
     noise: np.ndarray,
     chains: int,
     draws: int,

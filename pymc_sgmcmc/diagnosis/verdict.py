@@ -329,8 +329,8 @@ def _k_hat(measured: Dataset) -> Iterator[Row]:
         return
     number = threshold(2 * measured.sizes["direction"], PAIRS)
     for name, label, right, what in (
-        ("certified_mean", "mean, off the exact one (sd)", 0, "Means are off by {:.2g} sd{}"),
-        ("certified_sd", "sd / exact one", 1, "Standard deviations are {:.2g} times the right ones{}"),
+        ("certified_mean", "mean, off the exact one (sd)", 0, "Means are {:.2g} sd off{}"),
+        ("certified_sd", "sd / exact one", 1, "Standard deviations are {:.2g} of the right ones{}"),
     ):
         values, errors = measured[name].values, measured[f"{name}_error"].values
         off, chance = values - right, number * errors

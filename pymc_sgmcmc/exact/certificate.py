@@ -137,7 +137,7 @@ def _log_mean(log_ratio: np.ndarray) -> Estimate:
     log_mean = logsumexp(log_ratio) - np.log(len(log_ratio))
     relative = np.exp(log_ratio - log_mean).reshape(-1, 2).mean(axis=1)
     error = relative.std(ddof=1) / np.sqrt(len(relative))
-    return Estimate(np.float64(log_mean), error)
+    return Estimate(np.asarray(log_mean), error)
 
 
 def moments_of_draws(draws: np.ndarray) -> tuple[Estimate, Estimate]:

@@ -1,13 +1,11 @@
 """The certificate of a result: its group, its part of the verdict, and corrected moments."""
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytensor
-from pymc.model import Model
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.backends.compile_time import without_code
@@ -73,7 +71,7 @@ def with_certificate(
         found = certify(density, draws, matrix, np.random.default_rng(0))
         posterior = idata["posterior"].to_dataset()
         variables: dict[str, Any] = {"log_weight": ("sample", found.log_weights)}
-        values = _on_their_own_scale(gradients.model, gradients.source.vars, gradients, found.points)
+        values = _on_their_own_scale(gradients, found.points)
         for name, each in values.items():
             dims = posterior[name].dims[2:] if name in posterior else None
             variables[name] = (("sample", *(dims or _dims(name, each))), each)
@@ -108,9 +106,10 @@ def _dims(name: str, values: np.ndarray) -> list[str]:
 
 
 def _on_their_own_scale(
-    model: Model, vars: Sequence, gradients: RowGradients | WholeGradients, points: np.ndarray
+    gradients: RowGradients | WholeGradients, points: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Values of the random variables at points, by name."""
+    model, vars = gradients.model, gradients.source.vars
     random = [model.values_to_rvs[v] for v in vars]
     with without_code():
         function = pytensor.function(
@@ -143,9 +142,9 @@ def certificate(idata: DataTree) -> pd.DataFrame:
         ``bias``: the difference of the two means in posterior standard deviations, with the Monte
         Carlo standard error ``bias_error``. Its ``attrs`` have ``k_hat``,
         ``log_marginal_likelihood`` (natural logarithm of the evidence) and
-        ``log_marginal_likelihood_error``. With a k-hat of 0.7 or more all that is corrected, and the
-        evidence, is NaN: the posterior is far from a Student distribution, or the draws are far from
-        the posterior.
+        ``log_marginal_likelihood_error``. With a k-hat of 0.7 or more all that is corrected, and
+        the evidence, is NaN: the posterior is far from a Student distribution, or the draws are far
+        from the posterior.
 
     Raises
     ------
@@ -178,8 +177,7 @@ def certificate(idata: DataTree) -> pd.DataFrame:
     usable = group.attrs["k_hat"] < LARGEST_K_HAT
     log_weights = group["log_weight"].values
     columns: dict[str, list] = {
-        name: []
-        for name in ("mean", "corrected_mean", "sd", "corrected_sd", "bias", "bias_error")
+        name: [] for name in ("mean", "corrected_mean", "sd", "corrected_sd", "bias", "bias_error")
     }
     index = []
     for name in map(str, group.data_vars):

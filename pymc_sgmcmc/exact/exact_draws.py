@@ -13,6 +13,7 @@ from pymc.model import Model
 from pymc.step_methods.compound import flatten_steps
 from xarray import Dataset, DataTree
 
+from pymc_sgmcmc.adaptation.adapt import adaptation_gradients
 from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, LARGEST_LOW_RANK
 from pymc_sgmcmc.adaptation.time_limit import TimeLimit
 from pymc_sgmcmc.backends.compile_time import quick_graphs
@@ -22,7 +23,9 @@ from pymc_sgmcmc.exact.log_density import LogDensity
 from pymc_sgmcmc.gradients.local_source import LocalSource
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
+from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
+from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.run.recorder import Recorder
 from pymc_sgmcmc.step import SGMCMCStep
 
@@ -69,8 +72,8 @@ def refuse_exact(model: Model, step: Any, predictions: Sequence[Any]) -> None:
         )
     if step.adapted is None:
         raise ValueError(
-            f"exact=True needs an adapted step, whose metric it moves in, but {type(step).__name__} "
-            "has a step_size= set by hand: leave it out."
+            "exact=True needs an adapted step, whose metric it moves in, but "
+            f"{type(step).__name__} has a step_size= set by hand: leave it out."
         )
     if isinstance(step.source, LocalSource):
         raise ValueError(
@@ -103,8 +106,9 @@ def _refuse_model(model: Model) -> None:
 
 def _too_many(size: int) -> str:
     return (
-        f"exact=True is for up to {LARGEST_LOW_RANK} parameters, but there are {size}: with more no "
-        f"matrix makes them alike, and each draw takes hundreds of gradients of all data. {LEAVE_IT}."
+        f"exact=True is for up to {LARGEST_LOW_RANK} parameters, but there are {size}: with more "
+        "no matrix makes them alike, and a draw takes hundreds of gradients of all data. "
+        f"{LEAVE_IT}."
     )
 
 
@@ -159,8 +163,13 @@ class ExactPhase:
         began = time.perf_counter()
         if draws is None:
             draws = value_draws(step.model, step.vars, tree["posterior"].to_dataset())
-        assert step.kernel.metric is not None
-        hmc = Hamiltonian(LogDensity(step.gradients), step.kernel.metric, self.rng)
+        if step.gradients is None:  # the step was unpickled
+            step.gradients = adaptation_gradients(step.kernel, step.model.initial_point(), None)
+        gradients, metric = step.gradients, step.kernel.metric
+        assert isinstance(gradients, RowGradients | WholeGradients)
+        assert metric is not None
+        gradients.load_data()
+        hmc = Hamiltonian(LogDensity(gradients), metric, self.rng)
         has_ended = (lambda: False) if limit is None else (lambda: limit.has_passed)
         try:
             found = finish(hmc, draws, self.ess, has_ended)
@@ -170,22 +179,22 @@ class ExactPhase:
             return None
         seconds = time.perf_counter() - began
         theta = found.theta.reshape(len(found.theta), -1, found.theta.shape[-1])
-        self._report(found, step, draws, theta, seconds)
+        self._report(found, draws, theta, seconds)
         return ExactDraws(
-            _with(tree, step, recorder, found, theta, seconds), theta, found.gradient.reshape(theta.shape)
+            _with(tree, gradients, recorder, found, theta, seconds),
+            theta,
+            found.gradient.reshape(theta.shape),
         )
 
     @staticmethod
-    def _report(
-        found: Finished, step: SGMCMCStep, draws: np.ndarray, theta: np.ndarray, seconds: float
-    ) -> None:
+    def _report(found: Finished, draws: np.ndarray, theta: np.ndarray, seconds: float) -> None:
         superchains, each, kept = found.acceptance.shape
         sd = theta.std(axis=(0, 1))
         off = np.abs(draws.mean(axis=(0, 1)) - theta.mean(axis=(0, 1))) / np.where(sd > 0, sd, 1)
         _log.info(
-            f"Exact: {superchains * each} chains of {found.transitions} transitions, the last {kept} "
-            f"of them kept; acceptance {found.acceptance.mean():.2f}, {seconds:.0f} seconds. The "
-            f"largest difference of the minibatch draws' means is {off.max():.2g} sd."
+            f"Exact: {superchains * each} chains of {found.transitions} transitions, the last "
+            f"{kept} kept; acceptance {found.acceptance.mean():.2f}, {seconds:.0f} seconds. The "
+            f"minibatch draws' means were up to {off.max():.2g} sd off."
         )
         if found.diverging.any():
             _log.warning(
@@ -198,7 +207,7 @@ class ExactPhase:
 
 def _with(
     tree: DataTree,
-    step: SGMCMCStep,
+    gradients: RowGradients | WholeGradients,
     recorder: Recorder,
     found: Finished,
     theta: np.ndarray,
@@ -208,7 +217,7 @@ def _with(
     chains, n, _ = theta.shape
     superchains, each, kept = found.acceptance.shape
     old = tree["posterior"].to_dataset().transpose("chain", "draw", ...)
-    values = _recorded(recorder, step, theta)
+    values = _recorded(recorder, gradients, theta)
     of_draws = {"chain": old["chain"], "draw": np.arange(n)}
     coords = of_draws | {k: v for k, v in old.coords.items() if k not in of_draws}
     posterior = Dataset(
@@ -250,12 +259,14 @@ def _with(
     return tree
 
 
-def _recorded(recorder: Recorder, step: SGMCMCStep, theta: np.ndarray) -> dict[str, np.ndarray]:
+def _recorded(
+    recorder: Recorder, gradients: RowGradients | WholeGradients, theta: np.ndarray
+) -> dict[str, np.ndarray]:
     """Recorded variables of points of shape (chains, draws, d), by name."""
     chains, n, d = theta.shape
     like = recorder.trace
     trace = NDArray(
-        model=step.model,
+        model=gradients.model,
         vars=like.vars,
         fn=like.fn,
         var_shapes=like.var_shapes,
@@ -263,5 +274,5 @@ def _recorded(recorder: Recorder, step: SGMCMCStep, theta: np.ndarray) -> dict[s
     )
     trace.setup(chains * n, 0)
     for point in theta.reshape(-1, d):
-        trace.record(step.gradients.point(point), in_warmup=False)
+        trace.record(gradients.point(point), in_warmup=False)
     return {name: a.reshape(chains, n, *a.shape[1:]) for name, a in trace.samples.items()}

@@ -154,7 +154,8 @@ def finish(
             h = (h if off > 0 else step_size) * np.exp(GAIN / np.sqrt(before) * off)
             h = min(h, length * (1 + jitter))
             forgotten += int(off > TARGET / 2 - TARGET)
-            if before >= FIRST_TRANSITIONS and (abs(off) < 1 - TARGET or off > 0) or has_ended():
+            is_set = before >= FIRST_TRANSITIONS and off > TARGET - 1
+            if is_set or has_ended():
                 break
         while True:
             found, step_size, n_steps = advance(h)
@@ -211,8 +212,8 @@ def _finite(points: Points, hmc: Hamiltonian) -> Points:
 def _slowness(z: np.ndarray, ess: float) -> float:
     """Largest standard deviation of draws along any direction of z, 1 to 10, without their noise.
 
-    The largest eigenvalue of so few draws' covariance is too large by (1 + sqrt(d / n))^2 (Marchenko
-    and Pastur).
+    The largest eigenvalue of so few draws' covariance is too large by (1 + sqrt(d / n))^2
+    (Marchenko and Pastur).
     """
     d = z.shape[2]
     flat = z.reshape(-1, d)

@@ -14,6 +14,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.replace import vectorize_graph
+from pytensor.link.numba.linker import NumbaLinker
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 from threadpoolctl import ThreadpoolController
@@ -23,7 +24,6 @@ from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.batches.windows import consecutive_rows
 from pymc_sgmcmc.gradients.arrays import array_value
-from pymc_sgmcmc.gradients.flat_prior import FlatPrior
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.substitute import substitute
@@ -67,6 +67,7 @@ class LogDensity:
         self.gradients, self.size = gradients, gradients.size
         self.by_point = isinstance(gradients.model, IntegratedModel)
         """Whether points are taken one by one: those of groups share no matrix product."""
+        self._on_numba = isinstance(gradients.mode.linker, NumbaLinker)
         self.evaluations = 0
 
     def __call__(self, points: np.ndarray) -> np.ndarray:
@@ -89,7 +90,7 @@ class LogDensity:
         n_blocks, n_rows = 1.0, sum(rows.n_rows for rows in self.gradients.source.rows)
         if n_rows:
             n_blocks = n_rows / min(n_rows, self._block_rows(n_points))
-        side_by_side = 1 if self.gradients.backend.is_jax else min(n_cores(), n_blocks)
+        side_by_side = min(self._n_threads, n_blocks)
         of_data = read * n_rows / STREAMED_ROWS if self.gradients.source.streamed else 0.0
         return of_data + min(first, again) * n_blocks / side_by_side
 
@@ -133,9 +134,13 @@ class LogDensity:
             yield from [of_rows(*on_device, *block) for block in self._blocks(len(split[0]))]
             return
         # BLAS threads would compete with those of the blocks.
-        with _blas().limit(limits=1), ThreadPoolExecutor(n_cores()) as threads:
+        with _blas().limit(limits=1), ThreadPoolExecutor(self._n_threads) as threads:
             blocks = self._blocks(len(split[0]))
             yield from threads.map(lambda block: of_rows(*split, *block), blocks)
+
+    @property
+    def _n_threads(self) -> int:
+        return n_cores() if self._on_numba else 1
 
     def _blocks(self, n_points: int) -> Iterator[list]:
         """Yield the first row, the numbers of the rows after it and the data of each block."""
@@ -145,7 +150,7 @@ class LogDensity:
             return
         length = self._block_rows(n_points)
         if not isinstance(own, StreamedRowGradients):
-            yield from self._cut(own.n_rows, length, list(own.constants))
+            yield from self._cut(own.source.rows[0].n_rows, length, list(own.constants))
             return
         n_read = 0
         arrays = [array_value(array) for array, _ in own.source.data]
@@ -161,7 +166,7 @@ class LogDensity:
         if n_read != own.n_rows:
             raise NotAllRead(
                 f"data= has yielded {n_read} of its {own.n_rows} rows in a pass, so the posterior "
-                "of all of them cannot be evaluated: let the loader keep the rows of its last batch."
+                "of all of them cannot be evaluated: let it keep the rows of its last batch."
             )
 
     def _cut(self, n: int, length: int, constants: list) -> Iterator[list]:
@@ -240,8 +245,11 @@ class LogDensity:
             mode=with_cheap_calls(own.mode),
             **own.compile_kwargs,
         )
-        compiled = jitted(function)  # threads call it, for which PyTensor's wrapper is not made
-        return _one_by_one(compiled, len(many)) if self.by_point else compiled
+        if self._on_numba or own.backend.is_jax:
+            function = jitted(function)  # PyTensor's wrapper is not made for threads
+        else:
+            function.trust_input = True
+        return _one_by_one(function, len(many)) if self.by_point else function
 
 
 def _one_by_one(function: Callable, n_mapped: int) -> Callable:
