@@ -4,12 +4,12 @@ from importlib.metadata import version
 
 from pymc_sgmcmc.batches.shuffle_on_disk import shuffle_on_disk
 from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.diagnosis.certificate import certificate
 from pymc_sgmcmc.diagnosis.diagnose import diagnose
 from pymc_sgmcmc.evaluation.better_estimate import better_estimate
 from pymc_sgmcmc.evaluation.marginal_likelihood import log_marginal_likelihood
 from pymc_sgmcmc.evaluation.missing_data import complete
 from pymc_sgmcmc.evaluation.weighted_draws import weighted
-from pymc_sgmcmc.exact.certified import certificate
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
 from pymc_sgmcmc.latents.importance.neural_importance import NeuralImportance
 from pymc_sgmcmc.layers.convolution import conv2d, max_pool2d

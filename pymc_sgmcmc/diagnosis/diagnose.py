@@ -30,7 +30,7 @@ from pymc_sgmcmc.diagnosis.measure import (
     thermostat_drift,
 )
 from pymc_sgmcmc.diagnosis.verdict import BURN_IN, times_as_many_draws
-from pymc_sgmcmc.exact.certified import with_certificate
+from pymc_sgmcmc.exact.certified import can_be_certified, with_certificate
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_source import LocalSource
@@ -159,11 +159,10 @@ def diagnose(
             local = _local_gradients(model, size, data)
             measured = measure_local(idata, model, local, full_data)
         else:
-            gradients = _gradients(model, data=data)
+            gradients = gradients_of(model, data=data)
             draws = value_draws(model, gradients.source.vars, posterior)
             at = stored_coordinates(idata, gradients.names) or coordinates_of_draws(draws)
             measured = measure(idata, gradients, draws, at, full_data)
-            measured = with_certificate(idata, gradients, draws, at.matrix, measured)
             if at.anchor is None and "anchor_error" in stored:
                 measured["anchor_error"] = stored["anchor_error"]
     result = Diagnosis.of(measured)
@@ -306,7 +305,7 @@ def _certified(
 ) -> Dataset:
     """Add a certificate, where the posterior's directions were looked at."""
     gradients = step.gradients
-    if gradients is None or "direction" not in measured.sizes:
+    if not can_be_certified(gradients):
         return measured
     draws = None if points is None else points.draws(gradients.source.vars)
     if draws is None:
@@ -342,7 +341,7 @@ def _measured_of_run(idata: DataTree, step: Any, points: PointsToDiagnose | None
         gradients = LatentGradients(step.model, kernel.source, compile_kwargs=kernel.compile_kwargs)
     elif gradients is None:  # the step was unpickled
         streamed = kernel.source.streamed
-        gradients = _gradients(step.model, step.vars, kernel.compile_kwargs, streamed)
+        gradients = gradients_of(step.model, step.vars, kernel.compile_kwargs, streamed)
     gradients.load_data()
     draws = None if points is None else points.draws(gradients.source.vars)
     if isinstance(gradients, LocalGradients):
@@ -366,7 +365,7 @@ def _measured_of_run(idata: DataTree, step: Any, points: PointsToDiagnose | None
     return measure(idata, gradients, draws, at, full_data=False)
 
 
-def _gradients(
+def gradients_of(
     model: Model,
     vars: Sequence | None = None,
     compile_kwargs: dict[str, Any] | None = None,

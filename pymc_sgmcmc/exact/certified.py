@@ -29,9 +29,20 @@ SHARE = 0.2
 """Of the time that a run has taken, which its certificate may take without being asked for."""
 
 
+TO_COMPILE = 0.4
+"""Seconds, at least, to compile its function."""
+
+
+def can_be_certified(gradients: Any) -> bool:
+    """Whether densities are exact, of few enough parameters; a message says if they are not."""
+    if isinstance(gradients, LatentGradients):
+        _log.info("No certificate: with latents= densities are estimates.")
+    return isinstance(gradients, RowGradients | WholeGradients) and gradients.size <= LARGEST
+
+
 def with_certificate(
     idata: DataTree,
-    gradients: Any,
+    gradients: RowGradients | WholeGradients,
     draws: np.ndarray,
     matrix: np.ndarray,
     measured: Dataset,
@@ -39,13 +50,13 @@ def with_certificate(
 ) -> Dataset:
     """Add the group ``certificate`` to a result, and what it says to what the verdict rests on.
 
-    An error is logged; the verdict does not need it.
+    In a run an error is logged: the verdict does not need it.
 
     Parameters
     ----------
     idata : DataTree
     gradients : RowGradients or WholeGradients
-        There is none for others.
+        Of up to `LARGEST` parameters.
     draws : array, shape (chains, draws, d)
     matrix : array, shape (d, d)
         L of coordinates z.
@@ -54,18 +65,15 @@ def with_certificate(
     seconds : float, optional
         That the run has taken. Default: the certificate may take any time.
     """
-    if isinstance(gradients, LatentGradients):
-        _log.info("No certificate: with latent variables densities are estimates.")
-        return measured
-    if not isinstance(gradients, RowGradients | WholeGradients) or gradients.size > LARGEST:
+    if np.isfinite(seconds) and SHARE * seconds < TO_COMPILE:
         return measured
     try:
         density = LogDensity(gradients)
         needed = density.seconds(2 * PAIRS) if np.isfinite(seconds) else 0.0
         if needed > SHARE * seconds:
             _log.info(
-                f"No certificate: it would take {needed:.0f} more seconds. "
-                "sgm.diagnose(idata, model) makes it."
+                f"No certificate: it would take {needed:.0f} more seconds. Call "
+                "sgm.certificate(idata, model)."
             )
             return measured
         found = certify(density, draws, matrix, np.random.default_rng(0))
@@ -88,6 +96,8 @@ def with_certificate(
         _log.info(f"No certificate: {reason}")
         return measured
     except Exception as error:
+        if np.isinf(seconds):  # it was asked for
+            raise
         _log.warning(f"No certificate: {type(error).__name__}: {error}")
         return measured
     idata["certificate"] = DataTree(group)
@@ -122,56 +132,8 @@ def _on_their_own_scale(
     }
 
 
-def certificate(idata: DataTree) -> pd.DataFrame:
-    """Return means and standard deviations beside those that exact densities give.
-
-    `sample` evaluates exact log densities at 400 points of a Student distribution that is fitted to
-    its draws, in one read of the data, where this takes less than a fifth of the run; `diagnose`
-    with a model does so for any draws. Weighted by them, these points have the exact posterior's
-    moments, if the Pareto shape k-hat of the weights is below 0.7.
-
-    Parameters
-    ----------
-    idata : DataTree
-        From `sample`, or after ``diagnose(idata, model)``.
-
-    Returns
-    -------
-    pandas.DataFrame
-        For each element of each variable ``mean``, ``corrected_mean``, ``sd``, ``corrected_sd`` and
-        ``bias``: the difference of the two means in posterior standard deviations, with the Monte
-        Carlo standard error ``bias_error``. Its ``attrs`` have ``k_hat``,
-        ``log_marginal_likelihood`` (natural logarithm of the evidence) and
-        ``log_marginal_likelihood_error``. With a k-hat of 0.7 or more all that is corrected, and
-        the evidence, is NaN: the posterior is far from a Student distribution, or the draws are far
-        from the posterior.
-
-    Raises
-    ------
-    ValueError
-        If the result has no certificate.
-
-    References
-    ----------
-    Vehtari, Simpson, Gelman, Yao and Gabry (2024), Pareto smoothed importance sampling, Journal of
-    Machine Learning Research 25(72).
-
-    Examples
-    --------
-    >>> import numpy as np, pymc as pm, pymc_sgmcmc as sgm
-    >>> with pm.Model() as model:
-    ...     mu = pm.Normal("mu", 0, 10)
-    ...     y = pm.Normal("y", mu, 1, observed=np.linspace(-1, 1, 100))
-    ...     idata = sgm.sample(random_seed=1, quiet=True)
-    >>> table = sgm.certificate(idata)
-    >>> abs(round(float(table.loc["mu", "corrected_mean"]), 1)), table.attrs["k_hat"] < 0.7
-    (0.0, True)
-    """
-    if not isinstance(idata, DataTree) or "certificate" not in idata.children:
-        raise ValueError(
-            f"The result has no certificate (it is made for up to {LARGEST} parameters whose "
-            "densities are exact): call sgm.diagnose(idata, model), which makes it if it can be."
-        )
+def corrected_moments(idata: DataTree) -> pd.DataFrame:
+    """Moments of the draws beside those of the certificate's weighted points: see `certificate`."""
     group = idata["certificate"].to_dataset()
     posterior = idata["posterior"].to_dataset()
     usable = group.attrs["k_hat"] < LARGEST_K_HAT
