@@ -63,10 +63,8 @@ def certificate(idata: DataTree, model: Model | None = None, data: Any = None) -
     >>> biased = np.random.default_rng(1).normal(0.05, 0.1, size=(4, 500))
     >>> draws = xr.Dataset({"mu": (("chain", "draw"), biased)})
     >>> table = sgm.certificate(xr.DataTree.from_dict({"/posterior": draws}), model)
-    >>> table.loc["mu", ["mean", "corrected_mean", "bias"]].astype(float).round(1).tolist()
-    [0.1, 0.0, 0.5]
-    >>> table.attrs["k_hat"] < 0.7
-    True
+    >>> round(float(table.loc["mu", "bias"]), 1), table.attrs["k_hat"] < 0.7
+    (0.5, True)
     """
     if not isinstance(idata, DataTree) or "posterior" not in idata.children:
         raise ValueError("idata must be the DataTree that sgm.sample or pm.sample has returned.")

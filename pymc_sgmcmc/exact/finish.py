@@ -30,6 +30,9 @@ JITTER, MOST_JITTER = 0.2, 0.6
 lengths are for a direction that is slower than others,"""
 MOST_STEPS = 50
 """... and of how many steps they are at most."""
+STRETCH = 0.25
+"""Of a step by which a trajectory may be longer than its steps, which are longer then: it saves
+one."""
 FIRST_TRANSITIONS = 3
 """In which the step size is set,"""
 GAIN = 1.5
@@ -140,8 +143,8 @@ def finish(
     def advance(h: float) -> tuple[Transition, float, int]:
         nonlocal points
         t = length * hmc.rng.uniform(1 - jitter, 1 + jitter)
-        n_steps = min(MOST_STEPS, ceil(t / h))
-        step_size = min(h, t / n_steps)
+        n_steps = min(MOST_STEPS, max(1, ceil(t / h - STRETCH)))
+        step_size = min(t / n_steps, h * (1 + STRETCH))
         found = hmc.transition(points, step_size, n_steps)
         points = found.points
         return found, step_size, n_steps
