@@ -6,6 +6,7 @@ from pymc_sgmcmc.batches.shuffle_on_disk import shuffle_on_disk
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.diagnosis.certificate import certificate
 from pymc_sgmcmc.diagnosis.diagnose import diagnose
+from pymc_sgmcmc.diagnosis.robust import robust
 from pymc_sgmcmc.evaluation.better_estimate import better_estimate
 from pymc_sgmcmc.evaluation.marginal_likelihood import log_marginal_likelihood
 from pymc_sgmcmc.evaluation.missing_data import complete
@@ -57,6 +58,7 @@ __all__ = [
     "distill",
     "log_marginal_likelihood",
     "max_pool2d",
+    "robust",
     "sample",
     "shuffle_on_disk",
     "weighted",

@@ -79,7 +79,7 @@ def with_certificate(
         found = certify(density, draws, matrix, np.random.default_rng(0))
         posterior = idata["posterior"].to_dataset()
         variables: dict[str, Any] = {"log_weight": ("sample", found.log_weights)}
-        values = _on_their_own_scale(gradients, found.points)
+        values = on_their_own_scale(gradients, found.points)
         for name, each in values.items():
             dims = posterior[name].dims[2:] if name in posterior else None
             variables[name] = (("sample", *(dims or _dims(name, each))), each)
@@ -115,7 +115,7 @@ def _dims(name: str, values: np.ndarray) -> list[str]:
     return [f"{name}_dim_{i}" for i in range(values.ndim - 1)]
 
 
-def _on_their_own_scale(
+def on_their_own_scale(
     gradients: RowGradients | WholeGradients, points: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Values of the random variables at points, by name."""
