@@ -270,6 +270,12 @@ def test_a_posterior_far_from_a_student_distribution_has_a_large_k_hat():
     assert found.k_hat > 0.7
 
 
+def test_draws_that_are_nowhere_near_have_no_certificate():
+    draws = biased_draws(np.ones(3), shift=60.0)
+    found = certify(Gaussian(np.ones(3)), draws, np.eye(3), np.random.default_rng(1))
+    assert found.k_hat > 0.7
+
+
 def test_errors_of_moments_are_those_of_repeated_draws():
     rng = np.random.default_rng(1)
     weighted, plain = [], []

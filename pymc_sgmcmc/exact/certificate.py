@@ -84,7 +84,7 @@ def certify(
     ess = 1 / np.mean(np.square(plain_mean.error / plain_sd.value))
     student, log_determinant = Student.of(z, ess), np.linalg.slogdet(matrix)[1]
     tried: list[Certificate] = []
-    while not tried or (tried[-1].k_hat >= LARGEST_K_HAT and len(tried) < MOST_READS):
+    while len(tried) < MOST_READS and not (tried and tried[-1].k_hat < LARGEST_K_HAT):
         drawn = student.draw(PAIRS, rng)
         points = centre + drawn @ matrix.T
         log_q = student.log_density(drawn) - log_determinant
@@ -101,7 +101,7 @@ def certify(
             Certificate(
                 points,
                 log_weights,
-                float(k_hat),
+                float(k_hat) if np.isfinite(k_hat) else np.inf,  # one weight is all
                 _log_mean(log_ratio),
                 Estimate(*(part / sd.value for part in off)),
                 Estimate(*(part / sd.value for part in ratio)),
@@ -120,9 +120,9 @@ def weighted_moments(values: np.ndarray, log_weights: np.ndarray) -> tuple[Estim
     w = np.exp(log_weights - logsumexp(log_weights))[:, None]
     mean = (w * values).sum(axis=0)
     squares = np.square(values - mean)
-    variance = (w * squares).sum(axis=0) / (1 - np.square(w).sum())
-    sd = np.sqrt(variance)
-    of_sd = w * (squares - variance) / (2 * np.maximum(sd, 1e-300))
+    variance = (w * squares).sum(axis=0) / max(1 - np.square(w).sum(), 1e-12)
+    sd = np.sqrt(np.maximum(variance, 1e-300))
+    of_sd = w * (squares - variance) / (2 * sd)
     return Estimate(mean, _error(w * (values - mean))), Estimate(sd, _error(of_sd))
 
 

@@ -28,15 +28,19 @@ QUARTER = pi / 2
 JITTER, MOST_JITTER = 0.2, 0.6
 """... by how much shorter or longer they are, so that none returns to where it began: more where
 lengths are for a direction that is slower than others,"""
+MOST_SLOWNESS = 10.0
+"""... and by how many times that is, at most;"""
 MOST_STEPS = 50
-"""... and of how many steps they are at most."""
+"""... and of how many steps."""
 STRETCH = 0.25
 """Of a step by which a trajectory may be longer than its steps, which are longer then: it saves
 one."""
-FIRST_TRANSITIONS = 3
-"""In which the step size is set,"""
-GAIN = 1.5
-"""... by changes of its logarithm of so much times the error of the acceptance."""
+FIRST_TRANSITIONS = (3, 12)
+"""At least and at most, in which the step size is set,"""
+GAIN = 1.0
+"""... by changes of its logarithm of so much, where all or none are accepted,"""
+CLOSE = 0.5
+"""... until the acceptance is off by less than this share of that."""
 FORGOTTEN = 0.05
 """Share of a start's deviation that may be left."""
 ROUND = 4
@@ -115,7 +119,8 @@ def finish(
     draws : array, shape (chains, draws, d)
         Of the minibatch run. The chains that start at draws of one of its chains are a superchain.
     ess : float
-        Effective sample size, of all chains together and of each element, to end with.
+        Effective sample size, of all chains together and for the mean of each element, to end with;
+        half of it for its spread.
     has_ended : callable
         Whether time is up.
 
@@ -136,8 +141,9 @@ def finish(
     superchains = len(starts)
     points = _finite(hmc.at(starts.reshape(-1, starts.shape[2])), hmc)
     inverse = np.linalg.inv(hmc.metric.times(np.eye(draws.shape[2])).T)
-    slowness = _slowness((draws - draws.mean(axis=(0, 1))) @ inverse.T, ess)
-    length, jitter = QUARTER * slowness, min(JITTER * slowness, MOST_JITTER)
+    z = (draws - draws.mean(axis=(0, 1))) @ inverse.T
+    slowest = _slowest(z)
+    length, jitter = _lengths(z, slowest)
     made, first, reason = Made(), 0, ""
 
     def advance(h: float) -> tuple[Transition, float, int]:
@@ -151,15 +157,18 @@ def finish(
 
     h, forgotten, before = length * (1 + jitter), 0, 0
     try:
-        for before in range(1, MOST_TRANSITIONS):
-            found, step_size, _ = advance(h)
+        for before in range(1, 1 + max(FIRST_TRANSITIONS)):
+            found, step_size, n_steps = advance(h)
             off = found.acceptance.mean() - TARGET
-            h = (h if off > 0 else step_size) * np.exp(GAIN / np.sqrt(before) * off)
+            share = off / TARGET if off < 0 else off / (1 - TARGET)
+            h = (h if off > 0 else step_size) * np.exp(GAIN / np.sqrt(before) * share)
             h = min(h, length * (1 + jitter))
-            forgotten += int(off > TARGET / 2 - TARGET)
-            is_set = before >= FIRST_TRANSITIONS and off > TARGET - 1
-            if is_set or has_ended():
+            forgotten += int(off > -TARGET / 2)
+            is_set = abs(share) < CLOSE or (share > 0 and n_steps == 1)
+            if (is_set and before >= min(FIRST_TRANSITIONS)) or has_ended():
                 break
+        # The minibatch draws may be too wide, and trajectories too long then.
+        length, jitter = _lengths((points.theta - points.theta.mean(axis=0)) @ inverse.T, slowest)
         while True:
             found, step_size, n_steps = advance(h)
             made.each.append(found)
@@ -212,17 +221,16 @@ def _finite(points: Points, hmc: Hamiltonian) -> Points:
     return Points(*(array[chosen] for array in points))
 
 
-def _slowness(z: np.ndarray, ess: float) -> float:
-    """Largest standard deviation of draws along any direction of z, 1 to 10, without their noise.
+def _slowest(z: np.ndarray) -> np.ndarray:
+    """Direction along which draws have the largest variance, a unit vector, shape (d,)."""
+    flat = z.reshape(-1, z.shape[-1])
+    return np.linalg.eigh(flat.T @ flat / len(flat))[1][:, -1]
 
-    The largest eigenvalue of so few draws' covariance is too large by (1 + sqrt(d / n))^2
-    (Marchenko and Pastur).
-    """
-    d = z.shape[2]
-    flat = z.reshape(-1, d)
-    n = min(ess, len(flat))
-    largest = np.linalg.eigvalsh(flat.T @ flat / len(flat))[-1]
-    return float(np.clip(np.sqrt(largest) / (1 + np.sqrt(d / n)), 1.0, 10.0))
+
+def _lengths(z: np.ndarray, slowest: np.ndarray) -> tuple[float, float]:
+    """Length and jitter of trajectories, by points' standard deviation along a direction of z."""
+    sd = float(np.clip((z @ slowest).std(), 1.0, MOST_SLOWNESS))
+    return QUARTER * sd, min(JITTER * sd, MOST_JITTER)
 
 
 def _first_kept(
@@ -242,8 +250,11 @@ def _first_kept(
     kept = theta[:, first:]
     if kept.shape[0] * kept.shape[1] < ess:
         return first, "the effective sample size is too small"
-    found = convergence([kept.reshape(superchains, -1, kept.shape[2])])
-    return first, "" if found.ess >= ess else "the effective sample size is too small"
+    kept = kept.reshape(superchains, -1, kept.shape[2])
+    of_means = convergence([kept]).ess
+    of_variances = convergence([np.abs(kept - kept.mean(axis=(0, 1)))]).ess
+    enough = min(of_means, 2 * of_variances) >= ess
+    return first, "" if enough else "the effective sample size is too small"
 
 
 def _autocorrelation(series: np.ndarray) -> float:
