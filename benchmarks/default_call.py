@@ -3,12 +3,14 @@
     python benchmarks/default_call.py                        # an hour: let nothing else run
     python benchmarks/default_call.py --rivals               # and the other samplers: two hours
     python benchmarks/default_call.py --only pima --seeds 3  # replaces these rows of the table
+    python benchmarks/default_call.py --only groups-rasch --local --seeds 10  # integrate=None
     python benchmarks/default_call.py --figure               # draws the table again
 
 Writes benchmarks/results/default_call.txt and .png.
 
-The posteriors are those of posteriordb.py and the logistic regressions of truth.py. The goal: every
-posterior mean within 0.1 posterior sd of the truth, every posterior sd within 10%.
+The posteriors are those of posteriordb.py, the logistic regressions of truth.py and the models of
+group_posteriors.py, of which only what the groups share is compared. The goal: every posterior mean
+within 0.1 posterior sd of the truth, every posterior sd within 10%.
 """
 
 import argparse
@@ -17,12 +19,14 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import arviz as az
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
+from group_posteriors import COMMON_SCALE
 from matplotlib.patches import Rectangle
 from posteriordb import n_rows
 from rivals import RIVALS
@@ -31,30 +35,37 @@ from truth import POSTERIORS, moments, truth
 import pymc_sgmcmc as sgm
 
 RESULTS = Path(__file__).parent / "results" / "default_call.txt"
-DEFAULT = "default"
+DEFAULT, LOCAL = "default", "integrate=None"
 COLUMNS = {
     "posterior": "<40",
     "sampler": "<16",
     "seed": ">4.0f",
     "N": ">5.0f",
-    "d": ">3.0f",
+    "d": ">4.0f",
     "batch": ">5.0f",
     "error": ">6.3f",
     "sd_min": ">6.3f",
     "sd_max": ">6.3f",
+    "scale": ">6.3f",
     "ess": ">6.0f",
     "rhat": ">6.3f",
     "tuning": ">7.0f",
     "kept": ">7.0f",
     "seconds": ">7.0f",
     "sampling": ">8.0f",
+    "date": ">10",
     "said": "",
 }
+TEXTS = ("posterior", "sampler", "date", "said")
 EXPLAINED = """\
-N, d: rows and parameters; batch: rows in a batch. Of all parameters: error: largest |mean - true
-mean| / true sd; sd_min, sd_max: smallest and largest sd / true sd; ess: smallest bulk effective
-sample size; rhat: largest R-hat. tuning, kept: passes over the data of all chains. seconds: with
-compilation; sampling: as the sampler says. said: its own verdict, or why there is no result."""
+Options choose the rows that are measured anew; each run on one core.
+
+N, d: rows and parameters; batch: rows in a batch, or groups where effects are integrated out. Of
+all parameters, or of what groups share: error: largest |mean - true mean| / true sd; sd_min,
+sd_max: smallest and largest sd / true sd; scale: (mean - true mean) / true sd of the scale that
+groups share; ess: smallest bulk effective sample size; rhat: largest R-hat. tuning, kept: passes
+over the data of all chains. seconds: with compilation; sampling: as the sampler says. said: its
+own verdict, or why there is no result."""
 
 
 def default(model, seed: int) -> xr.DataTree:
@@ -63,7 +74,13 @@ def default(model, seed: int) -> xr.DataTree:
         return sgm.sample(random_seed=seed, progressbar=False)
 
 
-SAMPLERS = {DEFAULT: default, **RIVALS}
+def local(model, seed: int) -> xr.DataTree:
+    """The same with effects that move with their rows."""
+    with model:
+        return sgm.sample(random_seed=seed, progressbar=False, integrate=None)
+
+
+SAMPLERS = {DEFAULT: default, LOCAL: local, **RIVALS}
 
 
 def passes(tree: xr.DataTree) -> tuple[float | None, float | None]:
@@ -88,6 +105,7 @@ def measure(name: str, sampler: str, seed: int) -> dict:
         "seed": seed,
         "N": n_rows(model),
         "d": sum(np.size(value) for value in model.initial_point().values()),
+        "date": time.strftime("%Y-%m-%d"),
     }
     true = truth(name)
     began = time.perf_counter()
@@ -99,7 +117,7 @@ def measure(name: str, sampler: str, seed: int) -> dict:
     posterior = tree["posterior"].to_dataset()[list(true.mean)]
     draws = posterior.stack(sample=("chain", "draw"), create_index=False)
     found = moments({v: draws[v].transpose("sample", ...).values for v in true.mean})
-    errors = [np.abs(found.mean[v] - true.mean[v]) / true.sd[v] for v in true.mean]
+    errors = {v: (found.mean[v] - true.mean[v]) / true.sd[v] for v in true.mean}
     ratios = np.concatenate([found.sd[v] / true.sd[v] for v in true.mean])
     ess, rhat = az.ess(posterior), az.rhat(posterior)
     attrs = tree["posterior"].attrs
@@ -107,7 +125,8 @@ def measure(name: str, sampler: str, seed: int) -> dict:
     tuning, kept = passes(tree)
     return row | {
         "batch": (chosen.get("batch_size") or row["N"]) if chosen else None,
-        "error": np.concatenate(errors).max(),
+        "error": np.abs(np.concatenate(list(errors.values()))).max(),
+        "scale": errors[COMMON_SCALE[name]].item() if name in COMMON_SCALE else None,
         "sd_min": ratios.min(),
         "sd_max": ratios.max(),
         "ess": min(ess[v].values.min() for v in true.mean),
@@ -122,7 +141,12 @@ def measure(name: str, sampler: str, seed: int) -> dict:
 def measured(name: str, sampler: str, seed: int, limit: int) -> dict:
     """`measure` in a process of its own, so that no sampler finds what another has compiled."""
     command = [sys.executable, __file__, "--one", name, sampler, str(seed)]
-    row = {"posterior": name, "sampler": sampler, "seed": seed}
+    row = {
+        "posterior": name,
+        "sampler": sampler,
+        "seed": seed,
+        "date": time.strftime("%Y-%m-%d"),
+    }
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
@@ -161,7 +185,7 @@ def row_of(line: str) -> dict:
     cells = line.split(maxsplit=len(COLUMNS) - 1)
     row: dict = dict(zip(COLUMNS, cells, strict=False))
     for name in list(row):
-        if name not in ("posterior", "sampler", "said"):
+        if name not in TEXTS:
             row[name] = None if row[name] == "-" else float(row[name])
     return row
 
@@ -179,17 +203,31 @@ def reaches_goal(row: dict) -> bool:
     )
 
 
+def common_scales(rows: list[dict]) -> Iterator[str]:
+    """Lines with the mean error of a common scale and its standard error, and the largest."""
+    for name in COMMON_SCALE:
+        for sampler in SAMPLERS:
+            own = [r for r in rows if (r["posterior"], r["sampler"]) == (name, sampler)]
+            errors = np.array([r["scale"] for r in own if r.get("scale") is not None])
+            if len(errors) > 1:
+                yield (
+                    f"  {name:18}{sampler:16}{len(errors)} seeds: {errors.mean():.3f} +- "
+                    f"{errors.std(ddof=1) / np.sqrt(len(errors)):.3f}, largest "
+                    f"{errors[np.abs(errors).argmax()]:.2f}"
+                )
+
+
 def write(rows: list[dict]) -> None:
     """The table, by posterior, and how often each sampler reaches the goal."""
     names, samplers = list(POSTERIORS), list(SAMPLERS)
     rows.sort(key=lambda r: (names.index(r["posterior"]), samplers.index(r["sampler"]), r["seed"]))
-    command = " ".join(["python benchmarks/default_call.py", *sys.argv[1:]])
-    lines = [f"{command}   ({time.strftime('%Y-%m-%d')})", EXPLAINED, ""]
+    lines = ["python benchmarks/default_call.py", EXPLAINED, ""]
     lines.append("runs with every mean within 0.1 sd and every sd within 10%:")
     for sampler in samplers:
         reached = [reaches_goal(row) for row in rows if row["sampler"] == sampler]
         if reached:
             lines.append(f"  {sampler:16}{sum(reached)} of {len(reached)}")
+    lines += ["", "scale, over the seeds:", *common_scales(rows)]
     lines += ["", titles(), *map(line_of, rows)]
     RESULTS.write_text("\n".join(lines) + "\n")
 
@@ -230,6 +268,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=POSTERIORS, help="these posteriors")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each")
+    parser.add_argument("--local", action="store_true", help="with integrate=None")
     parser.add_argument("--rivals", action="store_true", help="the other samplers, too")
     parser.add_argument("--limit", type=int, default=1800, help="seconds for a run")
     parser.add_argument("--figure", action="store_true", help="only draw the table")
@@ -240,11 +279,14 @@ def main():
         name, sampler, seed = args.one
         print(json.dumps(measure(name, sampler, int(seed)), default=float))
         return
+    samplers = [LOCAL] if args.local else [DEFAULT]
+    if args.rivals:
+        samplers += RIVALS
     rows = read()
     if not args.figure:
         print(titles())
         for name in args.only or POSTERIORS:
-            for sampler in SAMPLERS if args.rivals else [DEFAULT]:
+            for sampler in samplers:
                 for seed in range(1, args.seeds + 1):
                     row = measured(name, sampler, seed, args.limit)
                     key = (name, sampler, seed)

@@ -127,6 +127,8 @@ POSTERIORS = {
         },
     ),
 }
+COMMON_SCALE = {"groups-intercepts": "tau", "groups-rasch": "s_person"}
+"""The scale that the groups' effects share."""
 
 
 # ---- quadrature ------------------------------------------------------------------------------

@@ -6,11 +6,11 @@
 Writes benchmarks/results/verdicts.txt, a row for each case: how many runs were judged "ok",
 "failed" and "unclear", and how wrong they were: the medians over runs of the worst ratio of a
 standard deviation to the right one and of the largest error of a mean, in standard deviations.
-Both contain Monte Carlo error. The posteriors are a linear regression with known noise, whose
-posterior is exact, a logistic regression, whose posterior is from importance sampling, the 2000
-groups of hierarchy.py with local effects: of these the mean ratio and the root of the mean squared
-error stand for all; and the two models of group_posteriors.py, of which the common scale is
-compared.
+Both contain Monte Carlo error. The posteriors are a linear regression with known noise and means of
+100 rows, whose posteriors are exact; a logistic regression, whose posterior is from importance
+sampling; the 2000 groups of hierarchy.py with local effects: of these the mean ratio and the root
+of the mean squared error stand for all; and the two models of group_posteriors.py, of which the
+common scale is compared.
 """
 
 import argparse
@@ -32,9 +32,10 @@ from truth import truth
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.samplers.msgnht import MultivariateThermostatSymmetric
 from pymc_sgmcmc.schedules import Constant
+from pymc_sgmcmc.step_sampler import StepSampler
 
 RESULTS = Path(__file__).parent / "results" / "verdicts.txt"
-N, D = 5000, 6
+N, FEW_ROWS, D = 5000, 100, 6
 DRAWS = 500
 
 
@@ -98,7 +99,7 @@ class CommonScale(NamedTuple):
 
 def common_scale(name: str) -> CommonScale:
     """One of group_posteriors.py."""
-    scale = {"groups-intercepts": "tau", "groups-rasch": "s_person"}[name]
+    scale = group_posteriors.COMMON_SCALE[name]
     mean, sd = (float(moment[scale][0]) for moment in truth(name))
     return CommonScale(group_posteriors.POSTERIORS[name].model(), scale, mean, sd)
 
@@ -159,8 +160,22 @@ def result_of(idata: xr.DataTree, posterior: AnyPosterior) -> Result:
     return Result(idata["diagnosis"].attrs["verdict"], float(worst), float(off.max()))
 
 
-def sampled(step, seed: int, draws: int = DRAWS, tune: int | None = None) -> xr.DataTree:
-    options = {"progressbar": False, "quiet": True, "chain_method": "vectorized"}
+def means() -> Posterior:
+    """Of rows so few that a thermostat is long in rising to their noise in batches of 5.
+
+    Their columns are uncorrelated, as thermostats of each element alone need it.
+    """
+    y = np.random.default_rng(1).normal(size=(FEW_ROWS, D))
+    mean = y.mean(axis=0)
+    y = mean + np.sqrt(FEW_ROWS) * np.linalg.qr(y - mean).Q
+    with pm.Model() as model:
+        beta = pm.Flat("beta", shape=D)
+        pm.Normal("y", beta, 1, observed=y)
+    return Posterior(model, mean, np.eye(D) / FEW_ROWS)
+
+
+def sampled(step, seed: int, draws: int = DRAWS, tune: int | None = None, **more) -> xr.DataTree:
+    options = {"progressbar": False, "quiet": True, "chain_method": "vectorized"} | more
     return sgm.sample(
         draws, tune=tune, step=step, model=step.model, random_seed=seed, chains=4, **options
     )
@@ -194,6 +209,25 @@ def by_hand(sampler, **arguments) -> Case:
     return case
 
 
+def thermostats(draws: int, tune: int) -> Case:
+    """Everything by hand, from the posterior's mean: thermostats rise from 1 to 16."""
+
+    def case():
+        posterior = means()
+        with posterior.model:
+            step = sgm.MSGNHT_S(step_size=0.15 / FEW_ROWS**0.5, batch_size=5, thin=10)
+
+        def run(seed):
+            start = {"beta": posterior.mean}
+            idata = sampled(step, seed, draws, tune, initvals=start)
+            sgm.diagnose(idata, posterior.model)
+            return idata
+
+        return posterior, run
+
+    return case
+
+
 def exact_draws():
     posterior = linear()
     return posterior, lambda seed: judged(posterior, independent(posterior, seed))
@@ -221,16 +255,15 @@ def shared_streams():
     def run(seed):
         rng = np.random.default_rng(seed)
         starts = [step.adapted.jittered_start(step.kernel, rng) for _ in range(4)]
-        return sgm.sampling.sample_from_init(
+        sampler = StepSampler(step, chain_method="sequential")
+        return sampler.sample_from_init(
             model=posterior.model,
-            step=step,
             draws=DRAWS,
             tune=50,
             chains=4,
             initvals=starts,
             random_seed=[get_state_from_generator(np.random.default_rng(seed))] * 4,
             progressbar=False,
-            chain_method="sequential",
         )
 
     return posterior, run
@@ -351,6 +384,8 @@ CASES: dict[str, Case] = {
     "too small a batch": by_hand(
         sgm.MSGNHT_S, batch_size=4, step_size=0.1, thin=50, replacement=False
     ),
+    "by hand, burnt in": thermostats(3000, 600),
+    "by hand, not burnt in": thermostats(200, 0),
     "chains share all random numbers": shared_streams,
     "too few draws (4 x 20)": right(linear, draws=20, tune=0),
     "wrong gradient at the anchor": wrong_anchor_gradient,

@@ -63,3 +63,8 @@ __all__ = [
     "shuffle_on_disk",
     "weighted",
 ]
+
+
+def __dir__() -> list[str]:
+    """List the public names only, which `__all__` has."""
+    return __all__

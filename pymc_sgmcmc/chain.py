@@ -29,7 +29,7 @@ from pymc_sgmcmc.batches.windows import Check, Window
 from pymc_sgmcmc.call_length import CallLength
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.source import Rows
-from pymc_sgmcmc.gradients.start_check import BadStart, check_start
+from pymc_sgmcmc.gradients.start_check import BadStart, check_start, numbers_of_start
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.loop import Outcome, failure_of
 from pymc_sgmcmc.schedules import Constant, Schedule
@@ -82,6 +82,8 @@ class Chain(WithSamplingState):
         Draws of burn-in; only warnings use it.
     fetch_ahead : bool, default False
         Fetch the rows of large tables ahead of the calls, in a thread, if that pays.
+    check : callable, optional
+        Called between the compiled calls of a draw; what it raises abandons the draw.
 
     Attributes
     ----------
@@ -103,9 +105,14 @@ class Chain(WithSamplingState):
     _state_class = SGMCMCState
 
     def __init__(
-        self, kernel: Kernel, rng: np.random.Generator, tune: int, fetch_ahead: bool = False
+        self,
+        kernel: Kernel,
+        rng: np.random.Generator,
+        tune: int,
+        fetch_ahead: bool = False,
+        check: Callable[[], None] = raise_deferred,
     ):
-        self.kernel = kernel
+        self.kernel, self._check = kernel, check
         self.vars = kernel.source.vars
         self.rng = rng
         noise_rng, self.init_rng, *batch_rngs = rng.spawn(2 + len(kernel.source.rows))
@@ -165,10 +172,10 @@ class Chain(WithSamplingState):
         bad = each_bad[np.argmax(each_bad.any(axis=1))]  # in the first update that has any
         if bad.any():
             names = ", ".join(f"'{v.name}'" for v, b in zip(self.vars, bad, strict=True) if b)
-            values = {v.name: np.asarray(point[v.name]) for v in self.vars}
+            numbers = numbers_of_start(self.vars, [point[v.name] for v in self.vars])
             raise BadStart(
                 f"At the initial point the gradient of {names} is not finite"
-                f"{self._infinite_rows()}: {values}. Give the variables an initval=, pass another "
+                f"{self._infinite_rows()}{numbers}. Give the variables an initval=, pass another "
                 "initial_point=, or look for data that are impossible under the model."
             )
 
@@ -200,7 +207,7 @@ class Chain(WithSamplingState):
         failure: tuple[int, int] | None = None
         while done < thin and failure is None:
             if done > 0:
-                raise_deferred()  # the draw is abandoned: it may be a long one
+                self._check()  # the draw is abandoned: it may be a long one
             n = min(thin - done, self.call_length.n_updates)
             began = time.perf_counter()
             outcome, h = self.run(theta, others, n)

@@ -91,3 +91,14 @@ def test_drift_is_the_mean_excess_of_the_temperature():
     assert thermostat_drift(xr.Dataset(both))["thermostat_drift"] == pytest.approx(0.5)
     assert thermostat_drift(xr.Dataset(statistics(rising[:, :5], temperature=1.5))) == {}
     assert thermostat_drift(xr.Dataset({"potential": (("chain", "draw"), rising)})) == {}
+
+
+def test_a_drift_that_falls_with_time_is_not_taken_for_noise():
+    """Each chain's xi rises to 5 within the run, as all others, and jitters by 0.1."""
+    rng = np.random.default_rng(1)
+    xi = 5 * (1 - np.exp(-np.arange(101.0) / 30)) + 0.1 * rng.normal(size=(4, 101))
+    measured = thermostat_drift(xr.Dataset(statistics(xi, temperature=1.05)))
+    # The mean excess is the rise over all updates, and its error that of the ends.
+    error = 0.1 * np.sqrt(2 / 4) / 100
+    assert measured["thermostat_drift_error"] < 3 * error
+    assert measured["thermostat_drift"] == pytest.approx(np.ptp(xi.mean(axis=0)) / 100, rel=0.05)

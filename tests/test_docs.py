@@ -40,20 +40,20 @@ ON_NUMBA = ("README.md", "docs/choosing.md", "docs/gotchas.md", "docs/hierarchie
         "README.md",
         pytest.param("docs/index.md", marks=pytest.mark.long),
         "docs/quickstart.md",
-        "docs/choosing.md",
-        "docs/hierarchies.md",
-        "docs/by_hand.md",
-        "docs/trust.md",
-        "docs/scaling.md",
-        "docs/storage.md",
-        "docs/gotchas.md",
-        "docs/simplexes.md",
+        pytest.param("docs/choosing.md", marks=pytest.mark.long),
+        pytest.param("docs/hierarchies.md", marks=pytest.mark.long),
+        pytest.param("docs/by_hand.md", marks=pytest.mark.long),
+        pytest.param("docs/trust.md", marks=pytest.mark.long),
+        pytest.param("docs/scaling.md", marks=pytest.mark.long),
+        pytest.param("docs/storage.md", marks=pytest.mark.long),
+        pytest.param("docs/gotchas.md", marks=pytest.mark.long),
+        pytest.param("docs/simplexes.md", marks=pytest.mark.long),
         pytest.param("docs/streaming.md", marks=pytest.mark.long),
-        "docs/adding_a_sampler.md",
+        pytest.param("docs/adding_a_sampler.md", marks=pytest.mark.long),
         pytest.param("docs/evaluation.md", marks=pytest.mark.long),
-        "docs/networks.md",
-        "docs/latents.md",
-        "docs/neural_importance.md",
+        pytest.param("docs/networks.md", marks=pytest.mark.long),
+        pytest.param("docs/latents.md", marks=pytest.mark.long),
+        pytest.param("docs/neural_importance.md", marks=pytest.mark.long),
     ],
 )
 def test_pages_run(page, tmp_path, monkeypatch):
@@ -132,6 +132,15 @@ def test_links_between_pages_exist():
             script = path.parent.parent / f"{path.stem}.py"
             made_by_script = path.parent.name == "results" and script.exists()
             assert path.exists() or made_by_script, f"{page.name}: {target}"
+
+
+def test_files_named_on_the_development_page_exist():
+    page = (ROOT / "docs/development.md").read_text(encoding="utf-8")
+    package = ROOT / "pymc_sgmcmc"
+    folders = [ROOT, ROOT / "docs", package, *(p for p in package.iterdir() if p.is_dir())]
+    named = set(re.findall(r"[\w/]+\.(?:py|md|toml)\b", page))
+    assert len(named) > 30
+    assert {name for name in named if not any((f / name).exists() for f in folders)} == set()
 
 
 @pytest.mark.slow(10)

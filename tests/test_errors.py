@@ -232,6 +232,22 @@ def test_table_of_groups(people):
     refused(model, *told, r"theta\[i0\], ease\[i1\]", "ravel", **options)
 
 
+@pytest.mark.parametrize(("people", "advised"), [(600, True), (400, False)])
+def test_a_table_with_effects_across_its_few_rows_is_advised_the_long_form(people, advised, caplog):
+    """With all rows at each update there is no error, but many passes."""
+    with pm.Model() as model:
+        theta = pm.Normal("theta", shape=people)
+        logit = theta[:, None] - np.linspace(-1, 1, 6)
+        pm.Bernoulli("right", logit_p=logit, observed=np.ones((people, 6), int))
+    assert automatic_batch_size(model, None, people, many=False, needed=False) is None
+    told = [message for message in caplog.messages if "long form" in message]
+    assert len(told) == advised
+    for message in told:
+        assert "'right' is a table (600 x 6)" in message
+        assert "all elements of 'theta'" in message
+        assert "np.indices((600, 6)).reshape(2, -1), then theta[i0]" in message
+
+
 LIKELIHOODS = {
     "no dims": (lambda mu: -((mu - REAL) ** 2), {}, r"Pass dims=.* for 'term' \(shape \(23,\)\)"),
     "a sum": (lambda mu: -((mu - REAL) ** 2).sum(), {}, "'term' no axis. Leave out the sum.*dims="),

@@ -17,9 +17,9 @@ from pymc_sgmcmc.exact.finish import NothingExact, finish
 from pymc_sgmcmc.exact.hamiltonian import Hamiltonian
 from pymc_sgmcmc.exact.log_density import LogDensity, NotAllRead
 from pymc_sgmcmc.exact.student import Student
+from pymc_sgmcmc.gradients import flat_model
 from pymc_sgmcmc.gradients.metric import Dense
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
-from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.integration.group_terms import group_terms
 from pymc_sgmcmc.integration.integrated_model import DIM, integrated_model
@@ -88,7 +88,7 @@ def test_densities_of_all_rows_are_those_of_the_model(regression, kind, monkeypa
     if kind == "streamed":
         monkeypatch.setattr(log_density, "STREAMED_ROWS", 1300)
         own = sgm.StreamedData(data)
-        gradients = StreamedRowGradients(model, model.value_vars, data=own, **options)
+        gradients = RowGradients(model, model.value_vars, data=own, **options)
     else:
         kinds = {"rows": RowGradients, "whole": WholeGradients}
         gradients = kinds[kind](model, model.value_vars, **options)
@@ -131,11 +131,11 @@ def test_densities_of_groups_have_their_effects_integrated_out():
 
 def test_a_stream_that_drops_rows_has_no_density(regression, monkeypatch):
     model, mean, *_, data = regression
-    gradients = StreamedRowGradients(
+    gradients = RowGradients(
         model, model.value_vars, data=sgm.StreamedData(data), compile_kwargs=JAX
     )
     few = [{name: a[:2900] for name, a in data.items()}]
-    monkeypatch.setattr(log_density, "consecutive_rows", lambda data, n: iter(few))
+    monkeypatch.setattr(flat_model, "consecutive_rows", lambda data, n: iter(few))
     with pytest.raises(NotAllRead, match="2900 of its 3000 rows"):
         LogDensity(gradients)(mean[None])
 
@@ -397,7 +397,7 @@ def test_what_cannot_be_exact_is_refused_before_anything_is_compiled(monkeypatch
     with pm.Model() as many:
         w = pm.Normal("w", shape=3000)
         pm.Normal("y", w.sum(), 1, observed=x)
-    monkeypatch.setattr(sgm.sampling, "MSGNHT_S", compiled)
+    monkeypatch.setattr(sgm.sampling, "default_step", compiled)
     with pytest.raises(ValueError, match=r"'k' is discrete.*marginalize"):
         sample(discrete)
     with pytest.raises(ValueError, match="up to 2000 parameters, but there are 3000"):

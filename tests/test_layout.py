@@ -13,7 +13,8 @@ import pymc_sgmcmc
 
 PACKAGE = Path(pymc_sgmcmc.__file__).parent
 LINES = """
-sampling
+sampling step_sampler
+run_chains
 diagnosis
 storage
 exact
@@ -35,7 +36,7 @@ gradients
 batches
 noise slots
 algorithm schedules backends pymc_internals
-argument_checks temporary_folder
+argument_checks internals temporary_folder
 lock
 """
 """The way of the data, downwards: a part knows those of lower lines, and of its own only these."""

@@ -18,11 +18,13 @@ from pymc_sgmcmc.adaptation.touch_rates import (
 )
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
-from pymc_sgmcmc.batches.touched import Touched, TouchedGroups
+from pymc_sgmcmc.batches.touched import GroupsOfBatches, TouchedGroups
 from pymc_sgmcmc.batches.whole_groups import GroupBatches, WholeGroups
 from pymc_sgmcmc.chain import Chain
+from pymc_sgmcmc.gradients.arrays import element_labels
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.local_source import LocalSource
+from pymc_sgmcmc.gradients.row_gradients import infinite_rows, refuse_infinite
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.noise import NoiseStream
 
@@ -35,7 +37,7 @@ class LocalBatch(NamedTuple):
 
     rows: np.ndarray
     """Row numbers, shape (n,)."""
-    touched: list[Touched]
+    touched: list[GroupsOfBatches]
     """For each column of groups, of this batch alone."""
     row_weights: np.ndarray | None
     """In batches of whole groups."""
@@ -107,12 +109,8 @@ class LocalGradients:
         """The elements of theta with the shared ones first, how many these are, and their names."""
         shapes = self.source.shapes
         metric = LocalScales(shapes, [v is not None for v in self.variables])
-        names = [
-            f"{v.name}[{','.join(map(str, at))}]" if at else str(v.name)
-            for v, local, shape in zip(self.source.vars, self.variables, shapes, strict=True)
-            if local is None
-            for at in np.ndindex(*shape)
-        ]
+        shared = [k for k, local in enumerate(self.variables) if local is None]
+        names = element_labels([self.source.vars[k] for k in shared], [shapes[k] for k in shared])
         return metric.order, metric.n_shared, names
 
     @property
@@ -183,7 +181,7 @@ class LocalGradients:
             weights = described.pop() if whole else None
             for k in range(together):
                 of_columns = [
-                    Touched(*(a[k : k + 1] for a in described[c : c + 3]))
+                    GroupsOfBatches(*(a[k : k + 1] for a in described[c : c + 3]))
                     for c in range(0, len(described), 3)
                 ]
                 own = None if weights is None else weights[k]
@@ -223,13 +221,31 @@ class LocalGradients:
         elements : list of arrays
             As `gathered` returns them.
         batch : LocalBatch
+
+        Raises
+        ------
+        ValueError
+            If infinite values of a stream leave the batch without a gradient, naming their data.
         """
         typed = [np.asarray(e, v.dtype) for e, v in zip(elements, self.source.vars, strict=True)]
         constants = self.kernel.constants if batch.constants is None else batch.constants
         inputs = [*typed, *batch.arrays, *constants, *self._others]
         out = [np.asarray(o, float) for o in self._function(*inputs)]
+        if batch.constants is not None and not all(np.isfinite(o).all() for o in out):
+            self._refuse_infinite(batch)
         k = len(typed)
         return LocalGradient(out[:k], out[k:])
+
+    def _refuse_infinite(self, batch: LocalBatch) -> None:
+        """Raise an error for a batch of a stream without a gradient, if it has infinite values."""
+        assert self.source.streamed is not None
+        assert batch.constants is not None
+        places = self.kernel.places
+        rows = {
+            name: np.asarray(batch.constants[places[name]])[batch.rows]
+            for name in self.source.streamed.names
+        }
+        refuse_infinite(rows, ~np.any(list(infinite_rows(rows).values()), axis=0))
 
     @cached_property
     @quick_graphs()

@@ -85,7 +85,7 @@ def _make(idata: DataTree, model: Model, data: Any) -> None:
     if model.discrete_value_vars:
         names = ", ".join(f"'{v.name}'" for v in model.discrete_value_vars)
         raise ValueError(f"{names}: a certificate is for continuous variables only.")
-    gradients = gradients_of(model, data=data)
+    gradients, _ = gradients_of(model, data)
     if not can_be_certified(gradients):
         raise ValueError(
             f"The model has {gradients.size} parameters: a certificate is for up to {LARGEST}."

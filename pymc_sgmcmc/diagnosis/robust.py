@@ -22,7 +22,6 @@ from pymc_sgmcmc.exact.certified import on_their_own_scale
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
-from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
 
 
@@ -79,11 +78,8 @@ def robust(idata: DataTree, model: Model, data: Any = None) -> DataTree:
     if model.discrete_value_vars:
         names = ", ".join(f"'{v.name}'" for v in model.discrete_value_vars)
         raise ValueError(f"{names}: along discrete variables rows have no gradient.")
-    gradients: RowGradients
-    if data is None:
-        gradients = RowGradients(model, model.value_vars)
-    else:
-        gradients = StreamedRowGradients(model, model.value_vars, data=StreamedData.of(data))
+    streamed = None if data is None else StreamedData.of(data)
+    gradients = RowGradients(model, model.value_vars, data=streamed)
     posterior = idata["posterior"].to_dataset().transpose("chain", "draw", ...)
     draws = value_draws(model, gradients.source.vars, posterior)
     flat = draws.reshape(-1, gradients.size)

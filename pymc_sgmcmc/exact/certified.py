@@ -19,6 +19,7 @@ from pymc_sgmcmc.exact.certificate import (
 )
 from pymc_sgmcmc.exact.log_density import LogDensity, NotAllRead
 from pymc_sgmcmc.gradients.arrays import PYTHON
+from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.latents.latent_gradients import LatentGradients
@@ -42,7 +43,7 @@ def can_be_certified(gradients: Any) -> bool:
 
 def with_certificate(
     idata: DataTree,
-    gradients: RowGradients | WholeGradients,
+    gradients: FlatModel,
     draws: np.ndarray,
     matrix: np.ndarray,
     measured: Dataset,
@@ -55,8 +56,8 @@ def with_certificate(
     Parameters
     ----------
     idata : DataTree
-    gradients : RowGradients or WholeGradients
-        Of up to `LARGEST` parameters.
+    gradients : FlatModel
+        With exact densities, of up to `LARGEST` parameters.
     draws : array, shape (chains, draws, d)
     matrix : array, shape (d, d)
         L of coordinates z.
@@ -115,9 +116,7 @@ def _dims(name: str, values: np.ndarray) -> list[str]:
     return [f"{name}_dim_{i}" for i in range(values.ndim - 1)]
 
 
-def on_their_own_scale(
-    gradients: RowGradients | WholeGradients, points: np.ndarray
-) -> dict[str, np.ndarray]:
+def on_their_own_scale(gradients: FlatModel, points: np.ndarray) -> dict[str, np.ndarray]:
     """Values of the random variables at points, by name."""
     model, vars = gradients.model, gradients.source.vars
     random = [model.values_to_rvs[v] for v in vars]

@@ -13,14 +13,13 @@ from pymc.model import Model
 from pymc.step_methods.compound import flatten_steps
 from xarray import Dataset, DataTree
 
-from pymc_sgmcmc.adaptation.adapt import adaptation_gradients
-from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, LARGEST_LOW_RANK
+from pymc_sgmcmc.adaptation.kinds import kind_of
+from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, LARGEST_SHARED
 from pymc_sgmcmc.adaptation.time_limit import TimeLimit
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.exact.finish import Finished, NothingExact, finish
 from pymc_sgmcmc.exact.hamiltonian import Hamiltonian
 from pymc_sgmcmc.exact.log_density import LogDensity
-from pymc_sgmcmc.gradients.local_source import LocalSource
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
@@ -75,12 +74,12 @@ def refuse_exact(model: Model, step: Any, predictions: Sequence[Any]) -> None:
             "exact=True needs an adapted step, whose metric it moves in, but "
             f"{type(step).__name__} has a step_size= set by hand: leave it out."
         )
-    if isinstance(step.source, LocalSource):
+    if step.source.local_variables:
         raise ValueError(
             "exact=True cannot move single groups' variables (local=). Leave step= out, which "
             "integrates the effects of groups out where it can; or use NUTS."
         )
-    if step.kernel.n_elements > LARGEST_LOW_RANK:
+    if step.kernel.n_elements > LARGEST_DENSE:
         raise ValueError(_too_many(step.kernel.n_elements))
 
 
@@ -94,19 +93,19 @@ def _refuse_model(model: Model) -> None:
     with quick_graphs():
         shapes = shapes_of(model, model.continuous_value_vars)
         size = sum(int(np.prod(shape)) for shape in shapes)
-        if size > LARGEST_DENSE and n_looked_up(model):
+        if size > LARGEST_SHARED and n_looked_up(model):
             raise ValueError(
                 f"exact=True with {size} parameters, most of which belong to groups of rows that "
                 "could not be integrated out (a message says why): pass integrate= their names for "
                 "the reason, or use NUTS."
             )
-    if size > LARGEST_LOW_RANK:
+    if size > LARGEST_DENSE:
         raise ValueError(_too_many(size))
 
 
 def _too_many(size: int) -> str:
     return (
-        f"exact=True is for up to {LARGEST_LOW_RANK} parameters, but there are {size}: with more "
+        f"exact=True is for up to {LARGEST_DENSE} parameters, but there are {size}: with more "
         "no matrix makes them alike, and a draw takes hundreds of gradients of all data. "
         f"{LEAVE_IT}."
     )
@@ -164,7 +163,9 @@ class ExactPhase:
         if draws is None:
             draws = value_draws(step.model, step.vars, tree["posterior"].to_dataset())
         if step.gradients is None:  # the step was unpickled
-            step.gradients = adaptation_gradients(step.kernel, step.model.initial_point(), None)
+            start = step.model.initial_point()
+            kind = kind_of(step.kernel)
+            step.gradients = kind.gradients(step.kernel, start, step.minibatch_dim)
         gradients, metric = step.gradients, step.kernel.metric
         assert isinstance(gradients, RowGradients | WholeGradients)
         assert metric is not None

@@ -22,12 +22,8 @@ from threadpoolctl import ThreadpoolController
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
-from pymc_sgmcmc.batches.windows import consecutive_rows
-from pymc_sgmcmc.gradients.arrays import array_value
-from pymc_sgmcmc.gradients.row_gradients import RowGradients
-from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
+from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.integration.integrated_model import IntegratedModel
 from pymc_sgmcmc.pymc_internals import jitted
 
@@ -52,8 +48,8 @@ class LogDensity:
 
     Parameters
     ----------
-    gradients : RowGradients or WholeGradients
-        Of the model; their data are read, and nothing of them is changed.
+    gradients : FlatModel
+        With its rows one by one, or without any. Its data are read, and nothing of it is changed.
 
     Attributes
     ----------
@@ -63,7 +59,7 @@ class LogDensity:
         Points at which all rows have been evaluated.
     """
 
-    def __init__(self, gradients: RowGradients | WholeGradients):
+    def __init__(self, gradients: FlatModel):
         self.gradients, self.size = gradients, gradients.size
         self.by_point = isinstance(gradients.model, IntegratedModel)
         """Whether points are taken one by one: those of groups share no matrix product."""
@@ -82,7 +78,7 @@ class LogDensity:
     def seconds(self, n_points: int) -> float:
         """Estimate the time that so many points' densities take, from the first block of rows."""
         points = np.zeros((n_points, self.size))
-        split = [self.gradients.backend.array(part) for part in self._split(points)]
+        split = [self.gradients.backend.array(part) for part in self.gradients.split_each(points)]
         began = perf_counter()
         block = next(self._blocks(n_points))
         read = perf_counter() - began
@@ -108,7 +104,7 @@ class LogDensity:
             cut = np.split(points, range(POINTS, len(points), POINTS))
             each = [self._summed(some, of_rows, prior) for some in cut]
             return [np.concatenate(parts) for parts in zip(*each, strict=True)]
-        split = self._split(points)
+        split = self.gradients.split_each(points)
         with np.errstate(all="ignore"):
             total = [np.array(part, "float64") for part in prior(*split)]
             for parts in self._evaluated(of_rows, split):
@@ -117,19 +113,10 @@ class LogDensity:
         self.evaluations += len(points)
         return total
 
-    def _split(self, points: np.ndarray) -> list[np.ndarray]:
-        """Cut points into arrays, one a variable, with the points along their first axis."""
-        own = self.gradients
-        variables = zip(own.source.vars, own.source.shapes, own.parts, strict=True)
-        return [
-            points[:, part].reshape(len(points), *shape).astype(v.dtype)
-            for v, shape, part in variables
-        ]
-
     def _evaluated(self, of_rows: Callable, split: list[np.ndarray]) -> Iterator[list]:
         """Yield what each block of rows adds, in their order."""
         backend = self.gradients.backend
-        if backend.is_jax:  # calls return before they have ended
+        if backend.maps_functions:  # calls return before they have ended
             on_device = [backend.array(part) for part in split]
             yield from [of_rows(*on_device, *block) for block in self._blocks(len(split[0]))]
             return
@@ -149,20 +136,13 @@ class LogDensity:
             yield list(own.constants)
             return
         length = self._block_rows(n_points)
-        if not isinstance(own, StreamedRowGradients):
-            yield from self._cut(own.source.rows[0].n_rows, length, list(own.constants))
+        if own.source.streamed is None:
+            yield from self._cut(own.n_rows, length, list(own.constants))
             return
         n_read = 0
-        arrays = [array_value(array) for array, _ in own.source.data]
-        places = {array.name: k for k, (array, _) in enumerate(own.source.data)}
-        for rows in consecutive_rows(own.data, STREAMED_ROWS):
-            own.index_check.of_streamed(arrays, rows)
-            constants = list(own.constants)
-            for name, column in rows.items():
-                constants[places[name]] = own.backend.array(column)
-            m = len(next(iter(rows.values())))
-            n_read += m
-            yield from self._cut(m, length, constants)
+        for rows in own.stream(STREAMED_ROWS):
+            n_read += len(rows.numbers)
+            yield from self._cut(len(rows.numbers), length, own.with_rows(rows.columns))
         if n_read != own.n_rows:
             raise NotAllRead(
                 f"data= has yielded {n_read} of its {own.n_rows} rows in a pass, so the posterior "
@@ -245,7 +225,7 @@ class LogDensity:
             mode=with_cheap_calls(own.mode),
             **own.compile_kwargs,
         )
-        if self._on_numba or own.backend.is_jax:
+        if self._on_numba or own.backend.maps_functions:
             function = jitted(function)  # PyTensor's wrapper is not made for threads
         else:
             function.trust_input = True

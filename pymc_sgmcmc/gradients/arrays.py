@@ -174,3 +174,12 @@ def warn_if_integers_overflowed(array: Array) -> None:
                 "error. If you have larger ones, use the array itself instead of pm.Data.",
                 stacklevel=4,
             )
+
+
+def element_labels(variables: Sequence[Variable], shapes: Sequence[tuple[int, ...]]) -> list[str]:
+    """Return one label per element, such as ``"beta[3, 0]"``, as ArviZ writes them."""
+    return [
+        f"{v.name}{list(index) if index else ''}"
+        for v, shape in zip(variables, shapes, strict=True)
+        for index in np.ndindex(*shape)
+    ]

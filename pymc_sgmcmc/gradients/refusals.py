@@ -57,18 +57,38 @@ def table_of_groups(
     variable: Variable, shape: Sequence[int], local: Mapping[int, Sequence[Variable]]
 ) -> ValueError:
     """Return the error for a table with elements of free variables along its axes."""
-    index = [f"i{axis}" for axis in range(len(shape))]
-    groups = [(rv.name, index[axis]) for axis, variables in local.items() for rv in variables]
-    names = ", ".join(f"'{name}'" for name, _ in groups)
-    looked_up = ", ".join(f"{name}[{i}]" for name, i in groups)
+    names = ", ".join(f"'{rv.name}'" for variables in local.values() for rv in variables)
     first = ", ".join(f"'{rv.name}'" for rv in next(iter(local.values())))
     return ValueError(
         f"The observed variable '{variable.name}' is a table ({' x '.join(map(str, shape))}), and "
         f"free variables have an element for each row or column ({names}), so it cannot be sliced "
-        "into batches along any axis. Write it in long form, with a row for each value: "
-        f"{', '.join(index)} = np.indices({tuple(shape)}).reshape({len(shape)}, -1), then "
-        f"{looked_up} in its parameters and observed=<the values>.ravel(). Or integrate out, as "
-        f"an argument of the step, latents=sgm.Gibbs([{first}])."
+        f"into batches along any axis. {_long_form(shape, local)} Or integrate out, as an argument "
+        f"of the step, latents=sgm.Gibbs([{first}])."
+    )
+
+
+def _long_form(shape: Sequence[int], local: Mapping[int, Sequence[Variable]]) -> str:
+    """How to write a table with elements of free variables along its axes with a row a value."""
+    index = [f"i{axis}" for axis in range(len(shape))]
+    looked_up = ", ".join(
+        f"{rv.name}[{index[axis]}]" for axis, variables in local.items() for rv in variables
+    )
+    return (
+        f"Write it in long form, with a row for each value: {', '.join(index)} = "
+        f"np.indices({tuple(shape)}).reshape({len(shape)}, -1), then {looked_up} in its parameters "
+        "and observed=<the values>.ravel()."
+    )
+
+
+def advice_on_table(
+    variable: Variable, shape: Sequence[int], rows: object, axis: int, local: Sequence[Variable]
+) -> str:
+    """Return advice for a table whose effects lie across the few rows of its batches."""
+    names = " and ".join(f"'{rv.name}'" for rv in local)
+    return (
+        f"The observed variable '{variable.name}' is a table ({' x '.join(map(str, shape))}) whose "
+        f"rows run along {rows}, so every update moves all elements of {names}. "
+        f"{_long_form(shape, {axis: local})}"
     )
 
 

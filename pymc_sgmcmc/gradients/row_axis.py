@@ -1,6 +1,6 @@
 """Find the dimension along which a model's data is sliced into batches."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import pymc as pm
@@ -19,6 +19,7 @@ from pymc_sgmcmc.gradients.arrays import (
 )
 from pymc_sgmcmc.gradients.refusals import (
     ALL_ROWS,
+    advice_on_table,
     element_for_each_row,
     has_axis,
     one_draw_spans,
@@ -150,6 +151,18 @@ def find_row_axes(model: pm.Model, minibatch_dim: str | None = None) -> list[Row
     if not keys:
         return [find_row_axis(model, minibatch_dim)]
     return [_row_axis(model, axes, key, ()) for key in keys]
+
+
+def advice_on_tables(model: pm.Model, rows: Sequence[RowAxis], least: int) -> Iterator[str]:
+    """Yield advice for tables with so many effects across their rows, and more than of these."""
+    axes = _labelled_axes(model)
+    for row_axis in rows:
+        for rv, own in row_axis.axes.items():
+            shape = [length for _, length in axes[rv]]
+            for axis, key in enumerate(axes[rv]):
+                effects = [v for v in model.free_RVs if has_axis(model, v, *key)]
+                if axis != own and key[1] >= max(least, row_axis.length + 1) and effects:
+                    yield advice_on_table(rv, shape, row_axis, axis, effects)
 
 
 def n_rows_of(model: pm.Model, minibatch_dim: str | None = None) -> int:

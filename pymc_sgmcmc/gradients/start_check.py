@@ -1,5 +1,6 @@
 """Check that the log prior and the log likelihood are finite at the starting point."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from pymc.blocking import PointType
 from pymc.exceptions import SamplingError
 from pymc.logprob.utils import ParameterValueError
 from pymc.model import Model
+from pytensor.graph.basic import Variable
 
 from pymc_sgmcmc.backends.compile_time import quick_graphs, without_code
 from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, array_value
@@ -55,13 +57,19 @@ def check_start(model: Model, source: GradientSource, point: PointType) -> None:
         if not finite:
             culprits = _without_density(model, point)
     if not finite:
-        start = {v.name: value.tolist() for v, value in zip(source.vars, own, strict=True)}
-        few = sum(value.size for value in own) <= FEW_NUMBERS
         raise BadStart(
             f"At the initial point the log probability of {culprits} is not finite"
-            f"{f': {start}' if few else ''}. Give the variables an initval=, pass another "
+            f"{numbers_of_start(source.vars, own)}. Give the variables an initval=, pass another "
             "initial_point=, or look for data that are impossible under the model."
         )
+
+
+def numbers_of_start(vars: Sequence[Variable], values: Sequence[np.ndarray]) -> str:
+    """The initial point, for a message, if it has few numbers."""
+    if sum(np.size(value) for value in values) > FEW_NUMBERS:
+        return ""
+    start = {v.name: np.asarray(x).tolist() for v, x in zip(vars, values, strict=True)}
+    return f": {start}"
 
 
 def _rows_of_one_batch(source: GradientSource) -> list[np.ndarray]:
