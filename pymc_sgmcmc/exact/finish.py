@@ -44,7 +44,7 @@ CLOSE = 0.5
 FORGOTTEN = 0.05
 """Share of a start's deviation that may be left."""
 ROUND = 4
-"""Transitions between looks at the draws."""
+"""Transitions between looks at the draws, or a quarter of those that were made."""
 MOST_TRANSITIONS = 500
 ALARM = 0.001
 """Probability that chance alone makes any mean or variance seem to move."""
@@ -144,7 +144,7 @@ def finish(
     z = (draws - draws.mean(axis=(0, 1))) @ inverse.T
     slowest = _slowest(z)
     length, jitter = _lengths(z, slowest)
-    made, first, reason = Made(), 0, ""
+    made, first, reason, look_at = Made(), 0, "", ROUND
 
     def advance(h: float) -> tuple[Transition, float, int]:
         nonlocal points
@@ -174,8 +174,9 @@ def finish(
             made.each.append(found)
             made.step_sizes.append(step_size)
             made.n_steps.append(n_steps)
-            if len(made) % ROUND and not has_ended():
+            if len(made) < look_at and not has_ended():
                 continue
+            look_at = len(made) + max(ROUND, len(made) // 4)
             first, reason = _first_kept(made, inverse, forgotten, superchains, ess)
             if not reason or has_ended():
                 break
