@@ -5,7 +5,6 @@ in each transition. The first transitions set the step size, by Robbins and Monr
 approximation: the acceptance is a mean over all chains, so that few are enough.
 """
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil, log, pi
@@ -16,11 +15,9 @@ from scipy import stats
 from pymc_sgmcmc.exact.hamiltonian import Hamiltonian, Points, Transition
 from pymc_sgmcmc.run.convergence import convergence
 
-_log = logging.getLogger("pymc.sgmcmc")
-
 CHAINS = 32
-"""Short chains. A gradient of one costs little less than one of all, where products of matrices
-dominate; but all of them take the first transitions, whose draws are dropped."""
+"""Short chains. With more of them each makes fewer transitions, all in larger products of matrices,
+but each also makes the first ones, whose draws are dropped."""
 TARGET = 0.8
 """Acceptance."""
 QUARTER = pi / 2
