@@ -51,7 +51,7 @@ def with_certificate(
 ) -> Dataset:
     """Add the group ``certificate`` to a result, and what it says to what the verdict rests on.
 
-    In a run an error is logged: the verdict does not need it.
+    In a run an error is only logged: the verdict does not need it.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def with_certificate(
     except Exception as error:
         if np.isinf(seconds):  # it was asked for
             raise
-        _log.warning(f"No certificate: {type(error).__name__}: {error}")
+        _log.info(f"No certificate: {type(error).__name__}: {error}")
         return measured
     idata["certificate"] = DataTree(group)
     idata["posterior"].attrs |= attrs
