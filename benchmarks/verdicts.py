@@ -32,6 +32,7 @@ from truth import truth
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.samplers.msgnht import MultivariateThermostatSymmetric
 from pymc_sgmcmc.schedules import Constant
+from pymc_sgmcmc.step_sampler import StepSampler
 
 RESULTS = Path(__file__).parent / "results" / "verdicts.txt"
 N, FEW_ROWS, D = 5000, 100, 6
@@ -254,16 +255,15 @@ def shared_streams():
     def run(seed):
         rng = np.random.default_rng(seed)
         starts = [step.adapted.jittered_start(step.kernel, rng) for _ in range(4)]
-        return sgm.sampling.sample_from_init(
+        sampler = StepSampler(step, chain_method="sequential")
+        return sampler.sample_from_init(
             model=posterior.model,
-            step=step,
             draws=DRAWS,
             tune=50,
             chains=4,
             initvals=starts,
             random_seed=[get_state_from_generator(np.random.default_rng(seed))] * 4,
             progressbar=False,
-            chain_method="sequential",
         )
 
     return posterior, run

@@ -67,6 +67,8 @@ class Algorithm(ABC):
     """How it reacts to a gradient's noise, from which its step size can be chosen: "langevin"
     heats up, "friction" too, but for its fixed friction, a "thermostat" absorbs it. None: there is
     no automatic step size."""
+    thermostats: ClassVar[str | None] = None
+    """Name of the thermostats in the state, if it has any."""
     counts_elements: ClassVar[bool] = False
     """Whether `update` takes ``n_elements`` too."""
 
@@ -164,6 +166,21 @@ class Algorithm(ABC):
             In the order of `statistics`, which names them.
         """
         return []
+
+    @property
+    def temperature(self) -> float:
+        """T: draws are from the posterior to the power 1 / T; a field where it can be chosen."""
+        return 1.0
+
+    @property
+    def injected_noise(self) -> float:
+        """D: an update adds noise of variance 2 D T h to the momentum; 0 without momentum."""
+        return 0.0
+
+    @property
+    def drift_to_gradient(self) -> float:
+        """Share of a drift between an update's end and the nearest point with a gradient."""
+        return 0.0
 
     @property
     def absorbs_noise(self) -> bool:

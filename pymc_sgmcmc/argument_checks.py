@@ -5,7 +5,7 @@ NumPy scalars and zero-dimensional arrays count as numbers, like Python's own; T
 
 import numbers
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -172,24 +172,6 @@ def true_or_false(name: str, value: Any) -> bool:
     if array.ndim or array.dtype.kind != "b":
         raise ValueError(f"{name}={shown(value)} must be True or False.")
     return bool(array)
-
-
-def check_compile_kwargs(value: Any) -> None:
-    """Raise an error for what is no dict of arguments to compile with.
-
-    Parameters
-    ----------
-    value : object
-        None passes.
-
-    Raises
-    ------
-    ValueError
-        Naming the value and an example.
-    """
-    if not isinstance(value, Mapping | None):
-        example = "{'mode': 'JAX'}"
-        raise ValueError(f"compile_kwargs={shown(value)} must be a dict such as {example}.")
 
 
 def is_auto(value: Any) -> bool:

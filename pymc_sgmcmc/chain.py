@@ -82,6 +82,8 @@ class Chain(WithSamplingState):
         Draws of burn-in; only warnings use it.
     fetch_ahead : bool, default False
         Fetch the rows of large tables ahead of the calls, in a thread, if that pays.
+    check : callable, optional
+        Called between the compiled calls of a draw; what it raises abandons the draw.
 
     Attributes
     ----------
@@ -103,9 +105,14 @@ class Chain(WithSamplingState):
     _state_class = SGMCMCState
 
     def __init__(
-        self, kernel: Kernel, rng: np.random.Generator, tune: int, fetch_ahead: bool = False
+        self,
+        kernel: Kernel,
+        rng: np.random.Generator,
+        tune: int,
+        fetch_ahead: bool = False,
+        check: Callable[[], None] = raise_deferred,
     ):
-        self.kernel = kernel
+        self.kernel, self._check = kernel, check
         self.vars = kernel.source.vars
         self.rng = rng
         noise_rng, self.init_rng, *batch_rngs = rng.spawn(2 + len(kernel.source.rows))
@@ -200,7 +207,7 @@ class Chain(WithSamplingState):
         failure: tuple[int, int] | None = None
         while done < thin and failure is None:
             if done > 0:
-                raise_deferred()  # the draw is abandoned: it may be a long one
+                self._check()  # the draw is abandoned: it may be a long one
             n = min(thin - done, self.call_length.n_updates)
             began = time.perf_counter()
             outcome, h = self.run(theta, others, n)

@@ -65,7 +65,7 @@ class Kernel:
         The metric's, on the backend.
     loop : Loop or None
         The compiled updates, once this process has them.
-    backend : Host or Jax
+    backend : Backend
     constants : list of arrays
         What stays the same during a compiled call, on the backend: scales and data.
     groups_of_rows : list of GroupsOfRows
@@ -155,7 +155,7 @@ class Kernel:
             it points into, too few rows for a batch, or a NaN.
         """
         backend = backend_of(self.mode)
-        if backend.is_jax and os.getpid() != self._process:
+        if not backend.forks and os.getpid() != self._process:
             raise RuntimeError(
                 "A JAX step cannot run in a forked process: JAX's threads do not survive a fork, "
                 "and it would hang. Pass mp_ctx='forkserver' (or 'spawn'), or cores=1, to "
@@ -247,8 +247,9 @@ class Kernel:
         metric = self.metric
         z = theta if metric is None else metric.start([t.dtype for t in theta])
         own = self.algorithm.init(z, rng)
-        if self.friction is not None and "xi" in own:
-            own["xi"] = _shaped(self.friction, own["xi"])
+        thermostats = self.algorithm.thermostats
+        if self.friction is not None and thermostats is not None:
+            own[thermostats] = _shaped(self.friction, own[thermostats])
         return own | self.source.init(rng)
 
     def step_sizes(self, first: int, n_updates: int) -> np.ndarray:

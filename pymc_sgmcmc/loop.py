@@ -9,6 +9,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.mode import get_mode
+from pytensor.link.basic import JITLinker
 from pytensor.scan.basic import scan
 from pytensor.tensor.random.type import random_generator_type
 from pytensor.tensor.type import TensorType
@@ -20,6 +21,7 @@ from pymc_sgmcmc.gradients.metric import Metric
 from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.group_records import GroupRecords
 from pymc_sgmcmc.noise import NoiseStream
+from pymc_sgmcmc.pymc_internals import jitted
 from pymc_sgmcmc.slots import Touched, gathered, masked, n_touched
 
 DIVERGENCE_LIMIT = 1e15
@@ -297,6 +299,9 @@ class Loop:
             **kwargs,
         )
         self.function.trust_input = True
+        # PyTensor's wrapper holds the arguments of one call, so threads cannot share it.
+        in_threads = isinstance(self.mode.linker, JITLinker)
+        self._call = jitted(self.function) if in_threads else self.function
 
     def of_state(self, touched: list[Touched | None]) -> list[Touched | None]:
         """For each array of the state, the groups that a batch moves, as `touched` for z."""
@@ -312,7 +317,7 @@ class Loop:
     def __call__(self, h, rows, theta, state, rng, constants) -> Outcome:
         """Run ``len(h)`` updates."""
         flat = [array for arrays in state.values() for array in arrays]
-        outcome = self.outcome(self.function(h, *rows, *theta, *flat, rng, *constants))
+        outcome = self.outcome(self._call(h, *rows, *theta, *flat, rng, *constants))
         return outcome._replace(state=self.named(outcome.state))
 
     def outcome(self, out: Sequence) -> Outcome:

@@ -1,107 +1,50 @@
 """`sample`: PyMC's `sample` for minibatch steps, with storage, resuming and more chain methods."""
 
-import itertools
-import logging
-import signal
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, suppress
-from functools import partial
-from importlib.util import find_spec
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-import pytensor
-from pymc.exceptions import SamplingError
-from pymc.initial_point import PointType, StartDict
-from pymc.model import Model, modelcontext
+from pymc.initial_point import StartDict
+from pymc.model import Model
 from pymc.progress_bar import ProgressBarOptions
 from pymc.sampling.mcmc import get_default_tune_steps
-from pymc.step_methods.compound import flatten_steps
-from pymc.util import RandomGeneratorState, get_state_from_generator
+from pymc.util import get_state_from_generator
 from rich.theme import Theme
 from xarray import DataTree
 
-from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
-from pymc_sgmcmc.adaptation.plan import LARGEST_LOW_RANK, batch_size_for
 from pymc_sgmcmc.adaptation.progress import progress_shown
 from pymc_sgmcmc.adaptation.time_limit import TimeLimit, warm_up_within
-from pymc_sgmcmc.argument_checks import check_compile_kwargs, positive_number, true_or_false
-from pymc_sgmcmc.backends import interrupts
-from pymc_sgmcmc.backends.compile_time import quick_graphs
-from pymc_sgmcmc.diagnosis.diagnose import (
-    VerdictSoFar,
-    diagnose_run,
-    points_to_diagnose,
-    warn_of_burn_in,
-)
-from pymc_sgmcmc.gradients.local_variables import n_looked_up
-from pymc_sgmcmc.integration.choice import (
-    starts_without,
-    terms_to_integrate,
-)
+from pymc_sgmcmc.exact.exact_draws import ExactPhase, refuse_exact
+from pymc_sgmcmc.integration.choice import terms_to_integrate
 from pymc_sgmcmc.integration.group_terms import Integrate
-from pymc_sgmcmc.integration.integrated_model import DIM, integrated_model
-from pymc_sgmcmc.integration.points import points_of
 from pymc_sgmcmc.predictions.predictions import Predictions
 from pymc_sgmcmc.pymc_internals import quiet_logging
 from pymc_sgmcmc.run.adapted_run import (
-    FreeLength,
     adapted_starts,
-    describe_adaptation,
     draws_of_many,
     free_length,
     starts_near_the_posterior,
 )
-from pymc_sgmcmc.run.arguments import (
-    check_kinds,
-    check_names,
-    check_seed,
-    check_starts,
-    checked_cores,
-    checked_numbers,
-    sampled_model,
-    seeded,
-    whole_step,
-)
-from pymc_sgmcmc.run.collect import collect
-from pymc_sgmcmc.run.engines import chain_method_of, check_method, engine_of
-from pymc_sgmcmc.run.enough_draws import EnoughDraws
-from pymc_sgmcmc.run.integrated_effects import recorded_names, with_effects
-from pymc_sgmcmc.run.log_densities import with_log_densities, without_log_densities
+from pymc_sgmcmc.run.arguments import Arguments
+from pymc_sgmcmc.run.bambi_model import fitting_bambi
+from pymc_sgmcmc.run.integrated_effects import of_what_groups_share, with_effects
 from pymc_sgmcmc.run.other_arguments import naming_alternatives
-from pymc_sgmcmc.run.predicting import checked_predictions, prepare
-from pymc_sgmcmc.run.progress import Progress
-from pymc_sgmcmc.run.recorded_variables import recorder_of, without_nothing
-from pymc_sgmcmc.run.result import (
-    InMemoryDraws,
-    affordable_data,
-    check_convergence,
-    salvage,
-    summary,
-    to_datatree,
-)
-from pymc_sgmcmc.run.result_form import (
-    check_form,
-    check_idata_kwargs,
-    data_names,
-    example_of,
-    names_in_result,
-)
-from pymc_sgmcmc.run.run import Event, Run, Stopped
+from pymc_sgmcmc.run.result_form import check_form, names_in_result
+from pymc_sgmcmc.run.seeds import seeded
 from pymc_sgmcmc.run.starts import starts_of
-from pymc_sgmcmc.run.step_in_use import in_use, refuse_step_in_use
-from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
+from pymc_sgmcmc.run.step_of_run import default_step, sampled_model, step_for_all
+from pymc_sgmcmc.run_chains import run_chains
 from pymc_sgmcmc.storage.names_and_labels import refuse_unstorable
 from pymc_sgmcmc.storage.store import store_of
-
-_log = logging.getLogger("pymc.sgmcmc")
 
 DRAWS = 1000
 """Default number of draws of steps that are not adapted."""
 
 
 @naming_alternatives
+@fitting_bambi
 def sample(
     draws: int | None = None,
     *,
@@ -114,6 +57,7 @@ def sample(
     quiet: bool = False,
     step: Any = None,
     ess: float = 400,
+    exact: bool = False,
     max_passes: float | None = None,
     max_seconds: float | None = None,
     store_adaptation: bool = False,
@@ -175,6 +119,12 @@ def sample(
         element, at which an adapted run of a free length ends, if R-hat is at most 1.01 or what
         chance explains and, with ``compute_convergence_checks``, standard errors are small enough
         for a clear verdict.
+    exact : bool, default False
+        Finish the run on all rows: 32 short Hamiltonian chains with Metropolis' correction start at
+        draws of the minibatch chains, in their metric, and go on until they have forgotten these
+        and ``ess`` is reached. No error of minibatches or of the step size is left. See the page
+        "Can I trust this?". For up to 2000 parameters, after an adapted step. ``max_passes`` does
+        not count it.
     max_passes : float, optional
         Most passes over the data, warm-up included, of such a run.
     max_seconds : float, optional
@@ -218,8 +168,8 @@ def sample(
         How processes start. Default: that of the system, but "forkserver" with JAX.
     blas_cores : int, "auto" or None, default "auto"
         Total number of BLAS threads of all processes; "auto": one per core.
-    model : pymc.Model, optional
-        Default: the model on the context stack.
+    model : pymc.Model or bambi.Model, optional
+        Default: the model on the context stack. A model of Bambi is fitted by its own ``fit``.
     compile_kwargs : dict, optional
         For the default step and steps that PyMC chooses; a step that you made has its own. Default:
         PyTensor's mode, numba; for the default step of models with more than 2000 parameters JAX,
@@ -286,37 +236,11 @@ def sample(
     >>> idata.posterior["mu"].shape
     (2, 50)
     """
-    check_kinds(model, callback, idata_kwargs, mp_ctx)
-    check_compile_kwargs(compile_kwargs)
-    check_method(chain_method)
-    check_seed(random_seed)
-    model = sampled_model(modelcontext(model), step)
-    draws, tune, chains = checked_numbers(draws, tune, chains)
-    ess = positive_number("ess", ess, "It is an effective sample size, 400 by default.")
-    if max_passes is not None:
-        positive_number("max_passes", max_passes, "It is a number of passes over the data.")
-    if max_seconds is not None:
-        positive_number("max_seconds", max_seconds, "It is a number of seconds.")
+    given = Arguments(**locals()).checked()
+    began = time.perf_counter()
     limit = None if max_seconds is None else TimeLimit(max_seconds)
-    checked_cores(cores, blas_cores)
-    switches = {
-        "quiet": quiet,
-        "discard_tuned_samples": discard_tuned_samples,
-        "compute_convergence_checks": compute_convergence_checks,
-        "keep_warning_stat": keep_warning_stat,
-        "store_adaptation": store_adaptation,
-        "resume": resume,
-    }
-    for name, value in switches.items():
-        true_or_false(name, value)
-    if include_data is not None:
-        true_or_false("include_data", include_data)
-    averages = checked_predictions(model, predictions)
-    check_names(model, var_names, "var_names", bool(averages))
-    check_starts(model, initvals, init, chains)
-    check_idata_kwargs(model, var_names, idata_kwargs or {})
-    names = names_in_result(model, var_names, include_data)
-    labels = check_form(model, names, idata_kwargs or {})
+    names = names_in_result(given.model, var_names, include_data)
+    labels = check_form(given.model, names, given.idata_kwargs)
     store = store_of(trace, resume)
     if store is not None:
         store.check(resume)
@@ -325,395 +249,56 @@ def sample(
             random_seed = store.record["seed"]
     with quiet_logging(quiet):
         seed, generator = seeded(random_seed)
-        generators = generator.spawn(chains)
-        whole, terms = model, None
+        generators = generator.spawn(given.chains)
+        asked, terms = given, None
         if step is None:
-            terms = terms_to_integrate(model, integrate, compile_kwargs, bool(averages))
+            terms = terms_to_integrate(
+                given.model, integrate, compile_kwargs, bool(given.predictions)
+            )
         if terms is not None:
-            wanted, densities = var_names, dict(idata_kwargs or {})
-            model = integrated_model(terms, points_of(terms.k))
-            initvals = starts_without(terms, initvals)
-            shared, recorded = model.unobserved_RVs, recorded_names(terms, var_names)
-            var_names = [v.name for v in shared if v.name in recorded] or None
-            idata_kwargs = without_log_densities(densities)
-        starts = starts_of(model, initvals, init, generators)
+            given = of_what_groups_share(asked, terms)
+        model = given.model
+        if exact:
+            refuse_exact(model, step, given.predictions)
+        starts = starts_of(model, given.initvals, init, generators)
         if step is None:
             # Not spawned, so that it is the same for any number of chains.
             own = np.random.default_rng(generator.integers(2**32, size=4))
             earlier = store.adapted if store is not None and resume else None
-            with progress_shown(bool(progressbar) and not quiet), warm_up_within(limit):
-                step = _default_step(model, compile_kwargs, own, earlier, terms is not None)
+            with progress_shown(bool(given.progressbar)), warm_up_within(limit):
+                step = default_step(model, compile_kwargs, own, earlier, terms is not None)
             model = sampled_model(model, step)
             if terms is not None:  # afresh, so that they are the same for a run that is resumed
                 anchor = step.gradients.point(step.adapted.anchor)
                 model.centres.move(anchor, afresh=True)
                 step.kernel.data_checksum = step.kernel.checksum()
-        step = whole_step(model, step, starts[0], compile_kwargs)
+        step = step_for_all(model, step, starts[0], compile_kwargs)
         adapted = getattr(step, "adapted", None)
-        if adapted is not None and initvals is None and init == "jitter":
+        if adapted is not None and given.initvals is None and init == "jitter":
             starts = adapted_starts(step, starts, generators)
         elif adapted is not None:
-            starts = starts_near_the_posterior(step, starts, initvals, generators)
+            starts = starts_near_the_posterior(step, starts, given.initvals, generators)
         length = None
+        draws, tune = given.draws, given.tune
         default_tune = get_default_tune_steps(step, None)
         if adapted is not None and adapted.predictions_only:
             draws = draws_of_many(draws)
         elif adapted is not None and draws is None:
-            length = free_length(adapted, chains, ess, max_passes, tune, default_tune)
+            length = free_length(adapted, given.chains, given.ess, max_passes, tune, default_tune)
             draws, tune = length.expected, length.tune
-        tree = sample_from_init(
+        given = replace(
+            given,
             model=model,
             step=step,
             draws=DRAWS if draws is None else draws,
             tune=default_tune if tune is None else tune,
-            chains=chains,
-            cores=cores,
-            initvals=starts,
-            random_seed=[get_state_from_generator(rng) for rng in generators],
-            progressbar=False if quiet else progressbar,
-            progressbar_theme=progressbar_theme,
-            discard_tuned_samples=discard_tuned_samples,
-            keep_warning_stat=keep_warning_stat,
-            var_names=var_names,
-            idata_kwargs=idata_kwargs,
-            compute_convergence_checks=compute_convergence_checks,
-            trace=store,
-            resume=resume,
-            callback=callback,
-            mp_ctx=mp_ctx,
-            blas_cores=blas_cores,
-            chain_method=chain_method,
-            client=client,
-            include_data=include_data if terms is None else False,
-            seed=seed,
-            length=length,
-            limit=limit,
-            store_adaptation=store_adaptation,
-            predictions=averages,
         )
+        phase = None
+        if exact:
+            phase = ExactPhase(given.ess, np.random.default_rng(generator.integers(2**32, size=4)))
+        rngs = [get_state_from_generator(rng) for rng in generators]
+        tree = run_chains(given, starts, rngs, store, seed, length, limit, phase, began)
         if terms is None:
             return tree
-        if include_data is None:
-            include_data = affordable_data(whole)
         own = np.random.default_rng(generator.integers(2**32, size=4))
-        others = without_log_densities(densities)
-        tree = with_effects(tree, terms, model, wanted, own, others, include_data)
-        return with_log_densities(tree, whole, densities)
-
-
-def _default_step(
-    model: Model,
-    compile_kwargs: dict[str, Any] | None,
-    rng: np.random.Generator,
-    earlier: Adapted | None,
-    of_groups: bool,
-) -> MSGNHT_S:
-    """Make the step for all variables, with the warm-up of the run to resume if there is one."""
-    compile_kwargs = _compile_kwargs_of(model) if compile_kwargs is None else compile_kwargs
-    make = partial(MSGNHT_S, model=model, compile_kwargs=compile_kwargs, rng=rng)
-    if of_groups:
-        with quick_graphs():
-            size = sum(np.size(value) for value in model.initial_point().values())
-        n_groups = len(model.coords[DIM])
-        make = partial(make, minibatch_dim=DIM, batch_size=min(batch_size_for(size), n_groups))
-    if earlier is not None:
-        with suppress(UnfitAdaptation):  # the store then says what differs from its run
-            return make(adaptation=earlier)
-    return make()
-
-
-@quick_graphs()
-def _compile_kwargs_of(model: Model) -> dict[str, Any] | None:
-    """Return how the default step is compiled where the user has not said it.
-
-    numba takes far longer than JAX to compile a network, and is not faster then; it is with
-    parameters of groups.
-    """
-    start = model.initial_point()
-    size = sum(np.size(start[v.name]) for v in model.continuous_value_vars)
-    chosen_by_user = (pytensor.config.mode, pytensor.config.linker) != ("Mode", "auto")
-    if size <= LARGEST_LOW_RANK or chosen_by_user or find_spec("jax") is None:
-        return None
-    if 2 * n_looked_up(model) > size:
-        return None
-    _log.info(
-        f"With {size} parameters the step is compiled with JAX, which is ready sooner. For numba "
-        "pass compile_kwargs={'mode': 'NUMBA'}."
-    )
-    return {"mode": "JAX"}
-
-
-def sample_from_init(
-    *,
-    model: Model,
-    step: Any,
-    draws: int,
-    tune: int,
-    chains: int,
-    cores: int | None = None,
-    initvals: Sequence[PointType],
-    random_seed: Sequence[RandomGeneratorState],
-    progressbar: bool | ProgressBarOptions = True,
-    progressbar_theme: Theme | str | None = None,
-    discard_tuned_samples: bool = True,
-    keep_warning_stat: bool = False,
-    var_names: Sequence[str] | None = None,
-    idata_kwargs: dict[str, Any] | None = None,
-    compute_convergence_checks: bool = True,
-    trace: Any = None,
-    resume: bool = False,
-    callback: Callable | None = None,
-    mp_ctx: Any = None,
-    blas_cores: int | Literal["auto"] | None = "auto",
-    chain_method: str | None = None,
-    client: Any = None,
-    include_data: bool | None = None,
-    seed: Any = None,
-    length: FreeLength | None = None,
-    limit: TimeLimit | None = None,
-    store_adaptation: bool = False,
-    predictions: Sequence[Predictions] = (),
-) -> DataTree:
-    """Sample with everything prepared: one starting point and one generator per chain.
-
-    The arguments are those of PyMC's planned interface for external samplers, followed by this
-    package's own.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The sampled model: ``step.model`` if latent variables are integrated out.
-    step : step
-        One step for all variables: a minibatch step, or a `CompoundStep`.
-    draws, tune, chains : int
-        Numbers of draws to keep, of burn-in draws before them, and of chains.
-    initvals : list of dict
-        Starting points of the chains, by value variable, on the unconstrained scale.
-    random_seed : list of RandomGeneratorState
-        States of the chains' generators, from `pymc.util.get_state_from_generator`.
-    trace : ZarrStore, str or pathlib.Path, optional
-        As for `sample`.
-    seed : optional
-        The seed of the run, for a store to record.
-    cores, progressbar, progressbar_theme, discard_tuned_samples, keep_warning_stat : optional
-        As for `sample`.
-    var_names, idata_kwargs, compute_convergence_checks, resume, callback, mp_ctx : optional
-        As for `sample`.
-    blas_cores, chain_method, client, include_data, store_adaptation, predictions : optional
-        As for `sample`.
-    length : FreeLength, optional
-        How long the run may be instead of ``draws``, if it can be ended early: without a ``trace``
-        and with chains that are equally far.
-    limit : TimeLimit, optional
-        Time after which it ends with the draws so far.
-
-    Returns
-    -------
-    DataTree
-        As from `sample`.
-
-    Raises
-    ------
-    ValueError
-        For a ``chain_method`` that the step cannot run with, or a ``trace`` of another run.
-    RuntimeError
-        For a step of a run that has not ended.
-    pymc.exceptions.SamplingError
-        If no chain got past tuning.
-
-    Examples
-    --------
-    >>> import numpy as np, pymc as pm, pymc_sgmcmc as sgm
-    >>> from pymc.util import get_state_from_generator
-    >>> from pymc_sgmcmc.sampling import sample_from_init
-    >>> with pm.Model() as model:
-    ...     mu = pm.Normal("mu", 0, 10)
-    ...     y = pm.Normal("y", mu, 1, observed=np.linspace(-1, 1, 100))
-    ...     step = sgm.MSGNHT_S(step_size=1e-2, batch_size=10, thin=10)
-    >>> idata = sample_from_init(
-    ...     model=model, step=step, draws=50, tune=50, chains=1, initvals=[{"mu": np.array(0.5)}],
-    ...     random_seed=[get_state_from_generator(np.random.default_rng(1))], progressbar=False,
-    ...     compute_convergence_checks=False,
-    ... )
-    >>> idata.posterior["mu"].shape
-    (1, 50)
-    """
-    refuse_step_in_use(step)
-    idata_kwargs = dict(idata_kwargs or {})
-    store = store_of(trace, resume)
-    cores = checked_cores(cores, blas_cores)
-    starts = list(initvals)
-    transformed = idata_kwargs.get("include_transformed", False)
-    recorder = recorder_of(model, step, starts[0], var_names, transformed)
-    cores = min(cores, chains)
-    if store is not None or predictions:
-        length = None
-    for averages in predictions:
-        prepare(averages, step, starts[0])
-    method = chain_method_of(chain_method, step, starts, cores, even=length is not None)
-    if method in ("parallel", "dask"):
-        length = None
-    run = Run(
-        model=model,
-        step=step,
-        tune=tune,
-        draws=draws if length is None else length.most,
-        starts=starts,
-        rngs=list(random_seed),
-        recorder=recorder,
-        keep_warmup=not discard_tuned_samples,
-        each_draw=callback is not None,
-        seed=seed,
-        store=store,
-        together=method == "vectorized",
-        fresh=step.sampling_state,
-        predictions=predictions,
-        points=(
-            points_to_diagnose(step, recorder.trace.varnames, chains)
-            if compute_convergence_checks
-            else None
-        ),
-    )
-    if include_data is None:
-        include_data = affordable_data(model)
-    check_form(model, recorder.trace.varnames + data_names(model, include_data), idata_kwargs)
-    engine = engine_of(run, method, cores, mp_ctx, blas_cores, client)
-    settings = {
-        "steps": [repr(s) for s in flatten_steps(step)],
-        "chain_method": method,
-        "floatX": pytensor.config.floatX,
-    }
-    adapted = getattr(step, "adapted", None)
-    if adapted is not None:
-        settings["adaptation"] = adapted.summary()
-    convert = partial(
-        to_datatree,
-        model=model,
-        tune=tune,
-        discard_warmup=discard_tuned_samples,
-        include_data=include_data,
-        keep_warning_stat=keep_warning_stat and store is None,
-        idata_kwargs=without_log_densities(idata_kwargs),
-        settings=settings,
-    )
-    progress = Progress(step, chains, draws, tune, progressbar, progressbar_theme)
-    verdict = VerdictSoFar(step, run.points)
-    judged = verdict if compute_convergence_checks else None
-    try:
-        tree = _advanced(run, engine, convert, progress, callback, length, judged, limit)
-    finally:
-        if store is not None:
-            store.release()
-    try:  # whatever happens now, the draws are not lost
-        tree = without_nothing(tree)
-        for averages in predictions:
-            if any(chain.n for chain in averages.chains.values()):
-                tree[averages.name] = DataTree(averages.to_dataset())
-        if adapted is not None:
-            describe_adaptation(tree, step, tune, store_adaptation)
-        tree = with_log_densities(tree, model, idata_kwargs)
-        _log.info(summary(run, tree))
-        if compute_convergence_checks:
-            _check(tree, model, step, run, verdict)
-    except KeyboardInterrupt:
-        _log.warning("Interrupted: the draws are returned without all that is computed from them.")
-    except BaseException as error:
-        salvage(error, lambda: tree)
-        raise
-    return tree
-
-
-def _check(tree: DataTree, model: Model, step: Any, run: Run, verdict: VerdictSoFar) -> None:
-    """Judge the draws, which are worth more than their check: an error in it is only logged."""
-    try:
-        if getattr(step, "adapted", None) is None:
-            check_convergence(tree, model)
-            warn_of_burn_in(tree)
-        else:  # the verdict looks at R-hat and effective sample sizes too
-            diagnose_run(tree, step, run.points, verdict.measured(tree))
-    except KeyboardInterrupt:
-        _log.warning("Interrupted: convergence is not checked.")
-    except Exception as error:
-        _log.warning(f"Convergence is not checked: {type(error).__name__}: {error}")
-
-
-def _advanced(
-    run: Run,
-    engine: Callable[[Run], Generator[Event]],
-    convert: Callable[..., DataTree],
-    progress: Progress,
-    callback: Callable | None,
-    length: FreeLength | None,
-    verdict: VerdictSoFar | None,
-    limit: TimeLimit | None,
-) -> DataTree:
-    """Advance all chains with the engine and return the draws."""
-    store, in_memory = run.store, None
-    example = example_of(run, convert)
-    if store is None:
-        in_memory = InMemoryDraws(run)
-    else:
-        run = store.begin(run, example)
-    events = engine(run)
-    if store is not None and min(store.n_draws) >= run.draws and not run.observed:
-        events.close()
-    began = time.perf_counter()
-
-    def result() -> DataTree:
-        seconds = time.perf_counter() - began
-        if in_memory is not None:
-            return convert(in_memory, seconds=seconds)
-        with suppress(OSError):  # a full disk can be read
-            store.add_seconds(seconds)
-        return store.to_datatree()
-
-    def times_as_many_draws() -> float:
-        so_far = convert(in_memory, seconds=0.0, include_data=False)
-        describe_adaptation(so_far, run.step, run.tune, with_arrays=False)
-        assert verdict is not None
-        return verdict.times_as_many_draws(so_far)
-
-    enough = None
-    if in_memory is not None and length is not None:
-        needs = None if verdict is None else times_as_many_draws
-        enough = EnoughDraws(run, in_memory, length.ess, needs)
-    stops: list[Stopped] = []
-    interrupted = False
-    interrupts.handle()
-    try:
-        with (
-            in_use(run.step),
-            interrupts.handled(signal.SIGTERM),
-            interrupts.deferred,
-            closing(events),  # the engine ends when no draw is on its way
-        ):
-            # The progress bar has a thread, and a process should not be forked while threads run.
-            first = [event for event in [next(events, None)] if event is not None]
-            with progress:
-                events_and_first = itertools.chain(first, events)
-                collect(events_and_first, in_memory, progress, callback, run, stops, enough, limit)
-    except KeyboardInterrupt:
-        interrupted = True
-    except BaseException as error:  # a handler of SIGTERM, say, that calls sys.exit
-        salvage(error, result)
-        raise
-    tree: DataTree | None = None
-    try:
-        with interrupts.deferred:
-            if store is not None:
-                store.restore_rest(run)
-            tree = result()
-    except KeyboardInterrupt:
-        if tree is None:
-            raise
-    except SamplingError as error:
-        reasons = ["Interrupted."] if interrupted else [stop.message for stop in stops[:1]]
-        if not reasons and limit is not None and limit.has_passed:
-            reasons = [f"max_seconds={limit.seconds:g} was too little."]
-        raise SamplingError(" ".join([str(error), *reasons])) from None
-    except BaseException as error:
-        salvage(error, result)
-        raise
-    if interrupted:
-        _log.warning("Interrupted: the draws made so far are returned.")
-    return tree
+        return with_effects(tree, terms, model, asked, own)

@@ -15,38 +15,38 @@ from pymc.util import RandomGenerator, get_random_generator
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_sgmcmc.adaptation.adapt import Gradients, adaptation_gradients, adapted
+from pymc_sgmcmc.adaptation.adapt import adapted
 from pymc_sgmcmc.adaptation.adapted import Adapted
-from pymc_sgmcmc.adaptation.plan import Adaptation, adapts, planned
+from pymc_sgmcmc.adaptation.earlier import earlier_adaptation
+from pymc_sgmcmc.adaptation.kinds import Gradients, kind_of
+from pymc_sgmcmc.adaptation.plan import adapts, planned
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.argument_checks import (
-    check_compile_kwargs,
     is_auto,
     positive_number,
     true_or_false,
     whole_number,
 )
 from pymc_sgmcmc.backends import interrupts
+from pymc_sgmcmc.backends.backend import check_compile_kwargs
 from pymc_sgmcmc.backends.compile_time import compile_lock
 from pymc_sgmcmc.batches.streamed_data import StreamedData
-from pymc_sgmcmc.chain import Chain, SGMCMCState
+from pymc_sgmcmc.chain import Advance, Chain, SGMCMCState
 from pymc_sgmcmc.docstrings import describe
 from pymc_sgmcmc.draw_statistics import draw_statistics, statistic_types
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.arrays import warn_if_integers_overflowed
-from pymc_sgmcmc.gradients.control_variate import ControlVariate
+from pymc_sgmcmc.gradients.full_terms import message_of
 from pymc_sgmcmc.gradients.local_scales import LocalScales
-from pymc_sgmcmc.gradients.local_source import LocalSource
 from pymc_sgmcmc.gradients.local_variables import Local
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.start_check import check_start
-from pymc_sgmcmc.gradients.whole_terms import message_of
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.latents.joint import Latents, without_latents
 from pymc_sgmcmc.pymc_internals import is_worker
 from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule
-from pymc_sgmcmc.step_source import has_whole_groups, metric_for, step_source
+from pymc_sgmcmc.step_source import metric_for, step_source
 from pymc_sgmcmc.variables import continuous, counterparts, refuse_reserved_names
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -105,7 +105,7 @@ class SGMCMCStep(BlockedStep):
         *,
         step_size: StepSize | Literal["auto"] = "auto",
         batch_size: int | Literal["auto"] | None = "auto",
-        adaptation: Adaptation | Adapted = "auto",
+        adaptation: Any = "auto",
         gradient: Literal["auto", "plain", "control_variate"] = "auto",
         target_bias: float = 0.05,
         minibatch_dim: str | None = None,
@@ -145,7 +145,8 @@ class SGMCMCStep(BlockedStep):
         self.model, batch_size = self._sampled_model(step_size, adaptation, batch_size)
         self.vars = continuous(self.model, counterparts(self.made_for, self.model, vars))
         self.algorithm = self.bind(self.model, self.vars, hyperparameters)
-        earlier = adaptation if isinstance(adaptation, Adapted) else None
+        of_other_data = earlier_adaptation(adaptation, self.model, self.vars)
+        earlier = adaptation if isinstance(adaptation, Adapted) else of_other_data
         if earlier is not None and is_auto(batch_size):
             batch_size = earlier.batch_size
         if earlier is not None and batches == "auto":
@@ -177,7 +178,7 @@ class SGMCMCStep(BlockedStep):
             made_for=self.made_for,
             model=self.model,
             vars=self.vars,
-            temperature=getattr(self.algorithm, "temperature", 1.0),
+            temperature=self.algorithm.temperature,
             latents=latents,
             local=local,
             takes_local=self.takes_local,
@@ -188,14 +189,14 @@ class SGMCMCStep(BlockedStep):
             data=streamed,
         )
         self.source = source_of(plan)
-        if plan.tentative and not isinstance(self.source, LocalSource):
+        if plan.tentative and not self.source.local_variables:
             plan = plan_for(local=None)
             self.source = source_of(plan)
-        if self.source.whole:
-            _log.info(message_of(self.source.whole))
-        self._batch_size = plan.batch_size
+        if self.source.full:
+            _log.info(message_of(self.source.full))
+        self._batch_size, self.minibatch_dim = plan.batch_size, minibatch_dim
         self.batches: Literal["rows", "groups"] = (
-            "groups" if has_whole_groups(self.source) else "rows"
+            "groups" if self.source.has_whole_groups else "rows"
         )
         if updates_per_batch > 1 and not self.source.rows:
             raise ValueError(
@@ -227,7 +228,7 @@ class SGMCMCStep(BlockedStep):
         self.adapted: Adapted | None = None
         self.gradients: Gradients | None = None
         if metric is not None:
-            self.gradients = adaptation_gradients(self.kernel, start, minibatch_dim)
+            self.gradients = kind_of(self.kernel).gradients(self.kernel, start, minibatch_dim)
             self.adapted = adapted(
                 self.kernel,
                 self.gradients,
@@ -238,6 +239,7 @@ class SGMCMCStep(BlockedStep):
                 given_schedule,
                 given_thin,
                 earlier,
+                anew=of_other_data is not None,
             )
             self.default_tune_steps = self.adapted.burn_in
             self.setup_chain(self.rng, tune=0, draws=0)
@@ -275,7 +277,7 @@ class SGMCMCStep(BlockedStep):
         source, streamed = self.source, self.source.streamed is not None
         # What an adapted step has measured is the noise of independent rows. Of a stream with a
         # control variate there is hardly any that epochs could average out.
-        measured = adapted and (not streamed or isinstance(source, LocalSource))
+        measured = adapted and (not streamed or bool(source.local_variables))
         if replacement is False and measured and self.batch_size is not None:
             raise ValueError(
                 "replacement=False and adaptation: the step size is adapted to the noise of "
@@ -283,7 +285,7 @@ class SGMCMCStep(BlockedStep):
             )
         if not is_auto(replacement):
             return bool(replacement)
-        little_noise = adapted and streamed and isinstance(source, ControlVariate)
+        little_noise = adapted and streamed and source.has_control_variate
         suits = self.algorithm.absorbs_noise and not little_noise
         return self.batch_size is not None and (measured or suits)
 
@@ -440,8 +442,12 @@ class SGMCMCStep(BlockedStep):
             point = self.adapted.near_start(self.kernel, point, self.chain.init_rng)
         with interrupts.deferred:
             drawn = self.chain.draw(point)
+        return {**point, **drawn.moved}, [self.statistics_of(drawn)]
+
+    def statistics_of(self, drawn: Advance) -> dict[str, Any]:
+        """Return the statistics of a draw of one of this step's chains."""
         step_sizes = zip(self.step_size_names, drawn.step_size.ravel().tolist(), strict=True)
-        stats = draw_statistics(
+        return draw_statistics(
             dict(step_sizes),
             drawn.diagnostics,
             drawn.potential,
@@ -450,7 +456,6 @@ class SGMCMCStep(BlockedStep):
             drawn.n_updates,
             drawn.warning,
         )
-        return {**point, **drawn.moved}, [stats]
 
     def _take_thread(self) -> None:
         """Draw in this thread from now on; raise an error if another one began the chain."""

@@ -10,11 +10,10 @@ from pymc.model import Model
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.adaptation.adapt import ones_per_row
-from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, LARGEST_LOW_RANK, Plan
+from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, LARGEST_SHARED, Plan
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_scales import LocalScales
-from pymc_sgmcmc.gradients.local_source import LocalSource
 from pymc_sgmcmc.gradients.local_variables import Local, elements_per_group
 from pymc_sgmcmc.gradients.metric import Metric
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
@@ -108,65 +107,60 @@ def step_source(
         if better is not None:
             _log.info(f"Yet all elements move at every update: {better}.")
             source = gradient_source(model, vars, **options)
-        elif plan.metric is not None and shared > LARGEST_DENSE:
+        elif plan.metric is not None and shared > LARGEST_SHARED:
             if local != "auto" or batches == "groups":
                 raise ValueError(
                     f"local={local!r}: the other variables have {shared} elements, and adaptation "
-                    f"makes a matrix of at most {LARGEST_DENSE}. Pass step_size=, batch_size= and "
+                    f"makes a matrix of at most {LARGEST_SHARED}. Pass step_size=, batch_size= and "
                     "thin= with numbers, or local=None."
                 )
             _log.info(
                 f"Yet all elements move at every update: {shared} others would need a matrix, "
-                f"which adaptation makes of at most {LARGEST_DENSE}."
+                f"which adaptation makes of at most {LARGEST_SHARED}."
             )
             source = gradient_source(model, vars, **options)
-    if plan.metric is not None and data is not None and not isinstance(source, LocalSource):
+    if plan.metric is not None and data is not None and not source.local_variables:
         size = sum(int(np.prod(shape)) for shape in source.shapes)
-        if size > LARGEST_LOW_RANK:
+        if size > LARGEST_DENSE:
             raise ValueError(
-                f"With {size} parameters that move together, more than {LARGEST_LOW_RANK}, data= "
+                f"With {size} parameters that move together, more than {LARGEST_DENSE}, data= "
                 "and an automatic step size do not go together yet. Pass step_size=..., "
                 "batch_size=... and thin=... with numbers."
             )
-    if batches == "groups" and not isinstance(source, LocalSource):
+    if batches == "groups" and not source.local_variables:
         raise ValueError(
             "batches='groups' needs local variables, and the model has none. Use batches='rows'."
         )
     return tempered(source, model, temperature)
 
 
-def has_whole_groups(source: GradientSource) -> bool:
-    """Whether batches have whole groups of local variables."""
-    return isinstance(source, LocalSource) and source.row_weights is not None
-
-
 def _shared_elements(source: GradientSource) -> int:
     """Count the elements that are not of local variables; 0 where there are none of these."""
-    if not isinstance(source, LocalSource):
+    local = {v.value for v in source.local_variables}
+    if not local:
         return 0
-    local = {v.value for v in source.variables}
     both = zip(source.vars, source.shapes, strict=True)
     return sum(int(np.prod(shape)) for v, shape in both if v not in local)
 
 
 def _reason_to_move_together(source: GradientSource) -> str | None:
     """Say why a metric for all parameters is better than one for local variables, if it is."""
-    if not isinstance(source, LocalSource):
+    if not source.local_variables:
         return None
     shared, size = _shared_elements(source), sum(map(math.prod, source.shapes))
     shapes = dict(zip(source.vars, source.shapes, strict=True))
     if 2 * shared > size:
         return f"{shared} of {size} belong to no group"
-    if not has_whole_groups(source) and elements_per_group(source.variables, shapes) > 1:
+    if not source.has_whole_groups and elements_per_group(source.local_variables, shapes) > 1:
         return "with batches of rows, scales of groups with several elements would be too small"
     return None
 
 
 def metric_for(source: GradientSource, metric: Metric | None) -> Metric | None:
     """Return the metric of a plan, or the one that the source's local variables need."""
-    if metric is None or not isinstance(source, LocalSource):
+    local = {v.value for v in source.local_variables}
+    if metric is None or not local:
         return metric
-    local = {v.value for v in source.variables}
     return LocalScales(source.shapes, [v in local for v in source.vars])
 
 

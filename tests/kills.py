@@ -185,7 +185,7 @@ def prepared(model, step, path, method="sequential", **options):
             if method == "sequential":
                 engine = sequential.sequential(begun)
             else:
-                engine = processes.parallel(begun, 2, processes.context_for("fork", False), 1)
+                engine = processes.parallel(begun, 2, processes.context_for("fork", True), 1)
             for _ in engine:
                 pass
             return run.store.to_datatree()

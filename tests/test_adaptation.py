@@ -101,7 +101,7 @@ def draws_of(model, step, seed=1, **options):
     [
         {"adaptation": "dense", "step_size": 0.2},
         {"batch_size": 64, "thin": 20, "target_bias": 0.02},
-        pytest.param({"gradient": "plain", "adaptation": "low_rank"}, marks=pytest.mark.long),
+        pytest.param({"gradient": "plain", "adaptation": "diag"}, marks=pytest.mark.long),
     ],
     ids=lambda options: ", ".join(f"{k}={v}" for k, v in options.items()),
 )

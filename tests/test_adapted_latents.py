@@ -18,6 +18,7 @@ from pymc_sgmcmc.adaptation.short_runs import ShortRun
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates
 from pymc_sgmcmc.diagnosis.diagnose import diagnose_run
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
+from pymc_sgmcmc.diagnosis.gradients_at_draws import LatentsAtDraws
 from pymc_sgmcmc.diagnosis.measure import measure
 
 JAX = {"mode": "JAX"}
@@ -113,10 +114,7 @@ def known_step():
 
 def warm_up(seed=0):
     step = known_step()
-    run = LatentWarmUp(
-        step.kernel, step.gradients, np.zeros(D, dtype=bool), np.random.default_rng(seed), 0.05
-    )
-    return run
+    return LatentWarmUp(step.kernel, step.gradients, np.random.default_rng(seed), 0.05)
 
 
 def exact_draws(factor):
@@ -139,7 +137,7 @@ def test_diagnosis_of_exact_draws():
         tree = exact_draws(factor)
         draws = tree["posterior"]["beta"].values
         at = Coordinates(np.linalg.cholesky(COVARIANCE), "known")
-        diagnosis = Diagnosis.of(measure(tree, step.gradients, draws, at, False))
+        diagnosis = Diagnosis.of(measure(tree, step.gradients, draws, at, False, LatentsAtDraws))
         assert diagnosis.verdict == verdict, diagnosis
         assert remedy in diagnosis.remedy
         assert diagnosis["gradient_error"].max() < 0.1
@@ -259,8 +257,7 @@ def test_what_does_not_go_together(monkeypatch):
     refused("latents=, data= and an automatic", data={"X": X, "y": Y})
     refused("needs batch_size=", batch_size=None)
     refused("gradient='control_variate' and latents=", gradient="control_variate")
-    refused("adaptation='low_rank' and latents=.*3 parameters", adaptation="low_rank")
     monkeypatch.setattr(plan, "LARGEST_DENSE_WITH_LATENTS", 2)
-    refused(r"adaptation='dense' and latents=.*up to 2 param.*'diag'", adaptation="dense")
-    monkeypatch.setattr(plan, "LARGEST_LOW_RANK", 2)
+    refused(r"adaptation='dense' and latents= .*up to 2 param.*has 3.*'diag'", adaptation="dense")
+    monkeypatch.setattr(plan, "LARGEST_DENSE", 2)
     refused("With 3 parameters, more than 2, latents=")

@@ -16,7 +16,7 @@ from xarray import Dataset, DataTree
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation.adapted import UnfitAdaptation
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
-from pymc_sgmcmc.adaptation.local_warm_up import Block, LocalWarmUp
+from pymc_sgmcmc.adaptation.local_warm_up import BlockScales, LocalWarmUp
 from pymc_sgmcmc.adaptation.step_size import slowed
 from pymc_sgmcmc.adaptation.touch_rates import mean_of_inverse, of_groups_within
 from pymc_sgmcmc.batches.touched import GroupsOfRows
@@ -26,12 +26,11 @@ from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
 from pymc_sgmcmc.diagnosis.measure import measure_local
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.local_source import LocalSource
-from pymc_sgmcmc.gradients.metric import Diagonal, LowRank
+from pymc_sgmcmc.gradients.metric import Dense, Diagonal
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.noise import NoiseStream
 from pymc_sgmcmc.schedules import Constant
-from pymc_sgmcmc.step_source import has_whole_groups
 from tests.samplers import UNCONSTRAINED
 
 PYTHON = Mode("py", "fast_compile")
@@ -203,8 +202,7 @@ def warm_up(batch_size=20, batches="rows", window=None):
     kernel.metric = LocalScales(step.source.shapes, [False, False, True])
     kernel.load_data()
     gradients = LocalGradients(kernel, model.initial_point())
-    flags = np.zeros(kernel.n_elements, dtype=bool)
-    run = LocalWarmUp(kernel, gradients, flags, np.random.default_rng(0), target_bias=0.05)
+    run = LocalWarmUp(kernel, gradients, np.random.default_rng(0), target_bias=0.05)
     run.progress.__enter__()  # as `run.run` does
     return run
 
@@ -238,7 +236,7 @@ def test_error_of_a_shared_scale_limits_the_step_size():
     groups = np.count_nonzero(TARGET.size)
     for batches, shares in (("rows", (0.1, 0.1)), ("rows", (0.9, 0.5)), ("groups", (0.1, 0.5))):
         run = warm_up(batches=batches)
-        block = Block(np.ones(1), np.ones(1), np.ones(1), prior_share=shares[0])
+        block = BlockScales(np.ones(1), np.ones(1), np.ones(1), prior_share=shares[0])
         h, r = run._largest_of_many([block]), shares[1]
         assert h**2 * np.sqrt(2 * groups) * r / (1 - r) * 0.03 == pytest.approx(0.05)
 
@@ -537,7 +535,7 @@ def test_thermostats_are_as_predicted(way):
 def test_diagnosis_of_exact_draws(factor, verdict, large, rows, window, monkeypatch):
     """Effects with sds that are wrong by a tenth are seen; random rows do as well as all."""
     monkeypatch.setattr("pymc_sgmcmc.diagnosis.measure.LARGE", large)
-    monkeypatch.setattr("pymc_sgmcmc.gradients.streamed_whole.BLOCK_ROWS", 100)
+    monkeypatch.setattr("pymc_sgmcmc.gradients.whole_gradients.BLOCK_ROWS", 100)
     run = warm_up(window=window)
     tree = TARGET.draws(factor)
     measured = measure_local(tree, TARGET.model(), run.gradients, full_data=False)
@@ -558,7 +556,7 @@ def test_effects_that_were_not_recorded():
     measured = measure_local(tree, TARGET.model(), warm_up().gradients, full_data=False)
     diagnosis = Diagnosis.of(measured)
     assert diagnosis.verdict == "unclear"
-    assert "which takes draws of 'alpha': leave out var_names=" in diagnosis.remedy
+    assert "because they need draws of 'alpha': leave out" in diagnosis.remedy
     assert float(diagnosis["ess"]) > 3000
 
 
@@ -786,7 +784,7 @@ def test_which_batches_an_adapted_step_has(form, batch_size, batches):
     names = [rv.name for rv in model.free_RVs if rv.name != "mu"]
     options = {"batch_size": batch_size, "local": names, "batches": "auto"}
     source = gradient_source(model, model.value_vars, **options)
-    assert has_whole_groups(source) == (batches == "groups")
+    assert source.has_whole_groups == (batches == "groups")
 
 
 def test_streamed_batches_have_rows_unless_asked():
@@ -801,7 +799,7 @@ def test_streamed_batches_have_rows_unless_asked():
     options = {"batch_size": 40, "local": ["a"], "batches": "auto", "data": data}
     source = gradient_source(model, model.value_vars, **options)
     assert isinstance(source, LocalSource)
-    assert not has_whole_groups(source)
+    assert not source.has_whole_groups
 
 
 @pytest.mark.slow(5)
@@ -829,18 +827,17 @@ def test_which_batches_a_step_has(options, batches, monkeypatch):
     ("effects", "rows", "others", "metric", "why"),
     [
         (1, 40, 1, LocalScales, ""),
-        (2, 40, 1, LowRank, "scales of groups with several elements would be too small"),
-        (1, 40, 700, LowRank, "701 of 1301 belong to no group"),
+        (2, 40, 1, Dense, "scales of groups with several elements would be too small"),
+        (1, 40, 700, Dense, "701 of 1301 belong to no group"),
         pytest.param(2, 10, 1, LocalScales, "Batches have whole groups", marks=pytest.mark.long),
-        pytest.param(0, 40, 1200, LowRank, "", marks=pytest.mark.long),
+        pytest.param(0, 40, 1200, Dense, "", marks=pytest.mark.long),
     ],
     ids=["one effect", "two effects of many rows", "few effects", "two effects", "none"],
 )
 def test_metric_of_a_thousand_parameters(effects, rows, others, metric, why, monkeypatch, caplog):
     """A scale for each effect of 600 groups where batches tell its scale right; else one matrix."""
     monkeypatch.setattr("pymc_sgmcmc.step.adapted", lambda *args: SimpleNamespace(burn_in=1))
-    monkeypatch.setattr("pymc_sgmcmc.adaptation.plan.LARGEST_DENSE", 500)
-    monkeypatch.setattr("pymc_sgmcmc.step_source.LARGEST_DENSE", 1000)
+    monkeypatch.setattr("pymc_sgmcmc.adaptation.plan.LARGEST_SHARED", 500)
     group = np.repeat(np.arange(600), rows)
     x = np.random.default_rng(1).normal(size=group.size)
     with pm.Model() as model:

@@ -10,11 +10,11 @@ from known_posteriors import Linear, assert_right
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.noise import noise_covariance
-from pymc_sgmcmc.diagnosis.gradients_at_draws import gradients_at_draws
+from pymc_sgmcmc.diagnosis.coordinates import Coordinates
+from pymc_sgmcmc.diagnosis.gradients_at_draws import RowsAtDraws
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.metric import Diagonal
-from pymc_sgmcmc.gradients.row_gradients import RowGradients
-from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients, refuse_infinite
+from pymc_sgmcmc.gradients.row_gradients import RowGradients, refuse_infinite
 
 JAX = {"mode": "JAX"}
 QUICK = {"progressbar": False, "compute_convergence_checks": True}
@@ -93,7 +93,7 @@ def test_infinite_values_are_named():
     x[[7, 4000], 1] = np.inf
     data = sgm.StreamedData({"X": x, "group": GROUP, "y": Y}, window=1024)
     model = streamed(data)
-    rows = StreamedRowGradients(model, model.value_vars, data=data, compile_kwargs=JAX)
+    rows = RowGradients(model, model.value_vars, data=data, compile_kwargs=JAX)
     with pytest.raises(ValueError, match=r"data\['X'\] has infinite values in 2 of the 4096 rows"):
         rows.likelihood(THETA)
 
@@ -140,7 +140,7 @@ def test_infinite_bounds_are_no_fault():
         y = pm.Data("y", head["y"], dims="obs")
         mu = pm.Normal("mu")
         pm.Censored("z", pm.Normal.dist(mu, 1), lower=None, upper=upper, observed=y, dims="obs")
-    rows = StreamedRowGradients(model, model.value_vars, data=data, compile_kwargs=JAX)
+    rows = RowGradients(model, model.value_vars, data=data, compile_kwargs=JAX)
     assert np.isfinite(rows.likelihood(np.array([0.3])).value)
 
 
@@ -152,7 +152,7 @@ def test_a_pass_adds_up_all_rows(source, mode):
     expected = RowGradients(in_memory, in_memory.value_vars, **kwargs)
     data = sgm.StreamedData(SOURCES[source], window=1024)
     model = streamed(data)
-    rows = StreamedRowGradients(model, model.value_vars, data=data, **kwargs)
+    rows = RowGradients(model, model.value_vars, data=data, **kwargs)
     assert rows.n_rows == N
     assert 1000 <= rows.n_at_hand <= 1024
     read = SOURCES[source].last if "drops" in source else N
@@ -168,7 +168,7 @@ def test_rows_by_number_are_rows_of_the_data():
     expected = RowGradients(in_memory, in_memory.value_vars, compile_kwargs=JAX)
     data = sgm.StreamedData(SOURCES["arrays"], window=1024, chunk=4)
     model = streamed(data)
-    rows = StreamedRowGradients(model, model.value_vars, data=data, compile_kwargs=JAX)
+    rows = RowGradients(model, model.value_vars, data=data, compile_kwargs=JAX)
     _, found = rows.rows(THETA, np.arange(1000))
     _, every = expected.rows(THETA, np.arange(N))
     # Each sampled row is one of the data, from all parts of the array, and none twice.
@@ -186,7 +186,7 @@ def test_an_index_out_of_range_is_found_in_a_pass():
     group[-1] = 3
     data = sgm.StreamedData({"X": X, "group": group, "y": Y}, window=1024)
     model = streamed(data)
-    rows = StreamedRowGradients(model, model.value_vars, data=data, compile_kwargs=JAX)
+    rows = RowGradients(model, model.value_vars, data=data, compile_kwargs=JAX)
     with pytest.raises(ValueError, match=r"'group'.*3"):
         rows.likelihood(THETA)
 
@@ -200,18 +200,13 @@ def test_gradients_at_draws_are_those_of_all_rows():
     """
     data = sgm.StreamedData(SOURCES["arrays"], window=256, chunk=1)
     model = streamed(data)
-    rows = StreamedRowGradients(model, model.value_vars, data=data, compile_kwargs=JAX)
+    rows = RowGradients(model, model.value_vars, data=data, compile_kwargs=JAX)
     anchor = np.array([*(Y - X @ [1.0, -0.5] - GROUP).mean() + np.arange(3), 1.0, -0.5, 0.0])
-    gradient = rows.likelihood(anchor, scatter=False).gradient
     sd = np.diag(rows.likelihood(anchor).scatter) ** -0.5
     z = np.random.default_rng(6).normal(size=(200, 6))
     draws, matrix = anchor + sd * z, np.diag(sd)
-    exact, found = (
-        gradients_at_draws(
-            rows, draws, matrix, anchor, gradient, np.random.default_rng(0), exact=exact
-        )
-        for exact in (True, False)
-    )
+    at_draws = RowsAtDraws(rows, Coordinates(matrix, "", anchor))
+    exact, found = (at_draws(draws, exact) for exact in (True, False))
     off = np.abs(found.gradients.mean(axis=0) - exact.gradients.mean(axis=0))
     assert np.all(off < 4 * (np.sqrt(found.noise / 200) + (256 * 200) ** -0.5))
     virials = [-(z * seen.gradients).mean() for seen in (exact, found)]
@@ -225,7 +220,7 @@ def test_the_noise_of_batches_is_that_of_all_rows():
     every = RowGradients(in_memory, in_memory.value_vars, compile_kwargs=JAX)
     data = sgm.StreamedData(SOURCES["arrays"], window=1024, chunk=4)
     model = streamed(data)
-    some = StreamedRowGradients(model, model.value_vars, data=data, compile_kwargs=JAX)
+    some = RowGradients(model, model.value_vars, data=data, compile_kwargs=JAX)
     metric = Diagonal([(3,), (2,), ()])
     metric.set(np.diag(every.likelihood(THETA).scatter) ** -0.5)
     positions = THETA + 0.02 * RNG.normal(size=(20, 6))

@@ -221,7 +221,7 @@ def run(step, **options):
 )
 def test_arguments_of_sample(step, name, value, message, monkeypatch):
     """Refused before the default step is made, too."""
-    monkeypatch.setattr(sampling, "_default_step", lambda *_: pytest.fail("A step was made."))
+    monkeypatch.setattr(sampling, "default_step", lambda *_: pytest.fail("A step was made."))
     with pytest.raises(ValueError, match=message) as told:
         run(step, **{name: value})
     assert len(str(told.value)) < 500

@@ -54,6 +54,7 @@ def test_chains_are_those_of_one_process(client, model, step):
     assert same(small_run(model, step, chain_method="dask", client=client), expected)
 
 
+@pytest.mark.long
 def test_predictions_come_from_the_workers(client, model, step):
     rows = np.random.default_rng(1).normal(size=(7, 2))
     results = [

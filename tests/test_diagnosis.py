@@ -17,8 +17,10 @@ from scipy import stats
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.diagnosis import diagnose
+from pymc_sgmcmc.diagnosis.coordinates import Coordinates
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
-from pymc_sgmcmc.diagnosis.gradients_at_draws import gradients_at_draws
+from pymc_sgmcmc.diagnosis.gradients_at_draws import RowsAtDraws
+from pymc_sgmcmc.diagnosis.local_identities import means_of_others
 from pymc_sgmcmc.diagnosis.rows import IDENTITIES, threshold
 from pymc_sgmcmc.diagnosis.stein import block_estimate, chain_correlation, stein_identities
 from pymc_sgmcmc.diagnosis.verdict import NOTE, judge, rows, times_as_many_draws
@@ -125,6 +127,14 @@ def test_correlation_of_chains():
     assert chain_correlation(apart + common)[0] == pytest.approx(0.5, abs=0.1)
 
 
+def test_means_of_others_leave_out_the_draw():
+    """The other chains, or the other half of a single one."""
+    means, part = means_of_others(np.array([[[1.0], [2.0], [4.0], [6.0]]]))
+    assert (means.ravel().tolist(), part.tolist()) == ([5.0, 1.5], [0, 0, 1, 1])
+    means, part = means_of_others(np.array([[[1.0], [3.0]], [[4.0], [6.0]], [[7.0], [9.0]]]))
+    assert (means.ravel().tolist(), part.tolist()) == ([6.5, 5.0, 3.5], [0, 0, 1, 1, 2, 2])
+
+
 @pytest.mark.slow(15)
 def test_gradients_of_random_rows_are_unbiased(posterior):
     """With rows drawn alike or not, with and without the control variate, against exact ones.
@@ -137,10 +147,9 @@ def test_gradients_of_random_rows_are_unbiased(posterior):
     copies = 1 + np.arange(N) % 5
     for away, anchor in ((1.0, mean), (0.0, mean + 50 * matrix @ np.ones(D))):
         draws = np.tile(mean + away * matrix @ np.ones(D), (2000, 1))
-        options = (matrix, anchor, rows.likelihood(anchor).gradient)
-        right = gradients_at_draws(rows, draws[:1], *options, np.random.default_rng(1), exact=True)
+        right = RowsAtDraws(rows, Coordinates(matrix, "", anchor))(draws[:1], exact=True)
         for urn in (None, copies):
-            found = gradients_at_draws(rows, draws, *options, np.random.default_rng(1), urn)
+            found = RowsAtDraws(rows, Coordinates(matrix, "", anchor, row_copies=urn))(draws)
             assert ("control variate" in found.method) == (away == 1.0)
             error = np.sqrt(found.noise / 2000)
             assert (np.abs(found.gradients.mean(axis=0) - right.gradients[0]) < 4 * error).all()
@@ -526,7 +535,7 @@ def test_noisy_gradients_of_some_rows_give_way_to_exact_ones():
 def test_exact_gradients_of_many_effects(monkeypatch):
     """By rows they would take too much time, of all data at once they do not."""
     monkeypatch.setattr("pymc_sgmcmc.diagnosis.measure.NOISE", 0.0)
-    monkeypatch.setattr("pymc_sgmcmc.diagnosis.measure.MOST_EXACT", 50_000_000)
+    monkeypatch.setattr("pymc_sgmcmc.diagnosis.gradients_at_draws.MOST_EXACT", 50_000_000)
     rng = np.random.default_rng(3)
     n_groups, per_group = 100, 30
     y = rng.normal(size=(n_groups, per_group))
@@ -537,7 +546,8 @@ def test_exact_gradients_of_many_effects(monkeypatch):
     draws = y.sum(axis=1) * sd**2 + sd * rng.normal(size=(4, 500, n_groups))
     with pytensor.config.change_flags(mode="JAX"):
         right = sgm.diagnose(tree(effect=draws), model)
-        monkeypatch.setattr("pymc_sgmcmc.diagnosis.measure.n_looked_up", lambda model: 0)
+        at_draws = "pymc_sgmcmc.diagnosis.gradients_at_draws"
+        monkeypatch.setattr(f"{at_draws}.n_looked_up", lambda model: 0)
         by_rows = sgm.diagnose(tree(effect=draws), model)
     assert right.verdict == "ok"
     assert right.attrs["rows"] == "exact"
@@ -563,7 +573,7 @@ def test_errors_name_what_is_missing(posterior):
         sgm.diagnose(tree(k=np.zeros((2, 10))), counts)
     with pm.Model() as unobserved:
         pm.Normal("beta")
-    with pytest.raises(ValueError, match=r"no observed variable.*latents= call diagnose\(idata\)"):
+    with pytest.raises(ValueError, match=r"no observed variable.*latents=, call diagnose\(idata\)"):
         sgm.diagnose(tree(beta=np.zeros((2, 10))), unobserved)
 
 
@@ -582,6 +592,7 @@ def test_without_gradients_nothing_is_promised(posterior):
 def test_a_run_is_judged(run, caplog, tmp_path):
     stored = run["diagnosis"]
     assert stored.attrs["verdict"] == "ok"
+    assert run.posterior.attrs["pymc_sgmcmc_version"] == sgm.__version__
     assert float(stored["anchor_error"]) < 1e-6
     assert 0.5 < float(stored["thermostat"] / stored["thermostat_predicted"]) < 2
     assert "held_temperature" not in stored
@@ -713,6 +724,42 @@ def test_stored_adaptation_serves_a_later_diagnosis(posterior, step):
     assert result.attrs["metric"] == "that of the warm-up"
     assert float(result["anchor_error"]) < 1e-6
     np.testing.assert_allclose(result["virial"], idata["diagnosis"]["virial"], atol=1e-6)
+
+
+@pytest.mark.slow(30)
+def test_draws_of_pymc_get_what_those_of_sample_have(step, run):
+    """Of the same draws, all of it; and `pm.sample` says what is needed for it."""
+    bare = run.copy()
+    del bare["diagnosis"]
+    told = ("data_passes", "data_passes_warmup", "adaptation")
+    bare["posterior"].attrs = {k: v for k, v in run.posterior.attrs.items() if k not in told}
+    result = sgm.diagnose(bare, step=step)
+    xr.testing.assert_identical(bare["diagnosis"].to_dataset(), run["diagnosis"].to_dataset())
+    assert bare.posterior.attrs == run.posterior.attrs
+    assert result.verdict == "ok"
+    with step.model:
+        options = {"chains": 2, "cores": 1, "random_seed": 1, "progressbar": False}
+        by_pymc = pm.sample(60, tune=20, step=step, **options)
+    sgm.diagnose(by_pymc, step=step)
+    attrs = by_pymc.posterior.attrs
+    passes = attrs["data_passes"] - attrs["data_passes_warmup"]
+    assert passes == pytest.approx(2 * 80 * step.adapted.passes_per_draw)
+    assert "anchor_error" in by_pymc["diagnosis"]
+    with pytest.raises(ValueError, match="step= brings its model and data"):
+        sgm.diagnose(bare, step.model, step=step)
+    with pytest.raises(ValueError, match=r"step=.*is not adapted"):
+        sgm.diagnose(bare, step=pm.Metropolis(model=step.model))
+
+
+@pytest.mark.slow(5)
+def test_the_model_of_the_context(posterior, run):
+    """Where nothing is stored; what `sample` has stored is judged without compiling anything."""
+    draws = tree(beta=exact(posterior))
+    with posterior[0]:
+        assert sgm.diagnose(draws).verdict == "ok"
+        stored = sgm.diagnose(run)
+    np.testing.assert_array_equal(stored["virial"], run["diagnosis"]["virial"])
+    assert sgm.diagnose(tree(beta=exact(posterior))).verdict == "unclear"
 
 
 @pytest.mark.slow(2)

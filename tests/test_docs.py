@@ -40,20 +40,21 @@ ON_NUMBA = ("README.md", "docs/choosing.md", "docs/gotchas.md", "docs/hierarchie
         "README.md",
         pytest.param("docs/index.md", marks=pytest.mark.long),
         "docs/quickstart.md",
-        "docs/choosing.md",
-        "docs/hierarchies.md",
-        "docs/by_hand.md",
-        "docs/trust.md",
-        "docs/scaling.md",
-        "docs/storage.md",
-        "docs/gotchas.md",
-        "docs/simplexes.md",
+        pytest.param("docs/choosing.md", marks=pytest.mark.long),
+        pytest.param("docs/hierarchies.md", marks=pytest.mark.long),
+        pytest.param("docs/by_hand.md", marks=pytest.mark.long),
+        pytest.param("docs/trust.md", marks=pytest.mark.long),
+        pytest.param("docs/scaling.md", marks=pytest.mark.long),
+        pytest.param("docs/storage.md", marks=pytest.mark.long),
+        pytest.param("docs/daily_updating.md", marks=pytest.mark.long),
+        pytest.param("docs/gotchas.md", marks=pytest.mark.long),
+        pytest.param("docs/simplexes.md", marks=pytest.mark.long),
         pytest.param("docs/streaming.md", marks=pytest.mark.long),
-        "docs/adding_a_sampler.md",
+        pytest.param("docs/adding_a_sampler.md", marks=pytest.mark.long),
         pytest.param("docs/evaluation.md", marks=pytest.mark.long),
-        "docs/networks.md",
-        "docs/latents.md",
-        "docs/neural_importance.md",
+        pytest.param("docs/networks.md", marks=pytest.mark.long),
+        pytest.param("docs/latents.md", marks=pytest.mark.long),
+        pytest.param("docs/neural_importance.md", marks=pytest.mark.long),
     ],
 )
 def test_pages_run(page, tmp_path, monkeypatch):
@@ -134,6 +135,15 @@ def test_links_between_pages_exist():
             assert path.exists() or made_by_script, f"{page.name}: {target}"
 
 
+def test_files_named_on_the_development_page_exist():
+    page = (ROOT / "docs/development.md").read_text(encoding="utf-8")
+    package = ROOT / "pymc_sgmcmc"
+    folders = [ROOT, ROOT / "docs", package, *(p for p in package.iterdir() if p.is_dir())]
+    named = set(re.findall(r"[\w/]+\.(?:py|md|toml)\b", page))
+    assert len(named) > 30
+    assert {name for name in named if not any((f / name).exists() for f in folders)} == set()
+
+
 @pytest.mark.slow(10)
 def test_a_sampler_is_one_file(tmp_path):
     """Without its file and its two lines of __init__.py the rest of the package works."""
@@ -193,6 +203,13 @@ def test_site_builds_without_warnings(tmp_path):
     )
     assert built.returncode == 0, built.stderr
     assert (tmp_path / "index.html").exists()
+    for page in tmp_path.rglob("*.html"):
+        text = re.sub(r"<script.*?</script>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        assert "$$" not in text, f"{page.name}: a formula that is not one"
+        for image in re.findall(r"<img [^>]*>", text):
+            alternative = re.search(r'alt="([^"]+)"', image)
+            assert alternative, f"{page.name}: {image}"
+            assert not alternative[1].endswith(".png"), f"{page.name}: {image} has no :alt:"
 
 
 @pytest.mark.parametrize("folder", ["examples", "benchmarks"])

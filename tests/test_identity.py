@@ -15,7 +15,7 @@ from kills import MODE, small_model, small_run, small_step
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.storage import digests
-from pymc_sgmcmc.storage.digests import array_digest, rows_digest, value_digest
+from pymc_sgmcmc.storage.digests import array_digest, rows_digest, source_of, value_digest
 from pymc_sgmcmc.storage.identity import differences, identity
 
 
@@ -117,9 +117,31 @@ for function in test_identity.FUNCTIONS.values():
     assert told.split() == [value_digest(function) for function in FUNCTIONS.values()]
 
 
+SOURCES = {
+    "spaced": "def schedule(update):\n    # slow\n    return (0.005\n            - update)\n",
+    "plain": "x = 1\n\ndef schedule(update):\n    return 0.005 - update\n",
+    "other": "def schedule(update):\n    return update - 0.005\n",
+    "of two": "def schedule(n): return 1\nother, schedule = lambda n: 2, lambda n: 0.005 - n\n",
+    "first": "schedule, other = lambda n: 2, lambda n: 0.005 - n\n",
+}
+
+
+def test_a_functions_source_counts_but_not_its_layout(tmp_path):
+    found = {}
+    for name, source in SOURCES.items():
+        path, space = tmp_path / f"{name}.py", {"__name__": "own"}
+        path.write_text(source)
+        exec(compile(source, str(path), "exec"), space)
+        found[name] = value_digest(space["schedule"])
+        source = source_of(space["schedule"].__code__)
+        assert source is None if name == "first" else "0.005" in source
+    assert found["spaced"] == found["plain"]
+    assert len(set(found.values())) == len(SOURCES) - 1
+
+
 def test_where_a_function_stands_does_not_count():
     source = "def schedule(update):\n    return 0.005\n"
-    spaces: list[dict] = [{}, {}]
+    spaces: list[dict] = [{"__name__": "own"}, {"__name__": "own"}]  # else Python's
     exec(compile(source, "one.py", "exec"), spaces[0])
     exec(compile("\n\n\n" + source, "two.py", "exec"), spaces[1])
     one, two = (space["schedule"] for space in spaces)

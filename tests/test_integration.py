@@ -12,9 +12,11 @@ from scipy.special import logsumexp
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.gradients.arrays import PYTHON
+from pymc_sgmcmc.integration.effects import EffectDraws
 from pymc_sgmcmc.integration.group_terms import NotIntegrated, group_terms
 from pymc_sgmcmc.integration.integrated_model import integrated_model
-from pymc_sgmcmc.integration.points import points_of
+from pymc_sgmcmc.integration.points import Points, points_of
+from pymc_sgmcmc.integration.quadrature_error import quadrature_error
 
 INTEGRATED = {
     "fixed_scales": ["alpha"],
@@ -192,3 +194,66 @@ def test_default_call_integrates_and_draws_effects(caplog, one_graph_at_a_time):
     # A ratio of sds has an error of .016 a group, .0007 on average, and again a common part.
     assert np.mean(flat.std(axis=0) / effects[:, 1]) == pytest.approx(1, abs=0.01)
     np.testing.assert_allclose(draws["twice"], 2 * draws["alpha"])
+
+
+def zero_counts():
+    """Log rates of groups with few counts, most of them zero, whose densities have long tails."""
+    rng = np.random.default_rng(4)
+    group = np.repeat(np.arange(40), 2)
+    y = rng.poisson(np.exp(rng.normal(-2, 2, 40))[group])
+    with pm.Model() as model:
+        a = pm.Normal("a", -2, pm.HalfNormal("tau", 3), shape=40)
+        pm.Poisson("y", pm.math.exp(a[group]), observed=y)
+    return model, np.bincount(group, weights=y)
+
+
+@pytest.fixture
+def rules(python_by_default):
+    """A model integrated by two nodes, and by many, around the same centres."""
+    terms = group_terms(zero_counts()[0], ["a"])
+    x, w = np.polynomial.hermite_e.hermegauss(2)
+    coarse = integrated_model(terms, Points(x[:, None], np.log(w / w.sum())))
+    fine = integrated_model(terms, points_of(1, 6))
+    for model in (coarse, fine):
+        model.centres.move({"tau_log__": np.log(2.0)}, afresh=True)
+    return coarse, fine
+
+
+def test_error_of_the_quadrature_is_that_of_the_posterior(rules):
+    """It bounds the shift of the mean of the only parameter, of which D is a smooth function."""
+    grid = np.linspace(-0.5, 2, 120)
+    probabilities = []
+    for model in rules:
+        logp = density(model, model.value_vars)
+        values = np.array([float(logp(np.asarray(x))) for x in grid])
+        probabilities.append(np.exp(values - logsumexp(values)))
+    (coarse, fine), means = rules, [float(p @ grid) for p in probabilities]
+    sd = np.sqrt(probabilities[0] @ (grid - means[0]) ** 2)
+    shift = abs(means[1] - means[0]) / sd
+    quantiles = (np.arange(50) + 0.5) / 50
+    draws = np.interp(quantiles, np.cumsum(probabilities[0]), grid)
+    found = quadrature_error(coarse, [{"tau_log__": np.asarray(x)} for x in draws])
+    assert shift > 0.2, "the rule is good enough to show nothing"
+    assert shift < found < 2 * shift
+    assert quadrature_error(fine, [{"tau_log__": np.asarray(x)} for x in draws]) < 0.01
+
+
+def test_effects_with_long_tails_have_more_proposals(python_by_default):
+    model, counts = zero_counts()
+    integrated = integrated_model(group_terms(model, ["a"]), points_of(1))
+    point, rng = {"tau_log__": np.log(2.0)}, np.random.default_rng(5)
+    effects = EffectDraws(integrated.centres.density, point, rng)
+    drawn = np.array([found[:, 0] for found in effects.of([point] * 800)])
+    proposals = {groups.size: n for groups, n in effects._blocks}
+    assert set(proposals.values()) == {6, 64}
+    x = np.linspace(-14, 4, 3001)
+    for count in (0, 1):
+        log_p = -0.5 * ((x + 2) / 2) ** 2 + count * x - 2 * np.exp(x)
+        p = np.exp(log_p - logsumexp(log_p))
+        mean = p @ x
+        sd = np.sqrt(p @ (x - mean) ** 2)
+        of_groups = drawn[:, counts == count]
+        # The standard errors of 800 draws of 6 groups are .015 sd and 1.1%; the proposals
+        # leave an error of about .02 sd and 1%. Normal ones leave .09 sd and 8%.
+        assert abs(of_groups.mean() - mean) < 0.06 * sd
+        assert of_groups.std() == pytest.approx(sd, rel=0.04)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from pymc_sgmcmc import sampling
+from pymc_sgmcmc import run_chains
 from pymc_sgmcmc.backends import interrupts as handlers
 from pymc_sgmcmc.backends.interrupts import deferred, raise_deferred
 from pymc_sgmcmc.chain import Chain
@@ -263,7 +263,7 @@ def test_a_signal_after_the_last_draw_of_a_chain(default_handler, quick_step):
 def test_a_signal_after_all_draws(default_handler, quick_step, monkeypatch, meanwhile, call):
     """A second Ctrl-C, say: the result is almost there. One draw is converted on trial before."""
     model, step = quick_step
-    function, calls = getattr(sampling, meanwhile), []
+    function, calls = getattr(run_chains, meanwhile), []
 
     def interrupted(*args, **options):
         calls.append(args)
@@ -271,7 +271,7 @@ def test_a_signal_after_all_draws(default_handler, quick_step, monkeypatch, mean
             ctrl_c()
         return function(*args, **options)
 
-    monkeypatch.setattr(sampling, meanwhile, interrupted)
+    monkeypatch.setattr(run_chains, meanwhile, interrupted)
     tree = interrupts.run(model, step, "sgm", 1, draws=30, compute_convergence_checks=True)
     assert tree.posterior.sizes["draw"] == 30
     assert len(calls) == call

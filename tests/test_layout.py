@@ -13,9 +13,11 @@ import pymc_sgmcmc
 
 PACKAGE = Path(pymc_sgmcmc.__file__).parent
 LINES = """
-sampling
+sampling step_sampler
+run_chains
 diagnosis
 storage
+exact
 run
 predictions
 samplers
@@ -34,7 +36,7 @@ gradients
 batches
 noise slots
 algorithm schedules backends pymc_internals
-argument_checks temporary_folder
+argument_checks internals temporary_folder
 lock
 """
 """The way of the data, downwards: a part knows those of lower lines, and of its own only these."""

@@ -9,9 +9,9 @@ import pytest
 import xarray as xr
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import sampling
 from pymc_sgmcmc.adaptation import adapt, plan
 from pymc_sgmcmc.gradients.metric import Diagonal
+from pymc_sgmcmc.run import step_of_run
 from pymc_sgmcmc.run.adapted_run import draws_of_many
 
 N, D = 4000, 8
@@ -25,9 +25,9 @@ PRECISION = X.T @ X + np.eye(D) / 4
 @pytest.fixture
 def few_are_many(monkeypatch):
     """A matrix of 6 parameters is the largest."""
-    monkeypatch.setattr(plan, "LARGEST_LOW_RANK", 6)
-    monkeypatch.setattr(adapt, "LARGEST_LOW_RANK", 6)
-    monkeypatch.setattr(sampling, "LARGEST_LOW_RANK", 6)
+    monkeypatch.setattr(plan, "LARGEST_DENSE", 6)
+    monkeypatch.setattr(adapt, "LARGEST_DENSE", 6)
+    monkeypatch.setattr(step_of_run, "LARGEST_DENSE", 6)
 
 
 def regression():
@@ -80,7 +80,7 @@ def test_chains_begin_at_starts_and_resume(few_are_many, tmp_path):
 def test_how_many_draws_and_no_diagnosis_of_the_posterior(few_are_many, monkeypatch):
     assert draws_of_many(None) == 100
     assert draws_of_many(7) == 7
-    monkeypatch.setattr("pymc_sgmcmc.diagnosis.diagnose.LARGEST_LOW_RANK", 6)
+    monkeypatch.setattr("pymc_sgmcmc.diagnosis.diagnose.LARGEST_DENSE", 6)
     draws = np.random.default_rng(0).normal(size=(2, 50, D))
     posterior = xr.Dataset({"w": (("chain", "draw", "w_dim"), draws)})
     with pytest.raises(ValueError, match=r"8 parameters.*at most 6 that move together: judge"):
@@ -106,7 +106,7 @@ def compiled_with(monkeypatch):
             sgm.sample(progressbar=False, **options)
         return raised.value.args[0]
 
-    monkeypatch.setattr(sampling, "MSGNHT_S", make)
+    monkeypatch.setattr(step_of_run, "MSGNHT_S", make)
     with pytensor.config.change_flags(mode="Mode", linker="auto"):  # as a user has not changed them
         yield of
 
@@ -130,7 +130,7 @@ def test_no_other_mode_than_the_users(few_are_many, compiled_with, monkeypatch):
     assert compiled_with(compile_kwargs=given) == given
     with pytensor.config.change_flags(mode="FAST_COMPILE"):
         assert compiled_with() is None
-    monkeypatch.setattr(sampling, "find_spec", lambda name: None)
+    monkeypatch.setattr(step_of_run, "find_spec", lambda name: None)
     assert compiled_with() is None
 
 

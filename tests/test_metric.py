@@ -11,7 +11,7 @@ from pytensor.compile.mode import Mode
 from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_scales import LocalScales
-from pymc_sgmcmc.gradients.metric import Dense, Diagonal, LowRank
+from pymc_sgmcmc.gradients.metric import Dense, Diagonal
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.schedules import Constant
@@ -74,16 +74,11 @@ def metric_of(name):
     elif name == "diag":
         metric = Diagonal(SHAPES)
         metric.set(sd)  # the correlation of .96 is left to the sampler
-    elif name == "dense":
+    else:
         metric = Dense(SHAPES)
         # Not symmetric and not triangular: L' is not L.
         turn, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(D, D)))
         metric.set(np.linalg.cholesky(TARGET.covariance) @ turn)
-    else:
-        metric = LowRank(SHAPES, rank=2)
-        values, vectors = np.linalg.eigh(TARGET.covariance / np.outer(sd, sd))
-        ends = [0, -1]
-        metric.set(sd, vectors[:, ends], np.sqrt(values[ends]) - 1)
     return metric
 
 
@@ -95,7 +90,7 @@ def matrix(metric):
 # ---- the products --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["diag", "dense", "low_rank", "local"])
+@pytest.mark.parametrize("name", ["diag", "dense", "local"])
 def test_products_agree(name):
     """L z and L' g, symbolic and in NumPy, for a scalar and a matrix; L' is the transpose of L."""
     metric, rng = metric_of(name), np.random.default_rng(2)
@@ -122,22 +117,7 @@ def test_products_agree(name):
     np.testing.assert_allclose(metric.spread(), np.linalg.norm(L, axis=1))
 
 
-def test_low_rank_is_a_root_of_what_it_keeps():
-    """With all directions kept L L' is the covariance; with two, in those two."""
-    covariance = TARGET.covariance
-    sd = np.sqrt(np.diag(covariance))
-    values, vectors = np.linalg.eigh(covariance / np.outer(sd, sd))
-    whole = LowRank(SHAPES, rank=D)
-    whole.set(sd, vectors, np.sqrt(values) - 1)
-    L = matrix(whole)
-    np.testing.assert_allclose(L @ L.T, covariance, rtol=1e-9, atol=1e-12)
-    L = matrix(metric_of("low_rank")) / sd[:, None]
-    for k in (0, -1):
-        v = vectors[:, k]
-        np.testing.assert_allclose(L @ (L.T @ v), values[k] * v, atol=1e-12)
-
-
-@pytest.mark.parametrize("make", [Diagonal, Dense, lambda s: LowRank(s, 2)])
+@pytest.mark.parametrize("make", [Diagonal, Dense])
 def test_the_identity_at_first(make):
     np.testing.assert_array_equal(matrix(make(SHAPES)), np.eye(D))
 
@@ -182,11 +162,10 @@ CASES = [
     ("SGHMC_S", "dense", "JAX", 0.2),
     ("SGNHT_S", "dense", "JAX", 0.2),
     pytest.param("MSGNHT_E", "dense", "JAX", 0.06, marks=pytest.mark.long),
-    ("MSGNHT_S", "low_rank", "JAX", 0.2),
+    ("MSGNHT_S", "dense", "JAX", 0.2),
     pytest.param("SGLD", "diag", "JAX", 0.05, marks=pytest.mark.long),
     pytest.param("MSGNHT_S", "dense", "NUMBA", 0.2, marks=pytest.mark.slow(40)),
     pytest.param("MSGNHT_S", "diag", "NUMBA", 0.1, marks=pytest.mark.long),
-    pytest.param("MSGNHT_S", "low_rank", "NUMBA", 0.2, marks=pytest.mark.long),
 ]
 
 

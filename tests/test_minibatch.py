@@ -147,7 +147,7 @@ def test_self_check_looks_at_a_bounded_number_of_rows(monkeypatch, dependent):
         pm.Normal("y", pt.cumsum(mu) if dependent else mu, 1, observed=x)
     row_axis, index, start = find_row_axis(model, None), pt.lvector(), model.initial_point()
     terms, sliced, *_ = batched_terms(model, row_axis, index)
-    arrays = {array: s.whole for array, s in sliced.items()}
+    arrays = {array: s.full for array, s in sliced.items()}
     if dependent:
         with pytest.raises(ValueError, match="'y' is not conditionally independent"):
             batch_check.check_terms(model, terms, arrays, index, row_axis, start)

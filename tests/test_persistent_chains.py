@@ -241,7 +241,7 @@ def test_what_has_no_rows_to_come_back_to_is_refused():
     model, y = known_class(60)
     stream = sgm.StreamedData({"data": y.astype(float)})
     with pytest.raises(
-        ValueError, match=r"persistent=True in Gibbs.*keep their number.*persistent=False"
+        ValueError, match=r"persistent=True in Gibbs.*fixed numbers.*persistent=False"
     ):
         step_of(model, data=stream)
     with pytest.raises(ValueError, match=r"persistent=True.*automatic step size.*persistent=False"):

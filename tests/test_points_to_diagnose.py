@@ -144,7 +144,7 @@ def test_nothing_recorded(step):
     settings = {**QUICK, "step": step, "model": step.model, "var_names": []}
     few = verdict(sgm.sample(60, **settings, predictions=averages))
     assert few.attrs["verdict"] == "unclear"
-    assert "cannot be told: draw more, and record" in few.attrs["remedy"]
+    assert "is unknown: draw more, and record" in few.attrs["remedy"]
     many = verdict(sgm.sample(300, **settings, predictions=averages))
     assert many.attrs["verdict"] == "ok"
     assert 100 < float(many["ess"]) < 1000

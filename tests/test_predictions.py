@@ -277,37 +277,14 @@ def test_resumed_on_other_data(model, step, tmp_path):
         run(model, step, resume=True, draws=DRAWS + 1, **options)
 
 
-# ---- early stopping ------------------------------------------------------------------------
-
-
-def test_patience_and_the_best_draw(model, step, trace):
-    """A chain ends three draws after the last improvement of its average, wherever it runs."""
-    p = of_trace(trace)
-    running = np.cumsum(p, axis=1) / np.arange(1, DRAWS + 1)[:, None, None]
-    lengths = []
-    for chain in running:
-        best, since = -np.inf, 0
-        length = 0
-        for mean in chain:
-            length += 1
-            value = metrics.of_classes(mean, Y_TEST)["calibration_error"]
-            best, since = (-value, 0) if -value > best else (best, since + 1)
-            if since == 3:
-                break
-        lengths.append(length)
-    assert 1 < min(lengths) < max(lengths), "choose other data: the test would show nothing"
+def test_the_best_draw(model, step, trace):
+    """Wherever chains run."""
     for method in ("sequential", "parallel"):
-        found = averages(model, monitor="calibration_error", patience=3)
-        tree = run(model, step, found, chain_method=method, cores=2)
-        assert [found.chains[c].n for c in range(CHAINS)] == lengths
-        assert tree.posterior.sizes["draw"] in lengths
-        taken = np.concatenate([p[c, :n] for c, n in enumerate(lengths)])
-        close(found.to_dataset()["mean"], taken.mean(axis=0))
-        close(found.to_dataset()["sd"], taken.std(axis=0))
+        found = averages(model, monitor="calibration_error")
+        run(model, step, found, chain_method=method, cores=2)
         scores = found.to_dataset()["draw_calibration_error"].values
-        assert found.best["value"] == np.nanmin(scores)
         c, k = found.best["chain"], found.best["draw"]
-        assert scores[c, k] == np.nanmin(scores)
+        assert found.best["value"] == scores[c, k] == np.nanmin(scores)
         np.testing.assert_array_equal(found.best["point"]["W"], trace.posterior["W"][c, k])
 
 
@@ -332,7 +309,7 @@ def test_metrics_by_hand():
 
 
 def test_a_binary_label():
-    average = RunningAverage(None, True, None, None)
+    average = RunningAverage(None, True, None)
     average.add(np.array([[0.3, 0.7]]), 1.0, {})
     assert average.votes.tolist() == [[0, 1]]
 
@@ -418,8 +395,7 @@ BAD = [
     ({"labels": -Y_TEST}, ValueError, r"labels has the class -\d in row"),
     ({"labels": Y_TEST + 0.5}, ValueError, r"labels has the shape \(23,\), but 'p' has \(23, 3\)"),
     ({"labels": Y_TEST * 1.0, "task": "classification"}, ValueError, "must be whole numbers"),
-    ({"labels": None, "patience": 3}, ValueError, "need labels="),
-    ({"patience": 0}, ValueError, "patience=0 must be a whole number"),
+    ({"labels": None, "monitor": "rmse"}, ValueError, "needs labels="),
     ({"monitor": "loss"}, ValueError, "monitor='loss' must be one of 'accuracy'"),
     ({"monitor": "rmse"}, ValueError, "monitor='rmse' must be one of 'accuracy'"),
     ({"weights": "none"}, ValueError, "weights='none' must be one of"),
@@ -481,22 +457,19 @@ def test_arrays_left_as_they_are():
 
 
 def test_a_restored_average_goes_on_as_if_it_had_not_stopped():
-    """Its patience too: after every draw it is saved and restored."""
+    """After every draw it is saved and restored."""
     rng = np.random.default_rng(3)
     draws = rng.dirichlet(np.ones(3), size=(12, 40))
     labels = rng.integers(3, size=40)
 
     def new():
-        return RunningAverage(lambda p: metrics.of_classes(p, labels), True, "accuracy", 3)
+        return RunningAverage(lambda p: metrics.of_classes(p, labels), True, "accuracy")
 
-    one, other, when = new(), new(), []
+    one, other = new(), new()
     for p in draws:
         one.add(p, 0.5, {"w": p[0]})
         other.add(p, 0.5, {"w": p[0]})
         state, other = other.state(), new()
         other.restore(state)
-        assert other.ended == one.ended
         assert other.best["draw"] == one.best["draw"]
-        when.append(one.ended)
-    assert 0 < np.argmax(when) < len(when)
     np.testing.assert_array_equal(one.squares, other.squares)

@@ -10,7 +10,7 @@ from samplers import SIMPLEX, UNCONSTRAINED
 
 ROOT = Path(__file__).parents[1]
 BAD_INPUT = ["tests/test_errors.py", "tests/test_arguments.py"]
-pytestmark = pytest.mark.slow(10)
+pytestmark = [pytest.mark.slow(10), pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -254,8 +254,8 @@ def test_diagonal_of_coupled_elements(build, most_products):
     rows = with_prior(build)
     theta = a_point(rows)
     expected = np.diag(rows.prior_hessian(theta))
-    product, calls = rows._prior_product, []
-    rows._prior_product = lambda *args: calls.append(1) or product(*args)
+    products, calls = rows._prior_products, []
+    rows._prior_products = lambda *args: calls.append(1) or products(*args)
     np.testing.assert_allclose(rows.prior_curvature_diagonal(theta), expected, rtol=1e-7)
     assert len(calls) <= most_products
 

@@ -46,9 +46,15 @@ def sampler_and_mode(value) -> str:
 
 
 # That the C linker draws what Python draws is a test of its own.
+ON_NUMBA = (sgm.MSGNHT_S, sgm.SGHMC_S, sgm.SGLD)
+"""With a thermostat, with held friction and without a momentum: the others share their letters."""
 every_sampler_and_backend = pytest.mark.parametrize(
     ("sampler", "mode"),
-    [(s, mode) for mode in ("NUMBA", "JAX") for s in UNCONSTRAINED],
+    [
+        pytest.param(s, "NUMBA", marks=() if s.step in ON_NUMBA else pytest.mark.long)
+        for s in UNCONSTRAINED
+    ]
+    + [(s, "JAX") for s in UNCONSTRAINED],
     ids=sampler_and_mode,
 )
 

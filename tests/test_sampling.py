@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, fields
 
 import arviz as az
 import numpy as np
@@ -20,14 +20,16 @@ import pytest
 import xarray as xr
 from kills import MODE, same, small_model, small_step
 from pymc.exceptions import SamplingError
+from pymc.util import get_state_from_generator
 from pytensor.link.jax.linker import JAXLinker
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import sampling
+from pymc_sgmcmc import run_chains, sampling, step_sampler
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.run import log_densities, progress, result, sequential
+from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.recorded_variables import recorder_of
-from pymc_sgmcmc.sampling import sample_from_init
+from pymc_sgmcmc.step_sampler import StepSampler
 
 RUN = dict(
     draws=25,
@@ -95,17 +97,49 @@ def test_arguments_are_those_of_pm_sample():
         assert f"    {name} : " in sgm.sample.__doc__
 
 
-def test_interface_of_external_samplers():
-    """What PyMC's proposed interface passes is what `sample_from_init` takes."""
+def test_arguments_have_the_defaults_of_the_signature():
+    defaults = {n: p.default for n, p in inspect.signature(sgm.sample).parameters.items()}
+    assert {field.name: field.default for field in fields(Arguments)} == defaults
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_interface_of_external_samplers(model, step, given, monkeypatch):
+    """`StepSampler` takes what PyMC proposes to pass, and gives the draws of `sample`."""
     proposed = {
         "model", "draws", "tune", "chains", "cores", "initvals", "random_seed", "progressbar",
-        "discard_tuned_samples", "keep_warning_stat", "var_names", "idata_kwargs",
-        "compute_convergence_checks",
+        "quiet", "discard_tuned_samples", "keep_warning_stat", "var_names", "idata_kwargs",
+        "compute_convergence_checks", "compile_kwargs",
     }  # fmt: skip
-    parameters = inspect.signature(sample_from_init).parameters
-    assert proposed <= parameters.keys()
-    needed = {n for n, p in parameters.items() if p.default is inspect.Parameter.empty}
-    assert needed <= proposed | {"step"}
+    parameters = inspect.signature(StepSampler.sample_from_init).parameters
+    assert parameters.keys() - {"self"} == proposed
+    ours = sample(model, step, chains=2, init="point", var_names=["w", "s"])
+    generators = np.random.default_rng(RUN["random_seed"]).spawn(2)
+    for rng in generators:  # `sample` has used a number of each for its start
+        rng.integers(2**30)
+    made = []
+    monkeypatch.setattr(
+        step_sampler, "default_step", lambda *arguments: made.append(arguments) or step
+    )
+    sampler = StepSampler(step if given else None, chain_method="sequential")
+    found = sampler.sample_from_init(
+        model=model,
+        draws=RUN["draws"],
+        tune=RUN["tune"],
+        chains=2,
+        cores=1,
+        initvals=[model.initial_point()] * 2,
+        random_seed=[get_state_from_generator(rng) for rng in generators],
+        progressbar=True,
+        quiet=True,
+        discard_tuned_samples=True,
+        keep_warning_stat=False,
+        var_names=["w", "s"],
+        idata_kwargs=None,
+        compute_convergence_checks=False,
+        compile_kwargs=None,
+    )
+    assert same(ours, found)
+    assert len(made) == (0 if given else 1)
 
 
 @pytest.mark.slow(2)
@@ -120,7 +154,8 @@ def test_result_is_that_of_pm_sample(model, step):
     for name in theirs.children:
         a, b = ours[name].to_dataset(), theirs[name].to_dataset()
         xr.testing.assert_identical(a.drop_attrs(), b.drop_attrs())
-        timed = {"created_at", "sampling_time", "inference_library_settings"}
+        own = {"inference_library_settings", "pymc_sgmcmc_version"}
+        timed = {"created_at", "sampling_time"} | own
         assert {k: v for k, v in a.attrs.items() if k not in timed} == {
             k: v for k, v in b.attrs.items() if k not in timed
         }
@@ -307,7 +342,7 @@ def test_draws_outlast_whatever_comes_after_the_last(
     options = {"chains": 1, "compute_convergence_checks": True, "quiet": False}
     for k, error in enumerate([MemoryError("too large"), SystemExit(1), KeyboardInterrupt()]):
         options["trace"] = tmp_path / f"{k}.zarr" if stored else None
-        monkeypatch.setattr(sampling, part, raises(error))
+        monkeypatch.setattr(run_chains, part, raises(error))
         if isinstance(error, KeyboardInterrupt):
             tree = sample(model, step, **options)
             assert "without all that is computed from them" in caplog.text
@@ -332,7 +367,7 @@ def test_draws_outlast_a_store_or_a_conversion_that_fails_once(
 ):
     """Where the result is made: it is tried again for the exception."""
     failed = []
-    made = sampling.to_datatree
+    made = run_chains.to_datatree
 
     def fails_once(*args, **kwargs):
         if kwargs["seconds"] and not failed:
@@ -340,7 +375,7 @@ def test_draws_outlast_a_store_or_a_conversion_that_fails_once(
             raise MemoryError("too large")
         return made(*args, **kwargs)
 
-    monkeypatch.setattr(sampling, "to_datatree", fails_once)
+    monkeypatch.setattr(run_chains, "to_datatree", fails_once)
     options = {"chains": 1}
     if stored:
         options["trace"] = sgm.ZarrStore(tmp_path / "run.zarr")
@@ -516,13 +551,13 @@ def no_step(*_):
 )
 def test_conversions_that_would_fail_in_the_end(model, monkeypatch, idata_kwargs, message):
     """Refused before the default step is made, let alone its warm-up."""
-    monkeypatch.setattr(sampling, "_default_step", no_step)
+    monkeypatch.setattr(sampling, "default_step", no_step)
     with pytest.raises(ValueError, match=f"(?i){message}"):
         sample(model, None, idata_kwargs=idata_kwargs)
 
 
 def test_log_densities_need_all_free_variables(model, monkeypatch):
-    monkeypatch.setattr(sampling, "_default_step", no_step)
+    monkeypatch.setattr(sampling, "default_step", no_step)
     with pytest.raises(ValueError, match=r"log_prior needs .* var_names leaves out s\. Record"):
         sample(model, None, idata_kwargs={"log_prior": True}, var_names=["w"])
 
@@ -540,7 +575,7 @@ def test_log_densities_need_all_free_variables(model, monkeypatch):
     ],
 )
 def test_dims_that_no_result_can_have(monkeypatch, dim, labels, message):
-    monkeypatch.setattr(sampling, "_default_step", no_step)
+    monkeypatch.setattr(sampling, "default_step", no_step)
     with pm.Model(coords={dim: labels}) as model:
         pm.Normal("y", pm.Normal("w", dims=dim).sum(), 1, observed=np.arange(5.0))
     with pytest.raises(ValueError, match=message):
@@ -645,7 +680,7 @@ def test_an_error_of_the_convergence_check_loses_nothing(model, step, caplog, mo
     def fails(*_):
         raise ValueError("no such dim")
 
-    monkeypatch.setattr("pymc_sgmcmc.sampling.check_convergence", fails)
+    monkeypatch.setattr("pymc_sgmcmc.run_chains.check_convergence", fails)
     with caplog.at_level(logging.WARNING):
         found = sample(model, step, chains=2, compute_convergence_checks=True, quiet=False)
     assert found.posterior["w"].shape[:2] == (2, 25)

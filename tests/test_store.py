@@ -474,7 +474,7 @@ def test_bad_options(tmp_path):
 )  # fmt: skip
 def test_labels_that_do_not_come_back(path, monkeypatch, labels):
     """Refused before the default step is made, naming the dim."""
-    monkeypatch.setattr(sampling, "_default_step", lambda *_: pytest.fail("A step was made."))
+    monkeypatch.setattr(sampling, "default_step", lambda *_: pytest.fail("A step was made."))
     with pm.Model(coords={"f": labels}) as model:
         pm.Normal("y", pm.Normal("w", dims="f").sum(), 1, observed=np.arange(5.0))
     with pytest.raises(ValueError, match=r"labels of the dim 'f', such as .* Make strings of them"):
@@ -484,7 +484,7 @@ def test_labels_that_do_not_come_back(path, monkeypatch, labels):
 
 @pytest.mark.parametrize("name", ["", "..", "zarr.json", "a\\b", "a\0b", "x" * 300, "é" * 130])
 def test_names_of_no_folder(path, monkeypatch, name):
-    monkeypatch.setattr(sampling, "_default_step", lambda *_: pytest.fail("A step was made."))
+    monkeypatch.setattr(sampling, "default_step", lambda *_: pytest.fail("A step was made."))
     with pm.Model() as model:
         pm.Normal("y", pm.Normal(name), 1, observed=np.arange(5.0))
     shown = re.escape(repr(name)[1:40].rstrip("'"))
@@ -607,9 +607,9 @@ def test_a_record_with_names_of_other_files(model, step, path):
     for place, value in (("metadata", "owned"), ("digests", "owned"), ("lengths", 5)):
         for name in (str(outside), "../outside", "link/outside", f"{outside}/zarr.json"):
             write_record(path, record | {place: record[place] | {name: value}})
-            with pytest.raises(ValueError, match=r"no store of this package: .*outside"):
+            with pytest.raises(ValueError, match=r"not a store of this package: .*outside"):
                 sgm.ZarrStore(path).to_datatree()
-    with pytest.raises(ValueError, match=r"no store of this package: .*outside"):
+    with pytest.raises(ValueError, match=r"not a store of this package: .*outside"):
         small_run(model, step, draws=2, chains=1, trace=path, resume=True)
     assert not outside.exists()
 

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import textwrap
-from types import SimpleNamespace
+import threading
+import time
 
 import numpy as np
 import pymc as pm
@@ -15,10 +16,10 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.loop import Outcome
+from pymc_sgmcmc.call_length import CallLength
 from pymc_sgmcmc.run import vectorized_chains
 from pymc_sgmcmc.run.chain_warnings import MAX_WARNINGS
-from pymc_sgmcmc.run.threads import ThreadChains
+from pymc_sgmcmc.run.threaded_chains import ThreadedChains
 from pymc_sgmcmc.run.vectorized_chains import VectorizedChains
 
 jax = pytest.importorskip("jax")
@@ -105,7 +106,6 @@ def assert_same(step, draws, stats, chains):
         (sgm.MSGNHT_S, {}),
         (sgm.PSGLD, {"replacement": True, "step_size": sgm.PolynomialDecay(1e-3)}),
         (sgm.SGHMC_E, {"batch_size": None, "thin": 7}),
-        (sgm.SGLD, {"compile_kwargs": {"mode": "NUMBA"}}),
     ],
 )
 def test_each_chain_draws_what_it_draws_alone(sampler, settings):
@@ -150,26 +150,20 @@ def test_groups_simplexes_and_latents_beside_each_other(monkeypatch):
         np.testing.assert_array_equal(parts[name], values, err_msg=name)
 
 
-def test_threads_hand_each_chain_its_own_rows():
-    """Streamed rows take their place among the constants, piece by piece."""
-    seen = {}
-
-    def update(h, rows, theta, rng, scale, data):
-        seen.setdefault(float(theta[0]), []).append(data[rows].tolist())
-        return [theta, rng, 0.0, np.zeros((1, 1)), 0.0, np.zeros(1)]
-
-    loop = SimpleNamespace(
-        function=SimpleNamespace(vm=SimpleNamespace(jit_fn=update)),
-        outcome=lambda out: Outcome(out[:1], [], out[1], 0.0, out[3], out[5:], out[4], []),
-    )
-    constants = [np.asarray(1.0), np.zeros(2)]
-    rngs = [np.random.default_rng(c) for c in range(3)]
-    chains = ThreadChains(loop, constants, [np.arange(3.0)[:, None]], [], rngs)
-    rows = np.broadcast_to(np.array([1, 0]), (4, 3, 1, 2))
-    block = np.arange(24.0).reshape(4, 3, 2)
-    chains.advance(2, 0, np.ones((4, 1)), [rows], {1: block})
-    expected = {float(c): [[[b, a]] for a, b in block[:2, c].tolist()] for c in range(3)}
-    assert seen == expected
+@pytest.mark.slow(9)
+@pytest.mark.parametrize("n_updates", [7, 10**9])
+def test_threads_draw_what_each_chain_draws_alone(n_updates, monkeypatch):
+    """On numba to the last bit, also where a draw takes several calls."""
+    step = make_step(compile_kwargs={"mode": "NUMBA"})
+    monkeypatch.setattr(CallLength, "took", lambda self, n, seconds: None)
+    monkeypatch.setattr("pymc_sgmcmc.call_length.FIRST_CALL", n_updates)
+    run = ThreadedChains(step, starts(step), generators(), TUNE, DRAWS)
+    draws, stats = together(step, run=run)
+    for chain in range(CHAINS):
+        one = alone(step, generators()[chain], starts(step)[chain], TUNE + DRAWS)
+        for found, own in zip((draws, stats), one, strict=True):
+            for name, values in own.items():
+                np.testing.assert_array_equal(found[name][chain], values, err_msg=name)
 
 
 @pytest.mark.slow(7)
@@ -247,8 +241,7 @@ def test_a_chain_that_fails_holds_and_leaves_the_others_alone():
     assert "'x' became non-finite at update" in warning.message
 
 
-@pytest.mark.parametrize("mode", ["JAX", "NUMBA"])
-def test_a_chain_without_density(mode):
+def test_a_chain_without_density():
     """Marked as the step marks it, though its gradient is finite."""
     with pm.Model():
         x = pm.Flat("x")
@@ -257,7 +250,7 @@ def test_a_chain_without_density(mode):
             step_size=1e-4,
             thin=5,
             initial_point={"x": np.array(1.0)},
-            compile_kwargs={"mode": mode},
+            compile_kwargs={"mode": "JAX"},
         )
     points = [{"x": np.array(v)} for v in (5.0, -5.0, 9.0)]
     _, stats = together(step, run=VectorizedChains(step, points, generators(3), TUNE, DRAWS))
@@ -292,44 +285,6 @@ def test_calls_are_shortened_by_what_they_took_not_by_a_slow_reader(step):
     assert run._draws_a_call == 64 * vectorized_chains.SECONDS_PER_CALL / 0.8
     run._pace(call, 64 * 3.0, exact=True)  # a draw of three seconds is split
     assert run._updates_a_call < step.thin
-
-
-@pytest.mark.slow(2)
-def test_calls_with_a_fixed_cost_are_not_short(monkeypatch):
-    """A state of many millions of elements takes 0.3 s to copy: calls are far longer than that."""
-    numba_step = make_step(thin=10**6, compile_kwargs={"mode": "NUMBA"})
-    run = VectorizedChains(numba_step, starts(numba_step), generators(), 0, 1)
-    run._stacked = run._stack()
-    now = 0.0
-    original = vectorized_chains.Chain.run
-
-    def slow(self, theta, others, n):
-        nonlocal now
-        now += fixed + per_update * n
-        return original(self, theta, others, n)
-
-    monkeypatch.setattr(vectorized_chains.Chain, "run", slow)
-    monkeypatch.setattr(vectorized_chains, "time", SimpleNamespace(perf_counter=lambda: now))
-    slowdown = run._stacked.slowdown
-    fixed, per_update = 0.3, 1e-5
-    run._probe()
-    for _ in range(10):
-        n = run._updates_a_call
-        call = vectorized_chains.Call(0, 0, 1, 1, n, np.ones((1, n)), None)
-        run._pace(call, slowdown * (fixed + per_update * n), exact=True)
-    assert per_update * n >= 0.6 * (fixed + per_update * n)
-    assert per_update * n <= 3.1 * fixed
-
-    # Slow updates, and the machine was busy when the shorter call was tried: no call of minutes.
-    run._fixed_cost, fixed, per_update = 0.0, 0.0, 5e-3
-    times = iter([1, 1, 8, 8])
-    monkeypatch.setattr(
-        vectorized_chains.Chain,
-        "run",
-        lambda self, theta, others, n: slow(self, theta, others, n * next(times)),
-    )
-    run._probe()
-    assert per_update * run._updates_a_call <= 5
 
 
 @pytest.mark.slow(2)
@@ -412,6 +367,21 @@ def test_interrupt_keeps_the_draws_of_all_chains(step):
     assert tree["posterior"].sizes["draw"] == 11
 
 
+def test_ctrl_c_ends_a_long_draw_in_threads():
+    """A draw of hours is abandoned between two of its calls; those before it are kept."""
+    step = make_step(step_size=1e-9, thin=100, compile_kwargs={"mode": "NUMBA"})
+
+    def ctrl_c(trace, draw):
+        step.thin = 10**9  # of the chains too, from the next draw on
+        if draw.chain == 2:
+            threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    began = time.perf_counter()
+    tree = sample(step, chain_method="vectorized", callback=ctrl_c, tune=0)
+    assert time.perf_counter() - began < 60
+    assert tree["posterior"].sizes == {"chain": 3, "draw": 1, "feature": 3}
+
+
 def test_ctrl_c_keeps_the_draws_of_the_call_that_is_under_way(step):
     def ctrl_c(trace, draw):
         if draw.chain == 0 and draw.draw_idx == TUNE + 10:
@@ -439,18 +409,19 @@ def test_resumes_from_a_store_bit_for_bit(step, tmp_path):
             np.testing.assert_array_equal(resumed[group][name], values, err_msg=name)
 
 
-def climbing_step():
+def climbing_step(mode):
     """A chain that gets to 1 has no density there: those that start high stop early."""
     with pm.Model():
         x = pm.Flat("x")
         pm.Potential("slope", pt.switch(x < 1, 100 * x, -np.inf))
-        return sgm.SGLD(step_size=1e-3, thin=2, compile_kwargs={"mode": "JAX"})
+        return sgm.SGLD(step_size=1e-3, thin=2, compile_kwargs={"mode": mode})
 
 
 @pytest.mark.slow(5)
-def test_a_chain_that_stops_leaves_its_draws_out(tmp_path, caplog):
+@pytest.mark.parametrize("mode", ["JAX", "NUMBA"])
+def test_a_chain_that_stops_leaves_its_draws_out(mode, tmp_path, caplog):
     """As one chain after another: in memory, in a store, read at once or after resuming."""
-    step = climbing_step()
+    step = climbing_step(mode)
     starts = [{"x": v} for v in (-9.0, 0.0, 5.0, -1.0)]  # goes on, stops, has no density, stops
     settings = dict(chains=4, initvals=starts, tune=3, discard_tuned_samples=False)
     one_by_one = sample(step, chain_method="sequential", **settings)

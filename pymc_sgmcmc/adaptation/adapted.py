@@ -6,7 +6,6 @@ from typing import Any, Literal
 import numpy as np
 from pymc.blocking import PointType
 
-from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.schedules import Constant
 
@@ -30,7 +29,7 @@ class UnfitAdaptation(ValueError):
 class Adapted:
     """The frozen result of a warm-up; d is the number of elements of theta."""
 
-    metric: Literal["dense", "low_rank", "diag", "local"]
+    metric: Literal["dense", "diag", "local"]
     scaling: list[np.ndarray] = field(repr=False)
     """Arrays of the metric."""
     anchor: np.ndarray = field(repr=False)
@@ -122,12 +121,9 @@ class Adapted:
         kernel.schedule = Constant(self.step_size)
         kernel.thin = self.thin
         kernel.data_checksum = self.data_checksum
-        if isinstance(source, ControlVariate):
-            source.set_anchor(
-                self.split(kernel, self.anchor), self.split(kernel, self.anchor_gradient)
-            )
-            if source.rows[0].weights is not None:
-                kernel.set_row_copies(self.row_copies)
+        source.set_anchor(self.split(kernel, self.anchor), self.split(kernel, self.anchor_gradient))
+        if source.rows and source.rows[0].weights is not None:
+            kernel.set_row_copies(self.row_copies)
         kernel.load_data()
 
     @staticmethod

@@ -17,7 +17,6 @@ from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.curvature import (
     NO_CURVATURE,
     NO_INFORMATION,
-    eigen,
     largest_change,
     no_wider_than,
     positive,
@@ -40,18 +39,18 @@ from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective, WholeObje
 from pymc_sgmcmc.adaptation.row_weights import RowWeights
 from pymc_sgmcmc.adaptation.short_runs import (
     Diverged,
-    ShortRuns,
+    Settings,
     effective_sizes,
     with_restarts,
 )
 from pymc_sgmcmc.adaptation.slowness import gradients_of_nuts, warn_of_slow_draws
 from pymc_sgmcmc.adaptation.start import find_start
 from pymc_sgmcmc.adaptation.step_size import pace
-from pymc_sgmcmc.adaptation.warm_up import WarmUp, Window
-from pymc_sgmcmc.gradients.control_variate import ControlVariate
-from pymc_sgmcmc.gradients.metric import Dense, Diagonal, LowRank
+from pymc_sgmcmc.adaptation.warm_up import ENOUGH, WarmUp
+from pymc_sgmcmc.gradients.metric import Dense, Diagonal
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.kernel import Kernel
 
@@ -91,9 +90,8 @@ MOST_NAMED = 3
 HESSIANS = 8
 """Points of the chains at which Hessians are averaged, where all rows are used at each update."""
 PILOT_DRAWS = 50
-ENOUGH, SEEN = 0.15, 0.06
-"""Effective draws per draw of the pilot; with fewer, `thin` is longer. With fewer than the second
-their number is not known: the pilot is run anew."""
+SEEN = 0.06
+"""Effective draws per draw of the pilot; of fewer the number is not known: it is run anew."""
 MAX_DOUBLINGS = 6
 MAX_PILOT_COST = 3e10
 """... and the pilot's updates x rows per batch x parameters at most so many: a minute or so."""
@@ -102,31 +100,18 @@ FIXED_COST = 1e4
 
 
 class CurvatureWarmUp(WarmUp):
-    """Adapts a kernel by Hessians, or the curvature of rows, of all its parameters.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        With a metric; its source is a `ControlVariate`, or uses all rows.
-    gradients : RowGradients or WholeGradients
-    is_scale : array of bool, shape (d,)
-        Parameters under a log or logit transform.
-    rng : numpy.random.Generator
-    target_bias : float
-        Tolerated relative error of a standard deviation.
-    """
+    """Adapts a kernel by Hessians, or the curvature of rows, of all its parameters."""
 
     def __init__(
         self,
         kernel: Kernel,
         gradients: RowGradients | WholeGradients,
-        is_scale: np.ndarray,
         rng: np.random.Generator,
         target_bias: float,
     ):
-        super().__init__(kernel, rng, target_bias)
+        super().__init__(kernel, gradients, rng, target_bias)
         assert kernel.metric is not None
-        self.metric, self.gradients, self.is_scale = kernel.metric, gradients, is_scale
+        self.metric = kernel.metric
         self.objective: Objective
         if isinstance(gradients, RowGradients):
             self.rows: RowGradients | None = gradients
@@ -135,15 +120,14 @@ class CurvatureWarmUp(WarmUp):
         else:
             self.rows, self.batch_size = None, None
             self.objective = WholeObjective(gradients, before_pass=self.report)
-        self.control: ControlVariate | None = None
+        self.control: GradientSource | None = None
         self.weights: RowWeights | None = None
-        if self.rows is not None and isinstance(kernel.source, ControlVariate):
+        if self.rows is not None and kernel.source.has_control_variate:
             self.control = kernel.source
             if kernel.source.rows[0].weights is not None:
                 self.weights = RowWeights(self.rows)
         self.samples: list[RowsObjective] = []
         """Objectives of some of the rows: they count their passes."""
-        self.runs = ShortRuns(kernel, rng, gradients.flat, self._before_draw)
         self.matrix = np.eye(gradients.size)
         self.anchor_gradient = np.zeros(gradients.size)
 
@@ -283,7 +267,7 @@ class CurvatureWarmUp(WarmUp):
         self._set_metric(np.eye(self.gradients.size))
         return change
 
-    def _prepare(self, k: int, anchor: np.ndarray, past: np.ndarray | None) -> Window:
+    def _prepare(self, k: int, anchor: np.ndarray, past: np.ndarray | None) -> Settings:
         """Set anchor and row weights for the next updates; measure noise."""
         if self.weights is not None and k == 0:
             self._weight_rows(anchor)
@@ -313,7 +297,7 @@ class CurvatureWarmUp(WarmUp):
         if k < 2:
             chosen = chosen.slower(0.5)
         self.kernel.load_adaptation()
-        return Window(variances, chosen, largest, smallest)
+        return Settings(variances, chosen, largest, smallest)
 
     def _weight_rows(self, anchor: np.ndarray) -> None:
         """Compare the rows' gradients around the anchor with those there."""
@@ -351,17 +335,13 @@ class CurvatureWarmUp(WarmUp):
         metric = self.metric
         if isinstance(metric, Dense):
             metric.set(root_of_inverse(self.matrix) @ axes)
-        elif isinstance(metric, LowRank):
-            scale, values, vectors = eigen(self.matrix)
-            chosen = np.argsort(-np.abs(np.log(values)))[: metric.rank]
-            metric.set(1 / scale, vectors[:, chosen], values[chosen] ** -0.5 - 1)
         else:
             assert isinstance(metric, Diagonal)
             metric.set(1 / np.sqrt(np.diag(self.matrix)))
 
     # ---- short runs ------------------------------------------------------------------------
 
-    def _pilot(self, point, positions, window: Window) -> tuple[np.ndarray, int, float]:
+    def _pilot(self, point, positions, window: Settings) -> tuple[np.ndarray, int, float]:
         """Settle; choose the updates per draw by the effective sample size of some draws."""
         thin = window.pace.thin
         longest = MAX_PILOT_COST / (CHAINS * self._cost_of_update)
@@ -426,9 +406,6 @@ class CurvatureWarmUp(WarmUp):
             ]
         return positions + np.array(spreads)[:, None] * shifts
 
-    def _before_draw(self, n_updates: int) -> None:
-        self.count(self._passes_of(n_updates))
-
     @property
     def passes(self) -> float:
         weighting = 0.0 if self.weights is None else self.weights.passes
@@ -440,37 +417,23 @@ class CurvatureWarmUp(WarmUp):
         rows = self.batch_size or FEW_ROWS
         return max(FIXED_COST, float(rows * self.gradients.size))
 
-    def _passes_of(self, n_updates: int) -> float:
-        evaluations = n_updates * self.gradients_per_update
-        if self.rows is None or self.batch_size is None:
-            return float(evaluations)
-        if self.control is not None:
-            evaluations *= 2
-        return evaluations * self.batch_size / self.rows.n_rows
-
-    def _finish(self, point, positions, anchor, window: Window, windows: int) -> Adapted:
+    def _finish(self, point, positions, anchor, window: Settings, windows: int) -> Adapted:
         """Choose the updates per draw from a pilot run, and freeze everything."""
         self.stage = "updates per draw"
         window, (positions, thin, per_draw) = with_restarts(
             window, lambda slower: self._pilot(point, positions, slower)
         )
         chosen = self.freeze(
-            window.pace,
-            window.noise,
+            window,
             self._jittered(np.tile(positions, (STARTS // CHAINS, 1))),
             thin,
             anchor=anchor,
             jitter=APART,
             anchor_gradient=self.anchor_gradient,
             row_copies=self.kernel.row_copies,
-            largest_eigval=window.largest_eigval,
-            smallest_eigval=window.smallest_eigval,
-            batch_size=self.batch_size,
             windows=windows,
             ess_per_draw=per_draw,
-            passes_per_draw=self._passes_of(thin),
             data_checksum=None if self.control is None else self.kernel.checksum(),
-            n_rows=None if self.rows is None else self.rows.n_rows,
         )
         warn_of_slow_draws(
             chosen,
@@ -482,7 +445,7 @@ class CurvatureWarmUp(WarmUp):
 
     def _seconds_per_gradient(self) -> float:
         """Of all rows, by updates or by gradients of single rows, whichever takes less."""
-        by_updates = self.runs.seconds_per_update / self._passes_of(1)
+        by_updates = self.runs.seconds_per_update / self.passes_of(1)
         began = time.perf_counter()
         self.objective.at(self.gradients.flat(self.kernel.model.initial_point()))
         return min(by_updates, time.perf_counter() - began)

@@ -25,14 +25,13 @@ from pymc_sgmcmc.adaptation.curvature import (
 )
 from pymc_sgmcmc.adaptation.fisher_information import PairedGradients
 from pymc_sgmcmc.adaptation.short_runs import (
+    Settings,
     ShortRun,
-    ShortRuns,
-    effective_sizes,
     rounded,
     with_restarts,
 )
 from pymc_sgmcmc.adaptation.step_size import pace
-from pymc_sgmcmc.adaptation.warm_up import WarmUp, Window, drift
+from pymc_sgmcmc.adaptation.warm_up import WarmUp, drift
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.latents.latent_gradients import LatentGradients
@@ -66,39 +65,22 @@ POSITIONS = 8
 FEWEST_PAIRS, PAIRS_PER_ELEMENT = 400, 5
 """Batches with two gradients each, at all positions together."""
 SETTLE_DRAWS, PILOT_DRAWS = 5, 30
-ENOUGH = 0.15
-"""Effective draws per draw of the pilot; with fewer, `thin` is doubled."""
 MAX_DOUBLINGS = 3
 
 
 class LatentWarmUp(WarmUp):
-    """Adapts a kernel with a `Dense` or `Diagonal` metric by paired draws of latent variables.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        Its source is a `LatentGradientSource`.
-    gradients : LatentGradients
-    is_scale : array of bool, shape (d,)
-        Parameters under a log or logit transform.
-    rng : numpy.random.Generator
-    target_bias : float
-        Tolerated relative error of a standard deviation.
-    """
+    """Adapts a kernel with a `Dense` or `Diagonal` metric by paired draws of latent variables."""
 
     def __init__(
         self,
         kernel: Kernel,
         gradients: LatentGradients,
-        is_scale: np.ndarray,
         rng: np.random.Generator,
         target_bias: float,
     ):
-        super().__init__(kernel, rng, target_bias)
+        super().__init__(kernel, gradients, rng, target_bias)
         assert isinstance(kernel.metric, Dense | Diagonal)
-        self.metric, self.gradients, self.is_scale = kernel.metric, gradients, is_scale
-        self.share_of_rows = gradients.batch_size / gradients.n_rows
-        self.runs = ShortRuns(kernel, rng, gradients.flat, self._before_draw)
+        self.metric = kernel.metric
         gradients.draw_from(rng.spawn(1)[0])
 
     # ---- the course of the warm-up ---------------------------------------------------------
@@ -116,7 +98,7 @@ class LatentWarmUp(WarmUp):
             if k < MIN_WINDOWS:
                 window = window.slower(0.5)
 
-            def run(window: Window, points: list[PointType] = points) -> ShortRun:
+            def run(window: Settings, points: list[PointType] = points) -> ShortRun:
                 thin = rounded(SHARE * window.pace.relaxation)
                 return self.runs.run(points, window, thin, DRAWS)
 
@@ -181,7 +163,7 @@ class LatentWarmUp(WarmUp):
             unit = np.where(far, GROWTH * unit, unit)
         return theta
 
-    def _prepare(self, matrix: np.ndarray, seen: PairedGradients) -> Window:
+    def _prepare(self, matrix: np.ndarray, seen: PairedGradients) -> Settings:
         """Set the metric for the next updates."""
         metric, largest, smallest = self.metric, 1.0, 1.0
         if isinstance(metric, Dense):
@@ -200,7 +182,7 @@ class LatentWarmUp(WarmUp):
         self.kernel.load_adaptation()
         noise = np.maximum(noise, 0.0)
         chosen = pace(self.kernel.algorithm, noise, self.target_bias, largest, smallest)
-        return Window(noise, chosen, largest, smallest)
+        return Settings(noise, chosen, largest, smallest)
 
     # ---- gradients -------------------------------------------------------------------------
 
@@ -238,45 +220,25 @@ class LatentWarmUp(WarmUp):
 
     # ---- short runs ------------------------------------------------------------------------
 
-    def _before_draw(self, n_updates: int) -> None:
-        self.count(self._passes_of(n_updates))
-
-    def _passes_of(self, n_updates: int) -> float:
-        return n_updates * self.gradients_per_update * self.share_of_rows
-
-    def _finish(self, points: list[PointType], window: Window, windows: int) -> Adapted:
+    def _finish(self, points: list[PointType], window: Settings, windows: int) -> Adapted:
         """Choose the updates per draw from a pilot run, and freeze everything."""
         self.stage = "updates per draw"
-        window, (points, draws, thin, per_draw) = with_restarts(
+        window, (run, thin, per_draw) = with_restarts(
             window, lambda slower: self._pilot(points, slower)
         )
-        g = self.gradients
         return self.freeze(
-            window.pace,
-            window.noise,
-            np.array([g.flat(point) for point in points]),
+            window,
+            np.array([self.gradients.flat(point) for point in run.points]),
             thin,
-            anchor=draws.mean(axis=(0, 1)),
-            largest_eigval=window.largest_eigval,
-            smallest_eigval=window.smallest_eigval,
-            batch_size=g.batch_size,
+            anchor=run.draws.mean(axis=(0, 1)),
             windows=windows,
             ess_per_draw=per_draw,
-            passes_per_draw=self._passes_of(thin),
-            n_rows=g.n_rows,
         )
 
-    def _pilot(self, points: list[PointType], window: Window):
-        """Settle; choose the updates per draw by the effective sample size of some draws."""
+    def _pilot(self, points: list[PointType], window: Settings) -> tuple[ShortRun, int, float]:
         thin = rounded(window.pace.relaxation)
         points = self.runs.run(points, window, thin, SETTLE_DRAWS).points
-        for k in range(MAX_DOUBLINGS + 1):
-            points, draws, *_ = self.runs.run(points, window, thin, PILOT_DRAWS, fresh=False)
-            per_draw = effective_sizes(draws).min() / (CHAINS * PILOT_DRAWS)
-            if per_draw >= ENOUGH or k == MAX_DOUBLINGS:
-                break
-            thin *= 2
-        return points, draws, thin, per_draw
+        return self.pilot(points, window, thin, PILOT_DRAWS, MAX_DOUBLINGS, fresh=False)
 
 
 def _parted(draws: np.ndarray) -> bool:

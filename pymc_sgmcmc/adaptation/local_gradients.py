@@ -18,12 +18,13 @@ from pymc_sgmcmc.adaptation.touch_rates import (
 )
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
-from pymc_sgmcmc.batches.touched import Touched, TouchedGroups
+from pymc_sgmcmc.batches.touched import GroupsOfBatches, TouchedGroups
 from pymc_sgmcmc.batches.whole_groups import GroupBatches, WholeGroups
 from pymc_sgmcmc.chain import Chain
+from pymc_sgmcmc.gradients.arrays import element_labels
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.local_source import LocalSource
-from pymc_sgmcmc.gradients.streamed_rows import infinite_rows, refuse_infinite
+from pymc_sgmcmc.gradients.row_gradients import infinite_rows, refuse_infinite
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.noise import NoiseStream
 
@@ -36,7 +37,7 @@ class LocalBatch(NamedTuple):
 
     rows: np.ndarray
     """Row numbers, shape (n,)."""
-    touched: list[Touched]
+    touched: list[GroupsOfBatches]
     """For each column of groups, of this batch alone."""
     row_weights: np.ndarray | None
     """In batches of whole groups."""
@@ -108,12 +109,8 @@ class LocalGradients:
         """The elements of theta with the shared ones first, how many these are, and their names."""
         shapes = self.source.shapes
         metric = LocalScales(shapes, [v is not None for v in self.variables])
-        names = [
-            f"{v.name}[{','.join(map(str, at))}]" if at else str(v.name)
-            for v, local, shape in zip(self.source.vars, self.variables, shapes, strict=True)
-            if local is None
-            for at in np.ndindex(*shape)
-        ]
+        shared = [k for k, local in enumerate(self.variables) if local is None]
+        names = element_labels([self.source.vars[k] for k in shared], [shapes[k] for k in shared])
         return metric.order, metric.n_shared, names
 
     @property
@@ -184,7 +181,7 @@ class LocalGradients:
             weights = described.pop() if whole else None
             for k in range(together):
                 of_columns = [
-                    Touched(*(a[k : k + 1] for a in described[c : c + 3]))
+                    GroupsOfBatches(*(a[k : k + 1] for a in described[c : c + 3]))
                     for c in range(0, len(described), 3)
                 ]
                 own = None if weights is None else weights[k]

@@ -37,13 +37,14 @@ from pymc_sgmcmc.adaptation.curvature import (
 )
 from pymc_sgmcmc.adaptation.local_gradients import LocalBatch, LocalGradient, LocalGradients
 from pymc_sgmcmc.adaptation.short_runs import (
-    ShortRuns,
+    Settings,
+    ShortRun,
     effective_sizes,
     rounded,
     with_restarts,
 )
 from pymc_sgmcmc.adaptation.slowness import warn_of_slow_draws
-from pymc_sgmcmc.adaptation.step_size import Pace, injected_noise, pace, slowed
+from pymc_sgmcmc.adaptation.step_size import pace, slowed
 from pymc_sgmcmc.adaptation.warm_up import WarmUp, drift
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.kernel import Kernel
@@ -81,14 +82,12 @@ TRACKED = 100
 WORST_TRACKED = 0.05
 """... and the share of them that may have a smaller one."""
 PILOT_DRAWS = 40
-ENOUGH = 0.15
-"""Effective draws per draw of the pilot; with fewer, `thin` is doubled."""
 MAX_DOUBLINGS = 2
 GRADIENTS_OF_NUTS = 63
 """Of a draw, of a hierarchy with many groups."""
 
 
-class Block(NamedTuple):
+class BlockScales(NamedTuple):
     """Scales of one variable's elements, or of all shared ones."""
 
     scales: np.ndarray
@@ -101,56 +100,27 @@ class Block(NamedTuple):
     """r: the prior's part of the curvature, on average over groups with rows."""
 
 
-class Window(NamedTuple):
-    """Settings of a window; the last two arrays are flat, in the order of z."""
-
-    pace: Pace
-    noise: np.ndarray
-    relaxation: float
-    """Updates in which shared variables and most groups forget where they were."""
-
-    def slower(self, factor: float) -> "Window":
-        """Return the settings with a smaller step size."""
-        return self._replace(pace=self.pace.slower(factor), relaxation=self.relaxation / factor)
-
-
 class LocalWarmUp(WarmUp):
-    """Adapts a kernel with a `LocalScales` metric, group by group.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    gradients : LocalGradients
-        Of this kernel.
-    is_scale : array of bool, shape (d,)
-        Parameters under a log or logit transform.
-    rng : numpy.random.Generator
-    target_bias : float
-        Tolerated relative error of a standard deviation.
-    """
+    """Adapts a kernel with a `LocalScales` metric, group by group."""
 
     def __init__(
         self,
         kernel: Kernel,
         gradients: LocalGradients,
-        is_scale: np.ndarray,
         rng: np.random.Generator,
         target_bias: float,
     ):
-        super().__init__(kernel, rng, target_bias)
+        super().__init__(kernel, gradients, rng, target_bias)
         assert isinstance(kernel.metric, LocalScales)
-        self.metric, self.gradients = kernel.metric, gradients
+        self.metric = kernel.metric
         self.n_shared = self.metric.n_shared
-        self.shared_is_scale = is_scale[self.metric.order[: self.n_shared]]
+        self.shared_is_scale = self.is_scale[self.metric.order[: self.n_shared]]
         eps = float(np.finfo(gradients.source.vars[0].dtype).eps)
         self.difference = eps**0.25
         """Step of a difference of gradients, in units of a scale."""
         self.local_steps = [1.0 for _ in gradients.variables]
         """Typical scale of each variable's elements, as far as it is known."""
         self.tracked = self._tracked()
-        self.runs = ShortRuns(
-            kernel, rng, lambda point: self._flat(point)[self.tracked], self._before_draw
-        )
 
     def run(self, point: PointType) -> Adapted:
         if self._batches_of == "rows" and self.kernel.algorithm.dynamics != "thermostat":
@@ -184,17 +154,18 @@ class LocalWarmUp(WarmUp):
             if k == MAX_WINDOWS or calm >= 2:
                 break
             if k < 2 * HELD:
-                window = window._replace(pace=window.pace.slower(0.5))
+                halved = window.pace._replace(step_size=0.5 * window.pace.step_size)
+                window = window._replace(pace=halved)
 
             def run(window, points=points, n=HELD_DRAWS if held else DRAWS):
-                thin = rounded(SHARE * window.relaxation)
+                thin = rounded(SHARE * window.pace.relaxation)
                 return self.runs.run(points, window, thin, n)
 
             window, (points, draws, *_) = with_restarts(window, run)
             shared = draws[:, DRAWS // 2 :, : self.n_shared].reshape(-1, self.n_shared)
             moved = np.inf if held or past is None else drift(shared, past)
             _log.debug(
-                f"Window {k}: {window.relaxation:.3g} updates per relaxation, step size "
+                f"Window {k}: {window.pace.relaxation:.3g} updates per relaxation, step size "
                 f"{window.pace.step_size:.3g}, drift {moved:.2f}, passes {self.passes:.3g}."
             )
             settled = moved < DRIFT and change < SETTLED
@@ -202,12 +173,12 @@ class LocalWarmUp(WarmUp):
             past = None if held else shared
         return self._finish(points, window, k)
 
-    def _prepare(self, points: list[PointType], curvature: np.ndarray | None) -> Window:
+    def _prepare(self, points: list[PointType], curvature: np.ndarray | None) -> Settings:
         """Set the metric for the next updates; shared variables are held without a curvature."""
         n = self.n_shared
         theta = [self.kernel.split(point)[0] for point in points]
         blocks = self._local_blocks(theta)
-        shared = Block(np.zeros((n, n)), np.zeros(n), np.zeros(n))
+        shared = BlockScales(np.zeros((n, n)), np.zeros(n), np.zeros(n))
         if curvature is not None:
             shared = self._shared_block(theta, curvature)
         self.metric.set(shared.scales, [block.scales for block in blocks])
@@ -216,7 +187,7 @@ class LocalWarmUp(WarmUp):
         chosen = pace(self.kernel.algorithm, noise, self.target_bias)
         if self.kernel.algorithm.dynamics != "langevin":
             chosen = chosen.slower(min(1.0, self._largest_of_many(blocks) / chosen.step_size))
-        diffusion = injected_noise(self.kernel.algorithm) or 1.0
+        diffusion = self.kernel.algorithm.injected_noise or 1.0
         h = chosen.step_size
         if self.kernel.algorithm.dynamics == "langevin":
             unit = 2 / h
@@ -224,9 +195,9 @@ class LocalWarmUp(WarmUp):
             unit = (diffusion + h * float(noise.mean()) / 2) / h
         slowest = [unit * float(np.quantile(b.updates, SLOW)) for b in blocks]
         slowest += [unit * float(shared.updates.max(initial=0.0))]
-        return Window(chosen, noise, max(slowest))
+        return Settings(noise, chosen._replace(relaxation=max(slowest)))
 
-    def _largest_of_many(self, blocks: list[Block]) -> float:
+    def _largest_of_many(self, blocks: list[BlockScales]) -> float:
         """Step size with which what G groups share is right, to within the target bias.
 
         The integrator's error is alike in all groups, and adds up: it is about
@@ -255,7 +226,7 @@ class LocalWarmUp(WarmUp):
         self.count(self.gradients.share)
         return self.gradients.at(elements, batch)
 
-    def _local_blocks(self, theta: list[list[np.ndarray]]) -> list[Block]:
+    def _local_blocks(self, theta: list[list[np.ndarray]]) -> list[BlockScales]:
         """Find the scale and the noise of each element of each local variable.
 
         The diagonal of a group's curvature is that of signs times the curvature times them, on
@@ -286,7 +257,7 @@ class LocalWarmUp(WarmUp):
                 visits[k][groups] += 1
         return [self._block(k, rows[k], prior[k], seen[k], visits[k]) for k in local]
 
-    def _block(self, k: int, rows, prior, seen, visits) -> Block:
+    def _block(self, k: int, rows, prior, seen, visits) -> BlockScales:
         """Turn sums over batches into scales; arrays are shaped like the variable."""
         g = self.gradients
         axis, n = g.axis(k), g.sizes(k)
@@ -310,7 +281,9 @@ class LocalWarmUp(WarmUp):
         updates = 1 / (slower**2 * np.maximum(rates.touched, 1e-300))
         updates = np.where(n > 0, updates, 1.0)  # drawn from the prior
         shares = (of_prior / curvature)[np.broadcast_to(n > 0, curvature.shape)]
-        return Block(slower * curvature**-0.5, noise * slower**2, updates, float(shares.mean()))
+        return BlockScales(
+            slower * curvature**-0.5, noise * slower**2, updates, float(shares.mean())
+        )
 
     def _shared_gradient(self, theta, batch: LocalBatch, shift=None) -> np.ndarray:
         """Gradient of the shared elements, flat, of the whole log posterior."""
@@ -364,21 +337,22 @@ class LocalWarmUp(WarmUp):
             total += each.T @ each / (len(each) - 1)
         return total / len(theta)
 
-    def _shared_block(self, theta: list[list[np.ndarray]], curvature: np.ndarray) -> Block:
+    def _shared_block(self, theta: list[list[np.ndarray]], curvature: np.ndarray) -> BlockScales:
         """Scale the shared elements, along the axes of their noise."""
         root = root_of_inverse(curvature)
         variances, axes = np.linalg.eigh(root.T @ self._noise(theta) @ root)
         variances = np.maximum(variances, 0.0)
         slower = slowed(self.kernel.algorithm, variances, self.target_bias)
-        return Block(root @ axes * slower, variances * slower**2, slower**-2.0)
+        return BlockScales(root @ axes * slower, variances * slower**2, slower**-2.0)
 
     # ---- short runs ------------------------------------------------------------------------
 
-    def _before_draw(self, n_updates: int) -> None:
-        self.count(self._passes_of(n_updates))
+    @property
+    def share_of_rows(self):
+        return self.gradients.share
 
-    def _passes_of(self, n_updates: int) -> float:
-        return n_updates * self.gradients_per_update * self.gradients.share
+    def elements(self, point):
+        return self._flat(point)[self.tracked]
 
     def _flat(self, point: PointType) -> np.ndarray:
         return np.concatenate([np.ravel(t) for t in self.kernel.split(point)[0]]).astype(float)
@@ -392,44 +366,32 @@ class LocalWarmUp(WarmUp):
         some = self.rng.choice(local, min(TRACKED, len(local)), replace=False)
         return np.concatenate([shared, some])
 
-    def _finish(self, points: list[PointType], window: Window, windows: int) -> Adapted:
+    def _finish(self, points: list[PointType], window: Settings, windows: int) -> Adapted:
         """Choose the updates per draw from a pilot run, and freeze everything."""
         self.stage = "updates per draw"
-        window, (points, thin, per_draw) = with_restarts(
+        window, (run, thin, per_draw) = with_restarts(
             window, lambda slower: self._pilot(points, slower)
         )
-        starts = np.array([self._flat(point) for point in points])
-        g = self.gradients
+        starts = np.array([self._flat(point) for point in run.points])
         chosen = self.freeze(
-            window.pace,
-            window.noise,
+            window,
             starts,
             thin,
             anchor=starts.mean(axis=0),
-            largest_eigval=1.0,
-            smallest_eigval=1.0,
-            batch_size=g.batch_size,
             batches=self._batches_of,
             windows=windows,
             ess_per_draw=per_draw,
-            passes_per_draw=self._passes_of(thin),
-            n_rows=g.n_rows,
         )
         seconds = self.runs.seconds_per_update
+        g = self.gradients
         warn_of_slow_draws(chosen, seconds, lambda: seconds / g.share, GRADIENTS_OF_NUTS)
         return chosen
 
-    def _pilot(self, points, window: Window):
-        """Choose the updates per draw by the effective sample size of some draws."""
-        thin = rounded(window.relaxation)
-        for k in range(MAX_DOUBLINGS + 1):
-            run = self.runs.run(points, window, thin, PILOT_DRAWS, fresh=k == 0)
-            points, each = run.points, effective_sizes(run.draws)
-            shared, local = each[: self.n_shared], each[self.n_shared :]
-            smallest = min([*shared, float(np.quantile(local, WORST_TRACKED))])
-            per_draw = smallest / (CHAINS * PILOT_DRAWS)
-            if per_draw >= ENOUGH:
-                break
-            if k < MAX_DOUBLINGS:
-                thin *= 2
-        return points, thin, per_draw
+    def _pilot(self, points: list[PointType], window: Settings) -> tuple[ShortRun, int, float]:
+        thin = rounded(window.pace.relaxation)
+        return self.pilot(points, window, thin, PILOT_DRAWS, MAX_DOUBLINGS, fresh=True)
+
+    def effective_size(self, draws):
+        each = effective_sizes(draws)
+        shared, local = each[: self.n_shared], each[self.n_shared :]
+        return min([*shared, float(np.quantile(local, WORST_TRACKED))])

@@ -17,9 +17,10 @@ from pymc.blocking import PointType
 
 from pymc_sgmcmc.adaptation.adam import SCATTER, adam, prior_unit
 from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.short_runs import Settings
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import WarmUp
-from pymc_sgmcmc.gradients.batch_gradients import BatchGradients
+from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.metric import Diagonal
 from pymc_sgmcmc.kernel import Kernel
 
@@ -36,29 +37,18 @@ CURVATURE_BATCHES = 10
 
 
 class ManyParametersWarmUp(WarmUp):
-    """Adapts a kernel with a diagonal metric by the variances of batches' gradients.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        With a `Diagonal` metric and batches of rows.
-    gradients : BatchGradients
-    rng : numpy.random.Generator
-    target_bias : float
-        Tolerated relative error of a standard deviation, were the posterior normal.
-    """
+    """Adapts a kernel with a diagonal metric by the variances of batches' gradients."""
 
     def __init__(
         self,
         kernel: Kernel,
-        gradients: BatchGradients,
+        gradients: FlatModel,
         rng: np.random.Generator,
         target_bias: float,
     ):
-        super().__init__(kernel, rng, target_bias)
+        super().__init__(kernel, gradients, rng, target_bias)
         assert isinstance(kernel.metric, Diagonal)
-        self.metric, self.gradients = kernel.metric, gradients
-        self.share_of_rows = gradients.batch_size / gradients.n_rows
+        self.metric = kernel.metric
 
     def _run(self, point: PointType) -> Adapted:
         kernel, gradients = self.kernel, self.gradients
@@ -77,18 +67,12 @@ class ManyParametersWarmUp(WarmUp):
         largest = max(self._largest_curvature(theta) for theta in starts)
         chosen = pace(kernel.algorithm, noise, self.target_bias, largest)
         return self.freeze(
-            chosen,
-            noise,
+            Settings(noise, chosen, largest, smallest_eigval=0.0),
             starts,
             int(np.ceil(batches)),
             anchor=starts[0],
-            largest_eigval=largest,
-            smallest_eigval=0.0,
-            batch_size=gradients.batch_size,
             windows=0,
             ess_per_draw=0.0,
-            passes_per_draw=self.gradients_per_update * float(np.ceil(batches) / batches),
-            n_rows=gradients.n_rows,
             predictions_only=True,
         )
 

@@ -12,8 +12,9 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.argument_checks import is_auto
 from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.gradients.arrays import random_variable
 from pymc_sgmcmc.gradients.local_variables import LEAST_GROUPS, Local
-from pymc_sgmcmc.gradients.metric import Dense, Diagonal, LowRank, Metric
+from pymc_sgmcmc.gradients.metric import Dense, Diagonal, Metric
 from pymc_sgmcmc.gradients.row_axis import (
     FEW_ROWS,
     advice_on_tables,
@@ -24,14 +25,13 @@ from pymc_sgmcmc.latents.joint import Latents, find_latents
 
 _log = logging.getLogger("pymc.sgmcmc")
 
-Adaptation = Literal["auto", "dense", "low_rank", "diag"] | None
-METRICS = ("dense", "low_rank", "diag")
-LARGEST_DENSE = 1000
-"""Elements of theta up to which the metric is a dense matrix; of more, those of groups of rows are
-local,"""
-LARGEST_LOW_RANK = 2000
-"""... or where there are none, it has a low rank beside its diagonal; with more it is diagonal."""
-RANK = 64
+Adaptation = Literal["auto", "dense", "diag"] | None
+METRICS = ("dense", "diag")
+LARGEST_DENSE = 2000
+"""Elements of theta up to which the metric is a dense matrix; with more it is diagonal."""
+LARGEST_SHARED = 1000
+"""Elements of theta above which those of groups of rows are local; also most elements beside local
+ones."""
 BATCH_OF_MANY = 128
 """Rows per batch of a model with more parameters, or with latent variables integrated out."""
 LARGEST_DENSE_WITH_LATENTS = 500
@@ -57,7 +57,7 @@ class Plan(NamedTuple):
 
 def adapts(step_size: Any, adaptation: Any) -> bool:
     """Whether a step with these arguments adapts anything."""
-    return adaptation is not None and (adaptation != "auto" or is_auto(step_size))
+    return adaptation is not None and (not is_auto(adaptation) or is_auto(step_size))
 
 
 def planned(
@@ -107,9 +107,7 @@ def planned(
         For arguments that contradict each other or the model.
     """
     if adaptation not in ("auto", None, *METRICS, "local"):
-        raise ValueError(
-            f"adaptation={adaptation!r} must be 'auto', 'dense', 'low_rank', 'diag' or None."
-        )
+        raise ValueError(f"adaptation={adaptation!r} must be 'auto', 'dense', 'diag' or None.")
     if gradient not in ("auto", "plain", "control_variate"):
         raise ValueError(f"gradient={gradient!r} must be 'auto', 'plain' or 'control_variate'.")
     if not adapts(step_size, adaptation):
@@ -120,8 +118,8 @@ def planned(
         if gradient == "control_variate":
             raise ValueError(
                 "gradient='control_variate' needs an anchor, which adaptation finds: pass "
-                "adaptation='dense' ('low_rank', 'diag'), whose step_size is in units of the "
-                "posterior's standard deviation."
+                "adaptation='dense' (or 'diag'), whose step_size is in units of the posterior's "
+                "standard deviation."
             )
         return Plan(None if is_auto(batch_size) else batch_size)
     remedy = f"Pass {name}(step_size=..., batch_size=..., thin=...) with numbers."
@@ -140,10 +138,10 @@ def planned(
             batch_size = min(BATCH_OF_MANY, find_row_axis(made_for, minibatch_dim, rvs).length)
         diagonal = adaptation == "diag" or size > LARGEST_DENSE_WITH_LATENTS
         return Plan(batch_size, Diagonal(shapes) if diagonal else Dense(shapes))
-    many = size > LARGEST_LOW_RANK
-    for_all = adaptation in ("dense", "low_rank")
+    many = size > LARGEST_DENSE
+    for_all = adaptation == "dense"
     asked_for = wants_groups or (local and local != "auto")
-    tried = size > LARGEST_DENSE and adaptation in ("auto", "local")
+    tried = size > LARGEST_SHARED and adaptation in ("auto", "local")
     tried = tried and gradient != "control_variate"
     if not asked_for and (for_all or not (many or tried)):
         local = None  # parameters move together, with a metric for all of them
@@ -177,7 +175,7 @@ def planned(
         )
     if many and gradient == "control_variate":
         raise ValueError(
-            f"gradient='control_variate' works with at most {LARGEST_LOW_RANK} parameters, but the "
+            f"gradient='control_variate' works with at most {LARGEST_DENSE} parameters, but the "
             f"model has {size}. Leave gradient='auto'."
         )
     if local and asked_for and gradient == "control_variate":
@@ -216,15 +214,15 @@ def _check_latents(
         raise ValueError(
             f"latents=, data= and an automatic step size do not go together yet. {remedy}"
         )
-    if size > LARGEST_LOW_RANK:
+    if size > LARGEST_DENSE:
         raise ValueError(
-            f"With {size} parameters, more than {LARGEST_LOW_RANK}, latents= and an automatic step "
+            f"With {size} parameters, more than {LARGEST_DENSE}, latents= and an automatic step "
             f"size do not go together yet. {remedy}"
         )
-    if adaptation == "low_rank" or (adaptation == "dense" and size > LARGEST_DENSE_WITH_LATENTS):
+    if adaptation == "dense" and size > LARGEST_DENSE_WITH_LATENTS:
         raise ValueError(
-            f"adaptation={adaptation!r} and latents= with {size} parameters do not go together: "
-            f"pass 'dense' (up to {LARGEST_DENSE_WITH_LATENTS} parameters) or 'diag'."
+            f"adaptation='dense' and latents= go together up to {LARGEST_DENSE_WITH_LATENTS} "
+            f"parameters, but the model has {size}: pass 'diag'."
         )
     if gradient == "control_variate":
         raise ValueError(
@@ -234,18 +232,14 @@ def _check_latents(
 
 
 def _metric(kind: str, shapes: Sequence[tuple[int, ...]], size: int, remedy: str) -> Metric:
-    if size > LARGEST_LOW_RANK:
+    if size > LARGEST_DENSE:
         if kind not in ("auto", "diag"):
             raise ValueError(
-                f"adaptation={kind!r} works with at most {LARGEST_LOW_RANK} parameters, but the "
+                f"adaptation={kind!r} works with at most {LARGEST_DENSE} parameters, but the "
                 f"model has {size}. Pass adaptation='diag', or: {remedy}"
             )
         return Diagonal(shapes)
-    if kind == "auto":
-        kind = "dense" if size <= LARGEST_DENSE else "low_rank"
-    if kind == "dense":
-        return Dense(shapes)
-    return LowRank(shapes, min(RANK, size)) if kind == "low_rank" else Diagonal(shapes)
+    return Diagonal(shapes) if kind == "diag" else Dense(shapes)
 
 
 def automatic_batch_size(
@@ -288,7 +282,7 @@ def is_scale(model: Model, vars: Sequence[TensorVariable], shapes) -> np.ndarray
     """Which elements of theta are on a logarithmic scale, shape (d,)."""
     flags = []
     for value, shape in zip(vars, shapes, strict=True):
-        name = getattr(model.rvs_to_transforms.get(model.values_to_rvs[value]), "name", None)
+        name = getattr(model.rvs_to_transforms.get(random_variable(model, value)), "name", None)
         of_value = np.full(shape, name in SCALE_TRANSFORMS)
         if name in CHOLESKY_TRANSFORMS:
             ends = np.cumsum(np.arange(1, shape[-1] + 1))  # of the factor's rows

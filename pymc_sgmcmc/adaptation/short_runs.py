@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from math import ceil
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple
 
 import numpy as np
 from arviz_stats.base import array_stats
@@ -32,16 +32,19 @@ class Diverged(Exception):
     """A short run diverged: says what was seen, as a sentence's part."""
 
 
-class Window(Protocol):
-    """Settings of a short run."""
+class Settings(NamedTuple):
+    """Settings of a short run, or of all updates after the warm-up."""
 
-    @property
-    def pace(self) -> Pace: ...
+    noise: np.ndarray
+    """nu, variances of the gradient's noise along z."""
+    pace: Pace
+    largest_eigval: float = 1.0
+    """Of the curvature in z,"""
+    smallest_eigval: float = 1.0
 
-    @property
-    def noise(self) -> np.ndarray: ...
-
-    def slower(self, factor: float) -> Self: ...
+    def slower(self, factor: float) -> "Settings":
+        """Return the settings with a smaller step size."""
+        return self._replace(pace=self.pace.slower(factor))
 
 
 class ShortRun(NamedTuple):
@@ -85,7 +88,7 @@ class ShortRuns:
         """Of the last run, of one chain; 0 before there is one."""
 
     def run(
-        self, points: list[PointType], window: Window, thin: int, n: int, fresh: bool = True
+        self, points: list[PointType], settings: Settings, thin: int, n: int, fresh: bool = True
     ) -> ShortRun:
         """Draw `n` times from each point; `fresh` chains have the kernel's present thermostats.
 
@@ -95,9 +98,9 @@ class ShortRuns:
             If a chain is no longer finite.
         """
         kernel = self.kernel
-        step_size = window.pace.step_size
+        step_size = settings.pace.step_size
         kernel.schedule, kernel.thin = Constant(step_size), thin
-        expected = expected_friction(kernel.algorithm, step_size, window.noise)
+        expected = expected_friction(kernel.algorithm, step_size, settings.noise)
         kernel.friction = expected
         if fresh:
             self.chains = [Chain(kernel, rng, tune=0) for rng in self.rng.spawn(len(points))]
@@ -116,18 +119,20 @@ class ShortRuns:
                 seconds.append(time.perf_counter() - began)
                 now = {**now, **advance.moved}
                 draws.append(self.elements(now))
-                if chain.state is not None and "xi" in chain.state:
-                    friction = friction + np.concatenate([np.ravel(x) for x in chain.state["xi"]])
+                thermostats = kernel.algorithm.thermostats
+                if chain.state is not None and thermostats is not None:
+                    xi = chain.state[thermostats]
+                    friction = friction + np.concatenate([np.ravel(x) for x in xi])
             last.append(now)
         # The first draw may have compiled something.
         self.seconds_per_update = float(np.median(seconds)) / thin
         shaped = np.reshape(draws, (len(points), n, -1))
-        thermostats = friction / len(draws) if isinstance(friction, np.ndarray) else None
-        return ShortRun(last, shaped, thermostats, expected)
+        found = friction / len(draws) if isinstance(friction, np.ndarray) else None
+        return ShortRun(last, shaped, found, expected)
 
 
-def with_restarts[W: Window, R](window: W, run: Callable[[W], R]) -> tuple[W, R]:
-    """Run chains, with smaller step sizes if they diverge; return the window's settings too.
+def with_restarts[R](settings: Settings, run: Callable[[Settings], R]) -> tuple[Settings, R]:
+    """Run chains, with smaller step sizes if they diverge; return the settings too.
 
     Raises
     ------
@@ -136,10 +141,10 @@ def with_restarts[W: Window, R](window: W, run: Callable[[W], R]) -> tuple[W, R]
     """
     for _ in range(RESTARTS):
         try:
-            return window, run(window)
+            return settings, run(settings)
         except Diverged as error:
-            tried, seen = window.pace.step_size, error
-            window = window.slower(0.5)
+            tried, seen = settings.pace.step_size, error
+            settings = settings.slower(0.5)
     raise SamplingError(
         "The warm-up diverged with every step size that it tried; with the smallest, "
         f"{tried:.3g}, {seen}. Look for data that are impossible under the model or parameters "

@@ -73,7 +73,7 @@ def pace(
     if algorithm.dynamics == "langevin":
         h = min(1 / largest, 8 * target_bias / (largest + most_noise))
         return Pace(h, 2 / (h * smallest))
-    diffusion = injected_noise(algorithm) or 1.0
+    diffusion = algorithm.injected_noise or 1.0
     relative = target_bias / REFERENCE_BIAS
     h = LARGEST * sqrt(relative / largest)
     if algorithm.dynamics == "thermostat":
@@ -87,14 +87,9 @@ def pace(
     return Pace(h, diffusion / (h * smallest))
 
 
-def injected_noise(algorithm: Algorithm) -> float:
-    """D of a momentum sampler: the injected noise has variance 2 D h per update."""
-    return getattr(algorithm, "diffusion", getattr(algorithm, "friction", 0.0))
-
-
 def expected_friction(algorithm: Algorithm, step_size: float, noise: np.ndarray) -> np.ndarray:
     """D + h nu / 2: what a thermostat settles at, and what the friction is where it is fixed."""
-    return injected_noise(algorithm) + step_size * noise / 2
+    return algorithm.injected_noise + step_size * noise / 2
 
 
 def slowed(algorithm: Algorithm, noise: np.ndarray, target_bias: float) -> np.ndarray:
@@ -127,7 +122,7 @@ def slowed(algorithm: Algorithm, noise: np.ndarray, target_bias: float) -> np.nd
     """
     if algorithm.dynamics == "langevin":
         return 1 / np.sqrt(1 + noise)
-    diffusion = injected_noise(algorithm) or 1.0
+    diffusion = algorithm.injected_noise or 1.0
     relative = target_bias / REFERENCE_BIAS
     h = LARGEST * sqrt(relative)
     if algorithm.dynamics == "thermostat":

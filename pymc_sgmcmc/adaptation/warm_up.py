@@ -1,31 +1,22 @@
 """What all warm-ups share: a kernel, a course with progress, a frozen result."""
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from pymc.blocking import PointType
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.plan import is_scale
 from pymc_sgmcmc.adaptation.progress import WarmUpProgress
-from pymc_sgmcmc.adaptation.step_size import Pace, expected_friction
+from pymc_sgmcmc.adaptation.short_runs import Settings, ShortRun, ShortRuns, effective_sizes
+from pymc_sgmcmc.adaptation.step_size import expected_friction
 from pymc_sgmcmc.adaptation.time_limit import check_time
 from pymc_sgmcmc.kernel import Kernel
 
-
-class Window(NamedTuple):
-    """Settings of a window: of the updates until metric and step size are chosen anew."""
-
-    noise: np.ndarray
-    """nu, variances of the gradient's noise along z."""
-    pace: Pace
-    largest_eigval: float = 1.0
-    """Of the curvature in z,"""
-    smallest_eigval: float = 1.0
-
-    def slower(self, factor: float) -> "Window":
-        """Return the settings with a smaller step size."""
-        return self._replace(pace=self.pace.slower(factor))
+ENOUGH = 0.15
+"""Effective draws per draw of a pilot; with fewer, there are more updates per draw."""
 
 
 class WarmUp(ABC):
@@ -35,6 +26,8 @@ class WarmUp(ABC):
     ----------
     kernel : Kernel
         With a metric.
+    gradients : FlatModel or LocalGradients
+        Of its model.
     rng : numpy.random.Generator
     target_bias : float
         Tolerated relative error of a standard deviation.
@@ -45,10 +38,24 @@ class WarmUp(ABC):
         What it is at, for the progress line.
     """
 
-    def __init__(self, kernel: Kernel, rng: np.random.Generator, target_bias: float):
-        self.kernel, self.rng, self.target_bias = kernel, rng, target_bias
+    def __init__(
+        self, kernel: Kernel, gradients: Any, rng: np.random.Generator, target_bias: float
+    ):
+        self.kernel, self.gradients = kernel, gradients
+        self.rng, self.target_bias = rng, target_bias
         self.progress, self.stage = WarmUpProgress(), "start"
         self._counted_passes, self._forecast = 0.0, ""
+        self.runs = ShortRuns(kernel, rng, self.elements, self._before_draw)
+
+    def elements(self, point: PointType) -> np.ndarray:
+        """Return the elements of a point that short runs look at: all of them, flat."""
+        return self.gradients.flat(point)
+
+    @cached_property
+    def is_scale(self) -> np.ndarray:
+        """Parameters under a log or logit transform, shape (d,)."""
+        source = self.kernel.source
+        return is_scale(self.kernel.model, source.vars, source.shapes)
 
     @property
     def passes(self) -> float:
@@ -60,6 +67,20 @@ class WarmUp(ABC):
         """Batches' gradients that an update evaluates."""
         assert self.kernel.loop is not None
         return self.kernel.loop.n_gradients
+
+    @property
+    def share_of_rows(self) -> float:
+        """Rows of a batch / N."""
+        rows = self.kernel.source.rows
+        return rows[0].batch_size / rows[0].n_rows if rows else 1.0
+
+    def passes_of(self, n_updates: int) -> float:
+        """Passes over the data of some updates."""
+        at_anchor = 2 if self.kernel.source.has_control_variate else 1
+        return n_updates * self.gradients_per_update * at_anchor * self.share_of_rows
+
+    def _before_draw(self, n_updates: int) -> None:
+        self.count(self.passes_of(n_updates))
 
     def run(self, point: PointType) -> Adapted:
         """Warm up from a point.
@@ -91,33 +112,58 @@ class WarmUp(ABC):
         self._counted_passes += passes
         self.report()
 
-    def freeze(
-        self, pace: Pace, noise: np.ndarray, starts: np.ndarray, thin: int, **others: Any
-    ) -> Adapted:
+    def effective_size(self, draws: np.ndarray) -> float:
+        """Return the effective sample size of what a short run looked at."""
+        return float(effective_sizes(draws).min())
+
+    def pilot(
+        self,
+        points: list[PointType],
+        settings: Settings,
+        thin: int,
+        n_draws: int,
+        doublings: int,
+        fresh: bool,
+    ) -> tuple[ShortRun, int, float]:
+        """Double the updates per draw until draws are `ENOUGH` apart.
+
+        Returns the last run, the updates per draw, and the effective draws per draw.
+        """
+        for k in range(doublings + 1):
+            run = self.runs.run(points, settings, thin, n_draws, fresh=fresh and k == 0)
+            per_draw = self.effective_size(run.draws) / (len(points) * n_draws)
+            if per_draw >= ENOUGH or k == doublings:
+                break
+            points, thin = run.points, 2 * thin
+        return run, thin, per_draw
+
+    def freeze(self, settings: Settings, starts: np.ndarray, thin: int, **others: Any) -> Adapted:
         """Freeze what was chosen, and set the kernel so.
 
-        Parameters
-        ----------
-        pace : Pace
-        noise : array, shape (d,)
-        starts : array, shape (chains, d)
-        thin : int
-            Updates per draw.
-        **others
-            Further fields of `Adapted`.
+        ``starts`` has the shape (points, d), ``others`` are further fields of `Adapted`.
         """
-        kernel = self.kernel
+        kernel, step_size = self.kernel, settings.pace.step_size
+        rows = kernel.source.rows
         assert kernel.metric is not None
+        common = {
+            "anchor_gradient": np.zeros(starts.shape[1]),
+            "row_copies": None,
+            "largest_eigval": settings.largest_eigval,
+            "smallest_eigval": settings.smallest_eigval,
+            "batch_size": rows[0].batch_size if rows else None,
+            "n_rows": rows[0].n_rows if rows else None,
+            "passes_per_draw": self.passes_of(thin),
+        }
         chosen = Adapted(
             metric=kernel.metric.name,
             scaling=[a.copy() for a in kernel.metric.arrays],
-            noise=noise,
-            friction=expected_friction(kernel.algorithm, pace.step_size, noise),
+            noise=settings.noise,
+            friction=expected_friction(kernel.algorithm, step_size, settings.noise),
             starts=starts,
-            step_size=pace.step_size,
+            step_size=step_size,
             thin=thin,
             data_passes=self.passes,
-            **{"anchor_gradient": np.zeros(starts.shape[1]), "row_copies": None} | others,
+            **common | others,
         )
         chosen.apply(kernel)
         return chosen

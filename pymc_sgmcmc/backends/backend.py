@@ -6,19 +6,60 @@ chains).
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from pytensor.compile.mode import Mode
+from pytensor import config
+from pytensor.compile.mode import Mode, get_mode
+from pytensor.link.basic import JITLinker
+from pytensor.link.jax.linker import JAXLinker
+from pytensor.link.numba.linker import NumbaLinker
+
+from pymc_sgmcmc.argument_checks import shown
+from pymc_sgmcmc.backends.compile_time import compile_lock
 
 
-class Host:
+class Backend(ABC):
+    """Where arrays live, what a generator is, and what compiled calls can do."""
+
+    has_accelerator: bool
+    """Whether arrays live elsewhere than on the CPU."""
+    forks: bool
+    """Whether compiled calls run in a process made by fork."""
+    maps_functions: bool
+    """Whether `mapped` maps a compiled function over chains or rows; otherwise threads call it."""
+    pads_lengths: bool
+    """Whether a function is compiled again for each length of an array, so that lengths should be
+    few."""
+    compiles_sooner: bool
+    """Whether it compiles sooner than numba."""
+
+    @abstractmethod
+    def array(self, value: np.ndarray) -> Any: ...
+    @abstractmethod
+    def as_numpy(self, array: Any) -> np.ndarray: ...
+    @abstractmethod
+    def generator(self, rng: np.random.Generator) -> Any: ...
+    @abstractmethod
+    def generator_state(self, rng: Any) -> dict[str, Any]: ...
+    @abstractmethod
+    def restore_generator(self, state: dict[str, Any]) -> Any: ...
+
+    def mapped(self, function: Callable, n_mapped: int, n_same: int) -> Callable:
+        raise NotImplementedError
+
+
+class Host(Backend):
     """numba, the C linker, Python: arrays and generators are NumPy's."""
 
-    is_jax = False
     has_accelerator = False
+    forks = True
+    maps_functions = False
+    pads_lengths = False
+    compiles_sooner = False
 
     def array(self, value: np.ndarray) -> Any:
         """Put an array where compiled calls find it without a copy, rows contiguous in memory."""
@@ -33,7 +74,7 @@ class Host:
         return rng
 
     def generator_state(self, rng: Any) -> dict[str, Any]:
-        """Plain values, from which `restore_generator` recreates the generator."""
+        """Return plain values from which `restore_generator` recreates the generator."""
         return rng.bit_generator.state
 
     def restore_generator(self, state: dict[str, Any]) -> Any:
@@ -43,17 +84,13 @@ class Host:
         return rng
 
 
-class Jax:
+class Jax(Backend):
     """JAX: arrays stay on the device, a generator is a dict that holds a JAX key."""
 
-    is_jax = True
-
-    @property
-    def has_accelerator(self) -> bool:
-        """Whether arrays live elsewhere than on the CPU."""
-        import jax
-
-        return jax.default_backend() != "cpu"
+    forks = False
+    maps_functions = True
+    pads_lengths = True
+    compiles_sooner = True
 
     def __init__(self):
         # PyTensor turns on JAX's 64-bit mode when this is first imported. Arrays made earlier would
@@ -63,14 +100,19 @@ class Jax:
         import pymc_sgmcmc.backends.generator_copy_jax
         import pymc_sgmcmc.backends.normals_jax  # noqa: F401
 
-        # PyTensor asks JAX for 64 bits although floatX="float32" has turned them off: dozens of
-        # warnings about which the user can do nothing.
+        # PyTensor asks JAX for 64 bits although floatX="float32" has turned them off, which gives
+        # dozens of warnings about which the user can do nothing.
         warnings.filterwarnings(
             "ignore",
             message="Explicitly requested dtype (float|int|uint)64",
             category=UserWarning,
             module=r"jax\._src|pytensor\.link\.jax",
         )
+        import jax
+
+        if config.floatX == "float64":  # PyTensor asks for it once, whatever floatX is set later
+            jax.config.update("jax_enable_x64", True)
+        self.has_accelerator = jax.default_backend() != "cpu"
 
     def array(self, value: np.ndarray) -> Any:
         """Put an array on the device."""
@@ -79,7 +121,6 @@ class Jax:
         return jax.numpy.asarray(value)
 
     def as_numpy(self, array: Any) -> np.ndarray:
-        """Return a compiled call's output as an array that may be written to."""
         return np.array(array)
 
     def mapped(self, function: Callable, n_mapped: int, n_same: int) -> Callable:
@@ -96,21 +137,50 @@ class Jax:
         return self.restore_generator(jax_typify(rng))
 
     def generator_state(self, rng: Any) -> dict[str, Any]:
-        """Plain values, from which `restore_generator` recreates the generator."""
         import jax
 
         return jax.tree.map(np.asarray, rng)
 
     def restore_generator(self, state: dict[str, Any]) -> Any:
-        """Return a generator in a saved state."""
         import jax
 
         return jax.tree.map(jax.numpy.asarray, state)
 
 
-def backend_of(mode: Mode) -> Host | Jax:
-    """Return the backend that a compilation mode runs on."""
-    return Jax() if type(mode.linker).__name__ == "JAXLinker" else Host()
+def backend_of(mode: Mode) -> Backend:
+    """Return the backend that a compilation mode runs on, or raise an error if there is none."""
+    refuse_linker(mode)
+    return Jax() if isinstance(mode.linker, JAXLinker) else Host()
+
+
+def refuse_linker(mode: Mode) -> None:
+    """Raise an error for a mode whose linker is none of these backends'."""
+    linker = mode.linker
+    if isinstance(linker, JITLinker) and not isinstance(linker, JAXLinker | NumbaLinker):
+        raise ValueError(
+            f"compile_kwargs={{'mode': ...}}: steps do not run with {type(linker).__name__}. Pass "
+            "the mode 'NUMBA', 'JAX' or, for the C compiler, 'CVM', or leave compile_kwargs= out."
+        )
+
+
+def check_compile_kwargs(value: Any) -> None:
+    """Raise an error for what is no dict of arguments to compile with, or no mode for steps.
+
+    Parameters
+    ----------
+    value : object
+        None passes.
+
+    Raises
+    ------
+    ValueError
+        Naming the value and an example.
+    """
+    if not isinstance(value, Mapping | None):
+        example = "{'mode': 'JAX'}"
+        raise ValueError(f"compile_kwargs={shown(value)} must be a dict such as {example}.")
+    with compile_lock:
+        refuse_linker(get_mode((value or {}).get("mode")))
 
 
 @contextmanager

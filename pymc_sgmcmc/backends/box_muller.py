@@ -23,20 +23,23 @@ G. E. P. Box, M. E. Muller (1958), Annals of Mathematical Statistics 29, 610-611
 import math
 
 ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
+"""Rotation of each round of Threefry-2x32, in turn."""
 PARITY = 0x1BD11BDA
+"""Constant of Threefry's key schedule."""
 ROUNDS = 13
+"""Rounds of Threefry-2x32, the fewest without known statistical flaws."""
 
 TERMS = {"float32": 7, "float64": 11}
-"""Terms of the power series below: the rest is smaller than a rounding error."""
+"""Numbers of terms of the power series below, whose remainder is smaller than a rounding error."""
 
 
 def sine_series(dtype: str) -> list[float]:
-    """sin(pi/2 s) / s in powers of s^2, lowest first."""
+    """Return sin(pi/2 s) / s in powers of s^2, lowest first."""
     odd = range(1, 2 * TERMS[dtype], 2)
     return [(-1) ** (k // 2) * (math.pi / 2) ** k / math.factorial(k) for k in odd]
 
 
 def cosine_series(dtype: str) -> list[float]:
-    """cos(pi/2 s) in powers of s^2, lowest first."""
+    """Return cos(pi/2 s) in powers of s^2, lowest first."""
     even = range(0, 2 * TERMS[dtype], 2)
     return [(-1) ** (k // 2) * (math.pi / 2) ** k / math.factorial(k) for k in even]

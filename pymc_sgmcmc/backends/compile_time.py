@@ -9,14 +9,15 @@ from threading import Lock, RLock
 import pytensor
 
 THRESHOLDS = (50_000, 20, 100)
-"""Of Python's garbage collector. Its own, (700, 10, 10), search millions of graph nodes and pieces
-of LLVM code again and again, all of them in use: a seventh of the time that compiling takes."""
+"""Thresholds of Python's garbage collector: with its own, (700, 10, 10), it searches millions of
+graph nodes and pieces of LLVM code again and again, all of them in use, which takes a seventh of
+the time of compiling."""
 
 _lock = Lock()
 compile_lock = RLock()
-"""Held by whoever builds or compiles graphs, or reads PyTensor's configuration: PyTensor changes
-that, its mode among it, while it compiles, and two threads at once would leave it changed."""
-# A process forked while another thread holds a lock would wait for it for ever.
+"""Lock for building or compiling graphs and for reading PyTensor's configuration, because PyTensor
+changes its configuration while it compiles, and two threads at once would leave it changed."""
+# A process forked while another thread holds a lock would wait for it forever.
 os.register_at_fork(
     before=compile_lock.acquire,
     after_in_parent=compile_lock.release,
@@ -47,13 +48,13 @@ def rare_collections() -> Iterator[None]:
 
 @contextmanager
 def quick_graphs() -> Iterator[None]:
-    """Build graphs without a record of which line made each node: none is a line of the user's."""
+    """Build graphs without recording the line that made each node, as none is the user's."""
     with compile_lock, rare_collections(), pytensor.config.change_flags(traceback__limit=0):
         yield
 
 
 @contextmanager
 def without_code() -> Iterator[None]:
-    """Make functions that run once or twice without generating C code, which would take longer."""
+    """Make functions without generating C code, which takes longer than one or two calls."""
     with compile_lock, pytensor.config.change_flags(cxx=""):
         yield

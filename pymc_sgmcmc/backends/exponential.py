@@ -18,11 +18,9 @@ class Exponential(ps.UnaryScalarOp):
     nfunc_spec = ("exp", 1, 1)  # on JAX it is jax.numpy.exp
 
     def impl(self, x):
-        """Compute it in Python."""
         return np.exp(x)
 
     def c_code(self, node, name, inputs, outputs, sub):
-        """Compute it in C."""
         return f"{outputs[0]} = exp({inputs[0]});"
 
 
@@ -40,4 +38,4 @@ def numba_funcify_exponential(op, node, **kwargs):
 
 
 exp = Elemwise(Exponential(ps.upgrade_to_float, name="exp"))
-"""exp(x), element by element; has no gradient."""
+"""exp(x), element by element, without a gradient."""

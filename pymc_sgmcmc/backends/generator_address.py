@@ -22,7 +22,7 @@ BIT_GENERATOR = types.NumPyRandomBitGeneratorType("bit_generator")
 
 
 def addresses(rng: np.random.Generator) -> tuple[int, int]:
-    """Addresses of a generator's ``bitgen_t`` and of itself, valid while the caller holds it."""
+    """Return the addresses of a generator's ``bitgen_t`` and of itself; the caller holds it."""
     return rng.bit_generator.ctypes.bit_generator.value, id(rng)
 
 

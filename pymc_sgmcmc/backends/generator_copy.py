@@ -17,11 +17,9 @@ class GeneratorCopy(Op):
     __props__ = ()
 
     def make_node(self, rng):
-        """Make the node: the copy has the generator's type."""
         return Apply(self, [rng], [rng.type()])
 
     def perform(self, node, inputs, output_storage):
-        """Copy it in Python."""
         output_storage[0][0] = custom_rng_deepcopy(inputs[0])
 
 

@@ -7,5 +7,5 @@ from pymc_sgmcmc.backends.generator_copy import GeneratorCopy
 
 @jax_funcify.register(GeneratorCopy)
 def jax_funcify_generator_copy(op, **kwargs):
-    """Keys never change: only the dict is copied."""
+    """Copy only the dict, because keys never change."""
     return dict

@@ -6,9 +6,9 @@ numba's machine code calls without checking whether it raised: the interrupt is 
 the exception, is called where that does no harm:
 
 - Within `deferred`, a signal is only recorded. Its handler is called when the block ends, or by
-  `raise_deferred` within it. A second signal is not put off.
-- Elsewhere (PyMC's own compiled functions, say) it is called at once, or, within a function that
-  machine code has called, on the next line of the Python code that called the machine code.
+  `raise_deferred` within it. A second signal is not deferred.
+- Elsewhere (such as in PyMC's own compiled functions) it is called at once, or, within a function
+  that machine code has called, on the next line of the Python code that called the machine code.
 - A `KeyboardInterrupt` that Python drops, as in `__del__`, is raised again on the next line.
 """
 
@@ -23,21 +23,25 @@ from sys import monitoring
 from types import CodeType, FrameType
 from typing import Any
 
-from numba.core import serialize
+from pymc_sgmcmc.internals import available
 
-CALLED_BY_MACHINE_CODE = {serialize._numba_unpickle.__code__, ctypes.cast.__code__}
+CALLED_BY_MACHINE_CODE = {ctypes.cast.__code__}
 """For arrays that a compiled function returns, and generators that it is given."""
+if available("backends/interrupts.py", "Ctrl-C may end a run with a SystemError"):
+    from numba.core import serialize
+
+    CALLED_BY_MACHINE_CODE.add(serialize._numba_unpickle.__code__)
 NEXT = (monitoring.events.LINE, monitoring.events.JUMP, monitoring.events.PY_RETURN)
-"""What may come next in Python code: another line, the same one in a loop, or its end."""
+"""Events at which Python code goes on: another line, the same line in a loop, or its end."""
 
 
 class _State(threading.local):
-    """What a thread has put off. Signals are handled in the main thread."""
+    """What a thread has deferred; signals are handled in the main thread."""
 
     depth = 0
-    """Nested `deferred` blocks."""
+    """Number of nested `deferred` blocks."""
     recorded: Callable[[], object] | None = None
-    """Calls the handler of the signal that came within them."""
+    """Calls the handler of the signal that came within these blocks."""
 
 
 _state = _State()
@@ -54,23 +58,23 @@ class _Deferred:
 
 
 deferred = _Deferred()
-"""A block in which a signal is only recorded. Blocks may be nested: the outermost one counts."""
+"""A block in which a signal is only recorded; of nested blocks the outermost one counts."""
 
 
 def raise_deferred() -> None:
-    """Call the handler of a signal that was put off, if there is one: most raise an exception."""
+    """Call the handler of a deferred signal, if there is one; most handlers raise an exception."""
     if (handler := _state.recorded) is not None:
         _state.recorded = None
         handler()
 
 
 def leave_to_parent() -> None:
-    """Put off signals for good: the parent process, which has them too, ends this one."""
+    """Defer signals for good, because the parent process receives them too and ends this one."""
     _state.depth += 1
 
 
 def handle(number: int = signal.SIGINT) -> None:
-    """Call a signal's handler, as it is now, only where it does no harm. For the main thread."""
+    """Call a signal's present handler only where it does no harm, if this is the main thread."""
     handler = signal.getsignal(number)
     main = threading.current_thread() is threading.main_thread()
     if main and callable(handler) and not isinstance(handler, _Handler):
@@ -81,7 +85,7 @@ def handle(number: int = signal.SIGINT) -> None:
 
 @contextmanager
 def handled(number: int) -> Generator[None]:
-    """Until the block ends, call a signal's handler only where it does no harm, as `handle`."""
+    """Call a signal's handler only where it does no harm, as `handle`, until the block ends."""
     before = signal.getsignal(number)
     handle(number)
     ours = signal.getsignal(number)
@@ -93,7 +97,7 @@ def handled(number: int) -> Generator[None]:
 
 
 class _Handler:
-    """In place of the handler that a signal had."""
+    """Replaces the handler that a signal had."""
 
     def __init__(self, handler: Callable):
         self.handler = handler
@@ -104,12 +108,12 @@ class _Handler:
         elif (caller := _caller_of_machine_code(frame)) is not None:
             _call_next(caller.f_code, partial(self, number, None))
         else:
-            _state.recorded = None  # called for both
+            _state.recorded = None  # one call serves for both signals
             self.handler(number, frame)
 
 
 def _caller_of_machine_code(frame: FrameType | None) -> FrameType | None:
-    """The Python frame that called the machine code within which this one runs, if any."""
+    """Return the Python frame that called the machine code within which this frame runs, if any."""
     caller = None
     while frame is not None:
         if frame.f_code in CALLED_BY_MACHINE_CODE:
@@ -119,17 +123,17 @@ def _caller_of_machine_code(frame: FrameType | None) -> FrameType | None:
 
 
 def _raise_again(previous: Callable, unraisable: Any) -> None:
-    """Take the place of `sys.unraisablehook`, which is told of exceptions that Python drops."""
-    frame = sys._getframe().f_back  # what ran when an object was deleted, say
+    """Replace `sys.unraisablehook`, which receives the exceptions that Python drops."""
+    frame = sys._getframe().f_back  # for example what ran when an object was deleted
     if not isinstance(unraisable.exc_value, KeyboardInterrupt) or frame is None:
-        previous(unraisable)  # without a frame Python is ending: nothing goes on
+        previous(unraisable)  # without a frame, Python is ending
         return
     caller = _caller_of_machine_code(frame) or frame
     _call_next(caller.f_code, partial(signal.default_int_handler, signal.SIGINT, None))
 
 
 def _call_next(code: CodeType, function: Callable[[], object]) -> None:
-    """Call a function in this thread as soon as its Python code goes on that is running now."""
+    """Call a function in this thread as soon as the Python code that now runs in it goes on."""
     tool = next(tool for tool in range(6) if monitoring.get_tool(tool) is None)
     thread = threading.get_ident()
 

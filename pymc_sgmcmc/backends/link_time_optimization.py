@@ -18,7 +18,7 @@ from pymc_sgmcmc.backends.compile_time import rare_collections
 from pymc_sgmcmc.backends.shape_errors import short_shape_errors
 
 VERSION = 1
-"""Of what is stored in numba's cache on disk."""
+"""Version of what is stored in numba's cache on disk."""
 
 
 class LateLibrary(JITCodeLibrary):
@@ -43,7 +43,8 @@ class LateLibrary(JITCodeLibrary):
     def _optimize_functions(self, ll_module):
         """Only simplify the code, which is copied into each caller that is cached on disk.
 
-        Dead code must be removed too: numba does not cache a function that contains addresses.
+        Dead code must be removed too, because numba does not cache a function that contains
+        addresses.
         """
         ll_module.data_layout = self._codegen._data_layout
         passes = FunctionPassManager()
@@ -71,7 +72,7 @@ class LateLibrary(JITCodeLibrary):
         self._finalized = True
 
     def get_pointer_to_function(self, name):
-        """Compile the code if it defines this function; 0 if not (inner functions of numba's)."""
+        """Compile the code and return the function's address, or 0 if it is not defined here."""
         self._ensure_finalized()
         if not self._is_native:
             defined = {f.name for f in self._final_module.functions if not f.is_declaration}
@@ -103,7 +104,7 @@ class LateLibrary(JITCodeLibrary):
     def has_dynamic_globals(self) -> bool:
         """Whether it contains addresses of this process, as it is or once it is linked.
 
-        numba then does not store it on disk, from where another process would load it.
+        numba then does not store it on disk, where other processes would find it.
         """
         self._ensure_finalized()
         return any(library._dynamic_globals for library in _callers_first(self))
@@ -123,14 +124,14 @@ class LateLibrary(JITCodeLibrary):
                 super().codegen.set_env(variable.name, environment)
 
     def serialize_using_object_code(self):
-        """What the cache on disk stores: LLVM code for inner functions, else machine code."""
+        """Return what the cache on disk stores: LLVM code of inner functions, else machine code."""
         if self._is_native:
             return super().serialize_using_object_code()
         return self.name, "bitcode", self._get_module_for_linking().as_bitcode()
 
 
 def _is_whole(library: JITCodeLibrary) -> bool:
-    """Whether everything that a function calls is linked into its library."""
+    """Return whether everything that a function calls is linked into its library."""
     return not isinstance(library, LateLibrary) or library._is_linked
 
 

@@ -1,4 +1,4 @@
-"""Products of two matrices on numba: a call of BLAS and nothing else.
+"""Products of two matrices on numba, by a call of BLAS and nothing else.
 
 For each pair of memory layouts PyTensor's numba backend also compiles code for single rows and
 columns, reversed axes and copies, which takes 15 seconds; a layer of a network has three pairs.
@@ -18,12 +18,11 @@ from pymc_sgmcmc.backends.numba_math import FLOAT_TYPES
 
 
 class MatrixProduct(Op):
-    """``left @ right`` of matrices of one float type; has no gradient."""
+    """``left @ right`` of matrices of one float type, without a gradient."""
 
     __props__ = ()
 
     def make_node(self, left, right):
-        """Make the node."""
         shape = (left.type.shape[0], right.type.shape[1])
         return Apply(self, [left, right], [tensor(dtype=left.dtype, shape=shape)])
 
@@ -32,7 +31,6 @@ class MatrixProduct(Op):
         return [(left[0], right[1])]
 
     def perform(self, node, inputs, output_storage):
-        """Compute it in Python."""
         left, right = inputs
         output_storage[0][0] = left @ right
 

@@ -24,7 +24,7 @@ from pymc_sgmcmc.backends.numba_math import FLOAT_TYPES
 
 
 class MatrixVector(Op):
-    """``matrix @ vector``, or ``vector @ matrix``; has no gradient."""
+    """``matrix @ vector``, or ``vector @ matrix``, without a gradient."""
 
     __props__ = ("from_left",)
 
@@ -32,7 +32,6 @@ class MatrixVector(Op):
         self.from_left = from_left
 
     def make_node(self, matrix, vector):
-        """Make the node: both have the same float type."""
         length = matrix.type.shape[1 if self.from_left else 0]
         out = tensor(dtype=matrix.dtype, shape=(length,))
         return Apply(self, [matrix, vector], [out])
@@ -41,7 +40,6 @@ class MatrixVector(Op):
         return [(shapes[0][1 if self.from_left else 0],)]
 
     def perform(self, node, inputs, output_storage):
-        """Compute it in Python."""
         matrix, vector = inputs
         output_storage[0][0] = vector @ matrix if self.from_left else matrix @ vector
 
@@ -49,7 +47,7 @@ class MatrixVector(Op):
 # "reassoc" allows another order of the terms, without which the loop cannot be vectorised.
 @numba_njit(fastmath={"reassoc", "contract"})
 def sums_of_rows(matrix, weights):
-    """Sum each row, weighted: the rows are contiguous."""
+    """Return the weighted sum of each row, where rows are contiguous."""
     if matrix.shape[1] != weights.size:
         raise ValueError("A matrix's rows differ in length from the vector they are multiplied by")
     out = np.empty(matrix.shape[0], matrix.dtype)
@@ -63,7 +61,7 @@ def sums_of_rows(matrix, weights):
 
 @numba_njit(fastmath=False)
 def sum_of_rows(matrix, weights):
-    """Sum the rows, each times its weight: the rows are contiguous."""
+    """Return the sum of the rows, each times its weight, where rows are contiguous."""
     if matrix.shape[0] != weights.size:
         raise ValueError("A matrix has more or fewer rows than the vector that multiplies them")
     out = np.zeros(matrix.shape[1], matrix.dtype)

@@ -20,7 +20,7 @@ class Normals(RandomVariable):
         return (dist_params[0],)
 
     def rng_fn(self, rng, n, size):
-        """Draw the same numbers as on numba: for the C linker and Python."""
+        """Draw the same numbers as on numba, for the C linker and Python."""
         return draw_normals[self.dtype](rng, int(n))
 
 

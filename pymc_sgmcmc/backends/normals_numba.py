@@ -4,18 +4,34 @@ import math
 
 import numpy as np
 from numba import int32, njit, uint32, uint64
-from numba.np.random.generator_core import next_uint64
 from pytensor.link.numba.dispatch.basic import numba_njit
 
 from pymc_sgmcmc.backends.box_muller import PARITY, ROTATIONS, cosine_series, sine_series
 from pymc_sgmcmc.backends.numba_math import FLOAT_MATH, FLOAT_TYPES, inlined, polynomial_of
+from pymc_sgmcmc.internals import available
+
+if available("backends/normals_numba.py", "a call of compiled updates takes a little longer"):
+    from numba.np.random.generator_core import next_uint64
+
+    @njit
+    def random_word(rng):
+        """Draw 64 random bits: `rng.integers` takes seconds to compile and randomises only 32."""
+        return next_uint64(rng.bit_generator)
+
+else:
+
+    @njit
+    def random_word(rng):
+        """Draw 64 random bits."""
+        return uint64(rng.random() * 2.0**32) << uint64(32) | uint64(rng.random() * 2.0**32)
+
 
 R0, R1, R2, R3, R4, R5, R6, R7 = ROTATIONS
 
 
 @inlined
 def mix(x0, x1, rotation):
-    """One round of Threefry."""
+    """Apply one round of Threefry."""
     x0 = uint32(x0 + x1)
     turned = uint32(x1 << uint32(rotation)) | uint32(x1 >> uint32(32 - rotation))
     return x0, uint32(turned ^ x0)
@@ -23,7 +39,7 @@ def mix(x0, x1, rotation):
 
 @inlined
 def add_key(x0, x1, k0, k1, count):
-    """Threefry's injection of the key, after every four rounds."""
+    """Inject the key, as Threefry does after every four rounds."""
     return uint32(x0 + k0), uint32(x1 + k1 + uint32(count))
 
 
@@ -51,7 +67,7 @@ def threefry(k0, k1, x0, x1):
 
 
 def _kernel(dtype):
-    """Fill two vectors of a float type with normals."""
+    """Return a function that fills two vectors of a float type with normals."""
     double = dtype == "float64"
     real, log = FLOAT_MATH[dtype].real, FLOAT_MATH[dtype].log
     sine, cosine = (polynomial_of(c(dtype), real) for c in (sine_series, cosine_series))
@@ -91,15 +107,14 @@ def _kernel(dtype):
 
 
 def _drawer(dtype):
-    """Draw a key from a generator and fill a vector."""
+    """Return a function that draws a key from a generator and fills a vector with normals."""
     fill, dtype = _kernel(dtype), np.dtype(dtype)
 
     @njit(nogil=True)
     def draw(rng, n, out=None):
         if out is None:
             out = np.empty(n, dtype)
-        # numba's `rng.integers` takes seconds to compile, and randomises only 32 of 64 bits.
-        key = next_uint64(rng.bit_generator)
+        key = random_word(rng)
         pairs = n // 2
         fill(out[:pairs], out[pairs : 2 * pairs], uint32(key), uint32(key >> uint64(32)))
         if n > 2 * pairs:

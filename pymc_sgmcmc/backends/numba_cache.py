@@ -6,10 +6,10 @@ from numba import njit
 
 
 def cached_njit(**options) -> Callable:
-    """`numba.njit` that caches compiled functions on disk.
+    """Return `numba.njit` with a cache of compiled functions on disk.
 
     If no directory can be written (home and installation are read-only, and ``NUMBA_CACHE_DIR`` is
-    not set), each process compiles again.
+    not set), each process compiles them again.
     """
 
     def decorate(function: Callable) -> Callable:

@@ -1,73 +1,26 @@
-"""A numba linker whose functions are cheap to call and fast to compile."""
+"""The numba linker of this package's functions."""
 
-from collections.abc import Callable
-
-from numba import njit
-from pytensor import config
 from pytensor.compile.mode import Mode
-from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.linker import NumbaLinker
-from pytensor.tensor.random.type import RandomGeneratorType
 
 import pymc_sgmcmc.backends.matrix_product
 import pymc_sgmcmc.backends.matrix_vector
 import pymc_sgmcmc.backends.normals  # (for its implementation on numba)
 import pymc_sgmcmc.backends.software_prefetch  # noqa: F401 (for the rewrites they register)
-from pymc_sgmcmc.backends.generator_address import addresses, generator_at
-from pymc_sgmcmc.backends.link_time_optimization import link_time_optimization
+from pymc_sgmcmc.internals import available
 
-VERSION = 2
-"""Version of the outermost function in numba's cache."""
-
-
-class CheapCalls(NumbaLinker):
-    """PyTensor's numba linker with another outermost function.
-
-    PyTensor's has ``*args``, whose types numba looks up in Python at each call: 200 us for ten
-    arguments. This one has a fixed number of arguments, and takes a generator by its addresses. It
-    also releases Python's lock, so that other threads can run.
-    """
-
-    def jit_compile(self, fn_and_cache) -> Callable:
-        """Compile, or load from PyTensor's cache on disk."""
-        fn, cache_key = fn_and_cache
-        if cache_key is not None:  # this module's name and version are part of the key
-            cache_key = f"{cache_key}_{__name__}_{VERSION}_fastmath{int(config.numba__fastmath)}"
-        names, taken, given, made = [], [], [], []
-        for k, variable in enumerate(self.fgraph.inputs):
-            names.append(f"x{k}")
-            if isinstance(variable.type, RandomGeneratorType):
-                taken += [f"bits{k}", f"itself{k}"]
-                given.append(f"*addresses(x{k})")
-                made.append(f"generator_at(bits{k}, itself{k})")
-            else:
-                taken.append(f"x{k}")
-                given.append(f"x{k}")
-                made.append(f"x{k}")
-        cheap_call = compile_numba_function_src(
-            f"def cheap_call({', '.join(taken)}):\n    return fn({', '.join(made)})",
-            "cheap_call",
-            # the cache on disk needs the module
-            {"fn": fn, "generator_at": generator_at, "__name__": __name__},
-            cache_key=cache_key,
-        )
-        compiled = njit(cheap_call, nogil=True, cache=cache_key is not None)
-        compile_types = compiled.compile
-
-        def compile_linked(signature):
-            with link_time_optimization():
-                return compile_types(signature)
-
-        compiled.compile = compile_linked
-        scope = {"compiled": compiled, "addresses": addresses}
-        source = f"def call({', '.join(names)}):\n    return compiled({', '.join(given)})"
-        exec(source, scope)
-        return scope["call"]
+NEEDED = ("cheap_calls", "generator_address", "link_time_optimization")
+"""Files of this folder without which it is PyTensor's."""
+PLAIN = "PyTensor's own numba linker is used, with which compilation and calls take longer"
 
 
 def with_cheap_calls(mode: Mode) -> Mode:
-    """Return the mode with this linker in place of PyTensor's numba linker."""
-    if type(mode.linker) is NumbaLinker:
-        mode = mode.including("software_prefetch", "matrix_vector", "matrix_product")
-        return Mode(CheapCalls(), mode.provided_optimizer)
-    return mode
+    """Return the mode with `CheapCalls` in place of PyTensor's numba linker, if numba allows it."""
+    if type(mode.linker) is not NumbaLinker:
+        return mode
+    mode = mode.including("software_prefetch", "matrix_vector", "matrix_product")
+    if not all([available(f"backends/{name}.py", PLAIN) for name in NEEDED]):
+        return mode
+    from pymc_sgmcmc.backends.cheap_calls import CheapCalls
+
+    return Mode(CheapCalls(), mode.provided_optimizer)

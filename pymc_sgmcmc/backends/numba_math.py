@@ -47,12 +47,8 @@ def polynomial_of(series: list[float], real):
 class FloatMath:
     """Logarithm and exponential of one float type.
 
-    Attributes
-    ----------
-    real : numba type
-    log, exp : jitted functions
-        log takes positive normal numbers. exp takes any number; it returns 0 for results below the
-        smallest normal number, and infinity for those above half the largest number.
+    ``log`` takes positive normal numbers. ``exp`` takes any number; it returns 0 for results below
+    the smallest normal number, and infinity for those above half the largest number.
     """
 
     def __init__(self, dtype: str):
@@ -71,7 +67,7 @@ class FloatMath:
 
         @inlined
         def log(u):
-            """log(2^n m) = n log 2 + log m for a mantissa from sqrt(1/2) to sqrt(2)."""
+            """Return log(2^n m) = n log 2 + log m, with a mantissa m from sqrt(1/2) to sqrt(2)."""
             n = signed(word(bits_of(u) - bits_of_root)) >> signed(n_mantissa)
             m = real_of(word(bits_of(u) - word(word(n) << word(n_mantissa))))
             s = real(real(m - one) / real(m + one))
@@ -84,7 +80,7 @@ class FloatMath:
 
         @inlined
         def exp(x):
-            """exp(n log 2 + r) = 2^n exp(r) for |r| at most log(2) / 2."""
+            """Return exp(n log 2 + r) = 2^n exp(r), with |r| at most log(2) / 2."""
             within = smallest if x < smallest else (largest if x > largest else x)
             n = real(np.rint(real(within * per_log_two)))
             r = real(within - real(n * log_two))

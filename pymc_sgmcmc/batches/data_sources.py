@@ -10,7 +10,8 @@ import numpy as np
 from scipy.sparse import issparse
 
 EMPTY_BATCHES = 10_000
-"""Number of consecutive batches without rows after which an iterable is rejected."""
+"""An iterable is rejected after this many consecutive batches without rows, because it may have no
+end."""
 type Pieces = Iterator[dict[str, np.ndarray]]
 """Consecutive rows by container, the same number for all containers."""
 
@@ -45,7 +46,7 @@ class ArraySource:
         return self
 
     def ready(self, start: int) -> int:
-        """Number of rows that can be read from there on."""
+        """Return the number of rows that can be read from there on."""
         return self.n_rows - start
 
     def __getstate__(self):
@@ -179,7 +180,7 @@ class IterablePass:
         self._used = 0
 
     def ready(self, start: int) -> int:
-        """Rows left in the current batch, 0 at the end; only the message uses ``start``."""
+        """Return the number of rows left in the current batch, 0 at the end of the pass."""
         n_empty = 0
         while self._batch is None or self._used == len(self._batch[0]):
             self._batch = next(self._batches, None)
@@ -245,7 +246,7 @@ def refuse_nan_rows(name: str, rows: np.ndarray) -> None:
     """Raise an error for rows with NaN."""
     if rows.dtype.kind == "f":
         with np.errstate(all="ignore"):
-            suspicious = not np.isfinite(rows.sum())  # cheaper than looking at each value
+            suspicious = not np.isfinite(rows.sum())  # cheaper than a test of each value
         if suspicious and (n_missing := int(np.isnan(rows).sum())):
             raise ValueError(
                 f"data['{name}'] has {n_missing} NaN values in the {len(rows)} rows just read: "

@@ -1,4 +1,4 @@
-"""Where the rows of each group are in a stream, and how many they are: three numbers a group."""
+"""Where the rows of each group are in a stream, and how many: three numbers per group."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -7,32 +7,17 @@ import numpy as np
 
 
 class GroupPlaces(NamedTuple):
-    """Of each group; arrays of int64, shape (n_groups,).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> GroupPlaces.counted([np.array([1, 1, 3]), np.array([3, 1])], n_groups=4).sizes
-    array([0, 3, 0, 2])
-    """
+    """The number and the places of each group's rows: arrays of int64, shape (n_groups,)."""
 
     sizes: np.ndarray
-    """Number of rows."""
     first: np.ndarray
-    """The first row, ..."""
+    """First row of each group, or -1 if it has no rows."""
     last: np.ndarray
-    """... and the last; of groups without rows -1 and -2."""
+    """Last row of each group, or -2 if it has no rows."""
 
     @classmethod
     def counted(cls, blocks: Iterable[np.ndarray], n_groups: int) -> "GroupPlaces":
-        """Count the rows of each group, in one pass.
-
-        Parameters
-        ----------
-        blocks : iterable of arrays of int
-            The group of each row, block after block.
-        n_groups : int
-        """
+        """Count the rows of each group, in one pass over blocks of the rows' groups."""
         sizes = np.zeros(n_groups, dtype=np.int64)
         first, last = np.full(n_groups, -1), np.full(n_groups, -2)
         n_rows = 0
@@ -47,5 +32,5 @@ class GroupPlaces(NamedTuple):
 
     @property
     def scattered(self) -> np.ndarray:
-        """Numbers of the groups that have rows of others among theirs."""
+        """Numbers of the groups that have rows of other groups between their own."""
         return np.flatnonzero(self.last - self.first + 1 != self.sizes)

@@ -4,11 +4,11 @@ The rows of each group lie together in the stream. As in `pymc_sgmcmc.batches.wh
 groups are dealt once into K batches, each of which comes once per epoch, so that K times the sum
 over a batch is unbiased. Here the groups of a batch lie in one window. Windows are fixed too: of an
 iterable they are runs of consecutive groups; an array is divided into chunks of consecutive groups,
-and a window has one of each stratum of chunks, as in `pymc_sgmcmc.batches.windows`. Every epoch has
-the windows of an array in a new random order, and the batches of each window.
+and a window has one of each stratum of chunks, as in `pymc_sgmcmc.batches.windows`. In every epoch
+the windows of an array, and the batches of each window, come in a new random order.
 
-A group of more rows than a batch is cut into equal parts, to which every epoch deals its rows anew;
-one of more rows than a window into several runs of such parts.
+A group with more rows than a batch is cut into equal parts, among which its rows are dealt anew in
+every epoch; a group with more rows than a window is cut into several runs of such parts.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,47 +24,31 @@ from pymc_sgmcmc.batches.whole_groups import Deal, dealt, parts_in_order, slots_
 from pymc_sgmcmc.batches.windows import Check, Window, chunk_order
 
 FILLER = "pymc_sgmcmc: filler"
-"""Name of a column beside the containers: whether a row repeats its batch's first row, to fill it
-up."""
+"""Name of a column beside the containers that says whether a row only repeats its batch's first
+row, to fill the batch up."""
 LARGE = 0.25
-"""Share of a window: larger chunks, each of one group, are in windows of their own."""
+"""Chunks larger than this share of a window, each of one group, get windows of their own, because a
+window that they end early would lack chunks of other strata."""
 GroupsOf = Callable[[Mapping[str, np.ndarray]], np.ndarray]
-"""Finds the group of each of some rows, given by container."""
+"""A function that returns the group of each of some rows, which are given by container."""
 
 
 class Layout(NamedTuple):
     """Where the rows of a window go."""
 
     places: np.ndarray
-    """The place of each row, as they come in the stream,"""
+    """Place of each row, in the order of the stream."""
     groups: np.ndarray
-    """... and its group."""
+    """Group of each row, in the order of the stream."""
     filler: np.ndarray
-    """Whether each place is left over, shape (batches * n,)."""
+    """Whether each place only fills a batch up, shape (batches * n,)."""
 
 
 class GroupWindows(Deal):
-    """The groups of a stream dealt into windows, and those into batches.
+    """The groups of a stream, none of them scattered, dealt into windows and those into batches.
 
-    Parameters
-    ----------
-    places : GroupPlaces
-        Of groups none of which is scattered.
-    data : StreamedData
-    batch_size : int
-        n, most rows of a batch.
-    dtype : str
-        Float type of the weights.
-    around : mapping of int to array of int, optional
-        For each column of smaller groups that lie in these, which of these each lies in.
-    column : int, default 0
-        Number of these groups' column.
-
-    Attributes
-    ----------
-    slots : int
-        Most groups of a batch.
-    n_windows : int
+    ``slots`` is the largest number of groups in a batch, and ``column`` the number of these groups'
+    column; the other arguments are those of `Deal`.
     """
 
     def __init__(
@@ -81,7 +65,7 @@ class GroupWindows(Deal):
         sizes = places.sizes[in_order]
         which, begins, ends = parts_in_order(sizes, batch_size)
         window = _window_of_part(which, ends - begins, sizes[which], data, batch_size)
-        # The deal is always the same: chains share it, and a resumed run has it too.
+        # The deal is always the same, because chains share it and a resumed run repeats it.
         rng = np.random.default_rng(0)
         order = np.lexsort((rng.permutation(len(which)), window))
         self._size = (ends - begins)[order]
@@ -94,9 +78,9 @@ class GroupWindows(Deal):
             for first, last in pairwise(of_window)
         ]
         self._first_part = np.append(np.concatenate(firsts), len(order))
-        """Of each batch."""
+        """Number of the first part of each batch."""
         self._first_batch = np.cumsum([0, *map(len, firsts)])
-        """Of each window."""
+        """Number of the first batch of each window."""
         self.slots = int(np.diff(self._first_part).max())
         self.n_windows = len(firsts)
         n_batches = len(self._first_part) - 1
@@ -106,7 +90,7 @@ class GroupWindows(Deal):
         return slice(*self._first_part[self._first_batch[window : window + 2]])
 
     def n_places(self, window: int) -> int:
-        """Rows of all batches of a window together, those that fill them up too."""
+        """Return the number of rows of a window's batches, those that fill batches up included."""
         return self.batch_size * int(np.diff(self._first_batch[window : window + 2])[0])
 
     def ranges(self, window: int) -> list[tuple[int, int]]:
@@ -120,7 +104,7 @@ class GroupWindows(Deal):
         return list(zip(begins.tolist(), ends.tolist(), strict=True))
 
     def layout(self, window: int, rng: np.random.Generator) -> Layout:
-        """Lay out the rows of a window, its batches in random order."""
+        """Lay out the rows of a window, with its batches in random order."""
         n, parts = self.batch_size, self._parts(window)
         b0, b1 = self._first_batch[window : window + 2]
         size, group = self._size[parts], self._group[parts]
@@ -149,11 +133,11 @@ def _window_of_part(
     data: StreamedData,
     batch_size: int,
 ) -> np.ndarray:
-    """Return the window of each part; arrays are in the order of the stream.
+    """Return the window of each part, with all arrays in the order of the stream.
 
-    ``which`` numbers the groups, ``of_group`` has their sizes.
+    ``which`` has the number of each part's group, and ``of_group`` the size of that group.
     """
-    # What is not torn: a group, or of a group larger than a window as many parts as fit.
+    # A group stays together; of a group larger than a window, as many parts as fit stay together.
     most = np.where(of_group > data.window, data.window // batch_size, len(which))
     number = np.arange(len(which)) - np.searchsorted(which, which)
     first = np.flatnonzero(number % most == 0)
@@ -189,27 +173,8 @@ def group_windows(
     """Yield windows without end, one epoch after the other.
 
     A window has its batches one after the other, each filled up to n rows, and the column `FILLER`.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-        In the state at the beginning of the first epoch; used by this stream alone.
-    position : int
-        Number of rows of the first epoch that were used already, those that fill batches up too.
-    data : StreamedData
-        Fitted to the model's containers.
-    groups : GroupWindows
-    groups_of : callable
-        Finds the groups of rows that were read.
-    replacement : bool, default False
-        Draw the batches of a window with replacement.
-    check : callable, optional
-        Refuses rows that were just read, by container.
-
-    Raises
-    ------
-    ValueError
-        If rows have other groups than when they were counted, or are fewer or more.
+    ``position`` counts the rows of the first epoch that were used already, those that fill batches
+    up included; ``rng`` is used by this stream alone.
     """
     for epoch in count():
         epoch_state = dict(rng.bit_generator.state)

@@ -7,44 +7,31 @@ import numpy as np
 from pymc_sgmcmc.backends.numba_cache import cached_njit
 
 MAX_SHUFFLED = 2**16
-"""Largest number of rows for which a permutation is an array: it fits into the caches, where
-shuffling is fast."""
+"""Largest number of rows for which a permutation is an array, because arrays up to this size fit
+into the caches, where shuffling is fast."""
 N_ROUNDS = 8
-"""Rounds of a Feistel network. By the tests of this package 4 are too few, and 6 cannot be
+"""Rounds of a Feistel network: in the tests of this package 4 are too few, and already 6 cannot be
 distinguished from uniform permutations."""
 PIECE = 512
-"""Places of the order that a network computes together, with vector instructions."""
+"""Number of places of the order that a network computes together, so that it uses vector
+instructions."""
 MIX_1, MIX_2 = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77)
-"""Odd multipliers that spread a number's bits."""
+"""Two odd multipliers of xxHash32, which spread a number's bits."""
 
 
 class Permutation(Protocol):
     """An order of the rows."""
 
     def fill(self, out: np.ndarray, place: int) -> tuple[int, int]:
-        """Write rows, from a place of the order onwards, into an int64 vector.
+        """Write rows into an int64 vector, from a place of the order (at first 0) onwards.
 
-        Returns
-        -------
-        count : int
-            Rows written: fewer than ``out`` can hold only at the end of the order.
-        place : int
-            Where to continue; the first place is 0.
+        Return the number of rows written, which is smaller than ``out`` only at the end of the
+        order, and the place at which to continue.
         """
 
 
 def permutation(rng: np.random.Generator, n: int) -> Permutation:
-    """Draw a random permutation of ``range(n)``.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> rows = np.empty(5, dtype=np.int64)
-    >>> permutation(np.random.default_rng(0), 5).fill(rows, 0)
-    (5, 5)
-    >>> sorted(rows.tolist())
-    [0, 1, 2, 3, 4]
-    """
+    """Draw a random permutation of ``range(n)``."""
     return Shuffled(rng, n) if n <= MAX_SHUFFLED else Feistel(rng, n)
 
 
@@ -67,15 +54,15 @@ class Shuffled:
 
 
 class Feistel:
-    """A permutation of many rows, computed as needed; a row costs the same for any number of rows.
+    """A permutation of many rows, computed as needed at a cost per row that does not depend on n.
 
-    An array of this size would not fit into the caches. This is a keyed network on the numbers with
-    just enough bits (Luby and Rackoff 1988): a number's halves are mixed in turn,
+    It is a keyed network on the numbers with just enough bits (Luby and Rackoff 1988), because an
+    array of this size would not fit into the caches. A number's halves are mixed in turn,
 
         left ^= f_k(right),  right ^= f_k+1(left),
 
     which can be undone, so no number occurs twice; numbers of n and above are left out (as in
-    Mitchell et al. 2022). The keys are random: they choose one of 2^256 permutations.
+    Mitchell et al. 2022). The random keys choose one of 2^256 permutations.
     """
 
     def __init__(self, rng: np.random.Generator, n: int):

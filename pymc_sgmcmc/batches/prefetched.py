@@ -18,18 +18,20 @@ from pymc_sgmcmc.batches.read_ahead import ReadAhead
 from pymc_sgmcmc.batches.shuffled import Batches
 
 MIN_TABLE_BYTES = 2**23
-"""Smallest size of tables for which prefetching pays: no core's cache holds as much."""
+"""Smallest size of tables for which prefetching pays, because no core's cache holds as much."""
 MAX_ROW_BYTES = 2**8
-"""Largest size of a row for which it pays: longer rows are read as fast as they are copied."""
+"""Largest size of a row for which prefetching pays, because longer rows are read as fast as they
+are copied."""
 BLOCK_BYTES = 2**22
-"""Largest block of rows fetched at a time, unless one call needs more: the caches hold two."""
+"""Largest block of rows fetched at a time (unless one call needs more), because the caches have to
+hold two blocks."""
 
 
 def prefetching_pays(tables: Mapping[Any, np.ndarray]) -> bool:
-    """Whether a thread should fetch the rows of these tables.
+    """Return whether a thread should fetch the rows of these tables.
 
-    The thread needs its own core. In a worker process the other cores are busy with chains,
-    which would lose more than this one gains.
+    The thread needs a core of its own, which it does not have in a worker process, where the other
+    cores are busy with chains.
     """
     has_core = n_cores() > 1 and multiprocessing.parent_process() is None
     n_bytes, row_bytes = (
@@ -40,31 +42,19 @@ def prefetching_pays(tables: Mapping[Any, np.ndarray]) -> bool:
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Rows of consecutive batches."""
+    """Rows of consecutive batches, batch after batch, by the table's key."""
 
     state: dict[str, Any]
     """State of the stream before these batches."""
     n_batches: int
     rows: dict[Any, np.ndarray]
-    """Batch after batch, by the table's key."""
 
 
 class PrefetchedBatches:
     """A chain's stream of batches, with their rows from tables in memory.
 
-    Parameters
-    ----------
-    batches : Batches
-        The row indices. It runs ahead of this stream and is used by it alone.
-    tables : mapping of anything to array
-        Rows along the first axis; must not be modified while the stream is in use.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> batches = Batches(n_rows=6, batch_size=2, rng=np.random.default_rng(0))
-    >>> np.sort(PrefetchedBatches(batches, {"x": 10 * np.arange(6)}).take(3)["x"])
-    array([ 0, 10, 20, 30, 40, 50])
+    ``batches`` has the row numbers; it runs ahead of this stream, which alone uses it. The tables
+    have their rows along the first axis and must not be modified while the stream is in use.
     """
 
     def __init__(self, batches: Batches, tables: Mapping[Any, np.ndarray]):
@@ -108,7 +98,7 @@ class PrefetchedBatches:
         return self._block
 
     def _next_size(self, n_batches: int) -> int:
-        """Number of batches that, with the rest of this block, are enough for whole calls."""
+        """Return how many batches, with the rest of this block, suffice for whole calls."""
         assert self._block is not None
         left = self._block.n_batches - self._used
         calls = max(1, BLOCK_BYTES // (n_batches * self._batch_bytes))
@@ -127,7 +117,7 @@ class PrefetchedBatches:
 
     @property
     def state(self) -> dict[str, Any]:
-        """As for `Batches`; rows fetched ahead do not count as used."""
+        """Plain values as for `Batches`; rows fetched ahead do not count as used."""
         ahead = self._batches
         if self._block is None:
             return ahead.state

@@ -14,34 +14,19 @@ type Rows = np.ndarray | dict[str, np.ndarray]
 
 
 class RepeatedBatches:
-    """A chain's stream of batches, each of them several times in a row.
-
-    Parameters
-    ----------
-    batches : Batches, GroupBatches or StreamedBatches
-        Used by this stream alone.
-    times : int
-        Updates per batch.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> batches = Batches(n_rows=6, batch_size=2, rng=np.random.default_rng(0))
-    >>> RepeatedBatches(batches, times=2).take(3)[:, 0]
-    array([1, 1, 3])
-    """
+    """A chain's stream of batches, each repeated for several updates; it alone uses ``batches``."""
 
     def __init__(self, batches: Batches | GroupBatches | StreamedBatches, times: int):
         self.batches, self.times = batches, times
         self.batch_size = batches.batch_size
         self._current: Rows | None = None
         self._used = times
-        """Updates that the current batch has served."""
+        """Number of updates that the current batch has served."""
         self._before: dict[str, Any] = {}
-        """State of the stream before it."""
+        """State of the stream before the current batch."""
 
     def take(self, n_batches: int) -> Rows:
-        """Return the rows of the next updates, as the repeated stream does."""
+        """Return the rows of the next updates."""
         parts: list[Rows] = []
         if self._current is not None and (again := min(self.times - self._used, n_batches)):
             parts.append(self._repeated(self._current, again))

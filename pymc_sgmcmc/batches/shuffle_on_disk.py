@@ -12,7 +12,8 @@ from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.temporary_folder import temporary_folder
 
 LONGEST_NAME = 240
-"""Bytes of a container's name; of a file's name there may be 255."""
+"""Largest number of bytes of a container's name, because a file's name may have 255 and is longer
+by a suffix."""
 
 
 def shuffle_on_disk(
@@ -31,9 +32,9 @@ def shuffle_on_disk(
     Parameters
     ----------
     data : StreamedData, or an argument for it
-        The rows; a bucket holds about half a window.
+        The rows; a bucket holds about half a window of them.
     directory : path
-        Where to write; created if it does not exist.
+        The folder to write to, which is created if it does not exist.
     seed : int or numpy.random.Generator, optional
         Seed of the order.
 

@@ -24,7 +24,7 @@ class Batches:
     batch_size : int
         n, rows in a batch.
     rng : numpy.random.Generator
-        Used by this stream alone.
+        A generator that is used by this stream alone.
     replacement : bool, default False
         Draw each row independently instead.
     urn : array of int, optional
@@ -54,7 +54,7 @@ class Batches:
             self._new_epoch()
 
     def _new_epoch(self) -> None:
-        # Saved instead of the permutation: the generator's state at the start of the epoch.
+        # The generator's state at the start of the epoch is saved instead of the permutation.
         self._epoch_rng = dict(self.rng.bit_generator.state)
         self._epoch = permutation(self.rng, self.n_rows)
         self._position = 0

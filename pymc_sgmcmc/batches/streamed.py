@@ -14,34 +14,9 @@ from pymc_sgmcmc.batches.windows import Check, OrderCheck, Window, shuffled_wind
 class StreamedBatches:
     """A chain's stream of batches of data that stays on disk.
 
-    Parameters
-    ----------
-    data : StreamedData
-        Fitted to the model's containers.
-    batch_size : int
-        n, rows in a batch; at most the rows of the window.
-    rng : numpy.random.Generator
-        Its state determines where the stream begins.
-    replacement : bool, default False
-        Draw rows with replacement from each window.
-    check : callable, optional
-        Refuses rows that were just read, by container.
-    windows : callable, optional
-        Yields the windows from a state of the generator and a position on; default: of all rows in
-        random order.
-
-    Raises
-    ------
-    ValueError
-        If a batch is larger than the window.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> data = StreamedData({"x": np.arange(6)}, window=4, chunk=1)
-    >>> batches = StreamedBatches(data, batch_size=2, rng=np.random.default_rng(0))
-    >>> np.sort(batches.take(3)["x"])
-    array([0, 1, 2, 3, 4, 5])
+    The state of ``rng`` determines where the stream begins, ``check`` refuses rows that were just
+    read, and ``windows`` yields the windows from a state and a position on (by default all rows in
+    random order).
     """
 
     def __init__(
@@ -121,7 +96,7 @@ class StreamedBatches:
         return window
 
     def infinite(self) -> list[str]:
-        """Names of the containers with infinite values in the current window."""
+        """Return the names of the containers with infinite values in the current window."""
         rows = {} if self._window is None else self._window.rows
         return [name for name, a in rows.items() if a.dtype.kind == "f" and np.isinf(a).any()]
 

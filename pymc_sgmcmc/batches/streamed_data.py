@@ -11,13 +11,14 @@ from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.batches.data_sources import ArraySource, IterableSource, Passage
 
 WINDOW_BYTES = 2**26
-"""Default size of a shuffle window: 64 MiB."""
+"""Default size of a shuffle window, 64 MiB, because memory holds two windows and a block."""
 WINDOW_ROWS = (1024, 2**18)
-"""Its smallest and largest default number of rows."""
+"""Smallest and largest default number of rows of a window, which bound what very long and very
+short rows make of `WINDOW_BYTES`."""
 CHUNK_BYTES = 2**17
-"""Default size of a chunk of consecutive rows: 128 KiB, as much as Linux reads ahead."""
+"""Default size of a chunk of consecutive rows, 128 KiB, which is what Linux reads ahead."""
 CHUNKS_PER_WINDOW = 256
-"""Smallest default number."""
+"""Smallest default number of chunks in a window, so that a window has rows from many places."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,13 @@ class Format:
 
     dtype: np.dtype
     shape: tuple[int, ...]
-    """Of one row."""
+    """Shape of one row."""
     narrow: bool = False
     """Whether values may be out of the type's range, because the source has wider integers."""
 
     @property
     def row_bytes(self) -> int:
-        """Size of one row."""
+        """Size of one row in bytes."""
         return int(np.prod(self.shape, dtype=int)) * self.dtype.itemsize
 
     def check(self, name: str, rows: np.ndarray) -> None:
@@ -91,8 +92,8 @@ class StreamedData:
     Raises
     ------
     ValueError, TypeError
-        Naming the source and the remedy: an iterator that can be read only once, an unknown
-        number of rows, sources of different lengths, a chunk larger than the window.
+        For an iterator that can be read only once, an unknown number of rows, sources of different
+        lengths, or a chunk larger than the window. The message names the source and the remedy.
 
     Examples
     --------

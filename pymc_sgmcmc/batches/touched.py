@@ -8,34 +8,27 @@ from pymc_sgmcmc.backends.numba_cache import cached_njit
 from pymc_sgmcmc.backends.software_prefetch import prefetch_rows
 
 
-class Touched(NamedTuple):
+class GroupsOfBatches(NamedTuple):
     """The groups that consecutive batches touch; ``slots`` is a batch's number of places for them.
 
     A batch that touches fewer groups repeats its first in the places left over, with weight 0.
     """
 
     groups: np.ndarray
-    """The touched groups, int64, shape (n_batches, slots)."""
+    """Numbers of the touched groups, int64, shape (n_batches, slots)."""
     places: np.ndarray
-    """The place of each row's group among them, int64, shape (n_batches, batch_size)."""
+    """Place of each row's group among them, int64, shape (n_batches, batch_size)."""
     weights: np.ndarray
-    """n_j / m_j of each touched group: its rows in the data for one of its rows in the batch, over
-    the weight that the row has already."""
+    """Weight n_j / m_j of each touched group, of whose n_j rows m_j are in the batch, divided by
+    the weight that a row has already."""
 
 
 class GroupsOfRows:
-    """The group of each row, the same for all chains.
+    """The group of each row, from 0 to n_groups - 1, the same for all chains.
 
-    Parameters
-    ----------
-    group_of_row : array of int, shape (N,)
-        From 0 to ``n_groups - 1``; empty if the rows are streamed.
-    sizes : array of int, shape (n_groups,)
-        n_j, the number of rows of each group.
-    slots : int
-        Most groups that a batch touches.
-    dtype : str
-        Float type of the weights.
+    ``group_of_row`` is empty if the rows are streamed, ``sizes`` has the number of rows n_j of each
+    group, ``slots`` is the largest number of groups that a batch touches, and ``dtype`` the float
+    type of the weights.
     """
 
     def __init__(self, group_of_row: np.ndarray, sizes: np.ndarray, slots: int, dtype: str):
@@ -52,28 +45,16 @@ class GroupsOfRows:
 class TouchedGroups:
     """Finds the groups of batches, with a chain's own scratch memory.
 
-    Parameters
-    ----------
-    of_rows : GroupsOfRows
-    row_weight : float, optional
-        That of each row, in batches of whole groups, where a row that repeats a batch's first is
-        not counted. Default: 1, every row counts.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> groups = GroupsOfRows.of(np.array([5, 2, 5, 5]), n_groups=6, slots=3, dtype="float64")
-    >>> touched = TouchedGroups(groups).of(np.array([[0, 1, 2]]))
-    >>> touched.groups, touched.places, touched.weights
-    (array([[5, 2, 5]]), array([[0, 1, 0]]), array([[1.5, 1. , 0. ]]))
+    ``row_weight`` is the weight of each row in batches of whole groups, where a row that repeats a
+    batch's first is not counted; without it every row counts 1.
     """
 
     def __init__(self, of_rows: GroupsOfRows, row_weight: float | None = None):
         self._of_rows, self._row_weight = of_rows, row_weight
-        # A group's place in the batch at hand, or -1, and its size: looked up together.
+        # A group's place in the present batch, or -1, and its size, which are looked up together.
         self._place_and_size = np.stack([np.full_like(of_rows.sizes, -1), of_rows.sizes], axis=1)
 
-    def of(self, rows: np.ndarray, group_of_row: np.ndarray | None = None) -> Touched:
+    def of(self, rows: np.ndarray, group_of_row: np.ndarray | None = None) -> GroupsOfBatches:
         """Find the groups of batches of row numbers, shape (n_batches, batch_size).
 
         ``group_of_row`` is the group of each of these rows, if they are streamed.
@@ -81,7 +62,7 @@ class TouchedGroups:
         known = self._of_rows
         group_of_row = known.group_of_row if group_of_row is None else group_of_row
         shape = (len(rows), known.slots)
-        found = Touched(
+        found = GroupsOfBatches(
             np.empty(shape, np.int64), np.empty(rows.shape, np.int64), np.empty(shape, known.dtype)
         )
         whole = self._row_weight is not None
@@ -95,7 +76,7 @@ class TouchedGroups:
 def _find(rows, group_of_row, place_and_size, whole, groups, places, weights):
     """Fill the last three arrays; all places in ``place_and_size`` are -1 before and after.
 
-    What a batch needs is asked for two batches ahead (groups) and one ahead (places and sizes).
+    Groups are prefetched two batches ahead, their places and sizes one batch ahead.
     """
     n_batches = len(rows)
     for k in range(-2, n_batches):

@@ -28,31 +28,16 @@ from pymc_sgmcmc.backends.numba_cache import cached_njit
 from pymc_sgmcmc.batches.touched import GroupsOfRows
 
 EXTRA_SLOTS = 1.5
-"""Most groups in a batch, as a multiple of the mean: small groups may meet by chance."""
+"""Largest number of groups in a batch as a multiple of the mean, because many small groups may meet
+by chance."""
 
 
 class Deal:
-    """Groups dealt into batches, the same for all chains.
+    """Groups dealt into K batches of at most n rows, the same for all chains.
 
-    Parameters
-    ----------
-    sizes : array of int, shape (n_groups,)
-        n_j, rows of each group.
-    batch_size : int
-        n, most rows of a batch.
-    n_batches : int
-        K.
-    n_rows : int
-        N.
-    dtype : str
-        Float type of the weights.
-    around : mapping of int to array of int, optional
-        For each column of smaller groups that lie in these, which of these each lies in.
-
-    Attributes
-    ----------
-    row_weight : float
-        u = K n / N.
+    ``sizes`` has the number of rows n_j of each group, shape (n_groups,), and ``around``, for each
+    column of smaller groups that lie in these, the group around each. ``row_weight`` is u = K n /
+    N.
     """
 
     def __init__(
@@ -70,32 +55,22 @@ class Deal:
         self._n_parts = parts_of(sizes, batch_size)
 
     def parts(self, column: int) -> np.ndarray:
-        """In how many parts the rows of each group of a column come, or those of the group around.
+        """Return into how many parts each group of a column, or the group around it, is cut.
 
-        For groups without rows a number that means nothing.
+        The number means nothing for a group without rows.
         """
         around = self.around.get(column)
         return self._n_parts if around is None else self._n_parts[around]
 
     def weights(self, rows: np.ndarray) -> np.ndarray:
-        """Weights of the rows of batches: u, and 0 in places left over."""
+        """Return the weights of the rows of batches: u, and 0 in places left over."""
         weights = np.where(rows == rows[:, :1], 0, self.row_weight).astype(self.dtype)
         weights[:, 0] = self.row_weight
         return weights
 
 
 class WholeGroups(Deal):
-    """The groups of rows in memory, dealt into batches.
-
-    Parameters
-    ----------
-    groups : GroupsOfRows
-        Their ``slots`` are the most groups of a batch.
-    batch_size : int
-        n, most rows of a batch.
-    around : mapping of int to array of int, optional
-        For each column of smaller groups that lie in these, which of these each lies in.
-    """
+    """The groups of rows in memory, dealt into batches of at most ``groups.slots`` groups."""
 
     def __init__(
         self, groups: GroupsOfRows, batch_size: int, around: Mapping[int, np.ndarray] | None = None
@@ -129,24 +104,9 @@ class WholeGroups(Deal):
 
 @dataclass
 class GroupBatches:
-    """A chain's stream of batches of whole groups.
+    """A chain's stream of batches of whole groups; ``rng`` is used by this stream alone.
 
-    Parameters
-    ----------
-    groups : WholeGroups
-    rng : numpy.random.Generator
-        Used by this stream alone.
-    replacement : bool, default False
-        Draw each batch independently instead of each once per epoch.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> groups = GroupsOfRows.of(np.array([0, 1, 1, 0, 1]), n_groups=2, slots=2, dtype="float64")
-    >>> batches = GroupBatches(WholeGroups(groups, batch_size=3), np.random.default_rng(0))
-    >>> np.sort(batches.take(2)[:, ::-1])
-    array([[0, 0, 3],
-           [1, 2, 4]])
+    Each batch comes once per epoch, or with ``replacement`` is drawn independently.
     """
 
     groups: WholeGroups
@@ -162,7 +122,7 @@ class GroupBatches:
         self._new_epoch()
 
     def _new_epoch(self) -> None:
-        # Saved instead of the epoch's order: the generator's state at its start.
+        # The generator's state at the start of the epoch is saved instead of the epoch's order.
         self._epoch_rng = dict(self.rng.bit_generator.state)
         K = self.groups.n_batches
         self._batches = (
@@ -200,12 +160,7 @@ class GroupBatches:
 
 
 def coarsest(group_of_row: Sequence[np.ndarray]) -> int | None:
-    """Return the index of rows in whose groups all groups of the others lie; None: there is none.
-
-    >>> school, district = np.array([0, 1, 2, 0]), np.array([0, 0, 1, 0])
-    >>> coarsest([school, district]), coarsest([school, np.array([0, 1, 2, 1])])
-    (1, None)
-    """
+    """Return the index of the grouping in whose groups the groups of all others lie, or None."""
     k = int(np.argmin([len(np.unique(groups)) for groups in group_of_row]))
     around = group_of_row[k]
     for groups in group_of_row:
@@ -215,14 +170,10 @@ def coarsest(group_of_row: Sequence[np.ndarray]) -> int | None:
 
 
 def groups_around(group_of_row: np.ndarray, around: np.ndarray, n_groups: int = 0) -> np.ndarray:
-    """Return the larger group in which the last row of each group lies; 0 of those without rows.
+    """Return the larger group in which the last row of each group lies; 0 for a group without rows.
 
-    Parameters
-    ----------
-    group_of_row, around : array of int, shape (N,)
-        Group and larger group of each row.
-    n_groups : int, optional
-        If it may be more than the largest number in ``group_of_row``.
+    ``around`` has the larger group of each row, and ``n_groups`` is needed if there may be more
+    groups than ``group_of_row`` shows.
     """
     of_group = np.zeros(max(n_groups, group_of_row.max() + 1), dtype=around.dtype)
     of_group[group_of_row] = around
@@ -230,11 +181,7 @@ def groups_around(group_of_row: np.ndarray, around: np.ndarray, n_groups: int = 
 
 
 def most_groups(sizes: np.ndarray, batch_size: int) -> int:
-    """Return the slots that batches of whole groups should have.
-
-    >>> most_groups(np.array([2, 2, 2, 2, 0]), batch_size=5)
-    2
-    """
+    """Return the largest number of groups in a batch of whole groups."""
     _, begins, ends = _parts(sizes, batch_size)
     first = dealt(ends - begins, batch_size, slots_for(ends - begins, batch_size))
     return int(np.diff(first).max())
@@ -246,14 +193,14 @@ def slots_for(sizes: np.ndarray, batch_size: int) -> int:
 
 
 def parts_of(sizes: np.ndarray, batch_size: int) -> np.ndarray:
-    """Return in how many parts each group comes; 0 where there are no rows."""
+    """Return in how many parts each group comes, 0 for a group without rows."""
     return -(-sizes // batch_size)
 
 
 def _parts(sizes: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cut groups into parts that fit, in random order: their groups, first and last rows in them.
 
-    The order is always the same for the same sizes: chains share it, and a resumed run has it too.
+    The same sizes always give the same order, which chains and resumed runs therefore share.
     """
     group, begins, ends = parts_in_order(sizes, batch_size)
     shuffled = np.random.default_rng(0).permutation(len(group))

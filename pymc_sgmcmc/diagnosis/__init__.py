@@ -1,1 +1,1 @@
-"""Whether draws can be trusted: Stein identities, chains, thermostat and anchor, in one verdict."""
+"""Whether draws can be trusted: one verdict on Stein identities, chains, thermostat and anchor."""

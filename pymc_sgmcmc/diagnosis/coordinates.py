@@ -7,21 +7,24 @@ import numpy as np
 from xarray import DataTree
 
 LARGEST_COVARIANCE = 500
-"""Elements of theta up to which a covariance of draws serves as a metric, with 10 draws each."""
+"""Largest number of elements of theta for which a covariance of draws serves as a metric, which
+needs 10 draws for each of them."""
 
 
 class Coordinates(NamedTuple):
-    """theta = L z, and what the sampler knew of the gradient."""
+    """Coordinates z with theta = L z, and what the sampler knew of the gradient."""
 
     matrix: np.ndarray
     """L, shape (d, d)."""
     metric: str
-    """Where it is from, for the report."""
+    """Origin of L, for the report."""
     anchor: np.ndarray | None = None
-    """Of the control variate, shape (d,),"""
+    """Anchor of the control variate, shape (d,)."""
     anchor_gradient: np.ndarray | None = None
-    """... and the gradient of the log likelihood that the sampler took for that of all rows."""
+    """Gradient of the log likelihood that the sampler took for that of all rows at the anchor,
+    shape (d,)."""
     row_copies: np.ndarray | None = None
+    """How often each row is among those from which the sampler drew, shape (N,)."""
 
 
 def stored_coordinates(idata: DataTree, names: Sequence[str]) -> Coordinates | None:
@@ -43,9 +46,9 @@ def stored_coordinates(idata: DataTree, names: Sequence[str]) -> Coordinates | N
 
 
 def coordinates_of_draws(draws: np.ndarray) -> Coordinates:
-    """Return a root of the draws' own covariance, or their standard deviations if d is large.
+    """Return a root of the draws' covariance, or their standard deviations if d is large.
 
-    A column of L is mostly along one element.
+    Each column of L is mostly along one element.
     """
     flat = draws.reshape(-1, draws.shape[2])
     n, size = flat.shape

@@ -9,38 +9,48 @@ import numpy as np
 from pymc.model import Model
 from xarray import Dataset, DataTree
 
+from pymc_sgmcmc.adaptation.kinds import kind_of
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.plan import (
     BATCH_OF_MANY,
-    LARGEST_LOW_RANK,
+    LARGEST_DENSE,
     automatic_batch_size,
 )
 from pymc_sgmcmc.argument_checks import true_or_false
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
-from pymc_sgmcmc.diagnosis.coordinates import Coordinates, coordinates_of_draws, stored_coordinates
+from pymc_sgmcmc.diagnosis.coordinates import (
+    Coordinates,
+    coordinates_of_draws,
+    stored_coordinates,
+)
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
-from pymc_sgmcmc.diagnosis.measure import (
+from pymc_sgmcmc.diagnosis.gradients_at_draws import (
     EXACT_DRAWS,
     MOST_DRAWS,
+    AtDraws,
+    RowsAtDraws,
+    WholeAtDraws,
+)
+from pymc_sgmcmc.diagnosis.measure import (
     measure,
     measure_chains,
+    measure_exact,
     measure_local,
     thermostat_drift,
 )
+from pymc_sgmcmc.diagnosis.measure_run import MEASURES
 from pymc_sgmcmc.diagnosis.verdict import BURN_IN, times_as_many_draws
+from pymc_sgmcmc.exact.certified import can_be_certified, with_certificate
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
-from pymc_sgmcmc.gradients.control_variate import ControlVariate
-from pymc_sgmcmc.gradients.local_source import LocalSource
+from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, find_row_axes, n_rows_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
-from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
-from pymc_sgmcmc.latents.gradient import LatentGradientSource
-from pymc_sgmcmc.latents.latent_gradients import LatentGradients
+from pymc_sgmcmc.run.adapted_run import describe_adaptation
 from pymc_sgmcmc.run.points_to_diagnose import PointsToDiagnose
 from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
 
@@ -48,34 +58,44 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 
 MOST_KEPT = 25_000_000
-"""Elements of all draws together that are kept for the verdict alone,"""
+"""Largest number of elements of the draws that are kept for the verdict alone, which bounds their
+memory; `EXACT_DRAWS` draws are kept in any case."""
 LARGEST_POINT = 1_500_000
-"""... but at least `EXACT_DRAWS`, of draws with up to so many."""
+"""Largest number of elements of a draw for which draws are kept for the verdict alone, because
+memory has to hold `EXACT_DRAWS` of them."""
 
 
 def diagnose(
-    idata: DataTree, model: Model | None = None, full_data: bool = False, data: Any = None
+    idata: DataTree,
+    model: Model | None = None,
+    full_data: bool = False,
+    data: Any = None,
+    step: Any = None,
 ) -> Diagnosis:
-    """Judge draws: "ok", "failed" or "unclear", and say what to do.
+    """Judge draws as "ok", "failed" or "unclear", and say what to do.
 
-    Three questions, none of which the sampler answers for itself: do the gradients at the draws
-    satisfy the identities that hold for the posterior's own draws (in coordinates where standard
-    deviations are 1, a mean of 0, and a mean product with the draws of -1); have the chains come
-    together; and is the noise what the warm-up measured.
+    It answers three questions that the sampler does not answer itself: whether the gradients at the
+    draws satisfy the identities that hold for draws from the posterior (in coordinates where
+    standard deviations are 1, a mean of 0, and a mean product with the draws of -1), whether the
+    chains have converged, and whether the noise is what the warm-up measured.
 
     Parameters
     ----------
     idata : DataTree
         From `sample` or `pm.sample`. Its group ``diagnosis`` is set to the result.
     model : pymc.Model, optional
-        The sampled model, with its present data, at which gradients are computed anew: this
-        compiles functions. Default: what `sample` has stored is judged again, with the present
-        draws' effective sample size and R-hat.
+        The sampled model, with its present data, whose gradients are computed anew; this compiles
+        functions. Default: what `sample` has stored is judged again, with the present draws'
+        effective sample size and R-hat; if nothing is stored, the model on the context stack.
     full_data : bool, default False
         Compute exact gradients at 100 draws, instead of gradients of random rows at 2000.
     data : StreamedData or what it takes, optional
-        The rows, if the model has placeholders for them: read once, or once for each exact
+        The rows, if the model has placeholders for them. They are read once, or once for each exact
         gradient.
+    step : step, optional
+        The adapted step with which `pm.sample` has made the draws. Nothing is compiled anew, and
+        ``idata`` gets the attributes that it has from `sample`: ``data_passes``,
+        ``data_passes_warmup`` and ``adaptation``.
 
     Returns
     -------
@@ -87,17 +107,18 @@ def diagnose(
     ------
     ValueError
         If ``idata`` has no posterior, variables were not recorded, the model has discrete
-        variables, no observed ones or another number of rows than the warm-up saw, or ``full_data``
-        or ``data`` is given without a model.
+        variables, no observed ones or another number of rows than the warm-up saw; if ``full_data``
+        or ``data`` is given without a model; if ``step`` is not adapted, or given with a model.
 
     Notes
     -----
-    "failed": a deviation is larger than tolerated (0.1 of a standard deviation, 0.1 of the virial)
-    and than chance explains, with probability 0.001 over all directions together; or R-hat is above
-    1.05 and what chance explains, a thermostat still drifted, draws are not finite, or the anchor's
-    gradient is not that of the data. "unclear": a standard error is above 0.15, the effective
-    sample size below 100, or R-hat above 1.05 where chance may make it larger than 1.1. No check
-    can see a mode that no chain has visited, and none here sees the shape of tails.
+    The verdict is "failed" if a deviation is larger than tolerated (0.1 of a standard deviation,
+    0.1 of the virial) and larger than chance explains (with probability 0.001 over all directions
+    together), if R-hat is above 1.05 and above what chance explains, if a thermostat still drifted,
+    if draws are not finite, or if the anchor's gradient is not that of the data. It is "unclear" if
+    a standard error is above 0.15, if the effective sample size is below 100, or if R-hat is above
+    1.05 where chance may make it larger than 1.1. No check can see a mode that no chain has
+    visited, and none here sees the shape of tails.
 
     References
     ----------
@@ -128,7 +149,14 @@ def diagnose(
             "sgm.sample or pm.sample has returned."
         )
     posterior = idata["posterior"].to_dataset()
+    if step is not None:
+        _check_step(step, model, full_data, data)
+        tune = idata["posterior"].attrs.get("tuning_steps", 0)
+        describe_adaptation(idata, step, tune, with_arrays=False)
+        return _stored(idata, _judged(_measured_of_run(idata, step, None), step))
     stored = idata["diagnosis"].to_dataset() if "diagnosis" in idata.children else Dataset()
+    if model is None and (full_data or data is not None or "diagnosis" not in idata.children):
+        model = Model.get_context(error_if_none=False)
     if model is None:
         if full_data or data is not None:
             given = "data=" if data is not None else "full_data=True"
@@ -140,30 +168,49 @@ def diagnose(
             model = with_all_rows(model).model
         if not model.observed_RVs and not model.potentials:
             raise ValueError(
-                "The model has no observed variable, so its draws would be judged by the prior. Of "
-                "a step with latents= call diagnose(idata) without model=: it shows the verdict "
-                "that sample has made."
+                "The model has no observed variable, so its draws would be judged by the prior. "
+                "For a step with latents=, call diagnose(idata) without model=, which shows the "
+                "verdict that sample has made."
             )
         if model.discrete_value_vars:
             names = [v.name for v in model.discrete_value_vars]
             raise ValueError(
                 f"The model has discrete variables ({', '.join(names)}), along which there is no "
-                "gradient: diagnose the draws without model=."
+                "gradient: diagnose the draws without model=, outside of its context."
             )
         size = sum(int(np.prod(s)) for s in shapes_of(model, model.continuous_value_vars))
         if data is None:
             _check_rows(posterior, model)
-        if size > LARGEST_LOW_RANK:
+        if size > LARGEST_DENSE:
             local = _local_gradients(model, size, data)
             measured = measure_local(idata, model, local, full_data)
         else:
-            gradients = _gradients(model, data=data)
+            gradients, at_draws = gradients_of(model, data)
             draws = value_draws(model, gradients.source.vars, posterior)
             at = stored_coordinates(idata, gradients.names) or coordinates_of_draws(draws)
-            measured = measure(idata, gradients, draws, at, full_data)
+            measured = measure(idata, gradients, draws, at, full_data, at_draws)
             if at.anchor is None and "anchor_error" in stored:
                 measured["anchor_error"] = stored["anchor_error"]
-    result = Diagnosis.of(measured)
+    return _stored(idata, Diagnosis.of(measured))
+
+
+def _check_step(step: Any, model: Model | None, full_data: bool, data: Any) -> None:
+    if getattr(step, "adapted", None) is None:
+        raise ValueError(
+            f"step={step!r} is not adapted, so there is no warm-up to tell of: leave step= out and "
+            "pass model=."
+        )
+    if model is not None or full_data or data is not None:
+        raise ValueError("step= brings its model and data: leave model=, full_data= and data= out.")
+
+
+def _judged(measured: Dataset, step: Any) -> Diagnosis:
+    """Judge what was measured of a run with an adapted step."""
+    return Diagnosis.of(measured.assign_attrs(data_changed=1) if step.data_changed else measured)
+
+
+def _stored(idata: DataTree, result: Diagnosis) -> Diagnosis:
+    """Add a diagnosis to the draws, and return it."""
     idata["diagnosis"] = DataTree(Dataset(result.data_vars, result.coords, result.attrs))
     return result
 
@@ -171,17 +218,9 @@ def diagnose(
 def points_to_diagnose(
     step: Any, recorded: Sequence[str], n_chains: int
 ) -> PointsToDiagnose | None:
-    """Return what keeps draws for the verdict of a run; None if the recorded ones suffice.
+    """Return what keeps draws for the verdict of a run, or None if the recorded ones suffice.
 
-    None also if there is no verdict of gradients, or if it would take too much memory.
-
-    Parameters
-    ----------
-    step : SGMCMCStep
-        With ``adapted``, if there will be a verdict.
-    recorded : list of str
-        Names of the recorded variables.
-    n_chains : int
+    It is None also if the verdict needs no gradients, or if the draws would take too much memory.
     """
     adapted = getattr(step, "adapted", None)
     if adapted is None or adapted.predictions_only:
@@ -196,12 +235,7 @@ def points_to_diagnose(
 class VerdictSoFar:
     """What the verdict on a run with an adapted step would say while the run goes on.
 
-    Parameters
-    ----------
-    step : SGMCMCStep
-        With ``adapted`` and the ``gradients`` of its warm-up.
-    points : PointsToDiagnose, optional
-        Draws of all variables, if some were not recorded.
+    ``points`` has draws of all variables, if some were not recorded.
     """
 
     def __init__(self, step: Any, points: PointsToDiagnose | None):
@@ -209,7 +243,7 @@ class VerdictSoFar:
         self._measured: dict[tuple[int, int], Dataset] = {}
 
     def times_as_many_draws(self, idata: DataTree) -> float:
-        """Return how many times as many draws the verdict needs; 1 if it does not need more."""
+        """Return how many times as many draws the verdict needs, 1 if it needs no more."""
         try:
             measured = _measured_of_run(idata, self.step, self.points)
         except Exception:  # the end of the run logs it
@@ -218,7 +252,7 @@ class VerdictSoFar:
         return times_as_many_draws(measured)
 
     def measured(self, idata: DataTree) -> Dataset | None:
-        """Return what was found of a result, if the run has ended where it was last judged."""
+        """Return what was measured of this result, if it has no draws since it was last judged."""
         return self._measured.get(_sizes(idata))
 
 
@@ -232,40 +266,74 @@ def diagnose_run(
     step: Any,
     points: PointsToDiagnose | None = None,
     measured: Dataset | None = None,
+    seconds: float = np.inf,
+    is_start: bool = False,
 ) -> None:
     """Add the diagnosis of a run with an adapted step to its result, and log the verdict.
 
-    An error is logged; the draws are worth more than their diagnosis.
+    An error is only logged, because the draws are worth more than their diagnosis. ``seconds`` is
+    what the run has taken, of which a certificate may take a fifth; ``is_start`` says that the
+    draws are only where exact chains start.
+    """
+    try:
+        if measured is None:
+            measured = _measured_of_run(idata, step, points)
+        measured = _certified(idata, step, points, measured, seconds)
+        result = _stored(idata, _judged(measured, step))
+    except Exception as error:
+        _log.warning(f"The draws could not be diagnosed: {type(error).__name__}: {error}")
+        return
+    if is_start:
+        _log.info(f"Verdict on the minibatch draws: {result.attrs['verdict']}.")
+        return
+    _log_verdict(result)
+
+
+def diagnose_exact(idata: DataTree, step: Any, draws: np.ndarray, gradients: np.ndarray) -> None:
+    """Add the diagnosis of exact draws to a result, and log the verdict.
 
     Parameters
     ----------
     idata : DataTree
     step : SGMCMCStep
-        With ``adapted`` and the ``gradients`` of its warm-up.
-    points : PointsToDiagnose, optional
-        Draws of all variables, if some were not recorded.
-    measured : Dataset, optional
-        What was found already.
+    draws : array, shape (chains, draws, d)
+    gradients : array, shape (chains, draws, d)
+        With respect to z, at these draws.
     """
-    try:
-        if measured is None:
-            measured = _measured_of_run(idata, step, points)
-        if step.data_changed:
-            measured = measured.assign_attrs(data_changed=1)
-        result = Diagnosis.of(measured)
-    except Exception as error:
-        _log.warning(f"The draws could not be diagnosed: {type(error).__name__}: {error}")
-        return
-    idata["diagnosis"] = DataTree(Dataset(result.data_vars, result.coords, result.attrs))
+    matrix = step.kernel.metric.times(np.eye(draws.shape[2])).T
+    at = Coordinates(matrix, step.adapted.metric)
+    measured = measure_exact(idata, step.gradients, draws, gradients, at)
+    _log_verdict(_stored(idata, Diagnosis.of(measured)))
+
+
+def _log_verdict(result: Diagnosis) -> None:
     level = logging.INFO if result.attrs["verdict"] == "ok" else logging.WARNING
     _log.log(level, f"Verdict: {result.attrs['verdict']}. {result.attrs['remedy']}")
 
 
-def warn_of_burn_in(idata: DataTree) -> None:
-    """Warn of a run with steps set by hand whose thermostats still drifted.
+def _certified(
+    idata: DataTree,
+    step: Any,
+    points: PointsToDiagnose | None,
+    measured: Dataset,
+    seconds: float,
+) -> Dataset:
+    """Add a certificate, where the posterior's directions were looked at."""
+    gradients = step.gradients
+    if not can_be_certified(gradients):
+        return measured
+    draws = None if points is None else points.draws(gradients.source.vars)
+    if draws is None:
+        draws = value_draws(step.model, step.vars, idata["posterior"].to_dataset())
+    matrix = step.kernel.metric.times(np.eye(gradients.size)).T
+    return with_certificate(idata, gradients, draws, matrix, measured, seconds)
 
-    R-hat does not see this: all chains are alike too hot. Without a thermostat, chains that have
-    not forgotten their starts differ.
+
+def warn_of_burn_in(idata: DataTree) -> None:
+    """Warn of thermostats that still drifted, in a run with step sizes set by hand.
+
+    R-hat does not show this, because all chains are too hot alike; without a thermostat, chains
+    that have not forgotten their starts differ.
     """
     measured = Dataset(thermostat_drift(idata["sample_stats"].to_dataset()))
     for row in BURN_IN(measured):
@@ -274,70 +342,31 @@ def warn_of_burn_in(idata: DataTree) -> None:
 
 
 def _measured_of_run(idata: DataTree, step: Any, points: PointsToDiagnose | None) -> Dataset:
-    gradients, kernel = step.gradients, step.kernel
-    if step.adapted.predictions_only:
-        found = {"parameters": kernel.n_elements}
-        if "thermostat" in idata["sample_stats"]:
-            found["thermostat"] = float(idata["sample_stats"]["thermostat"].mean())
-            found["thermostat_predicted"] = float(step.adapted.friction.mean())
-        return Dataset(found, attrs={"predictions_only": 1})
-    if gradients is None and isinstance(kernel.source, LocalSource):
-        with quick_graphs():
-            gradients = LocalGradients(kernel, step.model.initial_point())
-    elif gradients is None and isinstance(kernel.source, LatentGradientSource):
-        gradients = LatentGradients(step.model, kernel.source, compile_kwargs=kernel.compile_kwargs)
-    elif gradients is None:  # the step was unpickled
-        streamed = kernel.source.streamed
-        gradients = _gradients(step.model, step.vars, kernel.compile_kwargs, streamed)
-    gradients.load_data()
-    draws = None if points is None else points.draws(gradients.source.vars)
-    if isinstance(gradients, LocalGradients):
-        measured = measure_local(
-            idata, step.model, gradients, full_data=False, times=kernel.metric.times, draws=draws
-        )
-        batches = "rows" if kernel.whole_groups is None else "groups"
-        return measured.assign_attrs(batches=batches)
-    if draws is None:
-        draws = value_draws(step.model, step.vars, idata["posterior"].to_dataset())
-    at = Coordinates(kernel.metric.times(np.eye(gradients.size)).T, step.adapted.metric)
-    source = kernel.source
-    if isinstance(source, ControlVariate):
-        anchor, gradient = (
-            gradients.joined([shared.get_value() for shared in arrays])
-            for arrays in (source.anchor, source.anchor_gradient)
-        )
-        at = at._replace(
-            anchor=anchor, anchor_gradient=gradient, row_copies=step.adapted.row_copies
-        )
-    return measure(idata, gradients, draws, at, full_data=False)
+    kind, gradients = kind_of(step.kernel), step.gradients
+    if gradients is None:  # the step was unpickled
+        start = step.model.initial_point()
+        gradients = kind.gradients(step.kernel, start, step.minibatch_dim)
+    draws = None if points is None else points.draws(step.source.vars)
+    return MEASURES[kind.judged_as](idata, step, gradients, draws)
 
 
-def _gradients(
-    model: Model,
-    vars: Sequence | None = None,
-    compile_kwargs: dict[str, Any] | None = None,
-    data: Any = None,
-) -> RowGradients | WholeGradients:
-    """Gradients of single rows; of all data where these are few or cannot be cut."""
-    vars = list(model.continuous_value_vars if vars is None else vars)
+def gradients_of(model: Model, data: Any) -> tuple[FlatModel, type[AtDraws]]:
+    """Return gradients of single rows, or of all data where rows are few or inseparable."""
+    vars = list(model.continuous_value_vars)
     if data is not None:
-        streamed = StreamedData.of(data)
-        return StreamedRowGradients(model, vars, data=streamed, compile_kwargs=compile_kwargs)
+        return RowGradients(model, vars, data=StreamedData.of(data)), RowsAtDraws
     try:
         if n_rows_of(model) > FEW_ROWS:
-            return RowGradients(model, vars, compile_kwargs=compile_kwargs)
+            return RowGradients(model, vars), RowsAtDraws
     except ValueError as error:
         _log.info(f"Gradients of all data are used: {error}")
-    return WholeGradients(model, vars, compile_kwargs=compile_kwargs)
+    return WholeGradients(model, vars), WholeAtDraws
 
 
 def _local_gradients(model: Model, size: int, data: Any) -> LocalGradients:
-    """Gradients of a model with more parameters than a matrix can have.
+    """Return gradients of a model with more parameters than a matrix can have.
 
-    Raises
-    ------
-    ValueError
-        If none of its variables is local.
+    It is an error if none of its variables is local.
     """
     if data is None:
         batch_size = automatic_batch_size(model, None, size, many=True, needed=False)
@@ -345,11 +374,10 @@ def _local_gradients(model: Model, size: int, data: Any) -> LocalGradients:
         data = StreamedData.of(data)
         batch_size = min(BATCH_OF_MANY, data.window)
     step = MSGNHT_S(model=model, step_size=1.0, batch_size=batch_size, data=data)
-    if not isinstance(step.source, LocalSource):
+    if not step.source.local_variables:
         raise ValueError(
-            f"The model has {size} parameters, but means and standard deviations can be judged of "
-            f"at most {LARGEST_LOW_RANK} that move together: judge predictions, on data that were "
-            "held out."
+            f"The model has {size} parameters, but means and standard deviations can be judged for "
+            f"at most {LARGEST_DENSE} that move together: judge predictions on held-out data."
         )
     with quick_graphs():
         return LocalGradients(step.kernel, model.initial_point())
@@ -363,6 +391,6 @@ def _check_rows(posterior: Dataset, model: Model) -> None:
     lengths = [axis.length for axis in find_row_axes(model)]
     if then not in (sum(lengths), *lengths):  # with minibatch_dim= there were those of one dim
         raise ValueError(
-            f"The draws are of {then} rows, but the model has {sum(lengths)} now: set the data "
-            "back (pm.set_data), or pass data= if they were streamed."
+            f"The draws are of {then} rows, but the model has {sum(lengths)} now: restore the data "
+            "(pm.set_data), or pass data= if they were streamed."
         )

@@ -1,4 +1,4 @@
-"""What `diagnose` returns: a Dataset that prints as a short table and can be plotted."""
+"""The result of `diagnose`: a Dataset that prints as a short table and can be plotted."""
 
 from html import escape
 from typing import Any
@@ -10,31 +10,37 @@ from pymc_sgmcmc.diagnosis.rows import Row
 from pymc_sgmcmc.diagnosis.verdict import NOTE, judge, rows
 
 HEADER = ("", "value", "right", "tolerance", "error", "chance", "passed")
+"""Headings of the table's columns."""
 EXPLANATION = """\
 error: Monte Carlo standard error; chance: the deviation that it explains; within error: beyond the
 tolerance, but not beyond chance; no: beyond both."""
 
 
 class Diagnosis(Dataset):
-    """Measurements as variables; attributes ``verdict`` and ``remedy``.
+    """The measurements of `diagnose` as variables, with the attributes ``verdict`` and ``remedy``.
 
-    Printed as a table: a row for each check with what it found, what is right, and whether it
-    passed.
-
-    Variables, along ``direction`` (coordinates z of the metric) or numbers:
+    It is printed as a table, which has a row for each check with what it found, what is right, and
+    whether it passed. These are the variables, along ``direction`` (coordinates z of the metric) or
+    single numbers:
 
     - ``gradient``, ``virial``, ``cross``, ``mean_virial``: estimates of the Stein identities, right
-      at 0, 1, 0, 1; each with its standard error in a variable ``..._error``;
-    - ``outward``: how much too far the means of groups' effects are spread, right at 0, with its
-      standard error in ``outward_error``; elsewhere 0;
-    - ``shared_by``: of the effects of groups how many groups share a scale, elsewhere 1;
-    - ``prior_share``: of such effects the prior's share of their precision, elsewhere 1;
+      at 0, 1, 0, 1; each has its standard error in a variable ``..._error``;
+    - ``outward``: how much too far apart the means of groups' effects are, right at 0, with its
+      standard error in ``outward_error``; 0 for other directions;
+    - ``shared_by``: for effects of groups, how many groups share a scale; 1 for other directions;
+    - ``prior_share``: for effects of groups, the prior's share of their precision; 1 for other
+      directions;
     - ``gradient_noise``: variance of a gradient's estimate;
-    - ``ess``, ``rhat``: the smallest bulk effective sample size, the largest R-hat;
-    - ``rhat_by_chance``: the largest R-hat that so few draws of so many elements explain;
-    - ``chain_correlation``: of different chains' draws of the same number, 0 if independent;
-    - ``thermostat_drift``: how much too hot the draws were on average, by the drift of the
-      thermostat, relative to the temperature; right at 0;
+    - ``ess``, ``rhat``: the smallest bulk effective sample size and the largest R-hat;
+    - ``rhat_by_chance``: the largest R-hat that chance explains for this number of draws and
+      elements;
+    - ``chain_correlation``: correlation of different chains' draws of the same number, 0 if the
+      chains are independent;
+    - ``k_hat``: of the certificate's weights; ``certified_mean``, ``certified_sd``: means of the
+      draws less the exact ones, in exact standard deviations, and standard deviations relative to
+      the exact ones, right at 0 and 1, with standard errors in ``..._error``;
+    - ``thermostat_drift``: how much too hot the draws were on average, relative to the temperature,
+      by the drift of the thermostat; right at 0;
     - ``thermostat``, ``thermostat_predicted``, ``noise_to_friction``, ``held_temperature``,
       ``nonfinite``, ``anchor_error``: see the page "Can I trust this?".
     """
@@ -43,12 +49,12 @@ class Diagnosis(Dataset):
 
     @property
     def verdict(self) -> str:
-        """Judgement: "ok", "failed" or "unclear"."""
+        """The judgement: "ok", "failed" or "unclear"."""
         return self.attrs["verdict"]
 
     @property
     def remedy(self) -> str:
-        """One sentence: what to do."""
+        """What to do, in one sentence."""
         return self.attrs["remedy"]
 
     @classmethod
@@ -101,7 +107,7 @@ class Diagnosis(Dataset):
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    """A row as the table prints it."""
+    """Return a row as the table prints it."""
 
     def shown(number: float | str, digits: int) -> str:
         if isinstance(number, str):

@@ -1,28 +1,45 @@
-"""Gradients at recorded draws, by a path of their own.
+"""Gradients at recorded draws, computed independently of the sampler.
 
-Nothing of the sampler's enters: neither its batches nor its control variate, row weights or
-compiled updates. An error in any of those does not repeat itself here; one in the draws of latent
-variables does.
+They use neither its batches nor its control variate, row weights or compiled updates, so an error
+in any of these is not repeated here; an error in the draws of latent variables is.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from pymc_sgmcmc.backends.compile_time import quick_graphs
+from pymc_sgmcmc.diagnosis.coordinates import Coordinates
+from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
-from pymc_sgmcmc.latents.latent_gradients import LatentGradients
 
+MOST_DRAWS = 2000
+"""Largest number of draws of all chains, evenly spaced, at which gradients are computed."""
+EXACT_DRAWS = 100
+"""Number of draws at which gradients are computed if each takes all rows."""
+FEWEST_DRAWS = 200
+"""Smallest number of draws at which all rows are used because some of them are too noisy."""
+WHOLE_ROWS = 20_000_000
+"""Number of rows of all draws together for models with gradients of all data at once, which bounds
+the time; with few rows there are more draws."""
+MOST_EXACT = 3_000_000_000
+"""Largest number of rows of all draws together, times (parameters + `ROW_COST`), for which all rows
+are used: some ten seconds."""
+ROW_COST = 50
+"""Cost of a row, in parameters of its gradient. The parameters that rows look up by numbers cost
+nothing in a gradient of all data at once."""
 ROW_GRADIENTS = 400_000
-"""Of all draws together, about: this bounds the time."""
+"""Approximate number of row gradients at all draws together, which bounds the time."""
 FEWEST_ROWS = 32
-"""Per draw."""
+"""Smallest number of random rows for each draw."""
 COMPARED = 20
-"""Draws at which the noise with and without a control variate is compared."""
+"""Number of draws at which the noise with and without a control variate is compared."""
 NOISE = 0.05
-"""Standard error of the mean gradient of all draws that is left with latent variables,"""
+"""Standard error of the mean gradient of all draws that latent variables may leave, which is half
+of what the verdict tolerates."""
 TRIED = 20
-"""... as seen from so many batches at each of `COMPARED` draws."""
+"""Number of batches at each of `COMPARED` draws from which this standard error is predicted."""
 
 
 class GradientsAtDraws(NamedTuple):
@@ -33,102 +50,148 @@ class GradientsAtDraws(NamedTuple):
     noise: np.ndarray
     """Mean variance of an estimate, given the draw, along each direction, shape (d,)."""
     method: str
-    """For a report: "exact", "100 random rows"."""
+    """Method, for the report: "exact", or "100 random rows"."""
 
 
-def with_latents_at_draws(
-    gradients: LatentGradients, draws: np.ndarray, matrix: np.ndarray, rng: np.random.Generator
-) -> GradientsAtDraws:
-    """Estimate gradients at draws, with latent variables drawn anew for random rows.
-
-    There are so many batches that their noise hardly matters for the mean over the draws.
+class AtDraws:
+    """Estimates gradients at draws.
 
     Parameters
     ----------
-    gradients : LatentGradients
-    draws : array, shape (n, d)
-    matrix : array, shape (d, d)
-        L of the metric: gradients are returned as L' g.
-    rng : numpy.random.Generator
+    gradients : FlatModel
+    at : Coordinates
+        With an anchor.
+
+    Attributes
+    ----------
+    anchor_error : float or None
+        How far off the sampler's gradient at its anchor is, if it has one.
     """
-    gradients.draw_from(rng.spawn(1)[0])
 
-    def of_batches(theta: np.ndarray, count: int) -> np.ndarray:
-        rows = rng.integers(gradients.n_rows, size=(count, gradients.batch_size))
-        return np.array([gradients.likelihood_gradient(theta, r) for r in rows]) @ matrix
+    anchor_error: float | None = None
 
-    n = len(draws)
-    compared = draws[np.linspace(0, n - 1, min(COMPARED, n)).astype(int)]
-    noise = np.mean([of_batches(theta, TRIED).var(axis=0, ddof=1) for theta in compared], axis=0)
-    count = max(1, int(np.ceil(noise.max() / (n * NOISE**2))))
-    prior = np.reshape([gradients.prior_gradient(theta) for theta in draws], draws.shape)
-    likelihood = np.array([of_batches(theta, count).mean(axis=0) for theta in draws])
-    method = f"{count * gradients.batch_size} random rows, latent variables drawn anew"
-    return GradientsAtDraws(prior @ matrix + likelihood, noise / count, method)
+    def __init__(self, gradients: Any, at: Coordinates):
+        self.gradients, self.at = gradients, at
+
+    @property
+    def most(self) -> int:
+        """Draws of all chains that are worth their time."""
+        return MOST_DRAWS
+
+    def __call__(self, draws: np.ndarray, exact: bool = False) -> GradientsAtDraws:
+        """Estimate the gradients at draws, shape (n, d), from all rows if they must be exact."""
+        raise NotImplementedError
+
+    def with_all_rows(self) -> "tuple[AtDraws, int] | None":
+        """Return what is exact where this is too noisy, and at how many draws; None: too slow."""
+        return None
 
 
-def gradients_at_draws(
-    gradients: RowGradients | WholeGradients,
-    draws: np.ndarray,
-    matrix: np.ndarray,
-    anchor: np.ndarray,
-    anchor_gradient: np.ndarray,
-    rng: np.random.Generator,
-    copies: np.ndarray | None = None,
-    exact: bool = False,
-) -> GradientsAtDraws:
-    """Compute gradients at draws, exactly or from independent random rows.
+class WholeAtDraws(AtDraws):
+    """By evaluations of all data."""
+
+    @property
+    def most(self):
+        model = self.gradients.model
+        with quick_graphs():
+            rows = sum(int(np.prod(shape)) for shape in model.eval_rv_shapes().values())
+            observed = sum(model.rvs_to_values[rv].size.eval() for rv in model.observed_RVs)
+        return int(np.clip(WHOLE_ROWS // max(1, rows + observed), EXACT_DRAWS, MOST_DRAWS))
+
+    def __call__(self, draws, exact=False):
+        each = np.reshape([self.gradients.gradient(theta) for theta in draws], draws.shape)
+        return GradientsAtDraws(each @ self.at.matrix, np.zeros(draws.shape[1]), "exact")
+
+
+class RowsAtDraws(AtDraws):
+    """From independent random rows, with a control variate if this makes the noise smaller.
 
     Rows are drawn with replacement and scaled by 1 / (B q), q = 1 / N if all are drawn alike. The
-    same rows' gradients at the anchor serve as a control variate if this makes the noise smaller.
-
-    Parameters
-    ----------
-    gradients : RowGradients or WholeGradients
-    draws : array, shape (n, d)
-    matrix : array, shape (d, d)
-        L of the metric: gradients are returned as L' g.
-    anchor, anchor_gradient : arrays, shape (d,)
-        A point and the gradient of the log likelihood of all rows there; not used where gradients
-        are exact.
-    rng : numpy.random.Generator
-    copies : array of int, shape (N,), optional
-        How often each row is in the urn that rows are drawn from; default: once. The mean of an
-        estimate does not depend on it.
-    exact : bool, default False
-        Use all rows at each draw.
+    control variate is the same rows' gradients at the anchor.
     """
-    n, size = draws.shape
-    no_noise = np.zeros(size)
-    if isinstance(gradients, WholeGradients):
-        each = [gradients.gradient(theta) for theta in draws]
-        return GradientsAtDraws(np.reshape(each, (n, size)) @ matrix, no_noise, "exact")
-    n_rows = gradients.n_rows
-    batch_size = max(FEWEST_ROWS, ROW_GRADIENTS // (2 * n))
-    prior = np.reshape([gradients.prior_gradient(theta) for theta in draws], (n, size))
-    if exact or batch_size >= n_rows:
-        each = [gradients.likelihood(theta, scatter=False).gradient for theta in draws]
-        return GradientsAtDraws((prior + np.array(each)) @ matrix, no_noise, "exact")
-    if copies is None:
-        urn = np.arange(gradients.n_at_hand)
-        one_by_probability = np.full(urn.size, float(n_rows))
-    else:
-        urn = np.repeat(np.arange(n_rows), copies)
-        one_by_probability = len(urn) / copies
-    plain, change = np.empty((n, size)), np.empty((n, size))
-    variances = np.zeros((2, size))
-    compared = set(np.linspace(0, n - 1, COMPARED).astype(int).tolist())
-    for k, theta in enumerate(draws):
-        rows = urn[rng.integers(len(urn), size=batch_size)]
-        scale = one_by_probability[rows, None]
-        here = scale * gradients.rows(theta, rows)[1]
-        moved = here - scale * gradients.rows(anchor, rows)[1]
-        plain[k], change[k] = here.mean(axis=0), moved.mean(axis=0)
-        if k in compared:
-            spread = [np.var(each @ matrix, axis=0, ddof=1) for each in (here, moved)]
-            variances += np.array(spread) / (batch_size * len(compared))
-    method = f"{batch_size} random rows"
-    if variances[1].sum() < variances[0].sum():
-        total = prior + anchor_gradient + change
-        return GradientsAtDraws(total @ matrix, variances[1], f"{method}, control variate")
-    return GradientsAtDraws((prior + plain) @ matrix, variances[0], method)
+
+    def __init__(self, gradients: RowGradients, at: Coordinates):
+        super().__init__(gradients, at)
+        assert at.anchor is not None
+        self.anchor_gradient = gradients.likelihood(at.anchor, scatter=False).gradient
+        if at.anchor_gradient is not None:
+            off = (at.anchor_gradient - self.anchor_gradient) @ at.matrix
+            self.anchor_error = float(np.abs(off).max())
+        self.copies = at.row_copies
+        if self.copies is not None and len(self.copies) != gradients.n_rows:
+            self.copies = None
+
+    def __call__(self, draws, exact=False):
+        gradients, matrix, anchor = self.gradients, self.at.matrix, self.at.anchor
+        n_rows, (n, size) = gradients.n_rows, draws.shape
+        rng = np.random.default_rng(0)
+        batch_size = max(FEWEST_ROWS, ROW_GRADIENTS // (2 * n))
+        prior = np.reshape([gradients.prior_gradient(theta) for theta in draws], (n, size))
+        if exact or batch_size >= n_rows:
+            each = [gradients.likelihood(theta, scatter=False).gradient for theta in draws]
+            return GradientsAtDraws((prior + np.array(each)) @ matrix, np.zeros(size), "exact")
+        if self.copies is None:
+            urn = np.arange(gradients.n_at_hand)
+            one_by_probability = np.full(urn.size, float(n_rows))
+        else:
+            urn = np.repeat(np.arange(n_rows), self.copies)
+            one_by_probability = len(urn) / self.copies
+        plain, change = np.empty((n, size)), np.empty((n, size))
+        variances = np.zeros((2, size))
+        compared = set(np.linspace(0, n - 1, COMPARED).astype(int).tolist())
+        for k, theta in enumerate(draws):
+            rows = urn[rng.integers(len(urn), size=batch_size)]
+            scale = one_by_probability[rows, None]
+            here = scale * gradients.rows(theta, rows)[1]
+            moved = here - scale * gradients.rows(anchor, rows)[1]
+            plain[k], change[k] = here.mean(axis=0), moved.mean(axis=0)
+            if k in compared:
+                spread = [np.var(each @ matrix, axis=0, ddof=1) for each in (here, moved)]
+                variances += np.array(spread) / (batch_size * len(compared))
+        method = f"{batch_size} random rows"
+        if variances[1].sum() < variances[0].sum():
+            total = prior + self.anchor_gradient + change
+            return GradientsAtDraws(total @ matrix, variances[1], f"{method}, control variate")
+        return GradientsAtDraws((prior + plain) @ matrix, variances[0], method)
+
+    def with_all_rows(self):
+        g = self.gradients
+        if g.source.streamed is not None:
+            return None
+        of_a_row = max(0, g.size - n_looked_up(g.model))
+        by_rows, at_once = (
+            min(MOST_DRAWS, MOST_EXACT // (g.n_rows * (size + ROW_COST)))
+            for size in (g.size, of_a_row)
+        )
+        if by_rows >= FEWEST_DRAWS:
+            return self, by_rows
+        if at_once < FEWEST_DRAWS:
+            return None
+        options = {"mode": g.mode, **g.compile_kwargs}
+        whole = WholeGradients(g.model, g.source.vars, compile_kwargs=options)
+        return WholeAtDraws(whole, self.at), at_once
+
+
+class LatentsAtDraws(AtDraws):
+    """From random rows, with latent variables drawn anew.
+
+    There are so many batches that their noise hardly matters for the mean over the draws.
+    """
+
+    def __call__(self, draws, exact=False):
+        gradients, matrix, rng = self.gradients, self.at.matrix, np.random.default_rng(0)
+        gradients.draw_from(rng.spawn(1)[0])
+
+        def of_batches(theta: np.ndarray, count: int) -> np.ndarray:
+            rows = rng.integers(gradients.n_rows, size=(count, gradients.batch_size))
+            return np.array([gradients.likelihood_gradient(theta, r) for r in rows]) @ matrix
+
+        n = len(draws)
+        compared = draws[np.linspace(0, n - 1, min(COMPARED, n)).astype(int)]
+        variances = [of_batches(theta, TRIED).var(axis=0, ddof=1) for theta in compared]
+        noise = np.mean(variances, axis=0)
+        count = max(1, int(np.ceil(noise.max() / (n * NOISE**2))))
+        prior = np.reshape([gradients.prior_gradient(theta) for theta in draws], draws.shape)
+        likelihood = np.array([of_batches(theta, count).mean(axis=0) for theta in draws])
+        method = f"{count * gradients.batch_size} random rows, latent variables drawn anew"
+        return GradientsAtDraws(prior @ matrix + likelihood, noise / count, method)

@@ -1,33 +1,33 @@
 """Stein identities of models with local variables.
 
-Along each direction of the shared variables as everywhere. Of a local variable means over its
-elements are looked at: each element alone would need gradients of all rows at each draw. The scale
-that groups share depends on how wide the posteriors of their effects are, which the virial shows,
+Shared variables have them along each direction, as in other models. Local variables have means over
+their elements, because single elements would need gradients of all rows at each draw. The scale
+that groups share depends on the width of the posteriors of their effects, which the virial shows,
 and on how far the means of these are apart. With m_j the mean of an effect, s_j its sd, and m the
 mean over groups::
 
     outward = -2 mean of s_j^2 (m_j - m) E[g_j] / mean of s_j^2  =  0,
 
-for E[g_j] = 0. Means that are e_j too high have E[g_j] = -e_j / s_j^2, so that it is positive where
-they are too far from each other.
+because E[g_j] = 0. Means that are e_j too high have E[g_j] = -e_j / s_j^2, so that it is positive
+where they are too far from each other.
 
-Gradients are of batches, in which only groups are looked at that they touch, or of all rows.
+Gradients are of batches, and then of the groups that these touch, or of all rows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.diagnosis.stein import Estimate, SteinIdentities, block_estimate, stein_identities
-from pymc_sgmcmc.gradients.streamed_whole import StreamedWholeGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 MOST_BATCHES = 40_000
-"""Batches at all draws together, at least one at each."""
+"""Number of batches at all draws together, which bounds the time; there is at least one at each
+draw."""
 BATCHES_OF_PRIOR = 40
-"""Batches that tell the prior's part of what is known of an effect."""
+"""Number of batches that show which part of what is known of an effect is the prior's."""
 
 
 class LocalIdentities(NamedTuple):
@@ -35,30 +35,30 @@ class LocalIdentities(NamedTuple):
 
     stein: SteinIdentities
     names: list[str]
-    """What each direction mostly is along: an element of a shared variable, a local variable."""
+    """What each direction is mostly along: an element of a shared variable, or a local variable."""
     noise: np.ndarray
     """Variance of a gradient's estimate along each shared direction, then zeros."""
     rows: str
-    """For a report: rows at each draw."""
+    """Rows at each draw, for the report."""
     outward: Estimate
-    """How much too far each local variable's means are spread; see above."""
+    """How much too far apart each local variable's means are, as defined above."""
     prior_share: np.ndarray
-    """Of each local variable, the prior's share of the precision of an effect with rows."""
+    """The prior's share of the precision of an effect with rows, for each local variable."""
 
 
 class AtDraw(NamedTuple):
     """What the gradients at one draw give."""
 
     shared: np.ndarray
-    """Gradient of the shared elements, shape (s,),"""
+    """Gradient along the shared directions, shape (s,)."""
     noise: np.ndarray
-    """... and the variance of each of its elements' estimate."""
+    """Variance of the estimate of each of its elements, shape (s,)."""
     gradient: np.ndarray
-    """Of each local variable, mean over its elements in units of their standard deviations,"""
+    """For each local variable, the mean over its elements in units of their standard deviations."""
     virial: np.ndarray
-    """... mean of -(theta - mean) times the gradient,"""
+    """For each local variable, the mean of -(theta - mean) times the gradient."""
     outward: np.ndarray
-    """... and of that which shows how far the means are spread."""
+    """For each local variable, the mean of the terms of ``outward``."""
 
 
 def local_identities(
@@ -69,27 +69,12 @@ def local_identities(
     names: Sequence[str],
     blocks: int,
     rng: np.random.Generator,
-    whole: WholeGradients | StreamedWholeGradients | None = None,
+    whole: WholeGradients | None = None,
 ) -> LocalIdentities:
-    """Compute gradients at draws, and estimate the identities' expectations.
+    """Estimate the identities from gradients at draws of value variables, shape (chains, draws, d).
 
-    Parameters
-    ----------
-    gradients : LocalGradients
-    draws : array, shape (chains, draws, d)
-        Of value variables.
-    matrix : array, shape (s, s)
-        L of the s shared elements.
-    order : array of int, shape (d,)
-        The elements of theta, those of shared variables first.
-    names : list of str
-        Of the shared elements.
-    blocks : int
-        Of each chain.
-    rng : numpy.random.Generator
-        Chooses the rows.
-    whole : WholeGradients or StreamedWholeGradients, optional
-        Use all rows at each draw.
+    ``matrix`` is L of the s shared elements, which come first in ``order`` and have the ``names``;
+    ``blocks`` are those of each chain. With ``whole`` all rows are used at each draw.
     """
     s = len(matrix)
     shared = draws[:, :, order[:s]] - draws[:, :, order[:s]].mean(axis=(0, 1))
@@ -109,7 +94,7 @@ def local_identities(
         ]
     else:
         each = [AtDraw(*np.zeros(len(AtDraw._fields))) for _ in flat]
-        for i, piece in _pieces(whole, flat):  # all that is wanted of a gradient is linear in it
+        for i, piece in whole.pieces(flat):  # whatever is needed of a gradient is linear in it
             k = part[i]
             of_piece = _of_gradient(
                 gradients, piece, flat[i] - centres[k], away[k], matrix, order, sd
@@ -137,28 +122,11 @@ def local_identities(
 
 
 def means_of_others(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means of draws that do not depend on a draw, and the number of that mean for each draw.
+    """Return means of draws on which a draw does not depend, and which of them each draw has.
 
-    About the mean of all n independent draws the virial would be 1 - 1 / n, which is much of what
-    is tolerated of many groups. So it is about the mean of the other chains; of a single chain,
-    about that of its other half.
-
-    Parameters
-    ----------
-    draws : array, shape (chains, draws, d)
-
-    Returns
-    -------
-    means : array, shape (parts, d)
-    part : array of int, shape (chains * draws,)
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from pymc_sgmcmc.diagnosis.local_identities import means_of_others
-    >>> means, part = means_of_others(np.array([[[1.0], [2.0], [4.0], [6.0]]]))
-    >>> means.ravel().tolist(), part.tolist()
-    ([5.0, 1.5], [0, 0, 1, 1])
+    About the mean of all n independent draws the virial would be 1 - 1 / n, a deviation that takes
+    up much of what is tolerated for many groups. The means, shape (parts, d), are therefore those
+    of the other chains or, for a single chain, of its other half.
     """
     chains, n, _ = draws.shape
     if chains > 1:
@@ -183,7 +151,7 @@ def _of_batches(
     count: int,
     rng: np.random.Generator,
 ) -> AtDraw:
-    """Average over batches that have no row twice."""
+    """Return averages over batches that have no row twice."""
     values, aways, sds, outwards = (
         _of_variables(gradients, flat) for flat in (theta, theta - centre, sd, outward)
     )
@@ -205,7 +173,7 @@ def _of_batches(
 
 
 def _from_each_other(gradients: LocalGradients, centre: np.ndarray, sd: np.ndarray) -> np.ndarray:
-    """2 s_j^2 / mean(s^2) (m_j - m) of local variables' elements of groups with rows, else 0."""
+    """Return 2 s_j^2 / mean(s^2) (m_j - m) of elements of groups with rows, 0 of others."""
     means, variances = (_of_variables(gradients, flat) for flat in (centre, sd**2))
     found = [np.zeros_like(mean) for mean in means]
     for k in gradients.local:
@@ -221,7 +189,7 @@ def _from_each_other(gradients: LocalGradients, centre: np.ndarray, sd: np.ndarr
 def _prior_share(
     gradients: LocalGradients, flat: np.ndarray, sd: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """The prior's precision, the mean square of its gradient, times the effects' variance."""
+    """Return the prior's precision (mean square of its gradient) times the effects' variance."""
     sds = _of_variables(gradients, sd)
     squares: dict[int, list[np.ndarray]] = {k: [] for k in gradients.local}
     places = np.linspace(0, len(flat) - 1, BATCHES_OF_PRIOR).astype(int)
@@ -238,16 +206,6 @@ def _prior_share(
     return np.array(shares)
 
 
-def _pieces(
-    whole: WholeGradients | StreamedWholeGradients, flat: np.ndarray
-) -> Iterator[tuple[int, np.ndarray]]:
-    """Gradients at draws, in pieces that add up to them: number of the draw, and piece."""
-    if isinstance(whole, StreamedWholeGradients):
-        yield from whole.pieces(list(flat))
-    else:
-        yield from ((i, whole.gradient(theta)) for i, theta in enumerate(flat))
-
-
 def _of_gradient(
     gradients: LocalGradients,
     gradient: np.ndarray,
@@ -257,7 +215,7 @@ def _of_gradient(
     order: np.ndarray,
     sd: np.ndarray,
 ) -> AtDraw:
-    """What a gradient of all rows gives, or a part of one, so far away from the mean."""
+    """Return what a gradient of all rows, or a part of one, gives at ``away`` from the mean."""
     shared = gradient[order[: len(matrix)]] @ matrix
     aways, sds, outwards, total = (
         _of_variables(gradients, flat) for flat in (away, sd, outward, gradient)
@@ -281,7 +239,7 @@ def _of_variables(gradients: LocalGradients, flat: np.ndarray) -> list[np.ndarra
 def _means(
     away: np.ndarray, sd: np.ndarray, outward: np.ndarray, gradient: np.ndarray
 ) -> list[float]:
-    """Means over elements that move, as `AtDraw` has them."""
+    """Return the means over elements that move, as `AtDraw` has them."""
     moving = sd > 0
     return [(factor * gradient)[moving].mean() for factor in (sd, -away, -outward)]
 
@@ -291,7 +249,7 @@ def _joined(shared: Estimate, local: Estimate) -> Estimate:
 
 
 def _none() -> SteinIdentities:
-    """Of no directions."""
+    """Return the identities of no directions."""
     empty = Estimate(np.empty(0), np.empty(0))
     number = Estimate(np.empty(()), np.empty(()))
     return SteinIdentities(empty, empty, number, empty, np.empty((0, 2), dtype=int))

@@ -1,4 +1,4 @@
-"""What a verdict rests on: chains and thermostats, and the gradients at the draws."""
+"""The measurements of a verdict: chains, thermostats, and the gradients at the draws."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ from pymc.model import Model
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
-from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates, coordinates_of_draws
 from pymc_sgmcmc.diagnosis.gradients_at_draws import (
-    GradientsAtDraws,
-    gradients_at_draws,
-    with_latents_at_draws,
+    EXACT_DRAWS,
+    FEWEST_DRAWS,
+    MOST_DRAWS,
+    AtDraws,
 )
 from pymc_sgmcmc.diagnosis.local_identities import local_identities
 from pymc_sgmcmc.diagnosis.stein import (
@@ -27,95 +27,86 @@ from pymc_sgmcmc.diagnosis.stein import (
     chain_correlation,
     stein_identities,
 )
-from pymc_sgmcmc.gradients.local_variables import n_looked_up
-from pymc_sgmcmc.gradients.row_gradients import RowGradients
-from pymc_sgmcmc.gradients.streamed_rows import StreamedRowGradients
-from pymc_sgmcmc.gradients.streamed_whole import StreamedWholeGradients
+from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
-from pymc_sgmcmc.latents.latent_gradients import LatentGradients
 from pymc_sgmcmc.run.convergence import convergence
 
-MOST_DRAWS = 2000
-"""Draws of all chains at which gradients are computed, evenly spaced,"""
-EXACT_DRAWS = 100
-"""... and if each takes all rows."""
-WHOLE_ROWS = 20_000_000
-"""Rows of all such draws together, where the rows are few and the draws can be more."""
 MOST_NUMBERS = 100_000_000
-"""Elements of all draws together, where there are local variables."""
+"""Number of elements of all draws together for models with local variables, which bounds the
+memory."""
 ALL_ROWS = 100_000_000
-"""Rows of all such draws together, where all rows are used at each,"""
-FEWEST_DRAWS = 200
-"""... but at so many draws at least,"""
+"""Number of rows of all draws together for models with local variables whose gradients take all
+rows, which bounds the time."""
 LARGE = 4 * ALL_ROWS
-"""... and random rows where that would be more."""
+"""Number of rows of `FEWEST_DRAWS` draws together above which random rows are used instead."""
 NOISE = 0.075
-"""Standard error of a mean gradient that random rows may make where each has a gradient of its own;
-if it is larger, all rows are used,"""
-MOST_EXACT = 3_000_000_000
-"""... unless these are more, times (parameters + `ROW_COST`), at all draws together: some ten
-seconds."""
-ROW_COST = 50
-"""Of a row, in parameters of its gradient. In a gradient of all data at once those that rows look
-up by numbers do not count."""
+"""Standard error of a mean gradient that random rows may leave where each row has a gradient of its
+own; if it is larger, all rows are used where they are not too many."""
 MANY_DRAWS = 500
-"""Of those kept for the verdict alone, for the largest R-hat of many elements not to be chance."""
+"""Smallest number of draws kept for the verdict alone that are compared, because the largest R-hat
+of many elements of fewer draws is chance."""
 COMPARED = 500
-"""Elements along which chains are compared, where there are local variables."""
+"""Largest number of elements along which chains are compared in models with local variables."""
 
 
 def measure(
     idata: DataTree,
-    gradients: RowGradients | WholeGradients | LatentGradients,
+    gradients: FlatModel,
     draws: np.ndarray,
     at: Coordinates,
     full_data: bool,
+    at_draws: type[AtDraws],
 ) -> Dataset:
-    """Measure everything."""
+    """Measure the chains and the gradients at the draws."""
     free = [rv.name for rv in gradients.model.free_RVs]
     recorded = idata["posterior"].to_dataset()
     left_out = any(name not in recorded for name in free)
     found = measure_chains(idata, recorded, free, draws if left_out else None)
     mean = draws.mean(axis=(0, 1))
-    anchor = mean if at.anchor is None else at.anchor
-    anchor_gradient = np.zeros(gradients.size)
-    if isinstance(gradients, RowGradients):
-        anchor_gradient = gradients.likelihood(anchor, scatter=False).gradient
-        if at.anchor_gradient is not None:
-            off = (at.anchor_gradient - anchor_gradient) @ at.matrix
-            found["anchor_error"] = float(np.abs(off).max())
-    copies = at.row_copies
-    if copies is not None and isinstance(gradients, RowGradients):
-        copies = copies if len(copies) == gradients.n_rows else None
-
-    def seen_at(
-        chosen: np.ndarray,
-        gradients: RowGradients | WholeGradients | LatentGradients,
-        exact: bool,
-    ) -> GradientsAtDraws:
-        flat, rng = chosen.reshape(-1, gradients.size), np.random.default_rng(0)
-        if isinstance(gradients, LatentGradients):
-            return with_latents_at_draws(gradients, flat, at.matrix, rng)
-        return gradients_at_draws(
-            gradients, flat, at.matrix, anchor, anchor_gradient, rng, copies, exact
-        )
-
-    chosen = _evenly(draws, _count(gradients, full_data))
-    seen = seen_at(chosen, gradients, full_data)
+    estimates = at_draws(gradients, at if at.anchor is not None else at._replace(anchor=mean))
+    if estimates.anchor_error is not None:
+        found["anchor_error"] = estimates.anchor_error
+    chosen = _evenly(draws, EXACT_DRAWS if full_data else estimates.most)
+    seen = estimates(chosen.reshape(-1, gradients.size), full_data)
     noisy = seen.noise.max() > NOISE**2 * chosen[..., 0].size
-    if noisy and (exact := _exact(gradients)) is not None:
+    if noisy and (exact := estimates.with_all_rows()) is not None:
         chosen = _evenly(draws, exact[1])
-        seen = seen_at(chosen, exact[0], exact=True)
+        seen = exact[0](chosen.reshape(-1, gradients.size), True)
     chains, n, size = chosen.shape
-    found |= _together(draws)
+    found |= _together(draws) | gradients.further_measurements(chosen.reshape(-1, size))
     blocks = min(blocks_for(min(found["ess"], chains * n), chains), n)
     z = np.linalg.solve(at.matrix, (chosen - mean).reshape(-1, size).T).T
     stein = stein_identities(z.reshape(chosen.shape), seen.gradients.reshape(chosen.shape), blocks)
-    share = np.abs(at.matrix) / np.linalg.norm(at.matrix, axis=1, keepdims=True)
     attrs = {"variables": free, "metric": at.metric, "rows": seen.method}
-    mostly = np.array(gradients.names)[share.argmax(axis=0)]
+    mostly = _mostly(gradients, at)
     return _identities(found, stein, mostly, seen.noise, chains, n, blocks, attrs)
+
+
+def measure_exact(
+    idata: DataTree,
+    gradients: FlatModel,
+    draws: np.ndarray,
+    at_draws: np.ndarray,
+    at: Coordinates,
+) -> Dataset:
+    """Measure everything of exact draws, from the gradients with respect to z at all of them."""
+    free = [rv.name for rv in gradients.model.free_RVs]
+    posterior = idata["posterior"].to_dataset()
+    found = measure_chains(idata, posterior, free, draws) | _together(draws)
+    chains, n, size = draws.shape
+    blocks = min(blocks_for(min(found["ess"], chains * n), chains), n)
+    z = np.linalg.solve(at.matrix, (draws - draws.mean(axis=(0, 1))).reshape(-1, size).T).T
+    stein = stein_identities(z.reshape(draws.shape), at_draws, blocks)
+    attrs = {"variables": free, "metric": at.metric, "rows": "exact"}
+    mostly = _mostly(gradients, at)
+    return _identities(found, stein, mostly, np.zeros(size), chains, n, blocks, attrs)
+
+
+def _mostly(gradients: FlatModel, at: Coordinates) -> np.ndarray:
+    """Name of the element that each direction is mostly along."""
+    share = np.abs(at.matrix) / np.linalg.norm(at.matrix, axis=1, keepdims=True)
+    return np.array(gradients.names)[share.argmax(axis=0)]
 
 
 def measure_local(
@@ -126,7 +117,7 @@ def measure_local(
     times: Callable[[np.ndarray], np.ndarray] | None = None,
     draws: np.ndarray | None = None,
 ) -> Dataset:
-    """Measure everything of a model with local variables.
+    """Measure the chains and the gradients at the draws of a model with local variables.
 
     ``times`` multiplies by the metric; ``draws`` are of all variables, if not all were recorded.
     """
@@ -150,7 +141,7 @@ def measure_local(
     chains, n, _ = draws.shape
     found |= _together(draws[:, :, np.linspace(0, size - 1, min(size, COMPARED)).astype(int)])
     order, shared, names = gradients.order()
-    if times is None:  # those of groups, given all else, which have most of the elements
+    if times is None:  # scales of the groups' elements alone, which are most of all elements
         scales = draws.std(axis=(0, 1))
         scales[order[:shared]] = 0.0
         times = partial(np.multiply, scales)
@@ -182,7 +173,7 @@ def measure_local(
 def _identities(
     found: dict[str, Any],
     stein: SteinIdentities,
-    names: Sequence[str],
+    names: Sequence[str] | np.ndarray,
     noise: np.ndarray,
     chains: int,
     draws: int,
@@ -219,15 +210,15 @@ def measure_chains(
 
     ``draws`` are of all variables, if not all were recorded.
     """
-    looked_at = [
+    arrays = [
         posterior[name].values
         for name in names
         if name in posterior and np.issubdtype(posterior[name].dtype, np.number)
     ]
     if draws is not None and draws.shape[0] * draws.shape[1] >= MANY_DRAWS:
-        looked_at.append(draws)
-    found: dict[str, Any] = convergence(looked_at)._asdict()
-    if not looked_at:
+        arrays.append(draws)
+    found: dict[str, Any] = convergence(arrays)._asdict()
+    if not arrays:
         found["ess"] = np.nan
     chains = posterior.sizes["chain"]
     blocks = blocks_for(found["ess"], chains)
@@ -259,23 +250,8 @@ def thermostat_drift(stats: Dataset) -> dict[str, float]:
     """Measure how much too hot the draws were on average, by the drift of their thermostats.
 
     A thermostat moves by h (p * p - T) in each update, so its drift over a run is the sum of all
-    excess temperatures: it is 0 but for its ends where the chain has burnt in. Of several
-    thermostats (`Groups`) the one that drifts most counts.
-
-    Parameters
-    ----------
-    stats : Dataset
-        The group ``sample_stats``.
-
-    Examples
-    --------
-    >>> import numpy as np, xarray as xr
-    >>> rising = np.linspace(1.0, 7.0, 101)[None]
-    >>> columns = {"thermostat": rising, "kinetic_temperature": np.full((1, 101), 1.3)}
-    >>> columns |= {"step_size": np.full((1, 101), 0.01), "n_updates": 20 * np.arange(101)[None]}
-    >>> stats = xr.Dataset({name: (("chain", "draw"), v) for name, v in columns.items()})
-    >>> round(thermostat_drift(stats)["thermostat_drift"], 2)
-    0.3
+    excess temperatures, which is small if the chain has burnt in. Of several thermostats (`Groups`)
+    the one that drifts most counts.
     """
     worst: dict[str, float] = {}
     for name in map(str, stats.data_vars):
@@ -299,7 +275,7 @@ def thermostat_drift(stats: Dataset) -> dict[str, float]:
 
 
 def _together(draws: np.ndarray) -> dict[str, Any]:
-    """Measure whether chains move together, if there are draws enough to tell."""
+    """Measure whether chains move together, if there are enough draws."""
     chains, n, _ = draws.shape
     if chains == 1 or n < BLOCKS:
         return {}
@@ -310,20 +286,13 @@ def _together(draws: np.ndarray) -> dict[str, Any]:
 def _drift(
     draws: np.ndarray, posterior: Dataset, times: Callable[[np.ndarray], np.ndarray]
 ) -> None:
-    """Move draws to where the sampler took its gradients, in place: some way along the momentum.
+    """Move draws in place, along a momentum, to where the sampler took its gradients.
 
-    A symmetric splitting ends its updates half a drift away from there. On a normal posterior its
-    draws have h^2 / 4 too little of the variance at the end, and none too little at the gradient.
-    The gradient of a scale adds this up over all elements that share it: its mean would tell of an
-    error that the scale does not have.
-
-    Parameters
-    ----------
-    draws : array, shape (chains, draws, d)
-    posterior : Dataset
-        Says how far.
-    times : callable
-        Momentum, shape (..., d), times the metric.
+    A symmetric splitting ends its updates half a drift away from there. On a normal posterior the
+    variance is too small by the part h^2 / 4 at the end of an update, and right at the gradient.
+    The gradient of a scale adds this up over all elements that share the scale, so its mean would
+    show an error that the scale does not have. ``times`` multiplies a momentum, shape (..., d), by
+    the metric.
     """
     drift = json.loads(posterior.attrs.get("adaptation", "{}")).get("drift_to_gradient", 0.0)
     rng = np.random.default_rng(1)
@@ -331,48 +300,15 @@ def _drift(
         chain += drift * times(rng.standard_normal(chain.shape))
 
 
-def _whole(gradients: LocalGradients) -> WholeGradients | StreamedWholeGradients:
-    kernel, data = gradients.kernel, gradients.source.streamed
-    vars, options = list(gradients.source.vars), kernel.compile_kwargs
-    if data is not None:
-        return StreamedWholeGradients(kernel.model, vars, data=data, compile_kwargs=options)
-    return WholeGradients(kernel.model, vars, compile_kwargs=options)
+def _whole(gradients: LocalGradients) -> WholeGradients:
+    kernel, source = gradients.kernel, gradients.source
+    options: dict[str, Any] = {"compile_kwargs": kernel.compile_kwargs, "data": source.streamed}
+    return WholeGradients(kernel.model, list(source.vars), **options)
 
 
 def _most_draws(size: int) -> int:
-    """How many draws of so many elements are looked at."""
+    """Return at how many draws of this many elements gradients are computed."""
     return int(np.clip(MOST_NUMBERS // size, EXACT_DRAWS, MOST_DRAWS))
-
-
-def _exact(
-    gradients: RowGradients | WholeGradients | LatentGradients,
-) -> tuple[RowGradients | WholeGradients, int] | None:
-    """Gradients of all rows, where those of some are too noisy, and at how many draws; or None."""
-    if not isinstance(gradients, RowGradients) or isinstance(gradients, StreamedRowGradients):
-        return None
-    n_rows, size = gradients.n_rows, gradients.size
-    most = min(MOST_DRAWS, MOST_EXACT // (n_rows * (size + ROW_COST)))
-    if most >= FEWEST_DRAWS:
-        return gradients, most
-    of_a_row = max(0, size - n_looked_up(gradients.model))
-    most = min(MOST_DRAWS, MOST_EXACT // (n_rows * (of_a_row + ROW_COST)))
-    if most < FEWEST_DRAWS:
-        return None
-    options = {"mode": gradients.mode, **gradients.compile_kwargs}
-    return WholeGradients(gradients.model, gradients.source.vars, compile_kwargs=options), most
-
-
-def _count(gradients: RowGradients | WholeGradients | LatentGradients, full_data: bool) -> int:
-    """How many draws to look at."""
-    if full_data:
-        return EXACT_DRAWS
-    if isinstance(gradients, RowGradients | LatentGradients):
-        return MOST_DRAWS
-    model = gradients.model
-    with quick_graphs():
-        rows = sum(int(np.prod(shape)) for shape in model.eval_rv_shapes().values())
-        observed = sum(model.rvs_to_values[rv].size.eval() for rv in model.observed_RVs)
-    return int(np.clip(WHOLE_ROWS // max(1, rows + observed), EXACT_DRAWS, MOST_DRAWS))
 
 
 def _evenly(draws: np.ndarray, most: int) -> np.ndarray:
@@ -381,5 +317,5 @@ def _evenly(draws: np.ndarray, most: int) -> np.ndarray:
 
 
 def _even(n: int, most: int) -> np.ndarray:
-    """Return evenly spaced numbers below n, at most so many."""
+    """Return evenly spaced numbers below n, at most ``most``."""
     return np.linspace(0, n - 1, min(n, max(1, most))).astype(int)

@@ -12,11 +12,13 @@ PANELS = (
     ("gradient", 0.0, "error of mean (sd)"),
     ("virial", 1.0, "variance / right"),
 )
+"""Variable, right value and title of each panel."""
 POINTS: tuple[tuple[Passed, str, str], ...] = (
     ("yes", "C0", "passed"),
     ("within error", "C1", "passed: within error"),
     ("no", "C3", "failed"),
 )
+"""Judgement, colour and legend of points."""
 
 
 def plot_identities(measured: Dataset, **kwargs: Any) -> np.ndarray:
@@ -24,17 +26,6 @@ def plot_identities(measured: Dataset, **kwargs: Any) -> np.ndarray:
 
     A point fails (red) if it is outside the band of tolerated deviations and its bar, the deviation
     that Monte Carlo error explains, does not reach what is right.
-
-    Parameters
-    ----------
-    measured : Dataset
-        As `diagnose` returns it.
-    **kwargs
-        For `matplotlib.pyplot.subplots`.
-
-    Returns
-    -------
-    array of matplotlib.axes.Axes, shape (2,)
     """
     import matplotlib.pyplot as plt
 

@@ -1,9 +1,9 @@
 """Rows of the verdict's table: a number, what is right, and whether it passes.
 
-A deviation fails if it is larger than the tolerance AND than chance explains. Of m deviations with
-normal errors the largest exceeds t standard errors with probability at most
-ALARM = m P(|T| > t), where T has Student's distribution with as many degrees of freedom as there
-are blocks, less one; so t grows slowly with the number of directions d.
+A deviation fails if it is larger than the tolerance AND larger than chance explains. Of m
+deviations with normal errors the largest exceeds t standard errors with probability at most ALARM =
+m P(|T| > t), where T has Student's distribution with as many degrees of freedom as there are
+blocks, less one; so t grows slowly with the number of directions d.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,18 +15,19 @@ from scipy import stats
 from xarray import Dataset
 
 TOLERANCE = 0.1
-"""Of the mean gradient, in posterior standard deviations, and of the virial."""
+"""Tolerated deviation of the mean gradient, in posterior standard deviations, and of the virial."""
 LARGEST_ERROR = 0.15
-"""Standard errors above this say nothing."""
+"""Largest standard error with which a number can pass, because larger ones hide deviations."""
 ALARM = 0.001
 """Probability that chance alone makes any direction fail."""
 FEWEST_ESS = 100
+"""Smallest effective sample size, and number of draws with gradients, that is judged."""
 IDENTITIES = ("gradient", "virial", "cross")
-"""Measured along directions or pairs of them."""
+"""Names of the Stein identities that are measured along directions or pairs of them."""
 
 Passed = Literal["yes", "within error", "no", "unclear", ""]
-"""Within the tolerance; beyond it, but not beyond what chance explains; beyond both; it cannot be
-told; it is not judged."""
+"""Judgement of a deviation, in this order: within the tolerance; beyond it, but not beyond what
+chance explains; beyond both; undecided; not judged."""
 
 
 class Row(NamedTuple):
@@ -37,37 +38,26 @@ class Row(NamedTuple):
     right: float | str
     passed: Passed
     remedy: str
-    """One sentence, for a row that did not pass."""
+    """What to do if the row did not pass, in one sentence."""
     tolerance: float | str = ""
     error: float = np.nan
-    """Monte Carlo standard error, if it is known,"""
+    """Monte Carlo standard error, if it is known."""
     chance: float = 0.0
-    """... and the deviation that it explains."""
+    """Deviation that the standard error explains."""
     decimals: int | None = None
-    """Of all its numbers; by default three digits of each."""
+    """Number of decimals of all its numbers; None: three digits for each."""
 
 
 def threshold(n_tests: int, n_blocks: int) -> float:
-    """Return how many standard errors chance explains.
+    """Return how many standard errors chance explains, for ``n_tests`` numbers together.
 
-    Parameters
-    ----------
-    n_tests : int
-        Numbers that are judged together.
-    n_blocks : int
-        Of all chains, from which the standard errors were made.
-
-    Examples
-    --------
-    >>> from pymc_sgmcmc.diagnosis.verdict import threshold
-    >>> round(threshold(10, 40), 1)
-    4.3
+    ``n_blocks`` is the number of blocks, of all chains, from which the standard errors were made.
     """
     return float(stats.t.isf(ALARM / (2 * n_tests), max(1, n_blocks - 1)))
 
 
 def limit_of(measured: Dataset) -> float:
-    """How many standard errors chance explains, for all Stein identities together."""
+    """Return how many standard errors chance explains, for all Stein identities together."""
     tests = 2 * measured.sizes["direction"] + measured.sizes.get("pair", 0) + 1
     if "outward" in measured:
         tests += int(np.count_nonzero(measured["shared_by"] > 1))
@@ -75,19 +65,19 @@ def limit_of(measured: Dataset) -> float:
 
 
 def too_few(measured: Dataset) -> bool:
-    """Whether there are too few draws with gradients to judge these."""
+    """Return whether gradients were computed at too few draws to be judged."""
     return int(measured["gradients"]) < FEWEST_ESS
 
 
 def precision(measured: Dataset) -> tuple[float, float]:
-    """The largest standard error of the identities, and what noise of the gradients makes of it."""
+    """Return the identities' largest standard error, and how much of it is the gradients' noise."""
     errors = [measured[f"{name}_error"].values for name in IDENTITIES]
     noise = np.sqrt(float(measured["gradient_noise"].max()) / int(measured["gradients"]))
     return float(np.max(np.concatenate(errors))), float(noise)
 
 
 def imprecise(measured: Dataset) -> str:
-    """Say how the identities could be judged."""
+    """Say what has to be done before the identities can be judged."""
     if too_few(measured):
         return (
             f"Gradients were computed at only {int(measured['gradients'])} draws: draw more, in "
@@ -99,7 +89,7 @@ def imprecise(measured: Dataset) -> str:
             f"The gradients are too noisy to tell (standard error {largest:.2g}): call "
             "sgm.diagnose(idata, model, full_data=True)."
         )
-    return f"The draws are too few to tell (standard error {largest:.2g}): draw more."
+    return f"There are too few draws to tell (standard error {largest:.2g}): draw more."
 
 
 def judged(off: float, tolerance: float, chance: float) -> Passed:
@@ -113,19 +103,20 @@ def judged(off: float, tolerance: float, chance: float) -> Passed:
 
 @dataclass(frozen=True)
 class Number:
-    """A number with a right value. Calling it gives its row, if it was measured."""
+    """A check of a number that has a right value, which yields its row if it was measured."""
 
     name: str
-    """Of the measurement; that of its standard error, if it has one, ends in ``_error``."""
+    """Name of the measurement; that of its standard error, if it has one, ends in ``_error``."""
     label: str
     right: float
     tolerance: float
     remedy: Callable[[float, str, Dataset], str]
-    """One sentence, from the value, what is mostly along its direction, and all measurements."""
+    """Makes one sentence from the value, what its direction is mostly along, and all measurements.
+    """
     errors: Callable[[Dataset], float] = lambda measured: 0.0
-    """How many standard errors chance explains."""
+    """Returns how many standard errors chance explains."""
     only_above: bool = False
-    """Whether smaller values than the right one are right too."""
+    """Whether values below the right one are right too."""
 
     def __call__(self, measured: Dataset) -> Iterator[Row]:
         if self.name not in measured:
@@ -142,7 +133,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Identity(Number):
-    """A Stein identity. Its row is that of the direction, or pair of them, which is off most."""
+    """A check of a Stein identity, by the direction, or pair of directions, that is off most."""
 
     def __call__(self, measured: Dataset) -> Iterator[Row]:
         if not measured.get(self.name, np.empty(0)).size:

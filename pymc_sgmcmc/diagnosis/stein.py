@@ -1,13 +1,13 @@
-r"""Stein identities of degree 2: what holds for the posterior's own draws and no others.
+r"""Stein identities of degree 2, which hold for draws from the posterior and for no others.
 
 With g the gradient of the log posterior with respect to z, and m the mean of z::
 
     E[g_i] = 0      E[-(z_i - m_i) g_i] = 1      E[-(z_i - m_i) g_j] = 0  for i != j
 
-Integration by parts; g may be any unbiased estimate whose noise does not depend on how z was drawn.
-In coordinates where the posterior's standard deviations are about 1, E[g_i] is about the error
-of the mean, in standard deviations, and the square root of the second (the virial) is about the
-ratio of the standard deviation to the right one.
+They follow by integration by parts; g may be any unbiased estimate whose noise does not depend on
+how z was drawn. In coordinates where the posterior's standard deviations are about 1, E[g_i] is
+about the error of the mean, in standard deviations, and the square root of the second (the virial)
+is about the ratio of the standard deviation to the right one.
 
 Srinivasan et al. (2024), The polynomial Stein discrepancy for assessing moment convergence,
 arXiv 2412.05135.
@@ -18,10 +18,11 @@ from typing import NamedTuple
 import numpy as np
 
 TOP = 5
-"""Directions of the off-diagonals: those with the largest gradients,"""
+"""Number of directions, those with the largest gradients, whose off-diagonals are estimated."""
 BLOCKS = 10
-"""Blocks of each chain, at most: as many as have an effective sample size of 10."""
+"""Largest number of blocks of each chain, from whose means standard errors are made."""
 ESS_PER_BLOCK = 10
+"""Effective sample size of a block, with which the means of blocks are nearly independent."""
 
 
 class Estimate(NamedTuple):
@@ -39,35 +40,15 @@ class SteinIdentities(NamedTuple):
     virial: Estimate
     """E[-(z_i - m_i) g_i], shape (d,)."""
     mean_virial: Estimate
-    """Its mean over all directions, a number: sees what is too small to see along each."""
+    """Its mean over all directions, a number that shows what is too small to be seen along each."""
     cross: Estimate
-    """E[-(z_i - m_i) g_j], the mean of both orders, of the pairs."""
+    """E[-(z_i - m_i) g_j] of the pairs, as the mean of both orders."""
     pairs: np.ndarray
     """Numbers i, j of the directions, shape (pairs, 2)."""
 
 
 def stein_identities(z: np.ndarray, g: np.ndarray, blocks: int) -> SteinIdentities:
-    """Estimate the identities' expectations.
-
-    Parameters
-    ----------
-    z, g : arrays, shape (chains, draws, d)
-        Draws less their mean, and gradients there.
-    blocks : int
-        Of each chain.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from pymc_sgmcmc.diagnosis.stein import stein_identities
-    >>> z = np.random.default_rng(1).normal(size=(4, 1000, 2))
-    >>> right = stein_identities(z, -z, blocks=10)
-    >>> right.virial.mean.round(1).tolist()
-    [1.0, 1.0]
-    >>> too_wide = stein_identities(1.5 * z, -1.5 * z, blocks=10)
-    >>> np.sqrt(too_wide.virial.mean).round(1).tolist()
-    [1.5, 1.5]
-    """
+    """Estimate the expectations from draws less their mean and gradients, (chains, draws, d)."""
     products = -z * g
     top = np.sort(np.argsort(-np.square(g).mean(axis=(0, 1)))[:TOP])
     pairs = np.array([(i, j) for i in top for j in top if i < j], dtype=int).reshape(-1, 2)
@@ -83,7 +64,7 @@ def stein_identities(z: np.ndarray, g: np.ndarray, blocks: int) -> SteinIdentiti
 
 
 def block_estimate(values: np.ndarray, blocks: int) -> Estimate:
-    """Mean of draws, shape (chains, draws, ...), with the standard error from blocks' means."""
+    """Return the mean of draws, shape (chains, draws, ...), with its standard error from blocks."""
     chains, draws = values.shape[:2]
     blocks = min(blocks, draws)
     length = draws // blocks
@@ -96,18 +77,15 @@ def block_estimate(values: np.ndarray, blocks: int) -> Estimate:
 
 
 def blocks_for(ess: float, chains: int) -> int:
-    """Blocks of each chain: the fewer, the more its draws depend on each other."""
+    """Return the number of blocks of each chain, which is smaller the more its draws depend."""
     return int(np.clip(np.nan_to_num(ess) / (chains * ESS_PER_BLOCK), 2, BLOCKS))
 
 
 def chain_correlation(draws: np.ndarray) -> tuple[float, float]:
-    """Correlation of different chains' draws of the same number, with its standard error.
+    """Return the correlation of different chains' draws of the same number, and its standard error.
 
-    The mean over all pairs of chains and all elements; 0 if chains are independent.
-
-    Parameters
-    ----------
-    draws : array, shape (chains, draws, d)
+    It is the mean over all pairs of chains and all elements of draws, shape (chains, draws, d), and
+    is 0 if chains are independent.
     """
     chains = len(draws)
     away = draws - draws.mean(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""The verdict: from what was measured, "ok", "failed" or "unclear", and one sentence what to do.
+"""The verdict on what was measured: "ok", "failed" or "unclear", and a sentence on what to do.
 
 `CHECKS` has an entry for each row of the table. Those with the most definite remedies come first:
 the first row that failed gives the remedy, or if none has, the first that is unclear.
@@ -25,35 +25,31 @@ from pymc_sgmcmc.diagnosis.rows import (
     too_few,
 )
 from pymc_sgmcmc.diagnosis.stein import BLOCKS
+from pymc_sgmcmc.exact.certificate import LARGEST_K_HAT, PAIRS
 
 LARGEST_RHAT = 1.05
+"""Largest R-hat that passes, unless chance explains a larger one."""
 LARGEST_RHAT_BY_CHANCE = 1.1
-"""Where chance explains a larger R-hat, it does not tell chains that are apart from others."""
+"""If chance explains a larger R-hat than this, R-hat cannot tell whether chains are apart."""
 THERMOSTAT_FACTOR = 2.0
-"""Between the thermostat and its prediction."""
+"""Largest factor between the thermostat and its prediction."""
 ANCHOR_TOLERANCE = 0.01
-"""Of the gradient at the anchor, along z: how far, in standard deviations, it moves the mean."""
+"""Tolerated error of the gradient at the anchor, along z, in standard deviations by which it moves
+the mean."""
+EXACT = "pass exact=True, which leaves no error of the sampler"
+"""Remedy for an error of the step size or of minibatches."""
 WHOLE_GROUPS = (
     "pass step=sgm.MSGNHT_S(batches='groups') if groups are nested, or half the step_size."
 )
-"""Remedy for batches of rows: single rows of small groups are noisy."""
+"""Remedy for batches of rows, because single rows of small groups are noisy."""
 DATA_CHANGED = "The data have changed since the step was adapted to them: make a new step."
 NOTE = "No check can see a mode that no chain has visited, and none here sees the shape of tails."
 
 
 def judge(measured: Dataset) -> tuple[str, str]:
-    """Return the verdict and the remedy.
+    """Return the verdict and the remedy for what was measured; what is absent is not judged.
 
-    Parameters
-    ----------
-    measured : Dataset
-        As `diagnose` returns it. What is absent was not measured and is not judged.
-
-    Returns
-    -------
-    verdict : {"ok", "failed", "unclear"}
-    remedy : str
-        What to do; before it that the data are no longer those of the warm-up, if so.
+    If the data are no longer those of the warm-up, the remedy begins by saying so.
     """
     verdict, remedy = _judged(measured)
     if measured.attrs.get("data_changed") and verdict != "ok":
@@ -65,7 +61,7 @@ def _judged(measured: Dataset) -> tuple[str, str]:
     if measured.attrs.get("predictions_only"):
         return "unclear", (
             f"With {int(measured['parameters'])} parameters neither means nor standard deviations "
-            "are judged: judge predictions, on data that were held out."
+            "are judged: judge predictions on held-out data."
         )
     found = list(rows(measured))
     for verdict, passed in (("failed", "no"), ("unclear", "unclear")):
@@ -76,13 +72,13 @@ def _judged(measured: Dataset) -> tuple[str, str]:
 
 
 def rows(measured: Dataset) -> Iterator[Row]:
-    """Return the rows of the table, in the order of `CHECKS`."""
+    """Yield the rows of the table, in the order of `CHECKS`."""
     for check in CHECKS:
         yield from check(measured)
 
 
 def _would_have_shown(measured: Dataset) -> str:
-    """How large an error had to be to be seen."""
+    """Say how large an error had to be to be seen."""
 
     def least(name: str) -> float:
         return max(TOLERANCE, limit_of(measured) * float(measured[f"{name}_error"].max()))
@@ -92,12 +88,12 @@ def _would_have_shown(measured: Dataset) -> str:
     if measured.sizes.get("pair"):
         shown.append(f"{least('cross'):.2g} of a correlation")
     return (
-        f"Errors of {', '.join(shown[:-1])} and {shown[-1]} would have shown, smaller ones may not."
+        f"Errors of {', '.join(shown[:-1])} and {shown[-1]} would have shown; smaller ones may not."
     )
 
 
 def tolerances(measured: Dataset, name: str) -> np.ndarray:
-    """How far a Stein identity may be off along each direction, or for each pair."""
+    """Return how far a Stein identity may be off along each direction, or for each pair."""
     each = np.full(measured[name].shape, TOLERANCE)
     if name == "virial" and "shared_by" in measured:
         groups = measured["shared_by"].values
@@ -107,7 +103,7 @@ def tolerances(measured: Dataset, name: str) -> np.ndarray:
 
 
 def _of_effects(measured: Dataset) -> Iterator[Row]:
-    """A scale that many groups share, by the spread of their effects: a row for each."""
+    """Yield a row for each scale that many groups share, by the spread of their effects."""
     if "shared_by" not in measured or "virial" not in measured:
         return
     groups = measured["shared_by"].values
@@ -137,28 +133,30 @@ def _of_effects(measured: Dataset) -> Iterator[Row]:
 
 
 def tolerance_of_groups(groups: np.ndarray, prior_share: np.ndarray) -> np.ndarray:
-    """How far the mean virial of the effects of so many groups may be off, and `outward`.
+    """Return how far the mean virial of the groups' effects, and `outward`, may be off.
 
     An error of the effects alpha_j, given all else, moves the log of the scale tau that they share
-    by its variance, 1 / (2 G (1 - r)^2), times what it adds to its gradient, the sum over groups of
-    ((alpha_j - mu) / tau)^2. r is the prior's share of an effect's precision, s_j^2 / tau^2.
+    by its variance, 1 / (2 G (1 - r)^2), times what the error adds to its gradient, the sum over
+    groups of ((alpha_j - mu) / tau)^2. r is the prior's share of an effect's precision, s_j^2 /
+    tau^2.
 
     - Variances that are off by a part v add G r v, the virial being 1 + v.
     - Means m_j that are off by e_j add 2 / tau^2 times the sum of (m_j - mu) e_j, which is G r
       times `outward` (see `pymc_sgmcmc.diagnosis.local_identities`).
 
     In sds of log tau, both errors are r sqrt(G / 2) / (1 - r) times v or `outward`, and may be a
-    tenth. More than half is taken for half: neither need be smaller than 0.1 sqrt(2 / G).
+    tenth. An r of more than a half counts as a half: neither has to be smaller than 0.1 sqrt(2 /
+    G).
     """
     r = np.clip(prior_share, 0.01, 0.5)
     return TOLERANCE * np.sqrt(2 / groups) * (1 - r) / r
 
 
-# ---- what cannot be told ------------------------------------------------------------------------
+# ---- what is unclear ----------------------------------------------------------------------------
 
 
 def times_as_many_draws(measured: Dataset) -> float:
-    """How many times as many draws an unclear verdict needs; 1 if it does not need more draws."""
+    """Return how many times as many draws an unclear verdict needs, 1 if it needs no more draws."""
     if "virial" not in measured or judge(measured)[0] != "unclear":
         return 1.0
     largest, noise = precision(measured)
@@ -170,13 +168,13 @@ def _effective_sample_size(measured: Dataset) -> Iterator[Row]:
         return
     ess = float(measured["ess"])
     remedy = (
-        f"The effective sample size is only {ess:.0f}: draw more, for {FEWEST_ESS} at least and "
-        "better 400."
+        f"The effective sample size is only {ess:.0f}: draw more, for at least {FEWEST_ESS} and "
+        "preferably 400."
     )
     if np.isnan(ess):
         remedy = (
-            "The effective sample size cannot be told: draw more, and record a free variable at "
-            "least (var_names=)."
+            "The effective sample size is unknown: draw more, and record at least one free "
+            "variable (var_names=)."
         )
     passed: Passed = "yes" if ess >= FEWEST_ESS else "unclear"
     right = f"> {FEWEST_ESS}"
@@ -184,7 +182,7 @@ def _effective_sample_size(measured: Dataset) -> Iterator[Row]:
 
 
 def _gradients_at_draws(measured: Dataset) -> Iterator[Row]:
-    """Of how many draws the identities are, and how large a standard error this leaves."""
+    """Yield rows for the number of draws with gradients and the standard error that they leave."""
     if "ess" not in measured:
         return
     number = int(measured.get("gradients", 0))
@@ -192,8 +190,8 @@ def _gradients_at_draws(measured: Dataset) -> Iterator[Row]:
     if "left_out" in measured.attrs:
         names = ", ".join(f"'{name}'" for name in np.atleast_1d(measured.attrs["left_out"]))
         remedy = (
-            f"No gradients were computed, which takes draws of {names}: leave out var_names= to "
-            "have them judged."
+            f"No gradients were computed, because they need draws of {names}: leave out "
+            "var_names= to have the draws judged."
         )
     elif "virial" in measured:
         remedy = imprecise(measured)
@@ -212,13 +210,13 @@ def _rhat(measured: Dataset) -> Iterator[Row]:
     rhat, chance = float(measured["rhat"]), float(measured["rhat_by_chance"]) - 1
     passed = judged(max(rhat - 1, 0.0), LARGEST_RHAT - 1, chance)
     remedy = (
-        f"The chains have not come together (R-hat {rhat:.2f}): draw more, or pass a smaller "
-        "step_size, or reparametrise the slowest variables."
+        f"The chains have not converged (R-hat {rhat:.2f}): draw more, pass a smaller step_size, "
+        "or reparametrise the slowest variables."
     )
     if passed == "within error" and chance > LARGEST_RHAT_BY_CHANCE - 1:
         passed = "unclear"
         remedy = (
-            f"The draws are too few to tell whether the chains have come together (R-hat {rhat:.2f}"
+            f"There are too few draws to tell whether the chains have converged (R-hat {rhat:.2f}"
             f", and chance explains up to {chance + 1:.2f}): draw more."
         )
     yield Row("largest R-hat", rhat, 1, passed, remedy, LARGEST_RHAT - 1, chance=chance)
@@ -241,10 +239,17 @@ def _of_anchor(error: float, where: str, measured: Dataset) -> str:
     )
 
 
+def _of_quadrature(error: float, where: str, measured: Dataset) -> str:
+    return (
+        f"The integrals over the effects of groups are off, which may move means by {error:.2g} "
+        "sd: pass integrate=None, which samples the effects."
+    )
+
+
 def _of_chains_together(correlation: float, where: str, measured: Dataset) -> str:
     return (
-        f"The chains move together (correlation {correlation:.2f}): give each its own seed, "
-        "without which they count as one."
+        f"The chains move together (correlation {correlation:.2f}) and count as one: give each its "
+        "own seed."
     )
 
 
@@ -261,22 +266,22 @@ def _of_virial(virial: float, where: str, measured: Dataset) -> str:
     ratio = f"{np.sqrt(max(virial, 0.0)):.2g} times the right ones{where}"
     if virial > 1:
         return (
-            f"Standard deviations are too large, {ratio}: pass half the step_size, or a larger "
-            "batch_size."
+            f"Standard deviations are too large, {ratio}: pass half the step_size or a larger "
+            f"batch_size, or {EXACT}."
         )
     if virial > 0:
         return (
             f"Standard deviations are too small, {ratio}: draw more, with a larger thin and "
-            "replacement=True, or use NUTS."
+            f"replacement=True, or {EXACT}."
         )
     return (
         f"The draws have missed a part of the posterior{where}, as in a hierarchy whose scale may "
-        "be zero: write effects that the data tell little about non-centred, or use NUTS."
+        "be zero: write effects of which the data tell little in non-centred form, or use NUTS."
     )
 
 
 def _of_means(gradient: float, where: str, measured: Dataset) -> str:
-    remedy = "draw more, with more tune, or pass a smaller step_size."
+    remedy = f"draw more, with more tune, or pass a smaller step_size; or {EXACT}."
     if measured.attrs.get("batches") == "rows":
         remedy = WHOLE_GROUPS
     return f"Means are off by up to {abs(gradient):.2g} sd{where}: {remedy}"
@@ -284,8 +289,8 @@ def _of_means(gradient: float, where: str, measured: Dataset) -> str:
 
 def _of_correlations(cross: float, where: str, measured: Dataset) -> str:
     return (
-        f"Correlations are off by up to {abs(cross):.2g}: pass a smaller step_size, or a larger "
-        "batch_size."
+        f"Correlations are off by up to {abs(cross):.2g}: pass a smaller step_size or a larger "
+        f"batch_size, or {EXACT}."
     )
 
 
@@ -299,8 +304,8 @@ def _thermostat(measured: Dataset) -> Iterator[Row]:
     ratio = value / float(predicted)
     right = 1 / THERMOSTAT_FACTOR < ratio < THERMOSTAT_FACTOR
     remedy = (
-        f"The thermostat is {ratio:.2g} times what the warm-up predicts: the noise is not what it "
-        "was, so make a new step, with a larger batch_size."
+        f"The thermostat is {ratio:.2g} times what the warm-up predicts: the noise has changed, so "
+        "make a new step, with a larger batch_size."
     )
     tolerance = f"factor {THERMOSTAT_FACTOR:g}"
     yield Row("thermostat", value, float(predicted), "yes" if right else "no", remedy, tolerance)
@@ -311,6 +316,41 @@ def _of_temperature(temperature: float, where: str, measured: Dataset) -> str:
         f"The kinetic temperature is {temperature:.2f} instead of 1: the friction does not absorb "
         "the noise, so pass a smaller step_size, a larger batch_size, or use MSGNHT_S."
     )
+
+
+def _k_hat(measured: Dataset) -> Iterator[Row]:
+    """Whether exact densities can be used, and by how much the draws' moments differ from theirs.
+
+    A large k-hat is not held against the draws: their posterior may be no Student distribution.
+    """
+    if "k_hat" not in measured:
+        return
+    k_hat = float(measured["k_hat"])
+    usable: Passed = "yes" if k_hat < LARGEST_K_HAT else ""
+    yield Row("k-hat of the certificate", k_hat, f"< {LARGEST_K_HAT}", usable, "", decimals=2)
+    if not usable:
+        return
+    number = threshold(2 * measured.sizes["direction"], PAIRS)
+    for name, label, right, what in (
+        ("certified_mean", "mean, off the exact one (sd)", 0, "Means are {:.2g} sd off{}"),
+        ("certified_sd", "sd / exact one", 1, "Standard deviations are {:.2g} of the right ones{}"),
+    ):
+        values, errors = measured[name].values, measured[f"{name}_error"].values
+        off, chance = values - right, number * errors
+        beyond = (np.abs(off) > TOLERANCE) & (np.abs(off) > chance)
+        k = int(np.argmax(np.where(beyond, np.abs(off), 0) if beyond.any() else np.abs(off)))
+        element = str(measured["element"].values[k])
+        remedy = f"{what.format(abs(values[k]), f' (mostly of {element!r})')}: {EXACT}."
+        yield Row(
+            f"{label}, mostly {element}",
+            values[k],
+            right,
+            judged(off[k], TOLERANCE, chance[k]),
+            remedy,
+            TOLERANCE,
+            errors[k],
+            chance[k],
+        )
 
 
 def _noise_ratio(measured: Dataset) -> Iterator[Row]:
@@ -334,6 +374,7 @@ BURN_IN = Number(
 CHECKS: tuple[Callable[[Dataset], Iterator[Row]], ...] = (
     Number("nonfinite", "draws that are not finite", 0, 0, _of_nonfinite),
     Number("anchor_error", "gradient at the anchor, error", 0, ANCHOR_TOLERANCE, _of_anchor),
+    Number("quadrature_error", "error of the integrals (sd)", 0, TOLERANCE, _of_quadrature),
     Number(
         "chain_correlation",
         "correlation of chains",
@@ -351,6 +392,7 @@ CHECKS: tuple[Callable[[Dataset], Iterator[Row]], ...] = (
     Identity("gradient", "error of mean (sd)", 0, TOLERANCE, _of_means, limit_of),
     _of_effects,
     Identity("cross", "error of correlation", 0, TOLERANCE, _of_correlations, limit_of),
+    _k_hat,
     _rhat,
     _thermostat,
     Number(

@@ -1,4 +1,4 @@
-"""Of several estimates of log p(x | theta), each too low on average, the largest."""
+"""The largest of several estimates of log p(x | theta), each of which is too low on average."""
 
 import numpy as np
 import xarray as xr
@@ -9,10 +9,10 @@ from pymc_sgmcmc.evaluation.marginal_likelihood import summary
 def better_estimate(*estimates: xr.Dataset) -> xr.Dataset:
     """Choose, for each draw of theta, the estimate with the largest mean over the rows.
 
-    Annealed and plain importance sampling are both too low on average, the more so the worse they
-    work, so the larger of the two means is the better one. The choice is made for all rows
-    together: the larger estimate of each single row would be too high, by about the size of its
-    error.
+    The estimates of annealed and of plain importance sampling are both too low on average, the more
+    so the worse the method works, so the larger of the two means is the better one. The choice is
+    made for all rows together: the larger estimate of each single row would be too high, by about
+    the size of its error.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from pymc_sgmcmc.evaluation.latent_model import ROWS_PER_CALL, Batch, Compiled, 
 from pymc_sgmcmc.noise import NoiseStream
 
 SMALL = 1e-5
-"""Relative change of a log probability below which there is no dependence."""
+"""Relative change of a log probability that is taken for a rounding error, not for dependence."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Elements:
     at: int
     """Position of the data among the source's data."""
     observed: str
-    """Name of the variable."""
+    """Name of the observed variable."""
 
     @property
     def axis(self) -> int:
@@ -59,7 +59,7 @@ class Elements:
     def log_density(
         self, own: Batch, x: TensorVariable, z: Tensors
     ) -> tuple[TensorVariable, TensorVariable]:
-        """Log probability of each element of x, in its shape, and of the rest, one per row."""
+        """Return the log probability of each element of x, in its shape, and of the rest by row."""
         rows, scale, *data = own.rest
         like = pt.moveaxis(data[self.at], self.axis, 0)
         data[self.at] = pt.moveaxis(x.reshape(like.shape), 0, self.axis)
@@ -80,13 +80,8 @@ def dependence(
     """Find what depends on each element of the first row, given the latent variables.
 
     It flips one binary element after the other, at one theta and with latent variables drawn from
-    their prior.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (P, P + 1): [i, j] is True if the probability of element j changes with element i
-        (False for i = j), [i, P] if that of anything else does.
+    their prior. In the result, of shape (P, P + 1), [i, j] is True if the probability of element j
+    changes with element i (False for i = j), and [i, P] if that of anything else does.
     """
     first = elements.matrix(data[1 + elements.at])[0]
     n_elements = len(first)

@@ -37,7 +37,7 @@ from pymc_sgmcmc.latents.joint import (
 from pymc_sgmcmc.noise import NoiseStream
 
 ROWS_PER_CALL = 512
-"""Number of rows per compiled call."""
+"""Number of rows per compiled call, which bounds its memory."""
 
 type Draws = xr.DataTree | xr.Dataset | Mapping[str, Any]
 
@@ -50,11 +50,10 @@ class Batch:
     n_rows: int
     theta: list[TensorVariable]
     rest: list[TensorVariable]
-    """Row indices, N / n, data: as in `GradientSource.inputs`."""
+    """Row indices, N / n and data, as in `GradientSource.inputs`."""
 
     @property
     def inputs(self) -> list[TensorVariable]:
-        """All its inputs."""
         return [*self.theta, *self.rest]
 
     @property
@@ -68,7 +67,7 @@ class Batch:
         return dataclasses.replace(self, theta=list(inputs[:k]), rest=list(inputs[k:]))
 
     def joint(self, theta: list[TensorVariable] | None = None) -> Joint:
-        """log p(x, z | theta) of the rows."""
+        """Return log p(x, z | theta) of the rows."""
         joint = dataclasses.replace(self.source.joint, n_rows=self.n_rows)
         values = [*(self.theta if theta is None else theta), *self.rest]
         return joint.at(dict(zip(self.source.inputs, values, strict=True)))
@@ -88,9 +87,9 @@ class Compiled:
         extra: Sequence[TensorVariable] = (),
     ):
         kwargs = dict(compile_kwargs or {})
-        # a parameter out of its range gives zero density instead of an exception
+        # A parameter out of its range then gives zero density instead of an exception.
         mode = get_mode(kwargs.pop("mode", None)).including("local_remove_check_parameter")
-        # Of all temperatures of a path at once, t * theta may need many times the memory.
+        # Outside of the scan, t * theta for all temperatures at once may need far more memory.
         mode = mode.excluding("scan_push_out_seq")
         self.backend = backend_of(mode)
         source = latent_model.source
@@ -152,10 +151,10 @@ class LatentModel:
         minibatch_dim: str | None,
         default: Callable[..., Latents] = Gibbs,
     ) -> "LatentModel":
-        """Derive it from the model; ``default`` draws the latent variables of a list."""
+        """Derive it from the model; ``default`` makes `Latents` of a list of variables."""
         latents = latents if isinstance(latents, Latents) else default(latents)
         names = [rv.name for rv in find_latents(model, latents.vars)]
-        # theta on its own scale, that of the draws
+        # The draws have theta on its own scale.
         plain = remove_value_transforms(model, [v for v in model.free_RVs if v.name not in names])
         without = without_latents(plain, names)
         latents = copy.copy(latents)
@@ -166,7 +165,7 @@ class LatentModel:
         return cls(plain, source, latents, minibatch_dim)
 
     def data(self, new: Mapping[str, np.ndarray] | None) -> tuple[list[np.ndarray], int]:
-        """Return N / n and the data (with new rows by name), and the number of rows."""
+        """Return N / n and the data, with new rows by name, and the number of rows."""
         if not isinstance(new, Mapping | None):
             raise ValueError(f"data={new!r} must be a dict of arrays with their names as keys.")
         axes = self.axes

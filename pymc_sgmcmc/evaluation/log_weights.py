@@ -1,9 +1,10 @@
 """Log weights, as graphs, whose mean weight is p(x | theta) of rows x.
 
-Importance sampling draws z from a proposal, w = p(x, z | theta) / q(z | x). Annealed importance
-sampling (Neal 2001) takes z from a distribution that is easy to sample through many intermediate
-ones to its posterior, by transitions that leave each of them invariant; backwards, from a draw of
-the posterior, it gives a weight whose mean is 1 / p(x | theta) (Grosse, Ghahramani and Adams 2015).
+Importance sampling draws z from a proposal and has the weights w = p(x, z | theta) / q(z | x).
+Annealed importance sampling (Neal 2001) takes z from a distribution that is easy to sample through
+many intermediate ones to its posterior, by transitions that leave each of them invariant.
+Backwards, from a draw of the posterior, it gives a weight whose mean is 1 / p(x | theta) (Grosse,
+Ghahramani and Adams 2015).
 """
 
 import dataclasses
@@ -27,7 +28,7 @@ type LogWeights = Callable[..., list[TensorVariable]]
 
 
 def _likelihood(joint: Joint) -> Joint:
-    """log p(x | z, theta) alone."""
+    """Return log p(x | z, theta) alone."""
     return dataclasses.replace(joint, terms=[t for t in joint.terms if t.name not in joint.names])
 
 
@@ -44,7 +45,7 @@ def _from_prior(joint: Joint, stream: NoiseStream) -> list[TensorVariable]:
 
 
 def importance(latents: Latents) -> LogWeights:
-    """Log weights of draws from the proposal."""
+    """Return log weights of draws from the proposal."""
 
     def log_weights(batch, stream):
         joint = batch.joint()
@@ -59,7 +60,7 @@ def importance(latents: Latents) -> LogWeights:
 
 
 def annealed(latents: Gibbs, n_temperatures: int, path: str, backwards: bool = False) -> LogWeights:
-    """Log weights of annealed importance sampling.
+    """Return log weights of annealed importance sampling.
 
     log w = log Z_0 + sum over k = 1, ..., K of log f_k(z_k) - log f_(k-1)(z_k), where z_1 is a draw
     from f_0 / Z_0 and z_(k+1) comes from z_k by a transition that leaves f_k invariant.
@@ -75,7 +76,7 @@ def annealed(latents: Gibbs, n_temperatures: int, path: str, backwards: bool = F
             ends = ends[::-1].copy()
 
         def density(batch, t):
-            """log f at a fraction t of the path, as a function of z."""
+            """Return log f at a fraction t of the path, as a function of z."""
             if path == "parameters":
                 return batch.joint([(t * v).astype(v.dtype) for v in batch.theta])
             joint = batch.joint()

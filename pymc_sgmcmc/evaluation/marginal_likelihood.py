@@ -27,9 +27,9 @@ from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
 from pymc_sgmcmc.latents.joint import Latents
 
 PARTICLES_PER_CALL = 2048
-"""Rows times weights per row in one compiled call; bounds its memory."""
+"""Largest number of rows times weights per row in one compiled call, which bounds its memory."""
 FEWEST_RUNS = 8
-"""Annealing runs per row with which their spread says something about the error."""
+"""Smallest number of annealing runs per row whose spread says something about the error."""
 
 
 def log_marginal_likelihood(
@@ -54,14 +54,14 @@ def log_marginal_likelihood(
     draws : DataTree, Dataset or dict
         Posterior draws of the model's free variables except the latent ones, with dims chain and
         draw; or one point, a value for each name. The cost is proportional to the number of draws,
-        and a few are enough: ``idata.isel(draw=slice(None, None, 100))``.
+        and a few suffice: ``idata.isel(draw=slice(None, None, 100))``.
     latents : list of random variables or names, or Gibbs or NeuralImportance
         The latent variables that are local to the rows. `Gibbs` (the default for a list) makes the
         transitions of "ais". `NeuralImportance` with trained weights (see its `trained`) is the
         proposal of "importance"; for a list the proposal is the prior of the latent variables.
     data : dict, optional
-        New rows, any number of them: an array for each `pm.Data` that has rows, or observed
-        variable without a `pm.Data`. Default: the model's own rows.
+        Any number of new rows: an array for each `pm.Data` that has rows, or observed variable
+        without a `pm.Data`. Default: the model's own rows.
     method : {"ais", "importance"}, default "ais"
         Annealed importance sampling, or importance sampling.
     n_samples : int, optional
@@ -71,13 +71,13 @@ def log_marginal_likelihood(
     path : {"likelihood", "parameters"}, default "likelihood"
         The intermediate distributions, for k = 0, ..., K: "likelihood" is p(z | theta) p(x | z,
         theta)^(k/K), for any model; "parameters" is the paper's p(x, z | k theta / K), for models
-        in which x does not depend on z at theta = 0, such as a sigmoid belief network. For those
+        in which x does not depend on z at theta = 0, such as a sigmoid belief network, for which
         its sweeps are much faster.
     simulated : dict, optional
-        For rows that were simulated from the model at the one theta in ``draws``: the values of the
-        latent variables with which they were, ``{"z": array of shape (rows, ...)}``. Given the row
-        they are an exact draw from the posterior, so "ais" can be run backwards too: see
-        ``gap`` below. Use it to check the settings.
+        For rows that were simulated from the model at the one theta in ``draws``, the values of the
+        latent variables from which they were simulated, ``{"z": array of shape (rows, ...)}``.
+        Given the row they are an exact draw from the posterior, so "ais" can be run backwards too
+        (see ``gap`` below). Use it to check the settings.
     minibatch_dim : str, optional
         The observation dim; needed only if several dims qualify.
     model : pymc.Model, optional
@@ -166,7 +166,7 @@ def log_marginal_likelihood(
         )
     if method == "ais" and n_samples < FEWEST_RUNS:
         warnings.warn(
-            f"n_samples={n_samples} annealing runs per row are too few to tell the error: runs "
+            f"n_samples={n_samples} annealing runs per row are too few to judge the error: runs "
             "that miss the same part of the posterior agree with each other. Pass n_samples=16.",
             stacklevel=2,
         )
@@ -206,7 +206,7 @@ class Weights:
         log_weights: LogWeights,
         exact: Sequence[np.ndarray] = (),
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Logarithm of the mean weight of each draw and row, its error, and the weights' ESS."""
+        """Return the log mean weight of each draw and row, its error, and the weights' ESS."""
         n_rows, n_samples = self.n_rows, self.n_samples
         rows_per_call = min(n_rows, max(1, PARTICLES_PER_CALL // n_samples))
         n_calls = math.ceil(rows_per_call * n_samples / PARTICLES_PER_CALL)
@@ -247,7 +247,7 @@ def _simulated(
     thetas: Thetas,
     n_rows: int,
 ) -> list[np.ndarray]:
-    """Exact draws of the latent variables, one array for each."""
+    """Return exact draws of the latent variables, one array for each."""
     if method != "ais" or math.prod(thetas.shape) != 1:
         raise ValueError(
             "simulated= is for method='ais' and one draw of theta, that from which the rows were "
@@ -283,12 +283,12 @@ def _warn_of_dominant_weights(ess: np.ndarray, n_samples: int, method: str) -> N
 
 
 def log_mean(log_w: np.ndarray) -> np.ndarray:
-    """Logarithm of the mean of weights over the last axis."""
+    """Return the logarithm of the mean of weights over the last axis."""
     return logsumexp(log_w, axis=-1) - np.log(log_w.shape[-1])
 
 
 def log_mean_mcse(log_w: np.ndarray) -> np.ndarray:
-    """Standard error of `log_mean`: that of the mean, relative to it (delta method)."""
+    """Return the standard error of `log_mean`: that of the mean, relative to it (delta method)."""
     n = log_w.shape[-1]
     if n == 1:
         return np.full(log_w.shape[:-1], np.nan)
@@ -297,7 +297,7 @@ def log_mean_mcse(log_w: np.ndarray) -> np.ndarray:
 
 
 def effective_sample_size(log_w: np.ndarray) -> np.ndarray:
-    """(sum w)^2 / sum w^2 over the last axis."""
+    """Return (sum w)^2 / sum w^2 over the last axis."""
     return np.exp(2 * logsumexp(log_w, axis=-1) - logsumexp(2 * log_w, axis=-1))
 
 
@@ -308,7 +308,7 @@ def summary(
     ess: np.ndarray,
     settings: Mapping[str, Any],
 ) -> xr.Dataset:
-    """The result for estimates of each draw and row."""
+    """Return the result for estimates of each draw and row."""
     n_rows = log_p.shape[-1]
     total = logsumexp(log_p, axis=(0, 1))
     log_predictive = total - np.log(math.prod(log_p.shape[:2]))

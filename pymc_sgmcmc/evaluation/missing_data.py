@@ -1,4 +1,4 @@
-"""Missing data: predict the rest of a row from its known part, with latent variables of rows."""
+"""Missing data: prediction of the rest of a row from its known part, with latent variables."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ def complete(
     For each draw of theta the latent variables are sampled given only the known elements (Gibbs);
     each sweep then gives a completion of the row. Missing elements that depend on one another, as
     in an autoregressive model, are drawn one after the other: P of them in a row cost P evaluations
-    of the likelihood per sweep, compared with one if they are independent.
+    of the likelihood per sweep, instead of one if they are independent.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def _binary_data(latent_model: LatentModel, name: str) -> tuple[int, str]:
 
 
 def _order(depends: np.ndarray, missing: np.ndarray, observed: str, name: str) -> np.ndarray:
-    """Find an order to draw missing elements in: one row of flags per group drawn together."""
+    """Return the groups in which to draw missing elements, in order: a row of flags for each."""
     among, on_others = depends[:, :-1], depends[:, -1]
     if np.any(missing & on_others) or np.any((missing @ among) & ~missing):
         raise ValueError(
@@ -197,7 +197,7 @@ def _order(depends: np.ndarray, missing: np.ndarray, observed: str, name: str) -
 def _probabilities(
     elements: Elements, gibbs: Gibbs, groups: np.ndarray, n_completions: int, burn_in: int
 ):
-    """P(x = 1) of each element given the known ones, averaged over sweeps."""
+    """Return P(x = 1) of each element given the known ones, averaged over sweeps."""
     floatX = pytensor.config.floatX
     sweeps = burn_in + n_completions
 
@@ -230,7 +230,7 @@ def _probabilities(
             return [pt.switch(now, uniforms < p, x).astype(x.dtype), p, stream.rng]
 
         def complete_rows(*args):
-            """One completion, given the latent variables of one sweep."""
+            """Complete the rows, given the latent variables of one sweep."""
             z, (rng, x, missing, *inputs) = args[:n_latents], args[n_latents:]
             *_, p, rng = strict_scan(
                 draw_group,

@@ -1,4 +1,4 @@
-"""Averages over draws of decreasing step sizes: each draw weighs as much as its step size."""
+"""Averages over draws of decreasing step sizes, in which each draw has its step size as weight."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,8 +11,8 @@ def weighted(idata: DataTree, var_names: Sequence[str] | None = None) -> Any:
     """Weight draws by their step sizes, for averages over a run whose step size decreased.
 
     A draw stands for the time that the sampler spent near it, h per update (SGLD: eps_t). Constant
-    step sizes give equal weights. The weights are those at a draw's last update; with a step size
-    that hardly changes within a draw they are those of all its updates.
+    step sizes give equal weights. The weights are those at a draw's last update, which stand for
+    all its updates if the step size hardly changes within a draw.
 
     Parameters
     ----------

@@ -109,6 +109,11 @@ def tensor_model(model: pm.Model) -> Any:
     return TensorModel(model)
 
 
+def random_variable(model: pm.Model, value: Variable) -> Variable:
+    """Return the free variable of a value, which may be one of `tensor_model`."""
+    return next(rv for rv in model.free_RVs if model.rvs_to_values[rv].name == value.name)
+
+
 def arrays_of(
     model: pm.Model, rv: Variable, folds: Mapping[Variable, Variable] | None = None
 ) -> list[Array]:
@@ -174,3 +179,12 @@ def warn_if_integers_overflowed(array: Array) -> None:
                 "error. If you have larger ones, use the array itself instead of pm.Data.",
                 stacklevel=4,
             )
+
+
+def element_labels(variables: Sequence[Variable], shapes: Sequence[tuple[int, ...]]) -> list[str]:
+    """Return one label per element, such as ``"beta[3, 0]"``, as ArviZ writes them."""
+    return [
+        f"{v.name}{list(index) if index else ''}"
+        for v, shape in zip(variables, shapes, strict=True)
+        for index in np.ndindex(*shape)
+    ]

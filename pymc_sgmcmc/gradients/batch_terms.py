@@ -55,7 +55,7 @@ class Term:
 class SlicedArray(NamedTuple):
     """An array that is sliced into batches."""
 
-    whole: TensorVariable
+    full: TensorVariable
     """Placeholder for all its rows in the terms."""
     axis: int
     """Axis of the rows."""

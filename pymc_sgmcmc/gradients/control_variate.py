@@ -11,7 +11,6 @@ a, whatever N is. w_i are the weights of rows that are not drawn uniformly, 1 / 
 al. (2019), Control variates for stochastic gradient MCMC, Statistics and Computing 29.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -25,6 +24,8 @@ from pymc_sgmcmc.gradients.source import GradientSource
 @dataclass(frozen=True)
 class ControlVariate(GradientSource):
     """A gradient source with a control variate; `of` makes it from another source."""
+
+    has_control_variate = True
 
     anchor: list[SharedVariable] = field(kw_only=True)
     """One array per variable, in its shape."""
@@ -57,10 +58,7 @@ class ControlVariate(GradientSource):
         own = {*self.anchor, *self.anchor_gradient}
         return [array for array in super().model_data if array not in own]
 
-    def set_anchor(
-        self, anchor: Sequence[np.ndarray], likelihood_gradient: Sequence[np.ndarray]
-    ) -> None:
-        """Set the anchor and the gradient of the log likelihood there, one array per variable."""
+    def set_anchor(self, anchor, likelihood_gradient):
         for shared, value in zip(
             [*self.anchor, *self.anchor_gradient], [*anchor, *likelihood_gradient], strict=True
         ):

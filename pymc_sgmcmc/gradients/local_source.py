@@ -59,6 +59,14 @@ class LocalSource(GradientSource):
         return []
 
     @property
+    def local_variables(self):
+        return self.variables
+
+    @property
+    def has_whole_groups(self):
+        return self.row_weights is not None
+
+    @property
     def batch_types(self):
         [rows] = self.rows
         types = super().batch_types

@@ -31,7 +31,7 @@ class Metric(ABC):
         Shapes of the sampled variables.
     """
 
-    name: Literal["dense", "low_rank", "diag", "local"]
+    name: Literal["dense", "diag", "local"]
     """As in the argument ``adaptation=``; "local": as `LocalScales`."""
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]):
@@ -229,58 +229,6 @@ class Dense(Metric):
 
     def transposed_times(self, g):
         return g @ np.asarray(self.arrays[0], float)
-
-
-class LowRank(Metric):
-    """L = S (I + U diag(a) U'): S is diagonal, U has ``rank`` orthonormal columns. z is flat.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from pymc_sgmcmc.gradients.metric import LowRank
-    >>> metric = LowRank([(2,)], rank=1)
-    >>> metric.set(np.array([2.0, 3.0]), np.array([[1.0], [0.0]]), np.array([0.5]))
-    >>> metric.times(np.array([1.0, 1.0])).tolist()
-    [3.0, 3.0]
-    """
-
-    name = "low_rank"
-
-    def __init__(self, shapes: Sequence[tuple[int, ...]], rank: int):
-        self.rank = rank
-        super().__init__(shapes)
-
-    def identity(self):
-        floatX = pytensor.config.floatX
-        columns = np.eye(self.size, self.rank, dtype=floatX)
-        return [np.ones(self.size, floatX), columns, np.zeros(self.rank, floatX)]
-
-    def set(self, scales: np.ndarray, columns: np.ndarray, extra: np.ndarray) -> None:
-        """Set S, shape (d,), U, shape (d, rank), and a, shape (rank,)."""
-        floatX = pytensor.config.floatX
-        self.arrays = [np.ascontiguousarray(a, floatX) for a in (scales, columns, extra)]
-
-    @property
-    def z_shapes(self):
-        return [(self.size,)]
-
-    def to_theta(self, z, arrays):
-        s, u, a = arrays
-        return split_flat(s * (z[0] + u @ (a * (z[0] @ u))), self.shapes)
-
-    def to_z(self, g, arrays):
-        s, u, a = arrays
-        scaled = s * pt.concatenate([v.ravel() for v in g])
-        return [scaled + u @ (a * (scaled @ u))]
-
-    def times(self, z):
-        s, u, a = (np.asarray(array, float) for array in self.arrays)
-        return s * (z + ((z @ u) * a) @ u.T)
-
-    def transposed_times(self, g):
-        s, u, a = (np.asarray(array, float) for array in self.arrays)
-        scaled = s * g
-        return scaled + ((scaled @ u) * a) @ u.T
 
 
 def flat(arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -32,6 +32,7 @@ from pymc_sgmcmc.gradients.arrays import (
 from pymc_sgmcmc.gradients.batch_check import check_terms, rows_looked_at
 from pymc_sgmcmc.gradients.batch_terms import SlicedArray, batched_terms
 from pymc_sgmcmc.gradients.differentiate import gradients_of
+from pymc_sgmcmc.gradients.full_terms import full_terms
 from pymc_sgmcmc.gradients.joined_rows import TermsOfRows, joined
 from pymc_sgmcmc.gradients.local_check import check_local
 from pymc_sgmcmc.gradients.local_model import LocalModel
@@ -43,7 +44,6 @@ from pymc_sgmcmc.gradients.rewrites import tidy
 from pymc_sgmcmc.gradients.row_axis import NoRowAxis, RowAxis, find_row_axes, find_row_axis
 from pymc_sgmcmc.gradients.row_groups import RowGroups, StreamedRowGroups
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, Sliced, check_batch_size
-from pymc_sgmcmc.gradients.whole_terms import whole_terms
 
 LARGE_CONSTANT = 10**6
 """Bytes of a constant up to which numba copies it into the compiled code."""
@@ -244,8 +244,8 @@ def _slice_into_batches(
             check,
             batches,
         )
-    whole = whole_terms(model, rest, batch_size)
-    return prior, likelihood, scale * batch_size, [rows], arrays, whole, found
+    full = full_terms(model, rest, batch_size)
+    return prior, likelihood, scale * batch_size, [rows], arrays, full, found
 
 
 def _terms_of(
@@ -264,7 +264,7 @@ def _terms_of(
     terms = [replace(term, logp=logp) for term, logp in zip(terms, simplified, strict=True)]
     if data is not None:
         check_covered(sliced, data)
-    arrays = {array: s.whole for array, s in sliced.items()}
+    arrays = {array: s.full for array, s in sliced.items()}
     for array in arrays:
         refuse_nan(array)
     if self_check:
@@ -283,7 +283,7 @@ def equal_indices(sliced: Mapping[Array, SlicedArray]) -> dict[TensorVariable, T
         if isinstance(array, Constant) and array.dtype in integer_dtypes and s.axis == 0:
             value = np.ascontiguousarray(array.data)
             key = value.shape, value.dtype, value.tobytes()
-            same[s.whole] = first.setdefault(key, s.whole)
+            same[s.full] = first.setdefault(key, s.full)
     return {whole: other for whole, other in same.items() if whole is not other}
 
 
@@ -328,7 +328,7 @@ def shapes_of(model: Model, vars: Sequence[TensorVariable]) -> list[tuple[int, .
     return [np.shape(start[v.name]) for v in vars]
 
 
-def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays, whole, local=None):
+def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays, full, local=None):
     """Make the data explicit inputs and take the gradients."""
     own = [] if local is None else local.expressions
     expressions, data = explicit_data([log_prior, log_likelihood, n_data, *own], arrays)
@@ -346,7 +346,7 @@ def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays,
         n_data=n_data,
         prior=gradients_of(log_prior, vars),
         likelihood=tidy(gradients_of(log_likelihood, vars)),
-        whole=whole,
+        full=full,
     )
     source.check_data()
     return source if local is None else local_source(source, local.rebuilt(own))

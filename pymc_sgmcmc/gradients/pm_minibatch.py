@@ -20,8 +20,8 @@ from pymc_sgmcmc.gradients.arrays import (
     array_value,
     sum_of,
 )
+from pymc_sgmcmc.gradients.full_terms import full_terms
 from pymc_sgmcmc.gradients.source import Rows, check_batch_size
-from pymc_sgmcmc.gradients.whole_terms import whole_terms
 
 
 def minibatch_nodes(outputs: Sequence[Variable]) -> list[Apply]:
@@ -92,8 +92,8 @@ def written_with_minibatch(model: Model):
     rows = list(streams.values())
     terms = [*model.observed_RVs, *model.potentials]
     rest = [var for var in terms if not uses_minibatch(model, var)]
-    whole = whole_terms(model, rest, min(stream.batch_size for stream in rows))
-    return prior, likelihood, rows[0].scale * rows[0].batch_size, rows, arrays, whole
+    full = full_terms(model, rest, min(stream.batch_size for stream in rows))
+    return prior, likelihood, rows[0].scale * rows[0].batch_size, rows, arrays, full
 
 
 def _total_sizes(

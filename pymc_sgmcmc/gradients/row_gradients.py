@@ -1,6 +1,6 @@
 """Log likelihood and gradient of single rows, as functions of one flat vector."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,11 +13,10 @@ from pytensor.scan.basic import scan
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.backends.backend import Jax
 from pymc_sgmcmc.backends.compile_time import quick_graphs
-from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.batches.streamed_data import StreamedData
-from pymc_sgmcmc.gradients.flat_prior import FlatPrior, Vector
+from pymc_sgmcmc.batches.windows import shuffled_windows
+from pymc_sgmcmc.gradients.flat_model import FlatModel, RowBlock, Vector
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.gradients.pm_minibatch import refuse_minibatch
 from pymc_sgmcmc.gradients.substitute import substitute
@@ -40,21 +39,12 @@ class Likelihood(NamedTuple):
     """Sum of g g' over the rows' gradients g, shape (d, d)."""
 
 
-class RowLikelihoods(NamedTuple):
-    """Some rows' log likelihoods and gradients."""
-
-    place: slice
-    """Among the rows that were asked for."""
-    log_likelihood: Vector
-    """Shape (m,)."""
-    gradient: np.ndarray
-    """Shape (m, d)."""
-
-
-class RowGradients(FlatPrior):
+class RowGradients(FlatModel):
     """The likelihood of single rows of a model, and the prior, as functions of one flat vector.
 
-    All functions take and return float64; the model is evaluated in its own float type.
+    All functions take and return float64; the model is evaluated in its own float type. Of data
+    that stay on disk, a sum over all rows takes a pass through the stream, and the rows that have
+    numbers are those of a sample in memory: one shuffle window.
 
     Parameters
     ----------
@@ -68,14 +58,7 @@ class RowGradients(FlatPrior):
     start : dict of arrays, optional
         Values of the variables that are not in ``vars``; default: the model's initial point.
     data : StreamedData, optional
-        Rows that stay on disk; only `StreamedRowGradients` reads them.
-
-    Attributes
-    ----------
-    n_rows : int
-        N, the current number of rows.
-    n_at_hand : int
-        Rows that can be looked at by number: all of them, unless they are streamed.
+        Rows that stay on disk, if the model has placeholders for them.
 
     Raises
     ------
@@ -113,15 +96,18 @@ class RowGradients(FlatPrior):
         super().__init__(model, source, compile_kwargs, start)
         self.block = int(np.clip(BLOCK_ELEMENTS // max(self.size, 1), 1, BLOCK_ROWS))
 
-    @property
-    def n_rows(self) -> int:
-        """N, the current number of rows."""
-        return self.source.rows[0].n_rows
+    @cached_property
+    def sample(self) -> dict[str, np.ndarray]:
+        """The streamed rows that have numbers."""
+        assert self.source.streamed is not None
+        return next(shuffled_windows(self.source.streamed, np.random.default_rng(0))).rows
 
     @property
     def n_at_hand(self) -> int:
-        """Rows that can be looked at by number."""
-        return self.n_rows
+        """Rows that have numbers: all of them, unless they are streamed."""
+        return (
+            self.n_rows if self.source.streamed is None else len(next(iter(self.sample.values())))
+        )
 
     def rows(self, theta: Vector, index: Sequence[int] | np.ndarray) -> tuple[Vector, np.ndarray]:
         """Log likelihood and gradient of single rows, not scaled.
@@ -139,8 +125,10 @@ class RowGradients(FlatPrior):
         gradient : array, shape (m, d)
         """
         values, gradients = np.empty(len(index)), np.empty((len(index), self.size))
-        for block, value, gradient in self._blocks(theta, index):
-            values[block], gradients[block] = value, gradient
+        first, split = 0, self.split(theta)
+        for block in self._blocks(index):
+            place = slice(first, first := first + len(block.numbers))
+            values[place], gradients[place] = self._evaluated(self._of_rows, split, block)
         return values, gradients
 
     def rows_at(self, points: np.ndarray, index: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -156,13 +144,11 @@ class RowGradients(FlatPrior):
         -------
         array, shape (m, d)
         """
-        index, gradients = self._checked(index), np.empty((len(index), self.size))
-        for first in range(0, len(index), self.block):
-            block = slice(first, first + self.block)
-            split = self._split_rows(points[block])
-            gradients[block] = self._evaluated(
-                split, index[block], self.constants, self._of_rows_at
-            )[1]
+        gradients, first = np.empty((len(index), self.size)), 0
+        for block in self._blocks(index):
+            place = slice(first, first := first + len(block.numbers))
+            split = self.split_each(self._padded(points[place]))
+            gradients[place] = self._evaluated(self._of_rows_at, split, block)[1]
         return gradients
 
     def likelihood(
@@ -181,15 +167,21 @@ class RowGradients(FlatPrior):
         scatter : bool, default True
             Whether to add up g g'.
         """
-        blocks = self._all_blocks(theta) if index is None else self._blocks(theta, index)
+        split, n_read = self.split(theta), 0
         total, gradient = 0.0, np.zeros(self.size)
         products = np.zeros((self.size, self.size)) if scatter else None
-        for _, values, gradients in blocks:
+        for block in self._blocks(index):
+            values, gradients = self._evaluated(self._of_rows, split, block)
+            n_read += len(values)
             total += float(values.sum())
             gradient += gradients.sum(axis=0)
             if products is not None:
                 products += gradients.T @ gradients
-        return Likelihood(total, gradient, products)
+        # A loader may drop the rows of its last batch.
+        scale = self.n_rows / n_read if index is None and n_read else 1.0
+        return Likelihood(
+            scale * total, scale * gradient, None if products is None else scale * products
+        )
 
     def _checked(self, index: Sequence[int] | np.ndarray) -> np.ndarray:
         index = np.asarray(index)
@@ -206,59 +198,58 @@ class RowGradients(FlatPrior):
             )
         return index.astype("int64")
 
-    def _blocks(self, theta: Vector, index: Sequence[int] | np.ndarray) -> Iterator[RowLikelihoods]:
-        """Log likelihoods and gradients of some rows, block by block."""
-        index = self._checked(index)
-        split = self.split(theta)
+    def _blocks(self, index: Sequence[int] | np.ndarray | None) -> Iterator[RowBlock]:
+        """Yield rows by their numbers, or all rows, each once."""
+        streamed = self.source.streamed is not None
+        if index is None and streamed:
+            yield from self.stream(self.block)
+            return
+        index = np.arange(self.n_rows) if index is None else self._checked(index)
         for first in range(0, len(index), self.block):
-            rows = index[first : first + self.block]
-            place = slice(first, first + len(rows))
-            evaluated = self._evaluated(split, rows, self.constants, self._of_rows)
-            yield RowLikelihoods(place, *evaluated)
+            numbers, columns = index[first : first + self.block], {}
+            if streamed:
+                columns = {name: np.take(c, numbers, axis=0) for name, c in self.sample.items()}
+                numbers = np.arange(len(numbers))
+            yield RowBlock(numbers, columns)
 
-    def _all_blocks(self, theta: Vector) -> Iterator[RowLikelihoods]:
-        """Log likelihoods and gradients of all rows, each once."""
-        return self._blocks(theta, np.arange(self.n_rows))
-
-    def _split_rows(self, points: np.ndarray) -> list[np.ndarray]:
-        """Points, one per row, cut into the variables."""
-        if isinstance(self.backend, Jax):  # compiles for each length
-            points = np.pad(points, ((0, self.block - len(points)), (0, 0)), mode="edge")
-        source = self.source
-        return [
-            points[:, part].reshape(len(points), *shape).astype(v.dtype)
-            for v, part, shape in zip(source.vars, self.parts, source.shapes, strict=True)
-        ]
+    def _padded(self, array: np.ndarray) -> np.ndarray:
+        """Repeat the last row up to a whole block on JAX, which compiles for each length."""
+        if not self.backend.pads_lengths:
+            return array
+        padding = [(0, self.block - len(array))] + [(0, 0)] * (array.ndim - 1)
+        return np.pad(array, padding, mode="edge")
 
     def _evaluated(
-        self,
-        split: Sequence[np.ndarray],
-        rows: np.ndarray,
-        constants: Sequence[Any],
-        function: Callable,
+        self, function: Callable, split: Sequence[np.ndarray], block: RowBlock
     ) -> tuple[Vector, np.ndarray]:
         """Log likelihoods and gradients of at most a block of rows."""
-        m = len(rows)
-        if isinstance(self.backend, Jax):  # compiles for each length
-            rows = np.pad(rows, (0, self.block - m), mode="edge")
-        value, *gradient = function(rows, *split, *constants)
+        m = len(block.numbers)
+        columns = {name: self._padded(column) for name, column in block.columns.items()}
+        constants = self.with_rows(columns)
+        value, *gradient = function(self._padded(block.numbers), *split, *constants)
+        value = np.asarray(value, dtype="float64")[:m]
         joined = np.empty((m, self.size))
         for part, g in zip(self.parts, gradient, strict=True):
             joined[:, part] = np.asarray(g)[:m].reshape(m, -1)
-        return np.asarray(value, dtype="float64")[:m], joined
+        if columns:
+            finite = np.isfinite(value) & np.isfinite(joined).all(axis=1)
+            refuse_infinite(block.columns, finite)
+        return value, joined
 
+    # There are two functions, since what depends on theta alone is evaluated once in the first: the
+    # second takes up to twice as long where groups share predictors or rows a covariance.
     @cached_property
     def _of_rows(self) -> Callable:
         """A function of row numbers, the variables and the data."""
-        return self._compiled(n_mapped=1)
+        return self._mapped(n_mapped=1)
 
     @cached_property
     def _of_rows_at(self) -> Callable:
-        """... of the variables' values for each row."""
-        return self._compiled(n_mapped=1 + len(self.source.vars))
+        """A function of row numbers, the variables' values for each row, and the data."""
+        return self._mapped(n_mapped=1 + len(self.source.vars))
 
     @quick_graphs()
-    def _compiled(self, n_mapped: int) -> Callable:
+    def _mapped(self, n_mapped: int) -> Callable:
         """Compile a function of the row number, the variables and the data.
 
         Its first inputs are mapped over rows.
@@ -279,7 +270,7 @@ class RowGradients(FlatPrior):
             return substitute([source.log_likelihood, *source.likelihood], replace)
 
         inputs = [row, *theta, *constants]
-        if isinstance(self.backend, Jax):
+        if self.backend.maps_functions:
             function = pytensor.function(
                 inputs, one_row(*inputs), mode=self.mode, **self.compile_kwargs
             )
@@ -289,7 +280,28 @@ class RowGradients(FlatPrior):
         outputs = scan(
             one_row, sequences=mapped, non_sequences=same, strict=True, return_updates=False
         )
-        mode = with_cheap_calls(self.mode)
-        function = pytensor.function([*mapped, *same], outputs, mode=mode, **self.compile_kwargs)
-        function.trust_input = True
-        return function
+        return self.compiled([*mapped, *same], outputs)
+
+
+def refuse_infinite(rows: Mapping[str, np.ndarray], is_finite: np.ndarray) -> None:
+    """Raise an error where infinite values, and nothing else, leave rows without a density.
+
+    Some are fine, as bounds of a censored variable.
+    """
+    bad = ~is_finite
+    infinite = infinite_rows(rows)
+    if not bad.any() or (bad & ~np.any(list(infinite.values()), axis=0)).any():
+        return
+    names = [f"data['{name}']" for name, of_rows in infinite.items() if (bad & of_rows).any()]
+    raise ValueError(
+        f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} infinite values in "
+        f"{bad.sum()} of the {len(bad)} rows just read, which have no log likelihood: drop or "
+        "replace them."
+    )
+
+
+def infinite_rows(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Which rows of each container have infinite values."""
+    return {
+        name: np.isinf(column).reshape(len(column), -1).any(axis=1) for name, column in rows.items()
+    }

@@ -24,8 +24,9 @@ from pymc_sgmcmc.gradients.arrays import (
     data_name,
     refuse_nan,
 )
+from pymc_sgmcmc.gradients.full_terms import FullTerm
+from pymc_sgmcmc.gradients.local_model import LocalVariable
 from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.gradients.whole_terms import WholeTerm
 from pymc_sgmcmc.noise import NoiseStream
 from pymc_sgmcmc.slots import Touched
 
@@ -135,11 +136,32 @@ class GradientSource:
     n_data: TensorVariable
     prior: Tensors = field(repr=False)
     likelihood: Tensors = field(repr=False)
-    whole: list[WholeTerm] = field(default_factory=list)
+    full: list[FullTerm] = field(default_factory=list)
     """Terms with more data than a batch that are evaluated outside of the batches."""
 
     is_costly: ClassVar[bool] = False
     """Whether an evaluation for the potential alone would cost as much as a gradient."""
+    has_control_variate: ClassVar[bool] = False
+    has_latents: ClassVar[bool] = False
+    """Whether latent variables are drawn anew for each batch."""
+
+    @property
+    def local_variables(self) -> list[LocalVariable]:
+        """What makes variables local: their elements move with the rows of their groups."""
+        return []
+
+    @property
+    def has_whole_groups(self) -> bool:
+        """Whether batches have whole groups of local variables."""
+        return False
+
+    def set_anchor(
+        self, anchor: Sequence[np.ndarray], likelihood_gradient: Sequence[np.ndarray]
+    ) -> None:
+        """Set the anchor and the gradient of the log likelihood there, one array per variable.
+
+        Only a source with a control variate uses them.
+        """
 
     @property
     def state_names(self) -> tuple[str, ...]:

@@ -1,18 +1,16 @@
 """Log posterior, gradient and Hessian of all data, as functions of one flat vector."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pytensor
 from pymc.blocking import PointType
 from pymc.model import Model
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.backends.compile_time import quick_graphs
-from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
-from pymc_sgmcmc.gradients.flat_prior import FlatPrior, Vector
+from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.gradients.flat_model import FlatModel, Vector
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.gradients.pm_minibatch import refuse_minibatch
 
@@ -20,10 +18,14 @@ FAR = 0.3
 """Steps of differences, in standard deviations, that see the curvature of kinks."""
 MOST_OFF = 0.5
 """Relative error of a Hessian's prediction that far off; beyond it the likelihood has kinks."""
+BLOCK_ROWS = 2**17
+"""Rows of a stream whose gradient is evaluated together."""
 
 
-class WholeGradients(FlatPrior):
-    """The log posterior of a model that is not cut into rows, as a function of one flat vector.
+class WholeGradients(FlatModel):
+    """The log posterior of all data at once, as a function of one flat vector.
+
+    Of data that stay on disk, only `pieces` of the gradient are known.
 
     Parameters
     ----------
@@ -34,6 +36,8 @@ class WholeGradients(FlatPrior):
         Arguments of `pytensor.function`, for example ``{"mode": "JAX"}``.
     start : dict of arrays, optional
         Values of the variables that are not in ``vars``; default: the model's initial point.
+    data : StreamedData, optional
+        Rows that stay on disk, if the model has placeholders for them.
 
     Raises
     ------
@@ -61,9 +65,11 @@ class WholeGradients(FlatPrior):
         *,
         compile_kwargs: dict[str, Any] | None = None,
         start: PointType | None = None,
+        data: StreamedData | None = None,
     ):
         refuse_minibatch(model, "all data")
-        source = gradient_source(model, vars)
+        rows: dict[str, Any] = {} if data is None else {"batch_size": 1, "data": data}
+        source = gradient_source(model, vars, self_check=False, **rows)
         super().__init__(model, source, compile_kwargs, start)
 
     def log_likelihood(self, theta: Vector) -> tuple[float, Vector]:
@@ -74,6 +80,19 @@ class WholeGradients(FlatPrior):
     def gradient(self, theta: Vector) -> Vector:
         """Gradient of the log posterior, shape (d,)."""
         return self.prior_gradient(theta) + self.log_likelihood(theta)[1]
+
+    def pieces(self, thetas: Sequence[Vector] | np.ndarray) -> Iterator[tuple[int, Vector]]:
+        """Yield the gradients at some points, in pieces that add up to them: number and piece."""
+        if self.source.streamed is None:
+            yield from ((i, self.gradient(theta)) for i, theta in enumerate(thetas))
+            return
+        for i, theta in enumerate(thetas):
+            yield i, self.prior_gradient(theta)
+        for block in self.stream(BLOCK_ROWS):
+            constants = self.with_rows(block.columns)
+            for i, theta in enumerate(thetas):
+                inputs = [*self.split(theta), block.numbers, self._scale(1), *constants]
+                yield i, self.joined(self._gradient(*inputs))
 
     def hessian(self, theta: Vector) -> np.ndarray:
         """Hessian of the log posterior, shape (d, d), symmetric.
@@ -126,15 +145,7 @@ class WholeGradients(FlatPrior):
         return column
 
     @cached_property
-    @quick_graphs()
     def _likelihood(self) -> Callable:
-        """Compile a function of the variables and the data."""
+        """A function of the variables and the data."""
         source = self.source
-        function = pytensor.function(
-            source.inputs,
-            [source.log_likelihood, *source.likelihood],
-            mode=with_cheap_calls(self.mode),
-            **self.compile_kwargs,
-        )
-        function.trust_input = True
-        return function
+        return self.compiled(source.inputs, [source.log_likelihood, *source.likelihood])

@@ -39,7 +39,7 @@ def terms_to_integrate(
     try:
         if predicts:
             raise NotIntegrated("predictions= needs draws of the effects during the run")
-        if backend_of(get_mode((compile_kwargs or {}).get("mode"))).is_jax:
+        if backend_of(get_mode((compile_kwargs or {}).get("mode"))).pads_lengths:
             raise NotIntegrated("groups of different sizes need numba, not JAX")
         terms = group_terms(model, wanted)
     except NotIntegrated as reason:

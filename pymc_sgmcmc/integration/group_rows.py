@@ -1,5 +1,6 @@
 """The rows of each group, in memory: group by group, one after the other."""
 
+from copy import copy
 from itertools import pairwise
 
 import numpy as np
@@ -14,8 +15,6 @@ class GroupRows:
     ----------
     group_of_row : integers, shape (N,)
     n_groups : int
-    empty : bool, default False
-        Whether to include groups without rows.
 
     Attributes
     ----------
@@ -25,13 +24,19 @@ class GroupRows:
         Each group's number, the place of its first row in ``order``, and how many it has.
     """
 
-    def __init__(self, group_of_row: np.ndarray, n_groups: int, empty: bool = False):
-        sizes = np.bincount(group_of_row, minlength=n_groups)
+    def __init__(self, group_of_row: np.ndarray, n_groups: int):
         self.order = np.argsort(group_of_row, kind="stable")
-        self.numbers = np.flatnonzero(sizes >= (not empty))
-        self.sizes = sizes[self.numbers]
-        self.first = (np.cumsum(sizes) - sizes)[self.numbers]
         self.sorted = bool((np.diff(self.order) > 0).all())
+        self.numbers = np.arange(n_groups)
+        self.sizes = np.bincount(group_of_row, minlength=n_groups)
+        self.first = np.cumsum(self.sizes) - self.sizes
+
+    def without_empty(self) -> "GroupRows":
+        """Leave out groups without rows."""
+        other, kept = copy(self), self.sizes > 0
+        other.numbers, other.first = self.numbers[kept], self.first[kept]
+        other.sizes = self.sizes[kept]
+        return other
 
     def blocks(self, index: np.ndarray, most_rows: int) -> list[slice]:
         """Cut some groups into runs of about so many rows."""

@@ -160,7 +160,7 @@ def group_terms(model: pm.Model, wanted: Literal["auto"] | Sequence[str] = "auto
     logps = clone_replace([term.logp for term in terms], equal_indices(sliced))
     logps = rewrite_pregrad(logps)
     terms = [replace(term, logp=logp) for term, logp in zip(terms, logps, strict=True)]
-    arrays = {array: s.whole for array, s in sliced.items()}
+    arrays = {array: s.full for array, s in sliced.items()}
 
     def groups_of(of_rows: TensorVariable) -> np.ndarray:
         own = {whole: array for array, whole in arrays.items()}

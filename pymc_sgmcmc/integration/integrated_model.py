@@ -14,9 +14,10 @@ from pytensor.graph.replace import clone_replace
 
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.arrays import array_value, leaf_arrays
+from pymc_sgmcmc.integration.group_density import GroupDensity
 from pymc_sgmcmc.integration.group_rows import GroupRows, ragged
 from pymc_sgmcmc.integration.group_terms import GroupTerms
-from pymc_sgmcmc.integration.laplace import Laplace, log_integrals
+from pymc_sgmcmc.integration.laplace import log_integrals, modes_and_factors
 from pymc_sgmcmc.integration.points import Points
 from pymc_sgmcmc.latents.joint import without_latents
 
@@ -57,20 +58,15 @@ class _Data:
 class Centres:
     """The points at which groups' densities are evaluated: around each group's mode.
 
-    Parameters
-    ----------
-    terms : GroupTerms
-    rows : GroupRows
-
     Attributes
     ----------
     modes, factors, log_scales : arrays, shapes (groups, k), (groups, k, k), (groups,)
         a*, L and log |L| of each group; changed in place.
     """
 
-    def __init__(self, terms: GroupTerms, rows: GroupRows):
-        self.laplace = Laplace(terms, rows)
-        n, k = len(rows.numbers), terms.k
+    def __init__(self, density: GroupDensity, rows: GroupRows):
+        self.density, self.rows = density, rows
+        n, k = len(rows.numbers), density.terms.k
         self.modes = np.zeros((n, k))
         self.factors = np.broadcast_to(np.eye(k), (n, k, k)).copy()
         self.log_scales = np.zeros(n)
@@ -79,7 +75,7 @@ class Centres:
         """Find some groups' modes at values of what is shared, from where they were or afresh."""
         index = np.arange(len(self.modes)) if index is None else np.unique(index)
         start = np.zeros_like(self.modes[index]) if afresh else self.modes[index]
-        modes, factors = self.laplace(point, index, start)
+        modes, factors = modes_and_factors(self.density, point, index, start, self.rows)
         self.modes[index], self.factors[index] = modes, factors
         diagonals = np.diagonal(factors, axis1=1, axis2=2)
         self.log_scales[index] = np.log(np.abs(diagonals)).sum(axis=1)
@@ -89,6 +85,7 @@ class IntegratedModel(pm.Model):
     """A model of what groups share, with the points at which its groups are evaluated."""
 
     centres: Centres
+    points: Points
 
 
 @quick_graphs()
@@ -100,9 +97,11 @@ def integrated_model(terms: GroupTerms, points: Points) -> IntegratedModel:
     """
     model = terms.model
     smaller = without_latents(model, terms.names, terms.variables, IntegratedModel)
-    groups = GroupRows(terms.group_of_row, terms.n_groups)
+    every = GroupRows(terms.group_of_row, terms.n_groups)
+    groups = every.without_empty()
     smaller.add_coords({DIM: groups.numbers})
-    centres = smaller.centres = Centres(terms, groups)
+    centres = smaller.centres = Centres(GroupDensity(terms, every), groups)
+    smaller.points = points
     data = _Data(smaller, len(groups.numbers))
     numbers = data.add("group", groups.numbers, (DIM,))
     first = data.add("first row", groups.first, (DIM,))

@@ -21,13 +21,13 @@ from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import refuse_nan
 from pymc_sgmcmc.gradients.batch_terms import batched_terms, finite_support
 from pymc_sgmcmc.gradients.differentiate import gradients_of
+from pymc_sgmcmc.gradients.full_terms import full_terms
 from pymc_sgmcmc.gradients.model_gradient import axes_of, explicit_data
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch
 from pymc_sgmcmc.gradients.row_axis import find_row_axis, local_shape
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.gradients.whole_terms import whole_terms
 from pymc_sgmcmc.latents.joint import (
     Joint,
     Latents,
@@ -41,7 +41,7 @@ from pymc_sgmcmc.latents.support_check import refuse_moving_support
 
 @dataclass(frozen=True)
 class LatentGradientSource(GradientSource):
-    """Latent variables of rows integrated out: the mean gradient over draws of them for the batch.
+    """The mean gradient over draws of the batch's latent variables, which integrates these out.
 
     The likelihood is N / n times the weighted sum over rows and draws of log p(x, z | theta), with
     the draws and weights as inputs.
@@ -53,6 +53,7 @@ class LatentGradientSource(GradientSource):
     """Weights of each draw and row, shape (samples * n,)."""
 
     is_costly = True
+    has_latents = True
 
     @property
     def state_names(self):
@@ -79,7 +80,7 @@ class LatentGradientSource(GradientSource):
             )
 
     def tables(self, rows):
-        """None: drawing latent variables takes so long that fetching rows hardly matters."""
+        """Return none, because drawing latent variables takes far longer than fetching rows."""
         return []
 
     def init(self, rng):
@@ -102,7 +103,7 @@ class LatentGradientSource(GradientSource):
         return self._evaluate(replace, draws.state, draws.diagnostics)
 
     def _curvature(self, v):
-        """Mean Hessian of the joint plus the covariance of its gradients (Louis 1982)."""
+        """Return the joint's mean Hessian plus the covariance of its gradients (Louis 1982)."""
         copies, n_rows = self.latents.n_samples, self.joint.n_rows
         if copies < 2:
             raise ValueError(
@@ -140,22 +141,8 @@ def latent_gradient_source(
 ) -> LatentGradientSource:
     """Derive the stochastic gradient of a model with its latent variables of rows integrated out.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    global_model : pymc.Model
-        `without_latents` of the model.
-    vars : list of value variables
-        Of ``global_model``.
-    latents : Latents
-    batch_size, minibatch_dim, self_check, data, start
-        As for `gradient_source`.
-
-    Raises
-    ------
-    ValueError
-        If a latent variable is not local to the rows, or the model cannot be sliced into batches,
-        naming the variable and the remedy.
+    ``global_model`` is the model `without_latents`, of which ``vars`` are value variables; the
+    other arguments are those of `gradient_source`.
     """
     latent_rvs = find_latents(model, latents.vars)
     names = ", ".join(f"'{rv.name}'" for rv in latent_rvs)
@@ -172,8 +159,8 @@ def latent_gradient_source(
         )
     if data is not None and latents.persistent:
         raise ValueError(
-            f"persistent=True in {latents!r} needs rows that keep their number, but streamed rows "
-            "(data=) come and go. Leave persistent=False, or put the data into the model."
+            f"persistent=True in {latents!r} needs rows with fixed numbers, which streamed rows "
+            "(data=) do not have. Leave persistent=False, or put the data into the model."
         )
     data = None if data is None else fitted_to(model, data)
     with filled(model, data):
@@ -228,7 +215,7 @@ def _slice_into_batches(
                 f"'{rv.name}' is not local to the rows, because '{var.name}' depends on it and has "
                 f"no axis along {row_axis}. Leave it out of latents=."
             )
-    arrays = {array: s.whole for array, s in part.sliced.items()}
+    arrays = {array: s.full for array, s in part.sliced.items()}
     for array in arrays:
         refuse_nan(array)
 
@@ -297,7 +284,7 @@ def _slice_into_batches(
         n_data=scale * batch_size,
         prior=gradients_of(prior, vars),
         likelihood=gradients_of(likelihood, vars),
-        whole=whole_terms(model, part.rest, batch_size),
+        full=full_terms(model, part.rest, batch_size),
         latents=latents,
         joint=joint,
         weights=weights,

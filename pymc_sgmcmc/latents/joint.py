@@ -53,7 +53,6 @@ class LatentVariable:
 
     @property
     def is_discrete(self) -> bool:
-        """Whether its values are whole numbers."""
         return self.dtype in discrete_types
 
 
@@ -63,7 +62,7 @@ class LocalTerm:
 
     name: str
     logp: TensorVariable
-    """Elementwise; the rows are along the first axis."""
+    """Elementwise log probability, with the rows along the first axis."""
     depends_on: frozenset[str]
     """Names of the latent variables that it depends on."""
 
@@ -90,7 +89,7 @@ class LatentDraws(NamedTuple):
 class Joint:
     """log p(x, z | theta) for the rows of a batch, at one theta.
 
-    The expressions in its fields are in terms of placeholders; ``replace`` maps these to their
+    The expressions in its fields are in terms of placeholders, which ``replace`` maps to their
     values.
     """
 
@@ -103,14 +102,12 @@ class Joint:
     rows: TensorVariable
     """Row indices of the batch."""
     n_rows: int
-    """Rows in a batch."""
     n_data: int
-    """Rows of all the data, when the step was made."""
+    """Number of rows of all the data when the step was made."""
     replace: dict[Variable, Variable] = field(default_factory=dict, repr=False)
 
     @property
     def names(self) -> list[str]:
-        """Names of the latent variables."""
         return [v.name for v in self.variables]
 
     @property
@@ -149,7 +146,7 @@ class Joint:
         return substitute(expressions, replace)
 
     def log_density(self, values: Sequence[TensorVariable], copies: int = 1) -> TensorVariable:
-        """log p(x, z | theta) of each row, shape (copies * n_rows,).
+        """Return log p(x, z | theta) of each row, shape (copies * n_rows,).
 
         ``values`` has one entry per latent variable, of shape ``(copies * n_rows, *shape)``, with
         all rows of the first copy first.
@@ -181,13 +178,13 @@ class Joint:
 
 
 ON_ALL_BACKENDS = BernoulliRV, CategoricalRV
-"""Discrete distributions with few values that all backends draw from."""
+"""Discrete distributions with few values from which all backends can draw."""
 
 
 def _draw_by_enumeration(
     support: np.ndarray, rv: Variable, shape: tuple[int, ...], stream: NoiseStream
 ) -> TensorVariable:
-    """Draw one of a few values, with their probabilities: the first of exponential times."""
+    """Draw one of a few values with their probabilities, as the first of exponential times."""
     log_p = pt.stack([pm.logp(rv, pt.full(shape, v, dtype=rv.dtype)) for v in support])
     log_p = rewrite_graph(log_p, include=("canonicalize", "local_remove_check_parameter"))
     times = stream.draw(pt.random.exponential, size=(len(support), *shape), dtype=log_p.dtype)
@@ -256,12 +253,11 @@ class Latents(ABC):
         return ()
 
     def burn_in_warning(self, diagnostics: Mapping[str, float]) -> str | None:
-        """Return what is wrong, if anything, by the `statistics` of a chain that has burnt in."""
+        """Return a warning about a chain that has burnt in, by its `statistics`, if any."""
         return None
 
     @property
     def names(self) -> list[str]:
-        """Names of the latent variables."""
         return [str(getattr(var, "name", var)) for var in self.vars]
 
     def __repr__(self):
@@ -372,7 +368,7 @@ def without_latents(
     terms : list of variables
         Observed variables and potentials to leave out too.
     of_type : type, default pymc.Model
-        Of the model to make.
+        Type of the model to make.
 
     Returns
     -------

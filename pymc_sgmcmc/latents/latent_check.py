@@ -1,4 +1,4 @@
-"""Self-check of terms with latent variables: do batches add up, given one draw of these?"""
+"""Self-check of terms with latent variables: whether batches add up, given one draw of these."""
 
 import dataclasses
 import itertools
@@ -33,7 +33,8 @@ REMEDY = (
     "parameters: latents= cannot integrate out chains or fields of variables."
 )
 DIVISIONS = 4
-"""Ways to divide the rows: with discrete variables a wrong sum may be right by chance."""
+"""Number of ways in which the rows are divided, because with discrete variables a wrong sum may be
+right by chance."""
 
 
 def check_latent_terms(
@@ -45,14 +46,9 @@ def check_latent_terms(
 ) -> None:
     """Raise an error that names a term with latent variables whose batches do not add up.
 
-    Like `check_terms` of `gradients/batch_check.py`, for one draw of the latent variables from
-    their prior, on at most `MAX_ROWS_WITH_LATENTS` rows taken as one batch, without those that are
+    It is `check_terms` of `gradients/batch_check.py` for one draw of the latent variables from
+    their prior, on at most `MAX_ROWS_WITH_LATENTS` rows taken as one batch, without rows that are
     impossible for that draw.
-
-    Raises
-    ------
-    ValueError
-        Naming the term.
     """
     rng = np.random.default_rng(20240)
     n_rows = min(row_axis.length, MAX_ROWS_WITH_LATENTS)
@@ -94,15 +90,15 @@ def check_latent_terms(
 def _divided(rows: np.ndarray) -> list[np.ndarray]:
     """Divide rows into one, a few, and two larger batches.
 
-    One row alone tells of terms that depend on all rows together; that the order is random tells of
-    those in which a row depends on the one before it.
+    A single row shows terms that depend on all rows together, and the random order shows terms in
+    which a row depends on the one before it.
     """
     ends = np.maximum.accumulate([1, 1 + len(rows) // 16, len(rows) // 3])
     return [piece for piece in np.split(rows, ends) if piece.size]
 
 
 def _possible_rows(total: Callable[[np.ndarray], float], n_rows: int) -> np.ndarray:
-    """Return the rows that are possible for a draw of the latent variables: all, or some."""
+    """Return the rows that are possible for a draw of the latent variables."""
     rows = np.arange(n_rows)
     if np.isfinite(total(rows)):
         return rows

@@ -11,66 +11,51 @@ from pymc.model import Model
 from pytensor.tensor.random.type import random_generator_type
 
 from pymc_sgmcmc.backends.compile_time import quick_graphs
-from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
-from pymc_sgmcmc.gradients.batch_gradients import BatchGradients
-from pymc_sgmcmc.gradients.flat_prior import Vector
+from pymc_sgmcmc.gradients.flat_model import FlatModel, Vector
 from pymc_sgmcmc.latents.gradient import LatentGradientSource
 from pymc_sgmcmc.noise import NoiseStream
 
 
-class LatentGradients(BatchGradients):
-    """The gradient of a batch's log likelihood, scaled to all data, latent variables drawn anew.
+class LatentGradients(FlatModel):
+    """The scaled gradient of a batch's log likelihood, with latent variables drawn anew.
 
-    Given theta and the rows, the gradients of two calls are independent.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        Without the latent variables.
-    source : LatentGradientSource
-        Without a state that is carried from batch to batch.
-    compile_kwargs, start : optional
-        As for `BatchGradients`.
+    Given theta and the rows, the gradients of two calls are independent. ``model`` is without the
+    latent variables, and ``source`` has no state that is carried from batch to batch.
     """
 
     def __init__(
         self,
         model: Model,
         source: LatentGradientSource,
-        *,
         compile_kwargs: dict[str, Any] | None = None,
         start: PointType | None = None,
     ):
         assert not source.state_names
-        super().__init__(model, source, compile_kwargs=compile_kwargs, start=start)
+        super().__init__(model, source, compile_kwargs, start)
         self.draw_from(np.random.default_rng(0))
 
     def draw_from(self, rng: np.random.Generator) -> None:
-        """Draw the latent variables by a generator that is used for nothing else."""
+        """Draw the latent variables with this generator, which is used for nothing else."""
         self._generator = self.backend.generator(rng)
 
     def likelihood_gradient(self, theta: Vector, rows: np.ndarray) -> Vector:
-        scale = np.asarray(self.n_rows / self.batch_size, self.source.rows[0].scale.dtype)
+        scale = self._scale(self.n_rows / self.batch_size)
         # JAX's compiled calls take NumPy arrays faster than `jax.numpy` converts them.
         arrays = (*self.split(theta), rows, scale)
-        *gradient, self._generator = self._likelihood(*arrays, *self.constants, self._generator)
+        *gradient, self._generator = self._gradient(*arrays, *self.constants, self._generator)
         return self.joined(gradient)
 
     @cached_property
     @quick_graphs()
-    def _likelihood(self) -> Callable:
-        """Compile a function of the variables, the rows, the data and the generator."""
+    def _gradient(self) -> Callable:
+        """A function of the variables, the rows, the data and the generator."""
         source = self.source
         k = len(source.vars)
         generator = random_generator_type("rng")
         stream = NoiseStream(generator)
         inputs = [v.type(v.name) for v in source.inputs]
         found = source.at(inputs[:k], inputs[k : k + 1], inputs[k + 1 :], {}, stream)
-        function = pytensor.function(
+        return self.compiled(
             [*inputs, pytensor.In(generator, mutable=True, borrow=True)],
             [*found.likelihood, pytensor.Out(stream.rng, borrow=True)],
-            mode=with_cheap_calls(self.mode),
-            **self.compile_kwargs,
         )
-        function.trust_input = True
-        return function

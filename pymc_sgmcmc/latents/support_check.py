@@ -10,7 +10,7 @@ from pytensor.graph.traversal import ancestors
 def refuse_moving_support(model: pm.Model, latent: Variable, latents: Sequence[Variable]) -> None:
     """Raise an error for a latent variable whose support depends on a parameter.
 
-    The gradient at a draw of it holds it fixed, and would not see the edge move.
+    The gradient at a draw holds the draw fixed, so it misses how the edge of the support moves.
     """
     transform = model.rvs_to_transforms[latent]
     if transform is None:
@@ -21,7 +21,7 @@ def refuse_moving_support(model: pm.Model, latent: Variable, latents: Sequence[V
         if rv in parameters:
             raise ValueError(
                 f"The support of '{latent.name}' depends on '{rv.name}', and gradients given draws "
-                f"of '{latent.name}' do not see its edge move. Write it with a variable of fixed "
+                f"of '{latent.name}' miss how its edge moves. Write it with a variable of fixed "
                 f"support: where '{latent.name}' is uniform from 0 to '{rv.name}', for example, "
                 f"as '{rv.name}' times a variable that is uniform from 0 to 1. Name that one in "
                 "latents=."

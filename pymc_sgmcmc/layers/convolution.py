@@ -13,7 +13,8 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.argument_checks import whole_number
 
 NARROW = 32
-"""Where a row of the kernel has fewer numbers per new channel, all rows make one matrix product."""
+"""If a row of the kernel has fewer numbers per new channel than this, all rows make one matrix
+product, because products of very narrow matrices are slow."""
 
 
 def conv2d(
@@ -47,8 +48,8 @@ def conv2d(
 
     Notes
     -----
-    Use it with ``compile_kwargs={"mode": "JAX"}``: on numba networks with convolutions run, but
-    take several times as long to compile.
+    Use it with ``compile_kwargs={"mode": "JAX"}``, because on numba networks with convolutions take
+    several times as long to compile.
 
     Examples
     --------
@@ -136,7 +137,7 @@ def max_pool2d(images: Any, size: int = 2) -> TensorVariable:
 
 
 def _image_shape(function: str, images: TensorVariable) -> tuple[int, int, int]:
-    """Height, width and channels."""
+    """Return the height, the width and the number of channels."""
     if images.ndim != 4:
         raise ValueError(
             f"{function}: the images have {images.ndim} axes, but must have four: (images, height, "
@@ -152,7 +153,7 @@ def _image_shape(function: str, images: TensorVariable) -> tuple[int, int, int]:
 
 
 def _with_zeros(images, before: tuple[int, int], after: tuple[int, int]):
-    """Images with rows and columns of zeros around them."""
+    """Return images with rows and columns of zeros around them."""
     for axis, first, last in zip((1, 2), before, after, strict=True):
         parts = []
         for n in (first, last):

@@ -25,9 +25,9 @@ class Distilled(NamedTuple):
     student: Model
     var: str
     point: PointType
-    """By value variable, as for ``student.compile_fn``."""
+    """Value of each value variable, as for ``student.compile_fn``."""
     values: PointType
-    """Free variables of the student on their own scale."""
+    """Value of each free variable of the student, on its own scale."""
     loss: np.ndarray
     """Mean loss of each epoch: cross-entropy in nats, or half the squared error."""
     compile_kwargs: dict[str, Any] | None
@@ -73,8 +73,9 @@ def distill(
     Parameters
     ----------
     teacher : Predictions
-        Of a finished run, on the inputs to learn from. Training inputs alone teach little where the
-        network fits them: add copies with noise or shifts, as many as memory allows.
+        Predictions of a finished run on the inputs to learn from. Training inputs alone teach
+        little where the network fits them: add copies with noise or shifts, as many as memory
+        allows.
     student : pymc.Model
         With `pm.Data` of the same names as the teacher's data, of any number of rows, and a
         variable of the same shape as the teacher's predictions. Any architecture; its priors
@@ -82,23 +83,23 @@ def distill(
     var : str, optional
         That variable: a deterministic, or an observed variable. Default: the teacher's name.
     start : dict, optional
-        Where free variables start, on their own scale. Weights of hidden layers need random ones,
-        as the model's initial point is the same for all of them.
+        Starting values of free variables, on their own scale. Weights of hidden layers need random
+        ones, because the model's initial point is the same for all of them.
     epochs : int, default 20
         Passes over the teacher's rows.
     batch_size : int, default 100
         Rows per update.
     learning_rate : float, default 1e-3
-        Of Adam, at the start.
+        Adam's learning rate at the start.
     random_seed : int or numpy.random.Generator, optional
-        For the order of rows.
+        Seed of the order of rows.
     compile_kwargs : dict, optional
         For `pytensor.function`.
 
     Returns
     -------
     Distilled
-        With ``predict``, ``values`` and ``loss``.
+        The trained student, with ``predict``, ``values`` and ``loss``.
 
     Raises
     ------
@@ -185,7 +186,7 @@ def distill(
 
 @quick_graphs()
 def _start(student: Model, start: Mapping[str, Any] | None) -> PointType:
-    """The starting point by value variable."""
+    """Return the starting point by value variable."""
     from pymc.initial_point import make_initial_point_fn
 
     known = {rv.name for rv in student.free_RVs}

@@ -8,7 +8,7 @@ from pymc_sgmcmc.argument_checks import shown
 
 
 def as_classes(p: np.ndarray) -> np.ndarray:
-    """Probabilities of classes, shape (rows, classes); of two classes from those of one."""
+    """Return probabilities of shape (rows, classes), adding the first of two classes if needed."""
     if p.ndim == 2:
         return p
     p = np.asarray(p, dtype=np.float64)
@@ -16,7 +16,7 @@ def as_classes(p: np.ndarray) -> np.ndarray:
 
 
 def looks_like_classes(p: np.ndarray, labels: np.ndarray | None) -> bool:
-    """Whether predictions are probabilities of classes and labels the numbers of classes."""
+    """Return whether predictions are probabilities of classes and labels are numbers of classes."""
     if labels is None or labels.dtype.kind not in "biu":
         return False
     if p.min() < 0 or p.max() > 1 + 1e-5:
@@ -29,14 +29,7 @@ def looks_like_classes(p: np.ndarray, labels: np.ndarray | None) -> bool:
 def check_labels(labels: np.ndarray, p: np.ndarray, task: str, var: str) -> None:
     """Raise an error for labels that do not fit the predictions of a variable.
 
-    Parameters
-    ----------
-    labels : array
-    p : array
-        Predictions at any point; for classification of shape (rows, classes).
-    task : {"classification", "regression"}
-    var : str
-        Name of the variable, for messages.
+    ``p`` has predictions at any point, for classification of shape (rows, classes).
     """
     if task == "regression":
         if labels.shape != p.shape:
@@ -62,6 +55,6 @@ def check_labels(labels: np.ndarray, p: np.ndarray, task: str, var: str) -> None
 
 
 def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    """Raise an error unless an argument is one of some words."""
+    """Raise an error unless an argument is one of the allowed words."""
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name}={shown(value)} must be one of {', '.join(map(repr, allowed))}.")

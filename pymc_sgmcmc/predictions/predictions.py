@@ -22,6 +22,7 @@ from pymc_sgmcmc.predictions.running_average import RunningAverage
 from pymc_sgmcmc.predictions.summary import summarised
 
 WEIGHTS = ("equal", "step_size")
+"""How draws may be weighted in an average."""
 
 
 GROUPS = {
@@ -29,16 +30,17 @@ GROUPS = {
     *("posterior_predictive", "predictions", "predictions_constant_data"),
     *("prior", "prior_predictive", "sample_stats_prior", "diagnosis", "adaptation"),
 }
-"""Groups that a result has, or that PyMC adds to it, apart from those of ``warmup_``."""
+"""Groups that a result has or that PyMC adds to it, apart from those that begin with ``warmup_``.
+"""
 
 
 def _checked_name(name: Any) -> str:
-    """Return a name that a group beside the others can have, or raise an error."""
+    """Return a name that a further group of the result can have, or raise an error."""
     reason = None
     if not isinstance(name, str):
         reason = "must be a string"
     elif name in ("", ".", "..") or "/" in name or "\0" in name:
-        reason = "cannot be the name of a group of the result, where '/' and '.' are of paths"
+        reason = "cannot be the name of a group of the result, where '/' and '.' belong to paths"
     elif name in GROUPS or name.startswith("warmup_"):
         reason = "is the name of another group of the result"
     if reason is not None:
@@ -49,22 +51,22 @@ def _checked_name(name: Any) -> str:
 
 
 class Predictions:
-    """Average predictions on test data while sampling, without keeping a single draw.
+    """Average predictions on test data while sampling, without keeping any draws.
 
-    Without test data: average a variable of the model itself, whose draws would take too much
+    Without test data, a variable of the model itself is averaged, whose draws would take too much
     memory.
 
-    Pass it to `sample` as ``predictions=``, with ``var_names=[]`` if no draws are to be kept; or to
+    Pass it to `sample` as ``predictions=``, with ``var_names=[]`` if no draws are to be kept, or to
     `pymc.sample` as ``callback=``. After each draw (not those of tuning) a variable of the model is
     evaluated with test data in place of the training data.
 
     Parameters
     ----------
     var : str
-        What to predict: a deterministic of the model, or an observed variable, of which its mean is
-        predicted, or the probabilities of its classes (`pymc.Categorical`, `pymc.Bernoulli`). Its
-        first axis must be that of the rows. Without ``data`` any variable of the model, of any
-        shape.
+        What to predict: a deterministic of the model, or an observed variable, of which the mean or
+        the probabilities of the classes (`pymc.Categorical`, `pymc.Bernoulli`) are predicted. Its
+        first axis must be that of the rows. Without ``data`` it may be any variable of the model,
+        of any shape.
     data : dict of arrays, optional
         Test data by the name of the `pm.Data` that it replaces, as for `pymc.set_data`; rows along
         the first axis. All data with rows that ``var`` depends on must be given. Default: none, and
@@ -74,21 +76,18 @@ class Predictions:
     batch_size : int, default 1000
         Rows per evaluation.
     task : {"classification", "regression"}, optional
-        Which metrics. Default: classification for the probabilities of an observed variable's
-        classes, and for whole labels of predictions that are probabilities at the start (of rows
-        that sum to 1, or of one class against another).
+        Which metrics to compute. Default: those of classification for the probabilities of an
+        observed variable's classes, and for labels that are whole numbers if the predictions at the
+        start are probabilities (rows that sum to 1, or of one class against another).
     weights : {"equal", "step_size"}, default "equal"
-        Weights of draws in the average. "step_size": each draw's step size, as in the averages for
-        decreasing step sizes of Welling and Teh (2011) and of the pSGLD paper.
+        Weights of draws in the average. With "step_size" each draw has its step size as weight, as
+        in the averages for decreasing step sizes of Welling and Teh (2011) and of the pSGLD paper.
     monitor : str, optional
-        Metric by which the best draw is kept, and for ``patience``: ``"accuracy"``,
+        Metric by which the best draw is kept: ``"accuracy"``,
         ``"log_likelihood"`` (default), ``"brier"``, ``"calibration_error"``; ``"rmse"``.
-    patience : int, optional
-        End a chain after so many draws in which the average's own monitored metric has not
-        improved. For that use validation data: test data would then be part of the training.
     name : str, optional
-        Name of the group in the result of `sample`, which no other group has. Default:
-        "test_predictions", or "average_<var>" without test data.
+        Name of the group in the result of `sample`, which must not be that of another group.
+        Default: "test_predictions", or "average_<var>" without test data.
     model : pymc.Model, optional
         Default: the model on the context stack.
     compile_kwargs : dict, optional
@@ -97,7 +96,7 @@ class Predictions:
     Attributes
     ----------
     chains : dict of RunningAverage
-        By the number of the chain.
+        The average of each chain, by its number.
 
     Raises
     ------
@@ -114,8 +113,7 @@ class Predictions:
     result agrees with the average over a stored trace to rounding, and does not depend on how draws
     are made. With a ``trace`` in `sample` it is saved with each checkpoint and resumed with the
     chains; the store's own groups do not have it, ``sample(..., resume=True)`` returns it. With
-    `pymc.sample` name one small variable in ``var_names``, as it needs at least one; running out of
-    patience ends the chain if ``cores=1`` and else the run.
+    `pymc.sample` name one small variable in ``var_names``, as it needs at least one.
 
     References
     ----------
@@ -166,19 +164,16 @@ class Predictions:
         task: Literal["classification", "regression"] | None = None,
         weights: Literal["equal", "step_size"] = "equal",
         monitor: str | None = None,
-        patience: int | None = None,
         name: str | None = None,
         model: Model | None = None,
         compile_kwargs: dict[str, Any] | None = None,
     ):
         whole_number("batch_size", batch_size, 1, unit="rows")
-        if patience is not None:
-            whole_number("patience", patience, 1, unit="draws")
         one_of("weights", weights, WEIGHTS)
         if task is not None:
             one_of("task", task, ("classification", "regression"))
-        if labels is None and (monitor is not None or patience is not None):
-            raise ValueError("monitor= and patience= need labels=, by which draws are judged.")
+        if labels is None and monitor is not None:
+            raise ValueError("monitor= needs labels=, by which draws are judged.")
         if monitor is not None:
             one_of("monitor", monitor, (*CLASSIFICATION, *REGRESSION))
         model = modelcontext(model)
@@ -189,7 +184,7 @@ class Predictions:
         default = "test_predictions" if data is not None else f"average_{var}"
         self.name = _checked_name(default if name is None else name)
         self.var, self.weights = var, weights
-        self.task, self.monitor, self.patience = task, monitor, patience
+        self.task, self.monitor = task, monitor
         if data is None:
             self.task = "regression"
         elif task is None and is_discrete_choice(model, var):
@@ -219,11 +214,6 @@ class Predictions:
         trace : object
             Not used.
         draw : pymc.sampling.parallel.Draw
-
-        Raises
-        ------
-        KeyboardInterrupt
-            When patience has run out, which ends the run with the draws so far.
         """
         if draw.tuning:
             return
@@ -231,11 +221,9 @@ class Predictions:
             self.begin_chain(draw.chain)
         self._last[draw.chain] = draw.draw_idx
         self.add(draw.chain, draw.point, draw.stats)
-        if self.chains[draw.chain].ended:
-            raise KeyboardInterrupt
 
     def begin(self) -> None:
-        """Forget all chains: a new run begins."""
+        """Forget all chains, because a new run begins."""
         self.chains = {}
 
     def begin_chain(self, chain: int) -> RunningAverage:
@@ -245,20 +233,13 @@ class Predictions:
         if self.labels is not None:
             monitor = self.monitor or ("log_likelihood" if classes else "rmse")
         metrics = None if self.labels is None else self._metrics
-        self.chains[chain] = RunningAverage(metrics, classes, monitor, self.patience)
+        self.chains[chain] = RunningAverage(metrics, classes, monitor)
         return self.chains[chain]
 
     def add(self, chain: int, point: PointType, stats: Any) -> None:
-        """Take one draw of a chain.
+        """Take one draw of a chain that `begin_chain` has begun.
 
-        Parameters
-        ----------
-        chain : int
-            One that `begin_chain` has begun.
-        point : dict of arrays
-            By value variable.
-        stats : list of dict
-            Statistics of each step.
+        ``point`` has the value variables, and ``stats`` the statistics of each step.
         """
         predictions = self.predictor(point)
         if not self._checked:
@@ -284,17 +265,7 @@ class Predictions:
     def check(self, point: PointType, predictions: np.ndarray | None = None) -> None:
         """Choose the metrics, and raise an error for labels that do not fit the predictions.
 
-        Parameters
-        ----------
-        point : dict of arrays
-            Any point of the model's value variables.
-        predictions : array, optional
-            Those at this point, if they are known.
-
-        Raises
-        ------
-        ValueError
-            Naming what does not fit.
+        ``predictions`` are those at the point, if they are known.
         """
         p = self.predictor(point) if predictions is None else predictions
         if self.task is None:
@@ -329,7 +300,7 @@ class Predictions:
 
     @property
     def digest(self) -> dict[str, str]:
-        """Digests of what the averages depend on, to recognise those of other data."""
+        """Digests of what the averages depend on, to recognise averages of other data."""
         arrays = {f"data['{key}']": value for key, value in self.predictor.data.items()}
         if self.labels is not None:
             arrays["labels"] = self.labels
@@ -338,7 +309,7 @@ class Predictions:
             for name, a in arrays.items()
         }
         settings: dict[str, Any] = {"var": self.var, "weights": self.weights, "task": self.task}
-        settings |= {"monitor": self.monitor, "patience": self.patience}
+        settings |= {"monitor": self.monitor}
         return digests | {name: str(value) for name, value in settings.items()}
 
     def state(self, chain: int) -> dict[str, Any]:
@@ -346,19 +317,7 @@ class Predictions:
         return {"digest": self.digest, "average": self.chains[chain].state()}
 
     def restore(self, chain: int, state: dict[str, Any]) -> None:
-        """Continue a chain's average.
-
-        Parameters
-        ----------
-        chain : int
-        state : dict
-            What `state` returned.
-
-        Raises
-        ------
-        ValueError
-            If it is that of other data, naming what differs.
-        """
+        """Continue a chain's average from its saved state, which must be of the same data."""
         mine, theirs = self.digest, state["digest"]
         different = [n for n in sorted({*mine, *theirs}) if mine.get(n) != theirs.get(n)]
         if different:
@@ -399,12 +358,12 @@ class Predictions:
         -------
         xarray.Dataset
             ``mean`` and ``sd`` of the predictions over all draws, with a dim ``test_row`` and
-            those of the variable (without test data: with those of the variable alone);
-            ``chain_mean`` of each chain; ``weight`` of each draw. With
-            labels: each metric of ``mean``, and with the dims (chain, draw) ``draw_<metric>`` of
-            each draw and ``running_<metric>`` of the chain's average up to it. For classes:
+            those of the variable (without test data with those of the variable alone);
+            ``chain_mean`` of each chain; ``weight`` of each draw. With labels, each metric of
+            ``mean``, and with the dims (chain, draw) ``draw_<metric>`` of each draw and
+            ``running_<metric>`` of the chain's average up to it. For classes,
             ``disagreement_of_draws`` and ``disagreement_of_chains``, the probability that two
-            draws, or two chains' averages, predict different classes of a row;
+            draws, or two chains' averages, predict different classes of a row, and
             ``mutual_information`` of class and draw in each row, in nats. Values that chains of
             different lengths do not have are NaN.
 

@@ -1,4 +1,4 @@
-"""From a draw to predictions on test data: a model's variable with other data, compiled once."""
+"""From a draw to predictions on test data: a model's variable on other data, compiled once."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,11 +28,11 @@ from pymc_sgmcmc.gradients.arrays import (
 from pymc_sgmcmc.gradients.data_check import lookups_in
 
 PROBABILITIES = (pm.Bernoulli, pm.Categorical)
-"""Observed variables that are predicted by the probabilities of their values."""
+"""Distributions of observed variables that are predicted by the probabilities of their values."""
 
 
 def is_discrete_choice(model: pm.Model, name: str) -> bool:
-    """Whether a name is that of an observed variable with one class for each row."""
+    """Return whether a name is that of an observed variable with one class for each row."""
     rv = model[name]
     kinds = tuple(type(kind.rv_op) for kind in PROBABILITIES)
     return rv in model.observed_RVs and isinstance(rv.owner.op, kinds) and rv.ndim == 1
@@ -41,8 +41,8 @@ def is_discrete_choice(model: pm.Model, name: str) -> bool:
 def predicted(model: pm.Model, name: str) -> TensorVariable:
     """Return what is predicted, in terms of value variables and the model's data.
 
-    A deterministic or free variable itself; of an observed one its mean, or the probabilities of
-    its classes.
+    It is a deterministic or free variable itself, and of an observed variable its mean or the
+    probabilities of its classes.
     """
     var = model[name]
     if is_discrete_choice(model, name):
@@ -60,7 +60,7 @@ def predicted(model: pm.Model, name: str) -> TensorVariable:
 
 
 def _of_any_size(rv: TensorVariable) -> TensorVariable:
-    """A random variable without the size that PyMC takes from its observed values."""
+    """Return a random variable without the size that PyMC takes from its observed values."""
     op = rv.owner.op
     if not isinstance(op, RandomVariable):
         return rv
@@ -69,27 +69,10 @@ def _of_any_size(rv: TensorVariable) -> TensorVariable:
 
 
 class Predictor:
-    """Evaluates a model's variable on test data, in batches of rows, or as it is in the model.
+    """Evaluates a model's variable on test data in batches of rows, or as it is in the model.
 
-    Pickled without the compiled function.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    name : str
-        Of a deterministic, free or observed variable, whose first axis is that of the rows if there
-        is test data.
-    data : dict of arrays or None
-        Test data by the name of the `pm.Data` that it stands for; rows along the first axis.
-    batch_size : int
-        Rows per compiled call.
-
-    Attributes
-    ----------
-    compile_kwargs : dict or None
-        For `pytensor.function`; may be set before the first call.
-    n_rows : int or None
-        Of the test data.
+    The compiled function is not pickled. ``compile_kwargs`` may be set before the first call, and
+    ``n_rows`` is None without test data.
     """
 
     def __init__(self, model: pm.Model, name: str, data: Mapping[str, Any] | None, batch_size: int):
@@ -155,7 +138,7 @@ class Predictor:
         self._batches = self._cut(backend_of(mode).array) if self.data else []
 
     def _check_indices(self, expression: TensorVariable, tests: list[TensorVariable]) -> None:
-        """Raise an error for test data that index beyond an array: JAX takes its last element."""
+        """Refuse test data that index beyond an array, where JAX takes its last element."""
         names = {v: f"'{v.name}'" for v in tests}
         lookups = lookups_in([expression], names, set(tests), self.model.value_vars)
         outputs = [v for lookup in lookups for v in (lookup.index, lookup.length)]
@@ -168,7 +151,7 @@ class Predictor:
             lookup.check(np.asarray(next(found)), int(next(found)))
 
     def _cut(self, put: Any) -> list[list]:
-        """Batches of equal length, the last one filled up: JAX compiles for each shape."""
+        """Return batches of equal length, the last one filled up: JAX compiles for each shape."""
         assert self.n_rows is not None
         n = self.batch_size
         rows = np.arange(-(-self.n_rows // n) * n)
@@ -204,7 +187,7 @@ class Predictor:
 
 
 def _checked(model: pm.Model, key: str, value: Any) -> np.ndarray:
-    """Test data in the type of the container that it stands for, or an error."""
+    """Return test data in the type of the container that it stands for, or raise an error."""
     containers = [v.name for v in model.data_vars]
     if key not in containers:
         raise ValueError(

@@ -12,7 +12,7 @@ Metrics = Callable[[np.ndarray], dict[str, float]]
 
 
 class RunningAverage:
-    """Weighted mean and variance of predictions, metrics of each draw and of the mean so far.
+    """Weighted mean and variance of a chain's predictions, with metrics of draws and mean.
 
     Parameters
     ----------
@@ -22,8 +22,6 @@ class RunningAverage:
         Whether predictions are probabilities of classes, shape (rows, classes).
     monitor : str or None
         The metric by which the best draw is chosen.
-    patience : int or None
-        The average ends after so many draws that have not improved its own monitored metric.
 
     Attributes
     ----------
@@ -43,31 +41,25 @@ class RunningAverage:
         ``value`` of the monitored metric, ``draw`` and ``point`` of the best single draw.
     """
 
-    def __init__(
-        self, metrics: Metrics | None, classes: bool, monitor: str | None, patience: int | None
-    ):
-        self.metrics, self.classes = metrics, classes
-        self.monitor, self.patience = monitor, patience
+    def __init__(self, metrics: Metrics | None, classes: bool, monitor: str | None):
+        self.metrics, self.classes, self.monitor = metrics, classes, monitor
         self._sign = 1.0 if monitor in HIGHER_IS_BETTER else -1.0
         self.n, self.total_weight = 0, 0.0
         self.mean: Any = None
         self.squares: Any = None
+        """Weighted sum of squared differences from the mean (West 1979), shape (rows, ...)."""
         self.votes: Any = None
+        """Number of draws whose most probable class this is, shape (rows, classes)."""
         self.entropy: Any = None
+        """Weighted mean of the draws' entropies, shape (rows,)."""
         self.weights: list[float] = []
         self.of_draws: dict[str, list[float]] = {}
         self.of_mean: dict[str, list[float]] = {}
+        """Metrics of the average up to each draw."""
         self.best: dict[str, Any] | None = None
-        self._best_mean = -np.inf
-        self._since_best = 0
-
-    @property
-    def ended(self) -> bool:
-        """Whether patience has run out: further draws are not taken."""
-        return self.patience is not None and self._since_best >= self.patience
 
     def add(self, predictions: np.ndarray, weight: float, point: PointType) -> None:
-        """Take one draw's predictions; ``point`` is kept if it is the best draw so far."""
+        """Take one draw's predictions, and keep ``point`` if it is the best draw so far."""
         x = np.asarray(predictions, dtype=np.float64)
         if self.mean is None:
             self.mean, self.squares = np.zeros_like(x), np.zeros_like(x)
@@ -89,7 +81,7 @@ class RunningAverage:
             self._compare(self.metrics(x), self.metrics(mean), point)
 
     def rank(self, value: float) -> float:
-        """The monitored metric so that more is better."""
+        """Return a value of the monitored metric with the sign by which more is better."""
         return self._sign * value
 
     def _compare(self, now: dict[str, float], so_far: dict[str, float], point: PointType) -> None:
@@ -101,22 +93,17 @@ class RunningAverage:
         if self.best is None or self.rank(value) > self.rank(self.best["value"]):
             copies = {name: np.array(array) for name, array in point.items()}
             self.best = {"value": value, "draw": self.n - 1, "point": copies}
-        of_mean = self.rank(so_far[self.monitor])
-        self._since_best = 0 if of_mean > self._best_mean else self._since_best + 1
-        self._best_mean = max(self._best_mean, of_mean)
 
     # ---- saved state -----------------------------------------------------------------------
 
     _SAVED = ("n", "total_weight", "mean", "squares", "votes", "entropy", "best")
 
     def state(self) -> dict[str, Any]:
-        """Return everything that the next draws are added to, as plain values."""
+        """Return everything to which the next draws are added, as plain values."""
         return {name: getattr(self, name) for name in self._SAVED} | {
             "weights": np.array(self.weights),
             "of_draws": {name: np.array(values) for name, values in self.of_draws.items()},
             "of_mean": {name: np.array(values) for name, values in self.of_mean.items()},
-            "best_mean": np.float64(self._best_mean),
-            "since_best": self._since_best,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -126,5 +113,3 @@ class RunningAverage:
         self.weights = state["weights"].tolist()
         self.of_draws = {name: values.tolist() for name, values in state["of_draws"].items()}
         self.of_mean = {name: values.tolist() for name, values in state["of_mean"].items()}
-        self._best_mean = float(state["best_mean"])
-        self._since_best = state["since_best"]

@@ -17,20 +17,10 @@ def summarised(
     dims: Sequence[str],
     coords: Mapping[str, Any],
 ) -> Dataset:
-    """Summarise the averages of chains that have draws: see `Predictions.to_dataset`.
+    """Summarise the averages of chains that have draws, as `Predictions.to_dataset` describes.
 
-    Parameters
-    ----------
-    averages : dict of RunningAverage
-        By the number of the chain.
-    metrics : callable or None
-        Predictions to metrics by name; None without labels.
-    classes : bool
-        Whether predictions are probabilities of classes.
-    dims : list of str
-        Names of the predictions' axes, as far as they are known.
-    coords : dict
-        Labels along these.
+    ``dims`` are the names of the predictions' axes, as far as they are known, and ``coords`` has
+    labels along them.
     """
     each = list(averages.values())
     total = np.array([a.total_weight for a in each])
@@ -75,7 +65,7 @@ def _padded(series: Sequence[Sequence[float]]) -> np.ndarray:
 
 
 def _disagreement_of_draws(averages: Sequence[RunningAverage]) -> float:
-    """Share of pairs of draws, of all chains together, that predict different classes."""
+    """Return the share of pairs of draws, across chains too, that predict different classes."""
     votes = np.sum([a.votes for a in averages], axis=0)
     n = int(votes[0].sum())
     if n < 2:
@@ -85,7 +75,7 @@ def _disagreement_of_draws(averages: Sequence[RunningAverage]) -> float:
 
 
 def _disagreement_of_chains(means: np.ndarray) -> float:
-    """Share of pairs of chains whose averages predict different classes."""
+    """Return the share of pairs of chains whose averages predict different classes."""
     if len(means) < 2:
         return np.nan
     predicted = means.argmax(axis=2)

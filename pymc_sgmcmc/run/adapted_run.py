@@ -10,8 +10,8 @@ from pymc.initial_point import PointType, StartDict
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.gradients.arrays import element_labels
 from pymc_sgmcmc.run.enough_draws import FEWEST, MOST
-from pymc_sgmcmc.samplers.splitting import drift_to_gradient
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -136,8 +136,7 @@ def describe_adaptation(tree: DataTree, step: Any, tune: int, with_arrays: bool)
     adapted = step.adapted
     posterior = tree["posterior"]
     draws = posterior.sizes["chain"] * (posterior.sizes["draw"] + tune)
-    splitting = getattr(step.algorithm, "splitting", None)
-    drift = 0.0 if splitting is None else drift_to_gradient(splitting) * adapted.step_size
+    drift = step.algorithm.drift_to_gradient * adapted.step_size
     posterior.attrs |= {
         "data_passes": adapted.data_passes + draws * adapted.passes_per_draw,
         "data_passes_warmup": adapted.data_passes,
@@ -145,13 +144,7 @@ def describe_adaptation(tree: DataTree, step: Any, tune: int, with_arrays: bool)
     }
     if not with_arrays:
         return
-    names = np.array(
-        [
-            f"{v.name}{list(index) if index else ''}"
-            for v, shape in zip(step.vars, step.kernel.source.shapes, strict=True)
-            for index in np.ndindex(*shape)
-        ]
-    )
+    names = np.array(element_labels(step.vars, step.kernel.source.shapes))
     metric = step.kernel.metric
     # A matrix of many elements would not fit into memory.
     diagonal = adapted.predictions_only or adapted.metric == "local"

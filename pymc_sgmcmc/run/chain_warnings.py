@@ -1,12 +1,15 @@
 """Warnings of many chains at once: those of single chains, or one for many chains."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pymc.stats.convergence import SamplerWarning
 
 from pymc_sgmcmc.chain import Chain
-from pymc_sgmcmc.run.stacked import Piece
+
+if TYPE_CHECKING:
+    from pymc_sgmcmc.run.devices import Piece
 
 MAX_WARNINGS = 4
 """If more chains than this warn or stop at the same time, they share one message."""
@@ -15,7 +18,7 @@ MAX_WARNINGS = 4
 def warnings_of(
     chains: list[Chain],
     first_draw: int,
-    small: Piece,
+    small: "Piece",
     shown: dict[str, np.ndarray],
     nonfinite: np.ndarray,
 ) -> tuple[np.ndarray, dict[int, SamplerWarning]]:
@@ -40,9 +43,9 @@ def warnings_of(
         for c in np.flatnonzero(~nonfinite[:, i]):
             last = {name: float(values[c, i]) for name, values in shown.items()}
             warnings[c, i] = chains[c].order_warning() or chains[c].burn_in_warning(last)
-        _shorten(warnings[:, i])
+        shorten(warnings[:, i])
     order_warnings = np.array([chain.order_warning() for chain in chains], dtype=object)
-    _shorten(order_warnings)
+    shorten(order_warnings)
     for c in np.flatnonzero(order_warnings):
         warnings[c, 0] = order_warnings[c]
     failures = np.full(len(chains), None, dtype=object)
@@ -52,13 +55,13 @@ def warnings_of(
         h = kernel.step_sizes(first, thin)[at]
         failures[c] = chains[c].failure(int(small.variable[i, c]), first + at, h)
     failed = {int(c): failures[c] for c in np.flatnonzero(failures)}
-    _shorten(failures)
+    shorten(failures)
     for c in np.flatnonzero(failures):
         warnings[c, int(np.argmax(nonfinite[c]))] = failures[c]
     return warnings, failed
 
 
-def _shorten(warnings: np.ndarray) -> None:
+def shorten(warnings: np.ndarray) -> None:
     """Keep one warning if many chains have the same one."""
     warned = np.flatnonzero(warnings)
     if len(warned) > MAX_WARNINGS:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,16 +10,77 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from pymc_sgmcmc.loop import Loop, first_nonfinite
+from pymc_sgmcmc.loop import Loop, Outcome, first_nonfinite
 from pymc_sgmcmc.pymc_internals import jitted
-from pymc_sgmcmc.run.stacked import Carry, Piece, go_on
 
 CHAINS = "chains"
 """Name of the mesh axis: the first axis of every array of a `Carry`."""
 
 
+class Carry(NamedTuple):
+    """The state of all chains between two pieces of a draw: arrays with a leading chain axis.
+
+    The last two are about the draw in progress.
+    """
+
+    theta: list
+    state: list
+    """That of the algorithm and of the source, flat, in the loop's order."""
+    rng: Any
+    variable: Any
+    """Number of the variable that became non-finite in this draw, or -1."""
+    update: Any
+    """Number of the update, within the draw, at which it did."""
+
+
+class Piece(NamedTuple):
+    """The results of each piece: arrays with leading axes (pieces, chains)."""
+
+    theta: list
+    potential: Any
+    per_update: list
+    """As in an `Outcome`."""
+    variable: Any
+    update: Any
+    diagnostics: list
+    """Those of the state after the piece."""
+
+
+def _go_on(
+    carry: Carry, outcome: Outcome, done: Any, failure: tuple[Any, Any, Any]
+) -> tuple[Carry, Piece]:
+    """Go on from a piece of a draw; once one is not finite, stay at the last finite point.
+
+    Parameters
+    ----------
+    carry : Carry
+        One chain's, before the piece.
+    outcome : Outcome
+        The piece's, with its state in one list.
+    done : int
+        Updates of the draw before the piece.
+    failure : tuple of (bool, int, int)
+        Whether the piece is not finite, and if so the variable and update of `first_nonfinite`.
+    """
+    failed, culprit, at = failure
+    variable = jnp.where(done == 0, -1, carry.variable)
+    fails_here = failed & (variable < 0)
+    update = jnp.where(fails_here, done + at, carry.update)
+    variable = jnp.where(fails_here, culprit, variable)
+    moved = variable < 0
+
+    def keep(new: list, old: list) -> list:
+        return [jnp.where(moved, a, b) for a, b in zip(new, old, strict=True)]
+
+    theta = keep(outcome.theta, carry.theta)
+    carry = Carry(theta, keep(outcome.state, carry.state), outcome.rng, variable, update)
+    potential = jnp.where(moved, outcome.potential, np.nan)
+    piece = Piece(theta, potential, outcome.per_update, variable, update, outcome.diagnostics)
+    return carry, piece
+
+
 class DeviceChains:
-    """A loop's chains on JAX's devices: `StackedChains`.
+    """A loop's chains on JAX's devices.
 
     Data and state stay on the device. Calls are asynchronous: they return `jax.Array`s that block
     when they are read.
@@ -53,8 +114,6 @@ class DeviceChains:
             Carry(theta, state, rng, none, none), NamedSharding(mesh, P(CHAINS))
         )
 
-    asynchronous = True
-
     @staticmethod
     def is_ready(piece: Piece) -> bool:
         """Whether a piece can be read without waiting."""
@@ -83,7 +142,21 @@ class DeviceChains:
         rows: list[np.ndarray],
         blocks: dict[int, np.ndarray],
     ) -> Piece:
-        """Run pieces of draws, as `StackedChains.advance`, without waiting for them."""
+        """Run pieces of draws, without waiting for them, and return their results.
+
+        Parameters
+        ----------
+        n : int
+            How many of the ``D`` pieces below to run: one compilation serves all numbers.
+        done : int
+            Updates of the draw that are done already; 0 where each piece begins a draw.
+        h : array, shape (D, k)
+            Step sizes of the ``k`` updates of each piece.
+        rows : list of arrays, shape (D, chains, k, batch size)
+            Row numbers of each stream.
+        blocks : dict of arrays, shape (D, chains, k * batch size, ...)
+            Streamed rows, by their place among the constants.
+        """
         self.carry, pieces = self._advance(
             self.carry,
             np.int32(n),
@@ -125,7 +198,7 @@ def _advance(function, outcome, carry, n, done, h, batches, constants):
         out = outcome(function(h, *rows, *carry.theta, *carry.state, carry.rng, *data))
         culprit, at = first_nonfinite(out.squared_gradient, out.theta, jnp)
         failure = ~jnp.isfinite(out.checksum), culprit.astype("int32"), at.astype("int32")
-        return go_on(carry, out, done, failure, jnp.where)
+        return _go_on(carry, out, done, failure)
 
     all_chains = jax.vmap(one_chain, in_axes=(0, None, 0))
     if len(h) == 1:  # without a loop's copies, which for a large network take as long as an update

@@ -26,9 +26,9 @@ MAX_ELEMENTS_ON_CPU = 200_000
 METHODS = ("sequential", "parallel", "vectorized", "dask")
 
 
-def _uses_jax(step: Any) -> bool:
+def _forks(step: Any) -> bool:
     steps = flatten_steps(step)
-    return any(s.kernel.backend.is_jax for s in steps if isinstance(s, SGMCMCStep))
+    return all(s.kernel.backend.forks for s in steps if isinstance(s, SGMCMCStep))
 
 
 def check_method(method: Any) -> None:
@@ -58,7 +58,7 @@ def chain_method_of(
         return method
     if len(starts) == 1:
         return "sequential"
-    if not _uses_jax(step) and not even:
+    if _forks(step) and not even:
         daemonic = multiprocessing.current_process().daemon  # of a Pool, say: it has no children
         return "parallel" if cores > 1 and not daemonic else "sequential"
     try:
@@ -78,7 +78,7 @@ def engine_of(
         _log.info(f"chain_method='vectorized': {run.n_chains} chains in one compiled call")
         return vectorized
     if method == "parallel":
-        context = context_for(mp_ctx, _uses_jax(run.step))
+        context = context_for(mp_ctx, _forks(run.step))
         workers = max(1, cores)
         threads = cores if blas_cores == "auto" else blas_cores
         threads = None if threads is None else max(1, threads // workers)

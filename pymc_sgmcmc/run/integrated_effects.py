@@ -1,7 +1,8 @@
 """The effects that were integrated out, in the result of a run."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,26 +17,45 @@ from xarray import Dataset, DataTree
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.value_draws import value_draws
+from pymc_sgmcmc.integration.choice import starts_without
 from pymc_sgmcmc.integration.effects import EffectDraws
 from pymc_sgmcmc.integration.group_terms import GroupTerms
-from pymc_sgmcmc.run.result import DrawsOnly, salvage
+from pymc_sgmcmc.integration.integrated_model import IntegratedModel, integrated_model
+from pymc_sgmcmc.integration.points import points_of
+from pymc_sgmcmc.run.arguments import Arguments
+from pymc_sgmcmc.run.log_densities import without_log_densities
+from pymc_sgmcmc.run.result import DrawsOnly, affordable_data, salvage
 
 _log = logging.getLogger("pymc.sgmcmc")
 
 MOST_NUMBERS = 100_000_000
 """Of all draws of the effects, and of what depends on them, that a result has unless asked."""
+MOST_BAD = 0.01
+"""Share of groups with draws of effects that are not trusted, beyond which a warning says so."""
 SUMMARISED = 200
 """Draws of each effect in its mean and standard deviation, where its draws are left out."""
+
+
+def of_what_groups_share(given: Arguments, terms: GroupTerms) -> Arguments:
+    """Return the arguments for sampling what groups share, in the integrated model."""
+    model = integrated_model(terms, points_of(terms.k))
+    recorded = recorded_names(terms, given.var_names)
+    return replace(
+        given,
+        model=model,
+        initvals=starts_without(terms, given.initvals),
+        var_names=[v.name for v in model.unobserved_RVs if v.name in recorded] or None,
+        idata_kwargs=without_log_densities(given.idata_kwargs),
+        include_data=False,
+    )
 
 
 def with_effects(
     tree: DataTree,
     terms: GroupTerms,
-    integrated: Model,
-    var_names: Sequence[Any] | None,
+    integrated: IntegratedModel,
+    asked: Arguments,
     rng: np.random.Generator,
-    idata_kwargs: dict[str, Any],
-    include_data: bool,
 ) -> DataTree:
     """Complete a result of the integrated model: effects, and what depends on them.
 
@@ -46,15 +66,11 @@ def with_effects(
     terms : GroupTerms
     integrated : pymc.Model
         Made from them.
-    var_names : list of str, optional
-        Variables of ``terms.model`` that the posterior should have; default: all, except
+    asked : Arguments
+        Of `sample`. Without ``var_names`` the posterior has all variables of ``terms.model`` except
         deterministics with one number per row, and effects of which there would be too many draws.
         The group ``effects`` then has their means and standard deviations.
     rng : numpy.random.Generator
-    idata_kwargs : dict
-        For `pymc.to_inference_data`.
-    include_data : bool
-        Whether to copy the model's data into the result.
 
     Returns
     -------
@@ -62,6 +78,11 @@ def with_effects(
         ``posterior``, ``observed_data`` and ``constant_data`` are those of ``terms.model``; the
         rest is that of ``tree``.
     """
+    var_names = asked.var_names
+    idata_kwargs = without_log_densities(asked.idata_kwargs)
+    include_data = asked.include_data
+    if include_data is None:
+        include_data = affordable_data(terms.model)
     names = recorded_names(terms, var_names)
     posterior = tree["posterior"].to_dataset()
     of_effects = _that_depend(terms, names)
@@ -110,34 +131,41 @@ def _that_depend(terms: GroupTerms, names: Sequence[str]) -> list[str]:
     return [n for n in names if not effects.isdisjoint(ancestors([terms.model[n]]))]
 
 
-def _points(integrated: Model, posterior: Dataset) -> Iterator[tuple[int, int, PointType]]:
-    """Chain, draw and point of each draw of what groups share."""
+def points_of_draws(integrated: Model, posterior: Dataset) -> list[PointType]:
+    """Return what groups share at each draw, chain by chain."""
     values = integrated.value_vars
     with quick_graphs():
         flat = value_draws(integrated, values, posterior)
     shapes = shapes_of(integrated, values)
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
-    for chain, draw in np.ndindex(flat.shape[:2]):
-        parts = np.split(flat[chain, draw], ends[:-1])
-        yield (
-            chain,
-            draw,
-            {
-                v.name: part.reshape(shape).astype(v.dtype)
-                for v, part, shape in zip(values, parts, shapes, strict=True)
-            },
+    each = (np.split(one, ends[:-1]) for one in flat.reshape(-1, flat.shape[-1]))
+    return [
+        {
+            v.name: part.reshape(shape).astype(v.dtype)
+            for v, part, shape in zip(values, parts, shapes, strict=True)
+        }
+        for parts in each
+    ]
+
+
+def _effects(
+    integrated: IntegratedModel, points: list[PointType], rng: np.random.Generator
+) -> EffectDraws:
+    """What draws effects around the means of the draws of what groups share."""
+    centre = {name: np.mean([point[name] for point in points], axis=0) for name in points[0]}
+    effects = EffectDraws(integrated.centres.density, centre, rng)
+    if effects.share_of_bad > MOST_BAD:
+        _log.warning(
+            f"The effects of {effects.share_of_bad:.1%} of the groups are far from normal, given "
+            "all else: do not trust these draws. What groups share is judged by the verdict; pass "
+            "integrate=None to sample the effects themselves."
         )
-
-
-def _centre(integrated: Model, posterior: Dataset) -> PointType:
-    """Means of the draws of what groups share."""
-    points = [point for _, _, point in _points(integrated, posterior)]
-    return {name: np.mean([point[name] for point in points], axis=0) for name in points[0]}
+    return effects
 
 
 def _all_draws(
     terms: GroupTerms,
-    integrated: Model,
+    integrated: IntegratedModel,
     posterior: Dataset,
     names: Sequence[str],
     rng: np.random.Generator,
@@ -146,7 +174,8 @@ def _all_draws(
 ) -> DataTree:
     model = terms.model
     chosen = [v for v in model.unobserved_RVs if v.name in names]
-    effects = EffectDraws(terms, _centre(integrated, posterior), rng)
+    points = points_of_draws(integrated, posterior)
+    effects = _effects(integrated, points, rng)
     with quick_graphs():
         vars = model.replace_rvs_by_values(chosen)
         for v, rv in zip(vars, chosen, strict=True):
@@ -154,11 +183,12 @@ def _all_draws(
         first = NDArray(model=model, vars=vars)
     like = {"fn": first.fn, "var_shapes": first.var_shapes, "var_dtypes": first.var_dtypes}
     traces: list[NDArray] = []
-    for chain, _, point in _points(integrated, posterior):
-        if chain == len(traces):
+    for k, (point, drawn) in enumerate(zip(points, effects.of(points), strict=True)):
+        chain, draw = divmod(k, posterior.sizes["draw"])
+        if draw == 0:
             traces.append(NDArray(model=model, vars=vars, **like))
             traces[-1].setup(posterior.sizes["draw"], int(posterior.chain[chain]))
-        traces[-1].record(effects.into(point, effects.at(point)), in_warmup=False)
+        traces[-1].record(effects.into(point, drawn), in_warmup=False)
     converter = DataTreeConverter if include_data else DrawsOnly
     found = converter(trace=MultiTrace(traces), model=model, **idata_kwargs).to_inference_data()
     own = found["posterior"].to_dataset()
@@ -170,7 +200,7 @@ def _all_draws(
 
 def _moments(
     terms: GroupTerms,
-    integrated: Model,
+    integrated: IntegratedModel,
     posterior: Dataset,
     names: Sequence[str],
     every: int,
@@ -181,22 +211,25 @@ def _moments(
     chosen = [v for v in model.unobserved_RVs if v.name in names]
     with quick_graphs():
         function = model.compile_fn(model.replace_rvs_by_values(chosen), on_unused_input="ignore")
-    effects = EffectDraws(terms, _centre(integrated, posterior), rng)
-    values = [
-        function(effects.into(point, effects.at(point)))
-        for k, (_, _, point) in enumerate(_points(integrated, posterior))
-        if k % every == 0
-    ]
+    points = points_of_draws(integrated, posterior)[::every]
+    effects = _effects(integrated, points, rng)
+    means: list[Any] = [0.0] * len(chosen)
+    squares: list[Any] = [0.0] * len(chosen)  # of deviations, by Welford's running sums
+    for n, (point, drawn) in enumerate(zip(points, effects.of(points), strict=True), 1):
+        for k, value in enumerate(function(effects.into(point, drawn))):
+            off = value - means[k]
+            means[k] = means[k] + off / n
+            squares[k] = squares[k] + off * (value - means[k])
     found = {}
-    for rv, draws in zip(chosen, zip(*values, strict=True), strict=True):
+    for rv, mean, square in zip(chosen, means, squares, strict=True):
         dims = model.named_vars_to_dims.get(rv.name)
-        dims = dims or [f"{rv.name}_dim_{i}" for i in range(draws[0].ndim)]
-        found[f"{rv.name}_mean"] = dims, np.mean(draws, axis=0)
-        found[f"{rv.name}_sd"] = dims, np.std(draws, axis=0, ddof=1)
+        dims = dims or [f"{rv.name}_dim_{i}" for i in range(np.ndim(mean))]
+        found[f"{rv.name}_mean"] = dims, mean
+        found[f"{rv.name}_sd"] = dims, np.sqrt(square / (len(points) - 1))
     coords = {
         dim: model.coords[dim]
         for dims, _ in found.values()
         for dim in dims
         if model.coords.get(dim) is not None
     }
-    return Dataset(found, coords=coords, attrs={"draws": len(values)})
+    return Dataset(found, coords=coords, attrs={"draws": len(points)})

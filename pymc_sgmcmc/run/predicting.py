@@ -17,8 +17,7 @@ from pymc_sgmcmc.step import SGMCMCStep
 class PredictingRunner:
     """Runs another runner and gives each draw to the run's `Predictions` and `PointsToDiagnose`.
 
-    What they make of it is part of its state, and so is saved and resumed with the draws. A chain
-    whose patience has run out ends; chains together end when all have.
+    What they make of it is part of its state, and so is saved and resumed with the draws.
 
     Parameters
     ----------
@@ -33,13 +32,8 @@ class PredictingRunner:
             for chain in self.chains:
                 observer.begin_chain(chain)
 
-    def _ended(self, chain: int) -> bool:
-        return any(predictions.chains[chain].ended for predictions in self.run.predictions)
-
     def blocks(self) -> Iterator[Block | Stopped]:
         run = self.run
-        if all(map(self._ended, self.chains)):  # a resumed run
-            return
         for event in self.runner.blocks():
             if isinstance(event, Block):
                 if event.first >= run.tune:
@@ -47,24 +41,16 @@ class PredictingRunner:
                 if not run.each_draw:
                     event.points = None
             yield event
-            if all(map(self._ended, self.chains)):
-                return
 
     def _take(self, block: Block) -> None:
         assert block.points is not None
-        counts = [block.count(k) for k in range(len(block.chains))]
         for k, chain in enumerate(block.chains):
-            for i, point in enumerate(block.points[k][: counts[k]]):
-                if self._ended(chain):
-                    counts[k] = i
-                    break
+            for i, point in enumerate(block.points[k][: block.count(k)]):
                 stats = [{name: values[k, i] for name, values in s.items()} for s in block.stats]
                 for predictions in self.run.predictions:
                     predictions.add(chain, point, stats)
                 if self.run.points is not None:
                     self.run.points.add(chain, point)
-        if counts != [block.count(k) for k in range(len(block.chains))]:
-            block.end_early(counts)
 
     def state(self) -> dict[str, Any] | None:
         state = self.runner.state()

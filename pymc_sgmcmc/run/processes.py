@@ -41,15 +41,15 @@ class ChainError(SamplingError):
     """An exception in a worker process; that exception is its cause."""
 
 
-def context_for(mp_ctx: Any, uses_jax: bool) -> Any:
-    """Return the multiprocessing context: the system's default, but never fork with JAX."""
+def context_for(mp_ctx: Any, forks: bool) -> Any:
+    """Return the multiprocessing context: the system's default, but no fork for JAX."""
     if mp_ctx is None or isinstance(mp_ctx, str):
-        if mp_ctx is None and uses_jax:
+        if mp_ctx is None and not forks:
             # JAX's threads do not survive a fork.
             methods = multiprocessing.get_all_start_methods()
             mp_ctx = "forkserver" if "forkserver" in methods else "spawn"
         mp_ctx = multiprocessing.get_context(mp_ctx)
-    if uses_jax and mp_ctx.get_start_method() == "fork":
+    if not forks and mp_ctx.get_start_method() == "fork":
         raise ValueError(
             "mp_ctx='fork' cannot be used with a JAX step: JAX's threads do not survive a fork, "
             "and the run would hang. Leave mp_ctx out, or pass 'forkserver' or 'spawn'."

@@ -31,7 +31,7 @@ def recorder_of(
     rows, mode = {}, None
     for one in flatten_steps(step):
         # A user of JAX should not wait for numba to compile deterministics.
-        if isinstance(one, SGMCMCStep) and backend_of(one.kernel.mode).is_jax:
+        if isinstance(one, SGMCMCStep) and backend_of(one.kernel.mode).compiles_sooner:
             mode = one.kernel.mode
         for stream in one.source.rows if isinstance(one, SGMCMCStep) else []:
             for length, [(array, axis), *_] in zip(stream.lengths, stream.sliced, strict=True):

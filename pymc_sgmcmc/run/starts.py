@@ -1,12 +1,21 @@
 """Where chains start."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from pymc.initial_point import PointType, StartDict, make_initial_point_fns_per_chain
 from pymc.model import Model
+from pytensor.graph.basic import Variable
+from xarray import Dataset, DataTree
 
+from pymc_sgmcmc.argument_checks import shown
 from pymc_sgmcmc.backends.compile_time import quick_graphs
+from pymc_sgmcmc.gradients.arrays import dims_of, evaluate
+from pymc_sgmcmc.run.names import check_names
+
+STRATEGIES = ("prior", "support_point")
+"""What PyMC takes for an initial value and is none."""
 
 
 @quick_graphs()
@@ -49,3 +58,69 @@ def starts_of(
             for given in each
         ]
     return [function(seed) for function, seed in zip(functions, seeds, strict=True)]
+
+
+def check_starts(
+    model: Model, initvals: StartDict | Sequence[StartDict | None] | None, init: str, chains: int
+) -> None:
+    """Raise an error for starts that the model does not have, or not one per chain."""
+    if not isinstance(initvals, dict | list | tuple | None):
+        raise _no_starts(initvals)
+    for one in [initvals] if isinstance(initvals, dict) else initvals or []:
+        if not isinstance(one, dict | None):
+            raise _no_starts(initvals)
+        check_names(model, one, "initvals")
+        for name, value in (one or {}).items():
+            _check_shape(model, str(getattr(name, "name", name)), value)
+    if not isinstance(initvals, dict | None) and len(initvals) != chains:
+        raise ValueError(
+            f"initvals has {len(initvals)} entries, but there are {chains} chains: pass one dict "
+            "per chain, or a single dict."
+        )
+    if init not in ("jitter", "point"):
+        raise ValueError(
+            f"init={shown(init)} must be 'jitter' or 'point': it says where chains start. The "
+            "metric, which init= of NUTS chooses too, is the step's: "
+            "step=sgm.MSGNHT_S(adaptation='diag')."
+        )
+
+
+def _no_starts(initvals: Any) -> ValueError:
+    of_run = ""
+    each = initvals if isinstance(initvals, list | tuple) else [initvals]
+    if any(isinstance(one, DataTree | Dataset) for one in each):
+        of_run = (
+            " A draw of a run is {rv.name: idata.posterior[rv.name].values[0, -1] for rv in "
+            "model.free_RVs}."
+        )
+    return ValueError(
+        f"initvals={shown(initvals)} must be a dict of initial values by variable, or a list with "
+        f"one such dict, or None, for each chain.{of_run}"
+    )
+
+
+def _check_shape(model: Model, name: str, value: Any) -> None:
+    """Raise an error for an initial value whose axes are not those of its variable."""
+    if isinstance(value, str) and value not in STRATEGIES:
+        raise ValueError(
+            f"initvals: the value {shown(value)} for '{name}' must be a number or an array, or one "
+            f"of {', '.join(map(repr, STRATEGIES))}."
+        )
+    if isinstance(value, str | Variable):
+        return
+    variables = {v.name: v for v in [*model.value_vars, *model.unobserved_RVs]}
+    dims = dims_of(model, variables[name])
+    shape = [
+        n if dim is None else int(evaluate(model.dim_lengths[dim])[0])
+        for n, dim in zip(variables[name].type.shape, dims, strict=True)
+    ]
+    given = np.shape(value)
+    if given and (
+        len(given) != len(shape)
+        or any(n not in (None, m) for n, m in zip(shape, given, strict=True))
+    ):
+        expected = ", ".join("any" if n is None else str(n) for n in shape)
+        raise ValueError(
+            f"initvals: the value for '{name}' has the shape {given}, but the variable has "
+            f"({expected}). Pass an array of that shape."
+        )

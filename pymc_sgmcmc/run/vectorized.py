@@ -1,4 +1,4 @@
-"""Engine: all chains in one compiled call, in this process."""
+"""Engine: all chains together, in this process."""
 
 import math
 from collections.abc import Generator, Iterable, Iterator
@@ -12,7 +12,8 @@ from pymc_sgmcmc.run.chain_warnings import MAX_WARNINGS
 from pymc_sgmcmc.run.run import Block, Event, Run, Stopped, reason_to_stop
 from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.saved_state import from_plain, to_plain
-from pymc_sgmcmc.run.vectorized_chains import Drawn, VectorizedChains
+from pymc_sgmcmc.run.threaded_chains import ThreadedChains
+from pymc_sgmcmc.run.vectorized_chains import Drawn, VectorizedChains, check_step
 
 
 class VectorizedRunner:
@@ -22,7 +23,10 @@ class VectorizedRunner:
         self.run = run
         self.chains = range(run.n_chains)
         rngs = [random_generator_from_state(state) for state in run.rngs]
-        self._vectorized = VectorizedChains(run.step, run.starts, rngs, run.tune, run.draws)
+        check_step(run.step)
+        maps = run.step.kernel.backend.maps_functions
+        together = VectorizedChains if maps else ThreadedChains
+        self._vectorized = together(run.step, run.starts, rngs, run.tune, run.draws)
         if run.each_draw:
             self._vectorized.most_draws_a_call = 1
         self._drawn: Drawn | None = None
@@ -116,5 +120,5 @@ class VectorizedRunner:
 
 
 def vectorized(run: Run) -> Generator[Event]:
-    """Engine: all chains in one compiled call, in this process."""
+    """Engine: all chains together, in this process."""
     yield from run_and_keep(VectorizedRunner(run), run)

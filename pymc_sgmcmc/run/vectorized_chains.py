@@ -1,31 +1,30 @@
-"""All chains of a run together: one compiled call advances every chain by many updates.
+"""All chains of a run together on JAX: one compiled call advances every chain by many updates.
 
 Each chain has the batches, noise and start that it would have alone, and its update is the same
-compiled function: mapped over a leading chain axis on JAX (`devices.py`), called by a thread for
-each chain on numba (`threads.py`).
+compiled function, mapped over a leading chain axis (`devices.py`).
 """
 
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytensor
 from pymc.blocking import PointType
-from pymc.stats.convergence import SamplerWarning
 from pytensor.link.basic import JITLinker
 
 from pymc_sgmcmc.backends.interrupts import raise_deferred
-from pymc_sgmcmc.call_length import FIRST_CALL, seconds_of_updates, seconds_per_update
+from pymc_sgmcmc.call_length import FIRST_CALL
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.draw_statistics import draw_statistics
 from pymc_sgmcmc.run.chain_batches import ChainBatches, bytes_per_update, most_updates
 from pymc_sgmcmc.run.chain_warnings import warnings_of
-from pymc_sgmcmc.run.stacked import StackedChains
-from pymc_sgmcmc.run.threads import ThreadChains
 from pymc_sgmcmc.step import SGMCMCStep
+
+if TYPE_CHECKING:
+    from pymc_sgmcmc.run.devices import DeviceChains
 
 SECONDS_PER_CALL = 0.2
 """Target length of a call of whole draws."""
@@ -65,11 +64,12 @@ class Drawn:
     """One array per variable with leading axes (room, chains); the first ``n`` draws are filled."""
     stats: dict[str, np.ndarray]
     """Shapes (chains, n)."""
-    carry: Any
-    batch_states: list[list[dict[str, Any]]]
-    """States of each chain's batches after the last of these draws."""
-    failures: dict[int, SamplerWarning]
+    failures: dict[int, Any]
     """By chain, the warning about its first non-finite draw."""
+    carry: Any = None
+    """State of the chains after the last of these draws, on JAX,"""
+    batch_states: Any = None
+    """... and that of each chain's batches."""
 
 
 class VectorizedChains:
@@ -85,11 +85,6 @@ class VectorizedChains:
         As for each chain's `setup_chain`; they are advanced.
     tune, draws : int
         Draws of tuning and after it.
-
-    Raises
-    ------
-    ValueError
-        If the chains of this step cannot be advanced together.
     """
 
     def __init__(
@@ -100,7 +95,6 @@ class VectorizedChains:
         tune: int,
         draws: int,
     ):
-        check_step(step)
         self.tune = tune
         self.total = tune + draws
         self.n_done = 0
@@ -114,7 +108,6 @@ class VectorizedChains:
         self._batches = ChainBatches(self.chains)
         self.most_draws_a_call = BYTES_PER_CALL
         self._room = self._draws_a_call = self._updates_a_call = 1
-        self._fixed_cost = 0.0  # of a call, in seconds
         self._shapes_run: set[tuple[int, int]] = set()
         self._last_ready = 0.0
         self._per_update: list[list[np.ndarray]] = []
@@ -162,14 +155,11 @@ class VectorizedChains:
                     batches = call.batches.result()
                     # The rest is not run: any positive numbers will do.
                     h = np.concatenate([call.h, np.repeat(call.h[-1:], call.room - call.n, axis=0)])
-                    began = time.perf_counter()
                     pieces = self._stacked.advance(
                         call.n, call.done, h, batches.rows, batches.blocks
                     )
                     # JAX has compiled, if necessary, and computes from now on.
                     dispatched = time.perf_counter()
-                    if not self._stacked.asynchronous:
-                        self._pace(call, dispatched - began, exact=True)
                     now = call, pieces, self._stacked.carry, batches.states, dispatched
                     call = self._plan(*self._after(call))
                 if under_way is not None:
@@ -184,7 +174,7 @@ class VectorizedChains:
         if interrupt is not None:
             raise interrupt
 
-    def _stack(self) -> StackedChains:
+    def _stack(self) -> "DeviceChains":
         """Stack all chains' starts along a leading chain axis, on the device."""
         kernel = self.kernel
         theta, states = [], []
@@ -207,11 +197,9 @@ class VectorizedChains:
             [np.stack(values) for values in zip(*states, strict=True)],
             [chain.noise for chain in self.chains],
         )
-        if kernel.backend.is_jax:
-            from pymc_sgmcmc.run.devices import DeviceChains  # JAX is an extra
+        from pymc_sgmcmc.run.devices import DeviceChains  # JAX is an extra
 
-            return DeviceChains(*arguments)
-        return ThreadChains(*arguments)
+        return DeviceChains(*arguments)
 
     # ---- length of calls -------------------------------------------------------------------
 
@@ -221,34 +209,23 @@ class VectorizedChains:
         chain.begin(self.points[0])
         theta, others = self.kernel.split(self.points[0])
 
-        def seconds_of(n: int) -> float:
-            for _ in range(2):  # the first may compile
-                began = time.perf_counter()
-                float(chain.run(theta, others, n)[0].checksum)
-                seconds = time.perf_counter() - began
-            return seconds * self._stacked.slowdown
-
         n = min(self.kernel.thin, FIRST_CALL)
-        seconds = seconds_of(n)
-        if seconds > SECONDS_PER_CALL and n > 1 and not self.kernel.backend.is_jax:
-            # Slow updates, or a large state that a call copies? On JAX it stays on the device.
-            shorter = n // 4 or 1
-            per_update = max(0.0, seconds - seconds_of(shorter)) / (n - shorter)
-            self._fixed_cost = max(0.0, seconds - n * per_update)
-        self._choose(seconds_per_update(seconds, n, self._fixed_cost))
+        for _ in range(2):  # the first may compile
+            began = time.perf_counter()
+            float(chain.run(theta, others, n)[0].checksum)
+            seconds = time.perf_counter() - began
+        self._choose(seconds * self._stacked.slowdown / n)
 
     def _choose(self, seconds: float) -> None:
         """Choose the calls' length from the seconds per update of all chains."""
         thin = self.kernel.thin
         most = most_updates(self.chains, BYTES_PER_CALL)
-        longest = seconds_of_updates(self._fixed_cost, MAX_SECONDS_PER_CALL)
-        if seconds * thin > longest or most < thin:
-            self._updates_a_call = _power_of_two(min(longest / seconds, most))
+        if seconds * thin > MAX_SECONDS_PER_CALL or most < thin:
+            self._updates_a_call = _power_of_two(min(MAX_SECONDS_PER_CALL / seconds, most))
             self._room = self._draws_a_call = 1
             return
         self._updates_a_call = thin
-        target = seconds_of_updates(self._fixed_cost, SECONDS_PER_CALL)
-        self._draws_a_call = max(1, int(target / (seconds * thin)))
+        self._draws_a_call = max(1, int(SECONDS_PER_CALL / (seconds * thin)))
         n_bytes = sum(np.asarray(p).nbytes for p in self.points[0].values())
         n_bytes += thin * bytes_per_update(self.kernel.source)
         most = max(1, BYTES_PER_CALL // (n_bytes * len(self.chains)))
@@ -270,15 +247,14 @@ class VectorizedChains:
     def _pace(self, call: Call, seconds: float, exact: bool) -> None:
         """Correct the calls' length by a call's time, or (not ``exact``) an upper bound of it."""
         thin = self.kernel.thin
-        seconds = seconds_per_update(seconds, call.n * call.n_updates, self._fixed_cost)
+        seconds /= call.n * call.n_updates
         is_part = self._updates_a_call < thin
         target = MAX_SECONDS_PER_CALL if is_part else SECONDS_PER_CALL
-        affordable = seconds_of_updates(self._fixed_cost, target) / seconds
+        affordable = target / seconds
         if not exact and affordable < self._updates_a_call * self._draws_a_call:
             return  # the reader of the draws was slow
         if is_part:
-            worth_it = 8 if self.kernel.backend.is_jax else 2  # there another length is compiled
-            if not 1 / 2.5 < affordable / self._updates_a_call < worth_it:
+            if not 1 / 2.5 < affordable / self._updates_a_call < 8:  # each length is compiled
                 self._choose(seconds)
         elif thin > 4 * affordable or affordable > 16 * self._room * thin:
             self._choose(seconds)
@@ -317,9 +293,8 @@ class VectorizedChains:
         waited = not self._stacked.is_ready(pieces)
         small = self._stacked.fetch(pieces._replace(theta=[]))
         ready = time.perf_counter()
-        if self._stacked.asynchronous:
-            since = max(dispatched, self._last_ready)
-            self._pace(call, ready - since, exact=waited and not is_new)
+        since = max(dispatched, self._last_ready)
+        self._pace(call, ready - since, exact=waited and not is_new)
         self._last_ready = ready
         self._per_update.append([np.asarray(v[: call.n], dtype=float) for v in small.per_update])
         if self._after(call)[1] != 0:
@@ -350,7 +325,7 @@ class VectorizedChains:
             np.broadcast_to(updates, nonfinite.shape),
             warnings,
         )
-        return Drawn(call.first, call.n, pieces.theta, stats, carry, batch_states, failures)
+        return Drawn(call.first, call.n, pieces.theta, stats, failures, carry, batch_states)
 
 
 def check_step(step: Any) -> None:

@@ -53,7 +53,7 @@ class FromLearningRate:
         Returns
         -------
         step
-            Of this class, with ``step_size`` sqrt(eta) and ``diffusion`` a / sqrt(eta).
+            A step of this class, with ``step_size`` sqrt(eta) and ``diffusion`` a / sqrt(eta).
 
         Raises
         ------
@@ -71,26 +71,6 @@ class FromLearningRate:
         h = math.sqrt(_positive("eta", eta))
         diffusion = _nonnegative("a", a) / h
         return cls(vars, step_size=h, diffusion=diffusion, **options)
-
-    def to_learning_rate(self) -> dict[str, float]:
-        """Eta and a of the SGNHT paper, Algorithm 2, for this step's first step size.
-
-        Returns
-        -------
-        dict of float
-            ``eta``, h^2, and ``a``, D h.
-
-        Examples
-        --------
-        >>> import pymc as pm, pymc_sgmcmc as sgm
-        >>> with pm.Model():
-        ...     x = pm.Normal("x")
-        ...     step = sgm.SGNHT(step_size=0.5, diffusion=2.0)
-        >>> step.to_learning_rate()
-        {'eta': 0.25, 'a': 1.0}
-        """
-        h = float(self.schedule(0))
-        return {"eta": h * h, "a": self.algorithm.diffusion * h}
 
 
 class FromMomentumDecay:
@@ -124,7 +104,7 @@ class FromMomentumDecay:
         Returns
         -------
         step
-            Of this class, with ``step_size`` h = sqrt(learning_rate / N) (N = 1 without
+            A step of this class, with ``step_size`` h = sqrt(learning_rate / N) (N = 1 without
             ``per_datum``) and ``friction`` momentum_decay / h.
 
         Raises
@@ -145,37 +125,3 @@ class FromMomentumDecay:
         h = math.sqrt(_positive("learning_rate", learning_rate) / n)
         friction = _nonnegative("momentum_decay", momentum_decay) / h
         return cls(vars, step_size=h, friction=friction, **options)
-
-    def to_momentum_decay(self, per_datum: int | None = None) -> dict[str, float]:
-        """Lambda and xi of the doubly stochastic paper, eq 4, for this step's first step size.
-
-        Parameters
-        ----------
-        per_datum : int, optional
-            N, for a learning rate that multiplies the gradient divided by N.
-
-        Returns
-        -------
-        dict of float
-            ``learning_rate``, h^2 (times N), and ``momentum_decay``, D h.
-
-        Raises
-        ------
-        ValueError
-            For ``per_datum`` not positive.
-
-        Examples
-        --------
-        >>> import pymc as pm, pymc_sgmcmc as sgm
-        >>> with pm.Model():
-        ...     x = pm.Normal("x")
-        ...     step = sgm.SGHMC_S(step_size=0.5, friction=0.2)
-        >>> step.to_momentum_decay(per_datum=100)
-        {'learning_rate': 25.0, 'momentum_decay': 0.1}
-        """
-        n = 1 if per_datum is None else _positive("per_datum", per_datum)
-        h = float(self.schedule(0))
-        return {
-            "learning_rate": h * h * n,
-            "momentum_decay": self.algorithm.friction * h,
-        }

@@ -34,13 +34,13 @@ from pymc_sgmcmc.variables import continuous
 
 @dataclass(frozen=True)
 class Member:
-    """One group's algorithm."""
+    """The algorithm of one group."""
 
     name: str
-    """What the names of its statistics and state begin with."""
+    """Prefix of the names of its statistics and its state."""
     algorithm: Algorithm
     positions: tuple[int, ...]
-    """Indices of its variables among all of the step's."""
+    """Indices of its variables among all variables of the step."""
     n_elements: int
 
     @property
@@ -48,21 +48,21 @@ class Member:
         """Names of its statistics among those of all members."""
         return tuple(f"{self.name}_{name}" for name in self.algorithm.statistics)
 
-    # A dot, because one member's name may be the start of another's: sgnht and sgnht_s.
+    # The separator is a dot because one member's name may begin another's: sgnht and sgnht_s.
 
     def named(self, own: dict[str, Any]) -> dict[str, Any]:
-        """Its state under names that distinguish members."""
+        """Return its state under names that no other member uses."""
         return {f"{self.name}.{name}": value for name, value in own.items()}
 
     def own(self, named: dict[str, Any]) -> dict[str, Any]:
-        """Its part of the state of all members, under the algorithm's own names."""
+        """Return its part of the state of all members, under the algorithm's own names."""
         parts = [(name.partition("."), value) for name, value in named.items()]
         return {name: value for (member, _, name), value in parts if member == self.name}
 
 
 @dataclass(frozen=True)
 class GroupGradient:
-    """A group's part of the gradient."""
+    """One group's part of the gradient."""
 
     whole: Gradient
     theta: Tensors
@@ -73,22 +73,18 @@ class GroupGradient:
 
     @property
     def prior(self) -> Tensors:
-        """Gradient of the log prior."""
         return self._mine(self.whole.prior)
 
     @property
     def likelihood(self) -> Tensors:
-        """Gradient of the scaled log likelihood."""
         return self._mine(self.whole.likelihood)
 
     @property
     def total(self) -> Tensors:
-        """prior + likelihood."""
         return self._mine(self.whole.total)
 
     @property
     def mean_likelihood(self) -> Tensors:
-        """likelihood / N."""
         return self._mine(self.whole.mean_likelihood)
 
     def mean_curvature(self, direction) -> Tensors:
@@ -100,7 +96,7 @@ class GroupGradient:
 
 
 class PlaceholderGradient:
-    """Takes the place of a gradient until it is known at which point it is needed."""
+    """A gradient of zeros, used until the point at which the gradient is needed is known."""
 
     def __init__(self, theta: Tensors):
         self.prior = self.likelihood = self.total = self.mean_likelihood = [
@@ -108,15 +104,14 @@ class PlaceholderGradient:
         ]
 
     def mean_curvature(self, direction) -> Tensors:
-        """Zeros, like the gradients."""
         return self.total
 
 
 class GroupUpdate:
-    """A group's update, built again and again until it is known where it needs gradients.
+    """One group's update, built repeatedly until the points at which it needs gradients are known.
 
-    A `PlaceholderGradient` stands in for each gradient that is not `known` yet; every run gets the
-    same noise.
+    A `PlaceholderGradient` stands in for each gradient that is not yet `known`, and every run uses
+    the same noise.
     """
 
     def __init__(
@@ -134,7 +129,10 @@ class GroupUpdate:
         self.points: list[Tensors] = []
 
     def run(self, known: list[tuple[Gradient, Tensors]]):
-        """Return the next theta and state, valid once all gradients are known; fills `points`."""
+        """Return the next theta and state, which are valid once all gradients are known.
+
+        It also collects in `points` where the gradients are needed.
+        """
         self.points, n_drawn = [], 0
 
         def gradient(theta):
@@ -158,11 +156,11 @@ class GroupUpdate:
 
 @dataclass(frozen=True)
 class Grouped(Algorithm):
-    """The update of several algorithms together; ``h`` has one step size for each."""
+    """The joint update of several algorithms; ``h`` has one step size for each of them."""
 
     members: tuple[Member, ...] = ()
     temperature: float = 1.0
-    """The members' own, kept here for the step."""
+    """The temperature of all members, repeated here because the step reads it."""
 
     counts_elements = True
 
@@ -241,7 +239,7 @@ class Grouped(Algorithm):
 
 @dataclass(frozen=True)
 class GroupSchedules(Schedule):
-    """The groups' schedules side by side: step sizes of shape (updates, groups)."""
+    """The schedules of all groups, with step sizes of shape (updates, groups)."""
 
     schedules: tuple[Schedule, ...]
 
@@ -253,18 +251,18 @@ class GroupSchedules(Schedule):
 
 
 class Groups(SGMCMCStep):
-    """Several samplers in one step: they share each batch, its gradient and its latent draws.
+    """Several samplers in one step, which share each batch, its gradient and its latent draws.
 
     The names of a group's statistics begin with its sampler's name, as in
-    ``msgnht_s_kinetic_temperature``, with a number if several groups have the same sampler
+    ``msgnht_s_kinetic_temperature``, followed by a number if several groups have the same sampler
     (``msgnht_s_2_...``).
 
     Parameters
     ----------
     groups : list of groups
-        Made by the samplers' ``on``: ``sgm.SGRLD.on([phi], step_size=1e-3)``, with the sampler's
-        own hyperparameters. No variable may be in two groups; variables in no group are left to
-        other steps of `pm.sample`.
+        Groups made by the samplers' ``on``, as in ``sgm.SGRLD.on([phi], step_size=1e-3)``, with the
+        sampler's own hyperparameters. No variable may be in two groups; variables in no group are
+        left to other steps of `pm.sample`.
     {temperature}
     {batches}
 
@@ -332,8 +330,8 @@ class Groups(SGMCMCStep):
             raise TypeError(f"Give '{name}' to each group: {example}.")
         for name in NOT_OF_GROUPS & options.keys():
             raise TypeError(
-                f"Groups has no argument '{name}': it adapts nothing, each group has its own "
-                "step_size. One sampler for all variables, such as MSGNHT_S(), adapts them."
+                f"Groups has no argument '{name}': it adapts nothing, and each group has its own "
+                "step_size. A single sampler for all variables, such as MSGNHT_S(), adapts them."
             )
         vars = [continuous(model, group.vars) for group in self.groups]
         self._check_disjoint(model, vars)
@@ -366,22 +364,7 @@ class Groups(SGMCMCStep):
         )
 
     def checked_schedule(self, step_size: StepSize | Sequence[StepSize]) -> Schedule:
-        """Return the groups' schedules side by side; raise an error unless there is one per group.
-
-        Parameters
-        ----------
-        step_size : list of float, Schedule or callable
-            One entry per group.
-
-        Returns
-        -------
-        Schedule
-
-        Raises
-        ------
-        TypeError, ValueError
-            For a wrong number of entries, and as for other steps.
-        """
+        """Return the schedules of all groups, from a list with one entry per group."""
         n = len(self.groups)
         given = step_size.schedules if isinstance(step_size, GroupSchedules) else step_size
         if not isinstance(given, list | tuple) or len(given) != n:
@@ -438,7 +421,7 @@ Groups.__signature__ = inspect.Signature([_GROUPS, _TEMPERATURE, *_SHARED])  # t
 
 
 def _names(groups: list[Group]) -> list[str]:
-    """Names of the samplers, numbered if several groups have the same sampler."""
+    """Return the samplers' names, numbered where several groups have the same sampler."""
     names = [group.sampler.name for group in groups]
     seen: Counter = Counter()
     numbered = []

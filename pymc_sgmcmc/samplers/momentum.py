@@ -1,4 +1,4 @@
-"""What the momentum samplers share: p ~ N(0, T I), an integrator, its diagnostics."""
+"""What the momentum samplers share: p ~ N(0, T I), an integrator and its diagnostics."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 
 from pymc_sgmcmc.algorithm import Algorithm, State, Tensors, check_temperature
 from pymc_sgmcmc.argument_checks import nonnegative_number
-from pymc_sgmcmc.samplers.splitting import Phase, Thermostat, integrate
+from pymc_sgmcmc.samplers.splitting import Phase, Thermostat, drift_to_gradient, integrate
 
 
 def check_noise(name: str, value: float) -> None:
@@ -21,28 +21,27 @@ def check_noise(name: str, value: float) -> None:
 def momentum(
     theta: Sequence[np.ndarray], rng: np.random.Generator, temperature: float = 1.0
 ) -> list[np.ndarray]:
-    """Draw p ~ N(0, T I), shaped and typed like theta."""
+    """Draw p ~ N(0, T I) in the shapes and float types of theta."""
     sd = temperature**0.5
     return [np.asarray(sd * rng.standard_normal(t.shape), dtype=t.dtype) for t in theta]
 
 
 def mean(arrays: Tensors):
-    """Mean over all elements of all arrays; they are not joined, for they may be large."""
+    """Return the mean over all elements of all arrays, which may be too large to be joined."""
     total = pt.add(*(a.sum() for a in arrays))
     return total / pt.add(*(a.size for a in arrays)).astype(total.dtype)
 
 
 def mean_square(p: Tensors):
-    """Mean of p * p over all elements: the kinetic temperature, T in equilibrium."""
+    """Return the mean of p * p over all elements: the kinetic temperature, T in equilibrium."""
     return mean([q * q for q in p])
 
 
 @dataclass(frozen=True)
 class ThermostatAlgorithm(Algorithm):
-    """mSGNHT and SGNHT: momentum p, thermostat xi, injected noise D, a splitting.
+    """The update of mSGNHT and SGNHT: momentum p, thermostat xi, injected noise and a splitting.
 
-    ``diffusion`` is D >= 0: the injected noise has variance 2 D T h per update, with the
-    temperature T.
+    ``diffusion`` is D >= 0: the injected noise has variance 2 D T h per update.
     """
 
     diffusion: float = 1.0
@@ -51,14 +50,23 @@ class ThermostatAlgorithm(Algorithm):
     splitting: ClassVar[str]
     thermostat: ClassVar[Thermostat]
     mass: ClassVar[float] = 1.0
-    """Of the thermostat."""
+    """Mass of the thermostat; the larger it is, the more slowly the thermostat reacts."""
     statistics = ("kinetic_temperature", "thermostat")
     dynamics = "thermostat"
+    thermostats = "xi"
     counts_elements = True
 
     def __post_init__(self):
         check_noise("diffusion", self.diffusion)
         check_temperature(self.temperature)
+
+    @property
+    def injected_noise(self) -> float:
+        return self.diffusion
+
+    @property
+    def drift_to_gradient(self) -> float:
+        return drift_to_gradient(self.splitting)
 
     def update(self, theta, state, gradient, h, noise, n_elements=None):
         theta, p, xi = integrate(
@@ -79,9 +87,9 @@ class ThermostatAlgorithm(Algorithm):
         return [mean_square(state["p"]), mean(state["xi"])]
 
     def burn_in_warning(self, diagnostics, n_elements, shuffled):
-        # Friction reacts to each update's noise, but over an epoch that noise cancels: the
-        # posterior comes out too narrow. 4 sqrt(T / n) is 4 sds of the mean of xi, whose
-        # elements have variance T.
+        # Friction reacts to each update's noise, but over an epoch that noise cancels, so the
+        # draws are too narrow. 4 sqrt(T / n) is 4 sds of the mean of xi, whose elements have
+        # variance T.
         absorbed = diagnostics["thermostat"] - self.diffusion
         if not shuffled or absorbed < max(
             0.5 * self.diffusion, 4 * (self.temperature / n_elements) ** 0.5

@@ -16,7 +16,8 @@ mean log likelihood; it is estimated without bias by z * (H z) with a fresh vect
 (Bekas et al. 2007), which costs one more backward pass per update. With signs instead of normals
 the error of the estimate of H_ii comes only from the other elements of its row.
 
-Shapes: V like theta. One gradient per update. Bias of order 1 in e. Li et al. (2016a).
+V is shaped like theta. An update takes one gradient. The bias is of order 1 in e. Li et al.
+(2016a).
 """
 
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ class PreconditionedLangevin(Algorithm):
         return theta, {"V": V}
 
     def _dG(self, g_bar, root, G):
-        """-dG / d gbar, elementwise."""
+        """Return -dG / d gbar, elementwise."""
         return (1 - self.alpha) * g_bar / pt.switch(pt.eq(root, 0), 1, root) * G * G
 
 
@@ -85,11 +86,11 @@ class PSGLD(SGMCMCStep):
     alpha : float, default 0.99
         Weight of the past in the running mean of squared gradients, per update, in [0, 1).
     lam : float, default 1e-5
-        lambda > 0: bounds the preconditioner from above by 1 / lambda. It has the scale of the MEAN
-        gradient per row.
+        lambda > 0, on the scale of the MEAN gradient per row; the preconditioner is at most
+        1 / lambda.
     gamma : bool, default False
-        Add the correction Gamma (the paper drops it: alpha near 1 makes it small). Costs one
-        more backward pass per update.
+        Add the correction Gamma, at the cost of one more backward pass per update. The paper drops
+        it because it is small for alpha near 1.
     {temperature}
     {common}
 

@@ -18,10 +18,10 @@ S, the symmetric splitting ``ABOBA``::
 
 T is the temperature, 1 by default: the stationary distribution is posterior^(1 / T).
 
-Shapes: p like theta; p starts at N(0, T I). One gradient per update. The bias is of order 1 in h
-for E and 2 for S (on a Gaussian, E happens to have order 2 for theta and order 1 for p). Minibatch
-noise is not corrected for: it raises the temperature. Chen, Fox and Guestrin (2014), Li et al.
-(2016b).
+p is shaped like theta and starts at a draw from N(0, T I). An update takes one gradient. The bias
+is of order 1 in h for E and 2 for S (on a Gaussian, E happens to have order 2 for theta and order 1
+for p). There is no correction for minibatch noise, which raises the temperature. Chen, Fox and
+Guestrin (2014), Li et al. (2016b).
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,14 @@ import pytensor.tensor as pt
 from pymc_sgmcmc.algorithm import Algorithm, check_temperature
 from pymc_sgmcmc.samplers.conversions import FromMomentumDecay
 from pymc_sgmcmc.samplers.momentum import check_noise, mean_square, momentum
-from pymc_sgmcmc.samplers.splitting import EULER, SYMMETRIC, Phase, fixed_friction, integrate
+from pymc_sgmcmc.samplers.splitting import (
+    EULER,
+    SYMMETRIC,
+    Phase,
+    drift_to_gradient,
+    fixed_friction,
+    integrate,
+)
 from pymc_sgmcmc.step import SGMCMCStep
 
 
@@ -50,6 +57,14 @@ class HamiltonianEuler(Algorithm):
     def __post_init__(self):
         check_noise("friction", self.friction)
         check_temperature(self.temperature)
+
+    @property
+    def injected_noise(self) -> float:
+        return self.friction
+
+    @property
+    def drift_to_gradient(self) -> float:
+        return drift_to_gradient(self.splitting)
 
     def init(self, theta, rng):
         return {"p": momentum(theta, rng, self.temperature)}
@@ -81,7 +96,7 @@ class HamiltonianSymmetric(HamiltonianEuler):
 class SGHMC_E(FromMomentumDecay, SGMCMCStep):
     """Stochastic gradient Hamiltonian Monte Carlo, Euler integrator.
 
-    Kept for comparison with the papers: `SGHMC_S` costs the same and has a bias of order 2.
+    It is kept for comparison with the papers: `SGHMC_S` costs the same and has a bias of order 2.
 
     Parameters
     ----------
@@ -124,9 +139,9 @@ class SGHMC_E(FromMomentumDecay, SGMCMCStep):
 class SGHMC_S(FromMomentumDecay, SGMCMCStep):
     """Stochastic gradient Hamiltonian Monte Carlo, symmetric splitting.
 
-    Suitable when batches are large or friction is strong: minibatch noise of variance s^2 per
-    gradient raises the temperature by about h s^2 / (2 D). The thermostats (`MSGNHT_S`) correct for
-    that.
+    It is suitable when batches are large or friction is strong, because minibatch noise of variance
+    s^2 per gradient raises the temperature by about h s^2 / (2 D). The thermostats (`MSGNHT_S`)
+    correct for that.
 
     Parameters
     ----------

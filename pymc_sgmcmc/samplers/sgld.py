@@ -7,8 +7,8 @@ N(0, s) has VARIANCE s)::
 
 T is the temperature, 1 by default: the stationary distribution is posterior^(1 / T).
 
-Shapes: the noise is shaped like theta, variable by variable. No state. One gradient per update.
-Bias of order 1 in e. Welling and Teh (2011), Li et al. (2016a).
+The noise is shaped like theta, variable by variable; there is no state. An update takes one
+gradient. The bias is of order 1 in e. Welling and Teh (2011), Li et al. (2016a).
 """
 
 from dataclasses import dataclass
@@ -43,9 +43,9 @@ class Langevin(Algorithm):
 class SGLD(SGMCMCStep):
     """Stochastic gradient Langevin dynamics.
 
-    The simplest sampler: a gradient step of e / 2 and Gaussian noise of variance e per update. The
-    step size has the units of theta squared: choose it below the smallest posterior variance (that
-    of the noisiest direction, divided by N / n if batches are small).
+    This is the simplest sampler: an update is a gradient step of e / 2 and Gaussian noise of
+    variance e. The step size has the units of theta squared: choose it below the smallest posterior
+    variance (that of the noisiest direction, divided by N / n if batches are small).
 
     Parameters
     ----------

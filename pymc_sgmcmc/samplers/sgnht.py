@@ -19,10 +19,10 @@ SGNHT_S (high-order paper eq 3 with the single thermostat of the SGNHT paper, eq
     p     *= exp(-h/2 xi)
     theta += h/2 p;  xi += h/2 (p.p / d - T)
 
-Shapes: p like theta, xi a scalar over all variables of the step; p starts at N(0, T I), xi at D.
-T is the temperature, 1 by default: the stationary distribution is posterior^(1 / T).
-One gradient per update. The bias is of order 1 in h for SGNHT and 2 for SGNHT_S. Ding et al.
-(2014), Li et al. (2016b).
+p is shaped like theta and starts at a draw from N(0, T I); xi is a scalar for all variables of the
+step and starts at D. T is the temperature, 1 by default: the stationary distribution is
+posterior^(1 / T). An update takes one gradient. The bias is of order 1 in h for SGNHT and 2 for
+SGNHT_S. Ding et al. (2014), Li et al. (2016b).
 """
 
 from dataclasses import dataclass
@@ -59,13 +59,13 @@ class NoseHooverThermostatSymmetric(NoseHooverThermostat):
 class SGNHT(FromLearningRate, SGMCMCStep):
     """Stochastic gradient Nose-Hoover thermostat with a single thermostat variable.
 
-    Suitable when the minibatch noise is about equally strong in every direction; otherwise
+    It is suitable when the minibatch noise is about equally strong in every direction; otherwise
     `MSGNHT_S` is more accurate.
 
     Parameters
     ----------
     diffusion : float, default 1
-        D >= 0 (the paper's A), the injected noise: variance 2 D T h per update.
+        D >= 0 (the paper's A): the injected noise has variance 2 D T h per update.
     {temperature}
     {common}
 
@@ -100,13 +100,14 @@ class SGNHT(FromLearningRate, SGMCMCStep):
 class SGNHT_S(FromLearningRate, SGMCMCStep):
     """Stochastic gradient Nose-Hoover thermostat with a single variable, symmetric splitting.
 
-    `SGNHT` with the integrator of `MSGNHT_S`: the same cost, and a bias of order 2 in the step
-    size. Suitable when the minibatch noise is about equally strong in every direction.
+    This is `SGNHT` with the integrator of `MSGNHT_S`, at the same cost and with a bias of order 2
+    in the step size. It is suitable when the minibatch noise is about equally strong in every
+    direction.
 
     Parameters
     ----------
     diffusion : float, default 1
-        D >= 0 (the SGNHT paper's A), the injected noise: variance 2 D T h per update.
+        D >= 0 (the SGNHT paper's A): the injected noise has variance 2 D T h per update.
     {temperature}
     {common}
 

@@ -22,9 +22,10 @@ contribute alpha - A pi. So only A has to be known, and the prior may have any o
 the temperature, 1 by default: the draws of pi are from posterior^(1 / T), with the density of the
 posterior with respect to pi itself.
 
-Shapes: y (..., K - 1); the state `total`, the sum of theta, (...). One gradient per update. The
-bias is of order 1 in e for elements whose posterior shape a (prior alpha_k plus the counts) is at
-least 1, and of order a for smaller a: the reflection at 0 keeps rare elements too large.
+y has the shape (..., K - 1), and the state `total`, the sum of theta, the shape (...). An update
+takes one gradient. The bias is of order 1 in e for elements whose posterior shape a (prior alpha_k
+plus the counts) is at least 1, and of order a for smaller a, because the reflection at 0 keeps rare
+elements too large.
 """
 
 from dataclasses import dataclass
@@ -43,18 +44,18 @@ from pymc_sgmcmc.step import SGMCMCStep
 
 
 def simplex(y):
-    """Transform PyMC's y to pi: the last axis grows by one."""
+    """Transform PyMC's y to pi, whose last axis is longer by one."""
     return pt.special.softmax(pt.concatenate([y, -y.sum(axis=-1, keepdims=True)], axis=-1), axis=-1)
 
 
 def simplex_gradient(g):
-    """Turn the gradient with respect to y into theta * (that for theta), which sums to 0."""
+    """Turn the gradient with respect to y into theta times that for theta, which sums to 0."""
     last = -g.sum(axis=-1, keepdims=True) / (g.shape[-1] + 1).astype(g.dtype)
     return pt.concatenate([g + last, last], axis=-1)
 
 
 def unconstrained(theta):
-    """Transform positive theta to PyMC's y: the last axis shrinks by one."""
+    """Transform positive theta to PyMC's y, whose last axis is shorter by one."""
     log_theta = pt.log(theta)
     return (log_theta - log_theta.mean(axis=-1, keepdims=True))[..., :-1]
 
@@ -63,7 +64,8 @@ def unconstrained(theta):
 class ExpandedMean(Algorithm):
     """SGRLD's update.
 
-    ``concentration`` is A > 0: one number, or a number or an array (...) for each variable.
+    ``concentration`` is A > 0: one number for all variables, or a number or an array (...) for each
+    of them.
     """
 
     concentration: float | tuple[float | np.ndarray, ...] | None = None
@@ -109,10 +111,10 @@ class ExpandedMean(Algorithm):
 class SGRLD(SGMCMCStep):
     """Stochastic gradient Riemannian Langevin dynamics for probability simplexes.
 
-    For variables that PyMC keeps on a simplex, of any batch shape. Each element moves on the scale
-    of the square root of its own size, which suits both frequent and rare elements. The step size
-    has the units of the expanded theta, whose sum is about ``concentration``; it should stay well
-    below concentration / N, the time scale of the likelihood.
+    It samples variables that PyMC keeps on a simplex, of any batch shape. Each element moves on the
+    scale of the square root of its own size, which suits both frequent and rare elements. The step
+    size has the units of the expanded theta, whose sum is about ``concentration``; it should stay
+    well below concentration / N, the time scale of the likelihood.
 
     Parameters
     ----------
@@ -185,7 +187,7 @@ class SGRLD(SGMCMCStep):
 
 
 def _concentration(model: Model, rv) -> float | np.ndarray:
-    """Sum of a Dirichlet's alpha: a number, or an array where simplexes differ."""
+    """Return the sum of a Dirichlet's alpha, as an array where simplexes differ."""
     remedy = "Pass concentration= to SGRLD: any positive number gives the right posterior; its "
     remedy += "number of elements times their prior alpha is a natural choice."
     if not isinstance(rv.owner.op, type(pm.Dirichlet.rv_op)):

@@ -39,38 +39,24 @@ from pymc_sgmcmc.backends.exponential import exp
 Tensors = list[TensorVariable]
 
 EULER = "XbOT"
-"""mSGNHT-E (high-order paper 2.2): theta first, then p at the new theta, then xi. Order 1."""
+"""Splitting of mSGNHT-E (high-order paper 2.2), of order 1."""
 
 SYMMETRIC = "ABOBA"
-"""mSGNHT-S (high-order paper eq 3): the same read in either direction. Order 2."""
+"""Splitting of mSGNHT-S (high-order paper eq 3), of order 2: it is the same in both directions."""
 
 MIDPOINT = "AbOiA"
-"""As `SYMMETRIC`, with the friction by the implicit midpoint rule. Order 2; on a normal posterior
-the variance where the gradient is taken is exact at any step size. There it is cosh(h xi / 2) times
-too large with `SYMMETRIC`. Gronbech-Jensen and Farago (2013), Mol. Phys. 111."""
+"""`SYMMETRIC` with the friction by the implicit midpoint rule (Gronbech-Jensen and Farago 2013,
+Mol. Phys. 111), of order 2; on a normal posterior the variance where the gradient is taken is exact
+at any step size, whereas that of `SYMMETRIC` is cosh(h xi / 2) times too large."""
 
 MOMENTUM_FIRST = "bOXT"
-"""SGNHT (SGNHT paper, Algorithm 1): p at the old theta, then theta with the new p. Order 1."""
+"""Splitting of SGNHT (SGNHT paper, Algorithm 1), of order 1."""
 
 
 def drift_to_gradient(splitting: str) -> float:
-    """Share of a drift between an update's end and the nearest point where it takes the gradient.
+    """Return the part of a drift between an update's end and the nearest gradient.
 
-    Parameters
-    ----------
-    splitting : str
-        Letters of the module's table.
-
-    Returns
-    -------
-    float
-        0 where the gradient is taken at the ends of updates.
-
-    Examples
-    --------
-    >>> from pymc_sgmcmc.samplers.splitting import drift_to_gradient
-    >>> [drift_to_gradient(splitting) for splitting in ("ABOBA", "XbOT", "bOXT", "OBABO")]
-    [0.5, 0.0, 0.0, 0.0]
+    It is 0.5 for ``ABOBA``, and 0 where the gradient is taken at the ends of updates.
     """
 
     def drift_before_gradient(letters: str) -> float:
@@ -81,7 +67,7 @@ def drift_to_gradient(splitting: str) -> float:
 
 
 class Thermostat(Protocol):
-    """How xi reacts to the kinetic energy: one of the three functions below."""
+    """How xi reacts to the kinetic energy: `fixed_friction`, `elementwise` or `shared`."""
 
     def __call__(
         self,
@@ -138,7 +124,7 @@ def elementwise(
     temperature: float = 1.0,
     n_elements: Tensors | None = None,
 ) -> Tensors:
-    """One xi per element of p: xi += h (p * p - T) (high-order paper 2.2, T = 1).
+    """Advance one xi per element of p: xi += h (p * p - T) (high-order paper 2.2, T = 1).
 
     Parameters
     ----------
@@ -176,7 +162,7 @@ def shared(
     temperature: float = 1.0,
     n_elements: Tensors | None = None,
 ) -> Tensors:
-    """One xi for all n elements of all variables: xi += h (p.p / n - T) (SGNHT paper eq 6, T = 1).
+    """Advance one xi for all n elements of p: xi += h (p.p / n - T) (SGNHT paper eq 6, T = 1).
 
     Parameters
     ----------
@@ -189,7 +175,7 @@ def shared(
     temperature : float, default 1
         T, the mean of p * p.
     n_elements : list of scalar variables, optional
-        Of each entry of ``p``, if not all of them move; the others are 0.
+        Number of elements of each entry of ``p`` that move; the others are 0. Default: all of them.
 
     Returns
     -------
@@ -212,7 +198,7 @@ def shared(
 
 
 class Phase(NamedTuple):
-    """A point of the extended space: one entry per variable (xi: one in total or per variable)."""
+    """A point of the extended space, with one entry per variable, or of xi one in all."""
 
     theta: Tensors
     p: Tensors
@@ -249,45 +235,43 @@ def react(phase: Phase, dt: TensorVariable, dynamics: Dynamics) -> Phase:
 
 
 def drift_and_react(phase: Phase, dt: TensorVariable, dynamics: Dynamics) -> Phase:
-    """A: X and T, neither of which changes what the other depends on."""
+    """A: apply X and T, neither of which changes what the other depends on."""
     return react(drift(phase, dt, dynamics), dt, dynamics)
 
 
 def damp(phase: Phase, dt: TensorVariable, dynamics: Dynamics) -> Phase:
-    """B: friction, exactly."""
+    """B: apply the friction exactly."""
     return phase._replace(
         p=[exp(-dt * x) * q for x, q in zip(phase.friction, phase.p, strict=True)]
     )
 
 
 def damp_euler(phase: Phase, dt: TensorVariable, dynamics: Dynamics) -> Phase:
-    """b: friction, by an Euler step."""
+    """b: apply the friction by an Euler step."""
     return phase._replace(p=[q - dt * x * q for x, q in zip(phase.friction, phase.p, strict=True)])
 
 
 def damp_implicit(phase: Phase, dt: TensorVariable, dynamics: Dynamics) -> Phase:
-    """i: friction, by an implicit Euler step."""
+    """i: apply the friction by an implicit Euler step."""
     return phase._replace(
         p=[q / (1 + dt * x) for x, q in zip(phase.friction, phase.p, strict=True)]
     )
 
 
 def kick(phase: Phase, dt: TensorVariable, dynamics: Dynamics) -> Phase:
-    """O: gradient and noise."""
+    """O: apply the gradient and the noise."""
     sd = pt.sqrt(2 * dynamics.diffusion * dynamics.temperature * dt)
     given = zip(phase.p, dynamics.force(phase.theta), dynamics.noise(), strict=True)
     return phase._replace(p=[q + dt * g + sd * z for q, g, z in given])
 
 
 class Letter(NamedTuple):
-    """A sub-step."""
+    """One sub-step, which advances a point by a time."""
 
     advance: Callable[[Phase, TensorVariable, Dynamics], Phase]
-    """Advances a point by a time."""
     drifts: bool = False
     """Whether it moves theta along p."""
     takes_gradient: bool = False
-    """Whether it evaluates the gradient."""
 
 
 LETTERS = {
@@ -299,9 +283,9 @@ LETTERS = {
     "i": Letter(damp_implicit),
     "O": Letter(kick, takes_gradient=True),
 }
-"""The letters of the table above."""
+"""The letters of the module's table."""
 FRICTION = "Bbi"
-"""Those of the friction, which count together."""
+"""Letters of the friction, whose occurrences in a splitting are counted together."""
 
 
 def integrate(
@@ -338,9 +322,9 @@ def integrate(
     temperature : float, default 1
         T, the stationary variance of p.
     n_elements : list of scalar variables, optional
-        How many elements of each variable move, if not all of theta.
+        Number of elements of each variable that move. Default: all of them.
     mass : float, default 1
-        m of the thermostat: the larger, the slower it reacts.
+        m of the thermostat: the larger it is, the more slowly the thermostat reacts.
 
     Returns
     -------

@@ -12,7 +12,7 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 
 def adapted_path(path: Path) -> Path:
-    """The file of a store with what the warm-up chose."""
+    """Return the file of a store that has the choices of the warm-up."""
     return path / FOLDER / "adapted.npz"
 
 
@@ -22,9 +22,9 @@ def write_adapted(path: Path, adapted: Adapted) -> None:
 
 
 def read_adapted(path: Path) -> Adapted | None:
-    """Read what the warm-up of a run has chosen; None if it is not there or damaged.
+    """Return what the warm-up of a run has chosen, or None if its file is missing or damaged.
 
-    A warm-up depends on the run's seed alone, so it can be made again.
+    A warm-up depends on the run's seed alone, so it can be repeated.
     """
     try:
         plain = load(adapted_path(path))
@@ -32,5 +32,5 @@ def read_adapted(path: Path) -> Adapted | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError) as error:
-        _log.warning(f"The warm-up is made again, because its file cannot be read: {error}")
+        _log.warning(f"The warm-up is repeated, because its file cannot be read: {error}")
         return None

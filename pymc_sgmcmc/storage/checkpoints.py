@@ -9,18 +9,10 @@ from pymc_sgmcmc.storage.record import FOLDER
 
 
 class Checkpoints:
-    """The checkpoints of chains that advance together.
+    """The checkpoints of some chains of a run that advance together.
 
-    Written to two files in turn: whenever the process dies, one of them is complete.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The store.
-    chains : range
-        The chains' numbers.
-    run_id : str
-        The run to which the checkpoints must belong.
+    They are written to two files in turn, so that one of them is complete whenever the process
+    dies.
     """
 
     def __init__(self, path: Path, chains: range, run_id: str):
@@ -39,13 +31,7 @@ class Checkpoints:
         return f"Delete {files}; then resume=True samples these chains again from their start."
 
     def latest(self) -> dict[str, Any] | None:
-        """Return the latest complete checkpoint.
-
-        Raises
-        ------
-        ValueError
-            If one belongs to another run.
-        """
+        """Return the latest complete checkpoint, if any, and refuse one of another run."""
         found, _ = self._read()
         return max(found, key=lambda checkpoint: checkpoint["number"], default=None)
 
@@ -80,7 +66,7 @@ class Checkpoints:
         return found, damaged
 
     def save(self, checkpoint: dict[str, Any]) -> None:
-        """Replace the older of the two."""
+        """Replace the older of the two checkpoints."""
         number = checkpoint["number"]
         # The first is written twice, so that a single file means that the other one was lost.
         for slot in self.slots if number == 1 else [self.slots[number % 2]]:

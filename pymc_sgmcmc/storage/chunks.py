@@ -1,8 +1,8 @@
-"""The chunks of draws on disk, and the checksums that checkpoints have of them.
+"""The chunks of draws on disk, and their checksums in checkpoints.
 
 The last bytes of a chunk's file are zarr's checksum of all its values. A checkpoint has the
-checksum of each chunk with only the draws that it counts, so that a chunk of other draws, of
-another place or run, or from before or after them, is detected.
+checksum of each chunk with only the draws that it counts, so that a chunk with other draws is
+detected, be they of another place or run, or earlier or later.
 """
 
 import os
@@ -16,7 +16,9 @@ from pymc_sgmcmc.storage.checkpoints import Checkpoints
 from pymc_sgmcmc.storage.metadata import open_root
 
 GROUPS = ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats")
+"""Groups of a store that have draws."""
 CHECKSUM_BYTES = 4
+"""Length of zarr's CRC-32C checksum at the end of a chunk's file."""
 
 type Checksums = dict[str, list[int]]
 """Checksums of an array's chunks of some chains, in order, by the array's path."""
@@ -37,7 +39,7 @@ def open_draws(path: Path, record: dict[str, Any], read_only: bool) -> dict[str,
 
 
 def write_chunk(array: Any, chains: range, first: int, values: np.ndarray) -> None:
-    """Write the first draws of a chunk, and nothing after them: no chunk is read to be changed."""
+    """Write the first draws of a chunk, and fill values after them: no chunk has to be read."""
     length = min(array.chunks[1], array.shape[1] - first)
     whole = np.full((len(chains), length, *values.shape[2:]), array.fill_value, dtype=array.dtype)
     whole[:, : values.shape[1]] = values
@@ -52,7 +54,7 @@ def synced_checksum(file: Path) -> int:
 
 
 def checksum_of(array: Any, values: np.ndarray) -> int:
-    """Return the checksum of a chunk with these draws alone."""
+    """Return the checksum of a chunk that has only these draws."""
     import zarr
     from zarr.codecs import Crc32cCodec
 
@@ -73,7 +75,7 @@ def checksum_of(array: Any, values: np.ndarray) -> int:
 
 
 def chunk_file(path: Path, array: Any, chains: range, first: int) -> Path:
-    """Return the file of the chunk of some chains that begins with a draw."""
+    """Return the file of the chunk of some chains that begins with the draw ``first``."""
     place = (chains.start // array.chunks[0], first // array.chunks[1], *[0] * (array.ndim - 2))
     return path / array.path / array.metadata.encode_chunk_key(place)
 
@@ -86,32 +88,10 @@ def check_chunks(
     checkpoint: dict[str, Any],
     read: bool,
 ) -> Checksums:
-    """Check that all draws that a checkpoint counts are there, and are those that it counted.
+    """Check that the draws that a checkpoint counts are there, and return their files' checksums.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        The store.
-    record : dict
-    arrays : dict
-        From `open_draws`.
-    checkpoints : Checkpoints
-        Of some chains.
-    checkpoint : dict
-        One of them; empty for none.
-    read : bool
-        Whether to read each chunk, which checks its values too. Otherwise they are checked when
-        they are used.
-
-    Returns
-    -------
-    Checksums
-        Those of the files.
-
-    Raises
-    ------
-    ValueError
-        Naming the array, draws and chains, and what to do.
+    With ``read`` each chunk is read, which checks its values too; otherwise they are checked when
+    they are used. An empty ``checkpoint`` stands for none.
     """
     chains = checkpoints.chains
     found: Checksums = {}
@@ -148,7 +128,7 @@ def _last_bytes(file: Any) -> int:
 def _counted(
     record: dict[str, Any], arrays: dict[str, dict[str, Any]], n_draws: int
 ) -> Iterator[tuple[str, str, int, int]]:
-    """Group, array, first draw and end of each chunk with valid draws."""
+    """Yield the group, array, first draw and end of each chunk with valid draws."""
     size = record["chunk"]
     for group, named in arrays.items():
         count = _draws_in(record, group, n_draws)
@@ -158,7 +138,7 @@ def _counted(
 
 
 def n_chunks(record: dict[str, Any], group: str, n_draws: int) -> int:
-    """Number of chunks with the first draws of a chain, tuning included, in a group."""
+    """Return the number of a group's chunks with the first draws of a chain, tuning included."""
     return -(-_draws_in(record, group, n_draws) // record["chunk"])
 
 

@@ -1,4 +1,4 @@
-"""Creates a run in a store, replacing any existing one: completely or not at all."""
+"""Creation of a run in a store, in place of any existing one: completely or not at all."""
 
 import os
 import shutil
@@ -23,12 +23,15 @@ from pymc_sgmcmc.storage.record import FOLDER, FORMAT, is_run, not_a_run, read_r
 from pymc_sgmcmc.storage.writer import LEFT_OUT
 
 PREFIX, NEW, OLD = ".pymc_sgmcmc_", ".new", ".old"
-"""Names of folders with a run that is not complete yet, or is being deleted."""
+"""Beginning and ends of the names of folders with a run that is not complete yet, or is being
+deleted."""
 RUN_LOCK = Path(FOLDER, "run.lock")
+"""Lock of the whole run, which is held while the run is created, resumed or replaced."""
 BYTES_PER_CHUNK = 2**23
-"""Draws are in chunks of about this size, all variables of a chain together,"""
+"""Size of a chunk with the draws of all variables, about 8 MiB at most, because a chunk that is not
+full stays in memory and is written again at each checkpoint."""
 DRAWS_PER_CHUNK = 256
-"""... but of at most so many draws."""
+"""Largest number of draws in a chunk, which matters for models with few parameters."""
 
 
 def run_lock(folder: Path) -> Lock:
@@ -45,27 +48,10 @@ def create(
     dtype: np.dtype | None,
     overwrite: bool,
 ) -> tuple[str, Lock]:
-    """Create a new run, replacing any existing one.
+    """Create a new run, in place of any existing one if ``overwrite``; return its id and held lock.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        The store.
-    run : Run
-    tree : DataTree
-        The form of the result, with one chain and one draw.
-    identity : dict
-        Plain values that identify the run when it is resumed.
-    dtype : numpy.dtype or None
-        Type of real variables; None: their own.
-    overwrite : bool
-        Whether an existing run may be deleted.
-
-    Returns
-    -------
-    run_id : str
-    lock : Lock
-        That of the run, held.
+    ``tree`` is the form of the result with one chain and one draw, and ``dtype`` the type in which
+    real variables are stored (None: their own).
     """
     for dtypes in run.step.stats_dtypes:
         for name, own in dtypes.items():
@@ -102,7 +88,7 @@ def create(
         "seconds": 0.0,
     }
     target = Path(os.path.realpath(path))
-    # Under another name until it is complete.
+    # The folder has another name until the run is complete.
     folder = target.with_name(f"{PREFIX}{run_id}{NEW}")
     with clear_errors(path):
         for old in target.parent.glob(f"{PREFIX}*{OLD}"):  # killed while it was deleted

@@ -1,13 +1,13 @@
 """Digests: short texts that identify arrays, expressions, functions and settings.
 
-A digest is the same in every process, and changes with anything on which a draw may depend.
+A digest is the same in every process and changes with anything on which a draw may depend.
 """
 
+import ast
 import copyreg
-import dis
 import functools
 import hashlib
-import inspect
+import linecache
 import re
 import sys
 import sysconfig
@@ -26,17 +26,18 @@ from pytensor.graph.op import HasInnerGraph, Op
 from pymc_sgmcmc.backends.cores import n_cores
 
 BYTES_AT_ONCE = 2**24
-"""Size of the pieces of an array, which are hashed in parallel: one per core is in memory."""
+"""Size of the pieces of an array that are hashed in parallel, of which memory holds one per core.
+"""
 
 
 def digest_of(data: Any) -> str:
-    """Digest of bytes."""
-    # Only against accidental changes; twice as fast as blake2b: see docs/storage.md.
+    """Return the digest of bytes."""
+    # SHA-1 detects accidental changes and is twice as fast as blake2b: see docs/storage.md.
     return hashlib.sha1(data, usedforsecurity=False).hexdigest()
 
 
 def array_digest(array: Any) -> str:
-    """Digest of every element, type and shape of an array, in memory or mapped from a file."""
+    """Return the digest of an array's elements, type and shape, in memory or mapped from a file."""
     array = np.asanyarray(array)
     if array.dtype == object:
         return digest_of(f"{array.shape}{without_addresses(repr(array.tolist()))}".encode())
@@ -45,15 +46,9 @@ def array_digest(array: Any) -> str:
 
 
 def rows_digest(read: Callable[[int, int], np.ndarray], n_rows: int, like: Any) -> str:
-    """Digest of all rows that ``read`` returns, piece by piece.
+    """Return the digest of all rows that ``read(first, end)`` returns.
 
-    Parameters
-    ----------
-    read : callable
-        ``read(first, end)`` returns these rows. Called by one thread at a time.
-    n_rows : int
-    like : array
-        An array of the type and shape of the data, which the digest includes.
+    It includes the type and shape of ``like``; ``read`` is called by one thread at a time.
     """
     row_bytes = max(1, np.dtype(like.dtype).itemsize * int(np.prod(like.shape[1:], dtype=int)))
     step = max(1, BYTES_AT_ONCE // row_bytes)
@@ -89,7 +84,7 @@ class ArrayDigests:
 def graph_digest(
     outputs: Sequence[Variable], array_digest: Callable[[Any], str] = array_digest
 ) -> str:
-    """Digest of an expression: operations, constants, names and types of its inputs."""
+    """Return the digest of an expression: operations, constants, names and types of inputs."""
     numbers: dict[Variable, int] = {}
     digest = hashlib.blake2b(digest_size=16)
 
@@ -132,11 +127,12 @@ def graph_digest(
 
 
 def value_digest(value: Any) -> str:
-    """Digest of a setting: a number, a function, an object with all that it holds.
+    """Return the digest of a setting: a number, a function, or an object with all that it holds.
 
-    The digest of a function includes its code, constants and defaults, and the values that it uses
-    from its closure and globals, such as other functions of the user. Of Python and installed
-    packages it includes only names.
+    The digest of a function includes its source, whatever its layout and comments, its defaults,
+    and the values that it uses from its closure and globals, such as other functions of the user.
+    Where the source is not in a file or a notebook, its names and constants stand for it. Of Python
+    and installed packages the digest includes only names.
     """
     return digest_of(_Describer().text(value).encode())
 
@@ -193,7 +189,7 @@ class _Describer:
         return f"[{', '.join(map(self.text, values))}]"
 
     def _definition(self, value: Any) -> str:
-        """Text of a function or class: its name alone, if it is not the user's own."""
+        """Return the text of a function or class: its name alone, if it is not the user's own."""
         name = f"{value.__module__}.{value.__qualname__}"
         if _is_installed(value.__module__):
             return name
@@ -206,10 +202,8 @@ class _Describer:
         return f"{name} {self._all([*value.__bases__, own])}"
 
     def _code(self, code: CodeType) -> str:
-        # The same whether it is defined in another function or not.
-        flags = code.co_flags & ~inspect.CO_NESTED
-        shape = (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, flags)
-        return self._all([code.co_code, code.co_names, code.co_consts, shape])
+        source = source_of(code)
+        return source or self._all([code.co_names, code.co_varnames, code.co_consts])
 
     def _object(self, value: Any) -> str:
         kind = self.text(type(value))
@@ -236,13 +230,43 @@ def _is_filled(cell: Any) -> bool:
 
 def _global_names(code: CodeType) -> set[str]:
     """Globals that a function or a function inside it uses."""
-    names = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
-    return names.union(*(_global_names(c) for c in code.co_consts if isinstance(c, CodeType)))
+    inside = (_global_names(c) for c in code.co_consts if isinstance(c, CodeType))
+    return set(code.co_names).union(*inside)  # attributes' names too
+
+
+def source_of(code: CodeType) -> str | None:
+    """Arguments and body of a function, in Python's own layout; None if they cannot be found.
+
+    Python does not say where a function is that only returns a constant.
+    """
+    positions = [p for p in code.co_positions() if p[2]]  # not those of the first instructions
+    if not positions:
+        return None
+    first, last = min((p[0], p[2]) for p in positions), max((p[1], p[3]) for p in positions)
+    found = None
+    for node in ast.walk(_tree("".join(linecache.getlines(code.co_filename)))):
+        # The last that contains all of the code: those inside come after those around them.
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            begin, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+            if begin <= first and last <= end:
+                found = node
+    if found is None:
+        return None
+    body = [found.body] if isinstance(found, ast.Lambda) else found.body
+    return f"{ast.unparse(found.args)}: {'; '.join(map(ast.unparse, body))}"
+
+
+@functools.lru_cache
+def _tree(source: str) -> ast.AST:
+    try:
+        return ast.parse(source)
+    except SyntaxError:  # of a cell with a notebook's own commands, say
+        return ast.Module([], [])
 
 
 @functools.lru_cache
 def _is_installed(module: str | None) -> bool:
-    """Whether a module is Python's or an installed package's, and so identified by its name."""
+    """Return whether a module is identified by its name: Python's or an installed package's."""
     top = (module or "builtins").partition(".")[0]
     if top in sys.stdlib_module_names - {"__main__"} or top == __name__.partition(".")[0]:
         return True
@@ -252,5 +276,5 @@ def _is_installed(module: str | None) -> bool:
 
 
 def without_addresses(text: str) -> str:
-    """Text of an object, the same in another process."""
+    """Return the text of an object without memory addresses, as another process would."""
     return re.sub(r" at 0x[0-9a-f]+", "", text)

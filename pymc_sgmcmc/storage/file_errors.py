@@ -14,6 +14,7 @@ ADVICE = {
     errno.EROFS: "Choose a path that can be written",
     errno.EACCES: "Choose a path that can be written",
 }
+"""What the user can do about errors of the file system, by their numbers."""
 
 
 @contextmanager

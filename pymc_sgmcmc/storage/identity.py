@@ -29,17 +29,9 @@ from pymc_sgmcmc.storage.digests import (
 
 
 def identity(run: Run) -> dict[str, Any]:
-    """Describe a run, so that differences from another run can be named.
+    """Describe a run by plain values, so that differences from another run can be named.
 
-    Parameters
-    ----------
-    run : Run
-
-    Returns
-    -------
-    dict
-        Plain values: ``model``, ``data``, ``settings`` and ``recorded`` with a digest by name,
-        ``step`` with a description of each step, and the run's own settings.
+    Most entries have a digest by name; ``step`` has a description of each step.
     """
     model = run.model
     steps = flatten_steps(run.step)
@@ -81,7 +73,7 @@ def versions() -> dict[str, str]:
 
 
 def differences(stored: dict[str, Any], present: dict[str, Any]) -> list[str]:
-    """Name what differs between two identities."""
+    """Return what differs between two identities, by name."""
     found = []
     for key, now in present.items():
         then = stored.get(key)
@@ -104,7 +96,7 @@ def differences(stored: dict[str, Any], present: dict[str, Any]) -> list[str]:
 
 @quick_graphs()
 def _terms(model: Model, arrays: ArrayDigests) -> dict[str, str]:
-    """Digest of each variable's log probability."""
+    """Return the digest of each variable's log probability."""
     variables = [*model.basic_RVs, *model.potentials]
     terms = model.logp(sum=False)
     if len(terms) != len(variables):
@@ -113,26 +105,26 @@ def _terms(model: Model, arrays: ArrayDigests) -> dict[str, str]:
 
 
 def _describe(step: Any) -> str:
-    """Class, settings and variables of a step, without memory addresses."""
+    """Return the class, settings and variables of a step, without memory addresses."""
     if isinstance(step, SGMCMCStep):
         return without_addresses(f"{step!r}, {step.kernel.compile_kwargs}")
     return f"{type(step).__name__} of [{names(step)}]"
 
 
 def _settings(step: SGMCMCStep) -> dict[str, Any]:
-    """What a step's description may not show in full: functions, long arrays."""
+    """Return what a step's description may not show in full, such as functions and long arrays."""
     settings = {"step_size": step.schedule, "hyperparameters": step.algorithm}
     settings |= {} if step.latents is None else {"latents": step.latents}
     return settings | ({} if step.adapted is None else {"adaptation": step.adapted})
 
 
 def names(step: Any) -> str:
-    """Names of a step's variables."""
+    """Return the names of a step's variables."""
     return ", ".join(v.name for v in step.vars)
 
 
 def _data(model: Model, steps: Sequence[SGMCMCStep], arrays: ArrayDigests) -> dict[str, str]:
-    """Digest of each array and stream of rows."""
+    """Return the digest of each array and stream of rows."""
     data = list(model.data_vars)
     digests = {}
     for step in steps:
@@ -146,7 +138,7 @@ def _data(model: Model, steps: Sequence[SGMCMCStep], arrays: ArrayDigests) -> di
 
 
 def _stream_digest(data: StreamedData) -> str:
-    """Digest of a stream's form and rows: all those of arrays, the first of an iterable."""
+    """Return the digest of a stream: its form, all rows of arrays, and an iterable's first rows."""
     parts = [repr(data)]
     head = data.head()
     for source in data.sources:

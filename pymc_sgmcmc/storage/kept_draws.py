@@ -17,6 +17,7 @@ from pymc_sgmcmc.run.result import InMemoryDraws, to_datatree
 from pymc_sgmcmc.run.run import Block, Run
 
 SECONDS_PER_WRITE = 1.0
+"""Time between two writes of a chain of `pm.sample`, so that not every draw waits for the disk."""
 
 
 class KeptDraws(NDArray):
@@ -108,7 +109,7 @@ class KeptDraws(NDArray):
 
 
 class StoredDraws(KeptDraws):
-    """One chain of a `pm.sample` whose draws go to a `ZarrStore` too."""
+    """One chain of a `pm.sample` whose draws also go to a `ZarrStore`."""
 
     @quick_graphs()
     def __init__(self, name=None, model=None, vars=None, test_point=None, *, store=None, **kwargs):
@@ -118,7 +119,7 @@ class StoredDraws(KeptDraws):
         self.shared: dict[str, int] = {}
 
     def setup(self, draws, chain, sampler_vars=None) -> None:
-        """Begin a chain. Chain 0 comes first, and all of them before any draw."""
+        """Begin a chain; chain 0 comes first, and all chains begin before any draw."""
         if chain == 0:
             self.store.check(resume=False)
             self.shared |= {"laid_out": False, "writing": 0}

@@ -20,24 +20,17 @@ def lay_out(
     record: dict[str, Any],
     dtype: np.dtype | None,
 ) -> None:
-    """Write a new run except its draws, and its record.
+    """Write a new run without its draws, and its record.
 
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Its folder ``.sampler`` exists.
-    run : Run
-    draws, others : dict of Dataset
-        The form of the result's groups, with and without draws: one chain and one draw.
-    record : dict
-    dtype : numpy.dtype or None
-        Type of real variables; None: their own.
+    ``draws`` and ``others`` are the result's groups with and without draws, of one chain and one
+    draw, and ``dtype`` is the type in which real variables are stored (None: their own). The folder
+    ``.sampler`` exists already.
     """
     from zarr.storage import LocalStore  # a path with a "#" would be taken for a URL
 
     store = LocalStore(folder)
     for name, dataset in draws.items():
-        # Their coordinates only: the draws' own arrays follow.
+        # Only their coordinates are written here; the draws' own arrays follow.
         others[name] = dataset.drop_vars([*dataset.data_vars, "chain", "draw"])
         others[name] = others[name].assign_coords(
             chain=np.arange(run.n_chains), draw=np.arange(record["lengths"][name])
@@ -81,7 +74,7 @@ def _create_arrays(
 
 
 def lengthened(record: dict[str, Any], draws: int) -> dict[str, Any]:
-    """The record of the same run with more draws; `repair_metadata` then enlarges the arrays."""
+    """Return the record of the same run with more draws, by which arrays are then enlarged."""
     grown = ("posterior", "sample_stats")
 
     def set_length(root: Any) -> None:

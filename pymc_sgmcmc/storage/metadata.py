@@ -16,14 +16,15 @@ import numpy as np
 from pymc_sgmcmc.storage.digests import digest_of
 
 ROOT = "zarr.json"
+"""Name of zarr's files of metadata."""
 DRAW = "draw"
-"""Name of the coordinate that grows: its values 0, 1, ... need no digest."""
+"""Name of the coordinate that grows, whose values 0, 1, ... need no digest."""
 
 
 def recorded_files(folder: Path, groups: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Texts of a new store's metadata and digests of its other files, by relative path.
+    """Return the texts of a new store's metadata and digests of its other files, by relative path.
 
-    ``groups`` are those with draws of the run.
+    ``groups`` are the groups with draws of the run.
     """
     texts, digests = {}, {}
     numbers = tuple(f"{group}/{DRAW}/" for group in groups)
@@ -37,19 +38,19 @@ def recorded_files(folder: Path, groups: Iterable[str]) -> tuple[dict[str, str],
 
 
 def refuse_foreign_names(folder: Path, record: dict[str, Any]) -> None:
-    """Raise an error for a record that names other files than those of its own store."""
+    """Raise an error for a record that names files which its store cannot have."""
     inside = folder.resolve()
     for name in [*record["metadata"], *record["digests"], *record["lengths"]]:
         own = name not in record["metadata"] or name.split("/")[-1] == ROOT
         if not own or not (folder / name).resolve().is_relative_to(inside):
             raise ValueError(
-                f"{folder} is no store of this package: its record names the file {name!r}, which "
-                "is not one of a store. Do not use it; choose another path."
+                f"{folder} is not a store of this package: its record names the file {name!r}, "
+                "which no store has. Do not use it; choose another path."
             )
 
 
 def edited(texts: dict[str, str], edit: Callable[[Any], None]) -> dict[str, str]:
-    """Apply a change to the root group that some metadata describes, without any data."""
+    """Return metadata after a change of the root group that it describes, without any data."""
     import zarr
     from zarr.core.buffer import cpu
 
@@ -66,7 +67,7 @@ def consolidate(store: Any) -> None:
     """Gather all metadata in one file, so that opening the store lists no folders."""
     import zarr
 
-    with warnings.catch_warnings():  # zarr warns of other readers, which can do without
+    with warnings.catch_warnings():  # zarr warns of other readers, which do not need this file
         warnings.filterwarnings("ignore", module="zarr")
         zarr.consolidate_metadata(store)
 

@@ -1,4 +1,4 @@
-"""The names and labels that a store can hold: those of folders, and those that zarr reads back."""
+"""Which names and labels a store can hold: those that folders can have and zarr reads back."""
 
 import os
 import warnings
@@ -11,27 +11,19 @@ import xarray as xr
 from xarray import Dataset
 
 LONGEST_NAME = 255
-"""Bytes of a folder's name on the usual file systems."""
+"""Largest number of bytes of a folder's name on the usual file systems."""
 TAKEN = ("", ".", "..", "zarr.json")
-"""Names of no folder of a group, or of its metadata."""
+"""Names of folders and files that the file system or zarr uses itself."""
 SAFE_KINDS = "bif"
-"""Kinds of labels that zarr has types for: not written on trial, since there may be millions."""
+"""Kinds of labels that zarr has types for, which are not written on trial since there may be
+millions."""
 
 
 def refuse_unstorable(names: Iterable[Any], labels: Mapping[Any, np.ndarray | None]) -> None:
-    """Raise an error for what a store cannot hold, before a run begins.
+    """Raise an error for names or labels that a store cannot hold, before a run begins.
 
-    Parameters
-    ----------
-    names : iterable of str
-        Of variables, data and dims.
-    labels : dict of arrays
-        Labels of dims; None for mere numbers.
-
-    Raises
-    ------
-    ValueError
-        Naming the variable or dim, what is wrong and the remedy.
+    ``names`` are those of variables, data and dims; the labels of a dim are None if they are its
+    numbers.
     """
     for name in names:
         _refuse_name(str(name))
@@ -55,7 +47,7 @@ def refuse_impossible_path(path: Path) -> None:
 def _refuse_name(name: str) -> None:
     reason = None
     if name in TAKEN:
-        reason = "it has a meaning of its own there"
+        reason = "it has a special meaning there"
     elif "\\" in name or "\0" in name:
         reason = "a folder's name has no backslash and no null character"
     elif (length := len(os.fsencode(name))) > LONGEST_NAME:
@@ -69,7 +61,7 @@ def _refuse_name(name: str) -> None:
 
 
 def _refuse_labels(dim: str, labels: np.ndarray) -> None:
-    """Raise an error for labels that do not come back from a store in memory."""
+    """Raise an error for labels that do not come back unchanged from a store in memory."""
     from zarr.storage import MemoryStore
 
     form, trial = Dataset(coords={dim: labels}), MemoryStore()

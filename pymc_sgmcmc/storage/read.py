@@ -1,4 +1,4 @@
-"""Reads a store: the number of valid draws, whether they are complete, and the result."""
+"""Reading of a store: the number of valid draws, whether they are complete, and the result."""
 
 import logging
 from pathlib import Path
@@ -17,7 +17,7 @@ from pymc_sgmcmc.storage.metadata import DRAW, check_digests, open_root
 _log = logging.getLogger("pymc.sgmcmc")
 
 LOADED_BYTES = 100_000_000
-"""A result up to this size is read into memory; a larger one is read from disk when used."""
+"""Largest result that is read into memory; a larger one is read from disk when it is used."""
 
 
 def count_draws(path: Path, record: dict[str, Any]) -> list[int]:
@@ -43,7 +43,7 @@ def check_finished(path: Path, record: dict[str, Any]) -> None:
 
 
 def read_datatree(path: Path, record: dict[str, Any]) -> DataTree:
-    """Return the valid draws: see `ZarrStore.to_datatree`."""
+    """Return the valid draws, as `ZarrStore.to_datatree` describes."""
     warnings = [c.damage_warning() for c in all_checkpoints(path, record)]
     for warning in filter(None, warnings):
         _log.warning(warning)

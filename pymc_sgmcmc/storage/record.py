@@ -8,17 +8,18 @@ from pymc_sgmcmc.run.saved_state import load, save
 from pymc_sgmcmc.storage.metadata import refuse_foreign_names
 
 FORMAT = 2
+"""Number of the format that this version writes and reads."""
 FOLDER = ".sampler"
-"""Folder of a store with everything except draws."""
+"""Folder of a store that has everything except draws."""
 
 
 def record_path(path: Path) -> Path:
-    """The file of a store's record."""
+    """Return the file of a store's record."""
     return path / FOLDER / "run.npz"
 
 
 def is_run(path: Path) -> bool:
-    """Whether there is a run at a path, finished or not."""
+    """Return whether there is a run at a path, finished or not."""
     return os.path.exists(record_path(path))  # False, too, where nothing may be read
 
 
@@ -28,23 +29,10 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
 
 
 def read_record(path: Path, run_id: str | None = None) -> dict[str, Any]:
-    """Read a store's record.
+    """Read a store's record, and check that it is that of the run ``run_id``, if given.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        The store.
-    run_id : str, optional
-        The run that must be there; default: any.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no run.
-    ValueError
-        If the record is damaged, or in the format of another version.
-    RuntimeError
-        If there is another run.
+    No run is a FileNotFoundError, a damaged record or another format a ValueError, and another run
+    a RuntimeError.
     """
     if not is_run(path):
         lost = path.is_dir() and any(path.iterdir())

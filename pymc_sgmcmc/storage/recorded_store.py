@@ -9,15 +9,7 @@ from zarr.storage import LocalStore
 
 
 class RecordedStore(LocalStore):
-    """A folder whose metadata is known: that on disk may be damaged, or lag behind the record.
-
-    Parameters
-    ----------
-    root : pathlib.Path
-    metadata : dict
-        Texts of zarr's metadata, by relative path.
-    read_only : bool
-    """
+    """A folder whose metadata is given, because that on disk may be damaged or outdated."""
 
     def __init__(self, root: Path, metadata: dict[str, str], *, read_only: bool):
         super().__init__(root, read_only=read_only)

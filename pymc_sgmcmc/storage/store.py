@@ -49,7 +49,7 @@ class ZarrStore(BaseTrace):
     Pass it as ``trace=`` to `sample`, which can resume the run (``resume=True``) after Ctrl-C, an
     exception or ``kill -9``, exactly as if it had not been interrupted. Or pass it to `pm.sample`,
     inside the model's context: the draws can be read however the run ends, but PyMC cannot resume
-    it. Requires ``zarr``.
+    it. It requires ``zarr``.
 
     Parameters
     ----------
@@ -67,19 +67,19 @@ class ZarrStore(BaseTrace):
     Raises
     ------
     ValueError
-        For ``seconds`` below 0, or a ``dtype`` that is not a real type. When a run begins: for a
+        For ``seconds`` below 0, or a ``dtype`` that is not a real type. When a run begins, for a
         store of a different run than the one to resume.
     ImportError
-        When a run begins, without zarr 3.1 or later.
+        When a run begins without zarr 3.1 or later.
     FileExistsError
-        When a run begins: for a folder with other contents, or an existing run without ``resume``
-        or ``overwrite``.
+        When a run begins, for a folder with other contents, or for an existing run without
+        ``resume`` or ``overwrite``.
 
     Notes
     -----
     ``xarray.open_datatree(zarr.storage.LocalStore(path), engine="zarr")`` opens the store at any
     time; draws that have not been made are NaN (0 for whole numbers). `to_datatree` leaves them
-    out, and checks that all others are those that were made.
+    out, and checks that the others are unchanged.
 
     Examples
     --------
@@ -144,12 +144,12 @@ class ZarrStore(BaseTrace):
 
     @property
     def record(self) -> dict[str, Any]:
-        """The run's identity, numbers of draws and layout."""
+        """Identity, numbers of draws and layout of the run."""
         return read_record(self.path, self.run_id)
 
     @property
     def adapted(self) -> Adapted | None:
-        """What the warm-up of the run has chosen, if it is stored."""
+        """Choices of the run's warm-up, if they are stored."""
         return read_adapted(self.path) if self.exists else None
 
     # ---- beginning -------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class ZarrStore(BaseTrace):
             record = self.record
             raise FileExistsError(
                 f"{self.path} has a run of {record['draws']} draws and {record['chains']} chains, "
-                f"of which {min(self.n_draws)} draws are complete. resume=True continues it, "
+                f"of which {min(self.n_draws)} draws are complete. resume=True continues it, and "
                 "ZarrStore(path, overwrite=True) deletes it."
             )
         if resume and self.exists and min(self.n_draws) >= self.record["draws"]:
@@ -189,23 +189,9 @@ class ZarrStore(BaseTrace):
             probe.unlink()
 
     def begin(self, run: Run, tree: DataTree) -> Run:
-        """Create a new run, or check that the existing one is this run.
+        """Create a new run, or check that the existing one is this run and name what differs.
 
-        Parameters
-        ----------
-        run : Run
-        tree : DataTree
-            The form of the result, with one chain and one draw.
-
-        Returns
-        -------
-        Run
-            The run to carry out: a resumed one begins with the step in its first state.
-
-        Raises
-        ------
-        ValueError
-            If the existing run is another one, naming what differs.
+        Return the run to carry out, which begins with the step in its first state if it is resumed.
         """
         for step in flatten_steps(run.step):
             if not saves_state(step):
@@ -232,7 +218,7 @@ class ZarrStore(BaseTrace):
         if self.dtype is not None and str(self.dtype) != record["dtype"]:
             different.append(f"dtype: was {record['dtype']}, is {self.dtype}")
         if run.draws < record["draws"]:
-            different.append(f"draws: was {record['draws']}, is {run.draws}; more would do")
+            different.append(f"draws: was {record['draws']}, is {run.draws}, which is fewer")
         if different:
             raise ValueError(
                 f"{self.path} has a different run and cannot be resumed by this one:\n- "
@@ -250,7 +236,7 @@ class ZarrStore(BaseTrace):
                 "Resuming with different versions of packages, so the last digits may differ: "
                 f"{'; '.join(changed)}."
             )
-        # A step that was used before keeps some of its tuning: start as the run started.
+        # A step that was used before keeps some of its tuning, so start as the run started.
         return replace(run, fresh=from_plain(record["fresh"], run.fresh))
 
     def create(self, run: Run, tree: DataTree, identity: dict[str, Any]) -> None:
@@ -272,7 +258,7 @@ class ZarrStore(BaseTrace):
         self.unlock()
 
     def restore_rest(self, run: Run) -> None:
-        """Take averages and points of the chains that an interrupted run has not gone on with."""
+        """Take averages and points from the chains that an interrupted run has not continued."""
         if all_observed(run):
             return
         for checkpoints in all_checkpoints(self.path, self.record):

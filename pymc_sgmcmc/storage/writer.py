@@ -27,34 +27,17 @@ RENAMED = {
     "depth": "tree_depth",
     "tree_size": "n_steps",
 }
-"""PyMC's names of statistics in a DataTree."""
+"""Names of PyMC's statistics that are different in a DataTree."""
 LEFT_OUT = {"tune", "in_warmup", "warning"}
+"""Statistics that PyMC leaves out of a DataTree."""
 
 
 class Writer:
     """Writes the draws of some chains that advance together, and their checkpoints.
 
-    The draws of a chunk that is not full yet stay in memory, and the whole chunk is written again:
-    no chunk is ever read to be changed.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The store.
-    run_id : str
-        The run that must be in the store.
-    run : Run
-    chains : range
-        The chains' numbers.
-    seconds : float
-        Time between two checkpoints.
-
-    Attributes
-    ----------
-    state : plain values or None
-        The sampler's state in the last checkpoint; None before the first.
-    n_draws : int
-        Draws, tuning included, after which that state was saved.
+    The draws of a chunk that is not full yet stay in memory, and the whole chunk is written again,
+    so that no chunk is read to be changed. ``state`` is the sampler's state in the last checkpoint
+    (None before the first), after ``n_draws`` draws, tuning included.
     """
 
     _ends: list[int | None]
@@ -89,8 +72,8 @@ class Writer:
             self._checksums = self._cut(found)
             self._written: dict[tuple[str, str], set[int]] = {}
             if checkpoint.get("n_draws", 0) > self._done:
-                self._count_only_what_is_not_made_again()
-            self._whole = True
+                self._forget_draws_after_state()
+            self._complete = True
             self._has_new = False
             self._committed = time.perf_counter()
             self._cost = 0.0
@@ -121,7 +104,7 @@ class Writer:
 
     def write(self, block: Block) -> None:
         """Keep a block, and write full chunks to disk."""
-        self._whole = False  # until this returns: it may be interrupted anywhere
+        self._complete = False  # until this returns: it may be interrupted anywhere
         self._has_new = True
         prefix, at, length = self._place(block.first)
         if self._kept(prefix):
@@ -141,10 +124,10 @@ class Writer:
             if end is None and block.count(k) < block.n_draws:
                 self._ends[k] = block.first + block.count(k)
         self._done = block.first + block.n_draws
-        self._whole = True
+        self._complete = True
 
     def _columns(self, block: Block, prefix: str) -> dict[tuple[str, str], np.ndarray]:
-        """A block's arrays by group and name, as PyMC would convert them."""
+        """Return a block's arrays by group and name, as PyMC would convert them."""
         columns = {}
         for group, arrays in self._groups(prefix).items():
             for name in arrays:
@@ -170,25 +153,22 @@ class Writer:
             self._chunk[group, name] = [values]
 
     def due(self) -> bool:
-        """Whether a checkpoint is due: checkpoints take at most a twentieth of the time."""
+        """Return whether a checkpoint is due; checkpoints take at most a twentieth of the time."""
         since = time.perf_counter() - self._committed
         return since >= max(self.seconds, 20 * self._cost)
 
     def commit(self, state: Any) -> None:
         """Write a checkpoint that counts all draws so far.
 
-        Parameters
-        ----------
-        state : plain values or None
-            The sampler's state after them. None if it is not known: the draws can then be read,
-            but resuming samples them again from the last known state.
+        Without ``state``, the sampler's state after them, the draws can be read, but resuming
+        samples them again from the last known state.
         """
-        if not self._whole:  # something was interrupted: the last checkpoint stands
+        if not self._complete:  # something was interrupted: the last checkpoint stands
             return
         if self._number > 0 and not self._has_new:
             return
         began = time.perf_counter()
-        self._whole = False
+        self._complete = False
         if state is not None:
             self.state, self.n_draws = state, self._done
         if self._chunk:
@@ -197,7 +177,7 @@ class Writer:
         self._save()
         self._committed = time.perf_counter()
         self._cost = self._committed - began
-        self._whole = True
+        self._complete = True
 
     def _save(self) -> None:
         """Write a checkpoint, after all chunks that it counts."""
@@ -225,7 +205,7 @@ class Writer:
     # ---- resuming --------------------------------------------------------------------------
 
     def _cut(self, found: Checksums) -> Checksums:
-        """Checksums of the chunks with valid draws."""
+        """Return the checksums of the chunks with valid draws."""
         cut = {}
         for group, arrays in self._arrays.items():
             n = n_chunks(self._record, group, self._done)
@@ -233,8 +213,8 @@ class Writer:
                 cut[array.path] = found.get(array.path, [])[:n]
         return cut
 
-    def _count_only_what_is_not_made_again(self) -> None:
-        """Save a checkpoint without draws after the state: others, perhaps, replace them."""
+    def _forget_draws_after_state(self) -> None:
+        """Save a checkpoint without the draws after the state, which may be replaced by others."""
         for (group, name), [values] in self._chunk.items():
             array = self._arrays[group][name]
             self._checksums[array.path][-1] = checksum_of(array, values)
@@ -259,7 +239,7 @@ class Writer:
 
 
 def _sources(stats_dtypes: list[dict[str, Any]]) -> dict[str, list[tuple[int, str]]]:
-    """For each statistic of the result, the steps and names that it comes from."""
+    """Return the steps and names from which each statistic of the result comes."""
     sources: dict[str, list[tuple[int, str]]] = {}
     for k, dtypes in enumerate(stats_dtypes):
         for name in dtypes:

@@ -1,4 +1,4 @@
-"""Split a log density's dependence on a latent variable: affine maps first, then the rest.
+"""Splits a log density's dependence on a latent variable: affine maps first, then the rest.
 
 Changing one element of z by d changes an affine map a(z) by d times a fixed column, so a Gibbs
 sweep can update a(z) instead of recomputing it (`z @ W + c` costs a matrix product, its change for
@@ -29,7 +29,8 @@ class AffineDependence:
     expression: TensorVariable
     z: TensorVariable
     frontier: list[TensorVariable]
-    """Affine in z, with the same coefficients for each row; rows along the first axis."""
+    """Maps that are affine in z, with the same coefficients for each row and the rows along the
+    first axis."""
     nodes: list[Apply]
     """The nodes from z to the frontier, in order."""
 
@@ -95,7 +96,7 @@ def _is_dot(node: Apply) -> bool:
 
 
 def _keeps_values(old: str, new: str) -> bool:
-    """Whether a cast changes no value: not to bool, nor of fractions to whole numbers."""
+    """Return whether a cast changes no value; one to bool does, or of fractions to integers."""
     return new.startswith("float") or np.can_cast(old, new, "safe")
 
 

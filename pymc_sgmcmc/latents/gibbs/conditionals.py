@@ -75,7 +75,7 @@ class Conditional:
 
     @property
     def n_units(self) -> int:
-        """Elements of one row's value."""
+        """Number of elements of one row's value."""
         return int(np.prod(self.variable.shape, dtype=int))
 
 
@@ -191,13 +191,11 @@ class Binary:
 
     @property
     def once(self) -> list[Variable]:
-        """Values that are the same for all sweeps of a batch."""
         c = self.conditional
         return [*c.columns, *(term.column for term in c.logistic)]
 
     @property
     def each_sweep(self) -> list[Variable]:
-        """Values at the start of each sweep."""
         c = self.conditional
         logistic = [v for term in c.logistic for v in (term.y, term.a)]
         return [*(_at_value(self, value) for value in self.support), *c.maps, *c.fixed, *logistic]
@@ -268,7 +266,7 @@ class Binary:
 
 
 def _at_value(move, value) -> TensorVariable:
-    """Sum of the separable terms with all units at one value, given the other latents."""
+    """Return the sum of the separable terms with all units at one value, given other latents."""
     c, v = move.conditional, move.conditional.variable
     filled = pt.full((move.copies * move.n_rows, *v.shape), np.asarray(value, dtype=v.dtype))
     return substitute([c.separable], {v.value: filled})[0]
@@ -291,12 +289,10 @@ class Enumerated:
 
     @property
     def once(self) -> list[Variable]:
-        """Values that are the same for all sweeps of a batch."""
         return list(self.conditional.columns)
 
     @property
     def each_sweep(self) -> list[Variable]:
-        """Values at the start of each sweep, for all copies of the batch."""
         c, v = self.conditional, self.conditional.variable
         values = pt.constant(np.repeat(self.support, self.n_rows).astype(v.dtype))
         side_by_side = _along_rows(values, v.value) * pt.ones((1, *v.shape), dtype=v.dtype)

@@ -17,7 +17,6 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.algorithm import Tensors
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.latents.gibbs.conditionals import Conditional, boundary, conditional, moved
 from pymc_sgmcmc.latents.gibbs.proposals import NormalProposal, Proposal, proposal_for
@@ -26,7 +25,8 @@ from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
 
 MAX_CLIMB = 3.0
-"""Largest change in a climbing sweep, for variables with a transform."""
+"""Largest change of a variable with a transform in a climbing sweep, because the curvature vanishes
+in the tails of such a variable."""
 LOG_SCALES = (-3.0, 1.5)
 """Range of log s, with s the standard deviation of a random-walk proposal."""
 
@@ -81,22 +81,20 @@ class Continuous:
 
     @property
     def _fixed(self) -> list[Variable]:
-        """What does not change while the units of this variable do."""
+        """Inputs that do not change while the units of this variable do."""
         own = boundary([self.u], [self.z, self.log_jacobian])
         return list(dict.fromkeys([*self.terms.fixed, *own]))
 
     @property
     def once(self) -> list[Variable]:
-        """What is the same for all sweeps of a batch."""
         return list(self.terms.columns)
 
     @property
     def each_sweep(self) -> list[Variable]:
-        """What a sweep begins with."""
         return [self.start, *self.terms.maps, *self._fixed]
 
     def _density(self, t, unit, maps, columns) -> TensorVariable:
-        """Log of the full conditional with one unit of ``u`` at ``t`` (one value per row)."""
+        """Return the log of the full conditional with one unit of ``u`` at ``t``, for each row."""
         c = self.terms
         u = self.u + (t - self._of_unit(unit))[:, None] * unit
         [z, log_jacobian] = substitute([self.z, self.log_jacobian], {self.u: u})
@@ -128,7 +126,7 @@ class Continuous:
             walks = [pt.exp(log_scale) * steps, walk_uniforms]
 
         t, unit = pt.tensor("t", shape=(n,), dtype=dtype), pt.vector("unit", dtype=dtype)
-        columns = [column.type() for column in _slices(c.columns)]
+        columns = [column[0].type() for column in c.columns]
         f = self._density(t, unit, c.maps, columns)
         slope = pt.grad(f.sum(), t, disconnected_inputs="ignore")
         curvature = pt.grad(slope.sum(), t, disconnected_inputs="ignore")
@@ -170,14 +168,13 @@ class Continuous:
             steps = ((z1 - z0).reshape(now_u.shape) * now_unit).sum(axis=1)
             return [u, *moved(now_maps, now_columns, steps), *drawn]
 
-        states = maps if c.is_affine else []
         if not c.is_affine:
             maps = []
         rng = [stream.rng] if proposal.draws_within else []
         u, *others = strict_scan(
             one_unit,
             sequences=[pt.eye(n_units, dtype=dtype), normals, uniforms, *walks, *once],
-            outputs_info=[start, *states, *rng],
+            outputs_info=[start, *maps, *rng],
             non_sequences=[*fixed, climbing],
             n_steps=n_units,
         )
@@ -185,7 +182,3 @@ class Continuous:
             stream.rng = others[-1]
         replace = dict(zip(self._fixed, fixed, strict=True)) | {self.u: u[-1]}
         return substitute([self.z], replace)[0]
-
-
-def _slices(columns: Tensors) -> Tensors:
-    return [column[0] for column in columns]

@@ -34,8 +34,10 @@ from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
 
 CUSTOM = CustomDistRV, CustomSymbolicDistRV
+"""Distributions whose log probability users write themselves."""
 MOST_CUT = 0.01
-"""Draws at an end of a support that the prior goes beyond, from which on there is a warning."""
+"""Share of draws at an end of a support, where the prior goes on, above which there is a warning.
+"""
 
 type Hook = Callable[[dict[str, TensorVariable], NoiseStream], TensorVariable]
 
@@ -62,9 +64,10 @@ class Gibbs(Latents):
         the extent that they still depend on their start, the gradient is biased.
     support : dict, optional
         Values that a discrete variable can take (variable or name: sequence), for distributions
-        that do not show them, such as `pm.CustomDist` and `pm.Poisson`. Of an endless distribution
-        those that the posterior reaches: for PyMC's own distributions there is a warning if more
-        than 1% of the draws are at an end beyond which the prior goes on.
+        that do not show them, such as `pm.CustomDist` and `pm.Poisson`. For a distribution with
+        infinitely many values, pass those that the posterior reaches: for PyMC's own distributions
+        there is a warning if more than 1% of the draws are at an end beyond which the prior goes
+        on.
     conditional : dict, optional
         Functions that draw a variable instead of the derived conditional (variable or name:
         function). A function takes a dict of the current values by name (latent variables, observed
@@ -72,9 +75,10 @@ class Gibbs(Latents):
         a draw of all units of the variable, shape (rows, ...), as PyTensor expressions.
     persistent : bool, default False
         Start each row's chain where it ended when the row was last in a batch, instead of at a draw
-        from the prior, where only its first visit starts. The bias of a short burn-in is then that
-        of the change of theta between two visits. The last z of all rows is part of the state of
-        each sampling chain: one byte per row and unit where the support has less than 128 values.
+        from the prior, where only its first visit starts. The bias of a short burn-in then comes
+        only from the change of theta between two visits. The last z of all rows is part of the
+        state of each sampling chain: one byte per row and unit where the support has less than 128
+        values.
 
     Raises
     ------
@@ -190,10 +194,10 @@ class Gibbs(Latents):
         return LatentDraws(kept, None, state, diagnostics)
 
     def _cut(self, joint: Joint, draws: Tensors) -> TensorVariable:
-        """Share of a variable's draws at the ends of its support, if its prior goes on beyond.
+        """Return the largest share of a variable's draws at ends beyond which its prior goes on.
 
-        Of the variable that has the largest. A log probability that users write themselves is not
-        asked for other values than theirs: it may be a table.
+        A log probability that users write themselves is evaluated only at the values of its
+        support, because it may be a table.
         """
         priors = {term.name: term.logp for term in joint.terms}
         shares = [pt.constant(0.0)]
@@ -220,14 +224,14 @@ class Gibbs(Latents):
         n_climbs: int = 0,
         climbing_rows: TensorVariable | None = None,
     ) -> Tensors:
-        """Run ``n_sweeps`` sweeps; one list entry per variable, shape (sweeps, rows, ...).
+        """Run sweeps and return their draws, one entry per variable, shape (sweeps, rows, ...).
 
-        In the first ``n_climbs`` sweeps continuous variables of ``climbing_rows`` (shape (rows,);
-        None: all rows) ascend instead.
+        In the first ``n_climbs`` sweeps the continuous variables of ``climbing_rows`` (shape
+        (rows,); None: all rows) ascend instead.
         """
         placeholders = [v.value for v in joint.variables]
         moves = [(i, m) for i, v in enumerate(joint.variables) for m in self._moves(joint, v)]
-        # whatever does not depend on z is computed once, outside the sweeps
+        # Whatever does not depend on z is computed once, outside the sweeps.
         each_sweep = [move.each_sweep for _, move in moves]
         outside = boundary(placeholders, [e for own in each_sweep for e in own])
         copies = list(dict.fromkeys(move.copies for _, move in moves))

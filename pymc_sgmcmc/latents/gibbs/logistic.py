@@ -4,8 +4,8 @@ With v = tanh(a/2) and tau = tanh(d/2), a flip that adds d to the log odds a cha
 
     y d - (softplus(a + d) - softplus(a)) = (y - 1/2) d - log cosh(d/2) - log(1 + v tau)
 
-and takes v to (v + tau) / (1 + v tau), as tanh adds. Whatever depends only on d is computed before
-the sweep, and one logarithm is taken of the product of several elements.
+and takes v to (v + tau) / (1 + v tau), by the addition theorem of tanh. Whatever depends only on d
+is computed before the sweep, and one logarithm is taken of the product of several elements.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from pytensor.scalar.math import Softplus
 from pytensor.tensor.variable import TensorVariable
 
 FACTORS = 8
-"""Elements per product."""
+"""Number of elements in a product, which need a single logarithm together."""
 
 
 def _scalar_op(var: Variable):
@@ -56,10 +56,7 @@ def match_bernoulli(logp: TensorVariable) -> tuple[TensorVariable, TensorVariabl
 
 
 def fold(values: TensorVariable) -> TensorVariable:
-    """Rearrange (m, elements) for products over the first axis: (FACTORS, m, elements / FACTORS).
-
-    Padded with zeros.
-    """
+    """Rearrange (m, elements) to (FACTORS, m, elements / FACTORS), padded with zeros."""
     width = values.type.shape[1]
     width = values.shape[1] if width is None else width
     n_blocks = -(-width // FACTORS)
@@ -71,23 +68,23 @@ def fold(values: TensorVariable) -> TensorVariable:
 
 
 def log_cosh_half(d: TensorVariable) -> TensorVariable:
-    """log cosh(d/2)."""
+    """Return log cosh(d/2)."""
     return pt.softplus(d) - d / 2 - np.log(2).astype(d.dtype)
 
 
 def tanh_half(d: TensorVariable) -> TensorVariable:
-    """tanh(d/2), kept away from +-1 so that 1 + v tau is never zero."""
+    """Return tanh(d/2), kept away from +-1 so that 1 + v tau is never zero."""
     limit = 1 - 2 * np.finfo(d.dtype).eps
     return pt.clip(pt.tanh(d / 2), -limit, limit).astype(d.dtype)
 
 
 def log_products(v: TensorVariable, tau: TensorVariable) -> TensorVariable:
-    """log(1 + v tau), summed over each row's elements; both arguments folded."""
+    """Return the sum of log(1 + v tau) over each row's elements; both arguments are folded."""
     products = pt.prod(1 + v * tau, axis=0, dtype=v.dtype, acc_dtype=v.dtype)
     smallest = np.finfo(v.dtype).tiny
     return pt.log(pt.maximum(products, smallest)).sum(axis=-1, acc_dtype=v.dtype)
 
 
 def flipped(v: TensorVariable, tau: TensorVariable) -> TensorVariable:
-    """Return v after a flip; where tau is 0 it does not change."""
+    """Return v after a flip, which changes nothing where tau is 0."""
     return (v + tau) / (1 + v * tau)

@@ -1,8 +1,8 @@
 """Gibbs chains that start where they ended when their rows were last in a batch.
 
-What Tieleman (2008) does for the negative phase of Boltzmann machines, here for each row's latent
-variables: theta moves little between two visits, so a row's last z is nearly a draw given the
-present theta, and few sweeps of burn-in bring it there.
+They do for each row's latent variables what Tieleman (2008) does for the negative phase of
+Boltzmann machines: theta moves little between two visits, so a row's last z is nearly a draw given
+the present theta, and few sweeps of burn-in suffice.
 """
 
 import numpy as np
@@ -13,23 +13,19 @@ from pymc_sgmcmc.algorithm import State, Tensors
 from pymc_sgmcmc.latents.joint import Joint, LatentVariable
 
 STATE_NAMES = ("last_latents", "visited")
+"""The last z of each row, and whether the row has been in a batch yet."""
 
 
 def initial_state(joint: Joint) -> dict[str, list]:
-    """No row has been visited; one entry of "last_latents" per variable, shape (N, *shape)."""
+    """Return the state before any visit, with a z of shape (N, *shape) for each variable."""
     last = [np.zeros((joint.n_data, *v.shape), _smallest_type(v)) for v in joint.variables]
     return {"last_latents": last, "visited": [np.zeros(joint.n_data, bool)]}
 
 
 def continued(joint: Joint, state: State, start: Tensors) -> tuple[Tensors, TensorVariable]:
-    """Take the last z of the batch's rows, or ``start`` at their first visit.
+    """Return the last z of the batch's rows, or ``start`` at a first visit, and which rows are new.
 
-    Returns
-    -------
-    start : list of variables
-        Shapes as given: (rows, *shape).
-    new_rows : variable
-        Whether a row has not been visited, shape (rows,).
+    The shapes are (rows, *shape), as given, and (rows,).
     """
     rows = _rows(joint)
     new_rows = ~state["visited"][0][rows]
@@ -43,7 +39,7 @@ def continued(joint: Joint, state: State, start: Tensors) -> tuple[Tensors, Tens
 
 
 def with_ends(joint: Joint, state: State, ends: Tensors) -> State:
-    """Keep the z at which the chains of the batch's rows ended."""
+    """Keep the z at which the chains of the batch's rows have ended."""
     rows = _rows(joint)
     [visited] = state["visited"]
     last = [
@@ -59,7 +55,7 @@ def _rows(joint: Joint) -> TensorVariable:
 
 
 def _smallest_type(variable: LatentVariable) -> np.dtype:
-    """Whole numbers take as few bytes as their known values need."""
+    """Return the type with the fewest bytes that holds the known values of a variable."""
     if variable.support is None:
         return np.dtype(variable.dtype)
     low, high = int(variable.support.min()), int(variable.support.max())

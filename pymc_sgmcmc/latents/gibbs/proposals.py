@@ -36,22 +36,19 @@ class Proposal(Protocol):
 
     def draw(
         self, parameters: Tensors, normal: TensorVariable, stream: NoiseStream
-    ) -> TensorVariable:
-        """Draw from it."""
-        ...
+    ) -> TensorVariable: ...
 
     def log_density(self, parameters: Tensors, u: TensorVariable) -> TensorVariable:
-        """Log of its density."""
+        """Return the log of the member's density."""
         ...
 
 
 class NormalProposal:
-    """The normal family. Where the log density is convex, the precision is abs(curvature)."""
+    """The normal family, with the precision abs(curvature) where the log density is convex."""
 
     draws_within = False
 
     def matched(self, u, slope, curvature) -> Tensors:
-        """Mean and precision."""
         precision = pt.maximum(pt.abs(curvature), np.finfo(u.dtype).tiny ** 0.5)
         return [u + slope / precision, precision]
 
@@ -66,13 +63,13 @@ class NormalProposal:
 
 
 class OfTwoShapes(ABC):
-    """Base of the families below; uses `NormalProposal` where no member of the family matches."""
+    """Base of the two families below; where no member matches, `NormalProposal` is used."""
 
     draws_within = True
     _fallback = NormalProposal()
 
     def matched(self, u, slope, curvature) -> Tensors:
-        """Return mean and precision of the normal; whether the family matches; its parameters."""
+        """Return mean and precision of the normal, whether the family matches, and its a and b."""
         a, b = self._shapes(u, slope, curvature)
         matches = (a > 0) & (b > 0)
         a, b = pt.switch(matches, a, 1), pt.switch(matches, b, 1)
@@ -90,7 +87,7 @@ class OfTwoShapes(ABC):
 
     @abstractmethod
     def _shapes(self, u, slope, curvature) -> tuple[TensorVariable, TensorVariable]:
-        """Return the matching parameters; there is such a member only if they are positive."""
+        """Return the matching parameters, which belong to a member only if they are positive."""
 
     @abstractmethod
     def _draw(self, a, b, stream) -> TensorVariable:
@@ -98,11 +95,11 @@ class OfTwoShapes(ABC):
 
     @abstractmethod
     def _log_density(self, a, b, u) -> TensorVariable:
-        """Log of the member's density."""
+        """Return the log of the member's density."""
 
 
 def log_gamma_draws(a: TensorVariable, stream: NoiseStream) -> TensorVariable:
-    """Logarithms of draws from Gamma(a, 1), some of which may underflow."""
+    """Return logarithms of draws from Gamma(a, 1), some of which may underflow."""
     draws = stream.draw(pt.random.gamma, a, scale=1.0, dtype=a.dtype)
     return pt.log(pt.maximum(draws, np.finfo(a.dtype).tiny))
 

@@ -38,12 +38,11 @@ class Simplexes:
 
     @staticmethod
     def fits(variable: LatentVariable) -> bool:
-        """Whether a variable lies on simplexes."""
+        """Return whether a variable lies on simplexes."""
         return isinstance(variable.transform, SimplexTransform)
 
     @property
     def each_sweep(self) -> list[Variable]:
-        """What a sweep begins with."""
         return list(self.terms.fixed)
 
     def sweep(self, z, once, each_sweep, stream: NoiseStream, climbing) -> TensorVariable:
@@ -69,6 +68,6 @@ class Simplexes:
 
 
 def _log_dirichlet(a: TensorVariable, z: TensorVariable) -> TensorVariable:
-    """Joint log density of each row's simplexes."""
+    """Return the joint log density of each row's simplexes."""
     log_p = pt.gammaln(a.sum(axis=-1)) + ((a - 1) * pt.log(z) - pt.gammaln(a)).sum(axis=-1)
     return log_p.sum(axis=tuple(range(1, log_p.ndim)))

@@ -32,7 +32,7 @@ from pymc_sgmcmc.latents.joint import Joint, LatentDraws, Latents
 from pymc_sgmcmc.noise import NoiseStream
 
 FIRST_DECAY, SECOND_DECAY, SMALL = 0.9, 0.999, 1e-8
-"""Adam's constants, as recommended by its authors."""
+"""Adam's constants, as recommended by its authors (Kingma and Ba 2015)."""
 
 
 class NeuralImportance(Latents):
@@ -159,7 +159,7 @@ class NeuralImportance(Latents):
         return LatentDraws(z, w, dict(zip(self.state_names, moved, strict=True)), [ess])
 
     def _adam(self, weights, gradient, mean, square, updates):
-        """One ascent step of Adam."""
+        """Return weights, moments and number of updates after one ascent step of Adam."""
         t = updates + 1
         a, b = FIRST_DECAY, SECOND_DECAY
         mean = [a * m + (1 - a) * g for m, g in zip(mean, gradient, strict=True)]

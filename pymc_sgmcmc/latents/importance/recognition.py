@@ -27,7 +27,7 @@ type ProposalFunction = Callable[[str, Named, Named, Named], Any]
 
 
 def binary_draw(logit, uniform):
-    """Whether a binary variable is 1, from a uniform draw that is fine near 0.
+    """Return whether a binary variable is 1, from a uniform draw that is fine near 0.
 
     The less probable of the two values is drawn where the uniform is below its probability. In
     single precision uniforms near 1 are so coarse that values of probability 1e-20 would be drawn
@@ -38,22 +38,23 @@ def binary_draw(logit, uniform):
 
 
 class Bernoulli:
-    """Parameters: logits, shaped like z."""
+    """Its parameters are logits, shaped like z."""
 
     outputs = 1
 
     def draw(self, logit, shape, stream):
-        """Draw z."""
         u = stream.fine_uniforms(shape, pytensor.config.floatX)
         return binary_draw(logit, u).astype(pytensor.config.floatX)
 
     def log_q(self, logit, z):
-        """Log probability of each element."""
         return z * logit - pt.softplus(logit)
 
 
 class AutoregressiveBernoulli:
-    """Parameters: logits, shaped like z, and links S of the flattened units: sum_i<j S_ji z_i."""
+    """Its parameters are logits, shaped like z, and links S of the flattened units.
+
+    The logit of unit j is increased by the sum of S_ji z_i over i < j.
+    """
 
     outputs = 1
 
@@ -79,7 +80,7 @@ class AutoregressiveBernoulli:
         return z.dimshuffle(1, 2, 0).reshape(shape)
 
     def log_q(self, parameters, z):
-        """Log probability of each element, given those before it."""
+        """Return the log probability of each element, given those before it."""
         logits, links = parameters
         n_units = links.type.shape[0]
         within = z.reshape((-1, n_units)) @ pt.tril(links, -1).T
@@ -87,36 +88,32 @@ class AutoregressiveBernoulli:
 
 
 class Categorical:
-    """Parameters: logits, shaped like z with a last axis of the categories."""
+    """Its parameters are logits, shaped like z with a last axis of the categories."""
 
     def __init__(self, n_categories: int):
         self.outputs = n_categories
 
     def draw(self, logits, shape, stream):
-        """Draw z."""
         zero, one = np.zeros((), logits.dtype), np.ones((), logits.dtype)
         noise = stream.draw(pt.random.gumbel, zero, one, size=(*shape, self.outputs))
         return pt.argmax(logits + noise, axis=-1)
 
     def log_q(self, logits, z):
-        """Log probability of each element."""
         chosen = pt.eq(z[..., None], np.arange(self.outputs))
         return pt.sum(chosen * pt.special.log_softmax(logits, axis=-1), axis=-1)
 
 
 class Normal:
-    """Parameters: mean and log standard deviation, each shaped like z."""
+    """Its parameters are mean and log standard deviation, each shaped like z."""
 
     outputs = 2
 
     def draw(self, parameters, shape, stream):
-        """Draw z."""
         mean, log_sd = parameters
         zero, one = np.zeros((), mean.dtype), np.ones((), mean.dtype)
         return mean + pt.exp(log_sd) * stream.draw(pt.random.normal, zero, one, size=shape)
 
     def log_q(self, parameters, z):
-        """Log density of each element."""
         mean, log_sd = parameters
         return -0.5 * ((z - mean) / pt.exp(log_sd)) ** 2 - log_sd - 0.5 * math.log(2 * math.pi)
 
@@ -125,14 +122,9 @@ type Family = Bernoulli | AutoregressiveBernoulli | Categorical | Normal
 
 
 def family_of(variable: LatentVariable, autoregressive: bool = False) -> Family:
-    """Family of q for a latent variable.
+    """Return the family of q for a latent variable, or raise an error if none suits it.
 
     ``autoregressive`` lets the units of a Bernoulli variable depend on each other.
-
-    Raises
-    ------
-    ValueError
-        For variables without a suitable family.
     """
     op = variable.batch_rv.owner.op
     if isinstance(op, BernoulliRV):
@@ -151,7 +143,7 @@ def family_of(variable: LatentVariable, autoregressive: bool = False) -> Family:
 
 
 def _width(name: str, value: TensorVariable) -> int:
-    """Number of elements in a row of an observed variable."""
+    """Return the number of elements in a row of an observed variable."""
     if None in value.type.shape[1:]:
         raise ValueError(
             f"The shape {value.type.shape} of the observed variable '{name}' is unknown within a "
@@ -198,14 +190,10 @@ class Recognition(ABC):
     def draw(
         self, joint: Joint, weights: Named, n_samples: int, stream: NoiseStream
     ) -> tuple[Tensors, TensorVariable]:
-        """Draw the latent variables.
+        """Draw the latent variables in the joint's order, and return their log q too.
 
-        Returns
-        -------
-        z : list
-            One entry per variable of ``joint``, shape (n_samples, rows, ...).
-        log_q : tensor
-            Shape (n_samples, rows); only the weights have a gradient.
+        The draws have the shapes (n_samples, rows, ...); log q has the shape (n_samples, rows), and
+        only the weights have a gradient.
         """
         x = {name: value[None] for name, value in zip(joint.observed, joint.batch(), strict=True)}
         z: Named = {}
@@ -322,10 +310,10 @@ class Inverted(Recognition):
 
 
 def _within(variable: LatentVariable) -> str:
-    """Name of the links between a variable's units."""
+    """Return the name of the links between a variable's units."""
     return f"{variable.name} within"
 
 
 def _lead(value: TensorVariable) -> list:
-    """Lengths of the axes (draws or 1, rows), as numbers if they are known."""
+    """Return the lengths of the axes (draws or 1, rows), as numbers if they are known."""
     return [value.shape[a] if n is None else n for a, n in enumerate(value.type.shape[:2])]

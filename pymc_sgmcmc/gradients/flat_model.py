@@ -1,9 +1,9 @@
-"""A model's prior, its gradient and its curvature, as functions of one flat vector."""
+"""A model as functions of one flat vector: its prior, and the likelihood of all data or a batch."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor
@@ -18,26 +18,31 @@ from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.backend import backend_of
-from pymc_sgmcmc.backends.compile_time import compile_lock, without_code
-from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
+from pymc_sgmcmc.backends.compile_time import compile_lock, quick_graphs, without_code
+from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
+from pymc_sgmcmc.batches.windows import consecutive_rows
+from pymc_sgmcmc.gradients.arrays import PYTHON, array_value, element_labels
 from pymc_sgmcmc.gradients.data_check import IndexCheck, check_shapes, shapes_of_data
+from pymc_sgmcmc.gradients.matrix_by_products import diagonal_by_products, matrix_by_products
 from pymc_sgmcmc.gradients.source import GradientSource
 
 type Vector = np.ndarray
 
-STRIDES = (1, 3, 17)
-"""Elements of a variable so far apart are probed together for the Hessian's diagonal: all where the
-prior's elements are independent, every third in a random walk."""
 
-MANY_GROUPS = 8
-"""Elements along a variable's first axis from which its groups are tried together."""
+class RowBlock(NamedTuple):
+    """Rows that are evaluated together."""
+
+    numbers: np.ndarray
+    """Their numbers in the data, shape (m,); of streamed rows, in `columns`."""
+    columns: Mapping[str, np.ndarray]
+    """The rows themselves, by the name of the array that they take the place of."""
 
 
-class FlatPrior:
-    """The prior of a model, with respect to all sampled variables in one vector, and its data.
+class FlatModel:
+    """A model with respect to all sampled variables in one vector.
 
-    All that has no rows counts: priors, the transforms' Jacobians, potentials and observed
-    variables that do not run along the rows. It is small, so nothing is compiled.
+    All that has no rows counts as prior: priors, the transforms' Jacobians, potentials and observed
+    variables that do not run along the rows. It is small, so nothing is compiled for it.
 
     Parameters
     ----------
@@ -53,14 +58,25 @@ class FlatPrior:
     ----------
     size : int
         d, the number of elements of the sampled value variables together.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm
+    >>> from pymc_sgmcmc.gradients.model_gradient import gradient_source
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 10)
+    ...     y = pm.Normal("y", mu, 1, observed=np.array([-1.0, 0.0, 2.0, 3.0]))
+    >>> source = gradient_source(model, model.value_vars, batch_size=2)
+    >>> FlatModel(model, source).likelihood_gradient(np.array([0.5]), np.array([0, 2]))
+    array([0.])
     """
 
     def __init__(
         self,
         model: Model,
         source: GradientSource,
-        compile_kwargs: dict[str, Any] | None,
-        start: PointType | None,
+        compile_kwargs: dict[str, Any] | None = None,
+        start: PointType | None = None,
     ):
         kwargs = dict(compile_kwargs or {})
         with compile_lock:
@@ -98,11 +114,17 @@ class FlatPrior:
     @cached_property
     def names(self) -> list[str]:
         """One label per element, such as ``"beta[3]"``."""
-        return [
-            f"{v.name}[{','.join(map(str, at))}]" if at else str(v.name)
-            for v, shape in zip(self.source.vars, self.source.shapes, strict=True)
-            for at in np.ndindex(*shape)
-        ]
+        return element_labels(self.source.vars, self.source.shapes)
+
+    @property
+    def n_rows(self) -> int:
+        """N, the current number of rows."""
+        return self.source.rows[0].n_rows
+
+    @property
+    def batch_size(self) -> int:
+        """Rows per batch."""
+        return self.source.rows[0].batch_size
 
     # ---- one vector for all variables ------------------------------------------------------
 
@@ -124,114 +146,82 @@ class FlatPrior:
         parts = [np.ravel(np.asarray(a, dtype="float64")) for a in arrays]
         return np.concatenate([np.empty(0), *parts])
 
+    def further_measurements(self, draws: np.ndarray) -> dict[str, float]:
+        """Measure for the verdict what this kind of model alone has, at draws, shape (n, d)."""
+        return {}
+
+    # ---- the likelihood --------------------------------------------------------------------
+
+    def likelihood_gradient(self, theta: Vector, rows: np.ndarray) -> Vector:
+        """Return the gradient of a batch's log likelihood times N / n, shape (d,).
+
+        Parameters
+        ----------
+        theta : array, shape (d,)
+        rows : array of int64, shape (n,)
+        """
+        scale = self._scale(self.n_rows / self.batch_size)
+        return self.joined(self._gradient(*self.split(theta), rows, scale, *self.constants))
+
+    def _scale(self, value: float) -> np.ndarray:
+        return np.asarray(value, self.source.rows[0].scale.dtype)
+
+    def with_rows(self, columns: Mapping[str, Any]) -> list[Any]:
+        """Return the data, with streamed rows in place of some arrays."""
+        arrays = [*(array.name for array, _ in self.source.data), *(None for _ in self._others)]
+        return [
+            self.backend.array(columns[name]) if name in columns else constant
+            for name, constant in zip(arrays, self.constants, strict=True)
+        ]
+
+    def stream(self, n: int) -> Iterator[RowBlock]:
+        """Yield all rows of a stream, n at a time."""
+        arrays = [array_value(array) for array, _ in self.source.data]
+        assert self.source.streamed is not None
+        for columns in consecutive_rows(self.source.streamed, n):
+            self._index_check.of_streamed(arrays, columns)
+            yield RowBlock(np.arange(len(next(iter(columns.values())))), columns)
+
+    @cached_property
+    def _gradient(self) -> Callable:
+        """The likelihood's gradient, a function of the source's inputs."""
+        return self.compiled(self.source.inputs, self.source.likelihood)
+
+    @quick_graphs()
+    def compiled(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable:
+        """Compile a function, whose arguments are not checked."""
+        mode = with_cheap_calls(self.mode)
+        function = pytensor.function(list(inputs), list(outputs), mode=mode, **self.compile_kwargs)
+        function.trust_input = True
+        return function
+
     # ---- the prior -------------------------------------------------------------------------
 
     def log_prior(self, theta: Vector) -> float:
         """Log density of the prior, up to a constant."""
-        return float(self._value_and_gradient(*self.split(theta))[0])
+        return float(self._prior(*self.split(theta))[0])
 
     def prior_gradient(self, theta: Vector) -> Vector:
         """Gradient of the log prior, shape (d,)."""
-        return self.joined(self._value_and_gradient(*self.split(theta))[1:])
+        return self.joined(self._prior(*self.split(theta))[1:])
 
     def prior_hessian(self, theta: Vector) -> np.ndarray:
-        """Hessian of the log prior, shape (d, d).
-
-        Of variables whose groups (the first axis) are independent given all others, all groups are
-        tried together: the Hessian times a vector that is zero but for one element of each.
-        """
-        hessian = np.zeros((self.size, self.size))
-        one_by_one = np.ones(self.size, dtype=bool)
-        for part, blocks in self._blocks_of_groups(theta):
-            one_by_one[part] = False
-            for rows, columns, values in blocks:
-                hessian[rows, columns] = values
-        rest = np.flatnonzero(one_by_one)
-        if rest.size:
-            products = self._prior_products(theta, np.eye(self.size)[rest])
-            hessian[rest], hessian[:, rest] = products, products.T
-        return (hessian + hessian.T) / 2
-
-    def _blocks_of_groups(self, theta: Vector) -> list[tuple[slice, list[tuple]]]:
-        """Find variables with independent groups: their elements, and blocks of the Hessian.
-
-        A block has row and column numbers and values, of the variable (columns) and one with as
-        many groups (rows). Groups are independent if products with two random vectors agree on
-        each group's own block. Variables that are coupled to such a variable with another number of
-        groups are not among them.
-        """
-        rng = np.random.default_rng(20243)
-        tolerance = np.sqrt(np.finfo(self.dtype).eps)
-        grouped = {
-            k: np.arange(part.start, part.stop).reshape(shape[0], -1)
-            for k, (part, shape) in enumerate(zip(self.parts, self.source.shapes, strict=True))
-            if shape and shape[0] >= MANY_GROUPS and np.prod(shape) > 0
-        }
-        found: dict[int, list[tuple]] = {}
-        coupled: dict[int, set[int]] = {}
-        for k, own in grouped.items():
-            weights = rng.uniform(0.5, 1.5, (2, len(own)))
-            vectors = np.zeros((2, own.shape[1], self.size))
-            for j, elements in enumerate(own.T):
-                vectors[:, j, elements] = weights
-            products = self._prior_products(theta, vectors.reshape(-1, self.size))
-            products = products.reshape(vectors.shape)
-            atol = tolerance * np.abs(products).max(initial=0)
-            independent, blocks, coupled[k] = True, [], set()
-            for m, others in grouped.items():
-                if len(others) != len(own):
-                    if np.any(products[:, :, others]):
-                        coupled[k].add(m)
-                    continue
-                one, two = products[:, :, others] / weights[:, None, :, None]
-                independent &= np.allclose(one, two, rtol=tolerance, atol=atol)
-                rows, columns = np.broadcast_arrays(others[None], own.T[:, :, None])
-                blocks.append((rows, columns, one))
-            if independent:
-                found[k] = blocks
-        apart = {k for k in found if not coupled[k] & found.keys()}
-        return [(self.parts[k], found[k]) for k in apart]
+        """Hessian of the log prior, shape (d, d)."""
+        times = partial(self._prior_products, theta)
+        return matrix_by_products(times, self.parts, self.source.shapes, self._rtol)
 
     def prior_curvature_diagonal(self, theta: Vector) -> Vector:
-        """Diagonal of the Hessian of the log prior, shape (d,).
+        """Diagonal of the Hessian of the log prior, shape (d,)."""
+        return diagonal_by_products(partial(self._prior_products, theta), self.parts, self._rtol)
 
-        The Hessian times a vector that is zero but for some elements has their diagonal where they
-        do not couple. It is tried for elements far apart (`STRIDES`), with two random vectors:
-        where these agree the diagonal is known, for the others unit vectors are used.
-        """
-        rng = np.random.default_rng(20243)
-        diagonal = np.full(self.size, np.nan)
-        left = np.ones(self.size, dtype=bool)
-
-        def probe(elements: np.ndarray) -> Vector:
-            vector = np.zeros(self.size)
-            vector[elements] = rng.uniform(0.5, 1.5, size=elements.size)
-            return self._prior_product(theta, vector)[elements] / vector[elements]
-
-        for stride in STRIDES:
-            for part in self.parts:
-                for first in range(stride):
-                    together = np.arange(part.start + first, part.stop, stride)
-                    together = together[left[together]]
-                    if together.size > 2:
-                        one, two = probe(together), probe(together)
-                        known = np.isclose(
-                            one, two, rtol=np.sqrt(np.finfo(self.dtype).eps), atol=0, equal_nan=True
-                        )
-                        diagonal[together[known]] = one[known]
-                        left[together[known]] = False
-        for k in np.flatnonzero(left):
-            diagonal[k] = probe(np.array([k]))[0]
-        return diagonal
+    @property
+    def _rtol(self) -> float:
+        return float(np.sqrt(np.finfo(self.dtype).eps))
 
     @cached_property
-    def _value_and_gradient(self) -> Callable:
+    def _prior(self) -> Callable:
         source = self.source
-        return self._in_python(source.vars, [source.log_prior, *source.prior])
-
-    def _prior_product(self, theta: Vector, vector: Vector) -> Vector:
-        """The Hessian times a vector."""
-        return self._prior_products(theta, vector[None])[0]
+        return self.in_python(source.vars, [source.log_prior, *source.prior])
 
     @cached_property
     def _prior_products(self) -> Callable[[Vector, np.ndarray], np.ndarray]:
@@ -257,17 +247,19 @@ class FlatPrior:
             [p + pt.zeros_like(vi) for p, vi in zip(product, v, strict=True)],
             dict(zip(v, many, strict=True)),
         )
-        function = self._in_python([*vars, *many], mapped)
+        function = self.in_python([*vars, *many], mapped)
 
         def products(theta: Vector, W: np.ndarray) -> np.ndarray:
-            n, parts = len(W), zip(self.parts, shapes, strict=True)
-            split = [W[:, part].reshape(n, *s) for part, s in parts]
-            typed = [a.astype(var.dtype) for a, var in zip(split, vars, strict=True)]
-            found = function(*self.split(theta), *typed)
+            n = len(W)
+            found = function(*self.split(theta), *self.split_each(W))
             return np.concatenate([np.reshape(f, (n, -1)) for f in found], axis=1)
 
-        shapes = self.source.shapes
         return products
+
+    def split_each(self, points: np.ndarray) -> list[np.ndarray]:
+        """Cut vectors, shape (m, d), into arrays of the variables with a leading axis."""
+        variables = zip(self.source.vars, self.source.shapes, self.parts, strict=True)
+        return [points[:, p].reshape(len(points), *s).astype(v.dtype) for v, s, p in variables]
 
     def _difference(self, theta: Vector, vector: Vector) -> Vector:
         eps = np.finfo(self.dtype).eps
@@ -276,7 +268,7 @@ class FlatPrior:
         change = self.prior_gradient(theta + step) - self.prior_gradient(theta - step)
         return change / (2 * eps ** (1 / 3) * length)
 
-    def _in_python(
+    def in_python(
         self, inputs: Sequence[TensorVariable], outputs: Sequence[TensorVariable]
     ) -> Callable:
         """Return a function that is not compiled; out of a parameter's range it is not finite."""

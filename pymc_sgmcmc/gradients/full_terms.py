@@ -9,7 +9,7 @@ from pytensor.graph.basic import Variable
 from pymc_sgmcmc.gradients.arrays import array_value, arrays_of
 
 
-class WholeTerm(NamedTuple):
+class FullTerm(NamedTuple):
     """An observed variable or potential that does not run along the rows of the batches."""
 
     name: str
@@ -18,10 +18,10 @@ class WholeTerm(NamedTuple):
     """Longest axis of the data that it is computed from."""
 
 
-def whole_terms(model: pm.Model, rest: Sequence[Variable], batch_size: int) -> list[WholeTerm]:
+def full_terms(model: pm.Model, rest: Sequence[Variable], batch_size: int) -> list[FullTerm]:
     """Return those of the terms outside of batches that have more data than a batch."""
     found = [
-        WholeTerm(
+        FullTerm(
             str(var.name),
             var in model.potentials,
             max((n for a in arrays_of(model, var) for n in array_value(a).shape), default=0),
@@ -31,7 +31,7 @@ def whole_terms(model: pm.Model, rest: Sequence[Variable], batch_size: int) -> l
     return [term for term in found if term.n_rows > batch_size]
 
 
-def message_of(terms: Sequence[WholeTerm]) -> str:
+def message_of(terms: Sequence[FullTerm]) -> str:
     """Say what such terms cost, and what would make batches of them."""
     listed = ", ".join(f"'{term.name}' ({term.n_rows} rows of data)" for term in terms)
     potentials = [f"'{term.name}'" for term in terms if term.is_potential]

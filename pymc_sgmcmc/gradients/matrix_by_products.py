@@ -1,0 +1,127 @@
+"""A symmetric matrix, or its diagonal, from few of its products with vectors."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+type Times = Callable[[np.ndarray], np.ndarray]
+"""The matrix times each of some vectors, shape (m, d)."""
+
+STRIDES = (1, 3, 17)
+"""Elements of a variable that lie so far apart are probed together for the diagonal: all of them
+where the elements are independent, every third in a random walk."""
+MANY_GROUPS = 8
+"""Elements along a variable's first axis from which its groups are tried together."""
+
+
+def matrix_by_products(
+    times: Times, parts: Sequence[slice], shapes: Sequence[tuple[int, ...]], rtol: float
+) -> np.ndarray:
+    """Find a matrix whose rows and columns are the elements of several variables.
+
+    Of variables whose groups (the first axis) are independent given all others, all groups are
+    tried together: the matrix times a vector that is zero but for one element of each.
+
+    Parameters
+    ----------
+    times : callable
+    parts : list of slice
+        The place of each variable among the d elements,
+    shapes : list of tuple of int
+        ... and its shape.
+    rtol : float
+        Relative error of a product.
+
+    Examples
+    --------
+    >>> A = np.diag(np.arange(1.0, 21.0))
+    >>> tried = []
+    >>> times = lambda W: tried.extend(W) or W @ A
+    >>> found = matrix_by_products(times, [slice(0, 20)], [(20,)], rtol=1e-8)
+    >>> np.allclose(found, A), len(tried)
+    (True, 2)
+    """
+    size = parts[-1].stop if parts else 0
+    matrix = np.zeros((size, size))
+    one_by_one = np.ones(size, dtype=bool)
+    for part, blocks in _blocks_of_groups(times, parts, shapes, rtol):
+        one_by_one[part] = False
+        for rows, columns, values in blocks:
+            matrix[rows, columns] = values
+    rest = np.flatnonzero(one_by_one)
+    if rest.size:
+        products = times(np.eye(size)[rest])
+        matrix[rest], matrix[:, rest] = products, products.T
+    return (matrix + matrix.T) / 2
+
+
+def _blocks_of_groups(times, parts, shapes, rtol) -> list[tuple[slice, list[tuple]]]:
+    """Find variables with independent groups: their elements, and blocks of the matrix.
+
+    A block has row and column numbers and values, of the variable (columns) and one with as many
+    groups (rows). Groups are independent if products with two random vectors agree on each group's
+    own block. Variables that are coupled to such a variable with another number of groups are not
+    among them.
+    """
+    rng = np.random.default_rng(20243)
+    size = parts[-1].stop if parts else 0
+    grouped = {
+        k: np.arange(part.start, part.stop).reshape(shape[0], -1)
+        for k, (part, shape) in enumerate(zip(parts, shapes, strict=True))
+        if shape and shape[0] >= MANY_GROUPS and np.prod(shape) > 0
+    }
+    found: dict[int, list[tuple]] = {}
+    coupled: dict[int, set[int]] = {}
+    for k, own in grouped.items():
+        weights = rng.uniform(0.5, 1.5, (2, len(own)))
+        vectors = np.zeros((2, own.shape[1], size))
+        for j, elements in enumerate(own.T):
+            vectors[:, j, elements] = weights
+        products = times(vectors.reshape(-1, size)).reshape(vectors.shape)
+        atol = rtol * np.abs(products).max(initial=0)
+        independent, blocks, coupled[k] = True, [], set()
+        for m, others in grouped.items():
+            if len(others) != len(own):
+                if np.any(products[:, :, others]):
+                    coupled[k].add(m)
+                continue
+            one, two = products[:, :, others] / weights[:, None, :, None]
+            independent &= np.allclose(one, two, rtol=rtol, atol=atol)
+            rows, columns = np.broadcast_arrays(others[None], own.T[:, :, None])
+            blocks.append((rows, columns, one))
+        if independent:
+            found[k] = blocks
+    apart = {k for k in found if not coupled[k] & found.keys()}
+    return [(parts[k], found[k]) for k in apart]
+
+
+def diagonal_by_products(times: Times, parts: Sequence[slice], rtol: float) -> np.ndarray:
+    """Find the diagonal of a matrix, shape (d,).
+
+    The matrix times a vector that is zero but for some elements has their diagonal where they do
+    not couple. It is tried for elements far apart (`STRIDES`), with two random vectors: where these
+    agree the diagonal is known, for the others unit vectors are used.
+    """
+    rng = np.random.default_rng(20243)
+    size = parts[-1].stop if parts else 0
+    diagonal = np.full(size, np.nan)
+    left = np.ones(size, dtype=bool)
+
+    def probe(elements: np.ndarray) -> np.ndarray:
+        vector = np.zeros(size)
+        vector[elements] = rng.uniform(0.5, 1.5, size=elements.size)
+        return times(vector[None])[0, elements] / vector[elements]
+
+    for stride in STRIDES:
+        for part in parts:
+            for first in range(stride):
+                together = np.arange(part.start + first, part.stop, stride)
+                together = together[left[together]]
+                if together.size > 2:
+                    one, two = probe(together), probe(together)
+                    known = np.isclose(one, two, rtol=rtol, atol=0, equal_nan=True)
+                    diagonal[together[known]] = one[known]
+                    left[together[known]] = False
+    for k in np.flatnonzero(left):
+        diagonal[k] = probe(np.array([k]))[0]
+    return diagonal

@@ -1,0 +1,94 @@
+"""The joint density of each group's rows and effects, as functions of NumPy arrays."""
+
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.blocking import PointType
+from pytensor.compile.mode import get_mode
+from pytensor.link.numba.linker import NumbaLinker
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.backends.compile_time import quick_graphs
+from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
+from pymc_sgmcmc.gradients.arrays import array_value
+from pymc_sgmcmc.gradients.model_gradient import explicit_data
+from pymc_sgmcmc.integration.group_rows import GroupRows, ragged
+from pymc_sgmcmc.integration.group_terms import GroupTerms
+from pymc_sgmcmc.pymc_internals import jitted
+
+
+class GroupDensity:
+    """log p(y_j, a_j | shared) of groups j at given effects; compiled when first evaluated."""
+
+    def __init__(self, terms: GroupTerms, rows: GroupRows):
+        self.terms, self.rows = terms, rows
+        self._shared = [v for v in terms.model.value_vars if v not in terms.values]
+        self._mode = with_cheap_calls(get_mode(None))
+
+    @property
+    def in_threads(self) -> bool:
+        """Whether several threads may evaluate it at a time; Python's lock is then released."""
+        linker = self._mode.linker
+        return isinstance(linker, NumbaLinker) and type(linker) is not NumbaLinker
+
+    def at_points(
+        self, point: PointType, index: np.ndarray, effects: np.ndarray, rows: GroupRows
+    ) -> np.ndarray:
+        """Evaluate at several effects, shape (points, m, k), of the m groups at places in rows.
+
+        ``point`` has values of what is shared. The result has the shape (points, m).
+        """
+        [h] = self._at_points(point, index, effects, rows)
+        return h
+
+    def derivatives(
+        self, point: PointType, index: np.ndarray, effects: np.ndarray, rows: GroupRows
+    ) -> list[np.ndarray]:
+        """Evaluate with gradient and Hessian at effects, shape (m, k): (m,), (m, k), (m, k, k)."""
+        return self._derivatives(point, index, effects, rows)
+
+    @cached_property
+    def _at_points(self) -> Callable:
+        terms = self.terms
+        return self._compiled(pt.tensor3("effects"), lambda a, p: [terms.log_joint_at_points(a, p)])
+
+    @cached_property
+    def _derivatives(self) -> Callable:
+        def build(a, placeholders):
+            h = self.terms.log_joint(a, placeholders)
+            gradient = pt.grad(h.sum(), a)
+            hessian = [pt.grad(gradient[:, i].sum(), a) for i in range(self.terms.k)]
+            return [h, gradient, pt.stack(hessian, axis=1)]
+
+        return self._compiled(pt.matrix("effects"), build)
+
+    @quick_graphs()
+    def _compiled(self, effects: TensorVariable, build: Callable) -> Callable:
+        terms = self.terms
+        groups, first, sizes, order = pt.lvectors("groups", "first", "sizes", "order")
+        positions, places = ragged(first, sizes)
+        if not self.rows.sorted:
+            positions = order[positions]
+        placeholders: dict = {terms.groups: groups, terms.rows: positions, terms.places: places}
+        placeholders |= {whole: array.astype(whole.dtype) for array, whole in terms.arrays.items()}
+        outputs = build(effects.astype(pytensor.config.floatX), placeholders)
+        outputs, data = explicit_data(outputs, {})
+        function = pytensor.function(
+            [*self._shared, *data.values(), order, groups, first, sizes, effects],
+            outputs,
+            mode=self._mode,
+            on_unused_input="ignore",
+        )
+        function.trust_input = True
+        function = jitted(function) if self.in_threads else function
+        arrays = [array_value(array) for array in data]
+
+        def call(point: PointType, index: np.ndarray, effects: np.ndarray, rows: GroupRows):
+            values = [np.asarray(point[v.name], v.dtype) for v in self._shared]
+            of_groups = rows.numbers[index], rows.first[index], rows.sizes[index]
+            return function(*values, *arrays, rows.order, *of_groups, effects)
+
+        return call

@@ -1,0 +1,132 @@
+"""The step of a run: one for all variables, as given or the default one."""
+
+import logging
+from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytensor
+from pymc.initial_point import PointType
+from pymc.model import Model
+from pymc.sampling.mcmc import assign_step_methods, instantiate_steppers
+from pymc.step_methods import STEP_METHODS
+from pymc.step_methods.arraystep import PopulationArrayStepShared
+from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
+
+from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
+from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, batch_size_for
+from pymc_sgmcmc.argument_checks import shown
+from pymc_sgmcmc.backends.compile_time import quick_graphs
+from pymc_sgmcmc.gradients.local_variables import n_looked_up
+from pymc_sgmcmc.integration.integrated_model import DIM
+from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
+from pymc_sgmcmc.step import SGMCMCStep
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+
+def sampled_model(model: Model, step: Any) -> Model:
+    """Return the sampled model: that of a step that has made it from this one, if any.
+
+    It has no latent variables that the step integrates out, or all rows instead of pm.Minibatch.
+    """
+    steps = step if isinstance(step, list | tuple) else [step]
+    for one in steps:
+        if isinstance(one, SGMCMCStep) and one.made_for is model:
+            return one.model
+        if isinstance(one, SGMCMCStep) and one.latents is not None:
+            rest = {rv.name for rv in one.model.free_RVs}
+            if rest < {rv.name for rv in model.free_RVs}:
+                return one.model
+    return model
+
+
+@quick_graphs()
+def step_for_all(model: Model, step: Any, start: PointType, compile_kwargs: Any) -> Any:
+    """Return one step for all variables; PyMC chooses steps for variables without one."""
+    if isinstance(step, type):
+        raise ValueError(
+            f"step={step.__name__} is a class. Pass an instance: step={step.__name__}(...)"
+        )
+    for one in step if isinstance(step, list | tuple) else [step]:
+        if not isinstance(one, BlockedStep | CompoundStep):
+            raise ValueError(
+                f"step={shown(one)} is not a step. Pass one made in the model's context, such as "
+                "step=sgm.MSGNHT_S(), or leave step= out."
+            )
+    provided, selected = assign_step_methods(model, step, methods=STEP_METHODS)
+    step = instantiate_steppers(
+        model,
+        steps=provided,
+        selected_steps=selected,
+        step_kwargs={},
+        initial_point=start,
+        compile_kwargs=compile_kwargs,
+    )
+    if isinstance(step, list):
+        step = CompoundStep(step)
+    for variables in selected.values():
+        names = ", ".join(f"'{v.name}'" for v in variables)
+        _log.info(f"PyMC chose steps for {names}; they use all the data at each draw.")
+    steps = flatten_steps(step)
+    if len(steps) > 1 and any(getattr(one, "adapted", None) is not None for one in steps):
+        _log.info(
+            "Several steps take turns, so there is no verdict at the end, and the adapted ones "
+            "have no control variate, which needs all other variables to stay where they are."
+        )
+    for one in steps:
+        if isinstance(one, PopulationArrayStepShared):
+            raise ValueError(
+                f"{type(one).__name__} must update all chains together, which sgm.sample cannot "
+                "do. Use pm.sample, or another step."
+            )
+        if isinstance(one, SGMCMCStep) and one.model is not model:
+            raise ValueError(
+                f"{one!r} was made for another model: make it in the context of the model that "
+                "you sample."
+            )
+    return step
+
+
+def default_step(
+    model: Model,
+    compile_kwargs: dict[str, Any] | None,
+    rng: np.random.Generator,
+    earlier: Adapted | None = None,
+    of_groups: bool = False,
+) -> MSGNHT_S:
+    """Make the step for all variables, with the warm-up of the run to resume if there is one."""
+    compile_kwargs = _compile_kwargs_of(model) if compile_kwargs is None else compile_kwargs
+    make = partial(MSGNHT_S, model=model, compile_kwargs=compile_kwargs, rng=rng)
+    if of_groups:
+        with quick_graphs():
+            size = sum(np.size(value) for value in model.initial_point().values())
+        n_groups = len(model.coords[DIM])
+        make = partial(make, minibatch_dim=DIM, batch_size=min(batch_size_for(size), n_groups))
+    if earlier is not None:
+        with suppress(UnfitAdaptation):  # the store then says what differs from its run
+            return make(adaptation=earlier)
+    return make()
+
+
+@quick_graphs()
+def _compile_kwargs_of(model: Model) -> dict[str, Any] | None:
+    """Return how the default step is compiled where the user has not said it.
+
+    numba takes far longer than JAX to compile a network, and is not faster then; it is with
+    parameters of groups.
+    """
+    start = model.initial_point()
+    size = sum(np.size(start[v.name]) for v in model.continuous_value_vars)
+    chosen_by_user = (pytensor.config.mode, pytensor.config.linker) != ("Mode", "auto")
+    if size <= LARGEST_DENSE or chosen_by_user or find_spec("jax") is None:
+        return None
+    if 2 * n_looked_up(model) > size:
+        return None
+    _log.info(
+        f"With {size} parameters the step is compiled with JAX, which is ready sooner. For numba "
+        "pass compile_kwargs={'mode': 'NUMBA'}."
+    )
+    return {"mode": "JAX"}
