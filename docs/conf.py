@@ -2,6 +2,7 @@
 
 import sys
 from importlib.metadata import version as installed
+from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
@@ -19,10 +20,12 @@ extensions = [
     "sphinx_design",
     "results_tables",
 ]
+if find_spec("sphinx_copybutton"):  # a button beside code, which the pages can do without
+    extensions.append("sphinx_copybutton")
 exclude_patterns = ["_build", "_ext", "scripts", "**.ipynb_checkpoints"]
 
 nb_execution_mode = "off"  # the test suite runs the pages' code, `make gallery` the notebooks
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
 default_role = "py:obj"  # docstrings write `name`

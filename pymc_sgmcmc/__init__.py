@@ -8,9 +8,11 @@ from pymc_sgmcmc.diagnosis.certificate import certificate
 from pymc_sgmcmc.diagnosis.diagnose import diagnose
 from pymc_sgmcmc.diagnosis.robust import robust
 from pymc_sgmcmc.evaluation.better_estimate import better_estimate
+from pymc_sgmcmc.evaluation.loo import loo
 from pymc_sgmcmc.evaluation.marginal_likelihood import log_marginal_likelihood
 from pymc_sgmcmc.evaluation.missing_data import complete
 from pymc_sgmcmc.evaluation.weighted_draws import weighted
+from pymc_sgmcmc.instead_of_nuts import instead_of_nuts
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
 from pymc_sgmcmc.latents.importance.neural_importance import NeuralImportance
 from pymc_sgmcmc.layers.convolution import conv2d, max_pool2d
@@ -56,7 +58,9 @@ __all__ = [
     "conv2d",
     "diagnose",
     "distill",
+    "instead_of_nuts",
     "log_marginal_likelihood",
+    "loo",
     "max_pool2d",
     "robust",
     "sample",

@@ -23,11 +23,13 @@ batch_size : int, "auto" or None, default "auto"
     model itself makes with `pm.Minibatch`. "auto" means None unless the step is adapted; then it is
     about two rows per parameter, or all of up to 2000 rows or 8 batches; with ``latents`` 128
     rows.
-adaptation : {"auto", "dense", "diag"}, Adapted or None, default "auto"
+adaptation : {"auto", "dense", "diag"}, Adapted, step, DataTree or None, default "auto"
     The metric L to adapt. "auto": none with a given ``step_size``; otherwise dense up to 2000
     parameters and diagonal for more; but with more than 1000 and local variables a scale for each
     of their elements, and dense for the others. What another step of the same model and data has
-    found, its attribute ``adapted``, is used without a warm-up.
+    found, its attribute ``adapted``, is used without a warm-up. A step of the same model and other
+    data (yesterday's), or a result of `sample` with ``store_adaptation=True`` and a dense metric,
+    gives its metric and step size; only anchor, row weights and noise are found anew.
 gradient : {"auto", "plain", "control_variate"}, default "auto"
     Whether an adapted step takes a batch's gradient alone, or adds the exact gradient at an anchor
     to the batch's estimate of the change from there: two gradients per update with far less noise.

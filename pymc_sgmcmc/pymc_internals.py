@@ -61,3 +61,8 @@ def jitted(function: Any) -> Callable:
     """Return what numba or JAX compiled of a PyTensor function, without PyTensor's wrapper."""
     # It is mapped over chains or called by threads, which the wrapper does not support.
     return function.vm.jit_fn
+
+
+def runs_python(function: Any) -> bool:
+    """Whether some of a function of this package's numba linker runs in Python."""
+    return getattr(jitted(function), "runs_python", False)

@@ -28,6 +28,7 @@ from pymc_sgmcmc.run.adapted_run import (
     starts_near_the_posterior,
 )
 from pymc_sgmcmc.run.arguments import Arguments
+from pymc_sgmcmc.run.bambi_model import fitting_bambi
 from pymc_sgmcmc.run.integrated_effects import of_what_groups_share, with_effects
 from pymc_sgmcmc.run.other_arguments import naming_alternatives
 from pymc_sgmcmc.run.result_form import check_form, names_in_result
@@ -43,6 +44,7 @@ DRAWS = 1000
 
 
 @naming_alternatives
+@fitting_bambi
 def sample(
     draws: int | None = None,
     *,
@@ -166,8 +168,8 @@ def sample(
         How processes start. Default: that of the system, but "forkserver" with JAX.
     blas_cores : int, "auto" or None, default "auto"
         Total number of BLAS threads of all processes; "auto": one per core.
-    model : pymc.Model, optional
-        Default: the model on the context stack.
+    model : pymc.Model or bambi.Model, optional
+        Default: the model on the context stack. A model of Bambi is fitted by its own ``fit``.
     compile_kwargs : dict, optional
         For the default step and steps that PyMC chooses; a step that you made has its own. Default:
         PyTensor's mode, numba; for the default step of models with more than 2000 parameters JAX,

@@ -17,8 +17,9 @@ from rich.table import Column
 
 from pymc_sgmcmc.adaptation.adapt import adapted
 from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.earlier import earlier_adaptation
 from pymc_sgmcmc.adaptation.kinds import Gradients, kind_of
-from pymc_sgmcmc.adaptation.plan import Adaptation, adapts, planned
+from pymc_sgmcmc.adaptation.plan import adapts, planned
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.argument_checks import (
     is_auto,
@@ -104,7 +105,7 @@ class SGMCMCStep(BlockedStep):
         *,
         step_size: StepSize | Literal["auto"] = "auto",
         batch_size: int | Literal["auto"] | None = "auto",
-        adaptation: Adaptation | Adapted = "auto",
+        adaptation: Any = "auto",
         gradient: Literal["auto", "plain", "control_variate"] = "auto",
         target_bias: float = 0.05,
         minibatch_dim: str | None = None,
@@ -144,7 +145,8 @@ class SGMCMCStep(BlockedStep):
         self.model, batch_size = self._sampled_model(step_size, adaptation, batch_size)
         self.vars = continuous(self.model, counterparts(self.made_for, self.model, vars))
         self.algorithm = self.bind(self.model, self.vars, hyperparameters)
-        earlier = adaptation if isinstance(adaptation, Adapted) else None
+        of_other_data = earlier_adaptation(adaptation, self.model, self.vars)
+        earlier = adaptation if isinstance(adaptation, Adapted) else of_other_data
         if earlier is not None and is_auto(batch_size):
             batch_size = earlier.batch_size
         if earlier is not None and batches == "auto":
@@ -237,6 +239,7 @@ class SGMCMCStep(BlockedStep):
                 given_schedule,
                 given_thin,
                 earlier,
+                anew=of_other_data is not None,
             )
             self.default_tune_steps = self.adapted.burn_in
             self.setup_chain(self.rng, tune=0, draws=0)

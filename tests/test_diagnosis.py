@@ -592,6 +592,7 @@ def test_without_gradients_nothing_is_promised(posterior):
 def test_a_run_is_judged(run, caplog, tmp_path):
     stored = run["diagnosis"]
     assert stored.attrs["verdict"] == "ok"
+    assert run.posterior.attrs["pymc_sgmcmc_version"] == sgm.__version__
     assert float(stored["anchor_error"]) < 1e-6
     assert 0.5 < float(stored["thermostat"] / stored["thermostat_predicted"]) < 2
     assert "held_temperature" not in stored
@@ -723,6 +724,42 @@ def test_stored_adaptation_serves_a_later_diagnosis(posterior, step):
     assert result.attrs["metric"] == "that of the warm-up"
     assert float(result["anchor_error"]) < 1e-6
     np.testing.assert_allclose(result["virial"], idata["diagnosis"]["virial"], atol=1e-6)
+
+
+@pytest.mark.slow(30)
+def test_draws_of_pymc_get_what_those_of_sample_have(step, run):
+    """Of the same draws, all of it; and `pm.sample` says what is needed for it."""
+    bare = run.copy()
+    del bare["diagnosis"]
+    told = ("data_passes", "data_passes_warmup", "adaptation")
+    bare["posterior"].attrs = {k: v for k, v in run.posterior.attrs.items() if k not in told}
+    result = sgm.diagnose(bare, step=step)
+    xr.testing.assert_identical(bare["diagnosis"].to_dataset(), run["diagnosis"].to_dataset())
+    assert bare.posterior.attrs == run.posterior.attrs
+    assert result.verdict == "ok"
+    with step.model:
+        options = {"chains": 2, "cores": 1, "random_seed": 1, "progressbar": False}
+        by_pymc = pm.sample(60, tune=20, step=step, **options)
+    sgm.diagnose(by_pymc, step=step)
+    attrs = by_pymc.posterior.attrs
+    passes = attrs["data_passes"] - attrs["data_passes_warmup"]
+    assert passes == pytest.approx(2 * 80 * step.adapted.passes_per_draw)
+    assert "anchor_error" in by_pymc["diagnosis"]
+    with pytest.raises(ValueError, match="step= brings its model and data"):
+        sgm.diagnose(bare, step.model, step=step)
+    with pytest.raises(ValueError, match=r"step=.*is not adapted"):
+        sgm.diagnose(bare, step=pm.Metropolis(model=step.model))
+
+
+@pytest.mark.slow(5)
+def test_the_model_of_the_context(posterior, run):
+    """Where nothing is stored; what `sample` has stored is judged without compiling anything."""
+    draws = tree(beta=exact(posterior))
+    with posterior[0]:
+        assert sgm.diagnose(draws).verdict == "ok"
+        stored = sgm.diagnose(run)
+    np.testing.assert_array_equal(stored["virial"], run["diagnosis"]["virial"])
+    assert sgm.diagnose(tree(beta=exact(posterior))).verdict == "unclear"
 
 
 @pytest.mark.slow(2)

@@ -46,6 +46,7 @@ ON_NUMBA = ("README.md", "docs/choosing.md", "docs/gotchas.md", "docs/hierarchie
         pytest.param("docs/trust.md", marks=pytest.mark.long),
         pytest.param("docs/scaling.md", marks=pytest.mark.long),
         pytest.param("docs/storage.md", marks=pytest.mark.long),
+        pytest.param("docs/daily_updating.md", marks=pytest.mark.long),
         pytest.param("docs/gotchas.md", marks=pytest.mark.long),
         pytest.param("docs/simplexes.md", marks=pytest.mark.long),
         pytest.param("docs/streaming.md", marks=pytest.mark.long),
@@ -202,6 +203,13 @@ def test_site_builds_without_warnings(tmp_path):
     )
     assert built.returncode == 0, built.stderr
     assert (tmp_path / "index.html").exists()
+    for page in tmp_path.rglob("*.html"):
+        text = re.sub(r"<script.*?</script>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        assert "$$" not in text, f"{page.name}: a formula that is not one"
+        for image in re.findall(r"<img [^>]*>", text):
+            alternative = re.search(r'alt="([^"]+)"', image)
+            assert alternative, f"{page.name}: {image}"
+            assert not alternative[1].endswith(".png"), f"{page.name}: {image} has no :alt:"
 
 
 @pytest.mark.parametrize("folder", ["examples", "benchmarks"])

@@ -175,6 +175,27 @@ def test_draws_of_steps_and_of_chains_together():
     assert len(np.unique(many["w"])) == many["w"].size
 
 
+@pytest.mark.slow(12)
+def test_adapted():
+    """The warm-up, the run and the verdict on it, with a transformed and a plain variable."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(400, 2))
+    y = x @ [1.0, -0.5] + 2 * rng.normal(size=400)
+    with pm.Model(coords={"obs": range(400), "feature": list("ab")}) as model:
+        w, sigma = pmd.Normal("w", 0, 3, dims="feature"), pmd.HalfNormal("sigma", 5)
+        mu = (pmd.Data("x", x, dims=("obs", "feature")) * w).sum("feature")
+        pmd.Normal("y", mu, sigma, observed=by_row(y))
+        idata = sgm.sample(
+            draws=200, chains=2, random_seed=1, quiet=True, compile_kwargs={"mode": "JAX"}
+        )
+    exact = np.linalg.lstsq(x, y)[0]
+    # 400 draws, nearly independent: the error of a mean is a twentieth of an sd of 0.1.
+    np.testing.assert_allclose(idata.posterior["w"].mean(["chain", "draw"]), exact, atol=0.03)
+    assert idata["diagnosis"].attrs["verdict"] != "failed"
+    assert "mean_virial" in idata["diagnosis"]
+    assert model["sigma"].name in idata.posterior
+
+
 def test_another_temperature_leaves_the_jacobian_of_a_transform_alone():
     """Of sigma = exp(s), whose log Jacobian is s: V has the slope of the log posterior + T - 1."""
     model = model_of(hierarchical)

@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
 from numba import njit
+from pytensor import wrap_py
 from pytensor.compile.mode import get_mode
 from pytensor.tensor.random.type import random_generator_type
 
@@ -16,6 +18,7 @@ from pymc_sgmcmc.backends.link_time_optimization import link_time_optimization
 from pymc_sgmcmc.backends.matrix_product import MatrixProduct
 from pymc_sgmcmc.backends.matrix_vector import MatrixVector
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
+from pymc_sgmcmc.run.threaded_chains import ThreadedChains
 
 NUMBA = with_cheap_calls(get_mode("NUMBA"))
 LAYOUTS = {
@@ -39,6 +42,23 @@ def test_products_and_sums_of_matrices():
     for lay_out in LAYOUTS.values():
         for result, value in zip(function(lay_out(x), lay_out(y)), expected, strict=True):
             np.testing.assert_allclose(result, value, rtol=1e-12 if x.dtype == "f8" else 1e-5)
+
+
+@wrap_py([pt.dscalar], [pt.dscalar])
+def in_python(x):
+    return x * 2
+
+
+@pytest.mark.slow(3)
+@pytest.mark.filterwarnings("ignore:Numba will use object mode")
+@pytest.mark.parametrize(("operation", "in_turns"), [(in_python, True), (pt.exp, False)])
+def test_operations_in_python_never_run_twice_at_a_time(operation, in_turns, monkeypatch):
+    """PyTensor keeps their results in one place, where threads would find those of others."""
+    monkeypatch.setattr("pymc_sgmcmc.run.threaded_chains.n_cores", lambda: 4)
+    x = pt.dscalar("x")
+    function = pytensor.function([x], operation(x), mode=NUMBA)
+    chains = Mock(kernel=Mock(loop=Mock(function=function)), chains=[None] * 4)
+    assert ThreadedChains.n_threads.fget(chains) == (1 if in_turns else 4)
 
 
 def test_generators_are_advanced_and_come_back():

@@ -22,6 +22,8 @@ from PIL import Image
 
 GALLERY = Path(__file__).resolve().parent.parent / "gallery"
 TAG = "thumbnail"
+KEPT = ("tags", "mystnb")
+"""Of a cell's metadata; the second has the text that stands for a picture."""
 WIDTH, HEIGHT = 720, 450
 SECONDS_PER_CELL = 900
 NO_WIDGETS = 'ignore:install "ipywidgets" for Jupyter support:UserWarning'
@@ -51,7 +53,7 @@ def tidy(notebook: nbformat.NotebookNode) -> None:
         "language_info": {"name": "python"},
     }
     for cell in notebook.cells:
-        cell.metadata = {key: cell.metadata[key] for key in ("tags",) if key in cell.metadata}
+        cell.metadata = {key: cell.metadata[key] for key in KEPT if key in cell.metadata}
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if not is_blank(output)]
 

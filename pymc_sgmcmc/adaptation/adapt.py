@@ -9,8 +9,9 @@ from pymc.blocking import PointType
 from pymc.model import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
-from pymc_sgmcmc.adaptation.adapted import Adapted
-from pymc_sgmcmc.adaptation.kinds import Gradients, kind_of
+from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
+from pymc_sgmcmc.adaptation.earlier import EarlierWarmUp
+from pymc_sgmcmc.adaptation.kinds import ROWS, WHOLE, Gradients, kind_of
 from pymc_sgmcmc.adaptation.step_size import expected_friction
 from pymc_sgmcmc.gradients.row_axis import n_rows_of
 from pymc_sgmcmc.kernel import Kernel
@@ -34,6 +35,7 @@ def adapted(
     schedule: Schedule | None,
     thin: int | None,
     earlier: Adapted | None = None,
+    anew: bool = False,
 ) -> Adapted:
     """Warm up, unless an earlier warm-up is given, and set the kernel to what was chosen.
 
@@ -54,6 +56,8 @@ def adapted(
         Updates per draw that the user has chosen.
     earlier : Adapted, optional
         What a warm-up of the same model has chosen.
+    anew : bool, default False
+        Whether the data may be others: anchor, row weights and noise are found anew.
 
     Raises
     ------
@@ -63,6 +67,8 @@ def adapted(
     chosen = earlier
     if chosen is None:
         chosen = _warmed_up(kernel, gradients, rng, start, target_bias)
+    elif anew:
+        chosen = _with_new_data(kernel, gradients, rng, start, target_bias, chosen)
     if isinstance(schedule, Constant):
         h = schedule.value
         friction = expected_friction(kernel.algorithm, h, chosen.noise)
@@ -102,3 +108,24 @@ def _warmed_up(
     assert kernel.metric is not None
     _log.info(f"Initializing {kernel.name} with {kernel.metric.name} metric, {rows}...")
     return kind_of(kernel).warm_up(kernel, gradients, rng, target_bias).run(start)
+
+
+def _with_new_data(
+    kernel: Kernel,
+    gradients: Gradients,
+    rng: np.random.Generator,
+    start: PointType,
+    target_bias: float,
+    earlier: Adapted,
+) -> Adapted:
+    if kind_of(kernel) not in (ROWS, WHOLE):
+        raise UnfitAdaptation(
+            "adaptation= of other data is for models without latents= and of at most 2000 "
+            "parameters, none of them local: pass adaptation='auto'."
+        )
+    chosen = EarlierWarmUp(kernel, gradients, rng, target_bias, earlier=earlier).run(start)
+    _log.info(
+        "Metric and step size are those of an earlier warm-up; anchor and rows anew in "
+        f"{chosen.data_passes:.3g} passes over the data."
+    )
+    return chosen

@@ -12,6 +12,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.argument_checks import is_auto
 from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.gradients.arrays import random_variable
 from pymc_sgmcmc.gradients.local_variables import LEAST_GROUPS, Local
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal, Metric
 from pymc_sgmcmc.gradients.row_axis import (
@@ -56,7 +57,7 @@ class Plan(NamedTuple):
 
 def adapts(step_size: Any, adaptation: Any) -> bool:
     """Whether a step with these arguments adapts anything."""
-    return adaptation is not None and (adaptation != "auto" or is_auto(step_size))
+    return adaptation is not None and (not is_auto(adaptation) or is_auto(step_size))
 
 
 def planned(
@@ -281,7 +282,7 @@ def is_scale(model: Model, vars: Sequence[TensorVariable], shapes) -> np.ndarray
     """Which elements of theta are on a logarithmic scale, shape (d,)."""
     flags = []
     for value, shape in zip(vars, shapes, strict=True):
-        name = getattr(model.rvs_to_transforms.get(model.values_to_rvs[value]), "name", None)
+        name = getattr(model.rvs_to_transforms.get(random_variable(model, value)), "name", None)
         of_value = np.full(shape, name in SCALE_TRANSFORMS)
         if name in CHOLESKY_TRANSFORMS:
             ends = np.cumsum(np.arange(1, shape[-1] + 1))  # of the factor's rows

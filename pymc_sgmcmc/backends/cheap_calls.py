@@ -1,5 +1,6 @@
 """A numba linker whose functions are cheap to call and fast to compile."""
 
+import warnings
 from collections.abc import Callable
 
 from numba import njit
@@ -11,6 +12,8 @@ from pytensor.tensor.random.type import RandomGeneratorType
 from pymc_sgmcmc.backends.generator_address import addresses, generator_at
 from pymc_sgmcmc.backends.link_time_optimization import link_time_optimization
 
+OBJECT_MODE = "Numba will use object mode"
+"""What PyTensor warns of for an operation that numba does not have."""
 VERSION = 2
 """Version of the outermost function in numba's cache."""
 
@@ -22,6 +25,18 @@ class CheapCalls(NumbaLinker):
     arguments. This one has a fixed number of arguments, and takes a generator by its addresses. It
     also releases Python's lock, so that other threads can run.
     """
+
+    def fgraph_convert(self, fgraph, **kwargs):
+        """Translate the graph, and note whether any of it runs in Python."""
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            translated = super().fgraph_convert(fgraph, **kwargs)
+        self.runs_python = any(OBJECT_MODE in str(warning.message) for warning in seen)
+        for warning in seen:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+        return translated
 
     def jit_compile(self, fn_and_cache) -> Callable:
         """Compile, or load from PyTensor's cache on disk."""
@@ -57,4 +72,5 @@ class CheapCalls(NumbaLinker):
         scope = {"compiled": compiled, "addresses": addresses}
         source = f"def call({', '.join(names)}):\n    return compiled({', '.join(given)})"
         exec(source, scope)
+        scope["call"].runs_python = self.runs_python
         return scope["call"]

@@ -50,6 +50,7 @@ from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, find_row_axes, n_rows_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
+from pymc_sgmcmc.run.adapted_run import describe_adaptation
 from pymc_sgmcmc.run.points_to_diagnose import PointsToDiagnose
 from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
 
@@ -65,7 +66,11 @@ memory has to hold `EXACT_DRAWS` of them."""
 
 
 def diagnose(
-    idata: DataTree, model: Model | None = None, full_data: bool = False, data: Any = None
+    idata: DataTree,
+    model: Model | None = None,
+    full_data: bool = False,
+    data: Any = None,
+    step: Any = None,
 ) -> Diagnosis:
     """Judge draws as "ok", "failed" or "unclear", and say what to do.
 
@@ -81,12 +86,16 @@ def diagnose(
     model : pymc.Model, optional
         The sampled model, with its present data, whose gradients are computed anew; this compiles
         functions. Default: what `sample` has stored is judged again, with the present draws'
-        effective sample size and R-hat.
+        effective sample size and R-hat; if nothing is stored, the model on the context stack.
     full_data : bool, default False
         Compute exact gradients at 100 draws, instead of gradients of random rows at 2000.
     data : StreamedData or what it takes, optional
         The rows, if the model has placeholders for them. They are read once, or once for each exact
         gradient.
+    step : step, optional
+        The adapted step with which `pm.sample` has made the draws. Nothing is compiled anew, and
+        ``idata`` gets the attributes that it has from `sample`: ``data_passes``,
+        ``data_passes_warmup`` and ``adaptation``.
 
     Returns
     -------
@@ -98,8 +107,8 @@ def diagnose(
     ------
     ValueError
         If ``idata`` has no posterior, variables were not recorded, the model has discrete
-        variables, no observed ones or another number of rows than the warm-up saw, or ``full_data``
-        or ``data`` is given without a model.
+        variables, no observed ones or another number of rows than the warm-up saw; if ``full_data``
+        or ``data`` is given without a model; if ``step`` is not adapted, or given with a model.
 
     Notes
     -----
@@ -140,7 +149,14 @@ def diagnose(
             "sgm.sample or pm.sample has returned."
         )
     posterior = idata["posterior"].to_dataset()
+    if step is not None:
+        _check_step(step, model, full_data, data)
+        tune = idata["posterior"].attrs.get("tuning_steps", 0)
+        describe_adaptation(idata, step, tune, with_arrays=False)
+        return _stored(idata, _judged(_measured_of_run(idata, step, None), step))
     stored = idata["diagnosis"].to_dataset() if "diagnosis" in idata.children else Dataset()
+    if model is None and (full_data or data is not None or "diagnosis" not in idata.children):
+        model = Model.get_context(error_if_none=False)
     if model is None:
         if full_data or data is not None:
             given = "data=" if data is not None else "full_data=True"
@@ -160,7 +176,7 @@ def diagnose(
             names = [v.name for v in model.discrete_value_vars]
             raise ValueError(
                 f"The model has discrete variables ({', '.join(names)}), along which there is no "
-                "gradient: diagnose the draws without model=."
+                "gradient: diagnose the draws without model=, outside of its context."
             )
         size = sum(int(np.prod(s)) for s in shapes_of(model, model.continuous_value_vars))
         if data is None:
@@ -175,7 +191,26 @@ def diagnose(
             measured = measure(idata, gradients, draws, at, full_data, at_draws)
             if at.anchor is None and "anchor_error" in stored:
                 measured["anchor_error"] = stored["anchor_error"]
-    result = Diagnosis.of(measured)
+    return _stored(idata, Diagnosis.of(measured))
+
+
+def _check_step(step: Any, model: Model | None, full_data: bool, data: Any) -> None:
+    if getattr(step, "adapted", None) is None:
+        raise ValueError(
+            f"step={step!r} is not adapted, so there is no warm-up to tell of: leave step= out and "
+            "pass model=."
+        )
+    if model is not None or full_data or data is not None:
+        raise ValueError("step= brings its model and data: leave model=, full_data= and data= out.")
+
+
+def _judged(measured: Dataset, step: Any) -> Diagnosis:
+    """Judge what was measured of a run with an adapted step."""
+    return Diagnosis.of(measured.assign_attrs(data_changed=1) if step.data_changed else measured)
+
+
+def _stored(idata: DataTree, result: Diagnosis) -> Diagnosis:
+    """Add a diagnosis to the draws, and return it."""
     idata["diagnosis"] = DataTree(Dataset(result.data_vars, result.coords, result.attrs))
     return result
 
@@ -244,13 +279,10 @@ def diagnose_run(
         if measured is None:
             measured = _measured_of_run(idata, step, points)
         measured = _certified(idata, step, points, measured, seconds)
-        if step.data_changed:
-            measured = measured.assign_attrs(data_changed=1)
-        result = Diagnosis.of(measured)
+        result = _stored(idata, _judged(measured, step))
     except Exception as error:
         _log.warning(f"The draws could not be diagnosed: {type(error).__name__}: {error}")
         return
-    idata["diagnosis"] = DataTree(Dataset(result.data_vars, result.coords, result.attrs))
     if is_start:
         _log.info(f"Verdict on the minibatch draws: {result.attrs['verdict']}.")
         return
@@ -271,9 +303,7 @@ def diagnose_exact(idata: DataTree, step: Any, draws: np.ndarray, gradients: np.
     matrix = step.kernel.metric.times(np.eye(draws.shape[2])).T
     at = Coordinates(matrix, step.adapted.metric)
     measured = measure_exact(idata, step.gradients, draws, gradients, at)
-    result = Diagnosis.of(measured)
-    idata["diagnosis"] = DataTree(Dataset(result.data_vars, result.coords, result.attrs))
-    _log_verdict(result)
+    _log_verdict(_stored(idata, Diagnosis.of(measured)))
 
 
 def _log_verdict(result: Diagnosis) -> None:

@@ -109,6 +109,11 @@ def tensor_model(model: pm.Model) -> Any:
     return TensorModel(model)
 
 
+def random_variable(model: pm.Model, value: Variable) -> Variable:
+    """Return the free variable of a value, which may be one of `tensor_model`."""
+    return next(rv for rv in model.free_RVs if model.rvs_to_values[rv].name == value.name)
+
+
 def arrays_of(
     model: pm.Model, rv: Variable, folds: Mapping[Variable, Variable] | None = None
 ) -> list[Array]:

@@ -11,7 +11,7 @@ from pytensor.tensor.variable import TensorVariable
 from xarray import Dataset
 
 from pymc_sgmcmc.backends.compile_time import without_code
-from pymc_sgmcmc.gradients.arrays import PYTHON
+from pymc_sgmcmc.gradients.arrays import PYTHON, random_variable
 
 
 def value_draws(model: Model, vars: Sequence[TensorVariable], posterior: Dataset) -> np.ndarray:
@@ -57,7 +57,7 @@ def value_draws(model: Model, vars: Sequence[TensorVariable], posterior: Dataset
     drawn = {rv: rv.type() for rv in random}
     values = []
     for v in vars:
-        rv = model.values_to_rvs[v]
+        rv = random_variable(model, v)
         transform = model.rvs_to_transforms[rv]
         value = drawn[rv]
         if transform is not None:

@@ -120,7 +120,11 @@ def _check_kinds(given: Arguments) -> None:
     """Raise an error for arguments that would only fail when draws have been made."""
     model, callback, idata_kwargs = given.model, given.callback, given.idata_kwargs
     if not isinstance(model, Model | None):
-        raise ValueError(f"model={shown(model)} must be a pymc.Model, or None inside its context.")
+        fits = " A model that has fit(): with sgm.instead_of_nuts(): model.fit(...)."
+        raise ValueError(
+            f"model={shown(model)} must be a pymc.Model, or None inside its context."
+            f"{fits if hasattr(model, 'fit') else ''}"
+        )
     if callback is not None and not callable(callback):
         raise ValueError(
             f"callback={shown(callback)} must be a function, called as "

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
+from typing import Any
 
 from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
 
@@ -36,6 +37,10 @@ INSTEAD = {
     "backend": "pass the compilation mode, compile_kwargs={'mode': 'JAX'}",
 }
 """Arguments of `pm.sample` and its NUTS that have no counterpart of the same meaning."""
+OF_NUTS = {"init", "tune", *INSTEAD} - {"backend", "return_inferencedata"}
+"""Arguments of `pm.sample` that set NUTS, or how long it tunes."""
+LENGTHS = {"ess", "max_passes", "max_seconds"}
+"""Arguments of `sample` that end a run by themselves."""
 
 
 def instead_of(name: str, known: list[str]) -> str:
@@ -60,3 +65,35 @@ def naming_alternatives[**P, R](function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     return checked
+
+
+def of_pymc_sample(
+    passed: dict[str, Any], given: dict[str, Any], known: list[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return what `sample` takes of the arguments of a call of `pm.sample`, and what it leaves out.
+
+    Parameters
+    ----------
+    passed : dict
+        Arguments for `pm.sample`.
+    given : dict
+        Arguments of `sample` that take their place.
+    known : list of str
+        All arguments of `sample`.
+
+    Returns
+    -------
+    kept : dict
+        Without those in ``given``.
+    unused : list of str
+        Names of what is meant for NUTS, or for another length of the run.
+    """
+    rest = {name: value for name, value in passed.items() if name not in given}
+    unused = OF_NUTS | ({"draws"} if LENGTHS & given.keys() else set())
+    defaults = {"return_inferencedata": True}
+    kept = {
+        name: value
+        for name, value in rest.items()
+        if name not in unused and (name in known or value is not defaults.get(name))
+    }
+    return kept, sorted(unused & rest.keys())

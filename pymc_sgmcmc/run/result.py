@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from pymc_sgmcmc.run.run import Block, Run
 
 _log = logging.getLogger("pymc.sgmcmc")
 
+VERSION = version("pymc-sgmcmc")
 MAX_DATA_BYTES = 50_000_000
 """Larger data is not copied into the result unless asked for."""
 MAX_CHECKED = 4_000_000
@@ -150,6 +152,7 @@ def to_datatree(
         if name in tree.children:
             group = tree[name].to_dataset().assign_coords(chain=numbers)
             group.attrs["inference_library_settings"] = json.dumps(settings)
+            group.attrs["pymc_sgmcmc_version"] = VERSION
             tree[name] = DataTree(group)
     return tree if keep_warning_stat else drop_warning_stat(tree)
 

@@ -19,6 +19,7 @@ from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.backends.interrupts import raise_deferred
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.gradients.start_check import BadStart
+from pymc_sgmcmc.pymc_internals import runs_python
 from pymc_sgmcmc.run.chain_warnings import shorten
 from pymc_sgmcmc.run.vectorized_chains import BYTES_PER_CALL, SECONDS_PER_CALL, Drawn
 from pymc_sgmcmc.step import SGMCMCStep
@@ -73,13 +74,23 @@ class ThreadedChains:
         """Return the arrays, which are on the host."""
         return arrays
 
+    @property
+    def n_threads(self) -> int:
+        """Chains that run at the same time.
+
+        An operation that numba does not have runs in Python, where PyTensor keeps its results in
+        one place, so that two chains would find each other's.
+        """
+        assert self.kernel.loop is not None
+        in_turns = runs_python(self.kernel.loop.function)
+        return 1 if in_turns else min(len(self.chains), n_cores())
+
     def run(self) -> Iterator[Drawn]:
         """Advance all chains to the end, by blocks of about `SECONDS_PER_CALL`."""
         n_bytes = sum(np.asarray(value).nbytes for value in self.points[0].values())
         most = BYTES_PER_CALL // (max(n_bytes, 1) * len(self.chains))
         most = max(1, min(most, self.most_draws_a_call))
-        n_threads = min(len(self.chains), n_cores())
-        n = 1
+        n_threads, n = self.n_threads, 1
         # BLAS threads would compete with the chains' threads.
         with (
             threadpool_limits(1 if n_threads > 1 else None),

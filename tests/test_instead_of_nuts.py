@@ -1,0 +1,178 @@
+"""`sample` in the place of `pm.sample`: which calls, with which arguments, and for how long."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from inspect import signature
+from threading import Barrier
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+
+import pymc_sgmcmc as sgm
+from pymc_sgmcmc.run.pymc_sample import pymc_sample_replaced
+
+JAX = {"mode": "JAX"}
+
+
+@pytest.fixture
+def pymc_sample(monkeypatch):
+    """In place of `pm.sample` a function that only says that it was called."""
+
+    def sample(draws=1000, *, tune=None, step=None):
+        return "pm.sample"
+
+    monkeypatch.setattr(pm, "sample", sample)
+    return sample
+
+
+def test_is_back_after_an_error(pymc_sample):
+    with suppress(ZeroDivisionError), sgm.instead_of_nuts():
+        assert pm.sample is not pymc_sample
+        raise ZeroDivisionError
+    assert pm.sample is pymc_sample
+
+
+def test_inner_block_first(pymc_sample):
+    with pymc_sample_replaced(lambda **_: "outer"):
+        with pymc_sample_replaced(lambda **_: "inner"):
+            assert pm.sample() == "inner"
+        assert pm.sample() == "outer"
+    assert pm.sample is pymc_sample
+
+
+def test_each_thread_for_itself(pymc_sample):
+    """Blocks that overlap in time: each thread sees its own, and the last one to leave restores."""
+    all_in, first_out = Barrier(3), Barrier(3)
+
+    def one(name):
+        if name is None:
+            all_in.wait()
+            called = pm.sample()
+            first_out.wait()
+            return called, pm.sample()
+        with pymc_sample_replaced(lambda **_: name):
+            all_in.wait()
+            called = pm.sample()
+            if name == "stays":
+                first_out.wait()
+                return called, pm.sample()
+        first_out.wait()
+        return called, pm.sample()
+
+    with ThreadPoolExecutor(3) as pool:
+        seen = list(pool.map(one, ["leaves", "stays", None]))
+    assert seen == [("leaves", "pm.sample"), ("stays", "stays"), ("pm.sample", "pm.sample")]
+    assert pm.sample is pymc_sample
+
+
+def test_what_others_wrapped_meanwhile_stays(pymc_sample):
+    with pymc_sample_replaced(lambda **_: "replacement"):
+        replaced = pm.sample
+        pm.sample = lambda **kwargs: replaced(**kwargs) + ", logged"
+        wrapped = pm.sample
+        assert pm.sample() == "replacement, logged"
+    assert pm.sample is wrapped
+    assert pm.sample() == "pm.sample, logged"
+    with pymc_sample_replaced(lambda **_: "again"):
+        assert pm.sample() == "again"
+    assert pm.sample is wrapped
+
+
+def test_a_step_of_its_own_is_left_to_pymc(pymc_sample):
+    with pymc_sample_replaced(lambda **_: "replacement"):
+        assert pm.sample(100, step=object()) == "pm.sample"
+        assert pm.sample(100, step=None) == "replacement"
+
+
+def test_unknown_arguments():
+    with (
+        pytest.raises(TypeError, match="'target_accept': it sets the step size of NUTS"),
+        sgm.instead_of_nuts(target_accept=0.9),
+    ):
+        pass
+    with (
+        sgm.instead_of_nuts(),
+        pytest.raises(TypeError, match=r"return_inferencedata.*leave it out"),
+    ):
+        pm.sample(return_inferencedata=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "draws"),
+    [({}, 1000), ({"ess": 200}, None), ({"draws": 50}, 50), ({"max_seconds": 9}, None)],
+)
+def test_arguments_of_the_library(given, draws, monkeypatch, caplog):
+    """What is meant for NUTS is left out, and said; the rest arrives."""
+    arrived = {}
+
+    def record(draws=None, **kwargs):
+        arrived.update(kwargs, draws=draws)
+
+    record.__signature__ = signature(sgm.sample)
+    monkeypatch.setitem(sgm.instead_of_nuts.__wrapped__.__globals__, "sample", record)
+    model = pm.Model()
+    with sgm.instead_of_nuts(chains=3, **given), caplog.at_level("INFO", "pymc.sgmcmc"):
+        pm.sample(
+            1000,
+            tune=1000,
+            init="auto",
+            n_init=50_000,
+            nuts={"target_accept": 0.9},
+            nuts_sampler="pymc",
+            return_inferencedata=True,
+            chains=2,
+            random_seed=[1, 2],
+            var_names=["a"],
+            idata_kwargs={"log_likelihood": True},
+            backend=None,
+            model=model,
+        )
+    passed = {"random_seed": [1, 2], "var_names": ["a"], "model": model, "chains": 3}
+    passed["idata_kwargs"] = {"log_likelihood": True}
+    assert arrived == {**passed, "draws": draws, **given}
+    (message,) = caplog.messages
+    unused = ["draws"] if draws is None else []
+    unused += ["init", "n_init", "nuts", "nuts_sampler", "tune"]
+    assert message.endswith(f"not used: {', '.join(unused)}.")
+
+
+def test_other_models():
+    class Fits:
+        def fit(self):
+            raise AssertionError
+
+    with pytest.raises(ValueError, match=r"must be a pymc\.Model.*with sgm\.instead_of_nuts\(\)"):
+        sgm.sample(model=Fits())
+    with pytest.raises(ValueError, match=r"must be a pymc\.Model, or None inside its context\.$"):
+        sgm.sample(model=3)
+
+
+@pytest.mark.slow(30)
+@pytest.mark.parametrize("by", [pytest.param("block", marks=pytest.mark.long), "model="])
+def test_bambi(by):
+    """Predictors far from 0: the intercept is that of the formula only if Bambi's `fit` ran."""
+    bambi = pytest.importorskip("bambi")
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"a": rng.normal(10, 1, size=300)})
+    frame["y"] = 1.0 + 0.5 * frame["a"] + rng.normal(size=300)
+    model = bambi.Model("y ~ a", frame)
+    how = {"chains": 2, "draws": 150, "random_seed": 1, "quiet": True, "compile_kwargs": JAX}
+    if by == "block":
+        with sgm.instead_of_nuts(**how):
+            idata = model.fit()
+    else:
+        idata = sgm.sample(model=model, **how)
+    assert idata.posterior.sizes == {"chain": 2, "draw": 150}
+    assert idata.posterior.attrs["modeling_interface"] == "bambi"
+    assert "data_passes" in idata.posterior.attrs
+    assert idata["diagnosis"].attrs["verdict"] in ("ok", "unclear")
+    exact = np.polyfit(frame["a"], frame["y"], 1)
+    sd = 1 / np.sqrt(300)
+    # Errors of means: 150 x 2 draws, nearly independent, are within a fifth of an sd.
+    assert abs(float(idata.posterior["a"].mean()) - exact[0]) < 0.3 * sd
+    assert abs(float(idata.posterior["Intercept"].mean()) - exact[1]) < 0.3 * 10 * sd
+    new = model.predict(idata, data=frame.head(3), inplace=False).posterior["mu"]
+    expected = np.polyval(exact, frame["a"][:3])
+    np.testing.assert_allclose(new.mean(["chain", "draw"]), expected, atol=0.1)
