@@ -4,7 +4,9 @@ from importlib.metadata import version
 
 from pymc_sgmcmc.batches.shuffle_on_disk import shuffle_on_disk
 from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.diagnosis.certificate import certificate
 from pymc_sgmcmc.diagnosis.diagnose import diagnose
+from pymc_sgmcmc.diagnosis.robust import robust
 from pymc_sgmcmc.evaluation.better_estimate import better_estimate
 from pymc_sgmcmc.evaluation.loo import loo
 from pymc_sgmcmc.evaluation.marginal_likelihood import log_marginal_likelihood
@@ -51,6 +53,7 @@ __all__ = [
     "StreamedData",
     "ZarrStore",
     "better_estimate",
+    "certificate",
     "complete",
     "conv2d",
     "diagnose",
@@ -59,6 +62,7 @@ __all__ = [
     "log_marginal_likelihood",
     "loo",
     "max_pool2d",
+    "robust",
     "sample",
     "shuffle_on_disk",
     "weighted",

@@ -1,6 +1,7 @@
 """From arguments and starting points to the result: one run of chains."""
 
 import logging
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -15,10 +16,12 @@ from xarray import DataTree
 from pymc_sgmcmc.adaptation.time_limit import TimeLimit
 from pymc_sgmcmc.diagnosis.diagnose import (
     VerdictSoFar,
+    diagnose_exact,
     diagnose_run,
     points_to_diagnose,
     warn_of_burn_in,
 )
+from pymc_sgmcmc.exact.exact_draws import ExactPhase
 from pymc_sgmcmc.run.adapted_run import FreeLength, describe_adaptation
 from pymc_sgmcmc.run.advance import advanced
 from pymc_sgmcmc.run.arguments import Arguments
@@ -50,6 +53,8 @@ def run_chains(
     seed: Any = None,
     length: FreeLength | None = None,
     limit: TimeLimit | None = None,
+    exact: ExactPhase | None = None,
+    began: float | None = None,
 ) -> DataTree:
     """Run all chains from their starting points, with their own generators.
 
@@ -70,12 +75,17 @@ def run_chains(
         with chains that are equally far.
     limit : TimeLimit, optional
         Time after which it ends with the draws so far.
+    exact : ExactPhase, optional
+        What makes the draws exact.
+    began : float, optional
+        When the run began, by `time.perf_counter`.
 
     Returns
     -------
     DataTree
         As from `sample`.
     """
+    began = time.perf_counter() if began is None else began
     model, step, chains, tune = given.model, given.step, given.chains, given.tune
     refuse_step_in_use(step)
     idata_kwargs, predictions = given.idata_kwargs, given.predictions
@@ -106,7 +116,7 @@ def run_chains(
         predictions=predictions,
         points=(
             points_to_diagnose(step, recorder.trace.varnames, chains)
-            if given.compute_convergence_checks
+            if given.compute_convergence_checks or exact is not None
             else None
         ),
     )
@@ -148,10 +158,17 @@ def run_chains(
                 tree[averages.name] = DataTree(averages.to_dataset())
         if adapted is not None:
             describe_adaptation(tree, step, tune, given.store_adaptation)
-        tree = with_log_densities(tree, model, idata_kwargs)
         _log.info(summary(run, tree))
         if given.compute_convergence_checks:
-            _check(tree, model, step, run, verdict)
+            _check(tree, model, step, run, verdict, began, is_start=exact is not None)
+        if exact is not None:
+            draws_of_all = None if run.points is None else run.points.draws(step.vars)
+            found = exact(tree, step, draws_of_all, run.recorder, limit)
+            if found is not None:
+                tree = found.tree
+                if given.compute_convergence_checks:
+                    diagnose_exact(tree, step, found.theta, found.gradient)
+        tree = with_log_densities(tree, model, idata_kwargs)
     except KeyboardInterrupt:
         _log.warning("Interrupted: the draws are returned without all that is computed from them.")
     except BaseException as error:
@@ -160,14 +177,23 @@ def run_chains(
     return tree
 
 
-def _check(tree: DataTree, model: Model, step: Any, run: Run, verdict: VerdictSoFar) -> None:
+def _check(
+    tree: DataTree,
+    model: Model,
+    step: Any,
+    run: Run,
+    verdict: VerdictSoFar,
+    began: float,
+    is_start: bool,
+) -> None:
     """Judge the draws, which are worth more than their check: an error in it is only logged."""
     try:
         if getattr(step, "adapted", None) is None:
             check_convergence(tree, model)
             warn_of_burn_in(tree)
         else:  # the verdict looks at R-hat and effective sample sizes too
-            diagnose_run(tree, step, run.points, verdict.measured(tree))
+            seconds = time.perf_counter() - began
+            diagnose_run(tree, step, run.points, verdict.measured(tree), seconds, is_start)
     except KeyboardInterrupt:
         _log.warning("Interrupted: convergence is not checked.")
     except Exception as error:

@@ -1,5 +1,6 @@
 """`sample`: PyMC's `sample` for minibatch steps, with storage, resuming and more chain methods."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from xarray import DataTree
 
 from pymc_sgmcmc.adaptation.progress import progress_shown
 from pymc_sgmcmc.adaptation.time_limit import TimeLimit, warm_up_within
+from pymc_sgmcmc.exact.exact_draws import ExactPhase, refuse_exact
 from pymc_sgmcmc.integration.choice import terms_to_integrate
 from pymc_sgmcmc.integration.group_terms import Integrate
 from pymc_sgmcmc.predictions.predictions import Predictions
@@ -55,6 +57,7 @@ def sample(
     quiet: bool = False,
     step: Any = None,
     ess: float = 400,
+    exact: bool = False,
     max_passes: float | None = None,
     max_seconds: float | None = None,
     store_adaptation: bool = False,
@@ -116,6 +119,12 @@ def sample(
         element, at which an adapted run of a free length ends, if R-hat is at most 1.01 or what
         chance explains and, with ``compute_convergence_checks``, standard errors are small enough
         for a clear verdict.
+    exact : bool, default False
+        Finish the run on all rows: 32 short Hamiltonian chains with Metropolis' correction start at
+        draws of the minibatch chains, in their metric, and go on until they have forgotten these
+        and ``ess`` is reached. No error of minibatches or of the step size is left. See the page
+        "Can I trust this?". For up to 2000 parameters, after an adapted step. ``max_passes`` does
+        not count it.
     max_passes : float, optional
         Most passes over the data, warm-up included, of such a run.
     max_seconds : float, optional
@@ -228,6 +237,7 @@ def sample(
     (2, 50)
     """
     given = Arguments(**locals()).checked()
+    began = time.perf_counter()
     limit = None if max_seconds is None else TimeLimit(max_seconds)
     names = names_in_result(given.model, var_names, include_data)
     labels = check_form(given.model, names, given.idata_kwargs)
@@ -248,6 +258,8 @@ def sample(
         if terms is not None:
             given = of_what_groups_share(asked, terms)
         model = given.model
+        if exact:
+            refuse_exact(model, step, given.predictions)
         starts = starts_of(model, given.initvals, init, generators)
         if step is None:
             # Not spawned, so that it is the same for any number of chains.
@@ -281,8 +293,11 @@ def sample(
             draws=DRAWS if draws is None else draws,
             tune=default_tune if tune is None else tune,
         )
+        phase = None
+        if exact:
+            phase = ExactPhase(given.ess, np.random.default_rng(generator.integers(2**32, size=4)))
         rngs = [get_state_from_generator(rng) for rng in generators]
-        tree = run_chains(given, starts, rngs, store, seed, length, limit)
+        tree = run_chains(given, starts, rngs, store, seed, length, limit, phase, began)
         if terms is None:
             return tree
         own = np.random.default_rng(generator.integers(2**32, size=4))

@@ -16,6 +16,7 @@ from pytensor.configparser import _ChangeFlagsDecorator
 from threadpoolctl import threadpool_limits
 
 import pymc_sgmcmc as sgm
+import pymc_sgmcmc.exact.certified
 from pymc_sgmcmc.backends.compile_time import compile_lock
 
 # A shell's background jobs ignore Ctrl-C, which the tests send to themselves.
@@ -39,6 +40,9 @@ def pytest_unconfigure():
     if OWN_JAX_CACHE:
         shutil.rmtree(OWN_JAX_CACHE, ignore_errors=True)
 
+
+# It compiles a function of each model; test_exact.py tests it.
+pymc_sgmcmc.exact.certified.SHARE = 0.0
 
 TESTS_BETWEEN_COLLECTIONS = 10
 

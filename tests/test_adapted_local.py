@@ -535,7 +535,7 @@ def test_thermostats_are_as_predicted(way):
 def test_diagnosis_of_exact_draws(factor, verdict, large, rows, window, monkeypatch):
     """Effects with sds that are wrong by a tenth are seen; random rows do as well as all."""
     monkeypatch.setattr("pymc_sgmcmc.diagnosis.measure.LARGE", large)
-    monkeypatch.setattr("pymc_sgmcmc.gradients.streamed_whole.BLOCK_ROWS", 100)
+    monkeypatch.setattr("pymc_sgmcmc.gradients.whole_gradients.BLOCK_ROWS", 100)
     run = warm_up(window=window)
     tree = TARGET.draws(factor)
     measured = measure_local(tree, TARGET.model(), run.gradients, full_data=False)

@@ -17,6 +17,7 @@ sampling step_sampler
 run_chains
 diagnosis
 storage
+exact
 run
 predictions
 samplers

@@ -82,7 +82,7 @@ def adapted(
     if earlier is None and not kernel.source.rows:
         _log.info(
             "All rows are used at each update, so minibatches gain nothing: NUTS is about as fast "
-            "here, and exact (pm.sample() without step=)."
+            "here, and exact (pm.sample() without step=), as sgm.sample(exact=True) is."
         )
     if earlier is None:
         _log.info(

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from pytensor import config
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.link.basic import JITLinker
 from pytensor.link.jax.linker import JAXLinker
@@ -92,9 +93,6 @@ class Jax(Backend):
     compiles_sooner = True
 
     def __init__(self):
-        import jax
-
-        self.has_accelerator = jax.default_backend() != "cpu"
         # PyTensor turns on JAX's 64-bit mode when this is first imported. Arrays made earlier would
         # have 32 bits, and functions compiled for them would be compiled again for later arrays.
         import pytensor.link.jax.dispatch  # noqa: F401
@@ -110,6 +108,11 @@ class Jax(Backend):
             category=UserWarning,
             module=r"jax\._src|pytensor\.link\.jax",
         )
+        import jax
+
+        if config.floatX == "float64":  # PyTensor asks for it once, whatever floatX is set later
+            jax.config.update("jax_enable_x64", True)
+        self.has_accelerator = jax.default_backend() != "cpu"
 
     def array(self, value: np.ndarray) -> Any:
         """Put an array on the device."""

@@ -19,7 +19,11 @@ from pymc_sgmcmc.adaptation.plan import (
 from pymc_sgmcmc.argument_checks import true_or_false
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
-from pymc_sgmcmc.diagnosis.coordinates import coordinates_of_draws, stored_coordinates
+from pymc_sgmcmc.diagnosis.coordinates import (
+    Coordinates,
+    coordinates_of_draws,
+    stored_coordinates,
+)
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
 from pymc_sgmcmc.diagnosis.gradients_at_draws import (
     EXACT_DRAWS,
@@ -31,11 +35,13 @@ from pymc_sgmcmc.diagnosis.gradients_at_draws import (
 from pymc_sgmcmc.diagnosis.measure import (
     measure,
     measure_chains,
+    measure_exact,
     measure_local,
     thermostat_drift,
 )
 from pymc_sgmcmc.diagnosis.measure_run import MEASURES
 from pymc_sgmcmc.diagnosis.verdict import BURN_IN, times_as_many_draws
+from pymc_sgmcmc.exact.certified import can_be_certified, with_certificate
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
@@ -179,7 +185,7 @@ def diagnose(
             local = _local_gradients(model, size, data)
             measured = measure_local(idata, model, local, full_data)
         else:
-            gradients, at_draws = _gradients(model, data)
+            gradients, at_draws = gradients_of(model, data)
             draws = value_draws(model, gradients.source.vars, posterior)
             at = stored_coordinates(idata, gradients.names) or coordinates_of_draws(draws)
             measured = measure(idata, gradients, draws, at, full_data, at_draws)
@@ -260,20 +266,67 @@ def diagnose_run(
     step: Any,
     points: PointsToDiagnose | None = None,
     measured: Dataset | None = None,
+    seconds: float = np.inf,
+    is_start: bool = False,
 ) -> None:
     """Add the diagnosis of a run with an adapted step to its result, and log the verdict.
 
-    An error is only logged, because the draws are worth more than their diagnosis.
+    An error is only logged, because the draws are worth more than their diagnosis. ``seconds`` is
+    what the run has taken, of which a certificate may take a fifth; ``is_start`` says that the
+    draws are only where exact chains start.
     """
     try:
         if measured is None:
             measured = _measured_of_run(idata, step, points)
+        measured = _certified(idata, step, points, measured, seconds)
         result = _stored(idata, _judged(measured, step))
     except Exception as error:
         _log.warning(f"The draws could not be diagnosed: {type(error).__name__}: {error}")
         return
+    if is_start:
+        _log.info(f"Verdict on the minibatch draws: {result.attrs['verdict']}.")
+        return
+    _log_verdict(result)
+
+
+def diagnose_exact(idata: DataTree, step: Any, draws: np.ndarray, gradients: np.ndarray) -> None:
+    """Add the diagnosis of exact draws to a result, and log the verdict.
+
+    Parameters
+    ----------
+    idata : DataTree
+    step : SGMCMCStep
+    draws : array, shape (chains, draws, d)
+    gradients : array, shape (chains, draws, d)
+        With respect to z, at these draws.
+    """
+    matrix = step.kernel.metric.times(np.eye(draws.shape[2])).T
+    at = Coordinates(matrix, step.adapted.metric)
+    measured = measure_exact(idata, step.gradients, draws, gradients, at)
+    _log_verdict(_stored(idata, Diagnosis.of(measured)))
+
+
+def _log_verdict(result: Diagnosis) -> None:
     level = logging.INFO if result.attrs["verdict"] == "ok" else logging.WARNING
     _log.log(level, f"Verdict: {result.attrs['verdict']}. {result.attrs['remedy']}")
+
+
+def _certified(
+    idata: DataTree,
+    step: Any,
+    points: PointsToDiagnose | None,
+    measured: Dataset,
+    seconds: float,
+) -> Dataset:
+    """Add a certificate, where the posterior's directions were looked at."""
+    gradients = step.gradients
+    if not can_be_certified(gradients):
+        return measured
+    draws = None if points is None else points.draws(gradients.source.vars)
+    if draws is None:
+        draws = value_draws(step.model, step.vars, idata["posterior"].to_dataset())
+    matrix = step.kernel.metric.times(np.eye(gradients.size)).T
+    return with_certificate(idata, gradients, draws, matrix, measured, seconds)
 
 
 def warn_of_burn_in(idata: DataTree) -> None:
@@ -297,7 +350,7 @@ def _measured_of_run(idata: DataTree, step: Any, points: PointsToDiagnose | None
     return MEASURES[kind.judged_as](idata, step, gradients, draws)
 
 
-def _gradients(model: Model, data: Any) -> tuple[FlatModel, type[AtDraws]]:
+def gradients_of(model: Model, data: Any) -> tuple[FlatModel, type[AtDraws]]:
     """Return gradients of single rows, or of all data where rows are few or inseparable."""
     vars = list(model.continuous_value_vars)
     if data is not None:

@@ -78,10 +78,35 @@ def measure(
     blocks = min(blocks_for(min(found["ess"], chains * n), chains), n)
     z = np.linalg.solve(at.matrix, (chosen - mean).reshape(-1, size).T).T
     stein = stein_identities(z.reshape(chosen.shape), seen.gradients.reshape(chosen.shape), blocks)
-    share = np.abs(at.matrix) / np.linalg.norm(at.matrix, axis=1, keepdims=True)
     attrs = {"variables": free, "metric": at.metric, "rows": seen.method}
-    mostly = np.array(gradients.names)[share.argmax(axis=0)]
+    mostly = _mostly(gradients, at)
     return _identities(found, stein, mostly, seen.noise, chains, n, blocks, attrs)
+
+
+def measure_exact(
+    idata: DataTree,
+    gradients: FlatModel,
+    draws: np.ndarray,
+    at_draws: np.ndarray,
+    at: Coordinates,
+) -> Dataset:
+    """Measure everything of exact draws, from the gradients with respect to z at all of them."""
+    free = [rv.name for rv in gradients.model.free_RVs]
+    posterior = idata["posterior"].to_dataset()
+    found = measure_chains(idata, posterior, free, draws) | _together(draws)
+    chains, n, size = draws.shape
+    blocks = min(blocks_for(min(found["ess"], chains * n), chains), n)
+    z = np.linalg.solve(at.matrix, (draws - draws.mean(axis=(0, 1))).reshape(-1, size).T).T
+    stein = stein_identities(z.reshape(draws.shape), at_draws, blocks)
+    attrs = {"variables": free, "metric": at.metric, "rows": "exact"}
+    mostly = _mostly(gradients, at)
+    return _identities(found, stein, mostly, np.zeros(size), chains, n, blocks, attrs)
+
+
+def _mostly(gradients: FlatModel, at: Coordinates) -> np.ndarray:
+    """Name of the element that each direction is mostly along."""
+    share = np.abs(at.matrix) / np.linalg.norm(at.matrix, axis=1, keepdims=True)
+    return np.array(gradients.names)[share.argmax(axis=0)]
 
 
 def measure_local(
@@ -148,7 +173,7 @@ def measure_local(
 def _identities(
     found: dict[str, Any],
     stein: SteinIdentities,
-    names: Sequence[str],
+    names: Sequence[str] | np.ndarray,
     noise: np.ndarray,
     chains: int,
     draws: int,

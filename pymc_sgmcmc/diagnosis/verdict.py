@@ -25,6 +25,7 @@ from pymc_sgmcmc.diagnosis.rows import (
     too_few,
 )
 from pymc_sgmcmc.diagnosis.stein import BLOCKS
+from pymc_sgmcmc.exact.certificate import LARGEST_K_HAT, PAIRS
 
 LARGEST_RHAT = 1.05
 """Largest R-hat that passes, unless chance explains a larger one."""
@@ -35,6 +36,8 @@ THERMOSTAT_FACTOR = 2.0
 ANCHOR_TOLERANCE = 0.01
 """Tolerated error of the gradient at the anchor, along z, in standard deviations by which it moves
 the mean."""
+EXACT = "pass exact=True, which leaves no error of the sampler"
+"""Remedy for an error of the step size or of minibatches."""
 WHOLE_GROUPS = (
     "pass step=sgm.MSGNHT_S(batches='groups') if groups are nested, or half the step_size."
 )
@@ -263,13 +266,13 @@ def _of_virial(virial: float, where: str, measured: Dataset) -> str:
     ratio = f"{np.sqrt(max(virial, 0.0)):.2g} times the right ones{where}"
     if virial > 1:
         return (
-            f"Standard deviations are too large, {ratio}: pass half the step_size, or a larger "
-            "batch_size."
+            f"Standard deviations are too large, {ratio}: pass half the step_size or a larger "
+            f"batch_size, or {EXACT}."
         )
     if virial > 0:
         return (
             f"Standard deviations are too small, {ratio}: draw more, with a larger thin and "
-            "replacement=True, or use NUTS."
+            f"replacement=True, or {EXACT}."
         )
     return (
         f"The draws have missed a part of the posterior{where}, as in a hierarchy whose scale may "
@@ -278,7 +281,7 @@ def _of_virial(virial: float, where: str, measured: Dataset) -> str:
 
 
 def _of_means(gradient: float, where: str, measured: Dataset) -> str:
-    remedy = "draw more, with more tune, or pass a smaller step_size."
+    remedy = f"draw more, with more tune, or pass a smaller step_size; or {EXACT}."
     if measured.attrs.get("batches") == "rows":
         remedy = WHOLE_GROUPS
     return f"Means are off by up to {abs(gradient):.2g} sd{where}: {remedy}"
@@ -286,8 +289,8 @@ def _of_means(gradient: float, where: str, measured: Dataset) -> str:
 
 def _of_correlations(cross: float, where: str, measured: Dataset) -> str:
     return (
-        f"Correlations are off by up to {abs(cross):.2g}: pass a smaller step_size, or a larger "
-        "batch_size."
+        f"Correlations are off by up to {abs(cross):.2g}: pass a smaller step_size or a larger "
+        f"batch_size, or {EXACT}."
     )
 
 
@@ -313,6 +316,41 @@ def _of_temperature(temperature: float, where: str, measured: Dataset) -> str:
         f"The kinetic temperature is {temperature:.2f} instead of 1: the friction does not absorb "
         "the noise, so pass a smaller step_size, a larger batch_size, or use MSGNHT_S."
     )
+
+
+def _k_hat(measured: Dataset) -> Iterator[Row]:
+    """Whether exact densities can be used, and by how much the draws' moments differ from theirs.
+
+    A large k-hat is not held against the draws: their posterior may be no Student distribution.
+    """
+    if "k_hat" not in measured:
+        return
+    k_hat = float(measured["k_hat"])
+    usable: Passed = "yes" if k_hat < LARGEST_K_HAT else ""
+    yield Row("k-hat of the certificate", k_hat, f"< {LARGEST_K_HAT}", usable, "", decimals=2)
+    if not usable:
+        return
+    number = threshold(2 * measured.sizes["direction"], PAIRS)
+    for name, label, right, what in (
+        ("certified_mean", "mean, off the exact one (sd)", 0, "Means are {:.2g} sd off{}"),
+        ("certified_sd", "sd / exact one", 1, "Standard deviations are {:.2g} of the right ones{}"),
+    ):
+        values, errors = measured[name].values, measured[f"{name}_error"].values
+        off, chance = values - right, number * errors
+        beyond = (np.abs(off) > TOLERANCE) & (np.abs(off) > chance)
+        k = int(np.argmax(np.where(beyond, np.abs(off), 0) if beyond.any() else np.abs(off)))
+        element = str(measured["element"].values[k])
+        remedy = f"{what.format(abs(values[k]), f' (mostly of {element!r})')}: {EXACT}."
+        yield Row(
+            f"{label}, mostly {element}",
+            values[k],
+            right,
+            judged(off[k], TOLERANCE, chance[k]),
+            remedy,
+            TOLERANCE,
+            errors[k],
+            chance[k],
+        )
 
 
 def _noise_ratio(measured: Dataset) -> Iterator[Row]:
@@ -354,6 +392,7 @@ CHECKS: tuple[Callable[[Dataset], Iterator[Row]], ...] = (
     Identity("gradient", "error of mean (sd)", 0, TOLERANCE, _of_means, limit_of),
     _of_effects,
     Identity("cross", "error of correlation", 0, TOLERANCE, _of_correlations, limit_of),
+    _k_hat,
     _rhat,
     _thermostat,
     Number(

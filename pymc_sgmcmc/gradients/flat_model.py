@@ -166,7 +166,7 @@ class FlatModel:
     def _scale(self, value: float) -> np.ndarray:
         return np.asarray(value, self.source.rows[0].scale.dtype)
 
-    def _with_rows(self, columns: Mapping[str, Any]) -> list[Any]:
+    def with_rows(self, columns: Mapping[str, Any]) -> list[Any]:
         """Return the data, with streamed rows in place of some arrays."""
         arrays = [*(array.name for array, _ in self.source.data), *(None for _ in self._others)]
         return [
@@ -174,7 +174,7 @@ class FlatModel:
             for name, constant in zip(arrays, self.constants, strict=True)
         ]
 
-    def _stream(self, n: int) -> Iterator[RowBlock]:
+    def stream(self, n: int) -> Iterator[RowBlock]:
         """Yield all rows of a stream, n at a time."""
         arrays = [array_value(array) for array, _ in self.source.data]
         assert self.source.streamed is not None
@@ -221,7 +221,7 @@ class FlatModel:
     @cached_property
     def _prior(self) -> Callable:
         source = self.source
-        return self._in_python(source.vars, [source.log_prior, *source.prior])
+        return self.in_python(source.vars, [source.log_prior, *source.prior])
 
     @cached_property
     def _prior_products(self) -> Callable[[Vector, np.ndarray], np.ndarray]:
@@ -247,7 +247,7 @@ class FlatModel:
             [p + pt.zeros_like(vi) for p, vi in zip(product, v, strict=True)],
             dict(zip(v, many, strict=True)),
         )
-        function = self._in_python([*vars, *many], mapped)
+        function = self.in_python([*vars, *many], mapped)
 
         def products(theta: Vector, W: np.ndarray) -> np.ndarray:
             n = len(W)
@@ -268,7 +268,7 @@ class FlatModel:
         change = self.prior_gradient(theta + step) - self.prior_gradient(theta - step)
         return change / (2 * eps ** (1 / 3) * length)
 
-    def _in_python(
+    def in_python(
         self, inputs: Sequence[TensorVariable], outputs: Sequence[TensorVariable]
     ) -> Callable:
         """Return a function that is not compiled; out of a parameter's range it is not finite."""

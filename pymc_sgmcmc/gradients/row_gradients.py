@@ -202,7 +202,7 @@ class RowGradients(FlatModel):
         """Yield rows by their numbers, or all rows, each once."""
         streamed = self.source.streamed is not None
         if index is None and streamed:
-            yield from self._stream(self.block)
+            yield from self.stream(self.block)
             return
         index = np.arange(self.n_rows) if index is None else self._checked(index)
         for first in range(0, len(index), self.block):
@@ -225,7 +225,7 @@ class RowGradients(FlatModel):
         """Log likelihoods and gradients of at most a block of rows."""
         m = len(block.numbers)
         columns = {name: self._padded(column) for name, column in block.columns.items()}
-        constants = self._with_rows(columns)
+        constants = self.with_rows(columns)
         value, *gradient = function(self._padded(block.numbers), *split, *constants)
         value = np.asarray(value, dtype="float64")[:m]
         joined = np.empty((m, self.size))

@@ -88,8 +88,8 @@ class WholeGradients(FlatModel):
             return
         for i, theta in enumerate(thetas):
             yield i, self.prior_gradient(theta)
-        for block in self._stream(BLOCK_ROWS):
-            constants = self._with_rows(block.columns)
+        for block in self.stream(BLOCK_ROWS):
+            constants = self.with_rows(block.columns)
             for i, theta in enumerate(thetas):
                 inputs = [*self.split(theta), block.numbers, self._scale(1), *constants]
                 yield i, self.joined(self._gradient(*inputs))

@@ -30,6 +30,7 @@ SWITCHES = (
     "quiet",
     "discard_tuned_samples",
     "compute_convergence_checks",
+    "exact",
     "keep_warning_stat",
     "store_adaptation",
     "resume",
@@ -50,6 +51,7 @@ class Arguments:
     quiet: Any = False
     step: Any = None
     ess: Any = 400
+    exact: Any = False
     max_passes: Any = None
     max_seconds: Any = None
     store_adaptation: Any = False

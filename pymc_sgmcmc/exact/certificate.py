@@ -1,0 +1,154 @@
+"""A certificate of draws: exact log densities of a few hundred points, weighted.
+
+A Student distribution q is fitted to the draws in coordinates z, and points of its own are drawn
+from it. Their weights w = p / q, with p the exact posterior density times the evidence, are
+smoothed by a generalised Pareto distribution (PSIS), whose shape k-hat tells whether they can be
+used (Vehtari et al. 2024). If so, weighted means and standard deviations are those of the exact
+posterior, so that their difference from the draws' is these draws' bias, and the mean weight is the
+evidence. Points come in opposite pairs about the mean, which leaves nothing of the noise of means
+where all weights are alike.
+
+Vehtari, Simpson, Gelman, Yao and Gabry (2024), Pareto smoothed importance sampling, Journal of
+Machine Learning Research 25(72).
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from arviz_stats.base import array_stats
+from scipy.special import logsumexp
+
+from pymc_sgmcmc.exact.log_density import LogDensity
+from pymc_sgmcmc.exact.student import Student
+
+PAIRS = 200
+"""Of points with exact densities: 400 are what the tail's fit needs."""
+LARGEST = 150
+"""Parameters, at most: of a covariance that n draws tell, log weights have a variance of about
+d^2 / 2 n, and beyond 1 they cannot be used. A matrix from the warm-up takes more."""
+LARGEST_K_HAT = 0.7
+"""Of weights that can be used;"""
+MOST_READS = 3
+"""... with larger ones the points are drawn again, about the weighted mean: the draws may be off,
+rather than the posterior far from a Student distribution."""
+BLOCKS = 10
+"""Of each chain's draws, for the standard error of their moments."""
+
+
+class Estimate(NamedTuple):
+    """Values with their standard errors."""
+
+    value: np.ndarray
+    error: np.ndarray
+
+
+class Certificate(NamedTuple):
+    """What the exact densities say."""
+
+    points: np.ndarray
+    """theta, shape (n, d)."""
+    log_weights: np.ndarray
+    """Smoothed and normalised, shape (n,)."""
+    k_hat: float
+    log_marginal_likelihood: Estimate
+    mean: Estimate
+    """Mean of the draws minus that of the posterior, in its standard deviations, along each
+    direction of z; shape (d,)."""
+    sd: Estimate
+    """Standard deviation of the draws relative to that of the posterior."""
+    degrees: float
+    """Degrees of freedom of the fitted distribution."""
+
+
+def certify(
+    density: LogDensity,
+    draws: np.ndarray,
+    matrix: np.ndarray,
+    rng: np.random.Generator,
+) -> Certificate:
+    """Weigh points like the draws by their exact densities.
+
+    Parameters
+    ----------
+    density : LogDensity
+    draws : array, shape (chains, draws, d)
+        Draws of theta to be judged.
+    matrix : array, shape (d, d)
+        L of coordinates z, theta = c + L z, in which standard deviations are about 1.
+    rng : numpy.random.Generator
+    """
+    centre, d = draws.mean(axis=(0, 1)), draws.shape[2]
+    z = np.linalg.solve(matrix, (draws - centre).reshape(-1, d).T).T
+    plain_mean, plain_sd = moments_of_draws(z.reshape(draws.shape))
+    ess = 1 / np.mean(np.square(plain_mean.error / plain_sd.value))
+    student, log_determinant = Student.of(z, ess), np.linalg.slogdet(matrix)[1]
+    tried: list[Certificate] = []
+    while len(tried) < MOST_READS and not (tried and tried[-1].k_hat < LARGEST_K_HAT):
+        drawn = student.draw(PAIRS, rng)
+        points = centre + drawn @ matrix.T
+        log_q = student.log_density(drawn) - log_determinant
+        log_ratio = density(points) - log_q
+        finite = np.isfinite(log_ratio)
+        if not finite.any():
+            raise ValueError("no point near the draws has a finite density")
+        log_ratio[~finite] = log_ratio[finite].min() - 700  # as good as no weight
+        log_weights, k_hat = array_stats.psislw(-log_ratio)  # takes log(q / p)
+        mean, sd = weighted_moments(drawn, log_weights)
+        off = Estimate(plain_mean.value - mean.value, np.hypot(plain_mean.error, mean.error))
+        ratio = Estimate(plain_sd.value, np.hypot(plain_sd.error, sd.error))
+        tried.append(
+            Certificate(
+                points,
+                log_weights,
+                float(k_hat) if np.isfinite(k_hat) else np.inf,  # one weight is all
+                _log_mean(log_ratio),
+                Estimate(*(part / sd.value for part in off)),
+                Estimate(*(part / sd.value for part in ratio)),
+                student.degrees,
+            )
+        )
+        student = replace(student, mean=mean.value)
+    return min(tried, key=lambda one: one.k_hat)
+
+
+def weighted_moments(values: np.ndarray, log_weights: np.ndarray) -> tuple[Estimate, Estimate]:
+    """Mean and standard deviation of values of shape (n, k) with these weights, with errors.
+
+    Points are pairs, so that the sums of pairs are independent; errors are of first order.
+    """
+    w = np.exp(log_weights - logsumexp(log_weights))[:, None]
+    mean = (w * values).sum(axis=0)
+    squares = np.square(values - mean)
+    variance = (w * squares).sum(axis=0) / max(1 - np.square(w).sum(), 1e-12)
+    sd = np.sqrt(np.maximum(variance, 1e-300))
+    of_sd = w * (squares - variance) / (2 * sd)
+    return Estimate(mean, _error(w * (values - mean))), Estimate(sd, _error(of_sd))
+
+
+def _error(terms: np.ndarray) -> np.ndarray:
+    """Standard error of a sum of terms whose mean is about 0, shape (n, k), in pairs."""
+    pairs = terms.reshape(-1, 2, terms.shape[1]).sum(axis=1)
+    return np.sqrt(np.square(pairs).sum(axis=0))
+
+
+def _log_mean(log_ratio: np.ndarray) -> Estimate:
+    """Log of the mean weight, and its error by the delta method."""
+    log_mean = logsumexp(log_ratio) - np.log(len(log_ratio))
+    relative = np.exp(log_ratio - log_mean).reshape(-1, 2).mean(axis=1)
+    error = relative.std(ddof=1) / np.sqrt(len(relative))
+    return Estimate(np.asarray(log_mean), error)
+
+
+def moments_of_draws(draws: np.ndarray) -> tuple[Estimate, Estimate]:
+    """Mean and standard deviation of draws, with errors from blocks of each chain."""
+    mean = draws.mean(axis=(0, 1))
+    squares = np.square(draws - mean)
+    sd = np.sqrt(squares.mean(axis=(0, 1)))
+
+    def error(values: np.ndarray) -> np.ndarray:
+        blocks = np.array_split(values, min(BLOCKS, values.shape[1]), axis=1)
+        means = np.concatenate([block.mean(axis=1) for block in blocks])
+        return means.std(axis=0, ddof=1) / np.sqrt(len(means))
+
+    return Estimate(mean, error(draws)), Estimate(sd, error(squares) / (2 * sd))

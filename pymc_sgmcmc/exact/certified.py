@@ -1,0 +1,170 @@
+"""The certificate of a result: its group, its part of the verdict, and corrected moments."""
+
+import logging
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytensor
+from xarray import Dataset, DataTree
+
+from pymc_sgmcmc.backends.compile_time import without_code
+from pymc_sgmcmc.exact.certificate import (
+    LARGEST,
+    LARGEST_K_HAT,
+    PAIRS,
+    certify,
+    moments_of_draws,
+    weighted_moments,
+)
+from pymc_sgmcmc.exact.log_density import LogDensity, NotAllRead
+from pymc_sgmcmc.gradients.arrays import PYTHON
+from pymc_sgmcmc.gradients.flat_model import FlatModel
+from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
+from pymc_sgmcmc.latents.latent_gradients import LatentGradients
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+SHARE = 0.2
+"""Of the time that a run has taken, which its certificate may take without being asked for."""
+
+
+TO_COMPILE = 0.4
+"""Seconds, at least, to compile its function."""
+
+
+def can_be_certified(gradients: Any) -> bool:
+    """Whether densities are exact, of few enough parameters; a message says if they are not."""
+    if isinstance(gradients, LatentGradients):
+        _log.info("No certificate: with latents= densities are estimates.")
+    return isinstance(gradients, RowGradients | WholeGradients) and gradients.size <= LARGEST
+
+
+def with_certificate(
+    idata: DataTree,
+    gradients: FlatModel,
+    draws: np.ndarray,
+    matrix: np.ndarray,
+    measured: Dataset,
+    seconds: float = np.inf,
+) -> Dataset:
+    """Add the group ``certificate`` to a result, and what it says to what the verdict rests on.
+
+    In a run an error is only logged: the verdict does not need it.
+
+    Parameters
+    ----------
+    idata : DataTree
+    gradients : FlatModel
+        With exact densities, of up to `LARGEST` parameters.
+    draws : array, shape (chains, draws, d)
+    matrix : array, shape (d, d)
+        L of coordinates z.
+    measured : Dataset
+        As `diagnose` returns it.
+    seconds : float, optional
+        That the run has taken. Default: the certificate may take any time.
+    """
+    if np.isfinite(seconds) and SHARE * seconds < TO_COMPILE:
+        return measured
+    try:
+        density = LogDensity(gradients)
+        needed = density.seconds(2 * PAIRS) if np.isfinite(seconds) else 0.0
+        if needed > SHARE * seconds:
+            _log.info(
+                f"No certificate: it would take {needed:.0f} more seconds. Call "
+                "sgm.certificate(idata, model)."
+            )
+            return measured
+        found = certify(density, draws, matrix, np.random.default_rng(0))
+        posterior = idata["posterior"].to_dataset()
+        variables: dict[str, Any] = {"log_weight": ("sample", found.log_weights)}
+        values = on_their_own_scale(gradients, found.points)
+        for name, each in values.items():
+            dims = posterior[name].dims[2:] if name in posterior else None
+            variables[name] = (("sample", *(dims or _dims(name, each))), each)
+        attrs = {
+            "k_hat": found.k_hat,
+            "log_marginal_likelihood": float(found.log_marginal_likelihood.value),
+            "log_marginal_likelihood_error": float(found.log_marginal_likelihood.error),
+            "degrees_of_freedom": found.degrees,
+        }
+        own = {dim for name in values for dim in variables[name][0]}
+        coords = {k: v for k, v in posterior.coords.items() if k in own}
+        group = Dataset(variables, coords, attrs)
+    except NotAllRead as reason:
+        _log.info(f"No certificate: {reason}")
+        return measured
+    except Exception as error:
+        if np.isinf(seconds):  # it was asked for
+            raise
+        _log.info(f"No certificate: {type(error).__name__}: {error}")
+        return measured
+    idata["certificate"] = DataTree(group)
+    idata["posterior"].attrs |= attrs
+    return measured.assign(
+        k_hat=found.k_hat,
+        certified_mean=("direction", found.mean.value),
+        certified_mean_error=("direction", found.mean.error),
+        certified_sd=("direction", found.sd.value),
+        certified_sd_error=("direction", found.sd.error),
+    )
+
+
+def _dims(name: str, values: np.ndarray) -> list[str]:
+    return [f"{name}_dim_{i}" for i in range(values.ndim - 1)]
+
+
+def on_their_own_scale(gradients: FlatModel, points: np.ndarray) -> dict[str, np.ndarray]:
+    """Values of the random variables at points, by name."""
+    model, vars = gradients.model, gradients.source.vars
+    random = [model.values_to_rvs[v] for v in vars]
+    with without_code():
+        function = pytensor.function(
+            vars, model.replace_rvs_by_values(random), mode=PYTHON, on_unused_input="ignore"
+        )
+        each = [function(*gradients.split(point)) for point in points]
+    return {
+        rv.name: np.stack(column)
+        for rv, column in zip(random, zip(*each, strict=True), strict=True)
+    }
+
+
+def corrected_moments(idata: DataTree) -> pd.DataFrame:
+    """Moments of the draws beside those of the certificate's weighted points: see `certificate`."""
+    group = idata["certificate"].to_dataset()
+    posterior = idata["posterior"].to_dataset()
+    usable = group.attrs["k_hat"] < LARGEST_K_HAT
+    log_weights = group["log_weight"].values
+    columns: dict[str, list] = {
+        name: [] for name in ("mean", "corrected_mean", "sd", "corrected_sd", "bias", "bias_error")
+    }
+    index = []
+    for name in map(str, group.data_vars):
+        if name == "log_weight" or name not in posterior:
+            continue
+        values = group[name].values.reshape(len(log_weights), -1)
+        draws = posterior[name].values
+        index += [
+            name + (f"[{','.join(map(str, at))}]" if at else "")
+            for at in np.ndindex(*draws.shape[2:])
+        ]
+        draws = draws.reshape(*draws.shape[:2], -1)
+        mean, sd = weighted_moments(values, log_weights if usable else log_weights * np.nan)
+        plain, plain_sd = moments_of_draws(draws)
+        for column, numbers in {
+            "mean": plain.value,
+            "corrected_mean": mean.value,
+            "sd": plain_sd.value,
+            "corrected_sd": sd.value,
+            "bias": (plain.value - mean.value) / sd.value,
+            "bias_error": np.hypot(plain.error, mean.error) / sd.value,
+        }.items():
+            columns[column] += numbers.tolist()
+    table = pd.DataFrame(columns, index=index)
+    table.attrs = {k: v for k, v in group.attrs.items() if k != "degrees_of_freedom"}
+    if not usable:
+        for name in ("log_marginal_likelihood", "log_marginal_likelihood_error"):
+            table.attrs[name] = np.nan
+    return table
