@@ -91,11 +91,16 @@ def pytest_runtest_protocol(item):
         return (yield)
     import jax
 
-    jax.config.update("jax_disable_most_optimizations", False)
+    def optimise(everything):
+        jax.config.update("jax_disable_most_optimizations", not everything)
+        # what processes started from here compile has to round alike
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(not everything))
+
+    optimise(True)
     try:
         return (yield)
     finally:
-        jax.config.update("jax_disable_most_optimizations", True)
+        optimise(False)
 
 
 _finished = count(1)
