@@ -144,7 +144,7 @@ def main():
     kept = {}
     if args.out.exists():
         lines = args.out.read_text().splitlines()
-        kept = {tuple(line[:26].split()): line for line in lines if line.split(" ")[0] in CASES}
+        kept = {tuple(line[:36].split()[:3]): line for line in lines if line.split(" ")[0] in CASES}
     for case in args.only:
         for sampler, limit in (("sgm", args.limit), ("nutpie", args.nutpie)):
             if not limit:

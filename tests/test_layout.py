@@ -13,6 +13,7 @@ import pymc_sgmcmc
 
 PACKAGE = Path(pymc_sgmcmc.__file__).parent
 LINES = """
+instead_of_nuts
 sampling step_sampler
 run_chains
 diagnosis
