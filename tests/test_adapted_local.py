@@ -626,7 +626,8 @@ def test_too_many_shared_parameters_for_a_matrix(monkeypatch):
     with pytest.raises(ValueError, match=r"the other variables have 1200 elements.*at most 1000"):
         sgm.MSGNHT_S(model=embedding(), local=["first"])
     monkeypatch.setattr(
-        "pymc_sgmcmc.step.adapted", lambda *args: SimpleNamespace(predictions_only=1, burn_in=1)
+        "pymc_sgmcmc.step.adapted",
+        lambda *args, **kwargs: SimpleNamespace(predictions_only=1, burn_in=1),
     )
     step = sgm.MSGNHT_S(model=embedding(), compile_kwargs=JAX)
     assert not isinstance(step.source, LocalSource)
@@ -814,7 +815,9 @@ def test_streamed_batches_have_rows_unless_asked():
     ids=["adapted", "adapted, rows", "by hand", "by hand, groups"],
 )
 def test_which_batches_a_step_has(options, batches, monkeypatch):
-    monkeypatch.setattr("pymc_sgmcmc.step.adapted", lambda *args: SimpleNamespace(burn_in=1))
+    monkeypatch.setattr(
+        "pymc_sgmcmc.step.adapted", lambda *args, **kwargs: SimpleNamespace(burn_in=1)
+    )
     model = with_effects("intercepts and slopes")
     step = sgm.MSGNHT_S(model=model, local=["a"], batch_size=40, compile_kwargs=JAX, **options)
     assert step.batches == batches
@@ -836,7 +839,9 @@ def test_which_batches_a_step_has(options, batches, monkeypatch):
 )
 def test_metric_of_a_thousand_parameters(effects, rows, others, metric, why, monkeypatch, caplog):
     """A scale for each effect of 600 groups where batches tell its scale right; else one matrix."""
-    monkeypatch.setattr("pymc_sgmcmc.step.adapted", lambda *args: SimpleNamespace(burn_in=1))
+    monkeypatch.setattr(
+        "pymc_sgmcmc.step.adapted", lambda *args, **kwargs: SimpleNamespace(burn_in=1)
+    )
     monkeypatch.setattr("pymc_sgmcmc.adaptation.plan.LARGEST_SHARED", 500)
     group = np.repeat(np.arange(600), rows)
     x = np.random.default_rng(1).normal(size=group.size)

@@ -432,6 +432,7 @@ def test_few_draws_of_many_groups():
     assert "variances of 'alpha' move" in wide.remedy
 
 
+@pytest.mark.long
 @pytest.mark.slow(5)
 def test_means_of_groups_that_are_spread_too_far():
     """What moves their scale by 0.4 of its sds is found, by all rows and by batches.
@@ -531,6 +532,7 @@ def test_noisy_gradients_of_some_rows_give_way_to_exact_ones():
     assert result.verdict == "ok"
 
 
+@pytest.mark.long
 @pytest.mark.slow(4)
 def test_exact_gradients_of_many_effects(monkeypatch):
     """By rows they would take too much time, of all data at once they do not."""

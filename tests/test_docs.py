@@ -39,7 +39,7 @@ ON_NUMBA = ("README.md", "docs/choosing.md", "docs/gotchas.md", "docs/hierarchie
     [
         "README.md",
         pytest.param("docs/index.md", marks=pytest.mark.long),
-        "docs/quickstart.md",
+        pytest.param("docs/quickstart.md", marks=pytest.mark.long),
         pytest.param("docs/choosing.md", marks=pytest.mark.long),
         pytest.param("docs/hierarchies.md", marks=pytest.mark.long),
         pytest.param("docs/by_hand.md", marks=pytest.mark.long),
@@ -144,6 +144,7 @@ def test_files_named_on_the_development_page_exist():
     assert {name for name in named if not any((f / name).exists() for f in folders)} == set()
 
 
+@pytest.mark.long
 @pytest.mark.slow(10)
 def test_a_sampler_is_one_file(tmp_path):
     """Without its file and its two lines of __init__.py the rest of the package works."""
@@ -195,6 +196,7 @@ def test_imports_run_one_way():
             assert layer[here] <= layer[name], f"{path} imports pymc_sgmcmc.{name}"
 
 
+@pytest.mark.long
 @pytest.mark.slow(30)
 def test_site_builds_without_warnings(tmp_path):
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]

@@ -153,6 +153,7 @@ def simulate(theta, n, seed):
     return {"top": top, "z": z}, draw(z @ theta["w"] + theta["c"])
 
 
+@pytest.mark.long
 @pytest.mark.slow(8)
 @pytest.mark.parametrize("path", ["likelihood", pytest.param("parameters", marks=pytest.mark.long)])
 def test_annealing_backwards_gives_an_upper_bound(path):

@@ -333,7 +333,11 @@ def replicas(R):
     ("sampler", "options"),
     [
         (sgm.MSGNHT_S, {"step_size": 0.03, "thin": 200}),
-        (sgm.MSGNHT_S, {"step_size": 0.03, "thin": 400, "batches": "groups"}),
+        pytest.param(
+            sgm.MSGNHT_S,
+            {"step_size": 0.03, "thin": 400, "batches": "groups"},
+            marks=pytest.mark.long,
+        ),
         pytest.param(sgm.SGLD, {"step_size": 0.002, "thin": 600}, marks=pytest.mark.long),
     ],
     ids=["MSGNHT_S", "whole groups", "SGLD"],

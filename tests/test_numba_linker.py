@@ -120,6 +120,7 @@ print(pytensor.function([x], gradient, mode=with_cheap_calls(get_mode("NUMBA")))
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow(8)
 def test_addresses_are_not_stored(tmp_path):
     """Of large arrays in the code: the next process would read where they were in the last one."""

@@ -17,16 +17,16 @@ from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.integration.group_density import GroupDensity
 from pymc_sgmcmc.integration.laplace import ROWS_PER_CALL, modes_and_factors
 
-PROPOSALS = 6
+PROPOSALS = 8
 """Independent draws of a group's effects, from which one is chosen,"""
 MANY_PROPOSALS = 64
 """... where the weights of so many are uneven at the centre."""
-EXTRA_DEGREES = 3
+EXTRA_DEGREES = 7
 """Degrees of freedom of the Student density, more than effects: for a normal density the effective
-share of its weights is then .94 with one effect and .88 with thirty."""
-EVEN = 0.85
-"""Effective share of weights that are even: few proposals then leave an error of .02 of a standard
-deviation."""
+share of its weights is then .98 with one effect, and few proposals leave sds .5% too large."""
+EVEN = 0.9
+"""Effective share of weights that are even: few proposals then leave an error of .03 of a standard
+deviation at most, in groups of counts."""
 FEWEST_EFFECTIVE = 8
 """Effective number of `MANY_PROPOSALS` below which a group's draws are not trusted."""
 
