@@ -423,3 +423,16 @@ def test_a_certificate_of_any_draws(regression):
 def test_a_result_without_a_certificate_says_how_to_get_one():
     with pytest.raises(ValueError, match=r"sgm\.certificate\(idata, model\)"):
         sgm.certificate(DataTree.from_dict({"/posterior": Dataset()}))
+
+
+@pytest.mark.slow(6)
+@pytest.mark.parametrize("in_python", [True, False])
+def test_operations_in_python_never_run_twice_at_a_time(in_python, monkeypatch):
+    monkeypatch.setattr("pymc_sgmcmc.exact.log_density.n_cores", lambda: 4)
+    monkeypatch.setattr("pymc_sgmcmc.exact.log_density.runs_python", lambda function: in_python)
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1)
+        pm.Normal("y", mu, 1, observed=np.linspace(-1, 1, 600))
+    density = LogDensity(RowGradients(model, model.value_vars, compile_kwargs={"mode": "NUMBA"}))
+    density(np.zeros((2, 1)))
+    assert density._n_threads == (1 if in_python else 4)

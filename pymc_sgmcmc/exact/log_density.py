@@ -25,7 +25,7 @@ from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.integration.integrated_model import IntegratedModel
-from pymc_sgmcmc.pymc_internals import jitted
+from pymc_sgmcmc.pymc_internals import jitted, runs_python
 
 IN_CACHE = 2**18
 """Rows times points of one call on a CPU, about,"""
@@ -64,6 +64,7 @@ class LogDensity:
         self.by_point = isinstance(gradients.model, IntegratedModel)
         """Whether points are taken one by one: those of groups share no matrix product."""
         self._on_numba = isinstance(gradients.mode.linker, NumbaLinker)
+        self._runs_python = False  # operations in Python are not made for threads
         self.evaluations = 0
 
     def __call__(self, points: np.ndarray) -> np.ndarray:
@@ -127,7 +128,7 @@ class LogDensity:
 
     @property
     def _n_threads(self) -> int:
-        return n_cores() if self._on_numba else 1
+        return n_cores() if self._on_numba and not self._runs_python else 1
 
     def _blocks(self, n_points: int) -> Iterator[list]:
         """Yield the first row, the numbers of the rows after it and the data of each block."""
@@ -225,6 +226,7 @@ class LogDensity:
             mode=with_cheap_calls(own.mode),
             **own.compile_kwargs,
         )
+        self._runs_python = self._runs_python or (self._on_numba and runs_python(function))
         if self._on_numba or own.backend.maps_functions:
             function = jitted(function)  # PyTensor's wrapper is not made for threads
         else:

@@ -17,7 +17,7 @@ from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.model_gradient import explicit_data
 from pymc_sgmcmc.integration.group_rows import GroupRows, ragged
 from pymc_sgmcmc.integration.group_terms import GroupTerms
-from pymc_sgmcmc.pymc_internals import jitted
+from pymc_sgmcmc.pymc_internals import jitted, runs_python
 
 
 class GroupDensity:
@@ -27,12 +27,9 @@ class GroupDensity:
         self.terms, self.rows = terms, rows
         self._shared = [v for v in terms.model.value_vars if v not in terms.values]
         self._mode = with_cheap_calls(get_mode(None))
-
-    @property
-    def in_threads(self) -> bool:
-        """Whether several threads may evaluate it at a time; Python's lock is then released."""
         linker = self._mode.linker
-        return isinstance(linker, NumbaLinker) and type(linker) is not NumbaLinker
+        self.in_threads = isinstance(linker, NumbaLinker) and type(linker) is not NumbaLinker
+        """Whether several threads may evaluate it at a time; known once it has been evaluated."""
 
     def at_points(
         self, point: PointType, index: np.ndarray, effects: np.ndarray, rows: GroupRows
@@ -83,6 +80,7 @@ class GroupDensity:
             on_unused_input="ignore",
         )
         function.trust_input = True
+        self.in_threads = self.in_threads and not runs_python(function)
         function = jitted(function) if self.in_threads else function
         arrays = [array_value(array) for array in data]
 
