@@ -1,8 +1,9 @@
 """All uses of PyMC's and PyTensor's private API, but what a step must override (step, chain)."""
 
 import multiprocessing
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,31 @@ from pymc.sampling.mcmc import _quiet_logging
 from pymc.step_methods.state import DataClassState, WithSamplingState
 
 
-def quiet_logging(quiet: bool) -> AbstractContextManager:
-    """Silence PyMC's messages, as ``pm.sample(quiet=True)`` does."""
-    # Only this function lists the loggers that are silenced.
-    return _quiet_logging(quiet)
+_quiet_runs: list[object] = []
+_levels = ExitStack()
+_levels_lock = Lock()
+
+
+@contextmanager
+def quiet_logging(quiet: bool) -> Iterator[None]:
+    """Silence PyMC's messages, as ``pm.sample(quiet=True)`` does, until the last quiet run ends."""
+    if not quiet:
+        yield
+        return
+    # Only PyMC's function lists the loggers that are silenced. It stores the levels it finds: a
+    # second run in another thread would find the silent ones, and leave them.
+    run = object()
+    with _levels_lock:
+        if not _quiet_runs:
+            _levels.enter_context(_quiet_logging(True))
+        _quiet_runs.append(run)
+    try:
+        yield
+    finally:
+        with _levels_lock:
+            _quiet_runs.remove(run)
+            if not _quiet_runs:
+                _levels.close()
 
 
 def statistics_of(trace: NDArray) -> list[dict[str, np.ndarray]]:

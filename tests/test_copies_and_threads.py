@@ -1,6 +1,7 @@
 """A step is the state of one chain: copies are independent; threads and runs take turns."""
 
 import copy
+import logging
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ from pytensor.configparser import _ChangeFlagsDecorator
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.backends.compile_time import compile_lock
 from pymc_sgmcmc.gradients.arrays import PYTHON
+from pymc_sgmcmc.pymc_internals import quiet_logging
 
 pytestmark = pytest.mark.usefixtures("one_graph_at_a_time")
 CHANGED_BY_PYTENSOR = ("mode", "cxx", "traceback__limit", "optdb__max_use_ratio")
@@ -108,6 +110,25 @@ def test_runs_in_threads(python_by_default, monkeypatch):
         found = list(threads.map(sampled, models))
     assert found == expected
     assert {name: getattr(pytensor.config, name) for name in before} == before
+
+
+def test_quiet_runs_that_overlap():
+    """Messages come back when the last one ends, and not before."""
+    logger = logging.getLogger("pymc")
+    level, loud, quiet = logger.level, logging.CRITICAL, logging.CRITICAL + 1
+    logger.setLevel(loud)
+    try:
+        first, second = quiet_logging(True), quiet_logging(True)
+        seen = []
+        for change in (first.__enter__, second.__enter__):
+            change()
+            seen.append(logger.level)
+        for run in (first, second):
+            run.__exit__(None, None, None)
+            seen.append(logger.level)
+    finally:
+        logger.setLevel(level)
+    assert seen == [quiet, quiet, quiet, loud]
 
 
 def test_a_process_can_be_forked_while_another_thread_compiles():
