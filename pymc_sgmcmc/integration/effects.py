@@ -1,34 +1,46 @@
 """Draws of the effects that were integrated out, given each draw of what is shared.
 
-A draw is one of several independent draws from a Student density with the group's mode and
-curvature, chosen by its importance weight (sampling importance resampling). Its tails are long
-enough for those of log rates of groups with few counts. Conditional densities are close to normal
-where they have a single mode, so that few proposals are enough for most groups.
+Each group has a Markov chain of its own, whose kernel leaves its effects' conditional density given
+the draw as it is: a few steps of Metropolis's algorithm with independent proposals from a Student
+density, which has the group's mode and curvature. Its tails are long enough for those of log rates
+of groups with few counts. Conditional densities are close to normal where they have a single mode,
+so that nearly all proposals are accepted, and steps that leave hardly a group where it was are few.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import batched
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from pymc.blocking import PointType
 
 from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.integration.group_density import GroupDensity
-from pymc_sgmcmc.integration.laplace import ROWS_PER_CALL, modes_and_factors
+from pymc_sgmcmc.integration.integrated_model import Centres
+from pymc_sgmcmc.integration.laplace import modes_and_factors
 
-PROPOSALS = 8
-"""Independent draws of a group's effects, from which one is chosen,"""
-MANY_PROPOSALS = 64
-"""... where the weights of so many are uneven at the centre."""
+TRIALS = 32
+"""Proposals by which the rate of acceptance of each group is measured at the centre."""
+STEPS = (2, 4, 8, 16, 32)
+"""Metropolis steps per draw: the fewest in which all but `KEPT` of a group's effects move."""
+KEPT = 0.01
 EXTRA_DEGREES = 7
 """Degrees of freedom of the Student density, more than effects: for a normal density the effective
-share of its weights is then .98 with one effect, and few proposals leave sds .5% too large."""
-EVEN = 0.9
-"""Effective share of weights that are even: few proposals then leave an error of .03 of a standard
-deviation at most, in groups of counts."""
-FEWEST_EFFECTIVE = 8
-"""Effective number of `MANY_PROPOSALS` below which a group's draws are not trusted."""
+share of its weights is then .98 with one effect."""
+FEWEST_EFFECTIVE = 4
+"""Effective number of `TRIALS` below which a group's draws are not trusted."""
+DENSITIES_PER_CALL = 100_000
+"""Of single rows, about: their arrays fit into caches."""
+
+
+@dataclass
+class _Block:
+    """Groups that move together."""
+
+    groups: np.ndarray
+    steps: int
+    rng: np.random.Generator
 
 
 class EffectDraws:
@@ -36,7 +48,7 @@ class EffectDraws:
 
     Parameters
     ----------
-    density : GroupDensity
+    centres : Centres
     centre : dict of arrays
         Values of what is shared in the middle of their posterior: the Student densities have the
         groups' modes and curvatures there.
@@ -46,61 +58,93 @@ class EffectDraws:
     ----------
     share_of_bad : float
         Groups whose conditional density is so far from normal that their draws are not trusted.
+    densities : int
+        Of single rows, that one draw of all groups takes.
     """
 
-    def __init__(self, density: GroupDensity, centre: PointType, rng: np.random.Generator):
-        self.density, self.rng, self.terms = density, rng, density.terms
-        rows = density.rows
+    def __init__(self, centres: Centres, centre: PointType, rng: np.random.Generator):
+        self.density, self.rng = centres.density, rng
+        rows, terms = self.density.rows, self.density.terms
         every = np.arange(len(rows.numbers))
-        start = np.zeros((len(every), self.terms.k))
-        self.modes, self.factors = modes_and_factors(density, centre, every, start, rows)
-        effective = np.empty(len(every))
-        for block in rows.blocks(every, ROWS_PER_CALL * PROPOSALS // MANY_PROPOSALS):
-            _, log_weights = self._proposed(centre, every[block], MANY_PROPOSALS, rng)
-            weights = np.exp(log_weights - log_weights.max(axis=0))
-            effective[block] = weights.sum(axis=0) ** 2 / np.sum(weights**2, axis=0)
-        even = effective >= EVEN * MANY_PROPOSALS
+        start = np.zeros((len(every), terms.k))
+        start[centres.rows.numbers] = centres.modes
+        self.modes, self.factors = modes_and_factors(self.density, centre, every, start, rows)
+        self._x = np.empty_like(start)  # each group's effects, in units of its Student density
+        self.density.at_points(centre, every[:1], self.modes[None, :1], rows)  # to compile it
+        self._threads = n_cores() if self.density.in_threads else 1
+        blocks = self._blocks(every, TRIALS)
+        found = self._of_blocks(lambda block: self._first(centre, block), blocks)
+        effective, acceptance = (np.concatenate(each) for each in zip(*found, strict=True))
         self.share_of_bad = float(np.mean(effective < FEWEST_EFFECTIVE))
-        self._blocks = [
-            (groups[block], proposals)
-            for groups, proposals in ((every[even], PROPOSALS), (every[~even], MANY_PROPOSALS))
-            for block in rows.blocks(groups, ROWS_PER_CALL * PROPOSALS // proposals)
-            if len(groups)
-        ]
+        kept = (1 - acceptance)[:, None] ** np.array(STEPS) > KEPT
+        steps = np.array(STEPS)[np.minimum(kept.sum(axis=1), len(STEPS) - 1)]
+        self._moves = [block for n in STEPS for block in self._blocks(every[steps == n], n)]
+        self.densities = int(np.sum((1 + steps) * rows.sizes))
+
+    def _blocks(self, groups: np.ndarray, steps: int) -> list[_Block]:
+        if not len(groups):
+            return []
+        cuts = self.density.rows.blocks(groups, DENSITIES_PER_CALL // (1 + steps))
+        rngs = self.rng.spawn(len(cuts))
+        return [_Block(groups[cut], steps, own) for cut, own in zip(cuts, rngs, strict=True)]
+
+    def _of_blocks(self, function: Callable[[_Block], Any], blocks: list[_Block]) -> list:
+        with ThreadPoolExecutor(self._threads) as pool:
+            return list(pool.map(function, blocks))
 
     def of(self, points: Iterable[PointType]) -> Iterator[np.ndarray]:
         """Draw all groups' effects, shape (groups, k), at each of some points."""
-        threads = n_cores() if self.density.in_threads else 1
-        with ThreadPoolExecutor(threads) as pool:
-            for some in batched(points, 2 * threads):
-                yield from pool.map(self.at, some, self.rng.spawn(len(some)))
+        with ThreadPoolExecutor(self._threads) as pool:
+            for point in points:
+                list(pool.map(lambda block, point=point: self._move(point, block), self._moves))
+                yield self.modes + np.einsum("gij,gj->gi", self.factors, self._x)
 
-    def at(self, point: PointType, rng: np.random.Generator) -> np.ndarray:
-        """Draw all groups' effects, shape (groups, k), at values of the other value variables."""
-        drawn = np.empty_like(self.modes)
-        for groups, proposals in self._blocks:
-            a, log_weights = self._proposed(point, groups, proposals, rng)
-            chosen = np.argmax(log_weights + rng.gumbel(size=log_weights.shape), axis=0)
-            drawn[groups] = a[chosen, np.arange(len(groups))]
-        return drawn
+    def _first(self, centre: PointType, block: _Block) -> tuple[np.ndarray, np.ndarray]:
+        """Draw by weights of proposals; return their effective number and rate of acceptance."""
+        x = self._proposals(block)
+        log_weights = self._log_weights(centre, block, x)
+        chosen = np.argmax(log_weights + block.rng.gumbel(size=log_weights.shape), axis=0)
+        self._x[block.groups] = x[chosen, np.arange(len(block.groups))]
+        weights = np.exp(log_weights - log_weights.max(axis=0))
+        effective = weights.sum(axis=0) ** 2 / np.sum(weights**2, axis=0)
+        # of pairs of draws, one weighted: the mean of min(1, w' / w) is a mean of smaller weights
+        pairs = 2 * np.arange(len(x) - 1, -1, -1) @ np.sort(weights, axis=0)
+        return effective, pairs / ((len(x) - 1) * weights.sum(axis=0))
 
-    def _proposed(
-        self, point: PointType, groups: np.ndarray, count: int, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Proposals, shape (count, m, k), and the logs of their weights, shape (count, m)."""
-        k = self.terms.k
+    def _move(self, point: PointType, block: _Block) -> None:
+        """Take a group's Metropolis steps; all densities are evaluated in one call."""
+        x = np.concatenate([self._x[block.groups][None], self._proposals(block)])
+        log_weights = self._log_weights(point, block, x)
+        uniform = block.rng.standard_exponential(size=(block.steps, len(block.groups)))
+        chosen, highest = np.zeros(len(block.groups), dtype=int), log_weights[0]
+        for step, proposed in enumerate(log_weights[1:]):
+            accepted = proposed - highest > -uniform[step]
+            chosen[accepted] = step + 1
+            highest = np.where(accepted, proposed, highest)
+        self._x[block.groups] = x[chosen, np.arange(len(block.groups))]
+
+    def _proposals(self, block: _Block) -> np.ndarray:
+        """Independent Student draws, shape (steps, m, k)."""
+        k = self.modes.shape[1]
+        shape = block.steps, len(block.groups)
+        x = block.rng.standard_normal((*shape, k))
         degrees = k + EXTRA_DEGREES
-        x = rng.standard_normal((count, len(groups), k))
-        x /= np.sqrt(rng.chisquare(degrees, size=x.shape[:2]) / degrees)[..., None]
+        return x / np.sqrt(block.rng.chisquare(degrees, size=shape) / degrees)[..., None]
+
+    def _log_weights(self, point: PointType, block: _Block, x: np.ndarray) -> np.ndarray:
+        """Logs of densities relative to the Student density, up to a constant of each group."""
+        groups, k = block.groups, x.shape[-1]
         a = self.modes[groups] + np.einsum("gij,sgj->sgi", self.factors[groups], x)
         h = self.density.at_points(point, groups, a, self.density.rows)
-        return a, h + (degrees + k) / 2 * np.log1p(np.sum(x**2, axis=-1) / degrees)
+        degrees = k + EXTRA_DEGREES
+        log_weights = h + (degrees + k) / 2 * np.log1p(np.sum(x**2, axis=-1) / degrees)
+        return np.where(np.isfinite(log_weights), log_weights, -1e300)
 
     def into(self, point: PointType, drawn: np.ndarray) -> PointType:
         """Add effects to a point; its order is that of the model's value variables."""
-        point, first = dict(point), 0
-        for effect in self.terms.effects:
+        point, first, terms = dict(point), 0, self.density.terms
+        for effect in terms.effects:
             own = drawn[:, first : first + effect.size].reshape(-1, *effect.shape)
             point[effect.value.name] = np.moveaxis(own, 0, effect.axis)
             first += effect.size
-        return {v.name: point[v.name] for v in self.terms.model.value_vars}
+        return {v.name: point[v.name] for v in terms.model.value_vars}

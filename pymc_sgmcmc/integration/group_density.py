@@ -21,12 +21,16 @@ from pymc_sgmcmc.pymc_internals import jitted, runs_python
 
 
 class GroupDensity:
-    """log p(y_j, a_j | shared) of groups j at given effects; compiled when first evaluated."""
+    """log p(y_j, a_j | shared) of groups j at given effects; compiled when first evaluated.
+
+    Where effects put a parameter of the likelihood out of its range it is not finite.
+    """
 
     def __init__(self, terms: GroupTerms, rows: GroupRows):
         self.terms, self.rows = terms, rows
         self._shared = [v for v in terms.model.value_vars if v not in terms.values]
-        self._mode = with_cheap_calls(get_mode(None))
+        mode = get_mode(None).including("local_remove_check_parameter")
+        self._mode = with_cheap_calls(mode)
         linker = self._mode.linker
         self.in_threads = isinstance(linker, NumbaLinker) and type(linker) is not NumbaLinker
         """Whether several threads may evaluate it at a time; known once it has been evaluated."""

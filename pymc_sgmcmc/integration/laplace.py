@@ -73,8 +73,7 @@ def _newton(derivatives: Callable, start: np.ndarray) -> tuple[np.ndarray, np.nd
     h, gradient, hessian = derivatives(moving, a)
     damping = np.full(len(a), DAMPING)
     for _ in range(MAX_STEPS):
-        matrix = _positive(-hessian[moving], damping[moving])
-        step = np.linalg.solve(matrix, gradient[moving][..., None])[..., 0]
+        step = _solved(_positive(-hessian[moving], damping[moving]), gradient[moving])
         rise = np.sum(step * gradient[moving], axis=1)
         left = (rise > CLOSE) & (damping[moving] < MOST_DAMPING)
         moving, step = moving[left], step[left]
@@ -87,12 +86,27 @@ def _newton(derivatives: Callable, start: np.ndarray) -> tuple[np.ndarray, np.nd
         a[which] += step[better]
         h[which], gradient[which], hessian[which] = (part[better] for part in new)
         damping[moving] *= np.where(better, 0.1, 10.0)
-    return a, np.linalg.inv(np.linalg.cholesky(_positive(-hessian, 0.0))).swapaxes(1, 2)
+    curvature = _positive(-hessian, 0.0)
+    if curvature.shape[1] == 1:
+        return a, 1 / np.sqrt(curvature)
+    return a, np.linalg.inv(np.linalg.cholesky(curvature)).swapaxes(1, 2)
+
+
+# Matrices of one element are numbers: LAPACK takes longer to be called than these to be divided.
+
+
+def _solved(matrices: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    if matrices.shape[1] == 1:
+        return vectors / matrices[..., 0]
+    return np.linalg.solve(matrices, vectors[..., None])[..., 0]
 
 
 def _positive(matrices: np.ndarray, damping: np.ndarray | float) -> np.ndarray:
     """Make symmetric matrices positive by their absolute eigenvalues, and damp their diagonals."""
     matrices = np.nan_to_num(matrices, nan=0.0, posinf=1e12, neginf=-1e12)
+    if matrices.shape[1] == 1:
+        damped = 1 + np.reshape(damping, (-1, 1, 1))
+        return np.maximum(np.abs(matrices), 1e-12) * damped
     values, vectors = np.linalg.eigh((matrices + matrices.swapaxes(1, 2)) / 2)
     values = np.abs(values)
     values = np.maximum(values, 1e-8 * (1e-4 + values[:, -1:]))

@@ -32,8 +32,11 @@ MOST_NUMBERS = 100_000_000
 """Of all draws of the effects, and of what depends on them, that a result has unless asked."""
 MOST_BAD = 0.01
 """Share of groups with draws of effects that are not trusted, beyond which a warning says so."""
-SUMMARISED = 200
-"""Draws of each effect in its mean and standard deviation, where its draws are left out."""
+MOST_DENSITIES = 5_000_000_000
+"""Of single rows, that all draws of the effects take unless asked: two or three minutes of a core."""
+SUMMARISED = 50, 200
+"""Draws of each effect in its mean and standard deviation, where its draws are left out: fewest,
+and most."""
 
 
 def of_what_groups_share(given: Arguments, terms: GroupTerms) -> Arguments:
@@ -89,25 +92,26 @@ def with_effects(
     with quick_graphs():
         shapes = terms.model.eval_rv_shapes()
     size = sum(int(np.prod(shapes.get(name, (terms.n_groups,)))) for name in of_effects)
-    too_many = size * posterior.sizes["chain"] * posterior.sizes["draw"] > MOST_NUMBERS
-    every = 1
-    if too_many and var_names is None:
-        every = max(1, posterior.sizes["chain"] * posterior.sizes["draw"] // SUMMARISED)
-        _log.info(
-            f"Draws of {', '.join(map(repr, of_effects))} are left out, for memory; the group "
-            "'effects' has their means and standard deviations. Name them in var_names= for draws."
-        )
-    elif not of_effects:
+    if not of_effects:
         return tree
     try:
-        if every > 1:
-            tree["effects"] = DataTree(
-                _moments(terms, integrated, posterior, of_effects, every, rng)
-            )
-        else:
-            own = _all_draws(terms, integrated, posterior, names, rng, idata_kwargs, include_data)
+        points = points_of_draws(integrated, posterior)
+        effects = _effects(integrated, points, rng)
+        affordable = MOST_DENSITIES // max(effects.densities, 1)
+        all_of_them = size * len(points) <= MOST_NUMBERS and len(points) <= affordable
+        if all_of_them or var_names is not None:
+            own = _all_draws(terms, effects, points, posterior, names, idata_kwargs, include_data)
             for name, group in own.children.items():
                 tree[name] = DataTree(group.to_dataset())
+        else:
+            n = min(int(np.clip(affordable, *SUMMARISED)), len(points))
+            some = [points[k] for k in np.linspace(0, len(points) - 1, n).astype(int)]
+            _log.info(
+                f"{len(points)} draws of {', '.join(map(repr, of_effects))} would take too much "
+                f"time or memory: the group 'effects' has means and standard deviations over {n} "
+                "draws. Name variables in var_names= for all draws."
+            )
+            tree["effects"] = DataTree(_moments(terms, effects, some, of_effects))
     except KeyboardInterrupt:
         _log.warning("Interrupted: the effects of groups are not drawn; what they share is kept.")
     except Exception as error:
@@ -153,7 +157,7 @@ def _effects(
 ) -> EffectDraws:
     """What draws effects around the means of the draws of what groups share."""
     centre = {name: np.mean([point[name] for point in points], axis=0) for name in points[0]}
-    effects = EffectDraws(integrated.centres.density, centre, rng)
+    effects = EffectDraws(integrated.centres, centre, rng)
     if effects.share_of_bad > MOST_BAD:
         _log.warning(
             f"The effects of {effects.share_of_bad:.1%} of the groups are far from normal, given "
@@ -165,17 +169,15 @@ def _effects(
 
 def _all_draws(
     terms: GroupTerms,
-    integrated: IntegratedModel,
+    effects: EffectDraws,
+    points: list[PointType],
     posterior: Dataset,
     names: Sequence[str],
-    rng: np.random.Generator,
     idata_kwargs: dict[str, Any],
     include_data: bool,
 ) -> DataTree:
     model = terms.model
     chosen = [v for v in model.unobserved_RVs if v.name in names]
-    points = points_of_draws(integrated, posterior)
-    effects = _effects(integrated, points, rng)
     with quick_graphs():
         vars = model.replace_rvs_by_values(chosen)
         for v, rv in zip(vars, chosen, strict=True):
@@ -199,20 +201,16 @@ def _all_draws(
 
 
 def _moments(
-    terms: GroupTerms,
-    integrated: IntegratedModel,
-    posterior: Dataset,
-    names: Sequence[str],
-    every: int,
-    rng: np.random.Generator,
+    terms: GroupTerms, effects: EffectDraws, points: list[PointType], names: Sequence[str]
 ) -> Dataset:
-    """Means and standard deviations over evenly spaced draws."""
+    """Means and standard deviations over some draws."""
     model = terms.model
     chosen = [v for v in model.unobserved_RVs if v.name in names]
     with quick_graphs():
-        function = model.compile_fn(model.replace_rvs_by_values(chosen), on_unused_input="ignore")
-    points = points_of_draws(integrated, posterior)[::every]
-    effects = _effects(integrated, points, rng)
+        outputs = model.replace_rvs_by_values(chosen)
+        function = model.compile_fn(
+            outputs, inputs=model.value_vars, on_unused_input="ignore"
+        )
     means: list[Any] = [0.0] * len(chosen)
     squares: list[Any] = [0.0] * len(chosen)  # of deviations, by Welford's running sums
     for n, (point, drawn) in enumerate(zip(points, effects.of(points), strict=True), 1):
