@@ -80,6 +80,7 @@ def sample(
     include_data: bool | None = None,
     predictions: Predictions | Sequence[Predictions] = (),
     integrate: Integrate = "auto",
+    data: Any = None,
 ) -> DataTree:
     r"""Sample as `pm.sample` does, with storage, resuming and more ways to run chains.
 
@@ -196,6 +197,10 @@ def sample(
         group then is a row, and what groups share is sampled. The effects are drawn afterwards and
         are in ``posterior`` like all variables. "auto": those of the index with the most groups, if
         there are at least 500 and nothing speaks against it; a message says what.
+    data : StreamedData, mapping or iterable, optional
+        For the default step: rows that stay on disk, for which the model has placeholders (see
+        `StreamedData`). Effects are integrated out where all sources are NumPy arrays or memory
+        maps, fastest if the rows of a group lie together.
 
     Returns
     -------
@@ -253,7 +258,7 @@ def sample(
         asked, terms = given, None
         if step is None:
             terms = terms_to_integrate(
-                given.model, integrate, compile_kwargs, bool(given.predictions)
+                given.model, integrate, compile_kwargs, bool(given.predictions), given.data
             )
         if terms is not None:
             given = of_what_groups_share(asked, terms)
@@ -266,7 +271,9 @@ def sample(
             own = np.random.default_rng(generator.integers(2**32, size=4))
             earlier = store.adapted if store is not None and resume else None
             with progress_shown(bool(given.progressbar)), warm_up_within(limit):
-                step = default_step(model, compile_kwargs, own, earlier, terms is not None)
+                step = default_step(
+                    model, compile_kwargs, own, earlier, terms is not None, given.data
+                )
             model = sampled_model(model, step)
             if terms is not None:  # afresh, so that they are the same for a run that is resumed
                 anchor = step.gradients.point(step.adapted.anchor)

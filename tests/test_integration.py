@@ -247,7 +247,9 @@ def test_effects_with_long_tails_move_in_more_steps(python_by_default):
     effects = EffectDraws(integrated.centres, point, rng)
     drawn = np.array([found[:, 0] for found in effects.of([point] * 800)])
     steps = np.repeat(*zip(*((b.steps, len(b.groups)) for b in effects._moves), strict=True))
-    assert len(steps) == 40 and steps.min() >= 2 and steps.max() >= 4
+    assert len(steps) == 40
+    assert steps.min() >= 2
+    assert steps.max() >= 4
     x = np.linspace(-14, 4, 3001)
     for count in (0, 1):
         log_p = -0.5 * ((x + 2) / 2) ** 2 + count * x - 2 * np.exp(x)
@@ -282,3 +284,45 @@ def test_effects_follow_what_is_shared(python_by_default):
     expected = np.mean(1 / (n + 1))
     off = drawn - (total + np.array([p["mu"] for p in points])[:, None]) / (n + 1)
     assert off.var() == pytest.approx(expected, rel=0.012)
+
+
+def test_rows_on_disk_have_the_density_of_rows_in_memory(tmp_path, python_by_default):
+    rng = np.random.default_rng(7)
+    group = rng.permutation(np.repeat(np.arange(30), rng.integers(1, 6, 30)).astype("uint32"))
+    rows = {"customer": group, "x": rng.normal(size=len(group)).astype("float32")}
+    rows["y"] = rng.integers(2, size=len(group)).astype("int8")
+    for name, column in rows.items():
+        np.save(tmp_path / f"{name}.npy", column)
+    mapped = {name: np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in rows}
+    data = sgm.StreamedData(mapped)
+
+    def written(held):
+        with pm.Model() as model:
+            column = {name: pm.Data(name, held[name], dims="row") for name in rows}
+            a = pm.Normal("a", 0, pm.HalfNormal("tau", 1), shape=30)
+            logit = a[column["customer"]] + pm.Normal("b") * column["x"]
+            pm.Bernoulli("purchase", logit_p=logit, observed=column["y"], dims="row")
+        return model
+
+    models = []
+    for model, of_rows in ((written(rows), None), (written(data.head()), data)):
+        terms = group_terms(model, ["a"], of_rows)
+        models.append(integrated_model(terms, points_of(1)))
+    for name, column in mapped.items():
+        [own] = [v for n, v in models[1].named_vars.items() if n.startswith(f"{name} ")]
+        assert np.shares_memory(own.get_value(borrow=True), column)
+    point = np.asarray(-0.5), np.asarray(0.3)
+    values = [float(density(m, m.value_vars)(*point)) for m in models]
+    assert values[0] == pytest.approx(values[1], abs=1e-9)
+
+
+def test_streams_that_cannot_be_read_by_row_are_named(tmp_path):
+    rows = {"group": np.repeat(np.arange(600), 2), "y": np.zeros(1200)}
+    data = sgm.StreamedData({("group", "y"): [(rows["group"], rows["y"])]}, n_rows=1200)
+    with pm.Model() as model:
+        group = pm.Data("group", data.head()["group"], dims="row")
+        y = pm.Data("y", data.head()["y"], dims="row")
+        a = pm.Normal("a", shape=600)
+        pm.Normal("obs", a[group], 1, observed=y, dims="row")
+    with pytest.raises(NotIntegrated, match=r"data\['group'\] is not an array in memory or mapped"):
+        group_terms(model, "auto", data)

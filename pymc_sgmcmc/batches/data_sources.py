@@ -34,6 +34,11 @@ class ArraySource:
         self._array = array.view(np.ndarray) if isinstance(array, np.memmap) else array
         self._process: int | None = os.getpid()
 
+    @property
+    def in_memory(self) -> np.ndarray | None:
+        """The array itself, if it lies in memory or is mapped to it."""
+        return self._array if isinstance(self._array, np.ndarray) else None
+
     def read(self, start: int, stop: int) -> tuple[np.ndarray]:
         """Read consecutive rows."""
         if self._open is not None and self._process != os.getpid():

@@ -48,7 +48,7 @@ def check_terms(
         Naming the term.
     """
     rng = np.random.default_rng(20240)
-    subset = rows_looked_at(row_axis.length)
+    subset = rows_looked_at(row_axis.length, model)
     n_rows = len(subset)
     pieces = np.array_split(subset, min(4, n_rows))
     data = [np.asarray(array_value(a), dtype=whole.dtype) for a, whole in arrays.items()]
@@ -127,10 +127,14 @@ def total_of(inputs: Sequence[TensorVariable], term: TensorVariable):
     return pytensor.function(inputs, term.sum(), mode=AS_WRITTEN, on_unused_input="ignore")
 
 
-def rows_looked_at(n_rows: int) -> np.ndarray:
-    """Numbers of all rows, or of a random `MAX_ROWS`, in random order: always the same."""
+def rows_looked_at(n_rows: int, model: pm.Model) -> np.ndarray:
+    """Numbers of all rows, or of a random `MAX_ROWS`, in random order: always the same.
+
+    A model whose rows cost more than those of others has a smaller number, ``rows_checked``.
+    """
     rng = np.random.default_rng(20240)
-    return rng.choice(n_rows, size=min(n_rows, MAX_ROWS), replace=False)
+    most = getattr(model, "rows_checked", MAX_ROWS)
+    return rng.choice(n_rows, size=min(n_rows, most), replace=False)
 
 
 def moved(value: np.ndarray, rng: np.random.Generator, distance: float) -> np.ndarray:

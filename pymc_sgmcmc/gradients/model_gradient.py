@@ -217,7 +217,7 @@ def _slice_into_batches(
     found = None
     if local is not None and row_weights is None:
         shapes = shapes_of(model, vars)
-        batch = rows_looked_at(n_rows)[:batch_size]
+        batch = rows_looked_at(n_rows, model)[:batch_size]
 
         def groups_of(of_rows: TensorVariable) -> np.ndarray:
             own = {whole: array for array, whole in arrays.items()}

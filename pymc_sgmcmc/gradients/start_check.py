@@ -41,7 +41,7 @@ def check_start(model: Model, source: GradientSource, point: PointType) -> None:
     BadStart
         Naming the variables, the first rows without a density and the remedy.
     """
-    rows = _rows_of_one_batch(source)
+    rows = _rows_of_one_batch(source, model)
     data = [np.asarray(array_value(array), dtype=v.dtype) for array, v in source.data]
     values = [np.asarray(point[v.name], dtype=v.dtype) for v in (*source.vars, *source.others)]
     own, others = values[: len(source.vars)], values[len(source.vars) :]
@@ -72,11 +72,13 @@ def numbers_of_start(vars: Sequence[Variable], values: Sequence[np.ndarray]) -> 
     return f": {start}"
 
 
-def _rows_of_one_batch(source: GradientSource) -> list[np.ndarray]:
+def _rows_of_one_batch(source: GradientSource, model: Model) -> list[np.ndarray]:
     """As many rows as the expressions accept."""
     rng = np.random.default_rng(20241)
     return [
-        rng.integers(r.n_rows, size=r.batch_size) if r.fixed_size else rows_looked_at(r.n_rows)
+        rng.integers(r.n_rows, size=r.batch_size)
+        if r.fixed_size
+        else rows_looked_at(r.n_rows, model)
         for r in source.rows
     ]
 

@@ -10,6 +10,7 @@ from pytensor.compile.mode import get_mode
 
 from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.backends.compile_time import quick_graphs
+from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.integration.group_terms import (
     LEAST_GROUPS,
@@ -25,7 +26,11 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 @quick_graphs()
 def terms_to_integrate(
-    model: Model, wanted: Integrate, compile_kwargs: dict[str, Any] | None, predicts: bool
+    model: Model,
+    wanted: Integrate,
+    compile_kwargs: dict[str, Any] | None,
+    predicts: bool,
+    data: StreamedData | None = None,
 ) -> GroupTerms | None:
     """Return the model group by group, or None if nothing is integrated out.
 
@@ -41,7 +46,7 @@ def terms_to_integrate(
             raise NotIntegrated("predictions= needs draws of the effects during the run")
         if backend_of(get_mode((compile_kwargs or {}).get("mode"))).pads_lengths:
             raise NotIntegrated("groups of different sizes need numba, not JAX")
-        terms = group_terms(model, wanted)
+        terms = group_terms(model, wanted, data)
     except NotIntegrated as reason:
         if wanted != "auto":
             raise ValueError(f"integrate={wanted!r}: {reason}. Leave integrate='auto'.") from reason

@@ -16,7 +16,6 @@ import numpy as np
 from pymc.blocking import PointType
 
 from pymc_sgmcmc.backends.cores import n_cores
-from pymc_sgmcmc.integration.group_density import GroupDensity
 from pymc_sgmcmc.integration.integrated_model import Centres
 from pymc_sgmcmc.integration.laplace import modes_and_factors
 

@@ -6,18 +6,23 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 from pymc.pytensorf import rewrite_pregrad
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.batches.data_sources import ArraySource
+from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import Array, evaluate, has_named_dims
 from pymc_sgmcmc.gradients.batch_terms import batched_terms
 from pymc_sgmcmc.gradients.local_model import Column, LocalVariable, NotLocal
 from pymc_sgmcmc.gradients.local_variables import LocalTerms
 from pymc_sgmcmc.gradients.model_gradient import equal_indices, shapes_of
+from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to
 from pymc_sgmcmc.gradients.row_axis import find_row_axes
 from pymc_sgmcmc.gradients.row_groups import RowGroups
 from pymc_sgmcmc.gradients.substitute import substitute
@@ -128,7 +133,11 @@ def _of_each(logp: TensorVariable, axis: int) -> TensorVariable:
     return logp.sum(axis=[a for a in range(logp.ndim) if a != axis])
 
 
-def group_terms(model: pm.Model, wanted: Literal["auto"] | Sequence[str] = "auto") -> GroupTerms:
+def group_terms(
+    model: pm.Model,
+    wanted: Literal["auto"] | Sequence[str] = "auto",
+    data: StreamedData | None = None,
+) -> GroupTerms:
     """Find the effects to integrate out, and write the model group by group.
 
     Of the indices of rows into free variables it takes that with the most groups; what has elements
@@ -139,6 +148,8 @@ def group_terms(model: pm.Model, wanted: Literal["auto"] | Sequence[str] = "auto
     model : pymc.Model
     wanted : "auto" or list of names
         Effects to integrate out.
+    data : StreamedData, optional
+        Rows that stay on disk, of memory-mapped arrays, if the model has placeholders for them.
 
     Raises
     ------
@@ -149,10 +160,13 @@ def group_terms(model: pm.Model, wanted: Literal["auto"] | Sequence[str] = "auto
         raise NotIntegrated("effects of pymc.dims are sampled")
     vars = model.value_vars
     shapes = dict(zip(vars, shapes_of(model, vars), strict=True))
+    data = None if data is None else fitted_to(model, data)
+    dtypes = {} if data is None else {name: f.dtype for name, f in data.formats.items()}
+    index = pt.lvector("rows")
     try:
-        row_axis, *others = find_row_axes(model, None)
-        index = pt.lvector("rows")
-        terms, sliced, rest, *_ = batched_terms(model, row_axis, index)
+        with filled(model, data):
+            row_axis, *others = find_row_axes(model, None)
+            terms, sliced, rest, *_ = batched_terms(model, row_axis, index, dtypes=dtypes)
     except ValueError as error:
         raise NotIntegrated(str(error)) from error
     if others:
@@ -161,10 +175,16 @@ def group_terms(model: pm.Model, wanted: Literal["auto"] | Sequence[str] = "auto
     logps = rewrite_pregrad(logps)
     terms = [replace(term, logp=logp) for term, logp in zip(terms, logps, strict=True)]
     arrays = {array: s.full for array, s in sliced.items()}
+    n_rows = row_axis.length
+    if data is not None:
+        check_covered(sliced, data)
+        columns = _mapped(data)
+        arrays = {columns[str(array.name)]: whole for array, whole in arrays.items()}
+        n_rows = data.n_rows
 
     def groups_of(of_rows: TensorVariable) -> np.ndarray:
         own = {whole: array for array, whole in arrays.items()}
-        own[index] = pt.constant(np.arange(row_axis.length))
+        own[index] = pt.constant(np.arange(n_rows))
         [groups] = evaluate(*clone_replace([of_rows], own, rebuild_strict=False))
         return groups.astype(np.int64)
 
@@ -196,6 +216,22 @@ def group_terms(model: pm.Model, wanted: Literal["auto"] | Sequence[str] = "auto
         of_rows,
         [t.variable for t in terms],
     )
+
+
+def _mapped(data: StreamedData) -> dict[str, SharedVariable]:
+    """The columns of a stream as arrays, of which the system reads the pages that are needed."""
+    columns = {}
+    for source in data.sources:
+        for name in source.names:
+            array = source.in_memory if isinstance(source, ArraySource) else None
+            dtype = data.formats[name].dtype
+            if array is None or array.dtype != dtype:
+                raise NotIntegrated(
+                    f"data['{name}'] is not an array in memory or mapped to it, of type {dtype}: "
+                    "store it so with np.save, and open it with np.load(..., mmap_mode='r')"
+                )
+            columns[name] = pytensor.shared(array, name, borrow=True, shape=(None,) * array.ndim)
+    return columns
 
 
 def _effects(

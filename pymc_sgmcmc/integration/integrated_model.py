@@ -86,6 +86,9 @@ class IntegratedModel(pm.Model):
 
     centres: Centres
     points: Points
+    rows_checked = 500
+    """Groups at which checks in Python evaluate it: each costs as many densities as it has rows,
+    times the points."""
 
 
 @quick_graphs()

@@ -14,6 +14,7 @@ from pymc_sgmcmc.argument_checks import (
 )
 from pymc_sgmcmc.backends.backend import check_compile_kwargs
 from pymc_sgmcmc.backends.cores import n_cores
+from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.run.engines import check_method
 from pymc_sgmcmc.run.names import check_names
 from pymc_sgmcmc.run.predicting import checked_predictions
@@ -74,6 +75,7 @@ class Arguments:
     include_data: Any = None
     predictions: Any = ()
     integrate: Any = "auto"
+    data: Any = None
 
     def checked(self) -> "Arguments":
         """Return them with the sampled model and defaults filled in, or raise an error."""
@@ -94,6 +96,7 @@ class Arguments:
             cores=_checked_cores(self.cores, self.blas_cores),
             idata_kwargs=dict(self.idata_kwargs or {}),
             predictions=checked_predictions(model, self.predictions),
+            data=None if self.data is None else StreamedData.of(self.data),
             progressbar=False if self.quiet is True else self.progressbar,
         )
         for name, of in {"max_passes": "passes over the data", "max_seconds": "seconds"}.items():
@@ -135,6 +138,8 @@ def _check_kinds(given: Arguments) -> None:
             f"idata_kwargs={shown(idata_kwargs)} must be a dict of arguments of "
             "pymc.to_inference_data."
         )
+    if given.data is not None and given.step is not None:
+        raise ValueError("data= is for the default step: pass it to the step that you made.")
     methods, mp_ctx = multiprocessing.get_all_start_methods(), given.mp_ctx
     if not (mp_ctx is None or mp_ctx in methods or hasattr(mp_ctx, "get_start_method")):
         raise ValueError(

@@ -33,7 +33,7 @@ MOST_NUMBERS = 100_000_000
 MOST_BAD = 0.01
 """Share of groups with draws of effects that are not trusted, beyond which a warning says so."""
 MOST_DENSITIES = 5_000_000_000
-"""Of single rows, that all draws of the effects take unless asked: two or three minutes of a core."""
+"""Of single rows, that all draws of the effects take unless asked: some minutes of a core."""
 SUMMARISED = 50, 200
 """Draws of each effect in its mean and standard deviation, where its draws are left out: fewest,
 and most."""
@@ -208,9 +208,7 @@ def _moments(
     chosen = [v for v in model.unobserved_RVs if v.name in names]
     with quick_graphs():
         outputs = model.replace_rvs_by_values(chosen)
-        function = model.compile_fn(
-            outputs, inputs=model.value_vars, on_unused_input="ignore"
-        )
+        function = model.compile_fn(outputs, inputs=model.value_vars, on_unused_input="ignore")
     means: list[Any] = [0.0] * len(chosen)
     squares: list[Any] = [0.0] * len(chosen)  # of deviations, by Welford's running sums
     for n, (point, drawn) in enumerate(zip(points, effects.of(points), strict=True), 1):

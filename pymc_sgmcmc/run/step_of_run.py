@@ -19,6 +19,7 @@ from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
 from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, batch_size_for
 from pymc_sgmcmc.argument_checks import shown
 from pymc_sgmcmc.backends.compile_time import quick_graphs
+from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.integration.integrated_model import DIM
 from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
@@ -96,6 +97,7 @@ def default_step(
     rng: np.random.Generator,
     earlier: Adapted | None = None,
     of_groups: bool = False,
+    data: StreamedData | None = None,
 ) -> MSGNHT_S:
     """Make the step for all variables, with the warm-up of the run to resume if there is one."""
     compile_kwargs = _compile_kwargs_of(model) if compile_kwargs is None else compile_kwargs
@@ -105,6 +107,8 @@ def default_step(
             size = sum(np.size(value) for value in model.initial_point().values())
         n_groups = len(model.coords[DIM])
         make = partial(make, minibatch_dim=DIM, batch_size=min(batch_size_for(size), n_groups))
+    else:
+        make = partial(make, data=data)
     if earlier is not None:
         with suppress(UnfitAdaptation):  # the store then says what differs from its run
             return make(adaptation=earlier)
