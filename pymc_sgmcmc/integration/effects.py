@@ -7,15 +7,13 @@ of groups with few counts. Conditional densities are close to normal where they 
 so that nearly all proposals are accepted, and steps that leave hardly a group where it was are few.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 from pymc.blocking import PointType
 
-from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.integration.integrated_model import Centres
 from pymc_sgmcmc.integration.laplace import modes_and_factors
 
@@ -69,10 +67,10 @@ class EffectDraws:
         start[centres.rows.numbers] = centres.modes
         self.modes, self.factors = modes_and_factors(self.density, centre, every, start, rows)
         self._x = np.empty_like(start)  # each group's effects, in units of its Student density
-        self.density.at_points(centre, every[:1], self.modes[None, :1], rows)  # to compile it
-        self._threads = n_cores() if self.density.in_threads else 1
+        # compiled before there are threads
+        self.density.at_points(centre, every[:1], self.modes[None, :1], rows)
         blocks = self._blocks(every, TRIALS)
-        found = self._of_blocks(lambda block: self._first(centre, block), blocks)
+        found = self.density.map(lambda block: self._first(centre, block), blocks)
         effective, acceptance = (np.concatenate(each) for each in zip(*found, strict=True))
         self.share_of_bad = float(np.mean(effective < FEWEST_EFFECTIVE))
         kept = (1 - acceptance)[:, None] ** np.array(STEPS) > KEPT
@@ -87,16 +85,11 @@ class EffectDraws:
         rngs = self.rng.spawn(len(cuts))
         return [_Block(groups[cut], steps, own) for cut, own in zip(cuts, rngs, strict=True)]
 
-    def _of_blocks(self, function: Callable[[_Block], Any], blocks: list[_Block]) -> list:
-        with ThreadPoolExecutor(self._threads) as pool:
-            return list(pool.map(function, blocks))
-
     def of(self, points: Iterable[PointType]) -> Iterator[np.ndarray]:
         """Draw all groups' effects, shape (groups, k), at each of some points."""
-        with ThreadPoolExecutor(self._threads) as pool:
-            for point in points:
-                list(pool.map(lambda block, point=point: self._move(point, block), self._moves))
-                yield self.modes + np.einsum("gij,gj->gi", self.factors, self._x)
+        for point in points:
+            self.density.map(partial(self._move, point), self._moves)
+            yield self.modes + np.einsum("gij,gj->gi", self.factors, self._x)
 
     def _first(self, centre: PointType, block: _Block) -> tuple[np.ndarray, np.ndarray]:
         """Draw by weights of proposals; return their effective number and rate of acceptance."""

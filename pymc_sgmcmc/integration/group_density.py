@@ -1,7 +1,9 @@
 """The joint density of each group's rows and effects, as functions of NumPy arrays."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pytensor
@@ -12,12 +14,19 @@ from pytensor.link.numba.linker import NumbaLinker
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import quick_graphs
+from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.model_gradient import explicit_data
 from pymc_sgmcmc.integration.group_rows import GroupRows, ragged
 from pymc_sgmcmc.integration.group_terms import GroupTerms
 from pymc_sgmcmc.pymc_internals import jitted, runs_python
+
+
+def mapped(function: Callable[[Any], Any], parts: Sequence[Any], in_threads: bool) -> list:
+    """Evaluate a function of several parts, in as many threads as there are cores or in one."""
+    with ThreadPoolExecutor(n_cores() if in_threads else 1) as pool:
+        return list(pool.map(function, parts))
 
 
 class GroupDensity:
@@ -33,7 +42,7 @@ class GroupDensity:
         self._mode = with_cheap_calls(mode)
         linker = self._mode.linker
         self.in_threads = isinstance(linker, NumbaLinker) and type(linker) is not NumbaLinker
-        """Whether several threads may evaluate it at a time; known once it has been evaluated."""
+        """Whether several threads may evaluate it at a time; known once it has been compiled."""
 
     def at_points(
         self, point: PointType, index: np.ndarray, effects: np.ndarray, rows: GroupRows
@@ -50,6 +59,10 @@ class GroupDensity:
     ) -> list[np.ndarray]:
         """Evaluate with gradient and Hessian at effects, shape (m, k): (m,), (m, k), (m, k, k)."""
         return self._derivatives(point, index, effects, rows)
+
+    def map(self, function: Callable[[Any], Any], parts: Sequence[Any]) -> list:
+        """Evaluate a function of the density for parts of the groups, in threads if it may be."""
+        return mapped(function, parts, self.in_threads)
 
     @cached_property
     def _at_points(self) -> Callable:

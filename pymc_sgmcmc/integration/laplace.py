@@ -58,13 +58,16 @@ def modes_and_factors(
     ``point`` has values of what is shared.
     """
     modes, factors = np.empty_like(start), np.empty((*start.shape, start.shape[1]))
-    for block in rows.blocks(index, ROWS_PER_CALL):
 
-        def derivatives(which, a, own=index[block]):
-            with np.errstate(all="ignore"):
-                return density.derivatives(point, own[which], a, rows)
+    def find(block: slice) -> None:
+        def derivatives(which, a):
+            return density.derivatives(point, index[block][which], a, rows)
 
-        modes[block], factors[block] = _newton(derivatives, start[block])
+        with np.errstate(all="ignore"):
+            modes[block], factors[block] = _newton(derivatives, start[block])
+
+    density.derivatives(point, index[:1], start[:1], rows)  # compiled before there are threads
+    density.map(find, rows.blocks(index, ROWS_PER_CALL))
     return modes, factors
 
 
