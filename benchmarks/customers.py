@@ -2,27 +2,28 @@
 
     python benchmarks/customers.py --size small   # 10,000 customers, 200,000 rows: some minutes
     python benchmarks/customers.py --size full    # a million customers, 20 million rows: an hour
-    python benchmarks/customers.py --size full --only ADVI   # the other ways as they are
+    python benchmarks/customers.py --size full --only default   # the other ways as they are
 
 Purchases y ~ Bernoulli(logit = effect[customer] + x beta) with known effects and beta; customers
 have 0 to some 150 rows, 20 on average. The rows lie on disk in random order, as NumPy files that a
-process of its own writes. MSGNHT_S in `Groups`, the effects local and on a scale of about their own
-sds (which follow from their numbers of rows), batches of 1000 rows (small: 200):
+process of its own writes.
 
-    rows     streamed from disk, batches of rows, h = 0.025
-    groups   in memory, batches of whole customers, h = 0.3
-    default  in memory, `sgm.sample()` on the model as one writes it, nothing chosen but 2 chains of
-             150 draws (small only)
-    streamed the same from disk (small only)
-    sorted   the same from disk, sorted by customer, with batches of whole customers (small only)
+    default  in memory, `sgm.sample()` on the model as one writes it, with nothing chosen
+    streamed `sgm.sample(data=)`, from the files
+    sorted   the same, from files sorted by customer
+    local    in memory, `sgm.sample(integrate=None)`, 2 chains of 150 draws (small only)
+    rows     by hand, streamed: MSGNHT_S in `Groups`, the effects local and on a scale of about
+             their own sds (which follow from their numbers of rows), batches of 1000 rows (small:
+             200), h = 0.025
+    groups   the same in memory, with batches of whole customers, h = 0.3
     ADVI     in memory, mean field with `pm.Minibatch`, as many updates as "rows" (full: as many as
              it makes in 10 minutes)
 
-The intervals are the running mean +- 1.645 sd (`Predictions`, no draws stored), and for 200
-customers the quantiles of their draws. Intervals that cover may still be too wide: the error of the
-means tells. "z" is the error of a shared parameter in its sds. Peak
-memory is of the process that samples, PyMC and JAX included. Writes
-benchmarks/results/customers_<size>.txt.
+The intervals are the mean +- 1.645 sd of draws: of those of the result, or running ones. For 200
+customers they are the quantiles of their draws, where there are some. Intervals that cover may
+still be too wide: the error of the means tells. "z" is the error of a shared parameter in its sds.
+Peak memory is of the process that samples, PyMC and JAX included, and with the pages of files that
+the system keeps for it. Writes benchmarks/results/customers_<size>.txt.
 """
 
 import argparse
@@ -55,9 +56,19 @@ class Size(NamedTuple):
 
 SIZES = {
     "small": Size(
-        10_000, 200_000, 200, 600, ("rows", "groups", "default", "streamed", "sorted", "ADVI")
+        10_000,
+        200_000,
+        200,
+        600,
+        ("default", "streamed", "sorted", "local", "rows", "groups", "ADVI"),
     ),
-    "full": Size(1_000_000, 20_000_000, 1000, 600, ("rows", "groups", "ADVI")),
+    "full": Size(
+        1_000_000,
+        20_000_000,
+        1000,
+        600,
+        ("default", "streamed", "sorted", "rows", "groups", "ADVI"),
+    ),
 }
 ADVI_MINUTES = 10
 STEP_SIZES = {"rows": 0.025, "groups": 0.3}
@@ -84,10 +95,9 @@ def write_store(folder: Path, size: Size) -> None:
         y = rng.random(n) < 1 / (1 + np.exp(-logit))
         for name, values in {"customer": customer, "x": x, "y": y}.items():
             files[name][rows] = values
-    if size is SIZES["small"]:
-        order = np.argsort(files["customer"], kind="stable")
-        for name, rows in files.items():
-            np.save(folder / f"sorted_{name}.npy", rows[order])
+    order = np.argsort(files["customer"], kind="stable")
+    for name, rows in files.items():
+        np.save(folder / f"sorted_{name}.npy", rows[order])
 
 
 def scales(n: np.ndarray) -> np.ndarray:
@@ -149,14 +159,14 @@ def sampled(rows: dict, n: np.ndarray, size: Size, way: str):
 
 
 def by_default(rows: dict, size: Size, way: str):
-    """Draws of the shared parameters and of some customers, running moments of all."""
+    """Draws of the shared parameters; of all customers, or their moments."""
     import pymc as pm
 
     import pymc_sgmcmc as sgm
 
-    step = None
+    data = None
     with pm.Model(coords={"column": range(3), "customer": range(size.customers)}):
-        if way == "default":
+        if way in ("default", "local"):
             customer, x, y = (np.array(rows[name]) for name in ("customer", "x", "y"))
         else:
             data = sgm.StreamedData(rows)
@@ -167,16 +177,25 @@ def by_default(rows: dict, size: Size, way: str):
         beta = pm.Normal("beta", 0, 1, dims="column")
         mu, log_tau = pm.Normal("mu", 0, 2), pm.Normal("log_tau", 0, 1)
         effect = pm.Normal("effect", mu, pm.math.exp(log_tau), dims="customer")
-        pm.Deterministic("some", effect[:200])
         pm.Bernoulli("purchase", logit_p=effect[customer] + x @ beta, observed=y)
-        if way == "streamed":
-            step = sgm.MSGNHT_S(data=data)
-        elif way == "sorted":
-            step = sgm.MSGNHT_S(data=data, batches="groups", batch_size=size.batch)
-        return sgm.sample(
-            150, chains=2, step=step, random_seed=1, var_names=["beta", "mu", "log_tau", "some"],
-            predictions=sgm.Predictions("effect"), progressbar=False, quiet=True,
-        )  # fmt: skip
+        if way == "local":
+            pm.Deterministic("some", effect[:200])
+            return sgm.sample(
+                150, chains=2, random_seed=1, var_names=["beta", "mu", "log_tau", "some"],
+                predictions=sgm.Predictions("effect"), progressbar=False, quiet=True,
+                integrate=None,
+            )  # fmt: skip
+        return sgm.sample(data=data, random_seed=1, progressbar=False)
+
+
+def moments(tree) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and sd of each customer's effect, wherever a result has them."""
+    if "effect" in tree["posterior"]:
+        draws = tree["posterior"]["effect"]
+        return draws.mean(("chain", "draw")).values, draws.std(("chain", "draw")).values
+    if "effects" in tree.children:
+        return tree["effects"]["effect_mean"].values, tree["effects"]["effect_sd"].values
+    return tree["average_effect"]["mean"].values, tree["average_effect"]["sd"].values
 
 
 def by_advi(rows: dict, size: Size) -> tuple[np.ndarray, np.ndarray, int]:
@@ -222,16 +241,15 @@ def run(way: str, folder: Path, size: Size) -> list[str]:
     began, cpu = time.perf_counter(), time.process_time()
     if way == "ADVI":
         mean, sd, updates = by_advi(rows, size)
-    elif way in ("default", "streamed", "sorted"):
-        if way != "default":
+    elif way in ("default", "streamed", "sorted", "local"):
+        if way in ("streamed", "sorted"):
             before = "sorted_" if way == "sorted" else ""
             names = {"customer_of_row": "customer", "x": "x", "y": "y"}
             rows = {
                 name: np.load(folder / f"{before}{file}.npy", mmap_mode="r")
                 for name, file in names.items()
             }
-        average = (tree := by_default(rows, size, way))["average_effect"]
-        mean, sd = average["mean"].values, average["sd"].values
+        mean, sd = moments(tree := by_default(rows, size, way))
     else:
         tree = sampled(rows, n, size, way)
         average = tree["average_raw"]
@@ -239,7 +257,7 @@ def run(way: str, folder: Path, size: Size) -> list[str]:
     minutes, cpu = (time.perf_counter() - began) / 60, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     half = 1.645 * sd
-    lines = [f"{way:>9}{'running mean, sd' if way != 'ADVI' else '':>17}"]
+    lines = [f"{way:>9}{'mean, sd':>17}"]
     lines[0] += coverage(n, truth, mean - half, mean + half)
     lines[0] += f"{minutes:>9.1f}{cpu:>8.0f}{peak:>8.1f}"
     error = np.sqrt(np.mean((mean - truth) ** 2))
@@ -249,13 +267,18 @@ def run(way: str, folder: Path, size: Size) -> list[str]:
         lines.append(f"{'':>26} {updates} updates, {passes:.2f} passes")
         return lines
     posterior = tree["posterior"]
-    low, high = np.quantile(posterior["some"].values, [0.05, 0.95], axis=(0, 1))
-    lines.append(f"{'draws of 200':>26}{coverage(n[:200], truth[:200], low, high)}")
+    if "some" in posterior or "effect" in posterior:
+        some = posterior["some" if "some" in posterior else "effect"].values[..., :200]
+        low, high = np.quantile(some, [0.05, 0.95], axis=(0, 1))
+        lines.append(f"{'draws of 200':>26}{coverage(n[:200], truth[:200], low, high)}")
     shared = {f"beta[{k}]": (b, posterior["beta"].values[:, :, k]) for k, b in enumerate(BETA)}
     shared["mu"] = MU, posterior["mu"].values
     shared["log_tau"] = np.log(TAU), posterior["log_tau"].values
     parts = [f"{name} {(x.mean() - true) / x.std():.1f}" for name, (true, x) in shared.items()]
     lines.append(f"{'z:':>26} " + ", ".join(parts))
+    if "diagnosis" in tree.children and "data_passes" in posterior.attrs:
+        verdict, passes = tree["diagnosis"].attrs["verdict"], posterior.attrs["data_passes"]
+        lines.append(f"{'':>26} verdict {verdict}, {passes:.0f} passes")
     return lines
 
 
