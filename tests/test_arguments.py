@@ -385,6 +385,11 @@ def test_streams_of_letters():
         sgm.StreamedData("abc")
 
 
+def test_data_beside_a_step():
+    with pytest.raises(ValueError, match="data= is for the default step: pass it to the step"):
+        sgm.sample(step=object(), data={"y": Y}, model=stream_model())
+
+
 def test_streams_of_nothing():
     def empty(n=3):
         return itertools.repeat(np.empty(0), n)

@@ -326,3 +326,24 @@ def test_streams_that_cannot_be_read_by_row_are_named(tmp_path):
         pm.Normal("obs", a[group], 1, observed=y, dims="row")
     with pytest.raises(NotIntegrated, match=r"data\['group'\] is not an array in memory or mapped"):
         group_terms(model, "auto", data)
+
+
+@pytest.mark.long
+def test_default_call_from_disk_draws_what_it_draws_in_memory(tmp_path, one_graph_at_a_time):
+    rng = np.random.default_rng(8)
+    group = rng.permutation(np.repeat(np.arange(600), rng.integers(1, 12, 600)))
+    rows = {"customer": group, "y": rng.normal(rng.normal(1, 0.5, 600)[group], 1)}
+    for name, column in rows.items():
+        np.save(tmp_path / f"{name}.npy", column)
+    data = sgm.StreamedData(
+        {name: np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in rows}
+    )
+    draws = []
+    for held, of_rows in ((rows, None), (data.head(), data)):
+        with pm.Model():
+            customer, y = (pm.Data(name, held[name], dims="row") for name in rows)
+            a = pm.Normal("a", pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 1), shape=600)
+            pm.Normal("obs", a[customer], 1, observed=y, dims="row")
+            draws.append(sgm.sample(data=of_rows, random_seed=1, progressbar=False).posterior)
+    for name in ("mu", "tau", "a"):
+        np.testing.assert_array_equal(draws[0][name], draws[1][name])
