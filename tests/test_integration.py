@@ -17,6 +17,7 @@ from pymc_sgmcmc.integration.group_terms import NotIntegrated, group_terms
 from pymc_sgmcmc.integration.integrated_model import integrated_model
 from pymc_sgmcmc.integration.points import Points, points_of
 from pymc_sgmcmc.integration.quadrature_error import quadrature_error
+from pymc_sgmcmc.run.integrated_effects import _moments
 
 INTEGRATED = {
     "fixed_scales": ["alpha"],
@@ -326,6 +327,29 @@ def test_streams_that_cannot_be_read_by_row_are_named(tmp_path):
         pm.Normal("obs", a[group], 1, observed=y, dims="row")
     with pytest.raises(NotIntegrated, match=r"data\['group'\] is not an array in memory or mapped"):
         group_terms(model, "auto", data)
+
+
+def test_moments_of_effects_and_of_what_depends_on_them(python_by_default):
+    rng = np.random.default_rng(9)
+    group = np.repeat(np.arange(300), rng.integers(1, 4, 300))
+    y = rng.normal(rng.normal(0, 1, 300)[group], 1)
+    with pm.Model(coords={"customer": [f"c{j}" for j in range(300)]}) as model:
+        a = pm.Normal("a", pm.Normal("mu", 0, 1), 1, dims="customer")
+        pm.Deterministic("twice", 2 * a)
+        pm.Normal("y", a[group], 1, observed=y)
+    terms = group_terms(model, ["a"])
+    centres = integrated_model(terms, points_of(1)).centres
+    point = {"mu": np.asarray(0.1)}
+    found = _moments(terms, EffectDraws(centres, point, rng), 200 * [point], ["a", "twice"])
+    assert found.attrs["draws"] == 200
+    assert found.customer.values[0] == "c0"
+    n, total = np.bincount(group), np.bincount(group, weights=y)
+    errors = (found.a_mean - (total + 0.1) / (n + 1)) * np.sqrt(n + 1)
+    # The error of a mean of 200 draws has a standard deviation of .071, of .003 over the groups;
+    # that of their standard deviations .05 and .003.
+    assert np.sqrt((errors**2).mean()) == pytest.approx(0.071, rel=0.2)
+    assert float((found.a_sd * np.sqrt(n + 1)).mean()) == pytest.approx(1, abs=0.012)
+    np.testing.assert_allclose(found.twice_sd, 2 * found.a_sd)
 
 
 @pytest.mark.long

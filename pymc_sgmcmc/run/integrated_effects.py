@@ -32,7 +32,7 @@ MOST_NUMBERS = 100_000_000
 """Of all draws of the effects, and of what depends on them, that a result has unless asked."""
 MOST_BAD = 0.01
 """Share of groups with draws of effects that are not trusted, beyond which a warning says so."""
-MOST_DENSITIES = 5_000_000_000
+MOST_DENSITIES = 10_000_000_000
 """Of single rows, that all draws of the effects take unless asked: some minutes of a core."""
 SUMMARISED = 50, 200
 """Draws of each effect in its mean and standard deviation, where its draws are left out: fewest,
@@ -223,7 +223,7 @@ def _moments(
         found[f"{rv.name}_mean"] = dims, mean
         found[f"{rv.name}_sd"] = dims, np.sqrt(square / (len(points) - 1))
     coords = {
-        dim: model.coords[dim]
+        dim: np.asarray(model.coords[dim])
         for dims, _ in found.values()
         for dim in dims
         if model.coords.get(dim) is not None
