@@ -66,7 +66,7 @@ def modes_and_factors(
         with np.errstate(all="ignore"):
             modes[block], factors[block] = _newton(derivatives, start[block])
 
-    density.derivatives(point, index[:1], start[:1], rows)  # compiled before there are threads
+    find(slice(0, 1))  # compiled before there are threads
     density.map(find, rows.blocks(index, ROWS_PER_CALL))
     return modes, factors
 
