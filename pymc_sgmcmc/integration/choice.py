@@ -55,13 +55,13 @@ def terms_to_integrate(
     return terms
 
 
-def starts_without(
-    terms: GroupTerms, initvals: StartDict | Sequence[StartDict | None] | None
+def starts_in(
+    model: Model, initvals: StartDict | Sequence[StartDict | None] | None
 ) -> StartDict | Sequence[StartDict | None] | None:
-    """Return initial values without those of effects."""
+    """Return initial values of the variables that a model still has."""
     if initvals is None:
         return None
     if isinstance(initvals, dict):
-        left_out = {*terms.names, *(value.name for value in terms.values)}
-        return {k: v for k, v in initvals.items() if getattr(k, "name", k) not in left_out} or None
-    return [starts_without(terms, one) for one in initvals]
+        known = {v.name for v in [*model.free_RVs, *model.value_vars]}
+        return {k: v for k, v in initvals.items() if getattr(k, "name", k) in known} or None
+    return [starts_in(model, one) for one in initvals]
