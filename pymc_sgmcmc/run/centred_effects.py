@@ -39,5 +39,5 @@ def as_written(tree: DataTree, given: Arguments) -> DataTree:
     for name in ("posterior", "warmup_posterior"):
         if name in tree.children:
             dataset = tree[name].to_dataset()
-            tree[name] = DataTree(dataset[[v for v in dataset.data_vars if is_own(v)]])
+            tree[name] = DataTree(dataset[[v for v in dataset.data_vars if is_own(str(v))]])
     return with_log_densities(tree, given.model, given.idata_kwargs)
