@@ -9,7 +9,8 @@ import pytest
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.integration import centring
-from pymc_sgmcmc.integration.centring import is_own, with_centred_effects
+from pymc_sgmcmc.integration.centring import with_centred_effects
+from pymc_sgmcmc.integration.stand_ins import is_own
 
 GROUP, X, Y = hierarchies.GROUP, hierarchies.X, hierarchies.Y
 
@@ -50,7 +51,7 @@ def test_density_is_that_of_the_model(form, monkeypatch):
     monkeypatch.setattr(centring, "ROWS_PER_EFFECT", 0)
     written = form()
     model = with_centred_effects(written)
-    assert [v.name for v in model.free_RVs if not is_own(v.name)] == ["z (centred)"]
+    assert [v.name for v in model.free_RVs if not is_own(v.name)] == ["z (stand-in)"]
     own = [v.name for v in model.unobserved_RVs if is_own(v.name)]
     assert sorted(own) == sorted(v.name for v in written.unobserved_RVs)
     rng = np.random.default_rng(1)

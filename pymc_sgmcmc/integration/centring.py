@@ -28,8 +28,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.backends.compile_time import quick_graphs, without_code
 from pymc_sgmcmc.gradients.arrays import PYTHON, evaluate, has_named_dims
 from pymc_sgmcmc.gradients.row_axis import find_row_axes
-from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.pymc_internals import share_coords
+from pymc_sgmcmc.integration.stand_ins import with_stand_in
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -37,8 +36,6 @@ ROWS_PER_EFFECT = 20
 """From so many on rows say more of an effect than its prior, in most models."""
 MOST_EFFECTS = 1000
 """Of a variable; more are not sampled with a dense metric."""
-SUFFIX = " (centred)"
-"""Of the names of the variables that are sampled instead."""
 
 
 @quick_graphs()
@@ -57,7 +54,8 @@ def with_centred_effects(model: pm.Model, but: Collection[str] = ()) -> pm.Model
         n_rows = _n_rows(model) if n_rows is None else n_rows
         found = next(_centred(written, z, shapes[rv.name]), None)
         if found is not None and n_rows >= ROWS_PER_EFFECT * size:
-            written = _rebuilt(written, z, *found)
+            effects, standard = found
+            written = with_stand_in(written, z, effects, standard, {})
     if written is not model:
         still_free = {rv.name for rv in written.free_RVs}
         names = ", ".join(repr(rv.name) for rv in model.free_RVs if rv.name not in still_free)
@@ -70,11 +68,6 @@ def _n_rows(model: pm.Model) -> int:
         return sum(axis.length for axis in find_row_axes(model, None))
     except ValueError:  # no batches
         return 0
-
-
-def is_own(name: str) -> bool:
-    """Whether a variable is of the model that was rewritten."""
-    return not name.endswith(SUFFIX)
 
 
 def _is_standard(model: pm.Model, z: TensorVariable) -> bool:
@@ -163,33 +156,3 @@ def _is_product(node: Apply | None) -> bool:
 
 def _is_dot(op: Op) -> bool:
     return isinstance(op.core_op if isinstance(op, Blockwise) else op, Dot)
-
-
-def _rebuilt(
-    model: pm.Model, z: TensorVariable, effects: TensorVariable, standard: TensorVariable
-) -> pm.Model:
-    """Put effects among the free variables, and z among the deterministics."""
-    name = z.name
-    depend = [v for v in model.named_vars.values() if v is not z and z in ancestors([v])]
-    new = dict(zip(depend, substitute(depend, {z: standard}), strict=True))
-    for old, changed in new.items():
-        changed.name = old.name
-    standard.name, new[z] = name, standard
-    other = pm.Model(check_bounds=model.check_bounds, model=None)
-    share_coords(other, model)
-    for kind in ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"):
-        getattr(other, kind).extend(new.get(v, v) for v in getattr(model, kind) if v is not z)
-    other.deterministics.append(standard)
-    for rv in model.basic_RVs:
-        if rv is not z:
-            value, changed = model.rvs_to_values[rv], new.get(rv, rv)
-            other.rvs_to_values[changed], other.values_to_rvs[value] = value, changed
-            other.rvs_to_transforms[changed] = model.rvs_to_transforms[rv]
-    for rv in model.free_RVs:
-        if rv is not z:
-            other.rvs_to_initial_values[new.get(rv, rv)] = model.rvs_to_initial_values[rv]
-    for own, var in model.named_vars.items():
-        other.named_vars[own] = new.get(var, var)
-    other.named_vars_to_dims.update(model.named_vars_to_dims)
-    other.register_rv(effects, name + SUFFIX)
-    return other

@@ -18,7 +18,9 @@ from pymc_sgmcmc.integration.group_terms import (
     NotIntegrated,
     group_terms,
 )
+from pymc_sgmcmc.integration.one_index import with_one_index
 from pymc_sgmcmc.integration.points import points_of
+from pymc_sgmcmc.integration.stand_ins import own_name
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -41,13 +43,17 @@ def terms_to_integrate(
             raise NotIntegrated("predictions= needs draws of the effects during the run")
         if backend_of(get_mode((compile_kwargs or {}).get("mode"))).pads_lengths:
             raise NotIntegrated("groups of different sizes need numba, not JAX")
-        terms = group_terms(model, wanted)
+        model = with_one_index(model)
+        known = {own_name(rv.name): rv.name for rv in model.free_RVs}
+        terms = group_terms(
+            model, "auto" if wanted == "auto" else [known.get(name, name) for name in wanted]
+        )
     except NotIntegrated as reason:
         if wanted != "auto":
             raise ValueError(f"integrate={wanted!r}: {reason}. Leave integrate='auto'.") from reason
         _log.info(f"No effects are integrated out: {reason}.")
         return None
-    names = ", ".join(f"'{name}'" for name in terms.names)
+    names = ", ".join(f"'{own_name(name)}'" for name in terms.names)
     _log.info(
         f"Integrated out of the likelihood: {names}, of {terms.n_groups} groups "
         f"({len(points_of(terms.k).x)} points a group; integrate=None samples them instead)."

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from xarray import DataTree
 
-from pymc_sgmcmc.integration.centring import is_own, with_centred_effects
+from pymc_sgmcmc.integration.centring import with_centred_effects
 from pymc_sgmcmc.integration.choice import starts_in
 from pymc_sgmcmc.integration.group_terms import GroupTerms, group_terms
+from pymc_sgmcmc.integration.stand_ins import is_own
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.log_densities import with_log_densities, without_log_densities
 
@@ -18,20 +19,16 @@ def in_centred_form(
 
     Predictions, and a warm-up that is stored for later runs, are of the model as it is written.
     """
-    if given.predictions or given.store_adaptation:
-        return given, terms
-    model = with_centred_effects(given.model, () if terms is None else terms.names)
+    model = given.model if terms is None else terms.model
+    if not (given.predictions or given.store_adaptation):
+        model = with_centred_effects(model, () if terms is None else terms.names)
     if model is given.model:
         return given, terms
-    return (
-        replace(
-            given,
-            model=model,
-            initvals=starts_in(model, given.initvals),
-            idata_kwargs=without_log_densities(given.idata_kwargs),
-        ),
-        None if terms is None else group_terms(model, terms.names),
-    )
+    if terms is not None and model is not terms.model:
+        terms = group_terms(model, terms.names)
+    initvals = starts_in(model, given.initvals)
+    idata_kwargs = without_log_densities(given.idata_kwargs)
+    return replace(given, model=model, initvals=initvals, idata_kwargs=idata_kwargs), terms
 
 
 def as_written(tree: DataTree, given: Arguments) -> DataTree:
