@@ -196,7 +196,8 @@ def sample(
         For the default step: effects of groups of rows to integrate out of the likelihood; each
         group then is a row, and what groups share is sampled. The effects are drawn afterwards and
         are in ``posterior`` like all variables. "auto": those of the index with the most groups, if
-        there are at least 500 and nothing speaks against it; a message says what.
+        updates then cost less and nothing speaks against it; a message says what. Effects that are
+        sampled, with many rows each, are sampled in the centred parametrisation.
 
     Returns
     -------
