@@ -76,6 +76,8 @@ def terms_to_integrate(
 def _is_cheaper(terms: GroupTerms) -> bool:
     """Whether updates without the effects, by whole groups, cost less than those with them.
 
+    Those have 2 rows or so per parameter, these a quarter of a group, at least 32.
+
     Beyond dense metrics effects of many groups are integrated out, as they would be local.
     """
     shapes = terms.model.eval_rv_shapes()
@@ -84,13 +86,9 @@ def _is_cheaper(terms: GroupTerms) -> bool:
         return terms.n_groups >= LEAST_GROUPS
     n_rows, shared = len(terms.group_of_row), size - terms.k * terms.n_groups
     per_group = n_rows / terms.n_groups * len(points_of(terms.k).x)
-    integrated = _cost(shared, terms.n_groups, per_group)
-    return integrated < _cost(size, n_rows, 1)
-
-
-def _cost(size: int, n_rows: int, of_row: float) -> float:
-    """Of an update of so many elements, whose batches have two rows or so for each."""
-    return 2 * of_row * min(max(32, 2 * size), n_rows) + size**2 / ELEMENTS_PER_ROW
+    groups = min(max(32, shared / 4), terms.n_groups)
+    integrated = 2 * groups * per_group + shared**2 / ELEMENTS_PER_ROW
+    return integrated < 2 * min(max(32, 2 * size), n_rows) + size**2 / ELEMENTS_PER_ROW
 
 
 def starts_in(
