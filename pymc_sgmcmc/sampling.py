@@ -28,6 +28,7 @@ from pymc_sgmcmc.run.adapted_run import (
 )
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.bambi_model import fitting_bambi
+from pymc_sgmcmc.run.centred_effects import as_written, in_centred_form
 from pymc_sgmcmc.run.integrated_effects import of_what_groups_share, with_effects
 from pymc_sgmcmc.run.other_arguments import naming_alternatives
 from pymc_sgmcmc.run.result_form import check_form, names_in_result
@@ -195,7 +196,8 @@ def sample(
         For the default step: effects of groups of rows to integrate out of the likelihood; each
         group then is a row, and what groups share is sampled. The effects are drawn afterwards and
         are in ``posterior`` like all variables. "auto": those of the index with the most groups, if
-        there are at least 500 and nothing speaks against it; a message says what.
+        updates then cost less and nothing speaks against it; a message says what. Effects that are
+        sampled, with many rows each, are sampled in the centred parametrisation.
     data : StreamedData, mapping or iterable, optional
         For the default step: rows that stay on disk, for which the model has placeholders (see
         `StreamedData`). Effects are integrated out where all sources are NumPy arrays or memory
@@ -258,6 +260,8 @@ def sample(
             terms = terms_to_integrate(
                 given.model, integrate, compile_kwargs, bool(given.predictions), given.data
             )
+            asked, terms = in_centred_form(given, terms)
+        written, given = given, asked
         if terms is not None:
             given = of_what_groups_share(asked, terms)
         model = given.model
@@ -303,7 +307,7 @@ def sample(
             phase = ExactPhase(given.ess, np.random.default_rng(generator.integers(2**32, size=4)))
         rngs = [get_state_from_generator(rng) for rng in generators]
         tree = run_chains(given, starts, rngs, store, seed, length, limit, phase)
-        if terms is None:
-            return tree
-        own = np.random.default_rng(generator.integers(2**32, size=4))
-        return with_effects(tree, terms, model, asked, own)
+        if terms is not None:
+            own = np.random.default_rng(generator.integers(2**32, size=4))
+            tree = with_effects(tree, terms, model, asked, own)
+        return tree if asked.model is written.model else as_written(tree, written)

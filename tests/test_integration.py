@@ -12,6 +12,7 @@ from scipy.special import logsumexp
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.gradients.arrays import PYTHON
+from pymc_sgmcmc.integration.choice import terms_to_integrate
 from pymc_sgmcmc.integration.effects import EffectDraws
 from pymc_sgmcmc.integration.group_terms import NotIntegrated, group_terms
 from pymc_sgmcmc.integration.integrated_model import integrated_model
@@ -112,8 +113,26 @@ def test_refused_by_name():
     """Effects that the rest depends on, and names that are no effects."""
     with pytest.raises(NotIntegrated, match="'scale': no data are an index"):
         group_terms(hierarchies.crossed(), ["scale"])
-    with pytest.raises(NotIntegrated, match="5 groups, fewer than 500"):
-        group_terms(hierarchies.crossed())
+
+
+def intercepts(n_groups, rows_of_group):
+    """Without data that say anything, for what follows from its size alone."""
+    group = np.repeat(np.arange(n_groups), rows_of_group)
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, pm.HalfNormal("tau"), shape=n_groups)
+        pm.Normal("y", a[group], observed=np.zeros(len(group)))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("n_groups", "rows_of_group", "expected"),
+    [(6, 2, False), (60, 1, True), (300, 10, True), (300, 300, False), (1000, 100, True),
+     (500, 400, False), (3000, 20, True)],
+)  # fmt: skip
+def test_chosen_by_cost(n_groups, rows_of_group, expected):
+    """Many groups of few rows are integrated out, few of many rows are not."""
+    terms = terms_to_integrate(intercepts(n_groups, rows_of_group), "auto", None, predicts=False)
+    assert (terms is not None) == expected
 
 
 def test_groups_of_thousands_of_rows_and_of_none():

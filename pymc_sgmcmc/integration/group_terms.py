@@ -29,8 +29,6 @@ from pymc_sgmcmc.gradients.substitute import substitute
 
 type Integrate = Literal["auto"] | Sequence[str] | None
 
-LEAST_GROUPS = 500
-"""From so many groups on, "auto" integrates their effects out: fewer are few parameters."""
 MOST_EFFECTS = 30
 """Of a group, at most."""
 
@@ -257,8 +255,6 @@ def _effects(
     if not of_column:
         raise NotIntegrated("; ".join(f"'{n}': {r}" for n, r in reasons.items()) or "no effects")
     index, n_groups = max(of_column, key=lambda key: key[1])
-    if wanted == "auto" and n_groups < LEAST_GROUPS:
-        raise NotIntegrated(f"there are {n_groups} groups, fewer than {LEAST_GROUPS}")
     column = Column(index, n_groups, 0, pt.lvector("groups"), pt.lvector("places"), pt.vector("w"))
     variables = []
     for v in of_column[index, n_groups]:

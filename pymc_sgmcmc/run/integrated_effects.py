@@ -17,7 +17,7 @@ from xarray import Dataset, DataTree
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.value_draws import value_draws
-from pymc_sgmcmc.integration.choice import starts_without
+from pymc_sgmcmc.integration.choice import starts_in
 from pymc_sgmcmc.integration.effects import EffectDraws
 from pymc_sgmcmc.integration.group_terms import GroupTerms
 from pymc_sgmcmc.integration.integrated_model import IntegratedModel, integrated_model
@@ -46,7 +46,7 @@ def of_what_groups_share(given: Arguments, terms: GroupTerms) -> Arguments:
     return replace(
         given,
         model=model,
-        initvals=starts_without(terms, given.initvals),
+        initvals=starts_in(model, given.initvals),
         var_names=[v.name for v in model.unobserved_RVs if v.name in recorded] or None,
         idata_kwargs=without_log_densities(given.idata_kwargs),
         include_data=False,

@@ -16,7 +16,7 @@ from pymc.step_methods.arraystep import PopulationArrayStepShared
 from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
 from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
-from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, batch_size_for
+from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, groups_for
 from pymc_sgmcmc.argument_checks import shown
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
@@ -106,7 +106,7 @@ def default_step(
         with quick_graphs():
             size = sum(np.size(value) for value in model.initial_point().values())
         n_groups = len(model.coords[DIM])
-        make = partial(make, minibatch_dim=DIM, batch_size=min(batch_size_for(size), n_groups))
+        make = partial(make, minibatch_dim=DIM, batch_size=min(groups_for(size), n_groups))
     else:
         make = partial(make, data=data)
     if earlier is not None:

@@ -1,0 +1,158 @@
+"""The centred parametrisation of effects that a model writes as a scale times a standard variable.
+
+Rows that say much of effects a = s z with z ~ N(0, 1) make z = a / s as uncertain as s: a narrow,
+curved ridge, which no matrix straightens. The posterior of a and s is closer to normal
+(Papaspiliopoulos, Roberts and Skoeld 2007). So a is the free variable here, and z a deterministic.
+"""
+
+import logging
+from collections.abc import Collection, Iterator
+from math import prod
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile.ops import ViewOp
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Mul
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import Dot
+from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.backends.compile_time import quick_graphs, without_code
+from pymc_sgmcmc.gradients.arrays import PYTHON, evaluate, has_named_dims
+from pymc_sgmcmc.gradients.row_axis import find_row_axes
+from pymc_sgmcmc.integration.stand_ins import with_stand_in
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+ROWS_PER_EFFECT = 20
+"""From so many on rows say more of an effect than its prior, in most models."""
+MOST_EFFECTS = 1000
+"""Of a variable; more are not sampled with a dense metric."""
+
+
+@quick_graphs()
+def with_centred_effects(model: pm.Model, but: Collection[str] = ()) -> pm.Model:
+    """Return the model in the centred parametrisation, or itself if there is nothing to rewrite.
+
+    The variables that rows say little of stay as they are, and so do those named in ``but``.
+    """
+    if has_named_dims(model):
+        return model
+    shapes, written, n_rows = model.eval_rv_shapes(), model, None
+    for rv in model.free_RVs:
+        z, size = written[rv.name], prod(shapes[rv.name])
+        if rv.name in but or not 1 < size <= MOST_EFFECTS or not _is_standard(written, z):
+            continue
+        n_rows = _n_rows(model) if n_rows is None else n_rows
+        found = next(_centred(written, z, shapes[rv.name]), None)
+        if found is not None and n_rows >= ROWS_PER_EFFECT * size:
+            effects, standard = found
+            written = with_stand_in(written, z, effects, standard, {})
+    if written is not model:
+        still_free = {rv.name for rv in written.free_RVs}
+        names = ", ".join(repr(rv.name) for rv in model.free_RVs if rv.name not in still_free)
+        _log.info(f"Sampled in the centred parametrisation: {names}.")
+    return written
+
+
+def _n_rows(model: pm.Model) -> int:
+    try:
+        return sum(axis.length for axis in find_row_axes(model, None))
+    except ValueError:  # no batches
+        return 0
+
+
+def _is_standard(model: pm.Model, z: TensorVariable) -> bool:
+    """Whether the prior of a variable is N(0, 1)."""
+    if not isinstance(z.owner.op, NormalRV) or model.rvs_to_transforms[z] is not None:
+        return False
+    parameters = z.owner.op.dist_params(z.owner)
+    if not set(model.free_RVs).isdisjoint(ancestors(parameters)):
+        return False
+    mean, sd = evaluate(*parameters)
+    return bool(np.all(mean == 0) and np.all(sd == 1))
+
+
+def _centred(
+    model: pm.Model, z: TensorVariable, shape: tuple[int, ...]
+) -> Iterator[tuple[TensorVariable, TensorVariable]]:
+    """For each scale of a standard variable yield the effects, and z as a function of them."""
+    free = set(model.free_RVs)
+    clients: dict[Variable, list[Apply]] = {}
+    terms = [*model.basic_RVs, *model.potentials]
+    for node in {v.owner: None for v in ancestors(terms) if v.owner is not None}:
+        for i in dict.fromkeys(node.inputs):
+            clients.setdefault(i, []).append(node)
+
+    def uses(v: Variable, by_row: bool, transposed: bool) -> Iterator:
+        for node in clients.get(v, ()):
+            op, out = node.op, node.outputs[0]
+            others = [f for i in node.inputs if i is not v for f in _factors(i)]
+            scales = [f for f in others if not free.isdisjoint(ancestors([f]))]
+            if z in ancestors(others):
+                continue
+            if isinstance(op, ViewOp):
+                yield from uses(out, by_row, transposed)
+            elif isinstance(op, AdvancedSubtensor) and node.inputs[0] is v and not scales:
+                yield from uses(out, True, transposed)
+            elif isinstance(op, DimShuffle) and op.new_order == (1, 0) and not by_row:
+                yield from uses(out, by_row, not transposed)
+            elif _is_product(node):
+                if not scales:
+                    yield from uses(out, by_row, transposed)
+                elif all(all(scale.type.broadcastable) for scale in scales):
+                    yield from _times(model, prod(s.reshape(()) for s in scales), shape)
+                elif out.ndim == z.ndim and not (by_row or transposed):
+                    yield from _times(model, prod(scales), shape)
+            elif len(scales) == 1 and z.ndim == 2 and not by_row and _is_dot(op):
+                matrix = scales[0].T if node.inputs[0] is v else scales[0]
+                yield _columns_times(matrix, shape, (node.inputs[0] is v) != transposed)
+
+    return uses(z, by_row=False, transposed=False)
+
+
+def _times(
+    model: pm.Model, scale: TensorVariable, shape: tuple[int, ...]
+) -> Iterator[tuple[TensorVariable, TensorVariable]]:
+    """Effects of a positive scale that several share: one alone says too little of its own."""
+    [of_values] = model.replace_rvs_by_values([scale])
+    with without_code():
+        function = pytensor.function(
+            model.value_vars, of_values, mode=PYTHON, on_unused_input="ignore"
+        )
+    start = model.initial_point()
+    value = function(*(start[v.name] for v in model.value_vars))
+    if np.all(value > 0) and 2 * value.size <= prod(shape):
+        a = pm.Normal.dist(0, scale, shape=shape)
+        yield a, a / scale
+
+
+def _columns_times(
+    matrix: TensorVariable, shape: tuple[int, ...], by_rows: bool
+) -> tuple[TensorVariable, TensorVariable]:
+    """Effects, a row for each group: a matrix times standard variables, in columns or in rows."""
+    n_groups, k = shape if by_rows else shape[::-1]
+    a = pm.MvNormal.dist(np.zeros(k), matrix @ matrix.T, shape=(n_groups, k))
+    columns = pt.linalg.solve(matrix, a.T)
+    return a, columns.T if by_rows else columns
+
+
+def _factors(v: Variable) -> list[Variable]:
+    return [f for i in v.owner.inputs for f in _factors(i)] if _is_product(v.owner) else [v]
+
+
+def _is_product(node: Apply | None) -> bool:
+    op = None if node is None else node.op
+    return isinstance(op, Elemwise) and isinstance(op.scalar_op, Mul)
+
+
+def _is_dot(op: Op) -> bool:
+    return isinstance(op.core_op if isinstance(op, Blockwise) else op, Dot)

@@ -1,0 +1,70 @@
+"""Models in which another variable is sampled in place of one that follows from it."""
+
+from collections.abc import Mapping
+
+import pymc as pm
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.gradients.substitute import substitute
+from pymc_sgmcmc.pymc_internals import share_coords
+
+SUFFIX = " (stand-in)"
+"""Of the names of the variables that are sampled instead."""
+
+
+def is_own(name: str) -> bool:
+    """Whether a variable is of the model that was rewritten, and not a stand-in."""
+    return not name.endswith(SUFFIX)
+
+
+def own_name(name: str) -> str:
+    """Return the name of the variable that this one stands in for, or its own."""
+    return name.removesuffix(SUFFIX)
+
+
+def with_stand_in(
+    model: pm.Model,
+    rv: TensorVariable,
+    stand_in: TensorVariable,
+    of_stand_in: TensorVariable,
+    replace: Mapping[Variable, Variable],
+) -> pm.Model:
+    """Rewrite a model: a free variable becomes a deterministic function of a new one.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    rv : random variable
+    stand_in : random variable
+        The new one, not yet of a model.
+    of_stand_in : variable
+        ``rv`` as a function of it.
+    replace : dict
+        Further expressions of the model, and what they equal.
+    """
+    name = rv.name
+    depend = [v for v in model.named_vars.values() if v is not rv and rv in ancestors([v])]
+    new = dict(zip(depend, substitute(depend, {**replace, rv: of_stand_in}), strict=True))
+    for old, changed in new.items():
+        changed.name = old.name
+    of_stand_in.name, new[rv] = name, of_stand_in
+    other = pm.Model(check_bounds=model.check_bounds, model=None)
+    share_coords(other, model)
+    for kind in ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"):
+        getattr(other, kind).extend(new.get(v, v) for v in getattr(model, kind) if v is not rv)
+    other.deterministics.append(of_stand_in)
+    for old in model.basic_RVs:
+        if old is not rv:
+            value, changed = model.rvs_to_values[old], new.get(old, old)
+            other.rvs_to_values[changed], other.values_to_rvs[value] = value, changed
+            other.rvs_to_transforms[changed] = model.rvs_to_transforms[old]
+    for old in model.free_RVs:
+        if old is not rv:
+            other.rvs_to_initial_values[new.get(old, old)] = model.rvs_to_initial_values[old]
+    for own, var in model.named_vars.items():
+        other.named_vars[own] = new.get(var, var)
+    other.named_vars_to_dims.update(model.named_vars_to_dims)
+    other.register_rv(stand_in, name + SUFFIX)
+    return other
