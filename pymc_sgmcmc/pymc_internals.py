@@ -13,7 +13,6 @@ from pymc.model import Model
 from pymc.sampling.mcmc import _quiet_logging
 from pymc.step_methods.state import DataClassState, WithSamplingState
 
-
 _quiet_runs: list[object] = []
 _levels = ExitStack()
 _levels_lock = Lock()

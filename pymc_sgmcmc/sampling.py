@@ -14,8 +14,8 @@ from pymc.util import get_state_from_generator
 from rich.theme import Theme
 from xarray import DataTree
 
-from pymc_sgmcmc.adaptation.progress import progress_shown
-from pymc_sgmcmc.adaptation.time_limit import TimeLimit, warm_up_within
+from pymc_sgmcmc.adaptation.progress import warm_ups
+from pymc_sgmcmc.adaptation.time_limit import TimeLimit
 from pymc_sgmcmc.exact.exact_draws import ExactPhase, refuse_exact
 from pymc_sgmcmc.integration.choice import terms_to_integrate
 from pymc_sgmcmc.integration.group_terms import Integrate
@@ -265,7 +265,7 @@ def sample(
             # Not spawned, so that it is the same for any number of chains.
             own = np.random.default_rng(generator.integers(2**32, size=4))
             earlier = store.adapted if store is not None and resume else None
-            with progress_shown(bool(given.progressbar)), warm_up_within(limit):
+            with warm_ups(bool(given.progressbar), limit):
                 step = default_step(model, compile_kwargs, own, earlier, terms is not None)
             model = sampled_model(model, step)
             if terms is not None:  # afresh, so that they are the same for a run that is resumed

@@ -79,13 +79,7 @@ class Adapted:
         return int(np.clip(np.ceil(times), LEAST_BURN_IN, MOST_BURN_IN))
 
     def check(self, kernel: Kernel) -> None:
-        """Refuse a kernel for which this was not chosen.
-
-        Raises
-        ------
-        UnfitAdaptation
-            For another number of parameters or rows, or other batches.
-        """
+        """Raise `UnfitAdaptation` for a kernel of other sizes, data or batches than before."""
         source = kernel.source
         there = {
             "parameters": (len(self.anchor), kernel.n_elements),

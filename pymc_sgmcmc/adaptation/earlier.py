@@ -24,19 +24,9 @@ ANEW = "Pass adaptation='auto' to adapt it anew."
 
 
 def earlier_adaptation(given: Any, model: Model, vars: Sequence) -> Adapted | None:
-    """Return what an earlier step or result was adapted to; None for anything else.
+    """Return what an earlier step or result was adapted to; None for any other ``adaptation=``.
 
-    Parameters
-    ----------
-    given : step, DataTree or object
-        What is passed as ``adaptation=``.
-    model : pymc.Model
-    vars : list of value variables
-
-    Raises
-    ------
-    ValueError
-        For a step that is not adapted, or a result without the group ``adaptation``.
+    A step that is not adapted, or a result without the group ``adaptation``, is an error.
     """
     if isinstance(given, DataTree):
         return _of_result(given, model, vars)
@@ -92,23 +82,18 @@ class EarlierWarmUp(CurvatureWarmUp):
         inverse = np.linalg.inv(self.metric.times(np.eye(size)).T)
         self.matrix = inverse.T @ inverse
         self._set_metric(np.eye(size))
-        anchor = self._anchor()
+        self.anchor, self.past = self._anchor(), None
         self.stage = "row weights and noise"
-        if self.weights is not None:
-            self._weight_rows(anchor)
-        window = self._prepare(2, anchor, None)
+        self._weight_rows()
+        window = self._settings(2)
         chosen = window.slower(min(1.0, earlier.step_size / window.pace.step_size))
         return self.freeze(
             chosen,
-            earlier.starts + anchor - earlier.anchor,
+            earlier.starts + self.anchor - earlier.anchor,
             ceil(earlier.thin * earlier.step_size / chosen.pace.step_size),
-            anchor=anchor,
             jitter=earlier.jitter,
-            anchor_gradient=self.anchor_gradient,
-            row_copies=self.kernel.row_copies,
             windows=0,
             ess_per_draw=earlier.ess_per_draw,
-            data_checksum=None if self.control is None else self.kernel.checksum(),
         )
 
     def _anchor(self) -> np.ndarray:

@@ -49,18 +49,6 @@ def refuse_jumps(objective: Objective, theta: np.ndarray, rng: np.random.Generat
 
     A sampler that moves by gradients would draw them from their prior, and everything else given
     those draws; identities of gradients cannot tell.
-
-    Parameters
-    ----------
-    objective : Objective
-        Of all rows, or of some.
-    theta : array, shape (d,)
-    rng : numpy.random.Generator
-
-    Raises
-    ------
-    pymc.exceptions.SamplingError
-        Naming the parameters.
     """
     gradients = objective.gradients
 
@@ -130,23 +118,9 @@ def refuse_hidden_jumps(
 ) -> None:
     """Raise an error for parameters by which the likelihood changes smoothly and by jumps.
 
-    Along a line through the posterior it changes by the integral of its gradient and by its jumps.
-
-    Parameters
-    ----------
-    objective : Objective
-        Of all rows, or of some.
-    theta : array, shape (d,)
-        Within the posterior.
-    metric : Metric
-        L, with the posterior's scales.
-    possible : array of bool, shape (d,)
-        The elements that are looked at: those of `elements_compared`.
-
-    Raises
-    ------
-    pymc.exceptions.SamplingError
-        Naming the parameters.
+    Along a line through the posterior, which ``metric`` scales, it changes by the integral of its
+    gradient and by its jumps. ``possible`` says which elements are examined: those of
+    `elements_compared`.
     """
     size = objective.gradients.size
     directions = metric.times(np.random.default_rng(0).standard_normal((LINES, size)))
@@ -180,20 +154,9 @@ def refuse_edges(objective: Objective, start: np.ndarray, end: np.ndarray) -> No
     """Raise an error for parameters that the data push against an edge of their support.
 
     The upper bound of a uniform likelihood is one: the density grows up to the largest observation
-    and is 0 beyond. Its gradient does not vanish at the edge, and does not see it.
-
-    Parameters
-    ----------
-    objective : Objective
-        Of all rows.
-    start, end : array, shape (d,)
-        Between which points the warm-up's search for the mode went. The end may be beyond an edge
-        that is set by rows the search has not seen.
-
-    Raises
-    ------
-    pymc.exceptions.SamplingError
-        Naming the parameters.
+    and is 0 beyond. Its gradient does not vanish at the edge, and does not see it. The search for
+    the mode went from ``start`` to ``end``, which may be beyond an edge that is set by rows the
+    search has not seen.
     """
     theta, local = end, objective.at(end)
     if not np.isfinite(local.value):

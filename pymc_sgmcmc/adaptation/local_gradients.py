@@ -59,23 +59,10 @@ class LocalGradient(NamedTuple):
 
 
 class LocalGradients:
-    """Gradients of batches of a step with local variables.
+    """Gradients of batches of a step with local variables, whose kernel has its data loaded.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        With its data loaded; its source is a `LocalSource`.
-    start : dict of arrays
-        Values of the variables that are not sampled.
-
-    Attributes
-    ----------
-    n_rows, batch_size : int
-        N and n.
-    rows_per_batch : float
-        n, or in batches of whole groups the mean, N / K.
-    share : float
-        That of all rows.
+    ``start`` has the values of the variables that are not sampled. ``rows_per_batch`` is n, or in
+    batches of whole groups the mean, N / K; ``share`` is that number / N.
     """
 
     def __init__(self, kernel: Kernel, start: PointType):
@@ -214,18 +201,10 @@ class LocalGradients:
         return elements
 
     def at(self, elements: Sequence[np.ndarray], batch: LocalBatch) -> LocalGradient:
-        """Evaluate the gradients of a batch; the likelihood's are scaled as for an update.
+        """Evaluate a batch's gradients, the likelihood's scaled as for an update.
 
-        Parameters
-        ----------
-        elements : list of arrays
-            As `gathered` returns them.
-        batch : LocalBatch
-
-        Raises
-        ------
-        ValueError
-            If infinite values of a stream leave the batch without a gradient, naming their data.
+        ``elements`` are as `gathered` returns them. If infinite values of a stream leave the batch
+        without a gradient, an error names their data.
         """
         typed = [np.asarray(e, v.dtype) for e, v in zip(elements, self.source.vars, strict=True)]
         constants = self.kernel.constants if batch.constants is None else batch.constants

@@ -22,7 +22,7 @@ posterior spreads them: scales of groups that have not would fall to zero.
 import logging
 from collections.abc import Iterator
 from math import ceil, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from pymc.blocking import PointType
@@ -58,7 +58,6 @@ PRIOR_SHARES = 0.01, 0.5
 CHAINS = 2
 HELD = 2
 """First windows, in which shared variables do not move."""
-MAX_WINDOWS = 14
 SETTLED = 2.0
 """Windows end when twice the largest |log| change of the shared variables' metric is below this,"""
 DRIFT = 1.5
@@ -103,6 +102,8 @@ class BlockScales(NamedTuple):
 class LocalWarmUp(WarmUp):
     """Adapts a kernel with a `LocalScales` metric, group by group."""
 
+    max_windows = 14
+
     def __init__(
         self,
         kernel: Kernel,
@@ -136,44 +137,44 @@ class LocalWarmUp(WarmUp):
 
     # ---- the course of the warm-up ---------------------------------------------------------
 
-    def _run(self, point: PointType) -> Adapted:
-        points = [point] * CHAINS
-        curvature: np.ndarray | None = None
-        past: np.ndarray | None = None
-        calm = 0
-        for k in range(MAX_WINDOWS + 1):
-            self.stage = f"window {k + 1}"
-            held = k < HELD or not self.n_shared
-            before, curvature = curvature, None if held else self._shared_curvature(points, past)
-            window = self._prepare(points, curvature)
-            change = np.inf
-            if before is not None and curvature is not None:
-                change = largest_change(before, curvature)
-            if k > HELD and past is not None:
-                _log.debug(f"Window {k}: shared curvature changed by {change:.2f}.")
-            if k == MAX_WINDOWS or calm >= 2:
-                break
-            if k < 2 * HELD:
-                halved = window.pace._replace(step_size=0.5 * window.pace.step_size)
-                window = window._replace(pace=halved)
+    def begin(self, point: PointType) -> None:
+        self.points = [point] * CHAINS
+        self.past: np.ndarray | None = None
+        """Draws of the shared elements in the last window, if they moved."""
+        self.curvature: np.ndarray | None = None
+        self.moved = self.change = np.inf
 
-            def run(window, points=points, n=HELD_DRAWS if held else DRAWS):
-                thin = rounded(SHARE * window.pace.relaxation)
-                return self.runs.run(points, window, thin, n)
+    def prepare(self, k: int) -> tuple[Settings, bool]:
+        settled = k > 0 and ((self.moved < DRIFT and self.change < SETTLED) or not self.n_shared)
+        before, self.curvature = self.curvature, None
+        if not self._holds(k):
+            self.curvature = self._shared_curvature(self.points, self.past)
+        settings = self._settings(self.points, self.curvature)
+        self.change = np.inf
+        if before is not None and self.curvature is not None:
+            self.change = largest_change(before, self.curvature)
+        return settings, settled
 
-            window, (points, draws, *_) = with_restarts(window, run)
-            shared = draws[:, DRAWS // 2 :, : self.n_shared].reshape(-1, self.n_shared)
-            moved = np.inf if held or past is None else drift(shared, past)
-            _log.debug(
-                f"Window {k}: {window.pace.relaxation:.3g} updates per relaxation, step size "
-                f"{window.pace.step_size:.3g}, drift {moved:.2f}, passes {self.passes:.3g}."
-            )
-            settled = moved < DRIFT and change < SETTLED
-            calm = calm + 1 if settled or not self.n_shared else 0
-            past = None if held else shared
-        return self._finish(points, window, k)
+    def _holds(self, k: int) -> bool:
+        """Whether shared variables do not move in a window."""
+        return k < HELD or not self.n_shared
 
-    def _prepare(self, points: list[PointType], curvature: np.ndarray | None) -> Settings:
+    def window(self, k: int, settings: Settings) -> None:
+        if k < 2 * HELD:
+            halved = settings.pace._replace(step_size=0.5 * settings.pace.step_size)
+            settings = settings._replace(pace=halved)
+        points, n = self.points, HELD_DRAWS if self._holds(k) else DRAWS
+
+        def run(slower: Settings) -> ShortRun:
+            return self.runs.run(points, slower, rounded(SHARE * slower.pace.relaxation), n)
+
+        _, (self.points, draws, *_) = with_restarts(settings, run)
+        shared = draws[:, DRAWS // 2 :, : self.n_shared].reshape(-1, self.n_shared)
+        held = self._holds(k)
+        self.moved = np.inf if held or self.past is None else drift(shared, self.past)
+        self.past = None if held else shared
+
+    def _settings(self, points: list[PointType], curvature: np.ndarray | None) -> Settings:
         """Set the metric for the next updates; shared variables are held without a curvature."""
         n = self.n_shared
         theta = [self.kernel.split(point)[0] for point in points]
@@ -366,30 +367,18 @@ class LocalWarmUp(WarmUp):
         some = self.rng.choice(local, min(TRACKED, len(local)), replace=False)
         return np.concatenate([shared, some])
 
-    def _finish(self, points: list[PointType], window: Settings, windows: int) -> Adapted:
-        """Choose the updates per draw from a pilot run, and freeze everything."""
-        self.stage = "updates per draw"
-        window, (run, thin, per_draw) = with_restarts(
-            window, lambda slower: self._pilot(points, slower)
-        )
+    def pilot(self, settings: Settings) -> tuple[ShortRun, int, float]:
+        thin = rounded(settings.pace.relaxation)
+        return self.doubled(self.points, settings, thin, PILOT_DRAWS, MAX_DOUBLINGS, fresh=True)
+
+    def finish(self, settings: Settings, run: ShortRun, thin: int, **found: Any) -> Adapted:
         starts = np.array([self._flat(point) for point in run.points])
-        chosen = self.freeze(
-            window,
-            starts,
-            thin,
-            anchor=starts.mean(axis=0),
-            batches=self._batches_of,
-            windows=windows,
-            ess_per_draw=per_draw,
-        )
+        own = {"anchor": starts.mean(axis=0), "batches": self._batches_of}
+        chosen = self.freeze(settings, starts, thin, **own, **found)
         seconds = self.runs.seconds_per_update
         g = self.gradients
         warn_of_slow_draws(chosen, seconds, lambda: seconds / g.share, GRADIENTS_OF_NUTS)
         return chosen
-
-    def _pilot(self, points: list[PointType], window: Settings) -> tuple[ShortRun, int, float]:
-        thin = rounded(window.pace.relaxation)
-        return self.pilot(points, window, thin, PILOT_DRAWS, MAX_DOUBLINGS, fresh=True)
 
     def effective_size(self, draws):
         each = effective_sizes(draws)

@@ -41,17 +41,7 @@ def _points(mean: np.ndarray, matrix: np.ndarray, rng: np.random.Generator) -> n
 def is_far_too_wide(
     objective: Objective, mean: np.ndarray, matrix: np.ndarray, rng: np.random.Generator
 ) -> bool:
-    """Whether -log posterior rises far more over N(mean, matrix^-1) than it should.
-
-    Parameters
-    ----------
-    objective : Objective
-    mean : array, shape (d,)
-        About the mode.
-    matrix : array, shape (d, d)
-        Positive.
-    rng : numpy.random.Generator
-    """
+    """Whether -log posterior rises far more over N(mean, matrix^-1) than it should."""
     values = [objective.at(point).value for point in _points(mean, matrix, rng)]
     return _rises_too_much(values, objective.at(mean).value, len(mean))
 
@@ -63,22 +53,10 @@ def _rises_too_much(values: list[float], lowest: float, size: int) -> bool:
 def spread_with_density(
     objective: Objective, centre: np.ndarray, shifts: np.ndarray, highest: float
 ) -> tuple[float, list[Evaluated]]:
-    """Return the share of some shifts that leads to points of about the centre's density.
+    """Return the share of shifts that leads to points of about the centre's density, and those.
 
-    Parameters
-    ----------
-    objective : Objective
-    centre : array, shape (d,)
-    shifts : array, shape (points, d)
-        Draws of a normal approximation, around 0.
-    highest : float
-        -log posterior of the centre, or of points like it.
-
-    Returns
-    -------
-    spread : float
-    seen : list of Evaluated
-        At the points.
+    ``shifts``, shape (points, d), are draws of a normal approximation around 0, and ``highest`` is
+    -log posterior of the centre, or of points like it.
     """
     most = highest + FAR_TOO_WIDE * len(centre) / 2 + LARGEST_RISE
     for spread in SPREADS:
@@ -93,18 +71,7 @@ def narrowed(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Make a normal approximation narrower, until it is about as wide as the posterior.
 
-    Parameters
-    ----------
-    objective : Objective
-    mean : array, shape (d,)
-        With a density.
-    matrix : array, shape (d, d)
-        Positive: the inverse of the covariance.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    mean, matrix : arrays, shapes (d,) and (d, d)
+    ``matrix`` is the positive inverse of its covariance; the mean must have a density.
     """
     calm = 0
     for _ in range(MAX_ROUNDS):

@@ -79,32 +79,12 @@ def planned(
     wants_groups: bool,
     updates_per_batch: int,
 ) -> Plan:
-    """Decide what a step adapts.
+    """Decide what a step adapts, or raise an error for arguments that contradict each other or the
+    model.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The sampled one, without latent variables.
-    vars : list of value variables
-        The sampled ones,
-    shapes : list of tuple of int
-        ... and their shapes.
-    algorithm : Algorithm
-    name : str
-        The sampler's, for messages.
-    step_size, adaptation, gradient, batch_size, minibatch_dim, data, local, latents
-        The step's arguments; ``adaptation`` may be "local", of an earlier warm-up.
-    made_for : pymc.Model
-        The user's, with the latent variables.
-    wants_groups : bool
-        Whether batches of whole groups of local variables are asked for.
-    updates_per_batch : int
-        With more than 1 nothing can be adapted.
-
-    Raises
-    ------
-    ValueError
-        For arguments that contradict each other or the model.
+    ``model`` is the sampled one and ``made_for`` the user's, with the latent variables.
+    ``adaptation`` may be "local", of an earlier warm-up; ``wants_groups`` says that batches of
+    whole groups are asked for.
     """
     if adaptation not in ("auto", None, *METRICS, "local"):
         raise ValueError(f"adaptation={adaptation!r} must be 'auto', 'dense', 'diag' or None.")
@@ -248,12 +228,8 @@ def automatic_batch_size(
     """Choose the rows per batch: about 2 per parameter; None for all of few rows.
 
     With a control variate the noise is then that of about one posterior standard deviation. Models
-    with many parameters, or with local ones, have small batches whatever the number of rows.
-
-    Raises
-    ------
-    ValueError
-        If batches are ``needed`` and the model cannot be sliced into any, with the reason.
+    with many parameters, or with local ones, have small batches whatever the number of rows. If
+    batches are ``needed`` and the model cannot be sliced into any, an error says why.
     """
     try:
         axes = find_row_axes(model, minibatch_dim)

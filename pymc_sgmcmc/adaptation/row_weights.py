@@ -24,16 +24,8 @@ UNIFORM_SHARE = 0.2
 class RowWeights:
     """The largest change seen of each row's gradient, from the anchor's, in the metric.
 
-    Parameters
-    ----------
-    gradients : RowGradients
-
-    Attributes
-    ----------
-    largest : array, shape (N,), or None
-        None where rows are even.
-    passes : float
-        Passes over the data made so far.
+    ``largest`` has the shape (N,), or is None where rows are even; ``passes`` counts the passes
+    over the data.
     """
 
     def __init__(self, gradients: RowGradients):

@@ -63,15 +63,8 @@ class ShortRun(NamedTuple):
 class ShortRuns:
     """Chains that a kernel draws from for a while, then with other settings.
 
-    Parameters
-    ----------
-    kernel : Kernel
-    rng : numpy.random.Generator
-        Of which each chain gets its own.
-    elements : callable
-        From a point to the elements looked at, a vector.
-    before_draw : callable
-        Called with the number of updates before each draw of each chain.
+    ``elements`` maps a point to the vector that is recorded of it; ``before_draw`` is called with
+    the number of updates before each draw of each chain.
     """
 
     def __init__(
@@ -92,10 +85,7 @@ class ShortRuns:
     ) -> ShortRun:
         """Draw `n` times from each point; `fresh` chains have the kernel's present thermostats.
 
-        Raises
-        ------
-        Diverged
-            If a chain is no longer finite.
+        A chain that is no longer finite raises `Diverged`.
         """
         kernel = self.kernel
         step_size = settings.pace.step_size
@@ -134,10 +124,7 @@ class ShortRuns:
 def with_restarts[R](settings: Settings, run: Callable[[Settings], R]) -> tuple[Settings, R]:
     """Run chains, with smaller step sizes if they diverge; return the settings too.
 
-    Raises
-    ------
-    pymc.exceptions.SamplingError
-        If they diverge with every step size.
+    If they diverge with every step size, an error says what was seen.
     """
     for _ in range(RESTARTS):
         try:

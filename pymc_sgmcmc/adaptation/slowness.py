@@ -25,14 +25,10 @@ STEP_OF_NUTS = 1.6
 
 
 def gradients_of_nuts(curvature: np.ndarray) -> int:
-    """Gradients of a draw of NUTS, with a diagonal metric.
+    """Gradients of a draw of NUTS with a diagonal metric, by the positive curvature of -log
+    posterior.
 
     A trajectory turns around after half a period of the slowest direction.
-
-    Parameters
-    ----------
-    curvature : array, shape (d, d)
-        Of -log posterior, positive.
 
     Examples
     --------
@@ -56,15 +52,8 @@ def warn_of_slow_draws(
 ) -> None:
     """Log a warning where draws take many updates, or passes over the data.
 
-    Parameters
-    ----------
-    chosen : Adapted
-    seconds_per_update : float
-        Of one chain.
-    seconds_per_gradient : callable
-        Returns those of all data; it may have to measure them.
-    n_of_nuts : int
-        Gradients of a draw of NUTS.
+    ``seconds_per_update`` is that of one chain, ``seconds_per_gradient`` returns that of all data,
+    which may have to be measured, and ``n_of_nuts`` is the number of gradients of a draw of NUTS.
     """
     many_passes = chosen.batch_size is not None and chosen.passes_per_draw > MANY_PASSES
     draws = ESS / max(chosen.ess_per_draw, 1e-3)

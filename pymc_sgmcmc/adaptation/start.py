@@ -60,21 +60,8 @@ def newton(
     model expects. So it is only the first matrix of the quasi-Newton method L-BFGS (Nocedal and
     Wright 2006, Numerical Optimization, algorithm 7.4), which needs no further gradients.
 
-    Parameters
-    ----------
-    objective : Objective
-    theta : array, shape (d,)
-        Where to begin.
-    free : array of bool, shape (d,)
-        The coordinates to move.
-    tolerance : float
-        Ends where twice the expected decrease per coordinate, g' H^-1 g / d, is smaller.
-    max_steps : int
-
-    Returns
-    -------
-    array, shape (d,)
-        Never above where it began.
+    Only the ``free`` coordinates move. The search ends where twice the expected decrease per
+    coordinate, g' H^-1 g / d, is below ``tolerance``, never above where it began.
     """
     moved = np.flatnonzero(free)
     if not moved.size:
@@ -142,14 +129,7 @@ def _inverse_times(
 
 
 class Centre:
-    """A mode of all but the scale parameters, with a normal approximation of these others.
-
-    Parameters
-    ----------
-    objective : Objective
-    theta : array, shape (d,)
-    is_scale : array of bool, shape (d,)
-    """
+    """A mode of all but the scale parameters, with a normal approximation of these others."""
 
     def __init__(self, objective: Objective, theta: np.ndarray, is_scale: np.ndarray):
         self.objective, self.theta = objective, theta
@@ -200,23 +180,9 @@ def start_of_scales(
     """Move scale parameters by gradients averaged over a Gaussian around the others' mode.
 
     The joint mode of a hierarchy may lie at scale 0, far from the posterior's bulk; the averaged
-    gradient is about that of the marginal posterior of the scales.
-
-    Parameters
-    ----------
-    objective : Objective
-    theta : array, shape (d,)
-        At a mode of the other parameters.
-    is_scale : array of bool, shape (d,)
-    rng : numpy.random.Generator
-    differences : bool, default False
-        Whether it may be far: then the curvature of few scales is taken from differences of
-        gradients.
-
-    Returns
-    -------
-    array, shape (d,)
-        Never above where it began, by the marginal posterior of the scales.
+    gradient is about that of the marginal posterior of the scales. By the latter the result is
+    never above where it began, a mode of the other parameters. With ``differences``, where that may
+    be far, the curvature of few scales is taken from differences of gradients.
     """
     best = centre = Centre(objective, theta, is_scale)
     calm = 0
@@ -249,23 +215,12 @@ def find_start(
     is_scale: np.ndarray,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Find where the warm-up starts.
+    """Find where the warm-up starts, from any point with a density.
 
-    The first steps are made on some of the rows, the next ones on more, so that few take all. Where
-    rows are few for each group of a hierarchy, the groups seem to differ more than they do: so
-    scale parameters are found anew on more rows until they stay where they are.
-
-    Parameters
-    ----------
-    objective_of : callable
-        Number of rows -> `Objective` of so many of them, or of all.
-    n_rows, n_first : int
-        N, and the rows to begin with.
-    theta : array, shape (d,)
-        Any point with a density.
-    is_scale : array of bool, shape (d,)
-        Parameters under a log or logit transform.
-    rng : numpy.random.Generator
+    The first steps are made on ``n_first`` of the rows, the next ones on more, so that few take
+    all. Where rows are few for each group of a hierarchy, the groups seem to differ more than they
+    do: so scale parameters are found anew on more rows until they stay where they are.
+    ``objective_of`` returns the objective of so many rows, or of all.
     """
     others = ~is_scale
     n = n_first

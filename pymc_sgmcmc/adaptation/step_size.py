@@ -56,18 +56,10 @@ def pace(
     largest: float = 1.0,
     smallest: float = 1.0,
 ) -> Pace:
-    """Choose the step size in z.
+    """Choose the step size in z, for noise of the variances nu, shape (d,), along its axes.
 
-    Parameters
-    ----------
-    algorithm : Algorithm
-        SGLD's or a momentum sampler's.
-    noise : array, shape (d,)
-        nu, the variances of the gradient's noise along the axes of z.
-    target_bias : float
-        Tolerated relative error of a standard deviation.
-    largest, smallest : float, default 1
-        Eigenvalues of the curvature in z.
+    ``target_bias`` is the tolerated relative error of a standard deviation; ``largest`` and
+    ``smallest`` are eigenvalues of the curvature in z.
     """
     most_noise, mean = max(float(noise.max()), 1e-12), float(noise.mean())
     if algorithm.dynamics == "langevin":
@@ -95,22 +87,9 @@ def expected_friction(algorithm: Algorithm, step_size: float, noise: np.ndarray)
 def slowed(algorithm: Algorithm, noise: np.ndarray, target_bias: float) -> np.ndarray:
     """Return factors of L, with which noisy directions bear the step size of those without noise.
 
-    With the factor f a direction has the noise f^2 nu. For a momentum sampler this is the same as a
-    step size f h and a friction D / f there.
-
-    Parameters
-    ----------
-    algorithm : Algorithm
-        SGLD's or a momentum sampler's.
-    noise : array
-        nu, the variances of the gradient's noise where L has the posterior's scale.
-    target_bias : float
-        Tolerated relative error of a standard deviation.
-
-    Returns
-    -------
-    array
-        At most 1, of the noise's shape.
+    With the factor f, at most 1, a direction has the noise f^2 nu, where nu is that with the
+    posterior's scale. For a momentum sampler this is the same as a step size f h and a friction D /
+    f there.
 
     Examples
     --------
