@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from numba import njit
 
-from pymc_sgmcmc.backends.normals_jax import normals
+from pymc_sgmcmc.backends.random_jax import normals
 from pymc_sgmcmc.backends.normals_numba import draw_normals
 from pymc_sgmcmc.backends.numba_math import FLOAT_MATH
 

@@ -9,8 +9,7 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
-from pymc_sgmcmc.backends.generator_copy import GeneratorCopy
-from pymc_sgmcmc.backends.normals import Normals
+from pymc_sgmcmc.backends.random_operations import GeneratorCopy, Normals
 
 ELEMENTS_OF_OWN_DRAW = 2**13
 """The noise of a variable with more elements than this is drawn separately."""

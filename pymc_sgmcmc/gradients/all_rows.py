@@ -28,21 +28,8 @@ def with_all_rows(model: pm.Model) -> AllRows:
     """Write a model without `pm.Minibatch`: with all the rows from which its batches are drawn.
 
     Both have the same value variables and the same data. Deterministics that depend on a batch are
-    left out.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        With one call of `pm.Minibatch`, and ``total_size=`` the number of rows.
-
-    Returns
-    -------
-    AllRows
-
-    Raises
-    ------
-    ValueError
-        For any other model, naming the variable.
+    left out. The model must have one call of `pm.Minibatch`, and ``total_size=`` the number of
+    rows; for any other an error names the variable.
 
     Examples
     --------

@@ -39,25 +39,11 @@ class RowBlock(NamedTuple):
 
 
 class FlatModel:
-    """A model with respect to all sampled variables in one vector.
+    """A model with respect to all sampled variables in one vector of d elements.
 
     All that has no rows counts as prior: priors, the transforms' Jacobians, potentials and observed
-    variables that do not run along the rows. It is small, so nothing is compiled for it.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    source : GradientSource
-        Of this model.
-    compile_kwargs : dict, optional
-        Arguments of `pytensor.function`, for the likelihood.
-    start : dict of arrays, optional
-        Values of the variables that are not sampled; default: the model's initial point.
-
-    Attributes
-    ----------
-    size : int
-        d, the number of elements of the sampled value variables together.
+    variables that do not run along the rows. It is small, so nothing is compiled for it. ``start``
+    has the values of the variables that are not sampled, by default the model's initial point.
 
     Examples
     --------
@@ -97,13 +83,7 @@ class FlatModel:
         self.load_data()
 
     def load_data(self) -> None:
-        """Put the model's current data on the backend: again after `pm.set_data`.
-
-        Raises
-        ------
-        ValueError
-            If it no longer fits, naming the array.
-        """
+        """Put the model's current data on the backend, checked: again after `pm.set_data`."""
         self.source.check_data()
         data = [array_value(array) for array, _ in self.source.data]
         self._index_check(data, [rows.n_rows for rows in self.source.rows])
@@ -153,13 +133,7 @@ class FlatModel:
     # ---- the likelihood --------------------------------------------------------------------
 
     def likelihood_gradient(self, theta: Vector, rows: np.ndarray) -> Vector:
-        """Return the gradient of a batch's log likelihood times N / n, shape (d,).
-
-        Parameters
-        ----------
-        theta : array, shape (d,)
-        rows : array of int64, shape (n,)
-        """
+        """Return the gradient of a batch's log likelihood times N / n, shape (d,)."""
         scale = self._scale(self.n_rows / self.batch_size)
         return self.joined(self._gradient(*self.split(theta), rows, scale, *self.constants))
 

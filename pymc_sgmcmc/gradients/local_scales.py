@@ -16,13 +16,6 @@ class LocalScales(Metric):
     z has one flat vector for the shared variables, if there are any, then an array for each local
     variable, shaped like it. An update gathers the scales of the groups that it moves.
 
-    Parameters
-    ----------
-    shapes : list of tuple of int
-        Shapes of the sampled variables.
-    is_local : list of bool
-        Which of them are local.
-
     Examples
     --------
     >>> import numpy as np

@@ -174,12 +174,8 @@ class LocalSource(GradientSource):
 def local_source(source: GradientSource, local: LocalModel) -> LocalSource:
     """Make the source for the groups that a batch touches.
 
-    Parameters
-    ----------
-    source : GradientSource
-        The same model with all groups, for batches of rows.
-    local : LocalModel
-        With the data as explicit inputs.
+    ``source`` is the same model with all groups, for batches of rows, and ``local`` has the data as
+    explicit inputs.
     """
     columns = list(dict.fromkeys(v.column for v in local.variables))
     of = {v.value: v for v in local.variables}

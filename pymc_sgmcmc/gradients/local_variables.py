@@ -105,42 +105,15 @@ def find_local(
 ) -> LocalModel | None:
     """Write the model for the groups that a batch touches, as far as it allows.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    vars : list of value variables
-        The sampled ones,
-    shapes : list of tuple of int
-        ... and their shapes.
-    terms : list of Term
-        The likelihood of a batch.
-    rest : list of variables
-        Observed variables and potentials that do not run along the rows.
-    rows : integer vector
-        Row numbers of a batch.
-    batch_size : int
-    wanted : "auto" or names
-        The variables to be local; "auto": those of many groups, where that is possible.
-    groups : RowGroups
-        What the data say about the groups of an index.
-    check : callable
-        LocalModel -> None: raises `NotLocal` if its numbers are not the model's.
-    batches : {"auto", "rows", "groups"}
-        Whether batches have random rows or whole groups; "auto": whole groups in memory that have
-        several elements each, are nested, and of which a batch has several. A batch of rows knows
-        such a group's elements with errors that go together, and thermostats hold the energy of
-        each element right, not that of all their combinations.
+    ``terms`` are the likelihood of a batch with the row numbers ``rows``, and ``rest`` the observed
+    variables and potentials that do not run along the rows. With ``wanted="auto"`` variables of
+    many groups are local, where that is possible; a name that cannot be local is an error.
+    ``check`` raises `NotLocal` if a model's numbers are not the original's.
 
-    Returns
-    -------
-    LocalModel or None
-        None if no variable is local.
-
-    Raises
-    ------
-    ValueError
-        For a name in ``wanted`` that is not a sampled variable or cannot be local, with the reason,
-        and for batches of whole groups of crossed groups or of none.
+    With ``batches="auto"`` batches have whole groups if these are in memory, have several elements
+    each, are nested, and a batch has several. A batch of rows knows such a group's elements with
+    errors that go together, and thermostats hold the energy of each element right, not that of all
+    their combinations.
     """
     of_vars = dict(zip(vars, shapes, strict=True))
     builder = LocalTerms(model, of_vars, terms, rest, rows, batch_size, groups, batches)
@@ -317,11 +290,8 @@ class LocalTerms:
     def with_slots(self, variables: list[LocalVariable]) -> list[LocalVariable]:
         """Give variables as many slots as batches of whole groups need.
 
-        Raises
-        ------
-        ValueError
-            For groups of which none has all others nested in it, and for groups of a stream whose
-            rows do not lie together.
+        It is an error if no groups have all others nested in them, or if the rows of a stream's
+        groups do not lie together.
         """
         columns = list(dict.fromkeys(v.column for v in variables))
         auto, self.whole_groups = self.batches == "auto", False

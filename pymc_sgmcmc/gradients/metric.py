@@ -23,13 +23,7 @@ Product = Callable[[Tensors], Tensors]
 
 
 class Metric(ABC):
-    """The shape of L; its numbers are inputs of the compiled updates.
-
-    Parameters
-    ----------
-    shapes : list of tuple of int
-        Shapes of the sampled variables.
-    """
+    """The shape of L; its numbers are inputs of the compiled updates."""
 
     name: Literal["dense", "diag", "local"]
     """As in the argument ``adaptation=``; "local": as `LocalScales`."""
@@ -51,15 +45,7 @@ class Metric(ABC):
 
     @abstractmethod
     def to_theta(self, z: Tensors, arrays: Tensors) -> Tensors:
-        """L z, shaped like theta.
-
-        Parameters
-        ----------
-        z : list of variables
-            Of the shapes `z_shapes`.
-        arrays : list of variables
-            As `inputs`.
-        """
+        """L z, shaped like theta, for z of the shapes `z_shapes`; ``arrays`` are as `inputs`."""
 
     @abstractmethod
     def to_z(self, g: Tensors, arrays: Tensors) -> Tensors:
@@ -87,13 +73,7 @@ class Metric(ABC):
         return [pt.tensor(shape=a.shape, dtype=pytensor.config.floatX) for a in self.arrays]
 
     def start(self, dtypes: Sequence[str]) -> list[np.ndarray]:
-        """z = 0, for a sampler's initial state.
-
-        Parameters
-        ----------
-        dtypes : list of str
-            Of the sampled variables.
-        """
+        """z = 0, for a sampler's initial state, by the types of the sampled variables."""
         if len(self.z_shapes) == len(self.shapes):
             return [np.zeros(s, t) for s, t in zip(self.z_shapes, dtypes, strict=True)]
         return [np.zeros(self.size, np.result_type(*dtypes))]

@@ -65,41 +65,14 @@ def gradient_source(
 ) -> GradientSource:
     """Derive the stochastic gradient of a model with respect to some of its value variables.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    vars : list of value variables
-    batch_size : int, optional
-        Rows per batch; None for all the data or for a model written with `pm.Minibatch`.
-    minibatch_dim : str, optional
-        The dim along which to slice; needed only if several dims qualify.
-    self_check : bool, default True
-        First compare the likelihood of batches with the model's own.
-    data : StreamedData, optional
-        The rows, if the model's containers are placeholders for them.
-    start : dict of arrays, optional
-        Point near which batches are compared; default: the model's initial point.
-    row_weights : shared vector, optional
-        Factor of each row's log likelihood, 1 / (N q) for a row that is drawn with probability q
-        instead of 1 / N; only with ``batch_size`` and without ``data``.
-    local : "auto", list of names or None, default None
-        Variables with an element for each group of rows, of which a batch moves only those of its
-        own groups; "auto": those found that have many groups. Needs ``batch_size``; not with
-        ``row_weights``.
-    batches : {"auto", "rows", "groups"}, default "rows"
-        Whether batches have random rows or whole groups of the local variables; "auto": see
-        `find_local`.
+    The gradient of the likelihood is scaled by N / n, so that it is unbiased. With
+    ``batch_size=None`` it is that of all the data, or of a model written with `pm.Minibatch`.
+    ``self_check`` first compares the likelihood of batches with the model's own, near the point
+    ``start``. ``row_weights`` has a factor for each row's log likelihood: 1 / (N q) for a row that
+    is drawn with probability q instead of 1 / N. ``local`` and ``batches`` are as for `find_local`.
 
-    Returns
-    -------
-    GradientSource
-        The gradient of its likelihood is scaled by N / n, so it is unbiased.
-
-    Raises
-    ------
-    ValueError
-        If the model cannot be sliced into batches, naming the variable and the remedy; for
-        ``minibatch_dim`` or ``data`` without ``batch_size``, and `pm.Minibatch` with it.
+    A model that cannot be sliced into batches, or arguments that contradict each other, are errors
+    that name the variable and the remedy.
 
     Examples
     --------

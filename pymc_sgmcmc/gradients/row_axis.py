@@ -123,12 +123,8 @@ def find_row_axis(
 ) -> RowAxis:
     """Find the dimension of the rows of the observed variables.
 
-    ``latents`` are the free variables that may have one element per row.
-
-    Raises
-    ------
-    ValueError
-        If no dimension or more than one qualifies, naming them and the remedy.
+    ``latents`` are the free variables that may have one element per row. If no dimension or more
+    than one qualifies, an error names them and the remedy.
     """
     axes = _labelled_axes(model)
     if minibatch_dim is None:
@@ -139,13 +135,7 @@ def find_row_axis(
 
 
 def find_row_axes(model: pm.Model, minibatch_dim: str | None = None) -> list[RowAxis]:
-    """Find the dimensions of the rows: several where likelihoods have rows of their own.
-
-    Raises
-    ------
-    ValueError
-        As `find_row_axis`.
-    """
+    """Find the dimensions of the rows: several where likelihoods have rows of their own."""
     axes = _labelled_axes(model)
     keys = _own_rows(model, axes) if minibatch_dim is None else []
     if not keys:

@@ -19,10 +19,7 @@ from pymc_sgmcmc.gradients.streamed_groups import StreamedGroups
 class RowGroups:
     """The groups of rows in memory.
 
-    Parameters
-    ----------
-    of : callable
-        Evaluates an index for all rows; of streamed data for a few.
+    ``of`` evaluates an index for all rows, of a stream for a few.
     """
 
     are_streamed = False
@@ -50,14 +47,7 @@ class RowGroups:
 class StreamedRowGroups(RowGroups):
     """The groups of the rows of a stream, by passes through it.
 
-    Parameters
-    ----------
-    of : callable
-    rows : integer vector
-        Row numbers of a batch.
-    arrays : mapping of Array to variable
-        The data of a batch.
-    data : StreamedData
+    ``rows`` are the row numbers of a batch, and ``arrays`` its data.
     """
 
     are_streamed = True
@@ -81,10 +71,7 @@ class StreamedRowGroups(RowGroups):
     def coarsest(self, columns: Sequence[Column]) -> int | None:
         """Return the column in whose groups all groups of the others lie, if there is one.
 
-        Raises
-        ------
-        ValueError
-            If the rows of its groups do not lie together.
+        If the rows of its groups do not lie together, that is an error.
         """
         k = int(np.argmin([np.count_nonzero(self.sizes(c)) for c in columns]))
         around: dict[int, np.ndarray] | None = {}

@@ -31,15 +31,10 @@ class BadStart(SamplingError):
 
 @quick_graphs()
 def check_start(model: Model, source: GradientSource, point: PointType) -> None:
-    """Raise an error for a point without a finite density, in Python, before compiling.
+    """Raise `BadStart` for a point without a finite density, in Python, before compiling.
 
     It uses the `rows_looked_at`: all rows, or a random part if there are many (to bound the cost);
     for a model written with `pm.Minibatch` one batch, for streamed data none.
-
-    Raises
-    ------
-    BadStart
-        Naming the variables, the first rows without a density and the remedy.
     """
     rows = _rows_of_one_batch(source)
     data = [np.asarray(array_value(array), dtype=v.dtype) for array, v in source.data]

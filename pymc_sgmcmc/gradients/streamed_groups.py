@@ -18,17 +18,10 @@ BLOCK_ROWS = 2**18
 
 
 class StreamedGroups:
-    """Evaluates indices on rows of a stream.
+    """Evaluates indices, the group of each row, on rows of a stream.
 
-    Parameters
-    ----------
-    rows : integer vector
-        Row numbers, ...
-    arrays : mapping of Array to variable
-        ... and what stands for data, in the indices. Those with the names of a stream's containers
-        get its rows.
-    indices : list of integer vectors
-        The group of each row.
+    ``rows`` and ``arrays`` are what stands for row numbers and data in the indices; arrays with the
+    names of a stream's containers get its rows.
     """
 
     def __init__(
@@ -55,13 +48,7 @@ class StreamedGroups:
             return self._function(np.arange(n_rows), *given)
 
     def places(self, data: StreamedData, n_groups: int) -> GroupPlaces:
-        """Find the rows of each group of the first index, by a pass through the stream.
-
-        Raises
-        ------
-        ValueError
-            For an index out of range.
-        """
+        """Find the rows of each group of the first index, by a pass through the stream."""
         return GroupPlaces.counted((each[0] for each in self._blocks(data, [n_groups])), n_groups)
 
     def around(
@@ -69,10 +56,7 @@ class StreamedGroups:
     ) -> dict[int, np.ndarray] | None:
         """Find in which group of index k the groups of all others lie, by a pass.
 
-        Returns
-        -------
-        dict of int to array, or None
-            None, if a group lies in several.
+        It is None if a group lies in several.
         """
         found = {i: np.full(n, -1) for i, n in enumerate(n_groups) if i != k}
         for each in self._blocks(data, n_groups):

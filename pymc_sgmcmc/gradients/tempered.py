@@ -23,19 +23,8 @@ from pymc_sgmcmc.gradients.source import GradientSource
 def tempered(source: GradientSource, model: Model, temperature: float) -> GradientSource:
     """Return the source with which a sampler of this temperature draws from posterior^(1 / T).
 
-    Parameters
-    ----------
-    source : GradientSource
-        Of the model, at temperature 1.
-    model : pymc.Model
-    temperature : float
-        T > 0.
-
-    Returns
-    -------
-    GradientSource
-        The same one if T is 1 or none of its variables has a transform. Its ``log_prior``, and so
-        the potential, stays that of the model.
+    It is the same one if T is 1 or none of its variables has a transform. Its ``log_prior``, and so
+    the potential, stays that of the model.
 
     Examples
     --------

@@ -15,24 +15,10 @@ from pymc_sgmcmc.gradients.arrays import PYTHON, random_variable
 
 
 def value_draws(model: Model, vars: Sequence[TensorVariable], posterior: Dataset) -> np.ndarray:
-    """Map draws of random variables to value variables by the forward transforms.
+    """Map draws of random variables to value variables, shape (chains, draws, d).
 
-    Parameters
-    ----------
-    model : pymc.Model
-    vars : list of value variables
-        Those asked for.
-    posterior : Dataset
-        Has all random variables that the transforms need, or the value variables themselves.
-
-    Returns
-    -------
-    array, shape (chains, draws, d)
-
-    Raises
-    ------
-    ValueError
-        If a variable was not recorded.
+    ``posterior`` must have all random variables that the transforms need, or the value variables
+    themselves; an error names one that was not recorded.
 
     Examples
     --------

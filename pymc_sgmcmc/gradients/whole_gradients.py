@@ -27,23 +27,6 @@ class WholeGradients(FlatModel):
 
     Of data that stay on disk, only `pieces` of the gradient are known.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    vars : list of value variables
-        Those to differentiate with respect to.
-    compile_kwargs : dict, optional
-        Arguments of `pytensor.function`, for example ``{"mode": "JAX"}``.
-    start : dict of arrays, optional
-        Values of the variables that are not in ``vars``; default: the model's initial point.
-    data : StreamedData, optional
-        Rows that stay on disk, if the model has placeholders for them.
-
-    Raises
-    ------
-    ValueError
-        If the model is written with `pm.Minibatch`.
-
     Examples
     --------
     >>> import numpy as np, pymc as pm
