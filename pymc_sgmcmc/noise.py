@@ -16,13 +16,7 @@ ELEMENTS_OF_OWN_DRAW = 2**13
 
 
 class NoiseStream:
-    """A chain's random generator in a graph: each draw advances it.
-
-    Attributes
-    ----------
-    rng : variable
-        The generator as it is after the draws so far.
-    """
+    """A chain's random generator in a graph: each draw advances ``rng``."""
 
     def __init__(self, rng):
         self.rng = rng

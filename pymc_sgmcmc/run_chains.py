@@ -58,32 +58,11 @@ def run_chains(
 ) -> DataTree:
     """Run all chains from their starting points, with their own generators.
 
-    Parameters
-    ----------
-    given : Arguments
-        Checked, with the model that ``step`` samples, one step for all variables, and numbers of
-        draws.
-    starts : list of dict
-        Starting points of the chains, by value variable, on the unconstrained scale.
-    rngs : list of RandomGeneratorState
-        States of the chains' generators.
-    store : ZarrStore, optional
-    seed : optional
-        The seed of the run, for a store to record.
-    length : FreeLength, optional
-        How long the run may be instead of ``draws``, if it can be ended early: without a store and
-        with chains that are equally far.
-    limit : TimeLimit, optional
-        Time after which it ends with the draws so far.
-    exact : ExactPhase, optional
-        What makes the draws exact.
-    began : float, optional
-        When the run began, by `time.perf_counter`.
-
-    Returns
-    -------
-    DataTree
-        As from `sample`.
+    ``given`` is checked, with the model that ``step`` samples, one step for all variables, and
+    numbers of draws. ``seed`` is for a store to record. ``length`` is how long the run may be
+    instead of ``draws``, if it can be ended early: without a store and with chains that are equally
+    far. ``exact`` makes the draws exact, and ``began`` is when the run began, by
+    `time.perf_counter`.
     """
     began = time.perf_counter() if began is None else began
     model, step, chains, tune = given.model, given.step, given.chains, given.tune

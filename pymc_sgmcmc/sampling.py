@@ -28,9 +28,9 @@ from pymc_sgmcmc.run.adapted_run import (
     starts_near_the_posterior,
 )
 from pymc_sgmcmc.run.arguments import Arguments
-from pymc_sgmcmc.run.bambi_model import fitting_bambi
 from pymc_sgmcmc.run.integrated_effects import of_what_groups_share, with_effects
 from pymc_sgmcmc.run.other_arguments import naming_alternatives
+from pymc_sgmcmc.run.pymc_sample import fitting_bambi
 from pymc_sgmcmc.run.result_form import check_form, names_in_result
 from pymc_sgmcmc.run.seeds import seeded
 from pymc_sgmcmc.run.starts import starts_of

@@ -1,15 +1,16 @@
 """PyMC's step: seeds, points, statistics and saved state. It contains no equations of a sampler."""
 
 import logging
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import fields
-from functools import partial
 from threading import Lock, get_ident
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pymc.blocking import PointType, StatsType
 from pymc.model import Model, modelcontext
+from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import BlockedStep, Competence
 from pymc.util import RandomGenerator, get_random_generator
 from rich.progress import TextColumn
@@ -19,7 +20,7 @@ from pymc_sgmcmc.adaptation.adapt import adapted
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.earlier import earlier_adaptation
 from pymc_sgmcmc.adaptation.kinds import Gradients, kind_of
-from pymc_sgmcmc.adaptation.plan import adapts, planned
+from pymc_sgmcmc.adaptation.plan import Asked, adapts, planned
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.argument_checks import (
     is_auto,
@@ -33,7 +34,6 @@ from pymc_sgmcmc.backends.compile_time import compile_lock
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.chain import Advance, Chain, SGMCMCState
 from pymc_sgmcmc.docstrings import describe
-from pymc_sgmcmc.draw_statistics import draw_statistics, statistic_types
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.arrays import warn_if_integers_overflowed
 from pymc_sgmcmc.gradients.full_terms import message_of
@@ -94,7 +94,7 @@ class SGMCMCStep(BlockedStep):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        cls.stats_dtypes_shapes = statistic_types(
+        cls.stats_dtypes_shapes = _statistic_types(
             cls.algorithm_class.statistics, cls.step_size_names
         )
         describe(cls, SGMCMCStep.__init__)
@@ -151,47 +151,34 @@ class SGMCMCStep(BlockedStep):
             batch_size = earlier.batch_size
         if earlier is not None and batches == "auto":
             batches = earlier.batches
-        streamed = None if data is None else StreamedData.of(data)
-        plan_for = partial(
-            planned,
-            self.model,
-            self.vars,
-            shapes_of(self.model, self.vars),
-            self.algorithm,
-            type(self).__name__,
+        with compile_lock:
+            start = dict(self.model.initial_point() if initial_point is None else initial_point)
+        asked = Asked(
+            name=type(self).__name__,
+            algorithm=self.algorithm,
+            takes_local=self.takes_local,
+            made_for=self.made_for,
+            model=self.model,
+            vars=self.vars,
+            shapes=shapes_of(self.model, self.vars),
+            start=start,
             step_size=step_size,
             adaptation=adaptation if earlier is None else earlier.metric,
             gradient=gradient,
             batch_size=batch_size,
             minibatch_dim=minibatch_dim,
-            data=streamed,
-            latents=latents,
-            made_for=self.made_for,
-            wants_groups=batches == "groups",
-            updates_per_batch=updates_per_batch,
-        )
-        plan = plan_for(local=local if self.takes_local and latents is None else None)
-        with compile_lock:
-            start = dict(self.model.initial_point() if initial_point is None else initial_point)
-        source_of = partial(
-            step_source,
-            made_for=self.made_for,
-            model=self.model,
-            vars=self.vars,
-            temperature=self.algorithm.temperature,
             latents=latents,
             local=local,
-            takes_local=self.takes_local,
             batches=batches,
-            minibatch_dim=minibatch_dim,
+            data=None if data is None else StreamedData.of(data),
+            updates_per_batch=updates_per_batch,
             self_check=self_check,
-            start=start,
-            data=streamed,
         )
-        self.source = source_of(plan)
+        plan = planned(asked, local if self.takes_local and latents is None else None)
+        self.source = step_source(plan, asked)
         if plan.tentative and not self.source.local_variables:
-            plan = plan_for(local=None)
-            self.source = source_of(plan)
+            plan = planned(asked, None)
+            self.source = step_source(plan, asked)
         if self.source.full:
             _log.info(message_of(self.source.full))
         self._batch_size, self.minibatch_dim = plan.batch_size, minibatch_dim
@@ -220,7 +207,7 @@ class SGMCMCStep(BlockedStep):
             updates_per_batch,
         )
         self.statistics = self.kernel.statistics
-        self.stats_dtypes_shapes = statistic_types(self.statistics, self.step_size_names)
+        self.stats_dtypes_shapes = _statistic_types(self.statistics, self.step_size_names)
         self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
         self.setup_chain(self.rng, tune=0, draws=0)
         check_start(self.model, self.source, start)
@@ -404,13 +391,7 @@ class SGMCMCStep(BlockedStep):
         self._thread = get_ident()
 
     def go_on_with(self, chain: Chain) -> None:
-        """Draw from an earlier chain of this step, where another one was begun meanwhile.
-
-        Parameters
-        ----------
-        chain : Chain
-            One that was this step's ``chain``.
-        """
+        """Draw from an earlier chain of this step, where another one was begun meanwhile."""
         self.chain, self.rng, self._thread = chain, chain.rng, get_ident()
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
@@ -447,15 +428,15 @@ class SGMCMCStep(BlockedStep):
     def statistics_of(self, drawn: Advance) -> dict[str, Any]:
         """Return the statistics of a draw of one of this step's chains."""
         step_sizes = zip(self.step_size_names, drawn.step_size.ravel().tolist(), strict=True)
-        return draw_statistics(
-            dict(step_sizes),
-            drawn.diagnostics,
-            drawn.potential,
-            drawn.gradient_norm,
-            drawn.nonfinite,
-            drawn.n_updates,
-            drawn.warning,
-        )
+        return {
+            **dict(step_sizes),
+            **drawn.diagnostics,
+            "potential": drawn.potential,
+            "gradient_norm": drawn.gradient_norm,
+            "nonfinite": drawn.nonfinite,
+            "n_updates": drawn.n_updates,
+            "warning": drawn.warning,
+        }
 
     def _take_thread(self) -> None:
         """Draw in this thread from now on; raise an error if another one began the chain."""
@@ -494,24 +475,7 @@ class SGMCMCStep(BlockedStep):
         self.kernel.schedule = self.checked_schedule(step_size)
 
     def checked_schedule(self, step_size: StepSize) -> Schedule:
-        """Return the schedule for a step size, or raise an error.
-
-        Parameters
-        ----------
-        step_size : float, Schedule or callable
-            As for the class.
-
-        Returns
-        -------
-        Schedule
-
-        Raises
-        ------
-        TypeError
-            If it is not a number, schedule or callable.
-        ValueError
-            For a number that is not positive and finite.
-        """
+        """Return the schedule for a step size as the class takes it, or raise an error."""
         return as_schedule(step_size)
 
     @property
@@ -597,6 +561,20 @@ class SGMCMCStep(BlockedStep):
             return shown | {"failing": stats["nonfinite"]}
 
         return (update,)
+
+
+def _statistic_types(
+    names: Sequence[str], step_sizes: Sequence[str]
+) -> dict[str, tuple[type, list | None]]:
+    """Types and shapes of a draw's statistics, including the sampler's own ``names``."""
+    return {
+        **{name: (np.float64, []) for name in [*step_sizes, *names]},
+        "potential": (np.float64, []),
+        "gradient_norm": (np.float64, []),
+        "nonfinite": (bool, []),
+        "n_updates": (np.int64, []),
+        "warning": (SamplerWarning, None),
+    }
 
 
 def _checked_thin(thin: Any) -> int:

@@ -49,7 +49,7 @@ from pymc_sgmcmc.adaptation.slowness import gradients_of_nuts, warn_of_slow_draw
 from pymc_sgmcmc.adaptation.start import find_start
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import ENOUGH, WarmUp
-from pymc_sgmcmc.gradients.metric import Dense, Diagonal
+from pymc_sgmcmc.gradients.metric import Dense, Diagonal, split_flat
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.source import GradientSource
@@ -267,10 +267,9 @@ class CurvatureWarmUp(WarmUp):
         if k == 0:
             self._weight_rows()
         if self.control is not None:
-            split = Adapted.split
-            self.control.set_anchor(
-                split(self.kernel, self.anchor), split(self.kernel, self.anchor_gradient)
-            )
+            shapes = self.kernel.source.shapes
+            both = split_flat(self.anchor, shapes), split_flat(self.anchor_gradient, shapes)
+            self.control.set_anchor(*both)
             self.kernel.load_data()
         noise = self._noise()
         if self.weights is not None and k > 0 and np.linalg.eigvalsh(noise)[-1] > NOISY:

@@ -79,7 +79,7 @@ class EarlierWarmUp(CurvatureWarmUp):
                 f"{self.kernel.name} has {size} here. {ANEW}"
             )
         self.metric.arrays = [np.asarray(array) for array in earlier.scaling]
-        inverse = np.linalg.inv(self.metric.times(np.eye(size)).T)
+        inverse = np.linalg.inv(self.metric.matrix)
         self.matrix = inverse.T @ inverse
         self._set_metric(np.eye(size))
         self.anchor, self.past = self._anchor(), None

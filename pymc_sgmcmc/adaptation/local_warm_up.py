@@ -47,6 +47,7 @@ from pymc_sgmcmc.adaptation.slowness import warn_of_slow_draws
 from pymc_sgmcmc.adaptation.step_size import pace, slowed
 from pymc_sgmcmc.adaptation.warm_up import WarmUp, drift
 from pymc_sgmcmc.gradients.local_scales import LocalScales
+from pymc_sgmcmc.gradients.metric import flat, split_flat
 from pymc_sgmcmc.kernel import Kernel
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -290,9 +291,9 @@ class LocalWarmUp(WarmUp):
         """Gradient of the shared elements, flat, of the whole log posterior."""
         elements = self.gradients.gathered(theta, batch)
         if shift is not None:
-            pieces = iter(np.split(shift, np.cumsum([e.size for e in self._of_shared(elements)])))
+            pieces = iter(split_flat(shift, [e.shape for e in self._of_shared(elements)]))
             elements = [
-                e + next(pieces).reshape(e.shape) if local is None else e
+                e + next(pieces) if local is None else e
                 for e, local in zip(elements, self.gradients.variables, strict=True)
             ]
         found = self._at(elements, batch)
@@ -356,7 +357,7 @@ class LocalWarmUp(WarmUp):
         return self._flat(point)[self.tracked]
 
     def _flat(self, point: PointType) -> np.ndarray:
-        return np.concatenate([np.ravel(t) for t in self.kernel.split(point)[0]]).astype(float)
+        return flat(self.kernel.split(point)[0])
 
     def _tracked(self) -> np.ndarray:
         """Elements of theta that are looked at: all shared ones, then some of groups with rows."""

@@ -35,12 +35,6 @@ class WarmUpProgress:
 
     Where the output is not a terminal or a notebook, a long warm-up logs a line now and then. There
     is no thread: the line is drawn when the warm-up reports.
-
-    Examples
-    --------
-    >>> from pymc_sgmcmc.adaptation.progress import WarmUpProgress, warm_ups
-    >>> with warm_ups(shown=False), WarmUpProgress() as progress:
-    ...     progress.report("window 1", passes=3.5)
     """
 
     def __init__(self):

@@ -90,14 +90,6 @@ def slowed(algorithm: Algorithm, noise: np.ndarray, target_bias: float) -> np.nd
     With the factor f, at most 1, a direction has the noise f^2 nu, where nu is that with the
     posterior's scale. For a momentum sampler this is the same as a step size f h and a friction D /
     f there.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from pymc_sgmcmc.adaptation.step_size import slowed
-    >>> from pymc_sgmcmc.samplers.msgnht import MultivariateThermostatSymmetric
-    >>> slowed(MultivariateThermostatSymmetric(), np.array([0.1, 160.0]), target_bias=0.05)
-    array([1. , 0.1])
     """
     if algorithm.dynamics == "langevin":
         return 1 / np.sqrt(1 + noise)

@@ -163,18 +163,7 @@ def refuse_linker(mode: Mode) -> None:
 
 
 def check_compile_kwargs(value: Any) -> None:
-    """Raise an error for what is no dict of arguments to compile with, or no mode for steps.
-
-    Parameters
-    ----------
-    value : object
-        None passes.
-
-    Raises
-    ------
-    ValueError
-        Naming the value and an example.
-    """
+    """Raise an error for what is no dict of arguments to compile with, or no mode for steps."""
     if not isinstance(value, Mapping | None):
         example = "{'mode': 'JAX'}"
         raise ValueError(f"compile_kwargs={shown(value)} must be a dict such as {example}.")

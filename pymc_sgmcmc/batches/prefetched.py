@@ -16,6 +16,7 @@ import numpy as np
 from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.batches.read_ahead import ReadAhead
 from pymc_sgmcmc.batches.shuffled import Batches
+from pymc_sgmcmc.batches.stream import BatchStream
 
 MIN_TABLE_BYTES = 2**23
 """Smallest size of tables for which prefetching pays, because no core's cache holds as much."""
@@ -50,7 +51,7 @@ class RowBlock:
     rows: dict[Any, np.ndarray]
 
 
-class PrefetchedBatches:
+class PrefetchedBatches(BatchStream):
     """A chain's stream of batches, with their rows from tables in memory.
 
     ``batches`` has the row numbers; it runs ahead of this stream, which alone uses it. The tables

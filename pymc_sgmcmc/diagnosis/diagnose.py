@@ -292,16 +292,9 @@ def diagnose_run(
 def diagnose_exact(idata: DataTree, step: Any, draws: np.ndarray, gradients: np.ndarray) -> None:
     """Add the diagnosis of exact draws to a result, and log the verdict.
 
-    Parameters
-    ----------
-    idata : DataTree
-    step : SGMCMCStep
-    draws : array, shape (chains, draws, d)
-    gradients : array, shape (chains, draws, d)
-        With respect to z, at these draws.
+    ``draws`` and ``gradients`` at them, with respect to z, have the shape (chains, draws, d).
     """
-    matrix = step.kernel.metric.times(np.eye(draws.shape[2])).T
-    at = Coordinates(matrix, step.adapted.metric)
+    at = Coordinates(step.kernel.metric.matrix, step.adapted.metric)
     measured = measure_exact(idata, step.gradients, draws, gradients, at)
     _log_verdict(_stored(idata, Diagnosis.of(measured)))
 
@@ -325,8 +318,7 @@ def _certified(
     draws = None if points is None else points.draws(gradients.source.vars)
     if draws is None:
         draws = value_draws(step.model, step.vars, idata["posterior"].to_dataset())
-    matrix = step.kernel.metric.times(np.eye(gradients.size)).T
-    return with_certificate(idata, gradients, draws, matrix, measured, seconds)
+    return with_certificate(idata, gradients, draws, step.kernel.metric.matrix, measured, seconds)
 
 
 def warn_of_burn_in(idata: DataTree) -> None:

@@ -30,18 +30,6 @@ def with_all_rows(model: pm.Model) -> AllRows:
     Both have the same value variables and the same data. Deterministics that depend on a batch are
     left out. The model must have one call of `pm.Minibatch`, and ``total_size=`` the number of
     rows; for any other an error names the variable.
-
-    Examples
-    --------
-    >>> import numpy as np, pymc as pm
-    >>> from pymc_sgmcmc.gradients.all_rows import with_all_rows
-    >>> batch = pm.Minibatch(np.linspace(-1, 1, 100), batch_size=10)
-    >>> with pm.Model() as model:
-    ...     mu = pm.Normal("mu", 0, 10)
-    ...     y = pm.Normal("y", mu, 1, observed=batch, total_size=100)
-    >>> whole, batch_size = with_all_rows(model)
-    >>> whole.rvs_to_values[whole["y"]].eval().shape, batch_size
-    ((100,), 10)
     """
     refuse_unscaled(model)
     for var in [*model.free_RVs, *model.potentials]:

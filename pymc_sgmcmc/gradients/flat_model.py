@@ -44,17 +44,6 @@ class FlatModel:
     All that has no rows counts as prior: priors, the transforms' Jacobians, potentials and observed
     variables that do not run along the rows. It is small, so nothing is compiled for it. ``start``
     has the values of the variables that are not sampled, by default the model's initial point.
-
-    Examples
-    --------
-    >>> import numpy as np, pymc as pm
-    >>> from pymc_sgmcmc.gradients.model_gradient import gradient_source
-    >>> with pm.Model() as model:
-    ...     mu = pm.Normal("mu", 0, 10)
-    ...     y = pm.Normal("y", mu, 1, observed=np.array([-1.0, 0.0, 2.0, 3.0]))
-    >>> source = gradient_source(model, model.value_vars, batch_size=2)
-    >>> FlatModel(model, source).likelihood_gradient(np.array([0.5]), np.array([0, 2]))
-    array([0.])
     """
 
     def __init__(

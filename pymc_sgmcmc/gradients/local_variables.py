@@ -50,18 +50,7 @@ GROUPS_PER_BATCH = 4
 
 
 def n_looked_up(model: pm.Model) -> int:
-    """Count the elements of free variables that observed ones look up by numbers.
-
-    Examples
-    --------
-    >>> import numpy as np, pymc as pm
-    >>> with pm.Model() as model:
-    ...     mu = pm.Normal("mu")
-    ...     alpha = pm.Normal("alpha", mu, 1, shape=3)
-    ...     y = pm.Normal("y", alpha[np.array([0, 2, 1, 1])], 1, observed=np.zeros(4))
-    >>> n_looked_up(model)
-    3
-    """
+    """Count the elements of free variables that observed ones look up by numbers."""
     arrays = [
         v.owner.inputs[0]
         for v in ancestors(model.observed_RVs)

@@ -59,9 +59,14 @@ class Metric(ABC):
     def transposed_times(self, g: np.ndarray) -> np.ndarray:
         """L' g in NumPy, for flat vectors g, shape (..., d)."""
 
+    @property
+    def matrix(self) -> np.ndarray:
+        """L, shape (d, d)."""
+        return self.times(np.eye(self.size)).T
+
     def inverse_times(self, shift: np.ndarray) -> np.ndarray:
         """z of theta - theta_0, a flat vector, shape (d,)."""
-        return np.linalg.solve(self.times(np.eye(self.size)).T, shift)
+        return np.linalg.solve(self.matrix, shift)
 
     def spread(self) -> np.ndarray:
         """Standard deviation of each element of L z for z ~ N(0, I), shape (d,)."""
@@ -128,17 +133,7 @@ class ZGradient:
 
 
 class Diagonal(Metric):
-    """L is diagonal: a scale for each element. z has theta's shapes.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from pymc_sgmcmc.gradients.metric import Diagonal
-    >>> metric = Diagonal([(2,), ()])
-    >>> metric.set(np.array([1.0, 2.0, 3.0]))
-    >>> metric.times(np.ones(3)).tolist()
-    [1.0, 2.0, 3.0]
-    """
+    """L is diagonal: a scale for each element. z has theta's shapes."""
 
     name = "diag"
 
@@ -173,17 +168,7 @@ class Diagonal(Metric):
 
 
 class Dense(Metric):
-    """L is any matrix, shape (d, d). z is one flat vector.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from pymc_sgmcmc.gradients.metric import Dense
-    >>> metric = Dense([(2,)])
-    >>> metric.set(np.array([[1.0, 0.0], [2.0, 3.0]]))
-    >>> metric.times(np.array([1.0, 1.0])).tolist()
-    [1.0, 5.0]
-    """
+    """L is any matrix, shape (d, d). z is one flat vector."""
 
     name = "dense"
 

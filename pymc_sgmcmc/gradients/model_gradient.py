@@ -73,17 +73,6 @@ def gradient_source(
 
     A model that cannot be sliced into batches, or arguments that contradict each other, are errors
     that name the variable and the remedy.
-
-    Examples
-    --------
-    >>> import numpy as np, pymc as pm
-    >>> from pymc_sgmcmc.gradients.model_gradient import gradient_source
-    >>> with pm.Model() as model:
-    ...     mu = pm.Normal("mu", 0, 10)
-    ...     y = pm.Normal("y", mu, 1, observed=np.linspace(-1, 1, 100))
-    >>> source = gradient_source(model, model.value_vars, batch_size=10)
-    >>> [(rows.n_rows, rows.batch_size) for rows in source.rows]
-    [(100, 10)]
     """
     variables = [*model.free_RVs, *model.observed_RVs, *model.potentials]
     minibatches = [var for var in variables if uses_minibatch(model, var)]

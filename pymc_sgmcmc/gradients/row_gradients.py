@@ -45,19 +45,6 @@ class RowGradients(FlatModel):
     All functions take and return float64; the model is evaluated in its own float type. Of data
     that stay on disk, a sum over all rows takes a pass through the stream, and the rows that have
     numbers are those of a sample in memory: one shuffle window.
-
-    Examples
-    --------
-    >>> import numpy as np, pymc as pm
-    >>> from pymc_sgmcmc.gradients.row_gradients import RowGradients
-    >>> with pm.Model() as model:
-    ...     mu = pm.Normal("mu", 0, 10)
-    ...     y = pm.Normal("y", mu, 1, observed=np.array([-1.0, 0.0, 2.0]))
-    >>> rows = RowGradients(model, model.value_vars)
-    >>> _, gradients = rows.rows(np.array([0.5]), [0, 2])
-    >>> gradients
-    array([[-1.5],
-           [ 1.5]])
     """
 
     def __init__(

@@ -19,16 +19,6 @@ def value_draws(model: Model, vars: Sequence[TensorVariable], posterior: Dataset
 
     ``posterior`` must have all random variables that the transforms need, or the value variables
     themselves; an error names one that was not recorded.
-
-    Examples
-    --------
-    >>> import numpy as np, pymc as pm, xarray as xr
-    >>> from pymc_sgmcmc.gradients.value_draws import value_draws
-    >>> with pm.Model() as model:
-    ...     tau = pm.HalfNormal("tau")
-    >>> posterior = xr.Dataset({"tau": (("chain", "draw"), np.array([[1.0, np.e]]))})
-    >>> value_draws(model, model.value_vars, posterior).tolist()
-    [[[0.0], [1.0]]]
     """
     posterior = posterior.transpose("chain", "draw", ...)
     if all(v.name in posterior for v in vars):

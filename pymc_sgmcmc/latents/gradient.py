@@ -35,8 +35,7 @@ from pymc_sgmcmc.latents.joint import (
     LocalTerm,
     find_latents,
 )
-from pymc_sgmcmc.latents.latent_check import check_latent_terms
-from pymc_sgmcmc.latents.support_check import refuse_moving_support
+from pymc_sgmcmc.latents.latent_check import check_latent_terms, refuse_moving_support
 
 
 @dataclass(frozen=True)
