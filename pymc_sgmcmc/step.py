@@ -22,12 +22,7 @@ from pymc_sgmcmc.adaptation.earlier import earlier_adaptation
 from pymc_sgmcmc.adaptation.kinds import Gradients, kind_of
 from pymc_sgmcmc.adaptation.plan import Asked, adapts, planned
 from pymc_sgmcmc.algorithm import Algorithm
-from pymc_sgmcmc.argument_checks import (
-    is_auto,
-    positive_number,
-    true_or_false,
-    whole_number,
-)
+from pymc_sgmcmc.argument_checks import is_auto, positive_number, true_or_false, whole_number
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.backends.backend import check_compile_kwargs
 from pymc_sgmcmc.backends.compile_time import compile_lock

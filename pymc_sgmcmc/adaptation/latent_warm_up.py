@@ -24,12 +24,7 @@ from pymc_sgmcmc.adaptation.curvature import (
     root_of_inverse,
 )
 from pymc_sgmcmc.adaptation.fisher_information import PairedGradients
-from pymc_sgmcmc.adaptation.short_runs import (
-    Settings,
-    ShortRun,
-    rounded,
-    with_restarts,
-)
+from pymc_sgmcmc.adaptation.short_runs import Settings, ShortRun, rounded, with_restarts
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import WarmUp, drift
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal

@@ -17,12 +17,7 @@ from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import random_variable
 from pymc_sgmcmc.gradients.local_variables import LEAST_GROUPS, Local
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal, Metric
-from pymc_sgmcmc.gradients.row_axis import (
-    FEW_ROWS,
-    advice_on_tables,
-    find_row_axes,
-    find_row_axis,
-)
+from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, advice_on_tables, find_row_axes, find_row_axis
 from pymc_sgmcmc.latents.joint import Latents, find_latents
 
 _log = logging.getLogger("pymc.sgmcmc")

@@ -11,19 +11,11 @@ from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.adaptation.kinds import kind_of
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
-from pymc_sgmcmc.adaptation.plan import (
-    BATCH_OF_MANY,
-    LARGEST_DENSE,
-    automatic_batch_size,
-)
+from pymc_sgmcmc.adaptation.plan import BATCH_OF_MANY, LARGEST_DENSE, automatic_batch_size
 from pymc_sgmcmc.argument_checks import true_or_false
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
-from pymc_sgmcmc.diagnosis.coordinates import (
-    Coordinates,
-    coordinates_of_draws,
-    stored_coordinates,
-)
+from pymc_sgmcmc.diagnosis.coordinates import Coordinates, coordinates_of_draws, stored_coordinates
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
 from pymc_sgmcmc.diagnosis.gradients_at_draws import (
     EXACT_DRAWS,

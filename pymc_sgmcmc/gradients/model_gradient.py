@@ -31,7 +31,7 @@ from pymc_sgmcmc.gradients.arrays import (
 )
 from pymc_sgmcmc.gradients.batch_check import check_terms, rows_looked_at
 from pymc_sgmcmc.gradients.batch_terms import SlicedArray, batched_terms
-from pymc_sgmcmc.gradients.differentiate import gradients_of
+from pymc_sgmcmc.gradients.differentiate import gradients_of, tidy
 from pymc_sgmcmc.gradients.full_terms import full_terms
 from pymc_sgmcmc.gradients.joined_rows import TermsOfRows, joined
 from pymc_sgmcmc.gradients.local_check import check_local
@@ -40,7 +40,6 @@ from pymc_sgmcmc.gradients.local_source import local_source
 from pymc_sgmcmc.gradients.local_variables import Local, find_local
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch, written_with_minibatch
-from pymc_sgmcmc.gradients.rewrites import tidy
 from pymc_sgmcmc.gradients.row_axis import NoRowAxis, RowAxis, find_row_axes, find_row_axis
 from pymc_sgmcmc.gradients.row_groups import RowGroups, StreamedRowGroups
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, Sliced, check_batch_size

@@ -17,13 +17,7 @@ from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.touched import GroupsOfRows
 from pymc_sgmcmc.batches.whole_groups import Deal
-from pymc_sgmcmc.gradients.arrays import (
-    Array,
-    array_name,
-    array_value,
-    data_name,
-    refuse_nan,
-)
+from pymc_sgmcmc.gradients.arrays import Array, array_name, array_value, data_name, refuse_nan
 from pymc_sgmcmc.gradients.full_terms import FullTerm
 from pymc_sgmcmc.gradients.local_model import LocalVariable
 from pymc_sgmcmc.gradients.substitute import substitute

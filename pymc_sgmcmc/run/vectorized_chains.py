@@ -19,12 +19,7 @@ from pymc_sgmcmc.call_length import FIRST_CALL
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.run.chain_batches import ChainBatches, bytes_per_update, most_updates
 from pymc_sgmcmc.run.chain_warnings import warnings_of
-from pymc_sgmcmc.run.chains_together import (
-    BYTES_PER_CALL,
-    SECONDS_PER_CALL,
-    ChainsTogether,
-    Drawn,
-)
+from pymc_sgmcmc.run.chains_together import BYTES_PER_CALL, SECONDS_PER_CALL, ChainsTogether, Drawn
 
 if TYPE_CHECKING:
     from pymc_sgmcmc.run.devices import DeviceChains
