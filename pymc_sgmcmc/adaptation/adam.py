@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 
 LEARNING_RATE = 0.01
-"""Of the first update, in units of each element."""
+"""Rate of the first update, in units of each element."""
 SCATTER = 0.1
-"""Of the points where it begins, in the same."""
+"""Standard deviation of the points where Adam begins, in the same units."""
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 

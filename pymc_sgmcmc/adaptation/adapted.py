@@ -15,11 +15,11 @@ FAR = 5.0
 start is left for another: there the control variate's noise would be too large."""
 
 BURN_IN_TIMES = 5
-"""Autocorrelation times of the slowest element that the burn-in takes,"""
+"""Length of the burn-in, in autocorrelation times of the slowest element."""
 LEAST_BURN_IN, MOST_BURN_IN = 15, 50
-"""... but at least and at most so many draws,"""
+"""Smallest and largest number of draws of the burn-in."""
 BURN_IN_OF_MANY = 20
-"""... and so many where a draw is a pass over the data."""
+"""Number of draws of the burn-in where a draw is a pass over the data."""
 
 
 class UnfitAdaptation(ValueError):
@@ -46,7 +46,8 @@ class Adapted:
     starts: np.ndarray = field(repr=False)
     """Where the chains of the warm-up ended, shape (chains, d)."""
     largest_eigval: float
-    """Of the curvature in z as the warm-up saw it: 1 where the metric is dense,"""
+    """Largest eigenvalue of the curvature in z as the warm-up saw it; 1 where the metric is
+    dense."""
     smallest_eigval: float
     step_size: float
     thin: int
@@ -59,7 +60,7 @@ class Adapted:
     data_passes: float
     """Row gradients of the warm-up / N."""
     data_checksum: int | None = None
-    """Of the data of the anchor's gradient; None without a control variate."""
+    """Checksum of the data of the anchor's gradient; None without a control variate."""
     n_rows: int | None = None
     """N; None where all rows are used at each update."""
     batches: Literal["rows", "groups"] = "rows"

@@ -14,9 +14,9 @@ UNDERFLOWN = 1e8
 """Elements beyond this, with a diagonal of ones, have a diagonal that is rounded to nothing."""
 
 NO_CURVATURE = 1e-7
-"""Eigenvalue, so scaled, that is no more than the error of differences of gradients, or"""
+"""Largest eigenvalue, so scaled, that may be the error of differences of gradients."""
 NO_INFORMATION = 1e-12
-"""... than that of a sum of rows' g g', which has no differences, in double precision."""
+"""The same for a sum of rows' g g', which has no differences, in double precision."""
 
 
 class Eigen(NamedTuple):
@@ -131,7 +131,7 @@ class Factor:
 
     @property
     def log_determinant(self) -> float:
-        """Of the matrix."""
+        """Return the logarithm of the matrix's determinant."""
         return 2 * float(np.sum(np.log(np.diag(self.cholesky)) - np.log(self.scale)))
 
 

@@ -65,39 +65,41 @@ CHAINS = 4
 SETTLED = 2.0
 """Windows end when the metric's largest |log| change is below this twice."""
 DRAWS = 50
-"""Per chain and window."""
+"""Number of draws of each chain in a window."""
 MAX_THIN = 200
-"""Updates between them: a window need not reach the posterior if the next one goes on."""
+"""Largest number of updates between them: a window need not reach the posterior if the next goes
+on."""
 SPREAD = 0.5
 """Of points around the start, relative to a normal approximation: further away may be where a
 skewed posterior never is."""
 STEEP_ROWS = 5_000
-"""Rows, or 10 per parameter, on which the first normal approximation is looked at."""
+"""Number of rows, or 10 per parameter, with which the first normal approximation is compared."""
 ROWS_WITH_JUMPS = 2_000
-"""Looked at for jumps of the likelihood, if it compares parameters."""
+"""Number of rows in which jumps of the likelihood are sought, if it compares parameters."""
 NOISY = 2.0
 """After the first window rows are weighted anew only if the noise is larger."""
 WIDE = 2.0
 """Standard deviations of the metric relative to those of the last window's draws, at most: where
 rows say little of the curvature, as those without events do, it is far too wide."""
 ENOUGH_TO_SEE = 2.0
-"""Relaxations of a window from which its draws' standard deviations say so."""
+"""Length of a window, in relaxations, from which its draws' standard deviations tell this."""
 STARTS = 16
-"""Around where the warm-up's chains ended, of which each chain takes one,"""
+"""Number of points around where the warm-up's chains ended, of which each chain takes one."""
 APART = 0.1
-"""... and moves so far from it, in the metric's standard deviations."""
+"""Distance to which a chain moves from its point, in the metric's standard deviations."""
 MOST_NAMED = 3
-"""Elements in a message."""
+"""Largest number of elements that a message names."""
 HESSIANS = 8
 """Points of the chains at which Hessians are averaged, where all rows are used at each update."""
 PILOT_DRAWS = 50
 SEEN = 0.06
-"""Effective draws per draw of the pilot; of fewer the number is not known: it is run anew."""
+"""Effective draws per draw of a pilot below which their number is uncertain, and it is run anew."""
 MAX_DOUBLINGS = 6
 MAX_PILOT_COST = 3e10
-"""... and the pilot's updates x rows per batch x parameters at most so many: a minute or so."""
+"""Largest product of a pilot's updates, rows per batch and parameters, which takes a minute or
+so."""
 FIXED_COST = 1e4
-"""What an update costs at least, in rows x parameters."""
+"""Smallest cost of an update, in rows x parameters."""
 
 
 class CurvatureWarmUp(WarmUp):
@@ -147,7 +149,7 @@ class CurvatureWarmUp(WarmUp):
         self.past: np.ndarray | None = None
         """The later half of the last window's draws, flat."""
         self.relaxations = 0.0
-        """Of that window."""
+        """Length of that window, in relaxations."""
 
     def prepare(self, k: int) -> tuple[Settings, bool]:
         spread = None
@@ -210,7 +212,7 @@ class CurvatureWarmUp(WarmUp):
         refuse_hidden_jumps(objective, theta, self.metric, possible)
 
     def _objective_of(self, n: int) -> Objective:
-        """Of so many random rows, or of all."""
+        """Return the objective of n random rows, or of all."""
         rows = self.rows
         if rows is None or n > rows.n_rows / 2:
             return self.objective
@@ -440,7 +442,9 @@ class CurvatureWarmUp(WarmUp):
         return super().freeze(settings, starts, thin, **own | others)
 
     def _seconds_per_gradient(self) -> float:
-        """Of all rows, by updates or by gradients of single rows, whichever takes less."""
+        """Time a gradient of all rows, by updates or by gradients of single rows, whichever takes
+        less.
+        """
         by_updates = self.runs.seconds_per_update / self.passes_of(1)
         began = time.perf_counter()
         self.objective.at(self.gradients.flat(self.kernel.model.initial_point()))

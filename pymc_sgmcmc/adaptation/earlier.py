@@ -16,9 +16,9 @@ from pymc_sgmcmc.adaptation.curvature_warm_up import CurvatureWarmUp
 from pymc_sgmcmc.gradients.value_draws import value_draws
 
 MOST_PASSES = 10
-"""To the new anchor,"""
+"""Largest number of passes over the data in which the new anchor is sought."""
 AT_THE_ANCHOR = 0.1
-"""... which is found where the next step is so long, in posterior standard deviations."""
+"""Length of a step, in posterior standard deviations, at which the anchor is found."""
 STARTS = 16
 ANEW = "Pass adaptation='auto' to adapt it anew."
 

@@ -15,9 +15,9 @@ from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 TRIES = 2
-"""Points away from the start at which the likelihood is compared."""
+"""Number of points away from the start at which the likelihood is compared."""
 SAME = 1e-9
-"""Relative change of a log likelihood that is rounding."""
+"""Largest relative change of a log likelihood that may be rounding."""
 MOST_NAMED = 5
 STEEP = 3.0
 """Standard deviations from the mode, by gradient and curvature, from which on an end of the search
@@ -29,19 +29,19 @@ STEPS = (
 )
 """Scalar operations whose result is constant in between jumps, or has jumps."""
 LINES = 3
-"""Random lines through the posterior along which jumps are looked for."""
+"""Number of random lines through the posterior along which jumps are sought."""
 NODES = (8, 9)
-"""Of the two quadratures along a line, which differ where the gradient has kinks,"""
+"""Numbers of nodes of two quadratures along a line, which differ where the gradient has kinks."""
 KINKS = 10.0
-"""... and how many times their difference a jump must be,"""
+"""Smallest ratio of a jump to their difference."""
 LEAST_JUMP = 0.2
-"""... and of the log likelihood, over two posterior standard deviations. Kinks of single rows were
-taken for jumps of up to 0.05."""
+"""Smallest jump of the log likelihood, over two posterior standard deviations. Kinks of single rows
+were taken for jumps of up to 0.05."""
 MOST_TRIED = 20
-"""Elements that are looked at one by one."""
+"""Largest number of elements that are tried one by one."""
 BISECTIONS = 30
 GAINS = (0.5, 5.0, 50.0)
-"""Gains of log density by which an edge is looked for."""
+"""Gains of log density by which an edge is sought."""
 
 
 def refuse_jumps(objective: Objective, theta: np.ndarray, rng: np.random.Generator) -> None:

@@ -34,28 +34,28 @@ from pymc_sgmcmc.latents.latent_gradients import LatentGradients
 ADAM_PASSES = 5
 MIN_ADAM_UPDATES = 1000
 ASCENTS = 6
-"""At most: as long as some elements"""
+"""Largest number of ascents by Adam, which is used again while some elements are on a long way."""
 FAR = 0.5
-"""... have moved by more than this share of what Adam can,"""
+"""Share of what Adam can move an element, beyond which that element is on a long way."""
 GROWTH = 10.0
-"""... which then go on with so much larger steps."""
+"""Factor by which the steps of such an element grow."""
 CHAINS = 4
 SETTLED = 1.0
-"""Windows end when twice the metric's largest |log| change is below this,"""
+"""Largest |log| change of the metric, twice, with which windows end."""
 DRIFT = 1.5
-"""... and means have moved by fewer standard deviations of a window."""
+"""Largest move of a mean, in standard deviations of a window, with which they end."""
 DRAWS = 12
-"""Per chain and window,"""
+"""Number of draws of each chain in a window."""
 SHARE = 0.5
-"""... so many relaxations apart."""
+"""Distance between draws, in relaxations."""
 SPREAD = 0.5
-"""Of the chains' first points, relative to a normal approximation."""
+"""Spread of the chains' first points, relative to a normal approximation."""
 APART = 10.0
-"""Standard deviations of a window between the means of chains that have parted."""
+"""Distance of the means of chains that have parted, in standard deviations of a window."""
 POSITIONS = 8
-"""At which gradients are compared after a window."""
+"""Number of points at which gradients are compared after a window."""
 FEWEST_PAIRS, PAIRS_PER_ELEMENT = 400, 5
-"""Batches with two gradients each, at all positions together."""
+"""Numbers of batches with two gradients each, at all positions together."""
 SETTLE_DRAWS, PILOT_DRAWS = 5, 30
 MAX_DOUBLINGS = 3
 
@@ -82,7 +82,7 @@ class LatentWarmUp(WarmUp):
     def begin(self, point: PointType) -> None:
         self.point, self.theta = point, self._start(self.gradients.flat(point))
         self.draws = self.past = self.theta[None]
-        """Those of the last window, flat, and of the one before."""
+        """Draws of the last window, flat, and of the one before."""
         self.points: list[PointType] | None = None
         """Where the chains are; None: they begin near the last draw."""
         self.parted = False

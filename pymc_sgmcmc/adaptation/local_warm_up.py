@@ -53,38 +53,39 @@ from pymc_sgmcmc.kernel import Kernel
 _log = logging.getLogger("pymc.sgmcmc")
 
 SHARED_ERROR = {"thermostat": 0.03, "friction": 0.2}
-"""Of a scale that groups share, by the step size. Measured: 0.01 to 0.04, and 0.2."""
+"""Error of a scale that groups share, by the step size; measured: 0.01 to 0.04, and 0.2."""
 PRIOR_SHARES = 0.01, 0.5
 """Smallest and largest r that batches of rows count with."""
 CHAINS = 2
 HELD = 2
-"""First windows, in which shared variables do not move."""
+"""Number of first windows in which shared variables do not move."""
 SETTLED = 2.0
-"""Windows end when twice the largest |log| change of the shared variables' metric is below this,"""
+"""Largest |log| change of the shared variables' metric, twice, with which windows end."""
 DRIFT = 1.5
-"""... and their means have moved by fewer standard deviations of a window."""
+"""Largest move of their means, in standard deviations of a window, with which windows end."""
 HELD_DRAWS, DRAWS = 8, 12
-"""Per chain and window,"""
+"""Numbers of draws of each chain in a window."""
 SHARE = 0.5
-"""... so many relaxations apart."""
+"""Distance between draws, in relaxations."""
 MOST_ROWS = 1_000_000
-"""Looked at for the groups' curvature, at most a pass."""
+"""Largest number of rows that give the groups' curvature, at most a pass."""
 ROWS_OF_MEAN = 5.0
-"""Rows for which the mean of all groups stands in the curvature of each group's."""
+"""Number of rows that the mean of all groups counts as in the curvature of each group."""
 SHARED_ROWS = 20_000
-"""Looked at for each difference of the shared variables' gradients, at most two passes."""
+"""Largest number of rows for each difference of the shared variables' gradients, at most two
+passes."""
 NOISE_BATCHES = 100
-"""For the noise of few shared variables; of more, three for each."""
+"""Number of batches that give the noise of few shared variables; of more, three for each."""
 SLOW = 0.9
 """Share of the groups that move fast enough for draws to be nearly independent."""
 TRACKED = 100
-"""Elements of local variables whose effective sample size is looked at,"""
+"""Number of elements of local variables whose effective sample size counts."""
 WORST_TRACKED = 0.05
-"""... and the share of them that may have a smaller one."""
+"""Share of them that may have a smaller one."""
 PILOT_DRAWS = 40
 MAX_DOUBLINGS = 2
 GRADIENTS_OF_NUTS = 63
-"""Of a draw, of a hierarchy with many groups."""
+"""Number of gradients of a draw of NUTS, in a hierarchy with many groups."""
 
 
 class BlockScales(NamedTuple):
@@ -221,7 +222,7 @@ class LocalWarmUp(WarmUp):
     # ---- scales ----------------------------------------------------------------------------
 
     def _batches(self, n_rows: float) -> Iterator[LocalBatch]:
-        """Draw batches of about so many rows together."""
+        """Draw batches that have about this number of rows together."""
         return self.gradients.batches(ceil(n_rows / self.gradients.rows_per_batch), self.rng)
 
     def _at(self, elements: list[np.ndarray], batch: LocalBatch) -> LocalGradient:
@@ -360,7 +361,9 @@ class LocalWarmUp(WarmUp):
         return flat(self.kernel.split(point)[0])
 
     def _tracked(self) -> np.ndarray:
-        """Elements of theta that are looked at: all shared ones, then some of groups with rows."""
+        """Choose the elements of theta that are recorded: all shared ones, some of groups with
+        rows.
+        """
         order, g = self.metric.order, self.gradients
         shared, local = order[: self.n_shared], order[self.n_shared :]
         with_rows = [np.broadcast_to(g.sizes(k) > 0, g.source.shapes[k]).ravel() for k in g.local]

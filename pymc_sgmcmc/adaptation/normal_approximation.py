@@ -17,19 +17,18 @@ from pymc_sgmcmc.adaptation.curvature import positive, root_of_inverse
 from pymc_sgmcmc.adaptation.objective import Evaluated, Objective
 
 PAIRS, COORDINATES = 2, 16
-"""Antithetic pairs of points at which the posterior is looked at, and their coordinates together:
-at least so many of both."""
+"""Smallest numbers of antithetic pairs of points, and of their coordinates together."""
 FAR_TOO_WIDE = 4.0
-"""Rise of -log posterior over them, relative to that of a normal posterior, d / 2."""
+"""Rise of -log posterior over these points, relative to that of a normal posterior, d / 2."""
 SPREADS = 1.0, 0.5, 0.25, 0.0
-"""Of points around a centre that are tried, until none is where the posterior never is:"""
+"""Spreads of points around a centre that are tried, until none is where the posterior never is."""
 LARGEST_RISE = 10.0
-"""... beside `FAR_TOO_WIDE` d / 2, the largest rise of -log posterior over them."""
+"""Largest rise of -log posterior over these, beside `FAR_TOO_WIDE` d / 2."""
 MAX_ROUNDS = 20
 CALM = 3
-"""Rounds in a row that are not far too wide, after which it is narrow enough."""
+"""Number of rounds in a row that are not far too wide, after which it is narrow enough."""
 SHARE = 0.5
-"""Of a round in the covariance, and of its step: the points are few."""
+"""Weight of a round in the covariance, and share of its step: the points are few."""
 
 
 def _points(mean: np.ndarray, matrix: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -16,7 +16,7 @@ class Evaluated(NamedTuple):
     value: float
     """-log posterior; infinite where it has no density."""
     gradient: np.ndarray
-    """Of `value`, shape (d,)."""
+    """Gradient of `value`, shape (d,)."""
     likelihood_gradient: np.ndarray
     """The part of the log likelihood of all rows (with its own sign), shape (d,)."""
     curvature: Callable[[], np.ndarray]
@@ -56,7 +56,7 @@ class Objective(ABC):
 
 
 class RowsObjective(Objective):
-    """That of all rows, or of those numbered in ``index``, which stand for all of them."""
+    """The objective of all rows, or of those numbered in ``index``, which stand for all of them."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class RowsObjective(Objective):
 
 
 class WholeObjective(Objective):
-    """That of a model whose rows are all used at each update."""
+    """The objective of a model whose rows are all used at each update."""
 
     def _likelihood(self, theta, with_curvature):
         self._begin_pass(1)

@@ -34,9 +34,9 @@ LARGEST_DENSE_WITH_LATENTS = 500
 """Elements of theta up to which the metric of such a model is a dense matrix: it takes several
 gradients of batches an element."""
 SCALE_TRANSFORMS = {"log", "log_exp_m1", "interval", "logodds", "chain"}
-"""Names of PyMC's transforms to a logarithmic scale,"""
+"""Names of PyMC's transforms to a logarithmic scale."""
 CHOLESKY_TRANSFORMS = {"cholesky-cov-packed", "cholesky-cov"}
-"""... and of those of covariances, whose Cholesky factor has a logarithmic diagonal, row by row."""
+"""Names of those of covariances, whose Cholesky factor has a logarithmic diagonal, row by row."""
 
 
 class Plan(NamedTuple):
@@ -66,13 +66,13 @@ class Asked:
     takes_local: bool
     """Whether the sampler's updates may move only some elements of a variable."""
     made_for: Model
-    """The user's model,"""
+    """The user's model."""
     model: Model
-    """... and the sampled one, without latent variables."""
+    """The sampled model, without latent variables."""
     vars: list[TensorVariable]
-    """The sampled value variables,"""
+    """The sampled value variables."""
     shapes: list[tuple[int, ...]]
-    """... and their shapes."""
+    """Shapes of these variables."""
     start: PointType
     """Point near which batches are compared with all rows."""
     step_size: Any
@@ -266,7 +266,7 @@ def automatic_batch_size(
 
 
 def batch_size_for(size: int) -> int:
-    """Rows per batch for so many parameters."""
+    """Return the rows per batch for a number of parameters."""
     return 2 ** ceil(log2(max(32, 2 * size)))
 
 

@@ -15,7 +15,7 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 REFRESH_SECONDS = 0.1
 SECONDS_OF_SILENCE = 30.0
-"""Where no line can be drawn, the log has one so often."""
+"""Time between two messages in the log, where no line can be drawn."""
 _options: ContextVar[tuple[bool, TimeLimit | None]] = ContextVar("warm-ups", default=(True, None))
 """Whether the progress of warm-ups is shown, and how long they may take."""
 

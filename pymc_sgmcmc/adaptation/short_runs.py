@@ -18,7 +18,7 @@ from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.schedules import Constant
 
 RESTARTS = 6
-"""Of a window that diverges, each with half of the step size."""
+"""Largest number of restarts of a window that diverges, each with half of the step size."""
 
 
 CENTRING = (
@@ -39,7 +39,7 @@ class Settings(NamedTuple):
     """nu, variances of the gradient's noise along z."""
     pace: Pace
     largest_eigval: float = 1.0
-    """Of the curvature in z,"""
+    """Largest eigenvalue of the curvature in z."""
     smallest_eigval: float = 1.0
 
     def slower(self, factor: float) -> "Settings":
@@ -53,11 +53,11 @@ class ShortRun(NamedTuple):
     points: list[PointType]
     """Where each ended."""
     draws: np.ndarray
-    """Shape (chains, draws, elements looked at)."""
+    """Recorded elements, shape (chains, draws, elements)."""
     thermostats: np.ndarray | None
-    """Their mean over chains and draws, shape (d,); None where friction is fixed,"""
+    """Mean of the thermostats over chains and draws, shape (d,); None where friction is fixed."""
     friction: np.ndarray
-    """... and what is expected of it."""
+    """What is expected of it."""
 
 
 class ShortRuns:
@@ -78,7 +78,7 @@ class ShortRuns:
         self.elements, self.before_draw = elements, before_draw
         self.chains: list[Chain] = []
         self.seconds_per_update = 0.0
-        """Of the last run, of one chain; 0 before there is one."""
+        """Time of an update of one chain in the last run; 0 before there is one."""
 
     def run(
         self, points: list[PointType], settings: Settings, thin: int, n: int, fresh: bool = True

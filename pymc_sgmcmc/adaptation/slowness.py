@@ -12,16 +12,16 @@ from pymc_sgmcmc.adaptation.short_runs import CENTRING
 _log = logging.getLogger("pymc.sgmcmc")
 
 MANY_UPDATES, MANY_PASSES = 200, 5.0
-"""Per draw. Where a metric suits the updates are 5 to 50."""
+"""Numbers per draw from which draws are slow; where a metric suits, the updates are 5 to 50."""
 LEAST_SECONDS = 30.0
-"""What takes less is not slow."""
+"""Smallest time of a run that is slow."""
 ESS = 400
-"""Effective draws that are foreseen."""
+"""Effective sample size that is foreseen."""
 DRAWS_OF_NUTS = 8000
-"""Of `pm.sample()`: 4 chains, each with 1000 draws of tuning and 1000 others."""
+"""Number of draws of `pm.sample()`: 4 chains, each with 1000 draws of tuning and 1000 others."""
 LARGEST_TREE = 10
 STEP_OF_NUTS = 1.6
-"""... in the smallest standard deviation, relative to d^(-1/4)."""
+"""Step size of NUTS in the smallest standard deviation, relative to d^(-1/4)."""
 
 
 def gradients_of_nuts(curvature: np.ndarray) -> int:

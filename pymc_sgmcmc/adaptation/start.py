@@ -13,7 +13,7 @@ from pymc_sgmcmc.gradients.whole_gradients import FAR
 
 MAX_STEPS = 50
 MEMORY = 10
-"""Last steps whose changes of the gradient correct the curvature."""
+"""Number of last steps whose changes of the gradient correct the curvature."""
 SUFFICIENT_DECREASE = 1e-4
 SHORTER, MOST_CUTS = (0.1, 0.5), 20
 """Smallest and largest factor by which a step that does not descend is cut, and how often."""
@@ -21,27 +21,28 @@ CHANGED = 5.0
 """The curvature is evaluated anew where it was off by this factor along a step, or that was cut."""
 FIRST_DAMPING, MORE_DAMPING, LESS_DAMPING = 1e-3, 8.0, 0.1
 LARGEST_MOVE = 1.0
-"""Of a scale parameter in a step, on its logarithmic scale."""
+"""Largest move of a scale parameter in a step, on its logarithmic scale."""
 STILL = 0.2
 """Scale parameters are found where they move by less in two rounds."""
 MAX_ROUNDS, STEPS_OF_OTHERS = 20, 5
 SLACK = 0.1
-"""Added to the curvature of scale parameters, which a prior may leave without any."""
+"""Curvature that is added to that of scale parameters, which a prior may leave without any."""
 MOST_CUTS_OF_SCALES, CUT_OF_SCALES = 4, 0.25
-"""Steps of scales that are tried in a round."""
+"""Largest number of cuts of a step of scales in a round, and their factor."""
 LARGEST_TO_DIFFERENCE = 10
-"""Scale parameters whose curvature is taken from differences of gradients."""
+"""Largest number of scale parameters whose curvature is taken from differences of gradients."""
 PAIRS = 2
-"""Antithetic pairs of points over which the gradient of the scales is averaged."""
+"""Number of antithetic pairs of points over which the gradient of the scales is averaged."""
 GROWTH = 8
-"""Of the sample of rows."""
+"""Factor by which the sample of rows grows."""
 AGREED = 0.5
 """Scale parameters hardly depend on it if they move by less than this on their logarithmic scale:
 what the sample adds to them falls as 1 / n, so a seventh of the last move is left."""
 MAX_STARTS, LARGEST_TO_RESTART = 4, 50
-"""Points to begin at, until the best has been reached twice; with more parameters only one."""
+"""Largest number of points to begin at, until the best has been reached twice; with more parameters
+than the second number only one."""
 SAME = 1.0
-"""Difference of heights up to which it is the same."""
+"""Largest difference of heights of the same mode."""
 ALIKE = 1e-6
 """Largest difference of elements that are alike."""
 

@@ -24,11 +24,11 @@ import numpy as np
 from pymc_sgmcmc.algorithm import Algorithm
 
 LARGEST = 0.25
-"""Step size of a momentum sampler without noise,"""
+"""Largest step size h of a momentum sampler, without noise."""
 NOISE_TO_FRICTION = 0.2
-"""... h nu / (2 D), and"""
+"""Largest h nu / (2 D) at the reference bias."""
 KICK = 0.7
-"""... h sqrt(nu), at the target bias of .05."""
+"""Largest h sqrt(nu) at the reference bias."""
 REFERENCE_BIAS = 0.05
 
 

@@ -6,12 +6,13 @@ import numpy as np
 
 
 class TouchRates(NamedTuple):
-    """Of each group; arrays of one shape."""
+    """How often each group is touched, and how well its gradient is known; arrays of one shape."""
 
     touched: np.ndarray
     """Probability that a batch has rows of it."""
     variance: np.ndarray
-    """Of the mean of its rows in such a batch, where each of its rows has a variance of 1."""
+    """Variance of the mean of its rows in such a batch, where each of its rows has a variance of
+    1."""
 
 
 def of_random_rows(sizes: np.ndarray, share: float) -> TouchRates:

@@ -46,7 +46,7 @@ class WarmUp:
         self.runs = ShortRuns(kernel, rng, self.elements, self._before_draw)
 
     def elements(self, point: PointType) -> np.ndarray:
-        """Return the elements of a point that short runs look at: all of them, flat."""
+        """Return the elements of a point that short runs record: all of them, flat."""
         return self.gradients.flat(point)
 
     @cached_property
@@ -143,7 +143,7 @@ class WarmUp:
         self.report()
 
     def effective_size(self, draws: np.ndarray) -> float:
-        """Return the effective sample size of what a short run looked at."""
+        """Return the effective sample size of what a short run recorded."""
         return float(effective_sizes(draws).min())
 
     def doubled(

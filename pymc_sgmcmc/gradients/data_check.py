@@ -30,7 +30,7 @@ class Lookup(NamedTuple):
 
     index: Variable
     length: Variable
-    """Of the axis that is indexed."""
+    """Length of the axis that is indexed."""
     data: str
     """What the index comes from, for messages."""
     indexed: str

@@ -42,11 +42,12 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 Local = Literal["auto"] | Sequence[str] | None
 LEAST_GROUPS = 500
-"""From so many groups on, "auto" makes variables local, if a batch has fewer rows than that: moving
-all of them would cost more than the rest of an update, and most would get no gradient at all."""
+"""Smallest number of groups with which "auto" makes variables local, if a batch has fewer rows than
+that: moving all of them would cost more than the rest of an update, and most would get no gradient
+at all."""
 
 GROUPS_PER_BATCH = 4
-"""Batches of whole groups should have so many on average, for their noise to average out."""
+"""Smallest mean number of groups in a batch of whole groups, for their noise to average out."""
 
 
 def n_looked_up(model: pm.Model) -> int:

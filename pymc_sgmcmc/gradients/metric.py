@@ -26,7 +26,7 @@ class Metric(ABC):
     """The shape of L; its numbers are inputs of the compiled updates."""
 
     name: Literal["dense", "diag", "local"]
-    """As in the argument ``adaptation=``; "local": as `LocalScales`."""
+    """Name as in the argument ``adaptation=``; "local" stands for `LocalScales`."""
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]):
         self.shapes = list(shapes)
@@ -84,11 +84,14 @@ class Metric(ABC):
         return [np.zeros(self.size, np.result_type(*dtypes))]
 
     def z_touched(self, touched: Sequence[Touched | None]) -> list[Touched | None]:
-        """For each array of z the groups that a batch moves, from those of each variable."""
+        """Return the groups that a batch moves, for each array of z.
+
+        ``touched`` has those of each variable.
+        """
         return [None] * len(self.z_shapes)
 
     def inputs_touched(self, touched: Sequence[Touched | None]) -> list[Touched | None]:
-        """For each of `inputs` the groups that a batch moves, from those of each variable."""
+        """Return the groups that a batch moves, for each of `inputs`, as `z_touched`."""
         return [None] * len(self.arrays)
 
     def zeros(self, theta: Tensors) -> Tensors:

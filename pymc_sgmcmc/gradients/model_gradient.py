@@ -234,7 +234,7 @@ def _terms_of(
 
 
 def equal_indices(sliced: Mapping[Array, SlicedArray]) -> dict[TensorVariable, TensorVariable]:
-    """For plain index arrays with the same values, the placeholder of the first of them.
+    """Map plain index arrays with the same values to the placeholder of the first of them.
 
     PyTensor makes a constant each time that a model uses the same NumPy array.
     """

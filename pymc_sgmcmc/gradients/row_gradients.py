@@ -34,7 +34,7 @@ class Likelihood(NamedTuple):
     value: float
     """Log likelihood."""
     gradient: Vector
-    """Shape (d,)."""
+    """Gradient of the log likelihood, shape (d,)."""
     scatter: np.ndarray | None
     """Sum of g g' over the rows' gradients g, shape (d, d)."""
 

@@ -209,7 +209,7 @@ class GradientSource:
         return [(rows.batch_size, "int64") for rows in self.rows]
 
     def touched(self, batch: Sequence[TensorVariable]) -> list[Touched | None]:
-        """For each variable, the groups that a batch moves; None where it moves all of them."""
+        """Return the groups that a batch moves, by variable; None where it moves all of them."""
         return [None] * len(self.vars)
 
     def with_prior_draws(

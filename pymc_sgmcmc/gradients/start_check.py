@@ -20,7 +20,7 @@ IN_PYTHON: dict[str, Any] = {"mode": AS_WRITTEN, "on_unused_input": "ignore"}
 
 
 FEW_NUMBERS = 10
-"""An initial point is shown whole up to so many."""
+"""Largest number of elements with which an initial point is shown whole."""
 FEW_NAMES = 5
 """Variables without a density that are named."""
 
@@ -68,7 +68,7 @@ def numbers_of_start(vars: Sequence[Variable], values: Sequence[np.ndarray]) -> 
 
 
 def _rows_of_one_batch(source: GradientSource) -> list[np.ndarray]:
-    """As many rows as the expressions accept."""
+    """Return as many rows as the expressions accept."""
     rng = np.random.default_rng(20241)
     return [
         rng.integers(r.n_rows, size=r.batch_size) if r.fixed_size else rows_looked_at(r.n_rows)

@@ -20,7 +20,7 @@ DRAWS_OF_MANY = 100
 MARGIN = 1.5
 """Draws of a run that cannot be cut afterwards, relative to what the warm-up expects to need."""
 LARGEST_BURN_IN_SHARE = 0.25
-"""Of the draws for which there are passes."""
+"""Largest share of the burn-in in the draws for which there are passes."""
 
 
 def adapted_starts(
@@ -80,9 +80,9 @@ class FreeLength(NamedTuple):
     ess: float
     """Effective sample size asked for."""
     most: int
-    """Draws of each chain, at most,"""
+    """Largest number of draws of each chain."""
     expected: int
-    """... and as many as it should need, with a margin."""
+    """Number of draws that it should need, with a margin."""
     tune: int
     """Burn-in draws before them."""
 

@@ -27,13 +27,13 @@ class Drawn:
     theta: list[Any]
     """One array per variable with leading axes (room, chains); the first ``n`` draws are filled."""
     stats: dict[str, np.ndarray]
-    """Shapes (chains, n)."""
+    """Statistics by name, shapes (chains, n)."""
     failures: dict[int, Any]
     """By chain, the warning about its first non-finite draw."""
     carry: Any = None
-    """State of the chains after the last of these draws, on JAX,"""
+    """State of the chains after the last of these draws, on JAX."""
     batch_states: Any = None
-    """... and that of each chain's batches."""
+    """State of each chain's batches after these draws, on JAX."""
 
 
 class ChainsTogether:

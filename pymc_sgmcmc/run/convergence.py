@@ -8,13 +8,13 @@ from arviz_stats.base import array_stats
 from scipy import stats
 
 MOST_ELEMENTS = 500
-"""Elements looked at, evenly spaced over each variable's."""
+"""Largest number of elements that are examined, evenly spaced over each variable's."""
 ALARM = 0.001
 """Probability that chance alone makes the largest R-hat exceed `rhat_by_chance`."""
 
 
 class Convergence(NamedTuple):
-    """Of all the elements that were looked at."""
+    """The convergence of all the elements that were examined."""
 
     ess: float
     """The smallest bulk effective sample size, of all chains together."""

@@ -25,7 +25,7 @@ class Carry(NamedTuple):
 
     theta: list
     state: list
-    """That of the algorithm and of the source, flat, in the loop's order."""
+    """State of the algorithm and of the source, flat, in the loop's order."""
     rng: Any
     variable: Any
     """Number of the variable that became non-finite in this draw, or -1."""
@@ -39,11 +39,11 @@ class Piece(NamedTuple):
     theta: list
     potential: Any
     per_update: list
-    """As in an `Outcome`."""
+    """Scalars of each update, as in an `Outcome`."""
     variable: Any
     update: Any
     diagnostics: list
-    """Those of the state after the piece."""
+    """Diagnostics of the state after the piece."""
 
 
 def _go_on(

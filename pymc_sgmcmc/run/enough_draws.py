@@ -16,11 +16,11 @@ from pymc_sgmcmc.run.run import Run
 _log = logging.getLogger("pymc.sgmcmc")
 
 FEWEST = 500
-"""Draws of each chain at which the effective sample size is looked at first,"""
+"""Number of draws of each chain after which the effective sample size is computed first."""
 MOST = 10_000
-"""... and last;"""
+"""Number of draws after which it is computed last."""
 GROWTH = 1.5
-"""... each time by this factor more."""
+"""Factor between the numbers of draws after which it is computed."""
 LARGEST_RHAT = 1.01
 
 

@@ -69,7 +69,7 @@ class VectorizedRunner:
             yield Stopped(c, message)
 
     def state(self) -> dict[str, Any]:
-        """For each chain, the state that a runner of this chain alone would return."""
+        """Return, for each chain, the state that a runner of this chain alone would return."""
         if self._drawn is None:
             return self._restored
         points, states = self._vectorized.saved(self._drawn)
