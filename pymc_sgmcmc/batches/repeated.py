@@ -1,11 +1,10 @@
 """Batches each of which serves several updates in a row."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from pymc_sgmcmc.batches.stream import BatchStream, Rows
+from pymc_sgmcmc.batches.stream import BatchStream, Rows, joined
 
 
 class RepeatedBatches(BatchStream):
@@ -35,7 +34,7 @@ class RepeatedBatches(BatchStream):
             self._current = self.batches.take(1)
             self._used = n_batches - (n_new - 1) * self.times
             parts.append(self._repeated(self._current, self._used))
-        return _joined(parts)
+        return joined(parts)
 
     def order_warning(self) -> str | None:
         return self.batches.order_warning()
@@ -63,12 +62,3 @@ class RepeatedBatches(BatchStream):
         self._before, self._current, self._used = state["batches"], None, self.times
         if state["used"]:
             self._current, self._used = self.batches.take(1), int(state["used"])
-
-
-def _joined(parts: Sequence[Rows]) -> Rows:
-    if len(parts) == 1:
-        return parts[0]
-    first = parts[0]
-    if isinstance(first, np.ndarray):
-        return np.concatenate(parts)  # type: ignore[arg-type]
-    return {name: np.concatenate([part[name] for part in parts]) for name in first}  # type: ignore[call-overload]

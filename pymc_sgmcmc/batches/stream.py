@@ -1,6 +1,7 @@
 """What a chain, its warnings and its saved state ask of a stream of batches."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,3 +39,13 @@ class BatchStream(ABC):
     def infinite(self) -> list[str]:
         """Return the names of the containers with infinite values in the rows just read."""
         return []
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Return the rows of some batches and of those after them together."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, np.ndarray):
+        return np.concatenate(parts)
+    return {name: np.concatenate([part[name] for part in parts]) for name in first}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pymc_sgmcmc.batches.read_ahead import ReadAhead
-from pymc_sgmcmc.batches.stream import BatchStream
+from pymc_sgmcmc.batches.stream import BatchStream, joined
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.windows import Check, OrderCheck, Window, shuffled_windows
 
@@ -71,9 +71,7 @@ class StreamedBatches(BatchStream):
             parts.append({name: a[begin : begin + count] for name, a in window.rows.items()})
             self._position += count
             wanted -= count
-        if len(parts) == 1:
-            return parts[0]
-        return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+        return joined(parts)
 
     def _window_of_next_row(self) -> Window:
         """Return the window with the next row, while a thread reads the window after it."""

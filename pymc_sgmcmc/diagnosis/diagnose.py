@@ -303,7 +303,7 @@ def _certified(
     measured: Dataset,
     seconds: float,
 ) -> Dataset:
-    """Add a certificate, where the posterior's directions were looked at."""
+    """Add a certificate, where the gradients show the posterior's directions."""
     gradients = step.gradients
     if not can_be_certified(gradients):
         return measured

@@ -26,7 +26,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
-from pymc_sgmcmc.gradients.batch_terms import Term
 from pymc_sgmcmc.gradients.local_model import (
     Column,
     EmptyGroups,
@@ -36,7 +35,6 @@ from pymc_sgmcmc.gradients.local_model import (
     PriorDraw,
 )
 from pymc_sgmcmc.gradients.resize import resized
-from pymc_sgmcmc.gradients.row_groups import RowGroups
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -81,32 +79,15 @@ class _Lookup(NamedTuple):
 
 
 def find_local(
-    model: pm.Model,
-    vars: Sequence[TensorVariable],
-    shapes: Sequence[tuple[int, ...]],
-    terms: Sequence[Term],
-    rest: Sequence[Variable],
-    rows: TensorVariable,
-    batch_size: int,
-    wanted: Local,
-    groups: RowGroups,
-    check: Callable[[LocalModel], None],
-    batches: Literal["auto", "rows", "groups"],
+    builder: "LocalTerms", wanted: Local, check: Callable[[LocalModel], None]
 ) -> LocalModel | None:
     """Write the model for the groups that a batch touches, as far as it allows.
 
-    ``terms`` are the likelihood of a batch with the row numbers ``rows``, and ``rest`` the observed
-    variables and potentials that do not run along the rows. With ``wanted="auto"`` variables of
-    many groups are local, where that is possible; a name that cannot be local is an error.
-    ``check`` raises `NotLocal` if a model's numbers are not the original's.
-
-    With ``batches="auto"`` batches have whole groups if these are in memory, have several elements
-    each, are nested, and a batch has several. A batch of rows knows such a group's elements with
-    errors that go together, and thermostats hold the energy of each element right, not that of all
-    their combinations.
+    With ``wanted="auto"`` variables of many groups are local, where that is possible; a name that
+    cannot be local is an error. ``check`` raises `NotLocal` if a model's numbers are not the
+    original's.
     """
-    of_vars = dict(zip(vars, shapes, strict=True))
-    builder = LocalTerms(model, of_vars, terms, rest, rows, batch_size, groups, batches)
+    model, vars, batches = builder.model, list(builder.shapes), builder.batches
     names = None if wanted == "auto" else _checked_names(model, vars, wanted)
     reasons: dict[str, str] = {}
     candidates = []
@@ -121,7 +102,7 @@ def find_local(
             reasons[name] = str(error)
             continue
         n_groups = found.column.n_groups
-        if names is None and (n_groups < LEAST_GROUPS or n_groups <= batch_size):
+        if names is None and (n_groups < LEAST_GROUPS or n_groups <= builder.batch_size):
             continue
         candidates.append(found)
     local = None
@@ -169,7 +150,14 @@ def _checked_names(model: pm.Model, vars: Sequence[Variable], wanted: Any) -> li
 
 
 class LocalTerms:
-    """Rebuilds a model's terms for some candidates."""
+    """Rebuilds a model's terms for some candidates among variables of some shapes.
+
+    ``terms`` are the likelihood of a batch with the row numbers ``rows``, and ``rest`` the observed
+    variables and potentials that do not run along the rows. With ``batches="auto"`` batches have
+    whole groups if these are in memory, have several elements each, are nested, and a batch has
+    several. A batch of rows knows such a group's elements with errors that go together, and
+    thermostats hold the energy of each element right, not that of all their combinations.
+    """
 
     def __init__(self, model, shapes, terms, rest, rows, batch_size, groups, batches):
         self.groups = groups

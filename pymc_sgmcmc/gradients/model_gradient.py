@@ -37,7 +37,7 @@ from pymc_sgmcmc.gradients.joined_rows import TermsOfRows, joined
 from pymc_sgmcmc.gradients.local_check import check_local
 from pymc_sgmcmc.gradients.local_model import LocalModel
 from pymc_sgmcmc.gradients.local_source import local_source
-from pymc_sgmcmc.gradients.local_variables import Local, find_local
+from pymc_sgmcmc.gradients.local_variables import Local, LocalTerms, find_local
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch, written_with_minibatch
 from pymc_sgmcmc.gradients.row_axis import NoRowAxis, RowAxis, find_row_axes, find_row_axis
@@ -68,7 +68,8 @@ def gradient_source(
     ``batch_size=None`` it is that of all the data, or of a model written with `pm.Minibatch`.
     ``self_check`` first compares the likelihood of batches with the model's own, near the point
     ``start``. ``row_weights`` has a factor for each row's log likelihood: 1 / (N q) for a row that
-    is drawn with probability q instead of 1 / N. ``local`` and ``batches`` are as for `find_local`.
+    is drawn with probability q instead of 1 / N. ``local`` and ``batches`` are as for
+    `find_local` and `LocalTerms`.
 
     A model that cannot be sliced into batches, or arguments that contradict each other, are errors
     that name the variable and the remedy.
@@ -132,16 +133,7 @@ def _whole(model: Model):
 
 
 def _slice_into_batches(
-    model,
-    vars,
-    batch_size,
-    minibatch_dim,
-    self_check,
-    data,
-    start,
-    row_weights,
-    local,
-    batches,
+    model, vars, batch_size, minibatch_dim, self_check, data, start, row_weights, local, batches
 ):
     """Batches of an unchanged model."""
     try:
@@ -177,7 +169,7 @@ def _slice_into_batches(
     rows = Rows(index, scale, int(batch_size), axes, data, weights=row_weights)
     found = None
     if local is not None and row_weights is None:
-        shapes = shapes_of(model, vars)
+        shapes = dict(zip(vars, shapes_of(model, vars), strict=True))
         batch = rows_looked_at(n_rows)[:batch_size]
 
         def groups_of(of_rows: TensorVariable) -> np.ndarray:
@@ -192,19 +184,8 @@ def _slice_into_batches(
         groups = RowGroups(groups_of)
         if data is not None:
             groups = StreamedRowGroups(groups_of, index, arrays, data)
-        found = find_local(
-            model,
-            vars,
-            shapes,
-            terms,
-            rest,
-            index,
-            batch_size,
-            local,
-            groups,
-            check,
-            batches,
-        )
+        builder = LocalTerms(model, shapes, terms, rest, index, batch_size, groups, batches)
+        found = find_local(builder, local, check)
     full = full_terms(model, rest, batch_size)
     return prior, likelihood, scale * batch_size, [rows], arrays, full, found
 
