@@ -63,7 +63,7 @@ INTERNALS: dict[str, tuple[str, ...]] = {
     "backends/interrupts.py": ("numba.core.serialize:_numba_unpickle",),
     "backends/normals_numba.py": ("numba.np.random.generator_core:next_uint64",),
     # PyTensor's way to give an operation an implementation.
-    "backends/exponential.py": (
+    "backends/vectorized_math.py": (
         f"{_NUMBA}.basic:numba_njit",
         f"{_NUMBA}.basic:register_funcify_and_cache_key",
     ),

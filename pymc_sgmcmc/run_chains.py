@@ -1,7 +1,6 @@
 """From arguments and starting points to the result: one run of chains."""
 
 import logging
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -48,17 +47,14 @@ def run_chains(
     length: FreeLength | None = None,
     limit: TimeLimit | None = None,
     exact: ExactPhase | None = None,
-    began: float | None = None,
 ) -> DataTree:
     """Run all chains from their starting points, with their own generators.
 
     ``given`` is checked, with the model that ``step`` samples, one step for all variables, and
     numbers of draws. ``seed`` is for a store to record. ``length`` is how long the run may be
     instead of ``draws``, if it can be ended early: without a store and with chains that are equally
-    far. ``exact`` makes the draws exact, and ``began`` is when the run began, by
-    `time.perf_counter`.
+    far. ``exact`` makes the draws exact.
     """
-    began = time.perf_counter() if began is None else began
     model, step, chains, tune = given.model, given.step, given.chains, given.tune
     refuse_step_in_use(step)
     idata_kwargs, predictions = given.idata_kwargs, given.predictions
@@ -133,7 +129,7 @@ def run_chains(
             describe_adaptation(tree, step, tune, given.store_adaptation)
         _log.info(summary(run, tree))
         if given.compute_convergence_checks:
-            _check(tree, model, step, run, verdict, began, is_start=exact is not None)
+            _check(tree, model, step, run, verdict, is_start=exact is not None)
         if exact is not None:
             draws_of_all = None if run.points is None else run.points.draws(step.vars)
             found = exact(tree, step, draws_of_all, run.recorder, limit)
@@ -156,7 +152,6 @@ def _check(
     step: Any,
     run: Run,
     verdict: VerdictSoFar,
-    began: float,
     is_start: bool,
 ) -> None:
     """Judge the draws, which are worth more than their check: an error in it is only logged."""
@@ -165,8 +160,7 @@ def _check(
             check_convergence(tree, model)
             warn_of_burn_in(tree)
         else:  # the verdict looks at R-hat and effective sample sizes too
-            seconds = time.perf_counter() - began
-            diagnose_run(tree, step, run.points, verdict.measured(tree), seconds, is_start)
+            diagnose_run(tree, step, run.points, verdict.measured(tree), is_start)
     except KeyboardInterrupt:
         _log.warning("Interrupted: convergence is not checked.")
     except Exception as error:

@@ -1,6 +1,5 @@
 """`sample`: PyMC's `sample` for minibatch steps, with storage, resuming and more chain methods."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -237,7 +236,6 @@ def sample(
     (2, 50)
     """
     given = Arguments(**locals()).checked()
-    began = time.perf_counter()
     limit = None if max_seconds is None else TimeLimit(max_seconds)
     names = names_in_result(given.model, var_names, include_data)
     labels = check_form(given.model, names, given.idata_kwargs)
@@ -297,7 +295,7 @@ def sample(
         if exact:
             phase = ExactPhase(given.ess, np.random.default_rng(generator.integers(2**32, size=4)))
         rngs = [get_state_from_generator(rng) for rng in generators]
-        tree = run_chains(given, starts, rngs, store, seed, length, limit, phase, began)
+        tree = run_chains(given, starts, rngs, store, seed, length, limit, phase)
         if terms is None:
             return tree
         own = np.random.default_rng(generator.integers(2**32, size=4))

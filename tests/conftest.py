@@ -42,7 +42,7 @@ def pytest_unconfigure():
 
 
 # It compiles a function of each model; test_exact.py tests it.
-pymc_sgmcmc.exact.certified.SHARE = 0.0
+pymc_sgmcmc.exact.certified.MOST_NUMBERS = -1
 
 TESTS_BETWEEN_COLLECTIONS = 10
 

@@ -103,6 +103,7 @@ def test_densities_of_all_rows_are_those_of_the_model(regression, kind, monkeypa
     np.testing.assert_allclose(density(points), right, rtol=1e-10)
     np.testing.assert_allclose(gradient, residuals @ data["X"] - points / 9, atol=1e-6)
     assert density.evaluations == 140
+    assert density.numbers() == N * (D + 1)
 
 
 def test_densities_of_groups_have_their_effects_integrated_out():
@@ -125,6 +126,7 @@ def test_densities_of_groups_have_their_effects_integrated_out():
         # 11 points a group, around its mode at the initial point: to 1e-4 of a standard deviation
         assert found == pytest.approx(right + stats.norm.logpdf(point).sum(), abs=1e-3)
     step = np.array([0.0, 1e-5])
+    assert LogDensity(gradients).numbers() > 11 * 120  # of rows, at 11 points each
     change = LogDensity(gradients)(points + step) - LogDensity(gradients)(points - step)
     np.testing.assert_allclose(gradient[:, 1], change / 2e-5, rtol=1e-4, atol=1e-4)
 
@@ -334,10 +336,10 @@ def sample(model, **kwargs):
 
 @pytest.fixture(scope="module")
 def run(regression, tmp_path_factory):
-    certified.SHARE, before = np.inf, certified.SHARE  # however long it takes
+    certified.MOST_NUMBERS, before = np.inf, certified.MOST_NUMBERS
     path = tmp_path_factory.mktemp("exact") / "run.zarr"
     yield sample(regression[0], trace=path, draws=150), path
-    certified.SHARE = before
+    certified.MOST_NUMBERS = before
 
 
 def test_a_run_has_exact_draws_and_the_evidence(regression, run):
@@ -356,6 +358,18 @@ def test_a_run_has_exact_draws_and_the_evidence(regression, run):
     assert np.all(np.abs(table["corrected_mean"] - mean) < 4 * table["bias_error"] * sds)
     assert np.all(np.abs(table["corrected_sd"] / sds - 1) < 0.2)
     assert list(table.index) == ["beta[0]", "beta[1]", "beta[2]"]
+
+
+def test_many_data_have_a_certificate_on_request(regression, monkeypatch, caplog):
+    model, *_ = regression
+    draws = np.random.default_rng(1).normal(size=(2, 100, D))
+    gradients = RowGradients(model, model.value_vars, compile_kwargs=JAX)
+    options = {"idata": DataTree(), "gradients": gradients, "draws": draws, "matrix": np.eye(D)}
+    monkeypatch.setattr(certified, "MOST_NUMBERS", N * (D + 1) - 1)
+    with caplog.at_level("INFO"):
+        certified.with_certificate(**options, measured=Dataset(), asked=False)
+    assert not options["idata"].children
+    assert "No certificate of 1e+04 numbers of data" in caplog.text
 
 
 def test_a_run_says_that_it_is_exact_and_how(run):

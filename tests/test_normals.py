@@ -1,4 +1,4 @@
-"""The updates' normals and exponentials: bits, distribution and independence on each backend."""
+"""The updates' normals: bits, distribution and independence on each backend."""
 
 import numpy as np
 import pytensor
@@ -9,7 +9,6 @@ from samplers import BACKENDS
 from scipy import stats
 
 from pymc_sgmcmc.backends.backend import backend_of
-from pymc_sgmcmc.backends.exponential import exp
 from pymc_sgmcmc.backends.random_operations import Normals
 from pymc_sgmcmc.noise import NoiseStream
 
@@ -120,20 +119,6 @@ def test_mapped_over_chains_each_draws_what_it_would_alone(dtype):
     alone = [normals(key, 1001, dtype) for key in keys]
     np.testing.assert_allclose(together, alone, rtol=0, atol=20 * np.finfo(dtype).eps)
     assert not np.allclose(together[0], together[2])
-
-
-@every_backend
-@both_floats
-def test_exponential(mode, dtype):
-    x = pt.vector(dtype=dtype)
-    f = pytensor.function([x], exp(x), mode=mode)
-    values = np.linspace(-80, 80, 200_001).astype(dtype)
-    exact = np.exp(values.astype(np.longdouble))
-    # As if the argument had been rounded to its float type, and a few roundings of the result.
-    allowed = (4 + 2 * np.abs(values)) * np.finfo(dtype).eps * exact
-    assert (np.abs(np.asarray(f(values)) - exact) <= allowed).all()
-    ends = np.array([np.nan, np.inf, -np.inf, 0, 1e30, -1e30], dtype=dtype)
-    np.testing.assert_array_equal(f(ends), [np.nan, np.inf, 0, 1, np.inf, 0])
 
 
 @pytest.mark.slow(2)

@@ -17,7 +17,7 @@ def with_cheap_calls(mode: Mode) -> Mode:
     """Return the mode with `CheapCalls` in place of PyTensor's numba linker, if numba allows it."""
     if type(mode.linker) is not NumbaLinker:
         return mode
-    mode = mode.including("software_prefetch", "matrix_products")
+    mode = mode.including("software_prefetch", "matrix_products", "vectorized_math")
     if not all([available(f"backends/{name}.py", PLAIN) for name in NEEDED]):
         return mode
     from pymc_sgmcmc.backends.cheap_calls import CheapCalls

@@ -258,19 +258,17 @@ def diagnose_run(
     step: Any,
     points: PointsToDiagnose | None = None,
     measured: Dataset | None = None,
-    seconds: float = np.inf,
     is_start: bool = False,
 ) -> None:
     """Add the diagnosis of a run with an adapted step to its result, and log the verdict.
 
-    An error is only logged, because the draws are worth more than their diagnosis. ``seconds`` is
-    what the run has taken, of which a certificate may take a fifth; ``is_start`` says that the
-    draws are only where exact chains start.
+    An error is only logged, because the draws are worth more than their diagnosis. ``is_start``
+    says that the draws are only where exact chains start.
     """
     try:
         if measured is None:
             measured = _measured_of_run(idata, step, points)
-        measured = _certified(idata, step, points, measured, seconds)
+        measured = _certified(idata, step, points, measured)
         result = _stored(idata, _judged(measured, step))
     except Exception as error:
         _log.warning(f"The draws could not be diagnosed: {type(error).__name__}: {error}")
@@ -301,16 +299,16 @@ def _certified(
     step: Any,
     points: PointsToDiagnose | None,
     measured: Dataset,
-    seconds: float,
 ) -> Dataset:
-    """Add a certificate, where the gradients show the posterior's directions."""
+    """Add a certificate, where the posterior's directions were measured."""
     gradients = step.gradients
     if not can_be_certified(gradients):
         return measured
     draws = None if points is None else points.draws(gradients.source.vars)
     if draws is None:
         draws = value_draws(step.model, step.vars, idata["posterior"].to_dataset())
-    return with_certificate(idata, gradients, draws, step.kernel.metric.matrix, measured, seconds)
+    matrix = step.kernel.metric.matrix
+    return with_certificate(idata, gradients, draws, matrix, measured, asked=False)
 
 
 def warn_of_burn_in(idata: DataTree) -> None:

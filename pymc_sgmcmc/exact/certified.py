@@ -12,7 +12,6 @@ from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.exact.certificate import (
     LARGEST,
     LARGEST_K_HAT,
-    PAIRS,
     certify,
     moments_of_draws,
     weighted_moments,
@@ -26,12 +25,9 @@ from pymc_sgmcmc.latents.latent_gradients import LatentGradients
 
 _log = logging.getLogger("pymc.sgmcmc")
 
-SHARE = 0.2
-"""Of the time that a run has taken, which its certificate may take without being asked for."""
-
-
-TO_COMPILE = 0.4
-"""Seconds, at least, to compile its function."""
+MOST_NUMBERS = 25_000_000
+"""Of data, of which densities are evaluated without being asked for: some two seconds on a core. It
+is not a share of the run's time, so that a seed gives the same groups of results anywhere."""
 
 
 def can_be_certified(gradients: Any) -> bool:
@@ -47,11 +43,11 @@ def with_certificate(
     draws: np.ndarray,
     matrix: np.ndarray,
     measured: Dataset,
-    seconds: float = np.inf,
+    asked: bool = True,
 ) -> Dataset:
     """Add the group ``certificate`` to a result, and what it says to what the verdict rests on.
 
-    In a run an error is only logged: the verdict does not need it.
+    In a run an error is only logged, since the verdict does not need it.
 
     Parameters
     ----------
@@ -63,18 +59,15 @@ def with_certificate(
         L of coordinates z.
     measured : Dataset
         As `diagnose` returns it.
-    seconds : float, optional
-        That the run has taken. Default: the certificate may take any time.
+    asked : bool, default True
+        Whether it may take any time, and an error is raised.
     """
-    if np.isfinite(seconds) and SHARE * seconds < TO_COMPILE:
-        return measured
     try:
         density = LogDensity(gradients)
-        needed = density.seconds(2 * PAIRS) if np.isfinite(seconds) else 0.0
-        if needed > SHARE * seconds:
+        if not asked and (numbers := density.numbers()) > MOST_NUMBERS:
             _log.info(
-                f"No certificate: it would take {needed:.0f} more seconds. Call "
-                "sgm.certificate(idata, model)."
+                f"No certificate of {numbers:.1g} numbers of data: it may take as long as the run. "
+                "Call sgm.certificate(idata, model)."
             )
             return measured
         found = certify(density, draws, matrix, np.random.default_rng(0))
@@ -97,7 +90,7 @@ def with_certificate(
         _log.info(f"No certificate: {reason}")
         return measured
     except Exception as error:
-        if np.isinf(seconds):  # it was asked for
+        if asked:
             raise
         _log.info(f"No certificate: {type(error).__name__}: {error}")
         return measured

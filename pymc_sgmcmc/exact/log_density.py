@@ -7,7 +7,6 @@ product for each point. Sums over blocks are of float64, whatever the model's ty
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -76,27 +75,15 @@ class LogDensity:
         value, *parts = self._summed(points, self._with_gradients, self._prior_with_gradients)
         return value, np.concatenate([part.reshape(len(points), -1) for part in parts], axis=1)
 
-    def seconds(self, n_points: int) -> float:
-        """Estimate the time that so many points' densities take, from the first block of rows."""
-        points = np.zeros((n_points, self.size))
-        split = [self.gradients.backend.array(part) for part in self.gradients.split_each(points)]
-        began = perf_counter()
-        block = next(self._blocks(n_points))
-        read = perf_counter() - began
-        first, again = (self._timed(split, block) for _ in range(2))  # the first one compiles
-        n_blocks, n_rows = 1.0, sum(rows.n_rows for rows in self.gradients.source.rows)
-        if n_rows:
-            n_blocks = n_rows / min(n_rows, self._block_rows(n_points))
-        side_by_side = min(self._n_threads, n_blocks)
-        of_data = read * n_rows / STREAMED_ROWS if self.gradients.source.streamed else 0.0
-        return of_data + min(first, again) * n_blocks / side_by_side
-
-    def _timed(self, split: list, block: list) -> float:
-        began = perf_counter()
-        with np.errstate(all="ignore"):
-            for part in self._values(*split, *block):
-                np.asarray(part)  # waits for it
-        return perf_counter() - began
+    def numbers(self) -> int:
+        """Count the numbers of data that a point's density reads."""
+        own = self.gradients
+        if own.source.streamed is None:
+            each = sum(constant.size for constant in own.constants)
+        else:
+            columns = next(own.stream(1)).columns.values()
+            each = own.n_rows * sum(np.size(column) for column in columns)
+        return each * (len(own.model.points.x) if self.by_point else 1)
 
     # ---- sums over rows --------------------------------------------------------------------
 

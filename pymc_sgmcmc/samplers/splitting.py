@@ -34,7 +34,7 @@ from typing import NamedTuple, Protocol
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.backends.exponential import exp
+from pymc_sgmcmc.backends.vectorized_math import exp
 
 Tensors = list[TensorVariable]
 

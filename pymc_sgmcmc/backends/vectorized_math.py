@@ -1,0 +1,172 @@
+"""Elementary functions that numba compiles into loops over vector registers.
+
+Its own call the C library for each element. The rewrite ``vectorized_math`` puts these in the place
+of PyTensor's; the exponential of this package's updates is one of them from the beginning. C and
+JAX have vectorised functions of their own.
+
+On an EPYC processor (AVX-512, float64) an element takes 0.8 ns for the exponential (4.5 before),
+0.9 for the logistic function (7.4), 1.7 for softplus (23), 1.0 for the logarithm (12).
+"""
+
+from typing import Any
+
+import numpy as np
+import pytensor.scalar as ps
+from pytensor.compile.mode import optdb
+from pytensor.graph.rewriting.basic import in2out, node_rewriter
+from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
+from pytensor.scalar.math import Sigmoid, Softplus
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.math import switch
+
+from pymc_sgmcmc.backends.numba_math import FLOAT_MATH, inlined, polynomial_of
+
+
+class Exponential(ps.UnaryScalarOp):
+    """The exponential.
+
+    PyTensor would rewrite its own: e (e p + g) to e^2 p + e g, with two exponentials instead of
+    one.
+    """
+
+    nfunc_spec = ("exp", 1, 1)  # on JAX it is jax.numpy.exp
+
+    def impl(self, x):
+        return np.exp(x)
+
+    def c_code(self, node, name, inputs, outputs, sub):
+        return f"{outputs[0]} = exp({inputs[0]});"
+
+
+exp = Elemwise(Exponential(ps.upgrade_to_float, name="exp"))
+"""exp(x), element by element, without a gradient."""
+
+
+def _functions(dtype: str) -> dict[str, Any]:
+    """Functions of one number of a float type, without branches."""
+    math = FLOAT_MATH[dtype]
+    real, exp, log_of_normal = math.real, math.exp, math.log
+    information = np.finfo(dtype)
+    zero, one, two, tiny = real(0), real(1), real(2), real(information.tiny)
+    nan, infinity = real(np.nan), real(np.inf)
+    bits = information.nmant + 2
+    lift, lifted_by = real(2.0**bits), real(bits * np.log(2))
+    # log(1 + t) = 2 atanh(s) = 2 s (1 + s^2 / 3 + ...) for s = t / (2 + t), at most 1 / 3; in two
+    # parts, since LLVM does not unroll a loop over all terms
+    series = [2 / (2 * k + 1) for k in range(18 if dtype == "float64" else 8)]
+    even, odd = polynomial_of(series[::2], real), polynomial_of(series[1::2], real)
+
+    @inlined
+    def log(x):
+        subnormal = x < tiny
+        y = log_of_normal(real(x * lift) if subnormal else x)
+        y = real(y - lifted_by) if subnormal else y
+        y = infinity if x == infinity else y
+        y = -infinity if x == zero else y
+        return y if x >= zero else nan
+
+    @inlined
+    def log1p(x):
+        u = real(one + x)  # what this rounds off is added again
+        y = real(log(u) + real(real(x - real(u - one)) / u))
+        return y if zero < u < infinity else log(u)
+
+    @inlined
+    def sigmoid(x):
+        return real(one / real(one + exp(real(-x))))
+
+    @inlined
+    def softplus(x):
+        t = exp(real(-abs(x)))
+        s = real(t / real(two + t))
+        q = real(s * s)
+        atanh_over_s = real(even(real(q * q)) + real(q * odd(real(q * q))))
+        return real((x if x > zero else zero) + real(s * atanh_over_s))
+
+    return {"exp": exp, "log": log, "log1p": log1p, "sigmoid": sigmoid, "softplus": softplus}
+
+
+FUNCTIONS = {dtype: _functions(dtype) for dtype in FLOAT_MATH}
+
+VECTORIZED = {
+    ps.Exp: "exp",
+    ps.Log: "log",
+    ps.Log1p: "log1p",
+    Sigmoid: "sigmoid",
+    Softplus: "softplus",
+}
+
+
+class OnNumba(ps.UnaryScalarOp):
+    """A function of `FUNCTIONS`.
+
+    It has no C code, so that PyTensor gives it a loop of its own: LLVM does not inline two of them,
+    nor one within a switch, and then vectorises nothing.
+    """
+
+    __props__ = ("function",)
+
+    def __init__(self, function: str):
+        self.function = function
+        super().__init__(ps.upgrade_to_float, name=function)
+
+    def impl(self, x):
+        raise NotImplementedError(f"{self.function} is for numba")
+
+
+@register_funcify_and_cache_key(Exponential)
+def numba_funcify_exponential(op, node, **kwargs):
+    """Choose the function by float type."""
+    dtype = node.outputs[0].type.dtype
+    vectorized = FLOAT_MATH[dtype].exp
+
+    @numba_njit
+    def exponential(x):
+        return vectorized(x)
+
+    return exponential, f"{__name__}.Exponential_1_{dtype}"
+
+
+@register_funcify_and_cache_key(OnNumba)
+def numba_funcify_on_numba(op, node, **kwargs):
+    """Choose the function by its name and float type."""
+    dtype = node.outputs[0].type.dtype
+    function = FUNCTIONS[dtype][op.function]
+
+    # Sums in another order would undo what `log1p` adds.
+    @numba_njit(fastmath={"contract"}, error_model="numpy")
+    def on_numba(x):
+        return function(x)
+
+    return on_numba, f"{__name__}.{op.function}_4_{dtype}"
+
+
+@node_rewriter([Elemwise])
+def vectorized(fgraph, node):
+    """Put a function of this file in the place of PyTensor's."""
+    name = VECTORIZED.get(type(node.op.scalar_op))
+    dtypes = {variable.type.dtype for variable in (*node.inputs, *node.outputs)}
+    if name is None or len(dtypes) != 1 or not dtypes <= FUNCTIONS.keys():
+        return None
+    return [Elemwise(OnNumba(name))(*node.inputs)]
+
+
+@node_rewriter([Elemwise])
+def function_of_switch(fgraph, node):
+    """Rewrite switch(c, f(a), f(b)) to f(switch(c, a, b)): a vectorised loop evaluates both."""
+    if not isinstance(node.op.scalar_op, ps.Switch):
+        return None
+    condition, *both = node.inputs
+    ops = [value.owner.op if value.owner else None for value in both]
+    if ops[0] != ops[1] or not isinstance(ops[0], Elemwise):
+        return None
+    function = ops[0].scalar_op
+    if not isinstance(function, ps.Neg) and type(function) not in VECTORIZED:
+        return None
+    [a], [b] = (value.owner.inputs for value in both)
+    return [ops[0](switch(condition, a, b))]
+
+
+# After PyTensor's rewrites of expressions, and before those that join them into loops.
+optdb.register("function_of_switch", in2out(function_of_switch), "vectorized_math", position=48.91)
+optdb.register("vectorized", in2out(vectorized), "vectorized_math", position=48.92)
