@@ -20,7 +20,7 @@ from pymc_sgmcmc.adaptation.adapt import adapted
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.earlier import earlier_adaptation
 from pymc_sgmcmc.adaptation.kinds import Gradients, kind_of
-from pymc_sgmcmc.adaptation.plan import Asked, adapts, planned
+from pymc_sgmcmc.adaptation.plan import Asked, planned
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.argument_checks import is_auto, positive_number, true_or_false, whole_number
 from pymc_sgmcmc.backends import interrupts
@@ -29,19 +29,17 @@ from pymc_sgmcmc.backends.compile_time import compile_lock
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.chain import Advance, Chain, SGMCMCState
 from pymc_sgmcmc.docstrings import describe
-from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.arrays import warn_if_integers_overflowed
 from pymc_sgmcmc.gradients.full_terms import message_of
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.local_variables import Local
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
-from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.start_check import check_start
 from pymc_sgmcmc.kernel import Kernel
-from pymc_sgmcmc.latents.joint import Latents, without_latents
+from pymc_sgmcmc.latents.joint import Latents
 from pymc_sgmcmc.pymc_internals import is_worker
 from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule
-from pymc_sgmcmc.step_source import metric_for, step_source
+from pymc_sgmcmc.step_source import independent_rows, metric_for, sampled_model, step_source
 from pymc_sgmcmc.variables import continuous, counterparts, refuse_reserved_names
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -137,7 +135,10 @@ class SGMCMCStep(BlockedStep):
         self.rng = get_random_generator(rng)
         self.made_for = modelcontext(model)
         refuse_reserved_names(self.made_for)
-        self.model, batch_size = self._sampled_model(step_size, adaptation, batch_size)
+        name = type(self).__name__
+        self.model, batch_size = sampled_model(
+            name, self.made_for, latents, step_size, adaptation, batch_size
+        )
         self.vars = continuous(self.model, counterparts(self.made_for, self.model, vars))
         self.algorithm = self.bind(self.model, self.vars, hyperparameters)
         of_other_data = earlier_adaptation(adaptation, self.model, self.vars)
@@ -149,7 +150,7 @@ class SGMCMCStep(BlockedStep):
         with compile_lock:
             start = dict(self.model.initial_point() if initial_point is None else initial_point)
         asked = Asked(
-            name=type(self).__name__,
+            name=name,
             algorithm=self.algorithm,
             takes_local=self.takes_local,
             made_for=self.made_for,
@@ -166,6 +167,7 @@ class SGMCMCStep(BlockedStep):
             local=local,
             batches=batches,
             data=None if data is None else StreamedData.of(data),
+            replacement=replacement,
             updates_per_batch=updates_per_batch,
             self_check=self_check,
         )
@@ -190,13 +192,13 @@ class SGMCMCStep(BlockedStep):
         if isinstance(metric, LocalScales):
             self.algorithm = self.algorithm.for_groups()
         self.kernel = Kernel(
-            type(self).__name__,
+            name,
             self.model,
             self.source,
             self.algorithm,
             as_schedule(FIRST_STEP_SIZE) if given_schedule is None else given_schedule,
             given_thin or 1,
-            self._independent_rows(replacement, adapted=metric is not None),
+            independent_rows(self.source, plan, asked),
             dict(compile_kwargs or {}),
             metric,
             updates_per_batch,
@@ -228,48 +230,6 @@ class SGMCMCStep(BlockedStep):
             if self.kernel.data_checksum is None and data is None:
                 self._checksum_at_warm_up = self.kernel.checksum()
         self._thread = None  # whichever draws first
-
-    def _sampled_model(
-        self, step_size: Any, adaptation: Any, batch_size: Any
-    ) -> tuple[Model, int | Literal["auto"] | None]:
-        """Return the model whose gradients the updates use, and the rows per batch.
-
-        Latent variables are not in it; nor is pm.Minibatch where single rows must be looked at.
-        """
-        model = self.made_for
-        if self.latents is not None:
-            return without_latents(model, self.latents.vars), batch_size
-        if not adapts(step_size, adaptation) or not written_in_minibatches(model):
-            return model, batch_size
-        if not is_auto(batch_size):
-            raise ValueError(
-                f"batch_size={batch_size!r} and pm.Minibatch: use only one of them (prefer "
-                "batch_size=, with which predictions use all the data)."
-            )
-        try:
-            return with_all_rows(model)
-        except ValueError as error:
-            raise ValueError(
-                f"{error} So adaptation cannot look at single rows: write the model with all its "
-                f"data, or pass {type(self).__name__}(step_size=..., thin=...) with numbers."
-            ) from error
-
-    def _independent_rows(self, replacement: bool | Literal["auto"], adapted: bool) -> bool:
-        """Whether batches are of independent rows: as asked for, or what suits the sampler best."""
-        source, streamed = self.source, self.source.streamed is not None
-        # What an adapted step has measured is the noise of independent rows. Of a stream with a
-        # control variate there is hardly any that epochs could average out.
-        measured = adapted and (not streamed or bool(source.local_variables))
-        if replacement is False and measured and self.batch_size is not None:
-            raise ValueError(
-                "replacement=False and adaptation: the step size is adapted to the noise of "
-                "independent rows. Leave replacement out, or pass numbers as step_size and thin."
-            )
-        if not is_auto(replacement):
-            return bool(replacement)
-        little_noise = adapted and streamed and source.has_control_variate
-        suits = self.algorithm.absorbs_noise and not little_noise
-        return self.batch_size is not None and (measured or suits)
 
     @classmethod
     def on(cls, vars, *, step_size: StepSize, **hyperparameters) -> Group:

@@ -1,23 +1,58 @@
-"""What gives a step's updates their gradients, by the step's arguments."""
+"""What gives a step's updates their gradients and batches, by the step's arguments."""
 
 import logging
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pymc.model import Model
 
 from pymc_sgmcmc.adaptation.adapt import ones_per_row
-from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, LARGEST_SHARED, Asked, Plan
+from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, LARGEST_SHARED, Asked, Plan, adapts
+from pymc_sgmcmc.argument_checks import is_auto
+from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.local_variables import elements_per_group
 from pymc_sgmcmc.gradients.metric import Metric
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
+from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.gradients.tempered import tempered
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
+from pymc_sgmcmc.latents.joint import Latents, without_latents
 
 _log = logging.getLogger("pymc.sgmcmc")
+
+
+def sampled_model(
+    name: str,
+    model: Model,
+    latents: Latents | None,
+    step_size: Any,
+    adaptation: Any,
+    batch_size: Any,
+) -> tuple[Model, int | Literal["auto"] | None]:
+    """Return the model whose gradients the updates use, and the rows per batch.
+
+    Latent variables are not in it, nor is pm.Minibatch where gradients of single rows are needed.
+    """
+    if latents is not None:
+        return without_latents(model, latents.vars), batch_size
+    if not adapts(step_size, adaptation) or not written_in_minibatches(model):
+        return model, batch_size
+    if not is_auto(batch_size):
+        raise ValueError(
+            f"batch_size={batch_size!r} and pm.Minibatch: use only one of them (prefer "
+            "batch_size=, with which predictions use all the data)."
+        )
+    try:
+        return with_all_rows(model)
+    except ValueError as error:
+        raise ValueError(
+            f"{error} So adaptation cannot look at single rows: write the model with all its "
+            f"data, or pass {name}(step_size=..., thin=...) with numbers."
+        ) from error
 
 
 def step_source(plan: Plan, asked: Asked) -> GradientSource:
@@ -122,6 +157,24 @@ def metric_for(source: GradientSource, metric: Metric | None) -> Metric | None:
     if metric is None or not local:
         return metric
     return LocalScales(source.shapes, [v in local for v in source.vars])
+
+
+def independent_rows(source: GradientSource, plan: Plan, asked: Asked) -> bool:
+    """Whether batches are of independent rows: as asked for, or what suits the sampler best."""
+    adapted, streamed = plan.metric is not None, source.streamed is not None
+    # What an adapted step has measured is the noise of independent rows. Of a stream with a
+    # control variate there is hardly any that epochs could average out.
+    measured = adapted and (not streamed or bool(source.local_variables))
+    if asked.replacement is False and measured and plan.batch_size is not None:
+        raise ValueError(
+            "replacement=False and adaptation: the step size is adapted to the noise of "
+            "independent rows. Leave replacement out, or pass numbers as step_size and thin."
+        )
+    if not is_auto(asked.replacement):
+        return bool(asked.replacement)
+    little_noise = adapted and streamed and source.has_control_variate
+    suits = asked.algorithm.absorbs_noise and not little_noise
+    return plan.batch_size is not None and (measured or suits)
 
 
 def _reason_against_local(plan: Plan, asked: Asked) -> str | None:

@@ -85,6 +85,7 @@ class Asked:
     local: Local
     batches: Literal["auto", "rows", "groups"]
     data: StreamedData | None
+    replacement: Any
     updates_per_batch: int
     self_check: bool
 
