@@ -41,6 +41,7 @@ ON_NUMBA = ("README.md", "docs/choosing.md", "docs/gotchas.md", "docs/hierarchie
         pytest.param("docs/index.md", marks=pytest.mark.long),
         pytest.param("docs/quickstart.md", marks=pytest.mark.long),
         pytest.param("docs/choosing.md", marks=pytest.mark.long),
+        pytest.param("docs/everyday.md", marks=pytest.mark.long),
         pytest.param("docs/hierarchies.md", marks=pytest.mark.long),
         pytest.param("docs/by_hand.md", marks=pytest.mark.long),
         pytest.param("docs/trust.md", marks=pytest.mark.long),
