@@ -278,7 +278,7 @@ def noise(context, n, repeats) -> dict:
     import jax
     from normals import loop
 
-    from pymc_sgmcmc.backends.normals_jax import normals
+    from pymc_sgmcmc.backends.random_jax import normals
 
     draws = (lambda key: normals(key, n, "float32"), lambda key: jax.random.normal(key, (n,)))
     runs = [loop(draw, n, repeats, "float32") for draw in draws]

@@ -14,9 +14,9 @@ import jax
 import numpy as np
 from numba import njit
 
-from pymc_sgmcmc.backends.normals_jax import normals
 from pymc_sgmcmc.backends.normals_numba import draw_normals
 from pymc_sgmcmc.backends.numba_math import FLOAT_MATH
+from pymc_sgmcmc.backends.random_jax import normals
 
 RESULTS = Path(__file__).parent / "results" / "normals.txt"
 NUMBERS = {124: 20_000, 478_410: 50}

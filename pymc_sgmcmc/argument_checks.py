@@ -34,29 +34,9 @@ def whole_number(
     most_is: str = "",
     remedy: str = "",
 ) -> int:
-    """Raise an error unless a value is a whole number in a range.
+    """Raise an error, naming the argument, unless a value is a whole number from least to most.
 
-    Parameters
-    ----------
-    name : str
-        Name of the argument, for the message.
-    value : object
-    least, most : int
-        The range, both included.
-    unit : str, optional
-        What is counted.
-    most_is : str, optional
-        What the upper end stands for, for the message.
-    remedy : str, optional
-
-    Returns
-    -------
-    int
-
-    Raises
-    ------
-    ValueError
-        Naming the argument, the value and the range.
+    ``unit`` says what is counted, and ``most_is`` what the upper end stands for.
 
     Examples
     --------
@@ -98,28 +78,9 @@ def as_float(value: Any) -> float | None:
 def real_number(
     name: str, value: Any, what: str, fits: Callable[[float], bool], remedy: str = ""
 ) -> float:
-    """Raise an error unless a value is a real number with some property.
+    """Raise an error, naming the argument, unless a value is a real number with some property.
 
-    Parameters
-    ----------
-    name : str
-        Name of the argument, for the message.
-    value : object
-    what : str
-        What the value must be, for the message.
-    fits : callable
-        Whether a number has the property; not called with NaN.
-    remedy : str, optional
-        A sentence.
-
-    Returns
-    -------
-    float
-
-    Raises
-    ------
-    ValueError
-        Naming the argument and the value.
+    ``what`` names the property, and ``fits`` tests it; it is not called with NaN.
 
     Examples
     --------
@@ -144,30 +105,7 @@ def nonnegative_number(name: str, value: Any, remedy: str = "") -> float:
 
 
 def true_or_false(name: str, value: Any) -> bool:
-    """Raise an error unless a value is True or False.
-
-    Parameters
-    ----------
-    name : str
-        Name of the argument, for the message.
-    value : object
-
-    Returns
-    -------
-    bool
-
-    Raises
-    ------
-    ValueError
-        Naming the argument and the value.
-
-    Examples
-    --------
-    >>> true_or_false("replacement", "no")
-    Traceback (most recent call last):
-        ...
-    ValueError: replacement='no' must be True or False.
-    """
+    """Raise an error, naming the argument, unless a value is True or False."""
     array = np.asarray(value)
     if array.ndim or array.dtype.kind != "b":
         raise ValueError(f"{name}={shown(value)} must be True or False.")

@@ -31,18 +31,7 @@ def seconds_per_update(seconds: float, n_updates: int, fixed: float) -> float:
 
 
 class CallLength:
-    """Chooses the number of updates of a chain's next call from the time the last ones took.
-
-    Parameters
-    ----------
-    longest : int
-        Largest number of updates per call.
-
-    Attributes
-    ----------
-    n_updates : int
-        Updates of the next call.
-    """
+    """Chooses ``n_updates`` of a chain's next call from the time the last ones took."""
 
     def __init__(self, longest: int):
         self.longest = longest

@@ -21,6 +21,7 @@ from pymc_sgmcmc.batches.group_windows import FILLER, GroupWindows, group_window
 from pymc_sgmcmc.batches.prefetched import PrefetchedBatches
 from pymc_sgmcmc.batches.repeated import RepeatedBatches
 from pymc_sgmcmc.batches.shuffled import Batches
+from pymc_sgmcmc.batches.stream import BatchStream
 from pymc_sgmcmc.batches.streamed import StreamedBatches
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.touched import TouchedGroups
@@ -70,35 +71,14 @@ class Advance(NamedTuple):
 class Chain(WithSamplingState):
     """A chain at its start: fresh streams of batches and noise, no sampler state yet.
 
-    Its `sampling_state` is a `SGMCMCState`; PyMC gets and sets each of its fields.
+    Its `sampling_state` is a `SGMCMCState`; PyMC gets and sets each of its fields. All its random
+    streams are spawned from ``rng``: ``noise``, the generator inside the compiled updates as the
+    backend has it, ``init_rng``, which draws the first momentum, and those of ``batches``.
+    ``state`` has momentum, thermostat, ... on the backend, or is None.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        With its data loaded; shared with other chains.
-    rng : numpy.random.Generator
-        The chain's own generator, from which all its random streams are spawned.
-    tune : int
-        Draws of burn-in; only warnings use it.
-    fetch_ahead : bool, default False
-        Fetch the rows of large tables ahead of the calls, in a thread, if that pays.
-    check : callable, optional
-        Called between the compiled calls of a draw; what it raises abandons the draw.
-
-    Attributes
-    ----------
-    state : dict of lists of arrays or None
-        Momentum, thermostat, ..., on the backend.
-    noise : object
-        The generator inside the compiled updates, as the backend has it.
-    init_rng : numpy.random.Generator
-        Draws the first momentum.
-    batches : list of Batches, GroupBatches, PrefetchedBatches, StreamedBatches or RepeatedBatches
-    touched : list of TouchedGroups
-        For each index of rows into local variables.
-    call_length : CallLength
-    burnt_in : int
-        Number of updates after which the algorithm is asked for a warning (`burn_in_warning`).
+    ``tune``, draws of burn-in, is used by warnings only. With ``fetch_ahead`` a thread fetches the
+    rows of large tables ahead of the calls, if that pays. ``check`` is called between the compiled
+    calls of a draw; what it raises abandons the draw.
     """
 
     # PyMC has no public name for this
@@ -124,7 +104,7 @@ class Chain(WithSamplingState):
         whole = kernel.whole_groups
         row_weight = None if whole is None else whole.row_weight
         self.touched = [TouchedGroups(of_rows, row_weight) for of_rows in kernel.groups_of_rows]
-        longest = [stream.longest for stream in self._streams]
+        longest = [batches.longest for batches in self.batches]
         self.call_length = CallLength(min([kernel.thin, *longest]))
         self.state: dict[str, list] | None = None
         self.n_updates = 0
@@ -139,28 +119,16 @@ class Chain(WithSamplingState):
         kernel = self.kernel
         if self.state is not None and kernel.loop is not None:
             return
-        theta, _ = kernel.split(point)
-        for var, value, shape in zip(self.vars, theta, kernel.source.shapes, strict=True):
-            if value.shape != shape:
-                raise ValueError(
-                    f"'{var.name}' has the shape {value.shape}, but {shape} when the step was "
-                    "made: new data has changed it. Make a new step."
-                )
+        theta = kernel.checked_theta(point)
         initial = kernel.initial_state(theta, self.init_rng)
-        by_number = any(isinstance(b, Batches | GroupBatches) for b in self._each_once)
-        kernel.compile(initial, by_number)
+        kernel.compile(initial, by_number=any(batches.by_number for batches in self.batches))
         if self.state is None:
             self.state = _map(kernel.backend.array, initial)
 
     def try_out(self, point: PointType) -> None:
-        """Run the first updates, and raise an error if the gradient at the start is not finite.
+        """Run the first updates, and raise `BadStart` if the gradient at the start is not finite.
 
-        Raises
-        ------
-        BadStart
-            Naming the variables.
-        NotImplementedError
-            For a distribution or operation that the backend does not have.
+        Distributions or operations that the backend does not have are found here too.
         """
         self.begin(point)
         theta, others = self.kernel.split(point)
@@ -180,24 +148,15 @@ class Chain(WithSamplingState):
             )
 
     def check_start(self, point: PointType) -> None:
-        """Refuse a start without a finite density or gradient; nothing of this chain moves on.
-
-        Raises
-        ------
-        BadStart
-            Naming the variables.
-        """
+        """Raise `BadStart` without a finite density or gradient; nothing of this chain moves on."""
         check_start(self.kernel.model, self.kernel.source, point)
         Chain(self.kernel, np.random.default_rng(0), tune=0).try_out(point)
 
     def draw(self, point: PointType) -> Advance:
         """Run the updates of a draw, in one compiled call or several of half a second.
 
-        Raises
-        ------
-        BadStart
-            If the chain's first call is not finite because the point has no finite posterior
-            density or gradient.
+        If the chain's first call is not finite because the point has no finite posterior density or
+        gradient, `BadStart` says so.
         """
         kernel, thin = self.kernel, self.kernel.thin
         self.begin(point)
@@ -311,24 +270,12 @@ class Chain(WithSamplingState):
         found = [a for groups, group_of_row in pairs for a in groups.of(rows, group_of_row)]
         return found if whole is None else [*found, whole.weights(rows)]
 
-    @property
-    def _streams(self) -> list[StreamedBatches]:
-        """The streams of data that stay on disk."""
-        return [batches for batches in self._each_once if isinstance(batches, StreamedBatches)]
-
-    @property
-    def _each_once(
-        self,
-    ) -> list[Batches | GroupBatches | PrefetchedBatches | StreamedBatches]:
-        """The batches, each of them once where it serves several updates."""
-        return [b.batches if isinstance(b, RepeatedBatches) else b for b in self.batches]
-
     # ---- warnings --------------------------------------------------------------------------
 
     def order_warning(self) -> SamplerWarning | None:
         """Return a warning about the order of streamed rows, once per chain."""
-        for stream in self._streams:
-            if message := stream.order_warning():
+        for batches in self.batches:
+            if message := batches.order_warning():
                 return SamplerWarning(WarningType.BAD_PARAMS, message, "warning")
         return None
 
@@ -345,7 +292,7 @@ class Chain(WithSamplingState):
 
     def _infinite_rows(self) -> str:
         """Return a hint about infinite values in streamed rows, if there are any."""
-        infinite = [name for stream in self._streams for name in stream.infinite()]
+        infinite = [name for batches in self.batches for name in batches.infinite()]
         names = " and ".join(f"data['{name}']" for name in infinite)
         hint = f" (the rows just read of {names} have infinite values: drop or replace them)"
         return hint if names else ""
@@ -353,14 +300,8 @@ class Chain(WithSamplingState):
     def failure(self, variable: int, update: int, h: np.ndarray) -> SamplerWarning | None:
         """Return the warning about a non-finite update, once per chain.
 
-        Parameters
-        ----------
-        variable : int
-            Its number; that after the last stands for the log posterior.
-        update : int
-            Its number, from the chain's start.
-        h : array
-            The update's step size, of the algorithm's ``step_size_shape``.
+        ``variable`` is its number, where that after the last stands for the log posterior;
+        ``update`` counts from the chain's start, and ``h`` is the update's step size.
         """
         if self.warned:
             return None
@@ -426,8 +367,8 @@ class Chain(WithSamplingState):
 
 def _batches(
     kernel: Kernel, rows: Rows, rng: np.random.Generator, fetch_ahead: bool
-) -> Batches | GroupBatches | PrefetchedBatches | StreamedBatches | RepeatedBatches:
-    batches: Batches | GroupBatches | StreamedBatches
+) -> BatchStream:
+    batches: BatchStream
     if rows.streamed is not None:
         data = [array_value(array) for array, _ in kernel.source.data]
         check = partial(kernel.index_check.of_streamed, data)

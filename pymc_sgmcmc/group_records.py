@@ -21,17 +21,9 @@ Tensors = list[TensorVariable]
 class GroupRecords:
     """Which arrays stand together in a compiled call.
 
-    Those that have the same groups, type and shape of a group; array c of A has rows c, A + c,
-    2 A + c, ... of their record. All other arrays stay as they are.
-
-    Parameters
-    ----------
-    arrays : list of variables
-        What updates move, then what they only read; of static shape.
-    touched : list of (Touched or None)
-        For each of them, the groups that a batch touches.
-    n_moving : int
-        Length of the first part.
+    Those that have the same groups, type and shape of a group; array c of A has rows c, A + c, 2 A
+    + c, ... of their record. All other arrays stay as they are. The first ``n_moving`` arrays are
+    what updates move, the others they only read.
     """
 
     def __init__(self, arrays: Tensors, touched: Sequence[Touched | None], n_moving: int):

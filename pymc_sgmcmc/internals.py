@@ -67,10 +67,14 @@ INTERNALS: dict[str, tuple[str, ...]] = {
         f"{_NUMBA}.basic:numba_njit",
         f"{_NUMBA}.basic:register_funcify_and_cache_key",
     ),
-    "backends/generator_copy.py": (f"{_NUMBA}.compile_ops:numba_deepcopy",),
-    "backends/normals.py": (f"{_NUMBA}.random:numba_core_rv_funcify",),
-    "backends/generator_copy_jax.py": ("pytensor.link.jax.dispatch.basic:jax_funcify",),
-    "backends/normals_jax.py": ("pytensor.link.jax.dispatch.random:jax_sample_fn",),
+    "backends/random_operations.py": (
+        f"{_NUMBA}.compile_ops:numba_deepcopy",
+        f"{_NUMBA}.random:numba_core_rv_funcify",
+    ),
+    "backends/random_jax.py": (
+        "pytensor.link.jax.dispatch.basic:jax_funcify",
+        "pytensor.link.jax.dispatch.random:jax_sample_fn",
+    ),
     "backends/backend.py": (
         "pytensor.link.basic:JITLinker.create_jitable_thunk",
         "pytensor.link.jax.dispatch.basic:jax_typify",

@@ -19,7 +19,7 @@ from pymc_sgmcmc.backends.software_prefetch import CACHED
 from pymc_sgmcmc.batches.prefetched import prefetching_pays
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.data_check import IndexCheck, check_shapes, shapes_of_data
-from pymc_sgmcmc.gradients.metric import Metric
+from pymc_sgmcmc.gradients.metric import Metric, split_flat
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 from pymc_sgmcmc.loop import Loop
 from pymc_sgmcmc.schedules import Schedule, step_sizes
@@ -28,58 +28,9 @@ from pymc_sgmcmc.schedules import Schedule, step_sizes
 class Kernel:
     """An algorithm's updates on a gradient source, and the number of updates per draw.
 
-    Pickled without the compiled code and the copies of the data: `load_data` and `compile`
-    recreate them in the other process.
-
-    Parameters
-    ----------
-    name : str
-        The sampler's, for messages.
-    model : pymc.Model
-        The model that is sampled, without latent variables.
-    source : GradientSource
-    algorithm : Algorithm
-    schedule : Schedule
-    thin : int
-        Updates of a draw.
-    replacement : bool
-        Whether rows are drawn independently instead of in shuffled epochs.
-    compile_kwargs : dict
-        Arguments of `pytensor.function`.
-    metric : Metric, optional
-        A change of variables in which the algorithm works.
-    updates_per_batch : int, default 1
-        Consecutive updates that use the same batch.
-
-    Attributes
-    ----------
-    row_copies : array of int or None
-        How often each row is in the urn that batches are drawn from; None: once.
-    data_checksum : int or None
-        Of the data that a control variate's anchor was computed from.
-    friction : array or None
-        Thermostats at the start of a chain, flat; None: as the algorithm has it.
-    urn : array of int or None
-        The rows, each as often as that.
-    scaling : list of arrays
-        The metric's, on the backend.
-    loop : Loop or None
-        The compiled updates, once this process has them.
-    backend : Backend
-    constants : list of arrays
-        What stays the same during a compiled call, on the backend: scales and data.
-    groups_of_rows : list of GroupsOfRows
-        The group of each row, for each index into local variables.
-    whole_groups : WholeGroups, GroupWindows or None
-        The groups dealt into batches, if batches have whole groups.
-    streamed_groups : callable or None
-        The group of each of some streamed rows, for each index into local variables.
-    places : dict
-        Where each array of the data is among the constants: by its name, and by what stands for it
-        in the source's expressions.
-    updates_per_epoch : float
-    averaged : tuple of str
-        Statistics that are means over a draw's updates; the others are of its last.
+    Pickled without the compiled code and the copies of the data: `load_data` and `compile` recreate
+    them in the other process. ``name`` is the sampler's, for messages; ``model`` is the sampled
+    one, without latent variables; with ``replacement`` rows are drawn independently.
     """
 
     def __init__(
@@ -106,10 +57,14 @@ class Kernel:
         self.metric = metric
         self.updates_per_batch = updates_per_batch
         self.row_copies: np.ndarray | None = None
+        """How often each row is in the urn that batches are drawn from; None: once."""
         self.friction: np.ndarray | None = None
+        """Thermostats at the start of a chain, flat; None: as the algorithm has it."""
         self.data_checksum: int | None = None
+        """Of the data that a control variate's anchor was computed from."""
         self.statistics = (*algorithm.statistics, *source.statistics)
         self.averaged = ("gradient_norm", *source.statistics)
+        """Statistics that are means over a draw's updates; the others are of its last."""
         self.n_elements = sum(int(np.prod(shape)) for shape in source.shapes)
         self._moved, self._held = (
             [(v.name, np.dtype(v.dtype)) for v in vars] for vars in (source.vars, source.others)
@@ -146,13 +101,9 @@ class Kernel:
     def load_data(self) -> None:
         """Put the current data on the backend, for the compiled calls.
 
-        Raises
-        ------
-        RuntimeError
-            On JAX in a forked process.
-        ValueError
-            If the data no longer fits: arrays with different numbers of rows, an index beyond what
-            it points into, too few rows for a batch, or a NaN.
+        It is an error if the data no longer fits: arrays with different numbers of rows, an index
+        beyond what it points into, too few rows for a batch, or a NaN; and on JAX if the process
+        was forked.
         """
         backend = backend_of(self.mode)
         if not backend.forks and os.getpid() != self._process:
@@ -182,6 +133,8 @@ class Kernel:
         self.streamed_groups = self.source.streamed_groups()
         self.load_adaptation()
         self.places: dict[Any, int] = {}
+        """Where each array of the data is among the constants: by its name, and by what stands for
+        it in the source's expressions."""
         for k, (array, variable) in enumerate(self.source.data, start=len(scales)):
             self.places |= {array.name: k, variable: k}
         first = self.source.rows[0] if self.source.rows else None
@@ -227,12 +180,8 @@ class Kernel:
     def compile(self, state_like: dict[str, list[np.ndarray]], by_number: bool = True) -> None:
         """Compile the updates, unless this process has done so.
 
-        Parameters
-        ----------
-        state_like : dict of lists of arrays
-            As for `Loop`.
-        by_number : bool, default True
-            Whether updates look rows up by their numbers, or get the rows themselves.
+        ``by_number`` says whether updates look rows up by their numbers, or get the rows
+        themselves.
         """
         if self.loop is not None:
             return
@@ -264,6 +213,17 @@ class Kernel:
         others = [np.asarray(point[name], dtype) for name, dtype in self._held]
         return theta, [*others, *self.scaling]
 
+    def checked_theta(self, point: PointType) -> list:
+        """Return the sampled variables of a point, or an error if one has another shape."""
+        theta, _ = self.split(point)
+        for (name, _), value, shape in zip(self._moved, theta, self.source.shapes, strict=True):
+            if value.shape != shape:
+                raise ValueError(
+                    f"'{name}' has the shape {value.shape}, but {shape} when the step was made: if "
+                    "new data has changed it, make a new step; otherwise correct the start."
+                )
+        return theta
+
     def moved(self, theta: list) -> PointType:
         """Return the sampled variables as part of a point."""
         as_numpy = self.backend.as_numpy
@@ -274,6 +234,5 @@ def _shaped(flat: np.ndarray, like: list[np.ndarray]) -> list[np.ndarray]:
     """Cut a flat vector into arrays like others; their mean where there is only one number."""
     if len(like) == 1 and like[0].size == 1:
         return [np.full_like(like[0], flat.mean())]
-    ends = np.cumsum([a.size for a in like])
-    parts = np.split(flat, ends[:-1])
-    return [p.reshape(a.shape).astype(a.dtype) for p, a in zip(parts, like, strict=True)]
+    parts = split_flat(flat, [a.shape for a in like])
+    return [part.astype(a.dtype) for part, a in zip(parts, like, strict=True)]

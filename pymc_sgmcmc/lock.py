@@ -24,14 +24,8 @@ SECONDS_FOR_LOCK = 15.0
 class Lock:
     """Keeps two processes from writing the same chains; released when its process ends.
 
-    Forked processes hold it too, until they end or this one releases it.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Of the file, which is created if it does not exist.
-    what : str
-        What the lock is for, in the message if another process holds it.
+    Forked processes hold it too, until they end or this one releases it. The file at ``path`` is
+    created if it does not exist; ``what`` says what is locked.
     """
 
     def __init__(self, path: Path, what: str):
@@ -40,19 +34,10 @@ class Lock:
         self._process: int | None = None
 
     def acquire(self, seconds: float | None = None) -> None:
-        """Wait for the lock.
+        """Wait for the lock, by default `SECONDS_FOR_LOCK`.
 
-        Parameters
-        ----------
-        seconds : float, optional
-            How long; default: `SECONDS_FOR_LOCK`.
-
-        Raises
-        ------
-        RuntimeError
-            If another process holds it longer than that.
-        FileNotFoundError
-            If its folder has been deleted.
+        It is an error if another process holds it longer than that, or if its folder has been
+        deleted.
         """
         if not LOCKS_HOLD:
             return

@@ -64,21 +64,10 @@ def failure_of(outcome: Outcome) -> tuple[int, int] | None:
 
 
 def first_nonfinite(squared_gradient: Any, theta: list, xp: Any) -> tuple[Any, Any]:
-    """Find the first non-finite variable of a call whose checksum is not finite.
+    """Find the first non-finite variable and update of a call whose checksum is not finite.
 
-    Parameters
-    ----------
-    squared_gradient, theta : arrays
-        As in an `Outcome`.
-    xp : module
-        `numpy` or, for tracing, `jax.numpy`.
-
-    Returns
-    -------
-    variable : int
-        Its number; that after the last stands for the log posterior.
-    update : int
-        Its number in the call.
+    The number after the last variable stands for the log posterior; ``xp`` is `numpy` or, for
+    tracing, `jax.numpy`.
     """
     bad = ~xp.isfinite(squared_gradient)
     seen = bad.any()
@@ -103,24 +92,9 @@ class Loop:
     """The compiled updates of one algorithm on one gradient source.
 
     The scan runs one update per step size; its memory grows by one scalar per update and variable
-    only. Data, state and random generator are explicit inputs, so on
-    JAX they stay on the device.
-
-    Parameters
-    ----------
-    source : GradientSource
-    algorithm : Algorithm
-    metric : Metric or None
-        A change of variables in which the algorithm works; None: it works on theta itself.
-    state_like : dict of lists of arrays
-        An example of the algorithm's state and the source's: names, shapes and types.
-    compile_kwargs : dict
-        Arguments of `pytensor.function`, for example ``{"mode": "JAX"}``.
-
-    Attributes
-    ----------
-    n_gradients : int
-        Gradients that an update evaluates.
+    only. Data, state and random generator are explicit inputs, so on JAX they stay on the device.
+    ``state_like`` is an example of the algorithm's state and the source's: names, shapes and types.
+    An update evaluates ``n_gradients`` gradients.
     """
 
     @quick_graphs()

@@ -9,21 +9,14 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
-from pymc_sgmcmc.backends.generator_copy import GeneratorCopy
-from pymc_sgmcmc.backends.normals import Normals
+from pymc_sgmcmc.backends.random_operations import GeneratorCopy, Normals
 
 ELEMENTS_OF_OWN_DRAW = 2**13
 """The noise of a variable with more elements than this is drawn separately."""
 
 
 class NoiseStream:
-    """A chain's random generator in a graph: each draw advances it.
-
-    Attributes
-    ----------
-    rng : variable
-        The generator as it is after the draws so far.
-    """
+    """A chain's random generator in a graph: each draw advances ``rng``."""
 
     def __init__(self, rng):
         self.rng = rng

@@ -1,7 +1,7 @@
 """All uses of PyMC's and PyTensor's private API, but what a step must override (step, chain)."""
 
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from threading import Lock
 from typing import Any
@@ -12,6 +12,7 @@ from pymc.backends.ndarray import NDArray
 from pymc.model import Model
 from pymc.sampling.mcmc import _quiet_logging
 from pymc.step_methods.state import DataClassState, WithSamplingState
+from pytensor.graph.basic import Variable
 
 _quiet_runs: list[object] = []
 _levels = ExitStack()
@@ -60,10 +61,34 @@ def report(multitrace: MultiTrace, n_tune: int, n_draws: int, seconds: float) ->
     multitrace.report._t_sampling = seconds
 
 
-def share_coords(model: Model, other: Model) -> None:
-    """Make a model share the coords and dim lengths of another, also after `pm.set_data`."""
+def model_of(
+    model: Model,
+    variables: Mapping[Variable, Variable],
+    values: Mapping[Variable, Variable],
+    of_type: type[Model] = Model,
+) -> Any:
+    """Return a model of some variables of another, with the coords and dim lengths of that one.
+
+    ``variables`` has what stands for each of the variables that are kept, and ``values`` the value
+    variables of those that are random.
+    """
+    new = of_type(check_bounds=model.check_bounds, model=None)
     # `add_coords` copies them, so data that is set later would change only one of the models.
-    model._coords, model._dim_lengths = other.coords, other.dim_lengths
+    new._coords, new._dim_lengths = model.coords, model.dim_lengths
+    for kind in ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"):
+        getattr(new, kind).extend(variables[v] for v in getattr(model, kind) if v in variables)
+    for old in [*model.free_RVs, *model.observed_RVs]:
+        if old in variables:
+            rv, value = variables[old], values[old]
+            new.rvs_to_values[rv], new.values_to_rvs[value] = value, rv
+            new.rvs_to_transforms[rv] = model.rvs_to_transforms[old]
+            if old in model.free_RVs:
+                new.rvs_to_initial_values[rv] = model.rvs_to_initial_values[old]
+    for var in variables.values():
+        new.named_vars[var.name] = var
+        if var.name in model.named_vars_to_dims:
+            new.named_vars_to_dims[var.name] = model.named_vars_to_dims[var.name]
+    return new
 
 
 def is_worker() -> bool:

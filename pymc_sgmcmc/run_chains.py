@@ -29,13 +29,7 @@ from pymc_sgmcmc.run.log_densities import with_log_densities, without_log_densit
 from pymc_sgmcmc.run.predicting import prepare
 from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.recorded_variables import recorder_of, without_nothing
-from pymc_sgmcmc.run.result import (
-    affordable_data,
-    check_convergence,
-    salvage,
-    summary,
-    to_datatree,
-)
+from pymc_sgmcmc.run.result import affordable_data, check_convergence, salvage, summary, to_datatree
 from pymc_sgmcmc.run.result_form import check_form, data_names
 from pymc_sgmcmc.run.run import Run
 from pymc_sgmcmc.run.step_in_use import refuse_step_in_use
@@ -56,30 +50,10 @@ def run_chains(
 ) -> DataTree:
     """Run all chains from their starting points, with their own generators.
 
-    Parameters
-    ----------
-    given : Arguments
-        Checked, with the model that ``step`` samples, one step for all variables, and numbers of
-        draws.
-    starts : list of dict
-        Starting points of the chains, by value variable, on the unconstrained scale.
-    rngs : list of RandomGeneratorState
-        States of the chains' generators.
-    store : ZarrStore, optional
-    seed : optional
-        The seed of the run, for a store to record.
-    length : FreeLength, optional
-        How long the run may be instead of ``draws``, if it can be ended early: without a store and
-        with chains that are equally far.
-    limit : TimeLimit, optional
-        Time after which it ends with the draws so far.
-    exact : ExactPhase, optional
-        What makes the draws exact.
-
-    Returns
-    -------
-    DataTree
-        As from `sample`.
+    ``given`` is checked, with the model that ``step`` samples, one step for all variables, and
+    numbers of draws. ``seed`` is for a store to record. ``length`` is how long the run may be
+    instead of ``draws``, if it can be ended early: without a store and with chains that are equally
+    far. ``exact`` makes the draws exact.
     """
     model, step, chains, tune = given.model, given.step, given.chains, given.tune
     refuse_step_in_use(step)

@@ -13,8 +13,8 @@ from pymc.util import get_state_from_generator
 from rich.theme import Theme
 from xarray import DataTree
 
-from pymc_sgmcmc.adaptation.progress import progress_shown
-from pymc_sgmcmc.adaptation.time_limit import TimeLimit, warm_up_within
+from pymc_sgmcmc.adaptation.progress import warm_ups
+from pymc_sgmcmc.adaptation.time_limit import TimeLimit
 from pymc_sgmcmc.exact.exact_draws import ExactPhase, refuse_exact
 from pymc_sgmcmc.integration.choice import terms_to_integrate
 from pymc_sgmcmc.integration.group_terms import Integrate
@@ -27,10 +27,10 @@ from pymc_sgmcmc.run.adapted_run import (
     starts_near_the_posterior,
 )
 from pymc_sgmcmc.run.arguments import Arguments
-from pymc_sgmcmc.run.bambi_model import fitting_bambi
 from pymc_sgmcmc.run.centred_effects import as_written, in_centred_form
 from pymc_sgmcmc.run.integrated_effects import of_what_groups_share, with_effects
 from pymc_sgmcmc.run.other_arguments import naming_alternatives
+from pymc_sgmcmc.run.pymc_sample import fitting_bambi
 from pymc_sgmcmc.run.result_form import check_form, names_in_result
 from pymc_sgmcmc.run.seeds import seeded
 from pymc_sgmcmc.run.starts import starts_of
@@ -272,7 +272,7 @@ def sample(
             # Not spawned, so that it is the same for any number of chains.
             own = np.random.default_rng(generator.integers(2**32, size=4))
             earlier = store.adapted if store is not None and resume else None
-            with progress_shown(bool(given.progressbar)), warm_up_within(limit):
+            with warm_ups(bool(given.progressbar), limit):
                 step = default_step(
                     model, compile_kwargs, own, earlier, terms is not None, given.data
                 )

@@ -1,15 +1,16 @@
 """PyMC's step: seeds, points, statistics and saved state. It contains no equations of a sampler."""
 
 import logging
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import fields
-from functools import partial
 from threading import Lock, get_ident
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pymc.blocking import PointType, StatsType
 from pymc.model import Model, modelcontext
+from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import BlockedStep, Competence
 from pymc.util import RandomGenerator, get_random_generator
 from rich.progress import TextColumn
@@ -19,34 +20,26 @@ from pymc_sgmcmc.adaptation.adapt import adapted
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.earlier import earlier_adaptation
 from pymc_sgmcmc.adaptation.kinds import Gradients, kind_of
-from pymc_sgmcmc.adaptation.plan import adapts, planned
+from pymc_sgmcmc.adaptation.plan import Asked, planned
 from pymc_sgmcmc.algorithm import Algorithm
-from pymc_sgmcmc.argument_checks import (
-    is_auto,
-    positive_number,
-    true_or_false,
-    whole_number,
-)
+from pymc_sgmcmc.argument_checks import is_auto, positive_number, true_or_false, whole_number
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.backends.backend import check_compile_kwargs
 from pymc_sgmcmc.backends.compile_time import compile_lock
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.chain import Advance, Chain, SGMCMCState
 from pymc_sgmcmc.docstrings import describe
-from pymc_sgmcmc.draw_statistics import draw_statistics, statistic_types
-from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.arrays import warn_if_integers_overflowed
 from pymc_sgmcmc.gradients.full_terms import message_of
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.local_variables import Local
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
-from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.start_check import check_start
 from pymc_sgmcmc.kernel import Kernel
-from pymc_sgmcmc.latents.joint import Latents, without_latents
+from pymc_sgmcmc.latents.joint import Latents
 from pymc_sgmcmc.pymc_internals import is_worker
 from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule
-from pymc_sgmcmc.step_source import metric_for, step_source
+from pymc_sgmcmc.step_source import independent_rows, metric_for, sampled_model, step_source
 from pymc_sgmcmc.variables import continuous, counterparts, refuse_reserved_names
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -94,7 +87,7 @@ class SGMCMCStep(BlockedStep):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        cls.stats_dtypes_shapes = statistic_types(
+        cls.stats_dtypes_shapes = _statistic_types(
             cls.algorithm_class.statistics, cls.step_size_names
         )
         describe(cls, SGMCMCStep.__init__)
@@ -142,7 +135,10 @@ class SGMCMCStep(BlockedStep):
         self.rng = get_random_generator(rng)
         self.made_for = modelcontext(model)
         refuse_reserved_names(self.made_for)
-        self.model, batch_size = self._sampled_model(step_size, adaptation, batch_size)
+        name = type(self).__name__
+        self.model, batch_size = sampled_model(
+            name, self.made_for, latents, step_size, adaptation, batch_size
+        )
         self.vars = continuous(self.model, counterparts(self.made_for, self.model, vars))
         self.algorithm = self.bind(self.model, self.vars, hyperparameters)
         of_other_data = earlier_adaptation(adaptation, self.model, self.vars)
@@ -151,47 +147,35 @@ class SGMCMCStep(BlockedStep):
             batch_size = earlier.batch_size
         if earlier is not None and batches == "auto":
             batches = earlier.batches
-        streamed = None if data is None else StreamedData.of(data)
-        plan_for = partial(
-            planned,
-            self.model,
-            self.vars,
-            shapes_of(self.model, self.vars),
-            self.algorithm,
-            type(self).__name__,
+        with compile_lock:
+            start = dict(self.model.initial_point() if initial_point is None else initial_point)
+        asked = Asked(
+            name=name,
+            algorithm=self.algorithm,
+            takes_local=self.takes_local,
+            made_for=self.made_for,
+            model=self.model,
+            vars=self.vars,
+            shapes=shapes_of(self.model, self.vars),
+            start=start,
             step_size=step_size,
             adaptation=adaptation if earlier is None else earlier.metric,
             gradient=gradient,
             batch_size=batch_size,
             minibatch_dim=minibatch_dim,
-            data=streamed,
-            latents=latents,
-            made_for=self.made_for,
-            wants_groups=batches == "groups",
-            updates_per_batch=updates_per_batch,
-        )
-        plan = plan_for(local=local if self.takes_local and latents is None else None)
-        with compile_lock:
-            start = dict(self.model.initial_point() if initial_point is None else initial_point)
-        source_of = partial(
-            step_source,
-            made_for=self.made_for,
-            model=self.model,
-            vars=self.vars,
-            temperature=self.algorithm.temperature,
             latents=latents,
             local=local,
-            takes_local=self.takes_local,
             batches=batches,
-            minibatch_dim=minibatch_dim,
+            data=None if data is None else StreamedData.of(data),
+            replacement=replacement,
+            updates_per_batch=updates_per_batch,
             self_check=self_check,
-            start=start,
-            data=streamed,
         )
-        self.source = source_of(plan)
+        plan = planned(asked, local if self.takes_local and latents is None else None)
+        self.source = step_source(plan, asked)
         if plan.tentative and not self.source.local_variables:
-            plan = plan_for(local=None)
-            self.source = source_of(plan)
+            plan = planned(asked, None)
+            self.source = step_source(plan, asked)
         if self.source.full:
             _log.info(message_of(self.source.full))
         self._batch_size, self.minibatch_dim = plan.batch_size, minibatch_dim
@@ -208,19 +192,19 @@ class SGMCMCStep(BlockedStep):
         if isinstance(metric, LocalScales):
             self.algorithm = self.algorithm.for_groups()
         self.kernel = Kernel(
-            type(self).__name__,
+            name,
             self.model,
             self.source,
             self.algorithm,
             as_schedule(FIRST_STEP_SIZE) if given_schedule is None else given_schedule,
             given_thin or 1,
-            self._independent_rows(replacement, adapted=metric is not None),
+            independent_rows(self.source, plan, asked),
             dict(compile_kwargs or {}),
             metric,
             updates_per_batch,
         )
         self.statistics = self.kernel.statistics
-        self.stats_dtypes_shapes = statistic_types(self.statistics, self.step_size_names)
+        self.stats_dtypes_shapes = _statistic_types(self.statistics, self.step_size_names)
         self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
         self.setup_chain(self.rng, tune=0, draws=0)
         check_start(self.model, self.source, start)
@@ -246,48 +230,6 @@ class SGMCMCStep(BlockedStep):
             if self.kernel.data_checksum is None and data is None:
                 self._checksum_at_warm_up = self.kernel.checksum()
         self._thread = None  # whichever draws first
-
-    def _sampled_model(
-        self, step_size: Any, adaptation: Any, batch_size: Any
-    ) -> tuple[Model, int | Literal["auto"] | None]:
-        """Return the model whose gradients the updates use, and the rows per batch.
-
-        Latent variables are not in it; nor is pm.Minibatch where single rows must be looked at.
-        """
-        model = self.made_for
-        if self.latents is not None:
-            return without_latents(model, self.latents.vars), batch_size
-        if not adapts(step_size, adaptation) or not written_in_minibatches(model):
-            return model, batch_size
-        if not is_auto(batch_size):
-            raise ValueError(
-                f"batch_size={batch_size!r} and pm.Minibatch: use only one of them (prefer "
-                "batch_size=, with which predictions use all the data)."
-            )
-        try:
-            return with_all_rows(model)
-        except ValueError as error:
-            raise ValueError(
-                f"{error} So adaptation cannot look at single rows: write the model with all its "
-                f"data, or pass {type(self).__name__}(step_size=..., thin=...) with numbers."
-            ) from error
-
-    def _independent_rows(self, replacement: bool | Literal["auto"], adapted: bool) -> bool:
-        """Whether batches are of independent rows: as asked for, or what suits the sampler best."""
-        source, streamed = self.source, self.source.streamed is not None
-        # What an adapted step has measured is the noise of independent rows. Of a stream with a
-        # control variate there is hardly any that epochs could average out.
-        measured = adapted and (not streamed or bool(source.local_variables))
-        if replacement is False and measured and self.batch_size is not None:
-            raise ValueError(
-                "replacement=False and adaptation: the step size is adapted to the noise of "
-                "independent rows. Leave replacement out, or pass numbers as step_size and thin."
-            )
-        if not is_auto(replacement):
-            return bool(replacement)
-        little_noise = adapted and streamed and source.has_control_variate
-        suits = self.algorithm.absorbs_noise and not little_noise
-        return self.batch_size is not None and (measured or suits)
 
     @classmethod
     def on(cls, vars, *, step_size: StepSize, **hyperparameters) -> Group:
@@ -404,13 +346,7 @@ class SGMCMCStep(BlockedStep):
         self._thread = get_ident()
 
     def go_on_with(self, chain: Chain) -> None:
-        """Draw from an earlier chain of this step, where another one was begun meanwhile.
-
-        Parameters
-        ----------
-        chain : Chain
-            One that was this step's ``chain``.
-        """
+        """Draw from an earlier chain of this step, where another one was begun meanwhile."""
         self.chain, self.rng, self._thread = chain, chain.rng, get_ident()
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
@@ -447,15 +383,15 @@ class SGMCMCStep(BlockedStep):
     def statistics_of(self, drawn: Advance) -> dict[str, Any]:
         """Return the statistics of a draw of one of this step's chains."""
         step_sizes = zip(self.step_size_names, drawn.step_size.ravel().tolist(), strict=True)
-        return draw_statistics(
-            dict(step_sizes),
-            drawn.diagnostics,
-            drawn.potential,
-            drawn.gradient_norm,
-            drawn.nonfinite,
-            drawn.n_updates,
-            drawn.warning,
-        )
+        return {
+            **dict(step_sizes),
+            **drawn.diagnostics,
+            "potential": drawn.potential,
+            "gradient_norm": drawn.gradient_norm,
+            "nonfinite": drawn.nonfinite,
+            "n_updates": drawn.n_updates,
+            "warning": drawn.warning,
+        }
 
     def _take_thread(self) -> None:
         """Draw in this thread from now on; raise an error if another one began the chain."""
@@ -494,24 +430,7 @@ class SGMCMCStep(BlockedStep):
         self.kernel.schedule = self.checked_schedule(step_size)
 
     def checked_schedule(self, step_size: StepSize) -> Schedule:
-        """Return the schedule for a step size, or raise an error.
-
-        Parameters
-        ----------
-        step_size : float, Schedule or callable
-            As for the class.
-
-        Returns
-        -------
-        Schedule
-
-        Raises
-        ------
-        TypeError
-            If it is not a number, schedule or callable.
-        ValueError
-            For a number that is not positive and finite.
-        """
+        """Return the schedule for a step size as the class takes it, or raise an error."""
         return as_schedule(step_size)
 
     @property
@@ -597,6 +516,20 @@ class SGMCMCStep(BlockedStep):
             return shown | {"failing": stats["nonfinite"]}
 
         return (update,)
+
+
+def _statistic_types(
+    names: Sequence[str], step_sizes: Sequence[str]
+) -> dict[str, tuple[type, list | None]]:
+    """Types and shapes of a draw's statistics, including the sampler's own ``names``."""
+    return {
+        **{name: (np.float64, []) for name in [*step_sizes, *names]},
+        "potential": (np.float64, []),
+        "gradient_norm": (np.float64, []),
+        "nonfinite": (bool, []),
+        "n_updates": (np.int64, []),
+        "warning": (SamplerWarning, None),
+    }
 
 
 def _checked_thin(thin: Any) -> int:

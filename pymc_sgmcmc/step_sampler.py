@@ -10,7 +10,7 @@ from pymc.progress_bar import ProgressBarOptions
 from pymc.util import RandomGeneratorState, random_generator_from_state
 from xarray import DataTree
 
-from pymc_sgmcmc.adaptation.progress import progress_shown
+from pymc_sgmcmc.adaptation.progress import warm_ups
 from pymc_sgmcmc.pymc_internals import quiet_logging
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.step_of_run import default_step, sampled_model, step_for_all
@@ -120,7 +120,7 @@ class StepSampler:
             step = self.step
             if step is None:
                 own = random_generator_from_state(random_seed[0]).spawn(1)[0]
-                with progress_shown(bool(given.progressbar)):
+                with warm_ups(bool(given.progressbar)):
                     step = default_step(given.model, compile_kwargs, own)
             model = sampled_model(given.model, step)
             names = {v.name for v in model.value_vars}

@@ -1,79 +1,72 @@
-"""What gives a step's updates their gradients, by the step's arguments."""
+"""What gives a step's updates their gradients and batches, by the step's arguments."""
 
 import logging
 import math
 from typing import Any, Literal
 
 import numpy as np
-from pymc.blocking import PointType
 from pymc.model import Model
-from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.adaptation.adapt import ones_per_row
-from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, LARGEST_SHARED, Plan
-from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, LARGEST_SHARED, Asked, Plan, adapts
+from pymc_sgmcmc.argument_checks import is_auto
+from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.local_scales import LocalScales
-from pymc_sgmcmc.gradients.local_variables import Local, elements_per_group
+from pymc_sgmcmc.gradients.local_variables import elements_per_group
 from pymc_sgmcmc.gradients.metric import Metric
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
+from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.gradients.tempered import tempered
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
-from pymc_sgmcmc.latents.joint import Latents
+from pymc_sgmcmc.latents.joint import Latents, without_latents
 
 _log = logging.getLogger("pymc.sgmcmc")
 
 
-def step_source(
-    plan: Plan,
-    made_for: Model,
+def sampled_model(
+    name: str,
     model: Model,
-    vars: list[TensorVariable],
-    temperature: float,
-    *,
     latents: Latents | None,
-    local: Local,
-    takes_local: bool,
-    batches: Literal["auto", "rows", "groups"],
-    minibatch_dim: str | None,
-    self_check: bool,
-    start: PointType,
-    data: StreamedData | None,
-) -> GradientSource:
-    """Make the gradient source of a step.
+    step_size: Any,
+    adaptation: Any,
+    batch_size: Any,
+) -> tuple[Model, int | Literal["auto"] | None]:
+    """Return the model whose gradients the updates use, and the rows per batch.
 
-    Parameters
-    ----------
-    plan : Plan
-        With the rows per batch, and whether there is a control variate.
-    made_for, model : pymc.Model
-        That of the user, and the sampled one, without latent variables.
-    vars : list of value variables
-        Those to sample.
-    temperature : float
-        Of the sampler.
-    latents, local, minibatch_dim, self_check, data
-        The step's arguments.
-    takes_local : bool
-        Whether the sampler's updates may move only some elements of a variable.
-    batches : {"auto", "rows", "groups"}
-        Whether batches have whole groups of the local variables; "auto": those of an adapted step
-        where its local variables need it.
-    start : dict of arrays
-        Point near which batches are compared with all rows.
-
-    Raises
-    ------
-    ValueError
-        For arguments that do not go together.
+    Latent variables are not in it, nor is pm.Minibatch where gradients of single rows are needed.
     """
+    if latents is not None:
+        return without_latents(model, latents.vars), batch_size
+    if not adapts(step_size, adaptation) or not written_in_minibatches(model):
+        return model, batch_size
+    if not is_auto(batch_size):
+        raise ValueError(
+            f"batch_size={batch_size!r} and pm.Minibatch: use only one of them (prefer "
+            "batch_size=, with which predictions use all the data)."
+        )
+    try:
+        return with_all_rows(model)
+    except ValueError as error:
+        raise ValueError(
+            f"{error} So adaptation cannot look at single rows: write the model with all its "
+            f"data, or pass {name}(step_size=..., thin=...) with numbers."
+        ) from error
+
+
+def step_source(plan: Plan, asked: Asked) -> GradientSource:
+    """Make the gradient source of a step, or raise an error for arguments that do not go together.
+
+    With ``batches="auto"`` they have whole groups where an adapted step's local variables need it.
+    """
+    temperature, local, batches = asked.algorithm.temperature, asked.local, asked.batches
     if plan.metric is not None and temperature != 1:
         raise ValueError(
             f"temperature={temperature!r} needs a step_size: a number or schedule. What is "
             "adapted to the model, as with step_size='auto', is right for temperature 1 only."
         )
-    reason = _reason_against_local(plan, temperature, latents, takes_local)
+    reason = _reason_against_local(plan, asked)
     if reason is not None and local and local != "auto":
         raise ValueError(f"local={local!r}: {reason}.")
     if batches == "groups" and (reason is not None or local is None):
@@ -83,30 +76,32 @@ def step_source(
         )
     options: dict[str, Any] = {
         "batch_size": plan.batch_size,
-        "minibatch_dim": minibatch_dim,
-        "self_check": self_check,
-        "start": start,
-        "data": data,
+        "minibatch_dim": asked.minibatch_dim,
+        "self_check": asked.self_check,
+        "start": asked.start,
+        "data": asked.data,
     }
     source: GradientSource
-    if latents is not None:
-        source = latent_gradient_source(made_for, model, vars, latents, **options)
+    if asked.latents is not None:
+        source = latent_gradient_source(
+            asked.made_for, asked.model, asked.vars, asked.latents, **options
+        )
     elif plan.control_variate:
-        if data is None:  # rows can be drawn by weight
-            options["row_weights"] = ones_per_row(model, minibatch_dim)
-        source = ControlVariate.of(gradient_source(model, vars, **options))
+        if asked.data is None:  # rows can be drawn by weight
+            options["row_weights"] = ones_per_row(asked.model, asked.minibatch_dim)
+        source = ControlVariate.of(gradient_source(asked.model, asked.vars, **options))
     else:
         if plan.metric is not None:
             local = plan.local
         elif batches == "auto":
             batches = "rows"  # as settings by hand are for
         found = None if reason is not None else local
-        source = gradient_source(model, vars, local=found, batches=batches, **options)
+        source = gradient_source(asked.model, asked.vars, local=found, batches=batches, **options)
         shared = _shared_elements(source)
         better = _reason_to_move_together(source) if plan.tentative else None
         if better is not None:
             _log.info(f"Yet all elements move at every update: {better}.")
-            source = gradient_source(model, vars, **options)
+            source = gradient_source(asked.model, asked.vars, **options)
         elif plan.metric is not None and shared > LARGEST_SHARED:
             if local != "auto" or batches == "groups":
                 raise ValueError(
@@ -118,8 +113,8 @@ def step_source(
                 f"Yet all elements move at every update: {shared} others would need a matrix, "
                 f"which adaptation makes of at most {LARGEST_SHARED}."
             )
-            source = gradient_source(model, vars, **options)
-    if plan.metric is not None and data is not None and not source.local_variables:
+            source = gradient_source(asked.model, asked.vars, **options)
+    if plan.metric is not None and asked.data is not None and not source.local_variables:
         size = sum(int(np.prod(shape)) for shape in source.shapes)
         if size > LARGEST_DENSE:
             raise ValueError(
@@ -131,7 +126,7 @@ def step_source(
         raise ValueError(
             "batches='groups' needs local variables, and the model has none. Use batches='rows'."
         )
-    return tempered(source, model, temperature)
+    return tempered(source, asked.model, temperature)
 
 
 def _shared_elements(source: GradientSource) -> int:
@@ -164,19 +159,32 @@ def metric_for(source: GradientSource, metric: Metric | None) -> Metric | None:
     return LocalScales(source.shapes, [v in local for v in source.vars])
 
 
-def _reason_against_local(
-    plan: Plan,
-    temperature: float,
-    latents: Latents | None,
-    takes_local: bool,
-) -> str | None:
+def independent_rows(source: GradientSource, plan: Plan, asked: Asked) -> bool:
+    """Whether batches are of independent rows: as asked for, or what suits the sampler best."""
+    adapted, streamed = plan.metric is not None, source.streamed is not None
+    # What an adapted step has measured is the noise of independent rows. Of a stream with a
+    # control variate there is hardly any that epochs could average out.
+    measured = adapted and (not streamed or bool(source.local_variables))
+    if asked.replacement is False and measured and plan.batch_size is not None:
+        raise ValueError(
+            "replacement=False and adaptation: the step size is adapted to the noise of "
+            "independent rows. Leave replacement out, or pass numbers as step_size and thin."
+        )
+    if not is_auto(asked.replacement):
+        return bool(asked.replacement)
+    little_noise = adapted and streamed and source.has_control_variate
+    suits = asked.algorithm.absorbs_noise and not little_noise
+    return plan.batch_size is not None and (measured or suits)
+
+
+def _reason_against_local(plan: Plan, asked: Asked) -> str | None:
     """Say why no variable of a step can be local, if so."""
-    if not takes_local:
+    if not asked.takes_local:
         return "SGRLD moves all elements at every update"
     if plan.batch_size is None:
         return "local variables move with the rows of a batch: pass batch_size= too"
-    if temperature != 1:
+    if asked.algorithm.temperature != 1:
         return "groups without rows have no tempered prior to draw from: use temperature=1"
-    if latents is not None:
+    if asked.latents is not None:
         return "latents= and local= do not go together yet"
     return None

@@ -536,7 +536,7 @@ def many_rows():
 def test_the_gradient_at_the_anchor_is_that_of_the_anchor(monkeypatch):
     """Also where the windows end because there have been so many."""
     monkeypatch.setattr("pymc_sgmcmc.adaptation.curvature_warm_up.SETTLED", 0.0)
-    monkeypatch.setattr("pymc_sgmcmc.adaptation.curvature_warm_up.MAX_WINDOWS", 2)
+    monkeypatch.setattr(CurvatureWarmUp, "max_windows", 2)
     with many_rows():
         step = sgm.MSGNHT_S(compile_kwargs=JAX)
     anchor = step.adapted.anchor

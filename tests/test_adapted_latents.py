@@ -175,7 +175,7 @@ def test_chains_that_have_parted_go_on_from_one(monkeypatch):
 
     monkeypatch.setattr(run, "_start", lambda begin: MEAN)
     monkeypatch.setattr(run.runs, "run", short_run)
-    monkeypatch.setattr(run, "_finish", lambda points, window, windows: windows)
+    monkeypatch.setattr(run, "finish", lambda settings, last, thin, windows, **found: windows)
     windows = run.run(known_step().model.initial_point())
     root = np.linalg.cholesky(PRECISION)
     first, second = (np.linalg.norm((at - MEAN) @ root, axis=1) for at in began[:2])

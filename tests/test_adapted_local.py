@@ -1,6 +1,7 @@
 """Adapted steps with local variables: their metric, scales, noise, posterior and diagnosis."""
 
 import logging
+from dataclasses import asdict
 from functools import cache, cached_property
 from types import SimpleNamespace
 
@@ -699,7 +700,7 @@ def test_an_interrupted_warm_up_is_made_again(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             sgm.MSGNHT_S(model=model, rng=1, **options)
     again = sgm.MSGNHT_S(model=WITH_LARGE.model(), rng=1, **options).adapted
-    for name, values in expected.adapted.plain().items():
+    for name, values in asdict(expected.adapted).items():
         if isinstance(values, list):
             for one, other in zip(values, getattr(again, name), strict=True):
                 np.testing.assert_array_equal(one, other, err_msg=name)

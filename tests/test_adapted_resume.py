@@ -13,7 +13,7 @@ from pymc_sgmcmc.adaptation import plan
 from pymc_sgmcmc.adaptation.adapted import UnfitAdaptation
 from pymc_sgmcmc.adaptation.curvature_warm_up import CurvatureWarmUp
 from pymc_sgmcmc.chain import Chain
-from pymc_sgmcmc.storage.adaptation import adapted_path
+from pymc_sgmcmc.storage.record import adapted_path
 
 pytestmark = pytest.mark.slow(15)
 

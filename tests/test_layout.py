@@ -23,7 +23,7 @@ run
 predictions
 samplers
 step docstrings variables
-step_source draw_statistics
+step_source
 adaptation
 chain call_length
 kernel

@@ -9,7 +9,7 @@ from samplers import BACKENDS
 from scipy import stats
 
 from pymc_sgmcmc.backends.backend import backend_of
-from pymc_sgmcmc.backends.normals import Normals
+from pymc_sgmcmc.backends.random_operations import Normals
 from pymc_sgmcmc.noise import NoiseStream
 
 every_backend = pytest.mark.parametrize("mode", BACKENDS)
@@ -46,11 +46,11 @@ def test_bits_are_those_of_random123(key, counter, words):
     from jax.numpy import uint32 as jax_uint32
     from numba import uint32
 
-    from pymc_sgmcmc.backends import normals_jax, normals_numba
+    from pymc_sgmcmc.backends import normals_numba, random_jax
 
     numba_words = normals_numba.threefry(*map(uint32, key), *map(uint32, counter))
     assert tuple(map(int, numba_words)) == words
-    jax_words = normals_jax.threefry([*map(jax_uint32, key)], *map(jax_uint32, counter))
+    jax_words = random_jax.threefry([*map(jax_uint32, key)], *map(jax_uint32, counter))
     assert tuple(map(int, jax_words)) == words
 
 
@@ -112,7 +112,7 @@ def test_any_number(n):
 def test_mapped_over_chains_each_draws_what_it_would_alone(dtype):
     jax = pytest.importorskip("jax")
     drawer("JAX", dtype, 2)  # PyTensor sets JAX's 64-bit mode
-    from pymc_sgmcmc.backends.normals_jax import normals
+    from pymc_sgmcmc.backends.random_jax import normals
 
     keys = np.uint32([[1, 2], [3, 4], [2, 1]])
     together = jax.vmap(lambda key: normals(key, 1001, dtype))(keys)
@@ -143,7 +143,7 @@ def test_a_call_takes_64_random_bits_for_its_key():
 def test_only_cpus_store_what_they_draw(platform, stored):
     jax = pytest.importorskip("jax")
 
-    from pymc_sgmcmc.backends.normals_jax import jax_sample_normals
+    from pymc_sgmcmc.backends.random_jax import jax_sample_normals
 
     stream = NoiseStream(random_generator_type("rng"))
     node = stream.draw(Normals(), 1001, dtype="float32").owner

@@ -15,8 +15,7 @@ from pytensor.compile.mode import get_mode
 from pytensor.tensor.random.type import random_generator_type
 
 from pymc_sgmcmc.backends.link_time_optimization import link_time_optimization
-from pymc_sgmcmc.backends.matrix_product import MatrixProduct
-from pymc_sgmcmc.backends.matrix_vector import MatrixVector
+from pymc_sgmcmc.backends.matrix_products import MatrixProduct, MatrixVector
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.run.threaded_chains import ThreadedChains
 

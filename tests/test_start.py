@@ -104,7 +104,7 @@ def line():
 def test_chains_begin_closer_after_each_divergence(monkeypatch):
     seen = []
 
-    def diverge(self, point, positions, *args, **kwargs):
+    def diverge(self, positions, *args, **kwargs):
         seen.append(np.ptp(positions, axis=0))
         raise Diverged("'b' went 60 standard deviations away")
 

@@ -19,7 +19,7 @@ from scipy import stats
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.batches.data_sources import ArraySource
 from pymc_sgmcmc.batches.streamed import StreamedBatches
-from pymc_sgmcmc.batches.windows import OrderCheck, Window, chunk_order
+from pymc_sgmcmc.batches.windows import OrderCheck, chunk_order
 
 N = 1003
 ROWS = np.arange(N)
@@ -199,7 +199,7 @@ def test_estimated_design_effect():
     check = OrderCheck()
     for k in range(20):
         rows = np.random.default_rng(k).permutation(values[k * 20_000 : (k + 1) * 20_000])
-        check.see(Window({"x": rows}, 0, {}, 0))
+        check.see({"x": rows})
     [(_, effect)] = check.design_effects().values()
     assert abs(effect / 100 - 1) < 5 * np.sqrt(2 / 19)
 

@@ -11,7 +11,7 @@ from pytensor.compile.mode import Mode
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation.adapted import Adapted
-from pymc_sgmcmc.adaptation.progress import WarmUpProgress, progress_shown
+from pymc_sgmcmc.adaptation.progress import WarmUpProgress, warm_ups
 from pymc_sgmcmc.adaptation.slowness import warn_of_slow_draws
 
 PYTHON = {"mode": Mode("py", "fast_compile")}
@@ -68,7 +68,7 @@ def test_no_time_for_the_warm_up(few_rows):
 
 def test_a_long_warm_up_is_not_silent(monkeypatch, caplog):
     caplog.set_level(logging.INFO, "pymc.sgmcmc")
-    with progress_shown(False), WarmUpProgress() as progress:
+    with warm_ups(shown=False), WarmUpProgress() as progress:
         progress.report("start", 3.0)
         assert not caplog.text
         monkeypatch.setattr("pymc_sgmcmc.adaptation.progress.SECONDS_OF_SILENCE", -1.0)

@@ -17,7 +17,7 @@ import pytest
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.call_length import CallLength
-from pymc_sgmcmc.run import vectorized_chains
+from pymc_sgmcmc.run import chains_together, vectorized_chains
 from pymc_sgmcmc.run.chain_warnings import MAX_WARNINGS
 from pymc_sgmcmc.run.threaded_chains import ThreadedChains
 from pymc_sgmcmc.run.vectorized_chains import VectorizedChains
@@ -478,6 +478,6 @@ def test_what_cannot_be_vectorized_is_refused():
     with pytest.raises(ValueError, match="needs one minibatch step for all variables"):
         sgm.sample(DRAWS, chains=2, step=[part, rest], model=model, chain_method="vectorized")
     with pytest.raises(ValueError, match=r"leaves out 'sigma_log__'.*'parallel' or 'sequential'"):
-        vectorized_chains.check_step(part)
+        chains_together.check_step(part)
     with pytest.raises(ValueError, match="needs a step compiled for JAX or numba"):
-        vectorized_chains.check_step(sgm.SGLD(**settings, **python))
+        chains_together.check_step(sgm.SGLD(**settings, **python))

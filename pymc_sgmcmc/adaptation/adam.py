@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 
 LEARNING_RATE = 0.01
-"""Of the first update, in units of each element."""
+"""Rate of the first update, in units of each element."""
 SCATTER = 0.1
-"""Of the points where it begins, in the same."""
+"""Standard deviation of the points where Adam begins, in the same units."""
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
@@ -16,24 +16,9 @@ def adam(
 ) -> np.ndarray:
     """Climb by noisy slopes, with a rate that falls to zero as a cosine.
 
-    Parameters
-    ----------
-    slope : callable
-        From a point to a noisy gradient there.
-    theta : array, shape (d,)
-        Where to begin.
-    unit : array, shape (d,)
-        Scale of each element's steps.
-    n_updates : int
-
-    Returns
-    -------
-    array, shape (d,)
-        Where it ended: no element has moved much farther than `reach`.
-
-    References
-    ----------
-    Kingma and Ba (2015), Adam: a method for stochastic optimization, arXiv 1412.6980.
+    ``slope`` returns a noisy gradient at a point, and ``unit``, shape (d,), is the scale of each
+    element's steps. No element moves much farther than `reach`. (Kingma and Ba 2015, Adam: a method
+    for stochastic optimization, arXiv 1412.6980.)
 
     Examples
     --------
@@ -64,9 +49,6 @@ def reach(unit: np.ndarray, n_updates: int) -> np.ndarray:
 def prior_unit(curvature: np.ndarray) -> np.ndarray:
     """Return the prior's standard deviations where they are below 1, else 1.
 
-    Parameters
-    ----------
-    curvature : array, shape (d,)
-        Diagonal of the Hessian of the log prior.
+    ``curvature`` is the diagonal of the Hessian of the log prior, shape (d,).
     """
     return np.where(-curvature > 1, np.maximum(-curvature, 1) ** -0.5, 1.0)

@@ -39,30 +39,9 @@ def adapted(
 ) -> Adapted:
     """Warm up, unless an earlier warm-up is given, and set the kernel to what was chosen.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        With a metric.
-    gradients : FlatModel or LocalGradients
-        That of the model's kind.
-    rng : numpy.random.Generator
-    start : dict of arrays
-        Where the warm-up starts.
-    target_bias : float
-        Tolerated relative error of a standard deviation.
-    schedule : Schedule, optional
-        A step size that the user has chosen, in z.
-    thin : int, optional
-        Updates per draw that the user has chosen.
-    earlier : Adapted, optional
-        What a warm-up of the same model has chosen.
-    anew : bool, default False
-        Whether the data may be others: anchor, row weights and noise are found anew.
-
-    Raises
-    ------
-    UnfitAdaptation
-        If ``earlier`` is of another model.
+    ``schedule`` and ``thin`` are what the user has chosen, the step size in z. An ``earlier``
+    warm-up of another model is an `UnfitAdaptation`; with ``anew`` its data may be others, so that
+    anchor, row weights and noise are found anew.
     """
     chosen = earlier
     if chosen is None:

@@ -1,11 +1,12 @@
 """What a warm-up has chosen: plain arrays and numbers, from which a step's kernel is set."""
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
 from pymc.blocking import PointType
 
+from pymc_sgmcmc.gradients.metric import flat, split_flat
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.schedules import Constant
 
@@ -14,11 +15,11 @@ FAR = 5.0
 start is left for another: there the control variate's noise would be too large."""
 
 BURN_IN_TIMES = 5
-"""Autocorrelation times of the slowest element that the burn-in takes,"""
+"""Length of the burn-in, in autocorrelation times of the slowest element."""
 LEAST_BURN_IN, MOST_BURN_IN = 15, 50
-"""... but at least and at most so many draws,"""
+"""Smallest and largest number of draws of the burn-in."""
 BURN_IN_OF_MANY = 20
-"""... and so many where a draw is a pass over the data."""
+"""Number of draws of the burn-in where a draw is a pass over the data."""
 
 
 class UnfitAdaptation(ValueError):
@@ -45,7 +46,8 @@ class Adapted:
     starts: np.ndarray = field(repr=False)
     """Where the chains of the warm-up ended, shape (chains, d)."""
     largest_eigval: float
-    """Of the curvature in z as the warm-up saw it: 1 where the metric is dense,"""
+    """Largest eigenvalue of the curvature in z as the warm-up saw it; 1 where the metric is
+    dense."""
     smallest_eigval: float
     step_size: float
     thin: int
@@ -58,7 +60,7 @@ class Adapted:
     data_passes: float
     """Row gradients of the warm-up / N."""
     data_checksum: int | None = None
-    """Of the data of the anchor's gradient; None without a control variate."""
+    """Checksum of the data of the anchor's gradient; None without a control variate."""
     n_rows: int | None = None
     """N; None where all rows are used at each update."""
     batches: Literal["rows", "groups"] = "rows"
@@ -79,13 +81,7 @@ class Adapted:
         return int(np.clip(np.ceil(times), LEAST_BURN_IN, MOST_BURN_IN))
 
     def check(self, kernel: Kernel) -> None:
-        """Refuse a kernel for which this was not chosen.
-
-        Raises
-        ------
-        UnfitAdaptation
-            For another number of parameters or rows, or other batches.
-        """
+        """Raise `UnfitAdaptation` for a kernel of other sizes, data or batches than before."""
         source = kernel.source
         there = {
             "parameters": (len(self.anchor), kernel.n_elements),
@@ -121,24 +117,18 @@ class Adapted:
         kernel.schedule = Constant(self.step_size)
         kernel.thin = self.thin
         kernel.data_checksum = self.data_checksum
-        source.set_anchor(self.split(kernel, self.anchor), self.split(kernel, self.anchor_gradient))
+        shapes = source.shapes
+        source.set_anchor(split_flat(self.anchor, shapes), split_flat(self.anchor_gradient, shapes))
         if source.rows and source.rows[0].weights is not None:
             kernel.set_row_copies(self.row_copies)
         kernel.load_data()
-
-    @staticmethod
-    def split(kernel: Kernel, flat: np.ndarray) -> list[np.ndarray]:
-        """Cut a flat vector into arrays of the variables' shapes."""
-        shapes = kernel.source.shapes
-        ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
-        return [p.reshape(s) for p, s in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
 
     def jittered_start(self, kernel: Kernel, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Draw a start for a chain, over-dispersed around one of the warm-up's last points."""
         assert kernel.metric is not None
         centre = self.starts[rng.integers(len(self.starts))]
         theta = centre + self.jitter * kernel.metric.times(rng.standard_normal(len(centre)))
-        arrays = self.split(kernel, theta)
+        arrays = split_flat(theta, kernel.source.shapes)
         return {v.name: a.astype(v.dtype) for v, a in zip(kernel.source.vars, arrays, strict=True)}
 
     def near_start(self, kernel: Kernel, point: PointType, rng: np.random.Generator) -> PointType:
@@ -152,7 +142,7 @@ class Adapted:
     def is_far(self, kernel: Kernel, point: PointType) -> bool:
         """Whether a point is far outside of the posterior, as the warm-up saw it."""
         assert kernel.metric is not None
-        theta = np.concatenate([np.ravel(point[v.name]) for v in kernel.source.vars]).astype(float)
+        theta = flat([point[v.name] for v in kernel.source.vars])
         z = kernel.metric.inverse_times(theta - self.anchor)
         return not np.linalg.norm(z) < FAR * np.sqrt(len(z))
 
@@ -165,7 +155,3 @@ class Adapted:
         chosen["friction_mean"] = float(self.friction.mean())
         chosen["noise_mean"] = float(self.noise.mean())
         return chosen
-
-    def plain(self) -> dict[str, Any]:
-        """All of it as plain values."""
-        return asdict(self)

@@ -14,9 +14,9 @@ UNDERFLOWN = 1e8
 """Elements beyond this, with a diagonal of ones, have a diagonal that is rounded to nothing."""
 
 NO_CURVATURE = 1e-7
-"""Eigenvalue, so scaled, that is no more than the error of differences of gradients, or"""
+"""Largest eigenvalue, so scaled, that may be the error of differences of gradients."""
 NO_INFORMATION = 1e-12
-"""... than that of a sum of rows' g g', which has no differences, in double precision."""
+"""The same for a sum of rows' g g', which has no differences, in double precision."""
 
 
 class Eigen(NamedTuple):
@@ -30,14 +30,8 @@ class Eigen(NamedTuple):
 def undetermined(matrix: np.ndarray, no_curvature: float = NO_CURVATURE) -> np.ndarray:
     """Return the parameters along which there is no curvature, as a vector of numbers.
 
-    Those with a diagonal of zero or, of a direction without curvature, its largest components.
-
-    Parameters
-    ----------
-    matrix : array, shape (d, d)
-    no_curvature : float
-        Eigenvalue, relative to the largest and with a diagonal of ones, up to which a direction has
-        none.
+    Those are the ones with a diagonal of zero or, of a direction whose eigenvalue relative to the
+    largest, with a diagonal of ones, is at most ``no_curvature``, its largest components.
     """
     diagonal = np.abs(np.diag(matrix))
     flat = np.flatnonzero(~(diagonal > 1e-200))
@@ -55,21 +49,9 @@ def undetermined(matrix: np.ndarray, no_curvature: float = NO_CURVATURE) -> np.n
 def refuse_undetermined(
     matrix: np.ndarray, names: Sequence[str], no_curvature: float = NO_CURVATURE
 ) -> None:
-    """Refuse a posterior that is flat along some direction.
+    """Raise an error that names the elements along which a posterior is flat.
 
-    Parameters
-    ----------
-    matrix : array, shape (d, d)
-        Curvature of -log posterior, not made positive.
-    names : list of str
-        Of its d elements.
-    no_curvature : float
-        As of `undetermined`.
-
-    Raises
-    ------
-    pymc.exceptions.SamplingError
-        With the elements' names; also where the matrix is not finite.
+    ``matrix`` is the curvature of -log posterior, shape (d, d), not made positive.
     """
     if not np.isfinite(matrix).all():
         raise SamplingError(
@@ -116,12 +98,8 @@ def root_of_inverse(matrix: np.ndarray) -> np.ndarray:
 class Factor:
     """Cholesky factor of a symmetric matrix, made positive, by which to solve and to draw.
 
-    Parameters
-    ----------
-    matrix : array, shape (d, d)
-        With eigenvalues that are not positive, their absolute values count.
-    damping : float, optional
-        Added to the diagonal after that is scaled to ones.
+    Of eigenvalues that are not positive the absolute values count. ``damping`` is added to the
+    diagonal after that is scaled to ones.
 
     Examples
     --------
@@ -153,7 +131,7 @@ class Factor:
 
     @property
     def log_determinant(self) -> float:
-        """Of the matrix."""
+        """Return the logarithm of the matrix's determinant."""
         return 2 * float(np.sum(np.log(np.diag(self.cholesky)) - np.log(self.scale)))
 
 

@@ -7,6 +7,7 @@ Everything that the compiled updates need is an input of theirs, so nothing is c
 
 import logging
 import time
+from typing import Any
 
 import numpy as np
 from pymc.blocking import PointType
@@ -40,6 +41,7 @@ from pymc_sgmcmc.adaptation.row_weights import RowWeights
 from pymc_sgmcmc.adaptation.short_runs import (
     Diverged,
     Settings,
+    ShortRun,
     effective_sizes,
     with_restarts,
 )
@@ -47,7 +49,7 @@ from pymc_sgmcmc.adaptation.slowness import gradients_of_nuts, warn_of_slow_draw
 from pymc_sgmcmc.adaptation.start import find_start
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import ENOUGH, WarmUp
-from pymc_sgmcmc.gradients.metric import Dense, Diagonal
+from pymc_sgmcmc.gradients.metric import Dense, Diagonal, split_flat
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.source import GradientSource
@@ -60,47 +62,50 @@ THREADS_FROM = 500
 """Parameters from which on BLAS may use several threads; for smaller matrices they wait for each
 other longer than they compute, above all on a busy machine."""
 CHAINS = 4
-MIN_WINDOWS, MAX_WINDOWS = 2, 8
 SETTLED = 2.0
 """Windows end when the metric's largest |log| change is below this twice."""
 DRAWS = 50
-"""Per chain and window."""
+"""Number of draws of each chain in a window."""
 MAX_THIN = 200
-"""Updates between them: a window need not reach the posterior if the next one goes on."""
+"""Largest number of updates between them: a window need not reach the posterior if the next goes
+on."""
 SPREAD = 0.5
 """Of points around the start, relative to a normal approximation: further away may be where a
 skewed posterior never is."""
 STEEP_ROWS = 5_000
-"""Rows, or 10 per parameter, on which the first normal approximation is looked at."""
+"""Number of rows, or 10 per parameter, with which the first normal approximation is compared."""
 ROWS_WITH_JUMPS = 2_000
-"""Looked at for jumps of the likelihood, if it compares parameters."""
+"""Number of rows in which jumps of the likelihood are sought, if it compares parameters."""
 NOISY = 2.0
 """After the first window rows are weighted anew only if the noise is larger."""
 WIDE = 2.0
 """Standard deviations of the metric relative to those of the last window's draws, at most: where
 rows say little of the curvature, as those without events do, it is far too wide."""
 ENOUGH_TO_SEE = 2.0
-"""Relaxations of a window from which its draws' standard deviations say so."""
+"""Length of a window, in relaxations, from which its draws' standard deviations tell this."""
 STARTS = 16
-"""Around where the warm-up's chains ended, of which each chain takes one,"""
+"""Number of points around where the warm-up's chains ended, of which each chain takes one."""
 APART = 0.1
-"""... and moves so far from it, in the metric's standard deviations."""
+"""Distance to which a chain moves from its point, in the metric's standard deviations."""
 MOST_NAMED = 3
-"""Elements in a message."""
+"""Largest number of elements that a message names."""
 HESSIANS = 8
 """Points of the chains at which Hessians are averaged, where all rows are used at each update."""
 PILOT_DRAWS = 50
 SEEN = 0.06
-"""Effective draws per draw of the pilot; of fewer the number is not known: it is run anew."""
+"""Effective draws per draw of a pilot below which their number is uncertain, and it is run anew."""
 MAX_DOUBLINGS = 6
 MAX_PILOT_COST = 3e10
-"""... and the pilot's updates x rows per batch x parameters at most so many: a minute or so."""
+"""Largest product of a pilot's updates, rows per batch and parameters, which takes a minute or
+so."""
 FIXED_COST = 1e4
-"""What an update costs at least, in rows x parameters."""
+"""Smallest cost of an update, in rows x parameters."""
 
 
 class CurvatureWarmUp(WarmUp):
     """Adapts a kernel by Hessians, or the curvature of rows, of all its parameters."""
+
+    min_windows, max_windows = 2, 8
 
     def __init__(
         self,
@@ -138,49 +143,43 @@ class CurvatureWarmUp(WarmUp):
         with threadpool_limits(threads, user_api="blas"):
             return super().run(point)
 
-    def _run(self, point: PointType) -> Adapted:
-        anchor = self._start(point)
-        past: np.ndarray | None = None
-        positions = np.tile(anchor, (CHAINS, 1))
-        calm, relaxations = 0, 0.0
-        for k in range(MAX_WINDOWS + 1):
-            self.stage = f"window {k + 1}"
-            self.report()
-            spread = None
-            if past is not None and relaxations >= ENOUGH_TO_SEE:
-                spread = past.std(axis=0)
-            change = self._update_matrix(k, anchor, past, spread)
+    def begin(self, point: PointType) -> None:
+        self.point, self.anchor = point, self._start(point)
+        self.positions = np.tile(self.anchor, (CHAINS, 1))
+        self.past: np.ndarray | None = None
+        """The later half of the last window's draws, flat."""
+        self.relaxations = 0.0
+        """Length of that window, in relaxations."""
+
+    def prepare(self, k: int) -> tuple[Settings, bool]:
+        spread = None
+        if self.past is not None and self.relaxations >= ENOUGH_TO_SEE:
+            spread = self.past.std(axis=0)
+        change = self._update_matrix(k, spread)
+        if k == 0:
+            self._narrow()
+            self._refuse_hidden_jumps(self.anchor)
+        return self._settings(k), change < SETTLED
+
+    def window(self, k: int, settings: Settings) -> None:
+        share, anchor, positions = 0.1 if k == 0 else 0.5, self.anchor, self.positions
+
+        def thin(settings: Settings) -> int:
+            return int(np.clip(np.ceil(share * settings.pace.relaxation), 1, MAX_THIN))
+
+        def run(slower: Settings) -> ShortRun:
+            # Closer to the anchor at each restart.
+            closer = slower.pace.step_size / settings.pace.step_size
             if k == 0:
-                anchor = self._narrow(anchor)
-                self._refuse_hidden_jumps(anchor)
-            window = self._prepare(k, anchor, past)
-            calm = calm + 1 if change < SETTLED else 0
-            if k == MAX_WINDOWS or (k >= MIN_WINDOWS and calm >= 2):
-                break  # metric, anchor and noise are those of the last window's draws
-            _log.debug(
-                f"Window {k}: metric changed by {change:.2f}, noise {window.noise.mean():.3g} "
-                f"(largest {window.noise.max():.3g}), step size {window.pace.step_size:.3g}, "
-                f"{window.pace.relaxation:.3g} updates per relaxation."
-            )
-            share = 0.1 if k == 0 else 0.5
+                near = self._jittered(np.tile(anchor, (CHAINS, 1)), SPREAD * closer)
+            else:
+                near = anchor + closer * (positions - anchor)
+            return self._draws(near, slower, thin(slower), DRAWS, early=k == 0)
 
-            def thin(window, share=share):
-                return int(np.clip(np.ceil(share * window.pace.relaxation), 1, MAX_THIN))
-
-            def run(slower, window=window, positions=positions, anchor=anchor, early=k == 0):
-                # Closer to the anchor at each restart.
-                closer = slower.pace.step_size / window.pace.step_size
-                if early:
-                    near = self._jittered(np.tile(anchor, (CHAINS, 1)), SPREAD * closer)
-                else:
-                    near = anchor + closer * (positions - anchor)
-                return self._draws(point, near, slower, thin(slower), DRAWS, early)
-
-            window, draws = with_restarts(window, run)
-            relaxations = DRAWS / 2 * thin(window) / window.pace.relaxation
-            past = draws[:, DRAWS // 2 :].reshape(-1, self.gradients.size)
-            positions, anchor = draws[:, -1], past.mean(axis=0)
-        return self._finish(point, positions, anchor, window, k)
+        used, (_, draws, *_) = with_restarts(settings, run)
+        self.relaxations = DRAWS / 2 * thin(used) / used.pace.relaxation
+        self.past = draws[:, DRAWS // 2 :].reshape(-1, self.gradients.size)
+        self.positions, self.anchor = draws[:, -1], self.past.mean(axis=0)
 
     def _start(self, point: PointType) -> np.ndarray:
         n_rows = 1 if self.rows is None else self.rows.n_rows
@@ -213,7 +212,7 @@ class CurvatureWarmUp(WarmUp):
         refuse_hidden_jumps(objective, theta, self.metric, possible)
 
     def _objective_of(self, n: int) -> Objective:
-        """Of so many random rows, or of all."""
+        """Return the objective of n random rows, or of all."""
         rows = self.rows
         if rows is None or n > rows.n_rows / 2:
             return self.objective
@@ -222,32 +221,30 @@ class CurvatureWarmUp(WarmUp):
         self.samples.append(RowsObjective(rows, some, before_pass=self.report))
         return self.samples[-1]
 
-    def _narrow(self, anchor: np.ndarray) -> np.ndarray:
-        """Return the anchor, moved if the normal approximation there is far too wide."""
+    def _narrow(self) -> None:
+        """Move the anchor if the normal approximation there is far too wide."""
         if self.rows is None:
-            return anchor
+            return
         objective = self._objective_of(max(STEEP_ROWS, 10 * self.gradients.size))
         with np.errstate(over="ignore", invalid="ignore"):
-            if not is_far_too_wide(objective, anchor, self.matrix, self.rng):
-                return anchor
+            if not is_far_too_wide(objective, self.anchor, self.matrix, self.rng):
+                return
             _log.debug("The normal approximation at the start is far too wide.")
-            anchor, self.matrix = narrowed(objective, anchor, self.matrix, self.rng)
-        self.anchor_gradient = self.objective.at(anchor).likelihood_gradient
+            self.anchor, self.matrix = narrowed(objective, self.anchor, self.matrix, self.rng)
+        self.anchor_gradient = self.objective.at(self.anchor).likelihood_gradient
         self._set_metric(np.eye(self.gradients.size))
-        return anchor
 
-    def _update_matrix(
-        self, k: int, anchor: np.ndarray, past: np.ndarray | None, spread: np.ndarray | None
-    ) -> float:
+    def _update_matrix(self, k: int, spread: np.ndarray | None) -> float:
         """Average the curvature anew; return the largest |log| of its change.
 
         ``spread`` is the standard deviation of the last window's draws, where it is known.
         """
         if self.rows is None:
-            points = [anchor] if past is None else past[:: max(1, len(past) // HESSIANS)]
+            past = self.past
+            points = [self.anchor] if past is None else past[:: max(1, len(past) // HESSIANS)]
             matrices = [self.objective.at(p).curvature() for p in points]
         else:
-            local = self.objective.at(anchor, with_curvature=True)
+            local = self.objective.at(self.anchor, with_curvature=True)
             self.anchor_gradient = local.likelihood_gradient
             matrices = [local.curvature()]
         if k == 0:
@@ -267,20 +264,19 @@ class CurvatureWarmUp(WarmUp):
         self._set_metric(np.eye(self.gradients.size))
         return change
 
-    def _prepare(self, k: int, anchor: np.ndarray, past: np.ndarray | None) -> Settings:
+    def _settings(self, k: int) -> Settings:
         """Set anchor and row weights for the next updates; measure noise."""
-        if self.weights is not None and k == 0:
-            self._weight_rows(anchor)
+        if k == 0:
+            self._weight_rows()
         if self.control is not None:
-            split = Adapted.split
-            self.control.set_anchor(
-                split(self.kernel, anchor), split(self.kernel, self.anchor_gradient)
-            )
+            shapes = self.kernel.source.shapes
+            both = split_flat(self.anchor, shapes), split_flat(self.anchor_gradient, shapes)
+            self.control.set_anchor(*both)
             self.kernel.load_data()
-        noise = self._noise(anchor, past)
+        noise = self._noise()
         if self.weights is not None and k > 0 and np.linalg.eigvalsh(noise)[-1] > NOISY:
-            self._weight_rows(anchor)
-            noise = self._noise(anchor, past)
+            self._weight_rows()
+            noise = self._noise()
         if isinstance(self.metric, Dense):
             # The noise's axes become those of z, so that a thermostat per element absorbs it.
             variances, axes = np.linalg.eigh(noise)
@@ -299,36 +295,37 @@ class CurvatureWarmUp(WarmUp):
         self.kernel.load_adaptation()
         return Settings(variances, chosen, largest, smallest)
 
-    def _weight_rows(self, anchor: np.ndarray) -> None:
-        """Compare the rows' gradients around the anchor with those there."""
-        assert self.weights is not None
-        self.weights.see(anchor, self.metric, self.rng)
-        self.kernel.set_row_copies(self.weights.copies)
-        self.kernel.load_data()
+    def _weight_rows(self) -> None:
+        """Weight rows by how their gradients change near the anchor, where they may be weighted."""
+        if self.weights is not None:
+            self.weights.see(self.anchor, self.metric, self.rng)
+            self.kernel.set_row_copies(self.weights.copies)
+            self.kernel.load_data()
 
-    def _noise(self, anchor: np.ndarray, past: np.ndarray | None) -> np.ndarray:
+    def _noise(self) -> np.ndarray:
         """Covariance of a batch's gradient in z, shape (d, d)."""
         if self.rows is None or self.batch_size is None:
             return np.zeros((self.gradients.size, self.gradients.size))
         noise = noise_covariance(
             self.rows,
             self.metric,
-            self._points(anchor, past, POSITIONS),
-            None if self.control is None else anchor,
+            self._points(POSITIONS),
+            None if self.control is None else self.anchor,
             self.kernel.urn,
             self.batch_size,
             self.rng,
         )
-        if past is None and self.control is not None:
+        if self.past is None and self.control is not None:
             noise /= SPREAD**2  # which grows about as the square of the distance
         self.count(2 * POSITIONS * ROWS_PER_POSITION / self.rows.n_rows)
         return noise
 
-    def _points(self, anchor, past, n: int) -> np.ndarray:
+    def _points(self, n: int) -> np.ndarray:
         """Return points of the posterior: of the chains, or of a Gaussian before there are any."""
+        past = self.past
         if past is None:
-            z = self.rng.standard_normal((n, len(anchor)))
-            return anchor + SPREAD * self.metric.times(z)
+            z = self.rng.standard_normal((n, len(self.anchor)))
+            return self.anchor + SPREAD * self.metric.times(z)
         return past[np.linspace(0, len(past) - 1, min(n, len(past))).astype(int)]
 
     def _set_metric(self, axes: np.ndarray) -> None:
@@ -341,31 +338,38 @@ class CurvatureWarmUp(WarmUp):
 
     # ---- short runs ------------------------------------------------------------------------
 
-    def _pilot(self, point, positions, window: Settings) -> tuple[np.ndarray, int, float]:
+    def pilot(self, settings: Settings) -> tuple[ShortRun, int, float]:
         """Settle; choose the updates per draw by the effective sample size of some draws."""
-        thin = window.pace.thin
+        thin = settings.pace.thin
         longest = MAX_PILOT_COST / (CHAINS * self._cost_of_update)
-        settle = max(1, int(min(15 * window.pace.relaxation, longest) / thin))
-        positions = self._draws(point, positions, window, thin, settle)[:, -1]
+        settle = max(1, int(min(15 * settings.pace.relaxation, longest) / thin))
+        run = self._draws(self.positions, settings, thin, settle)
         for _ in range(MAX_DOUBLINGS):
-            draws = self._draws(point, positions, window, thin, PILOT_DRAWS, fresh=False)
-            positions = draws[:, -1]
-            per_draw = effective_sizes(draws).min() / (CHAINS * PILOT_DRAWS)
+            run = self._draws(run.draws[:, -1], settings, thin, PILOT_DRAWS, fresh=False)
+            per_draw = effective_sizes(run.draws).min() / (CHAINS * PILOT_DRAWS)
             if SEEN <= per_draw < ENOUGH:  # of these draws, every second or fourth would do
                 longer = 2 if 2 * per_draw >= ENOUGH else 4
-                return positions, longer * thin, longer * per_draw
+                return run, longer * thin, longer * per_draw
             cost = CHAINS * PILOT_DRAWS * 2 * thin * self._cost_of_update
             if per_draw >= ENOUGH or cost > MAX_PILOT_COST:
                 break
             thin *= 2
-        return positions, thin, per_draw
+        return run, thin, per_draw
 
-    def _draws(self, point, positions, window, thin, n, early=False, fresh=True):
-        """Draws of all chains, shape (chains, n, d)."""
-        points = [{**point, **self.gradients.point(theta)} for theta in positions]
+    def _draws(
+        self,
+        positions: np.ndarray,
+        settings: Settings,
+        thin: int,
+        n: int,
+        early: bool = False,
+        fresh: bool = True,
+    ) -> ShortRun:
+        """Run the chains from some positions; those that go too far away have diverged."""
+        points = [{**self.point, **self.gradients.point(theta)} for theta in positions]
         self.foresee(self.runs.seconds_per_update * thin * n * len(points))
         try:
-            run = self.runs.run(points, window, thin, n, fresh)
+            run = self.runs.run(points, settings, thin, n, fresh)
         except Diverged as error:
             steep = self._largest(self._steepness(positions))
             raise Diverged(f"{error}; chains began where it is steepest along {steep}") from error
@@ -381,7 +385,7 @@ class CurvatureWarmUp(WarmUp):
             axis[thermostats.argmax()] = 1.0
             each = np.abs(self.metric.times(axis)) / self.metric.spread()
             raise Diverged(f"the gradient's noise along {self._largest(each)} grew without bound")
-        return run.draws
+        return run
 
     def _steepness(self, positions: np.ndarray) -> np.ndarray:
         """Largest slope of -log posterior at some points, per standard deviation of an element."""
@@ -417,24 +421,9 @@ class CurvatureWarmUp(WarmUp):
         rows = self.batch_size or FEW_ROWS
         return max(FIXED_COST, float(rows * self.gradients.size))
 
-    def _finish(self, point, positions, anchor, window: Settings, windows: int) -> Adapted:
-        """Choose the updates per draw from a pilot run, and freeze everything."""
-        self.stage = "updates per draw"
-        window, (positions, thin, per_draw) = with_restarts(
-            window, lambda slower: self._pilot(point, positions, slower)
-        )
-        chosen = self.freeze(
-            window,
-            self._jittered(np.tile(positions, (STARTS // CHAINS, 1))),
-            thin,
-            anchor=anchor,
-            jitter=APART,
-            anchor_gradient=self.anchor_gradient,
-            row_copies=self.kernel.row_copies,
-            windows=windows,
-            ess_per_draw=per_draw,
-            data_checksum=None if self.control is None else self.kernel.checksum(),
-        )
+    def finish(self, settings: Settings, run: ShortRun, thin: int, **found: Any) -> Adapted:
+        starts = self._jittered(np.tile(run.draws[:, -1], (STARTS // CHAINS, 1)))
+        chosen = self.freeze(settings, starts, thin, jitter=APART, **found)
         warn_of_slow_draws(
             chosen,
             self.runs.seconds_per_update,
@@ -443,8 +432,19 @@ class CurvatureWarmUp(WarmUp):
         )
         return chosen
 
+    def freeze(self, settings: Settings, starts: np.ndarray, thin: int, **others: Any) -> Adapted:
+        own = {
+            "anchor": self.anchor,
+            "anchor_gradient": self.anchor_gradient,
+            "row_copies": self.kernel.row_copies,
+            "data_checksum": None if self.control is None else self.kernel.checksum(),
+        }
+        return super().freeze(settings, starts, thin, **own | others)
+
     def _seconds_per_gradient(self) -> float:
-        """Of all rows, by updates or by gradients of single rows, whichever takes less."""
+        """Time a gradient of all rows, by updates or by gradients of single rows, whichever takes
+        less.
+        """
         by_updates = self.runs.seconds_per_update / self.passes_of(1)
         began = time.perf_counter()
         self.objective.at(self.gradients.flat(self.kernel.model.initial_point()))

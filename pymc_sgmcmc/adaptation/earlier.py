@@ -16,27 +16,17 @@ from pymc_sgmcmc.adaptation.curvature_warm_up import CurvatureWarmUp
 from pymc_sgmcmc.gradients.value_draws import value_draws
 
 MOST_PASSES = 10
-"""To the new anchor,"""
+"""Largest number of passes over the data in which the new anchor is sought."""
 AT_THE_ANCHOR = 0.1
-"""... which is found where the next step is so long, in posterior standard deviations."""
+"""Length of a step, in posterior standard deviations, at which the anchor is found."""
 STARTS = 16
 ANEW = "Pass adaptation='auto' to adapt it anew."
 
 
 def earlier_adaptation(given: Any, model: Model, vars: Sequence) -> Adapted | None:
-    """Return what an earlier step or result was adapted to; None for anything else.
+    """Return what an earlier step or result was adapted to; None for any other ``adaptation=``.
 
-    Parameters
-    ----------
-    given : step, DataTree or object
-        What is passed as ``adaptation=``.
-    model : pymc.Model
-    vars : list of value variables
-
-    Raises
-    ------
-    ValueError
-        For a step that is not adapted, or a result without the group ``adaptation``.
+    A step that is not adapted, or a result without the group ``adaptation``, is an error.
     """
     if isinstance(given, DataTree):
         return _of_result(given, model, vars)
@@ -89,26 +79,21 @@ class EarlierWarmUp(CurvatureWarmUp):
                 f"{self.kernel.name} has {size} here. {ANEW}"
             )
         self.metric.arrays = [np.asarray(array) for array in earlier.scaling]
-        inverse = np.linalg.inv(self.metric.times(np.eye(size)).T)
+        inverse = np.linalg.inv(self.metric.matrix)
         self.matrix = inverse.T @ inverse
         self._set_metric(np.eye(size))
-        anchor = self._anchor()
+        self.anchor, self.past = self._anchor(), None
         self.stage = "row weights and noise"
-        if self.weights is not None:
-            self._weight_rows(anchor)
-        window = self._prepare(2, anchor, None)
+        self._weight_rows()
+        window = self._settings(2)
         chosen = window.slower(min(1.0, earlier.step_size / window.pace.step_size))
         return self.freeze(
             chosen,
-            earlier.starts + anchor - earlier.anchor,
+            earlier.starts + self.anchor - earlier.anchor,
             ceil(earlier.thin * earlier.step_size / chosen.pace.step_size),
-            anchor=anchor,
             jitter=earlier.jitter,
-            anchor_gradient=self.anchor_gradient,
-            row_copies=self.kernel.row_copies,
             windows=0,
             ess_per_draw=earlier.ess_per_draw,
-            data_checksum=None if self.control is None else self.kernel.checksum(),
         )
 
     def _anchor(self) -> np.ndarray:

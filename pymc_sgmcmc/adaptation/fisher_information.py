@@ -17,18 +17,18 @@ import numpy as np
 from pymc_sgmcmc.adaptation.curvature import positive, root_of_inverse
 
 SMALLEST_SHARE = 0.02
-"""A smaller share of the scores in the gradients is not seen for the latent variables' noise."""
+"""Smallest share of the scores in the gradients that the latent variables' noise does not hide."""
 
 
 class PairedGradients(NamedTuple):
     """Covariances of batches' gradients, of two draws of the latent variables each."""
 
     within: np.ndarray
-    """Covariance of a gradient, shape (d, d),"""
+    """Covariance of a gradient, shape (d, d)."""
     between: np.ndarray
-    """... and of both gradients of a batch."""
+    """Covariance of the two gradients of a batch, shape (d, d)."""
     n: int
-    """Batches, less one for each position."""
+    """Number of batches, less one for each position."""
 
     @classmethod
     def of(cls, one: np.ndarray, other: np.ndarray) -> "PairedGradients":

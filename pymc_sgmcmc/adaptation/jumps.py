@@ -15,9 +15,9 @@ from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 TRIES = 2
-"""Points away from the start at which the likelihood is compared."""
+"""Number of points away from the start at which the likelihood is compared."""
 SAME = 1e-9
-"""Relative change of a log likelihood that is rounding."""
+"""Largest relative change of a log likelihood that may be rounding."""
 MOST_NAMED = 5
 STEEP = 3.0
 """Standard deviations from the mode, by gradient and curvature, from which on an end of the search
@@ -29,19 +29,19 @@ STEPS = (
 )
 """Scalar operations whose result is constant in between jumps, or has jumps."""
 LINES = 3
-"""Random lines through the posterior along which jumps are looked for."""
+"""Number of random lines through the posterior along which jumps are sought."""
 NODES = (8, 9)
-"""Of the two quadratures along a line, which differ where the gradient has kinks,"""
+"""Numbers of nodes of two quadratures along a line, which differ where the gradient has kinks."""
 KINKS = 10.0
-"""... and how many times their difference a jump must be,"""
+"""Smallest ratio of a jump to their difference."""
 LEAST_JUMP = 0.2
-"""... and of the log likelihood, over two posterior standard deviations. Kinks of single rows were
-taken for jumps of up to 0.05."""
+"""Smallest jump of the log likelihood, over two posterior standard deviations. Kinks of single rows
+were taken for jumps of up to 0.05."""
 MOST_TRIED = 20
-"""Elements that are looked at one by one."""
+"""Largest number of elements that are tried one by one."""
 BISECTIONS = 30
 GAINS = (0.5, 5.0, 50.0)
-"""Gains of log density by which an edge is looked for."""
+"""Gains of log density by which an edge is sought."""
 
 
 def refuse_jumps(objective: Objective, theta: np.ndarray, rng: np.random.Generator) -> None:
@@ -49,18 +49,6 @@ def refuse_jumps(objective: Objective, theta: np.ndarray, rng: np.random.Generat
 
     A sampler that moves by gradients would draw them from their prior, and everything else given
     those draws; identities of gradients cannot tell.
-
-    Parameters
-    ----------
-    objective : Objective
-        Of all rows, or of some.
-    theta : array, shape (d,)
-    rng : numpy.random.Generator
-
-    Raises
-    ------
-    pymc.exceptions.SamplingError
-        Naming the parameters.
     """
     gradients = objective.gradients
 
@@ -130,23 +118,9 @@ def refuse_hidden_jumps(
 ) -> None:
     """Raise an error for parameters by which the likelihood changes smoothly and by jumps.
 
-    Along a line through the posterior it changes by the integral of its gradient and by its jumps.
-
-    Parameters
-    ----------
-    objective : Objective
-        Of all rows, or of some.
-    theta : array, shape (d,)
-        Within the posterior.
-    metric : Metric
-        L, with the posterior's scales.
-    possible : array of bool, shape (d,)
-        The elements that are looked at: those of `elements_compared`.
-
-    Raises
-    ------
-    pymc.exceptions.SamplingError
-        Naming the parameters.
+    Along a line through the posterior, which ``metric`` scales, it changes by the integral of its
+    gradient and by its jumps. ``possible`` says which elements are examined: those of
+    `elements_compared`.
     """
     size = objective.gradients.size
     directions = metric.times(np.random.default_rng(0).standard_normal((LINES, size)))
@@ -180,20 +154,9 @@ def refuse_edges(objective: Objective, start: np.ndarray, end: np.ndarray) -> No
     """Raise an error for parameters that the data push against an edge of their support.
 
     The upper bound of a uniform likelihood is one: the density grows up to the largest observation
-    and is 0 beyond. Its gradient does not vanish at the edge, and does not see it.
-
-    Parameters
-    ----------
-    objective : Objective
-        Of all rows.
-    start, end : array, shape (d,)
-        Between which points the warm-up's search for the mode went. The end may be beyond an edge
-        that is set by rows the search has not seen.
-
-    Raises
-    ------
-    pymc.exceptions.SamplingError
-        Naming the parameters.
+    and is 0 beyond. Its gradient does not vanish at the edge, and does not see it. The search for
+    the mode went from ``start`` to ``end``, which may be beyond an edge that is set by rows the
+    search has not seen.
     """
     theta, local = end, objective.at(end)
     if not np.isfinite(local.value):

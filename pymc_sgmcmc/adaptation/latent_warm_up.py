@@ -9,7 +9,7 @@ parted (from a saddle of a mixture, where its components are alike), so that the
 starts are those of one mode: the labels of components could be exchanged in another.
 """
 
-import logging
+from typing import Any
 
 import numpy as np
 from pymc.blocking import PointType
@@ -24,52 +24,46 @@ from pymc_sgmcmc.adaptation.curvature import (
     root_of_inverse,
 )
 from pymc_sgmcmc.adaptation.fisher_information import PairedGradients
-from pymc_sgmcmc.adaptation.short_runs import (
-    Settings,
-    ShortRun,
-    rounded,
-    with_restarts,
-)
+from pymc_sgmcmc.adaptation.short_runs import Settings, ShortRun, rounded, with_restarts
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import WarmUp, drift
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.latents.latent_gradients import LatentGradients
 
-_log = logging.getLogger("pymc.sgmcmc")
-
 ADAM_PASSES = 5
 MIN_ADAM_UPDATES = 1000
 ASCENTS = 6
-"""At most: as long as some elements"""
+"""Largest number of ascents by Adam, which is used again while some elements are on a long way."""
 FAR = 0.5
-"""... have moved by more than this share of what Adam can,"""
+"""Share of what Adam can move an element, beyond which that element is on a long way."""
 GROWTH = 10.0
-"""... which then go on with so much larger steps."""
+"""Factor by which the steps of such an element grow."""
 CHAINS = 4
-MIN_WINDOWS, MAX_WINDOWS = 2, 8
 SETTLED = 1.0
-"""Windows end when twice the metric's largest |log| change is below this,"""
+"""Largest |log| change of the metric, twice, with which windows end."""
 DRIFT = 1.5
-"""... and means have moved by fewer standard deviations of a window."""
+"""Largest move of a mean, in standard deviations of a window, with which they end."""
 DRAWS = 12
-"""Per chain and window,"""
+"""Number of draws of each chain in a window."""
 SHARE = 0.5
-"""... so many relaxations apart."""
+"""Distance between draws, in relaxations."""
 SPREAD = 0.5
-"""Of the chains' first points, relative to a normal approximation."""
+"""Spread of the chains' first points, relative to a normal approximation."""
 APART = 10.0
-"""Standard deviations of a window between the means of chains that have parted."""
+"""Distance of the means of chains that have parted, in standard deviations of a window."""
 POSITIONS = 8
-"""At which gradients are compared after a window."""
+"""Number of points at which gradients are compared after a window."""
 FEWEST_PAIRS, PAIRS_PER_ELEMENT = 400, 5
-"""Batches with two gradients each, at all positions together."""
+"""Numbers of batches with two gradients each, at all positions together."""
 SETTLE_DRAWS, PILOT_DRAWS = 5, 30
 MAX_DOUBLINGS = 3
 
 
 class LatentWarmUp(WarmUp):
     """Adapts a kernel with a `Dense` or `Diagonal` metric by paired draws of latent variables."""
+
+    min_windows, max_windows = 2, 8
 
     def __init__(
         self,
@@ -85,52 +79,50 @@ class LatentWarmUp(WarmUp):
 
     # ---- the course of the warm-up ---------------------------------------------------------
 
-    def _run(self, point: PointType) -> Adapted:
-        theta = self._start(self.gradients.flat(point))
-        seen = self._paired_gradients(theta[None])
-        matrix = self._curvature(seen, theta[None]) + np.diag(1.0 * self.is_scale)
-        window = self._prepare(matrix, seen)
-        points = self._near(point, theta)
-        past: np.ndarray | None = None
-        calm = 0
-        for k in range(MAX_WINDOWS):
-            self.stage = f"window {k + 1}"
-            if k < MIN_WINDOWS:
-                window = window.slower(0.5)
+    def begin(self, point: PointType) -> None:
+        self.point, self.theta = point, self._start(self.gradients.flat(point))
+        self.draws = self.past = self.theta[None]
+        """Draws of the last window, flat, and of the one before."""
+        self.points: list[PointType] | None = None
+        """Where the chains are; None: they begin near the last draw."""
+        self.parted = False
+        self.seen: PairedGradients
+        self.matrix: np.ndarray
+        """The curvature, after a window."""
 
-            def run(window: Settings, points: list[PointType] = points) -> ShortRun:
-                thin = rounded(SHARE * window.pace.relaxation)
-                return self.runs.run(points, window, thin, DRAWS)
+    def prepare(self, k: int) -> tuple[Settings, bool]:
+        draws = self.draws
+        positions = draws[np.linspace(0, len(draws) - 1, POSITIONS).astype(int)] if k else draws
+        found = self._paired_gradients(positions)
+        # What was seen at the start, or where the chains parted, is dropped.
+        self.seen = found if k <= 1 or self.parted else self.seen.joined(found)
+        matrix = self._curvature(self.seen, positions)
+        if k == 0:
+            matrix = matrix + np.diag(1.0 * self.is_scale)
+        settled = k > 1 and not self.parted and drift(draws, self.past) < DRIFT
+        settled = settled and largest_change(self.matrix, matrix) < SETTLED
+        self.matrix = matrix
+        settings = self._settings(matrix, self.seen)
+        if self.points is None:
+            self.points = self._near(self.point, draws[-1])
+        return settings, settled
 
-            window, (points, draws, *_) = with_restarts(window, run)
-            draws = draws[:, DRAWS // 2 :]
-            parted = _parted(draws)
-            if parted:
-                farthest = self._farthest(draws, theta)
-                draws = draws[farthest : farthest + 1]
-            draws = draws.reshape(-1, theta.size)
-            positions = draws[np.linspace(0, len(draws) - 1, POSITIONS).astype(int)]
-            found = self._paired_gradients(positions)
-            # What was seen at the start, or where the chains parted, is dropped.
-            seen = found if k == 0 or parted else seen.joined(found)
-            before, matrix = matrix, self._curvature(seen, positions)
-            change = largest_change(before, matrix)
-            moved = np.inf if past is None else drift(draws, past)
-            _log.debug(
-                f"Window {k}: metric changed by {change:.2f}, drift {moved:.2f}, noise "
-                f"{window.noise.mean():.3g} (largest {window.noise.max():.3g}), step size "
-                f"{window.pace.step_size:.3g}, {window.pace.relaxation:.3g} updates per "
-                f"relaxation, passes {self.passes:.3g}."
-            )
-            window = self._prepare(matrix, seen)
-            past = draws
-            settled = change < SETTLED and moved < DRIFT and not parted
-            calm = calm + 1 if settled else 0
-            if parted:
-                points = self._near(point, draws[-1])
-            if k + 1 >= MIN_WINDOWS and calm >= 2:
-                break
-        return self._finish(points, window, k + 1)
+    def window(self, k: int, settings: Settings) -> None:
+        if k < self.min_windows:
+            settings = settings.slower(0.5)
+        points = self.points
+        assert points is not None
+
+        def run(slower: Settings) -> ShortRun:
+            return self.runs.run(points, slower, rounded(SHARE * slower.pace.relaxation), DRAWS)
+
+        _, (self.points, draws, *_) = with_restarts(settings, run)
+        draws = draws[:, DRAWS // 2 :]
+        self.parted = _parted(draws)
+        if self.parted:
+            farthest = self._farthest(draws, self.theta)
+            draws, self.points = draws[farthest : farthest + 1], None
+        self.past, self.draws = self.draws, draws.reshape(-1, self.theta.size)
 
     def _near(self, point: PointType, theta: np.ndarray) -> list[PointType]:
         """Return points for the chains around one."""
@@ -163,7 +155,7 @@ class LatentWarmUp(WarmUp):
             unit = np.where(far, GROWTH * unit, unit)
         return theta
 
-    def _prepare(self, matrix: np.ndarray, seen: PairedGradients) -> Settings:
+    def _settings(self, matrix: np.ndarray, seen: PairedGradients) -> Settings:
         """Set the metric for the next updates."""
         metric, largest, smallest = self.metric, 1.0, 1.0
         if isinstance(metric, Dense):
@@ -220,25 +212,15 @@ class LatentWarmUp(WarmUp):
 
     # ---- short runs ------------------------------------------------------------------------
 
-    def _finish(self, points: list[PointType], window: Settings, windows: int) -> Adapted:
-        """Choose the updates per draw from a pilot run, and freeze everything."""
-        self.stage = "updates per draw"
-        window, (run, thin, per_draw) = with_restarts(
-            window, lambda slower: self._pilot(points, slower)
-        )
-        return self.freeze(
-            window,
-            np.array([self.gradients.flat(point) for point in run.points]),
-            thin,
-            anchor=run.draws.mean(axis=(0, 1)),
-            windows=windows,
-            ess_per_draw=per_draw,
-        )
+    def pilot(self, settings: Settings) -> tuple[ShortRun, int, float]:
+        assert self.points is not None
+        thin = rounded(settings.pace.relaxation)
+        points = self.runs.run(self.points, settings, thin, SETTLE_DRAWS).points
+        return self.doubled(points, settings, thin, PILOT_DRAWS, MAX_DOUBLINGS, fresh=False)
 
-    def _pilot(self, points: list[PointType], window: Settings) -> tuple[ShortRun, int, float]:
-        thin = rounded(window.pace.relaxation)
-        points = self.runs.run(points, window, thin, SETTLE_DRAWS).points
-        return self.pilot(points, window, thin, PILOT_DRAWS, MAX_DOUBLINGS, fresh=False)
+    def finish(self, settings: Settings, run: ShortRun, thin: int, **found: Any) -> Adapted:
+        anchor = run.draws.mean(axis=(0, 1))
+        return self.freeze(settings, run.draws[:, -1], thin, anchor=anchor, **found)
 
 
 def _parted(draws: np.ndarray) -> bool:

@@ -29,7 +29,7 @@ from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.noise import NoiseStream
 
 READ_TOGETHER = 32
-"""Batches of a stream that are taken at a time."""
+"""Number of batches that are taken from a stream at a time."""
 
 
 class LocalBatch(NamedTuple):
@@ -38,15 +38,15 @@ class LocalBatch(NamedTuple):
     rows: np.ndarray
     """Row numbers, shape (n,)."""
     touched: list[GroupsOfBatches]
-    """For each column of groups, of this batch alone."""
+    """The groups of this batch alone, for each column."""
     row_weights: np.ndarray | None
-    """In batches of whole groups."""
+    """Weights of the rows, where batches have whole groups."""
     constants: list[Any] | None = None
-    """Of a stream, whose rows are not among the kernel's: the row numbers are of rows in these."""
+    """Constants of a stream's batch, in whose rows the row numbers are; None: the kernel's."""
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """As the source's batches are described."""
+        """Return the arrays that describe the batch, as those of the source's batches."""
         of_rows = [] if self.row_weights is None else [self.row_weights]
         return [self.rows, *(a[0] for touched in self.touched for a in touched), *of_rows]
 
@@ -59,23 +59,10 @@ class LocalGradient(NamedTuple):
 
 
 class LocalGradients:
-    """Gradients of batches of a step with local variables.
+    """Gradients of batches of a step with local variables, whose kernel has its data loaded.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        With its data loaded; its source is a `LocalSource`.
-    start : dict of arrays
-        Values of the variables that are not sampled.
-
-    Attributes
-    ----------
-    n_rows, batch_size : int
-        N and n.
-    rows_per_batch : float
-        n, or in batches of whole groups the mean, N / K.
-    share : float
-        That of all rows.
+    ``start`` has the values of the variables that are not sampled. ``rows_per_batch`` is n, or in
+    batches of whole groups the mean, N / K; ``share`` is that number / N.
     """
 
     def __init__(self, kernel: Kernel, start: PointType):
@@ -194,7 +181,7 @@ class LocalGradients:
         return LocalBatch(rows, touched, None if whole is None else whole.weights(rows[None])[0])
 
     def slots(self, variable: int, batch: LocalBatch) -> tuple:
-        """Index of the slots in use in the array of a local variable, and in one of slots."""
+        """Return the index of the used slots in a local variable's array, and in one of slots."""
         touched = batch.touched[self._column[variable]]
         used = int(np.count_nonzero(touched.weights[0]))  # those left over are the last
         before = (slice(None),) * self.axis(variable)
@@ -214,18 +201,10 @@ class LocalGradients:
         return elements
 
     def at(self, elements: Sequence[np.ndarray], batch: LocalBatch) -> LocalGradient:
-        """Evaluate the gradients of a batch; the likelihood's are scaled as for an update.
+        """Evaluate a batch's gradients, the likelihood's scaled as for an update.
 
-        Parameters
-        ----------
-        elements : list of arrays
-            As `gathered` returns them.
-        batch : LocalBatch
-
-        Raises
-        ------
-        ValueError
-            If infinite values of a stream leave the batch without a gradient, naming their data.
+        ``elements`` are as `gathered` returns them. If infinite values of a stream leave the batch
+        without a gradient, an error names their data.
         """
         typed = [np.asarray(e, v.dtype) for e, v in zip(elements, self.source.vars, strict=True)]
         constants = self.kernel.constants if batch.constants is None else batch.constants

@@ -22,7 +22,7 @@ posterior spreads them: scales of groups that have not would fall to zero.
 import logging
 from collections.abc import Iterator
 from math import ceil, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from pymc.blocking import PointType
@@ -47,44 +47,45 @@ from pymc_sgmcmc.adaptation.slowness import warn_of_slow_draws
 from pymc_sgmcmc.adaptation.step_size import pace, slowed
 from pymc_sgmcmc.adaptation.warm_up import WarmUp, drift
 from pymc_sgmcmc.gradients.local_scales import LocalScales
+from pymc_sgmcmc.gradients.metric import flat, split_flat
 from pymc_sgmcmc.kernel import Kernel
 
 _log = logging.getLogger("pymc.sgmcmc")
 
 SHARED_ERROR = {"thermostat": 0.03, "friction": 0.2}
-"""Of a scale that groups share, by the step size. Measured: 0.01 to 0.04, and 0.2."""
+"""Error of a scale that groups share, by the step size; measured: 0.01 to 0.04, and 0.2."""
 PRIOR_SHARES = 0.01, 0.5
 """Smallest and largest r that batches of rows count with."""
 CHAINS = 2
 HELD = 2
-"""First windows, in which shared variables do not move."""
-MAX_WINDOWS = 14
+"""Number of first windows in which shared variables do not move."""
 SETTLED = 2.0
-"""Windows end when twice the largest |log| change of the shared variables' metric is below this,"""
+"""Largest |log| change of the shared variables' metric, twice, with which windows end."""
 DRIFT = 1.5
-"""... and their means have moved by fewer standard deviations of a window."""
+"""Largest move of their means, in standard deviations of a window, with which windows end."""
 HELD_DRAWS, DRAWS = 8, 12
-"""Per chain and window,"""
+"""Numbers of draws of each chain in a window."""
 SHARE = 0.5
-"""... so many relaxations apart."""
+"""Distance between draws, in relaxations."""
 MOST_ROWS = 1_000_000
-"""Looked at for the groups' curvature, at most a pass."""
+"""Largest number of rows that give the groups' curvature, at most a pass."""
 ROWS_OF_MEAN = 5.0
-"""Rows for which the mean of all groups stands in the curvature of each group's."""
+"""Number of rows that the mean of all groups counts as in the curvature of each group."""
 SHARED_ROWS = 20_000
-"""Looked at for each difference of the shared variables' gradients, at most two passes."""
+"""Largest number of rows for each difference of the shared variables' gradients, at most two
+passes."""
 NOISE_BATCHES = 100
-"""For the noise of few shared variables; of more, three for each."""
+"""Number of batches that give the noise of few shared variables; of more, three for each."""
 SLOW = 0.9
 """Share of the groups that move fast enough for draws to be nearly independent."""
 TRACKED = 100
-"""Elements of local variables whose effective sample size is looked at,"""
+"""Number of elements of local variables whose effective sample size counts."""
 WORST_TRACKED = 0.05
-"""... and the share of them that may have a smaller one."""
+"""Share of them that may have a smaller one."""
 PILOT_DRAWS = 40
 MAX_DOUBLINGS = 2
 GRADIENTS_OF_NUTS = 63
-"""Of a draw, of a hierarchy with many groups."""
+"""Number of gradients of a draw of NUTS, in a hierarchy with many groups."""
 
 
 class BlockScales(NamedTuple):
@@ -102,6 +103,8 @@ class BlockScales(NamedTuple):
 
 class LocalWarmUp(WarmUp):
     """Adapts a kernel with a `LocalScales` metric, group by group."""
+
+    max_windows = 14
 
     def __init__(
         self,
@@ -136,44 +139,44 @@ class LocalWarmUp(WarmUp):
 
     # ---- the course of the warm-up ---------------------------------------------------------
 
-    def _run(self, point: PointType) -> Adapted:
-        points = [point] * CHAINS
-        curvature: np.ndarray | None = None
-        past: np.ndarray | None = None
-        calm = 0
-        for k in range(MAX_WINDOWS + 1):
-            self.stage = f"window {k + 1}"
-            held = k < HELD or not self.n_shared
-            before, curvature = curvature, None if held else self._shared_curvature(points, past)
-            window = self._prepare(points, curvature)
-            change = np.inf
-            if before is not None and curvature is not None:
-                change = largest_change(before, curvature)
-            if k > HELD and past is not None:
-                _log.debug(f"Window {k}: shared curvature changed by {change:.2f}.")
-            if k == MAX_WINDOWS or calm >= 2:
-                break
-            if k < 2 * HELD:
-                halved = window.pace._replace(step_size=0.5 * window.pace.step_size)
-                window = window._replace(pace=halved)
+    def begin(self, point: PointType) -> None:
+        self.points = [point] * CHAINS
+        self.past: np.ndarray | None = None
+        """Draws of the shared elements in the last window, if they moved."""
+        self.curvature: np.ndarray | None = None
+        self.moved = self.change = np.inf
 
-            def run(window, points=points, n=HELD_DRAWS if held else DRAWS):
-                thin = rounded(SHARE * window.pace.relaxation)
-                return self.runs.run(points, window, thin, n)
+    def prepare(self, k: int) -> tuple[Settings, bool]:
+        settled = k > 0 and ((self.moved < DRIFT and self.change < SETTLED) or not self.n_shared)
+        before, self.curvature = self.curvature, None
+        if not self._holds(k):
+            self.curvature = self._shared_curvature(self.points, self.past)
+        settings = self._settings(self.points, self.curvature)
+        self.change = np.inf
+        if before is not None and self.curvature is not None:
+            self.change = largest_change(before, self.curvature)
+        return settings, settled
 
-            window, (points, draws, *_) = with_restarts(window, run)
-            shared = draws[:, DRAWS // 2 :, : self.n_shared].reshape(-1, self.n_shared)
-            moved = np.inf if held or past is None else drift(shared, past)
-            _log.debug(
-                f"Window {k}: {window.pace.relaxation:.3g} updates per relaxation, step size "
-                f"{window.pace.step_size:.3g}, drift {moved:.2f}, passes {self.passes:.3g}."
-            )
-            settled = moved < DRIFT and change < SETTLED
-            calm = calm + 1 if settled or not self.n_shared else 0
-            past = None if held else shared
-        return self._finish(points, window, k)
+    def _holds(self, k: int) -> bool:
+        """Whether shared variables do not move in a window."""
+        return k < HELD or not self.n_shared
 
-    def _prepare(self, points: list[PointType], curvature: np.ndarray | None) -> Settings:
+    def window(self, k: int, settings: Settings) -> None:
+        if k < 2 * HELD:
+            halved = settings.pace._replace(step_size=0.5 * settings.pace.step_size)
+            settings = settings._replace(pace=halved)
+        points, n = self.points, HELD_DRAWS if self._holds(k) else DRAWS
+
+        def run(slower: Settings) -> ShortRun:
+            return self.runs.run(points, slower, rounded(SHARE * slower.pace.relaxation), n)
+
+        _, (self.points, draws, *_) = with_restarts(settings, run)
+        shared = draws[:, DRAWS // 2 :, : self.n_shared].reshape(-1, self.n_shared)
+        held = self._holds(k)
+        self.moved = np.inf if held or self.past is None else drift(shared, self.past)
+        self.past = None if held else shared
+
+    def _settings(self, points: list[PointType], curvature: np.ndarray | None) -> Settings:
         """Set the metric for the next updates; shared variables are held without a curvature."""
         n = self.n_shared
         theta = [self.kernel.split(point)[0] for point in points]
@@ -219,7 +222,7 @@ class LocalWarmUp(WarmUp):
     # ---- scales ----------------------------------------------------------------------------
 
     def _batches(self, n_rows: float) -> Iterator[LocalBatch]:
-        """Draw batches of about so many rows together."""
+        """Draw batches that have about this number of rows together."""
         return self.gradients.batches(ceil(n_rows / self.gradients.rows_per_batch), self.rng)
 
     def _at(self, elements: list[np.ndarray], batch: LocalBatch) -> LocalGradient:
@@ -289,9 +292,9 @@ class LocalWarmUp(WarmUp):
         """Gradient of the shared elements, flat, of the whole log posterior."""
         elements = self.gradients.gathered(theta, batch)
         if shift is not None:
-            pieces = iter(np.split(shift, np.cumsum([e.size for e in self._of_shared(elements)])))
+            pieces = iter(split_flat(shift, [e.shape for e in self._of_shared(elements)]))
             elements = [
-                e + next(pieces).reshape(e.shape) if local is None else e
+                e + next(pieces) if local is None else e
                 for e, local in zip(elements, self.gradients.variables, strict=True)
             ]
         found = self._at(elements, batch)
@@ -355,10 +358,12 @@ class LocalWarmUp(WarmUp):
         return self._flat(point)[self.tracked]
 
     def _flat(self, point: PointType) -> np.ndarray:
-        return np.concatenate([np.ravel(t) for t in self.kernel.split(point)[0]]).astype(float)
+        return flat(self.kernel.split(point)[0])
 
     def _tracked(self) -> np.ndarray:
-        """Elements of theta that are looked at: all shared ones, then some of groups with rows."""
+        """Choose the elements of theta that are recorded: all shared ones, some of groups with
+        rows.
+        """
         order, g = self.metric.order, self.gradients
         shared, local = order[: self.n_shared], order[self.n_shared :]
         with_rows = [np.broadcast_to(g.sizes(k) > 0, g.source.shapes[k]).ravel() for k in g.local]
@@ -366,30 +371,18 @@ class LocalWarmUp(WarmUp):
         some = self.rng.choice(local, min(TRACKED, len(local)), replace=False)
         return np.concatenate([shared, some])
 
-    def _finish(self, points: list[PointType], window: Settings, windows: int) -> Adapted:
-        """Choose the updates per draw from a pilot run, and freeze everything."""
-        self.stage = "updates per draw"
-        window, (run, thin, per_draw) = with_restarts(
-            window, lambda slower: self._pilot(points, slower)
-        )
+    def pilot(self, settings: Settings) -> tuple[ShortRun, int, float]:
+        thin = rounded(settings.pace.relaxation)
+        return self.doubled(self.points, settings, thin, PILOT_DRAWS, MAX_DOUBLINGS, fresh=True)
+
+    def finish(self, settings: Settings, run: ShortRun, thin: int, **found: Any) -> Adapted:
         starts = np.array([self._flat(point) for point in run.points])
-        chosen = self.freeze(
-            window,
-            starts,
-            thin,
-            anchor=starts.mean(axis=0),
-            batches=self._batches_of,
-            windows=windows,
-            ess_per_draw=per_draw,
-        )
+        own = {"anchor": starts.mean(axis=0), "batches": self._batches_of}
+        chosen = self.freeze(settings, starts, thin, **own, **found)
         seconds = self.runs.seconds_per_update
         g = self.gradients
         warn_of_slow_draws(chosen, seconds, lambda: seconds / g.share, GRADIENTS_OF_NUTS)
         return chosen
-
-    def _pilot(self, points: list[PointType], window: Settings) -> tuple[ShortRun, int, float]:
-        thin = rounded(window.pace.relaxation)
-        return self.pilot(points, window, thin, PILOT_DRAWS, MAX_DOUBLINGS, fresh=True)
 
     def effective_size(self, draws):
         each = effective_sizes(draws)

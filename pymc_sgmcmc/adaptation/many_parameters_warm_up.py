@@ -10,8 +10,6 @@ the scale of each element. It makes all elements about equally uncertain; it doe
 posteriors of networks exact: predictions can be judged, means and standard deviations cannot.
 """
 
-import logging
-
 import numpy as np
 from pymc.blocking import PointType
 
@@ -23,8 +21,6 @@ from pymc_sgmcmc.adaptation.warm_up import WarmUp
 from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.metric import Diagonal
 from pymc_sgmcmc.kernel import Kernel
-
-_log = logging.getLogger("pymc.sgmcmc")
 
 STARTS = 4
 ADAM_PASSES = 20

@@ -18,25 +18,11 @@ def noise_covariance(
     batch_size: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Estimate the covariance of L' times the gradient of a batch, at some positions.
+    """Estimate the covariance of L' times a batch's gradient, shape (d, d).
 
-    Parameters
-    ----------
-    gradients : RowGradients
-    metric : Metric
-    positions : array, shape (positions, d)
-        Points of the chains.
-    anchor : array, shape (d,), or None
-        Of the control variate, if there is one.
-    urn : array of int or None
-        Rows to draw from, each as often as it is likely; None: all alike.
-    batch_size : int
-        Rows per batch, drawn with replacement.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    array, shape (d, d)
+    ``positions`` are points of the chains, shape (n, d), ``anchor`` is that of the control variate,
+    if there is one, and ``urn`` has each row as often as it is likely (None: all alike). The
+    ``batch_size`` rows of a batch are drawn with replacement.
     """
     n_rows = gradients.n_rows
     if urn is None:

@@ -17,19 +17,18 @@ from pymc_sgmcmc.adaptation.curvature import positive, root_of_inverse
 from pymc_sgmcmc.adaptation.objective import Evaluated, Objective
 
 PAIRS, COORDINATES = 2, 16
-"""Antithetic pairs of points at which the posterior is looked at, and their coordinates together:
-at least so many of both."""
+"""Smallest numbers of antithetic pairs of points, and of their coordinates together."""
 FAR_TOO_WIDE = 4.0
-"""Rise of -log posterior over them, relative to that of a normal posterior, d / 2."""
+"""Rise of -log posterior over these points, relative to that of a normal posterior, d / 2."""
 SPREADS = 1.0, 0.5, 0.25, 0.0
-"""Of points around a centre that are tried, until none is where the posterior never is:"""
+"""Spreads of points around a centre that are tried, until none is where the posterior never is."""
 LARGEST_RISE = 10.0
-"""... beside `FAR_TOO_WIDE` d / 2, the largest rise of -log posterior over them."""
+"""Largest rise of -log posterior over these, beside `FAR_TOO_WIDE` d / 2."""
 MAX_ROUNDS = 20
 CALM = 3
-"""Rounds in a row that are not far too wide, after which it is narrow enough."""
+"""Number of rounds in a row that are not far too wide, after which it is narrow enough."""
 SHARE = 0.5
-"""Of a round in the covariance, and of its step: the points are few."""
+"""Weight of a round in the covariance, and share of its step: the points are few."""
 
 
 def _points(mean: np.ndarray, matrix: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -41,17 +40,7 @@ def _points(mean: np.ndarray, matrix: np.ndarray, rng: np.random.Generator) -> n
 def is_far_too_wide(
     objective: Objective, mean: np.ndarray, matrix: np.ndarray, rng: np.random.Generator
 ) -> bool:
-    """Whether -log posterior rises far more over N(mean, matrix^-1) than it should.
-
-    Parameters
-    ----------
-    objective : Objective
-    mean : array, shape (d,)
-        About the mode.
-    matrix : array, shape (d, d)
-        Positive.
-    rng : numpy.random.Generator
-    """
+    """Whether -log posterior rises far more over N(mean, matrix^-1) than it should."""
     values = [objective.at(point).value for point in _points(mean, matrix, rng)]
     return _rises_too_much(values, objective.at(mean).value, len(mean))
 
@@ -63,22 +52,10 @@ def _rises_too_much(values: list[float], lowest: float, size: int) -> bool:
 def spread_with_density(
     objective: Objective, centre: np.ndarray, shifts: np.ndarray, highest: float
 ) -> tuple[float, list[Evaluated]]:
-    """Return the share of some shifts that leads to points of about the centre's density.
+    """Return the share of shifts that leads to points of about the centre's density, and those.
 
-    Parameters
-    ----------
-    objective : Objective
-    centre : array, shape (d,)
-    shifts : array, shape (points, d)
-        Draws of a normal approximation, around 0.
-    highest : float
-        -log posterior of the centre, or of points like it.
-
-    Returns
-    -------
-    spread : float
-    seen : list of Evaluated
-        At the points.
+    ``shifts``, shape (points, d), are draws of a normal approximation around 0, and ``highest`` is
+    -log posterior of the centre, or of points like it.
     """
     most = highest + FAR_TOO_WIDE * len(centre) / 2 + LARGEST_RISE
     for spread in SPREADS:
@@ -93,18 +70,7 @@ def narrowed(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Make a normal approximation narrower, until it is about as wide as the posterior.
 
-    Parameters
-    ----------
-    objective : Objective
-    mean : array, shape (d,)
-        With a density.
-    matrix : array, shape (d, d)
-        Positive: the inverse of the covariance.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    mean, matrix : arrays, shapes (d,) and (d, d)
+    ``matrix`` is the positive inverse of its covariance; the mean must have a density.
     """
     calm = 0
     for _ in range(MAX_ROUNDS):

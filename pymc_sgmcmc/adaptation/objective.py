@@ -1,13 +1,13 @@
 """What the warm-up minimises: -log posterior, of all rows, of some of them, or of a whole model."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cache, partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
-from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 
 class Evaluated(NamedTuple):
@@ -16,7 +16,7 @@ class Evaluated(NamedTuple):
     value: float
     """-log posterior; infinite where it has no density."""
     gradient: np.ndarray
-    """Of `value`, shape (d,)."""
+    """Gradient of `value`, shape (d,)."""
     likelihood_gradient: np.ndarray
     """The part of the log likelihood of all rows (with its own sign), shape (d,)."""
     curvature: Callable[[], np.ndarray]
@@ -24,33 +24,39 @@ class Evaluated(NamedTuple):
     Fisher information of the rows plus the prior's Hessian, or the whole Hessian."""
 
 
-class Objective(Protocol):
-    """-log posterior as a function of a flat theta; it counts its passes over the data."""
+class Objective(ABC):
+    """-log posterior as a function of a flat theta; it counts its passes over the data.
 
-    size: int
-    passes: float
+    ``before_pass`` is called before each evaluation.
+    """
 
-    @property
-    def gradients(self) -> RowGradients | WholeGradients:
-        """What it evaluates."""
-        ...
+    def __init__(self, gradients: Any, before_pass: Callable[[], None] = lambda: None):
+        self.gradients, self.before_pass = gradients, before_pass
+        self.size = gradients.size
+        self.passes = 0.0
 
     def at(self, theta: np.ndarray, with_curvature: bool = False) -> Evaluated:
         """Evaluate it with its gradient; in the same pass with its curvature, if so."""
-        ...
+        g = self.gradients
+        loglik, score, curvature = self._likelihood(theta, with_curvature)
+        gradient = -(g.prior_gradient(theta) + score)
+        value = -(g.log_prior(theta) + loglik)
+        finite = np.isfinite(value) and np.isfinite(gradient).all()
+        return Evaluated(float(value) if finite else np.inf, gradient, score, cache(curvature))
+
+    @abstractmethod
+    def _likelihood(
+        self, theta: np.ndarray, with_curvature: bool
+    ) -> tuple[float, np.ndarray, Callable[[], np.ndarray]]:
+        """Return the log likelihood, its gradient, and what finds the curvature."""
+
+    def _begin_pass(self, passes: float) -> None:
+        self.before_pass()
+        self.passes += passes
 
 
-class RowsObjective:
-    """Of all rows, or of some that stand for all of them.
-
-    Parameters
-    ----------
-    gradients : RowGradients
-    index : array of int, optional
-        The rows; default: all.
-    before_pass : callable, optional
-        Called before each evaluation.
-    """
+class RowsObjective(Objective):
+    """The objective of all rows, or of those numbered in ``index``, which stand for all of them."""
 
     def __init__(
         self,
@@ -58,67 +64,34 @@ class RowsObjective:
         index: np.ndarray | None = None,
         before_pass: Callable[[], None] = lambda: None,
     ):
-        self.gradients, self.before_pass = gradients, before_pass
+        super().__init__(gradients, before_pass)
         self.index = index
-        self.size = gradients.size
-        self.passes = 0.0
+        self.share = 1.0 if index is None else len(index) / gradients.n_rows
 
-    @property
-    def share(self) -> float:
-        """Rows that are used / N."""
-        return 1.0 if self.index is None else len(self.index) / self.gradients.n_rows
-
-    def at(self, theta, with_curvature=False):
+    def _likelihood(self, theta, with_curvature):
         g = self.gradients
-        loglik, score, scatter = self._likelihood(theta, with_curvature)
-        value = -(g.log_prior(theta) + loglik / self.share)
+        loglik, score, scatter = self._of_rows(theta, with_curvature)
         score = score / self.share
-        gradient = -(g.prior_gradient(theta) + score)
 
-        @cache
         def curvature():
-            products = scatter if with_curvature else self._likelihood(theta, True).scatter
+            products = scatter if with_curvature else self._of_rows(theta, True).scatter
             centred = products / self.share - np.outer(score, score) / g.n_rows
             return centred - g.prior_hessian(theta)
 
-        return Evaluated(_or_infinite(value, gradient), gradient, score, curvature)
+        return loglik / self.share, score, curvature
 
-    def _likelihood(self, theta, scatter):
-        self.before_pass()
-        self.passes += self.share
+    def _of_rows(self, theta, scatter):
+        self._begin_pass(self.share)
         return self.gradients.likelihood(theta, self.index, scatter)
 
 
-class WholeObjective:
-    """Of a model whose rows are all used at each update.
+class WholeObjective(Objective):
+    """The objective of a model whose rows are all used at each update."""
 
-    Parameters
-    ----------
-    gradients : WholeGradients
-    before_pass : callable, optional
-        Called before each evaluation.
-    """
+    def _likelihood(self, theta, with_curvature):
+        self._begin_pass(1)
+        return *self.gradients.log_likelihood(theta), partial(self._hessian, theta)
 
-    def __init__(self, gradients: WholeGradients, before_pass: Callable[[], None] = lambda: None):
-        self.gradients, self.before_pass = gradients, before_pass
-        self.size = gradients.size
-        self.passes = 0.0
-
-    def at(self, theta, with_curvature=False):
-        g = self.gradients
-        self.before_pass()
-        loglik, score = g.log_likelihood(theta)
-        self.passes += 1
-        gradient = -(g.prior_gradient(theta) + score)
-        value = _or_infinite(-(g.log_prior(theta) + loglik), gradient)
-        return Evaluated(value, gradient, score, cache(partial(self.hessian, theta)))
-
-    def hessian(self, theta: np.ndarray) -> np.ndarray:
-        """Matrix of second derivatives, shape (d, d)."""
-        self.before_pass()
-        self.passes += 2 * self.size
+    def _hessian(self, theta: np.ndarray) -> np.ndarray:
+        self._begin_pass(2 * self.size)
         return -self.gradients.hessian(theta)
-
-
-def _or_infinite(value: float, gradient: np.ndarray) -> float:
-    return float(value) if np.isfinite(value) and np.isfinite(gradient).all() else np.inf

@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil, log2
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from pymc.blocking import PointType
 from pymc.model import Model
 from pytensor.tensor.variable import TensorVariable
 
@@ -15,17 +17,11 @@ from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import random_variable
 from pymc_sgmcmc.gradients.local_variables import LEAST_GROUPS, Local
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal, Metric
-from pymc_sgmcmc.gradients.row_axis import (
-    FEW_ROWS,
-    advice_on_tables,
-    find_row_axes,
-    find_row_axis,
-)
+from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, advice_on_tables, find_row_axes, find_row_axis
 from pymc_sgmcmc.latents.joint import Latents, find_latents
 
 _log = logging.getLogger("pymc.sgmcmc")
 
-Adaptation = Literal["auto", "dense", "diag"] | None
 METRICS = ("dense", "diag")
 LARGEST_DENSE = 2000
 """Elements of theta up to which the metric is a dense matrix; with more it is diagonal."""
@@ -38,9 +34,9 @@ LARGEST_DENSE_WITH_LATENTS = 500
 """Elements of theta up to which the metric of such a model is a dense matrix: it takes several
 gradients of batches an element."""
 SCALE_TRANSFORMS = {"log", "log_exp_m1", "interval", "logodds", "chain"}
-"""Names of PyMC's transforms to a logarithmic scale,"""
+"""Names of PyMC's transforms to a logarithmic scale."""
 CHOLESKY_TRANSFORMS = {"cholesky-cov-packed", "cholesky-cov"}
-"""... and of those of covariances, whose Cholesky factor has a logarithmic diagonal, row by row."""
+"""Names of those of covariances, whose Cholesky factor has a logarithmic diagonal, row by row."""
 
 
 class Plan(NamedTuple):
@@ -60,143 +56,144 @@ def adapts(step_size: Any, adaptation: Any) -> bool:
     return adaptation is not None and (not is_auto(adaptation) or is_auto(step_size))
 
 
-def planned(
-    model: Model,
-    vars: Sequence[TensorVariable],
-    shapes: Sequence[tuple[int, ...]],
-    algorithm: Algorithm,
-    name: str,
-    *,
-    step_size: Any,
-    adaptation: Any,
-    gradient: Any,
-    batch_size: Any,
-    minibatch_dim: str | None,
-    data: StreamedData | None,
-    local: Local,
-    latents: Latents | None,
-    made_for: Model,
-    wants_groups: bool,
-    updates_per_batch: int,
-) -> Plan:
-    """Decide what a step adapts.
+@dataclass(frozen=True)
+class Asked:
+    """What a step is asked for: its arguments, and the models and variables that they are about."""
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The sampled one, without latent variables.
-    vars : list of value variables
-        The sampled ones,
-    shapes : list of tuple of int
-        ... and their shapes.
-    algorithm : Algorithm
-    name : str
-        The sampler's, for messages.
-    step_size, adaptation, gradient, batch_size, minibatch_dim, data, local, latents
-        The step's arguments; ``adaptation`` may be "local", of an earlier warm-up.
-    made_for : pymc.Model
-        The user's, with the latent variables.
-    wants_groups : bool
-        Whether batches of whole groups of local variables are asked for.
-    updates_per_batch : int
-        With more than 1 nothing can be adapted.
+    name: str
+    """The sampler's, for messages."""
+    algorithm: Algorithm
+    takes_local: bool
+    """Whether the sampler's updates may move only some elements of a variable."""
+    made_for: Model
+    """The user's model."""
+    model: Model
+    """The sampled model, without latent variables."""
+    vars: list[TensorVariable]
+    """The sampled value variables."""
+    shapes: list[tuple[int, ...]]
+    """Shapes of these variables."""
+    start: PointType
+    """Point near which batches are compared with all rows."""
+    step_size: Any
+    adaptation: Any
+    """It may also be "local", of an earlier warm-up."""
+    gradient: Any
+    batch_size: Any
+    minibatch_dim: str | None
+    latents: Latents | None
+    local: Local
+    batches: Literal["auto", "rows", "groups"]
+    data: StreamedData | None
+    replacement: Any
+    updates_per_batch: int
+    self_check: bool
 
-    Raises
-    ------
-    ValueError
-        For arguments that contradict each other or the model.
+
+def planned(asked: Asked, local: Local) -> Plan:
+    """Decide what a step adapts, or raise an error for arguments that contradict each other.
+
+    ``local`` says which variables may be local.
     """
-    if adaptation not in ("auto", None, *METRICS, "local"):
-        raise ValueError(f"adaptation={adaptation!r} must be 'auto', 'dense', 'diag' or None.")
-    if gradient not in ("auto", "plain", "control_variate"):
-        raise ValueError(f"gradient={gradient!r} must be 'auto', 'plain' or 'control_variate'.")
-    if not adapts(step_size, adaptation):
-        if is_auto(step_size):
+    batch_size = asked.batch_size
+    if asked.adaptation not in ("auto", None, *METRICS, "local"):
+        raise ValueError(
+            f"adaptation={asked.adaptation!r} must be 'auto', 'dense', 'diag' or None."
+        )
+    if asked.gradient not in ("auto", "plain", "control_variate"):
+        raise ValueError(
+            f"gradient={asked.gradient!r} must be 'auto', 'plain' or 'control_variate'."
+        )
+    if not adapts(asked.step_size, asked.adaptation):
+        if is_auto(asked.step_size):
             raise ValueError(
                 "step_size='auto' needs adaptation: leave adaptation='auto', or pass a number."
             )
-        if gradient == "control_variate":
+        if asked.gradient == "control_variate":
             raise ValueError(
                 "gradient='control_variate' needs an anchor, which adaptation finds: pass "
                 "adaptation='dense' (or 'diag'), whose step_size is in units of the posterior's "
                 "standard deviation."
             )
         return Plan(None if is_auto(batch_size) else batch_size)
-    remedy = f"Pass {name}(step_size=..., batch_size=..., thin=...) with numbers."
-    if algorithm.dynamics is None:
-        raise ValueError(f"{name} has no automatic step size. {remedy}")
-    if updates_per_batch > 1:
+    remedy = f"Pass {asked.name}(step_size=..., batch_size=..., thin=...) with numbers."
+    if asked.algorithm.dynamics is None:
+        raise ValueError(f"{asked.name} has no automatic step size. {remedy}")
+    if asked.updates_per_batch > 1:
         raise ValueError(
             "updates_per_batch= and an automatic step size do not go together yet: adaptation "
             f"counts on batches that are independent. {remedy}"
         )
-    size = sum(int(np.prod(shape)) for shape in shapes)
-    if latents is not None:
-        _check_latents(latents, size, adaptation, gradient, data, remedy)
+    size = sum(int(np.prod(shape)) for shape in asked.shapes)
+    if asked.latents is not None:
+        _check_latents(asked, size, remedy)
         if is_auto(batch_size):
-            rvs = find_latents(made_for, latents.vars)
-            batch_size = min(BATCH_OF_MANY, find_row_axis(made_for, minibatch_dim, rvs).length)
-        diagonal = adaptation == "diag" or size > LARGEST_DENSE_WITH_LATENTS
-        return Plan(batch_size, Diagonal(shapes) if diagonal else Dense(shapes))
+            rvs = find_latents(asked.made_for, asked.latents.vars)
+            batch_size = min(
+                BATCH_OF_MANY, find_row_axis(asked.made_for, asked.minibatch_dim, rvs).length
+            )
+        diagonal = asked.adaptation == "diag" or size > LARGEST_DENSE_WITH_LATENTS
+        return Plan(batch_size, Diagonal(asked.shapes) if diagonal else Dense(asked.shapes))
     many = size > LARGEST_DENSE
-    for_all = adaptation == "dense"
-    asked_for = wants_groups or (local and local != "auto")
-    tried = size > LARGEST_SHARED and adaptation in ("auto", "local")
-    tried = tried and gradient != "control_variate"
+    for_all = asked.adaptation == "dense"
+    asked_for = asked.batches == "groups" or (local and local != "auto")
+    tried = size > LARGEST_SHARED and asked.adaptation in ("auto", "local")
+    tried = tried and asked.gradient != "control_variate"
     if not asked_for and (for_all or not (many or tried)):
         local = None  # parameters move together, with a metric for all of them
     elif local and for_all:
         raise ValueError(
-            f"adaptation={adaptation!r} and local variables do not go together: leave "
+            f"adaptation={asked.adaptation!r} and local variables do not go together: leave "
             "adaptation='auto', with which shared variables have a matrix and local ones a scale "
             "for each element, or pass local=None."
         )
-    metric = Diagonal(shapes) if local else _metric(adaptation, shapes, size, remedy)
+    metric = (
+        Diagonal(asked.shapes) if local else _metric(asked.adaptation, asked.shapes, size, remedy)
+    )
     # The gradient at the anchor is exact only while all other variables stay as they are.
-    alone = len(vars) == len(model.value_vars)
-    if gradient == "control_variate" and not alone:
-        names = ", ".join(f"'{v.name}'" for v in model.value_vars if v not in vars)
+    alone = len(asked.vars) == len(asked.model.value_vars)
+    if asked.gradient == "control_variate" and not alone:
+        names = ", ".join(f"'{v.name}'" for v in asked.model.value_vars if v not in asked.vars)
         raise ValueError(
             f"gradient='control_variate' needs one step for all variables, but {names} would move "
             "in another one. Leave gradient='auto', or add them to vars."
         )
     if is_auto(batch_size):
-        if data is None:
+        if asked.data is None:
             batch_size = automatic_batch_size(
-                model, minibatch_dim, size, many or bool(local), needed=many or bool(asked_for)
+                asked.model,
+                asked.minibatch_dim,
+                size,
+                many or bool(local),
+                needed=many or bool(asked_for),
             )
         else:
             wanted = BATCH_OF_MANY if many or local else batch_size_for(size)
-            batch_size = min(wanted, data.window)
+            batch_size = min(wanted, asked.data.window)
     if many and batch_size is None:
         raise ValueError(
             f"batch_size=None: with {size} parameters adaptation needs batches of rows. Leave "
             f"batch_size='auto'. Or: {remedy}"
         )
-    if many and gradient == "control_variate":
+    if many and asked.gradient == "control_variate":
         raise ValueError(
             f"gradient='control_variate' works with at most {LARGEST_DENSE} parameters, but the "
             f"model has {size}. Leave gradient='auto'."
         )
-    if local and asked_for and gradient == "control_variate":
+    if local and asked_for and asked.gradient == "control_variate":
         raise ValueError(
             "gradient='control_variate' and local variables do not go together: an anchor says "
             "nothing about groups that vary. Leave gradient='auto', or pass local=None."
         )
     possible = batch_size is not None and alone and not many and not local
     tentative = bool(local) and not (asked_for or many)
-    return Plan(batch_size, metric, possible and gradient != "plain", local, tentative)
+    return Plan(batch_size, metric, possible and asked.gradient != "plain", local, tentative)
 
 
-def _check_latents(
-    latents: Latents,
-    size: int,
-    adaptation: str,
-    gradient: str,
-    data: StreamedData | None,
-    remedy: str,
-) -> None:
+def _check_latents(asked: Asked, size: int, remedy: str) -> None:
     """Refuse what is not adapted together with latent variables."""
+    latents = asked.latents
+    assert latents is not None
     name = type(latents).__name__
     if latents.persistent:
         raise ValueError(
@@ -210,7 +207,7 @@ def _check_latents(
             "what it has learnt from one batch to the next, so that the warm-up cannot compare "
             f"draws. {remedy} Or use latents=Gibbs(...)."
         )
-    if data is not None:
+    if asked.data is not None:
         raise ValueError(
             f"latents=, data= and an automatic step size do not go together yet. {remedy}"
         )
@@ -219,12 +216,12 @@ def _check_latents(
             f"With {size} parameters, more than {LARGEST_DENSE}, latents= and an automatic step "
             f"size do not go together yet. {remedy}"
         )
-    if adaptation == "dense" and size > LARGEST_DENSE_WITH_LATENTS:
+    if asked.adaptation == "dense" and size > LARGEST_DENSE_WITH_LATENTS:
         raise ValueError(
             f"adaptation='dense' and latents= go together up to {LARGEST_DENSE_WITH_LATENTS} "
             f"parameters, but the model has {size}: pass 'diag'."
         )
-    if gradient == "control_variate":
+    if asked.gradient == "control_variate":
         raise ValueError(
             "gradient='control_variate' and latents= do not go together: an anchor's draws of the "
             "latent variables are others. Leave gradient='auto'."
@@ -248,12 +245,8 @@ def automatic_batch_size(
     """Choose the rows per batch: about 2 per parameter; None for all of few rows.
 
     With a control variate the noise is then that of about one posterior standard deviation. Models
-    with many parameters, or with local ones, have small batches whatever the number of rows.
-
-    Raises
-    ------
-    ValueError
-        If batches are ``needed`` and the model cannot be sliced into any, with the reason.
+    with many parameters, or with local ones, have small batches whatever the number of rows. If
+    batches are ``needed`` and the model cannot be sliced into any, an error says why.
     """
     try:
         axes = find_row_axes(model, minibatch_dim)
@@ -274,7 +267,7 @@ def automatic_batch_size(
 
 
 def batch_size_for(size: int) -> int:
-    """Rows per batch for so many parameters."""
+    """Return the rows per batch for a number of parameters."""
     return 2 ** ceil(log2(max(32, 2 * size)))
 
 

@@ -1,4 +1,4 @@
-"""A line on the screen with the stage of a warm-up and its passes over the data."""
+"""A line on the screen with the stage of a warm-up and its passes over the data; its time limit."""
 
 import logging
 import time
@@ -6,24 +6,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from pymc.exceptions import SamplingError
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from pymc_sgmcmc.adaptation.time_limit import TimeLimit
 
 _log = logging.getLogger("pymc.sgmcmc")
 
 REFRESH_SECONDS = 0.1
 SECONDS_OF_SILENCE = 30.0
-"""Where no line can be drawn, the log has one so often."""
-_shown: ContextVar[bool] = ContextVar("shown", default=True)
+"""Time between two messages in the log, where no line can be drawn."""
+_options: ContextVar[tuple[bool, TimeLimit | None]] = ContextVar("warm-ups", default=(True, None))
+"""Whether the progress of warm-ups is shown, and how long they may take."""
 
 
 @contextmanager
-def progress_shown(shown: bool) -> Iterator[None]:
-    """Show the progress of warm-ups in this block, or do not."""
-    before = _shown.set(shown)
+def warm_ups(shown: bool, limit: TimeLimit | None = None) -> Iterator[None]:
+    """Set whether warm-ups in this block show their progress, and how long they may take."""
+    before = _options.set((shown, limit))
     try:
         yield
     finally:
-        _shown.reset(before)
+        _options.reset(before)
 
 
 class WarmUpProgress:
@@ -31,12 +35,6 @@ class WarmUpProgress:
 
     Where the output is not a terminal or a notebook, a long warm-up logs a line now and then. There
     is no thread: the line is drawn when the warm-up reports.
-
-    Examples
-    --------
-    >>> from pymc_sgmcmc.adaptation.progress import WarmUpProgress, progress_shown
-    >>> with progress_shown(False), WarmUpProgress() as progress:
-    ...     progress.report("window 1", passes=3.5)
     """
 
     def __init__(self):
@@ -46,7 +44,8 @@ class WarmUpProgress:
             TextColumn("{task.fields[passes]:.3g} passes over the data"),
             TimeElapsedColumn(),
         ]
-        self._bar = Progress(*columns, transient=True, auto_refresh=False, disable=not _shown.get())
+        shown, self._limit = _options.get()
+        self._bar = Progress(*columns, transient=True, auto_refresh=False, disable=not shown)
         self._last = 0.0
         self._began = self._logged = time.monotonic()
 
@@ -60,7 +59,15 @@ class WarmUpProgress:
         self._bar.stop()
 
     def report(self, stage: str, passes: float) -> None:
-        """Show the stage, and the passes over the data made so far."""
+        """Show the stage, and the passes over the data made so far, if there is time left."""
+        limit = self._limit
+        if limit is not None and limit.has_passed:
+            raise SamplingError(
+                f"max_seconds={limit.seconds:g} have passed in the warm-up, at its stage "
+                f"'{stage}' and after {passes:.3g} passes over the data, so there are no draws. "
+                "Pass a larger max_seconds, or warm up without a limit, step = sgm.MSGNHT_S(), and "
+                "pass it: sgm.sample(step=step, max_seconds=...)."
+            )
         now = time.monotonic()
         console = self._bar.console
         drawn = not self._bar.disable and (console.is_terminal or console.is_jupyter)

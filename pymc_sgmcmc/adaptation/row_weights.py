@@ -8,32 +8,24 @@ from pymc_sgmcmc.gradients.row_gradients import RowGradients
 UNEVEN = 8
 """Rows are weighted where the largest change exceeds the mean by this factor."""
 SAMPLE, SAMPLE_POINTS = 20_000, 4
-"""Rows and points at which that is found out, and"""
+"""Numbers of rows and points by which that is found out."""
 SPREAD = 0.5
-"""... their distance from the anchor, relative to the posterior's."""
+"""Distance of these points from the anchor, relative to the posterior's spread."""
 DISTANCE = 2.0
-"""Standard deviations from the anchor at which a row's gradient is looked at."""
+"""Distance from the anchor at which a row's gradient is evaluated, in standard deviations."""
 BLOCK_ELEMENTS = 2**22
 """Elements of the rows' gradients that are held at once."""
 FORGET = 0.5
 """What was seen before counts by this factor: it may have been where the posterior is not."""
 UNIFORM_SHARE = 0.2
-"""Of the probability, spread over all rows: no weight exceeds 1 / this."""
+"""Share of the probability that is spread over all rows: no weight exceeds 1 / this."""
 
 
 class RowWeights:
     """The largest change seen of each row's gradient, from the anchor's, in the metric.
 
-    Parameters
-    ----------
-    gradients : RowGradients
-
-    Attributes
-    ----------
-    largest : array, shape (N,), or None
-        None where rows are even.
-    passes : float
-        Passes over the data made so far.
+    ``largest`` has the shape (N,), or is None where rows are even; ``passes`` counts the passes
+    over the data.
     """
 
     def __init__(self, gradients: RowGradients):
@@ -100,5 +92,5 @@ class RowWeights:
 
 
 def _length(vectors: np.ndarray) -> np.ndarray:
-    """Of each row."""
+    """Return the length of each row."""
     return np.sqrt(np.einsum("ij,ij->i", vectors, vectors))

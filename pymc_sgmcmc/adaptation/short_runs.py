@@ -18,7 +18,7 @@ from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.schedules import Constant
 
 RESTARTS = 6
-"""Of a window that diverges, each with half of the step size."""
+"""Largest number of restarts of a window that diverges, each with half of the step size."""
 
 
 CENTRING = (
@@ -39,7 +39,7 @@ class Settings(NamedTuple):
     """nu, variances of the gradient's noise along z."""
     pace: Pace
     largest_eigval: float = 1.0
-    """Of the curvature in z,"""
+    """Largest eigenvalue of the curvature in z."""
     smallest_eigval: float = 1.0
 
     def slower(self, factor: float) -> "Settings":
@@ -53,25 +53,18 @@ class ShortRun(NamedTuple):
     points: list[PointType]
     """Where each ended."""
     draws: np.ndarray
-    """Shape (chains, draws, elements looked at)."""
+    """Recorded elements, shape (chains, draws, elements)."""
     thermostats: np.ndarray | None
-    """Their mean over chains and draws, shape (d,); None where friction is fixed,"""
+    """Mean of the thermostats over chains and draws, shape (d,); None where friction is fixed."""
     friction: np.ndarray
-    """... and what is expected of it."""
+    """What is expected of it."""
 
 
 class ShortRuns:
     """Chains that a kernel draws from for a while, then with other settings.
 
-    Parameters
-    ----------
-    kernel : Kernel
-    rng : numpy.random.Generator
-        Of which each chain gets its own.
-    elements : callable
-        From a point to the elements looked at, a vector.
-    before_draw : callable
-        Called with the number of updates before each draw of each chain.
+    ``elements`` maps a point to the vector that is recorded of it; ``before_draw`` is called with
+    the number of updates before each draw of each chain.
     """
 
     def __init__(
@@ -85,17 +78,14 @@ class ShortRuns:
         self.elements, self.before_draw = elements, before_draw
         self.chains: list[Chain] = []
         self.seconds_per_update = 0.0
-        """Of the last run, of one chain; 0 before there is one."""
+        """Time of an update of one chain in the last run; 0 before there is one."""
 
     def run(
         self, points: list[PointType], settings: Settings, thin: int, n: int, fresh: bool = True
     ) -> ShortRun:
         """Draw `n` times from each point; `fresh` chains have the kernel's present thermostats.
 
-        Raises
-        ------
-        Diverged
-            If a chain is no longer finite.
+        A chain that is no longer finite raises `Diverged`.
         """
         kernel = self.kernel
         step_size = settings.pace.step_size
@@ -134,10 +124,7 @@ class ShortRuns:
 def with_restarts[R](settings: Settings, run: Callable[[Settings], R]) -> tuple[Settings, R]:
     """Run chains, with smaller step sizes if they diverge; return the settings too.
 
-    Raises
-    ------
-    pymc.exceptions.SamplingError
-        If they diverge with every step size.
+    If they diverge with every step size, an error says what was seen.
     """
     for _ in range(RESTARTS):
         try:

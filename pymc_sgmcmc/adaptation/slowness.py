@@ -12,27 +12,23 @@ from pymc_sgmcmc.adaptation.short_runs import CENTRING
 _log = logging.getLogger("pymc.sgmcmc")
 
 MANY_UPDATES, MANY_PASSES = 200, 5.0
-"""Per draw. Where a metric suits the updates are 5 to 50."""
+"""Numbers per draw from which draws are slow; where a metric suits, the updates are 5 to 50."""
 LEAST_SECONDS = 30.0
-"""What takes less is not slow."""
+"""Smallest time of a run that is slow."""
 ESS = 400
-"""Effective draws that are foreseen."""
+"""Effective sample size that is foreseen."""
 DRAWS_OF_NUTS = 8000
-"""Of `pm.sample()`: 4 chains, each with 1000 draws of tuning and 1000 others."""
+"""Number of draws of `pm.sample()`: 4 chains, each with 1000 draws of tuning and 1000 others."""
 LARGEST_TREE = 10
 STEP_OF_NUTS = 1.6
-"""... in the smallest standard deviation, relative to d^(-1/4)."""
+"""Step size of NUTS in the smallest standard deviation, relative to d^(-1/4)."""
 
 
 def gradients_of_nuts(curvature: np.ndarray) -> int:
-    """Gradients of a draw of NUTS, with a diagonal metric.
+    """Gradients of a draw of NUTS with a diagonal metric, by the positive curvature of -log
+    posterior.
 
     A trajectory turns around after half a period of the slowest direction.
-
-    Parameters
-    ----------
-    curvature : array, shape (d, d)
-        Of -log posterior, positive.
 
     Examples
     --------
@@ -56,15 +52,8 @@ def warn_of_slow_draws(
 ) -> None:
     """Log a warning where draws take many updates, or passes over the data.
 
-    Parameters
-    ----------
-    chosen : Adapted
-    seconds_per_update : float
-        Of one chain.
-    seconds_per_gradient : callable
-        Returns those of all data; it may have to measure them.
-    n_of_nuts : int
-        Gradients of a draw of NUTS.
+    ``seconds_per_update`` is that of one chain, ``seconds_per_gradient`` returns that of all data,
+    which may have to be measured, and ``n_of_nuts`` is the number of gradients of a draw of NUTS.
     """
     many_passes = chosen.batch_size is not None and chosen.passes_per_draw > MANY_PASSES
     draws = ESS / max(chosen.ess_per_draw, 1e-3)

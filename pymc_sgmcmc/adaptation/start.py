@@ -13,7 +13,7 @@ from pymc_sgmcmc.gradients.whole_gradients import FAR
 
 MAX_STEPS = 50
 MEMORY = 10
-"""Last steps whose changes of the gradient correct the curvature."""
+"""Number of last steps whose changes of the gradient correct the curvature."""
 SUFFICIENT_DECREASE = 1e-4
 SHORTER, MOST_CUTS = (0.1, 0.5), 20
 """Smallest and largest factor by which a step that does not descend is cut, and how often."""
@@ -21,27 +21,28 @@ CHANGED = 5.0
 """The curvature is evaluated anew where it was off by this factor along a step, or that was cut."""
 FIRST_DAMPING, MORE_DAMPING, LESS_DAMPING = 1e-3, 8.0, 0.1
 LARGEST_MOVE = 1.0
-"""Of a scale parameter in a step, on its logarithmic scale."""
+"""Largest move of a scale parameter in a step, on its logarithmic scale."""
 STILL = 0.2
 """Scale parameters are found where they move by less in two rounds."""
 MAX_ROUNDS, STEPS_OF_OTHERS = 20, 5
 SLACK = 0.1
-"""Added to the curvature of scale parameters, which a prior may leave without any."""
+"""Curvature that is added to that of scale parameters, which a prior may leave without any."""
 MOST_CUTS_OF_SCALES, CUT_OF_SCALES = 4, 0.25
-"""Steps of scales that are tried in a round."""
+"""Largest number of cuts of a step of scales in a round, and their factor."""
 LARGEST_TO_DIFFERENCE = 10
-"""Scale parameters whose curvature is taken from differences of gradients."""
+"""Largest number of scale parameters whose curvature is taken from differences of gradients."""
 PAIRS = 2
-"""Antithetic pairs of points over which the gradient of the scales is averaged."""
+"""Number of antithetic pairs of points over which the gradient of the scales is averaged."""
 GROWTH = 8
-"""Of the sample of rows."""
+"""Factor by which the sample of rows grows."""
 AGREED = 0.5
 """Scale parameters hardly depend on it if they move by less than this on their logarithmic scale:
 what the sample adds to them falls as 1 / n, so a seventh of the last move is left."""
 MAX_STARTS, LARGEST_TO_RESTART = 4, 50
-"""Points to begin at, until the best has been reached twice; with more parameters only one."""
+"""Largest number of points to begin at, until the best has been reached twice; with more parameters
+than the second number only one."""
 SAME = 1.0
-"""Difference of heights up to which it is the same."""
+"""Largest difference of heights of the same mode."""
 ALIKE = 1e-6
 """Largest difference of elements that are alike."""
 
@@ -60,21 +61,8 @@ def newton(
     model expects. So it is only the first matrix of the quasi-Newton method L-BFGS (Nocedal and
     Wright 2006, Numerical Optimization, algorithm 7.4), which needs no further gradients.
 
-    Parameters
-    ----------
-    objective : Objective
-    theta : array, shape (d,)
-        Where to begin.
-    free : array of bool, shape (d,)
-        The coordinates to move.
-    tolerance : float
-        Ends where twice the expected decrease per coordinate, g' H^-1 g / d, is smaller.
-    max_steps : int
-
-    Returns
-    -------
-    array, shape (d,)
-        Never above where it began.
+    Only the ``free`` coordinates move. The search ends where twice the expected decrease per
+    coordinate, g' H^-1 g / d, is below ``tolerance``, never above where it began.
     """
     moved = np.flatnonzero(free)
     if not moved.size:
@@ -142,14 +130,7 @@ def _inverse_times(
 
 
 class Centre:
-    """A mode of all but the scale parameters, with a normal approximation of these others.
-
-    Parameters
-    ----------
-    objective : Objective
-    theta : array, shape (d,)
-    is_scale : array of bool, shape (d,)
-    """
+    """A mode of all but the scale parameters, with a normal approximation of these others."""
 
     def __init__(self, objective: Objective, theta: np.ndarray, is_scale: np.ndarray):
         self.objective, self.theta = objective, theta
@@ -200,23 +181,9 @@ def start_of_scales(
     """Move scale parameters by gradients averaged over a Gaussian around the others' mode.
 
     The joint mode of a hierarchy may lie at scale 0, far from the posterior's bulk; the averaged
-    gradient is about that of the marginal posterior of the scales.
-
-    Parameters
-    ----------
-    objective : Objective
-    theta : array, shape (d,)
-        At a mode of the other parameters.
-    is_scale : array of bool, shape (d,)
-    rng : numpy.random.Generator
-    differences : bool, default False
-        Whether it may be far: then the curvature of few scales is taken from differences of
-        gradients.
-
-    Returns
-    -------
-    array, shape (d,)
-        Never above where it began, by the marginal posterior of the scales.
+    gradient is about that of the marginal posterior of the scales. By the latter the result is
+    never above where it began, a mode of the other parameters. With ``differences``, where that may
+    be far, the curvature of few scales is taken from differences of gradients.
     """
     best = centre = Centre(objective, theta, is_scale)
     calm = 0
@@ -249,23 +216,12 @@ def find_start(
     is_scale: np.ndarray,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Find where the warm-up starts.
+    """Find where the warm-up starts, from any point with a density.
 
-    The first steps are made on some of the rows, the next ones on more, so that few take all. Where
-    rows are few for each group of a hierarchy, the groups seem to differ more than they do: so
-    scale parameters are found anew on more rows until they stay where they are.
-
-    Parameters
-    ----------
-    objective_of : callable
-        Number of rows -> `Objective` of so many of them, or of all.
-    n_rows, n_first : int
-        N, and the rows to begin with.
-    theta : array, shape (d,)
-        Any point with a density.
-    is_scale : array of bool, shape (d,)
-        Parameters under a log or logit transform.
-    rng : numpy.random.Generator
+    The first steps are made on ``n_first`` of the rows, the next ones on more, so that few take
+    all. Where rows are few for each group of a hierarchy, the groups seem to differ more than they
+    do: so scale parameters are found anew on more rows until they stay where they are.
+    ``objective_of`` returns the objective of so many rows, or of all.
     """
     others = ~is_scale
     n = n_first

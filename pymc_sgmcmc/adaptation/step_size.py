@@ -24,11 +24,11 @@ import numpy as np
 from pymc_sgmcmc.algorithm import Algorithm
 
 LARGEST = 0.25
-"""Step size of a momentum sampler without noise,"""
+"""Largest step size h of a momentum sampler, without noise."""
 NOISE_TO_FRICTION = 0.2
-"""... h nu / (2 D), and"""
+"""Largest h nu / (2 D) at the reference bias."""
 KICK = 0.7
-"""... h sqrt(nu), at the target bias of .05."""
+"""Largest h sqrt(nu) at the reference bias."""
 REFERENCE_BIAS = 0.05
 
 
@@ -56,18 +56,10 @@ def pace(
     largest: float = 1.0,
     smallest: float = 1.0,
 ) -> Pace:
-    """Choose the step size in z.
+    """Choose the step size in z, for noise of the variances nu, shape (d,), along its axes.
 
-    Parameters
-    ----------
-    algorithm : Algorithm
-        SGLD's or a momentum sampler's.
-    noise : array, shape (d,)
-        nu, the variances of the gradient's noise along the axes of z.
-    target_bias : float
-        Tolerated relative error of a standard deviation.
-    largest, smallest : float, default 1
-        Eigenvalues of the curvature in z.
+    ``target_bias`` is the tolerated relative error of a standard deviation; ``largest`` and
+    ``smallest`` are eigenvalues of the curvature in z.
     """
     most_noise, mean = max(float(noise.max()), 1e-12), float(noise.mean())
     if algorithm.dynamics == "langevin":
@@ -95,30 +87,9 @@ def expected_friction(algorithm: Algorithm, step_size: float, noise: np.ndarray)
 def slowed(algorithm: Algorithm, noise: np.ndarray, target_bias: float) -> np.ndarray:
     """Return factors of L, with which noisy directions bear the step size of those without noise.
 
-    With the factor f a direction has the noise f^2 nu. For a momentum sampler this is the same as a
-    step size f h and a friction D / f there.
-
-    Parameters
-    ----------
-    algorithm : Algorithm
-        SGLD's or a momentum sampler's.
-    noise : array
-        nu, the variances of the gradient's noise where L has the posterior's scale.
-    target_bias : float
-        Tolerated relative error of a standard deviation.
-
-    Returns
-    -------
-    array
-        At most 1, of the noise's shape.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from pymc_sgmcmc.adaptation.step_size import slowed
-    >>> from pymc_sgmcmc.samplers.msgnht import MultivariateThermostatSymmetric
-    >>> slowed(MultivariateThermostatSymmetric(), np.array([0.1, 160.0]), target_bias=0.05)
-    array([1. , 0.1])
+    With the factor f, at most 1, a direction has the noise f^2 nu, where nu is that with the
+    posterior's scale. For a momentum sampler this is the same as a step size f h and a friction D /
+    f there.
     """
     if algorithm.dynamics == "langevin":
         return 1 / np.sqrt(1 + noise)

@@ -6,40 +6,24 @@ import numpy as np
 
 
 class TouchRates(NamedTuple):
-    """Of each group; arrays of one shape."""
+    """How often each group is touched, and how well its gradient is known; arrays of one shape."""
 
     touched: np.ndarray
     """Probability that a batch has rows of it."""
     variance: np.ndarray
-    """Of the mean of its rows in such a batch, where each of its rows has a variance of 1."""
+    """Variance of the mean of its rows in such a batch, where each of its rows has a variance of
+    1."""
 
 
 def of_random_rows(sizes: np.ndarray, share: float) -> TouchRates:
-    """Return the rates of batches of rows that are drawn independently.
-
-    Parameters
-    ----------
-    sizes : array of float
-        n_j, rows of each group.
-    share : float
-        Rows of a batch / N.
-    """
+    """Return the rates of groups of n_j rows in batches of a share of all rows, drawn alike."""
     expected = sizes * share
     variance = mean_of_inverse(expected) * (1 - 1 / np.maximum(sizes, 1))
     return TouchRates(-np.expm1(-expected), variance)
 
 
 def of_whole_groups(sizes: np.ndarray, parts: np.ndarray, n_batches: int) -> TouchRates:
-    """Return the rates of batches of whole groups: each part is in one of them.
-
-    Parameters
-    ----------
-    sizes : array of float
-        n_j, rows of each group.
-    parts : array of int
-        Equal parts in which its rows come; 0 where there are none.
-    n_batches : int
-        K.
+    """Return the rates of groups of n_j rows in K batches of whole groups.
 
     Examples
     --------
@@ -54,19 +38,10 @@ def of_whole_groups(sizes: np.ndarray, parts: np.ndarray, n_batches: int) -> Tou
 
 
 def of_groups_within(sizes: np.ndarray, parts: np.ndarray, n_batches: int) -> TouchRates:
-    """Return the rates of groups that lie in the whole groups of batches.
+    """Return the rates of groups of n_j rows that lie in the whole groups of K batches.
 
-    Of a group whose larger group comes in parts, each has about a Poisson number of rows; so the
-    variance is up to 20% too large.
-
-    Parameters
-    ----------
-    sizes : array of float
-        n_j, rows of each group.
-    parts : array of int
-        Equal parts in which the rows of the larger group come.
-    n_batches : int
-        K.
+    Of a group whose larger group comes in ``parts``, each has about a Poisson number of rows; so
+    the variance is up to 20% too large.
     """
     p, n = np.maximum(parts, 1), np.maximum(sizes, 1)
     whole = parts <= 1

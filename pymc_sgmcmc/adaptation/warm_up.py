@@ -1,6 +1,6 @@
-"""What all warm-ups share: a kernel, a course with progress, a frozen result."""
+"""What all warm-ups share: the course over windows, with progress, and a frozen result."""
 
-from abc import ABC, abstractmethod
+import logging
 from functools import cached_property
 from typing import Any
 
@@ -10,33 +10,31 @@ from pymc.blocking import PointType
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.plan import is_scale
 from pymc_sgmcmc.adaptation.progress import WarmUpProgress
-from pymc_sgmcmc.adaptation.short_runs import Settings, ShortRun, ShortRuns, effective_sizes
+from pymc_sgmcmc.adaptation.short_runs import (
+    Settings,
+    ShortRun,
+    ShortRuns,
+    effective_sizes,
+    with_restarts,
+)
 from pymc_sgmcmc.adaptation.step_size import expected_friction
-from pymc_sgmcmc.adaptation.time_limit import check_time
 from pymc_sgmcmc.kernel import Kernel
+
+_log = logging.getLogger("pymc.sgmcmc")
 
 ENOUGH = 0.15
 """Effective draws per draw of a pilot; with fewer, there are more updates per draw."""
 
 
-class WarmUp(ABC):
-    """Adapts a kernel: `run` returns what was chosen, and has set the kernel so.
+class WarmUp:
+    """Adapts a kernel with a metric: `run` returns what was chosen, and has set the kernel so.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        With a metric.
-    gradients : FlatModel or LocalGradients
-        Of its model.
-    rng : numpy.random.Generator
-    target_bias : float
-        Tolerated relative error of a standard deviation.
-
-    Attributes
-    ----------
-    stage : str
-        What it is at, for the progress line.
+    The course is that of `_run`: from a start, windows of short runs, each with the settings that
+    the draws of the last one suggest, until two in a row have changed little; then a pilot run for
+    the updates per draw. A warm-up of another course overrides `_run`.
     """
+
+    min_windows, max_windows = 0, 0
 
     def __init__(
         self, kernel: Kernel, gradients: Any, rng: np.random.Generator, target_bias: float
@@ -48,7 +46,7 @@ class WarmUp(ABC):
         self.runs = ShortRuns(kernel, rng, self.elements, self._before_draw)
 
     def elements(self, point: PointType) -> np.ndarray:
-        """Return the elements of a point that short runs look at: all of them, flat."""
+        """Return the elements of a point that short runs record: all of them, flat."""
         return self.gradients.flat(point)
 
     @cached_property
@@ -85,22 +83,54 @@ class WarmUp(ABC):
     def run(self, point: PointType) -> Adapted:
         """Warm up from a point.
 
-        Raises
-        ------
-        pymc.exceptions.SamplingError
-            If a window diverges with every step size, or data and priors leave variables
-            undetermined.
+        If a window diverges with every step size, or data and priors leave variables undetermined,
+        a `SamplingError` says so.
         """
         with self.progress:
             return self._run(point)
 
-    @abstractmethod
     def _run(self, point: PointType) -> Adapted:
-        """The course of the warm-up."""
+        self.begin(point)
+        calm = 0
+        for k in range(self.max_windows + 1):
+            self.stage = f"window {k + 1}"
+            self.report()
+            settings, settled = self.prepare(k)
+            calm = calm + 1 if settled else 0
+            if k == self.max_windows or (k >= self.min_windows and calm >= 2):
+                break
+            _log.debug(
+                f"Window {k}: noise {settings.noise.mean():.3g} (largest "
+                f"{settings.noise.max():.3g}), step size {settings.pace.step_size:.3g}, "
+                f"{settings.pace.relaxation:.3g} updates per relaxation, passes {self.passes:.3g}."
+            )
+            self.window(k, settings)
+        self.stage = "updates per draw"
+        settings, (run, thin, per_draw) = with_restarts(settings, self.pilot)
+        return self.finish(settings, run, thin, windows=k, ess_per_draw=per_draw)
+
+    def begin(self, point: PointType) -> None:
+        """Find where the chains begin."""
+        raise NotImplementedError
+
+    def prepare(self, k: int) -> tuple[Settings, bool]:
+        """Set the metric by the draws so far; return settings, and whether little has changed."""
+        raise NotImplementedError
+
+    def window(self, k: int, settings: Settings) -> None:
+        """Run the chains for a while."""
+        raise NotImplementedError
+
+    def pilot(self, settings: Settings) -> tuple[ShortRun, int, float]:
+        """Return a run whose draws are nearly independent, its updates and effective draws each."""
+        raise NotImplementedError
+
+    def finish(self, settings: Settings, run: ShortRun, thin: int, **found: Any) -> Adapted:
+        """Freeze what was chosen by the pilot run."""
+        raise NotImplementedError
 
     def report(self) -> None:
         """Show the stage and the passes so far, if there is time left."""
-        check_time(self.stage, self.passes)
         self.progress.report(self.stage + self._forecast, self.passes)
 
     def foresee(self, seconds: float) -> None:
@@ -113,10 +143,10 @@ class WarmUp(ABC):
         self.report()
 
     def effective_size(self, draws: np.ndarray) -> float:
-        """Return the effective sample size of what a short run looked at."""
+        """Return the effective sample size of what a short run recorded."""
         return float(effective_sizes(draws).min())
 
-    def pilot(
+    def doubled(
         self,
         points: list[PointType],
         settings: Settings,
@@ -125,10 +155,7 @@ class WarmUp(ABC):
         doublings: int,
         fresh: bool,
     ) -> tuple[ShortRun, int, float]:
-        """Double the updates per draw until draws are `ENOUGH` apart.
-
-        Returns the last run, the updates per draw, and the effective draws per draw.
-        """
+        """Double the updates per draw of a pilot run until draws are `ENOUGH` apart."""
         for k in range(doublings + 1):
             run = self.runs.run(points, settings, thin, n_draws, fresh=fresh and k == 0)
             per_draw = self.effective_size(run.draws) / (len(points) * n_draws)
@@ -172,10 +199,7 @@ class WarmUp(ABC):
 def drift(draws: np.ndarray, past: np.ndarray) -> float:
     """Largest move of an element's mean between windows, in standard deviations of a window.
 
-    Parameters
-    ----------
-    draws, past : array, shape (n, d)
-        Of this window and the one before.
+    ``draws`` and ``past`` are those of this window and the one before, shapes (n, d).
     """
     spread = np.sqrt((draws.var(axis=0) + past.var(axis=0)) / 2) + np.finfo(float).tiny
     return float(np.max(np.abs(draws.mean(axis=0) - past.mean(axis=0)) / spread, initial=0.0))

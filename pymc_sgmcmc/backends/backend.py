@@ -1,7 +1,7 @@
 """What differs between PyTensor's backends: where arrays live and what a generator is.
 
 Only this file handles JAX's arrays and PyTensor's representation of generators on JAX. The only
-other modules that import JAX are `normals_jax` (normals) and `pymc_sgmcmc.run.devices` (many
+other modules that import JAX are `random_jax` and `pymc_sgmcmc.run.devices` (many
 chains).
 """
 
@@ -97,8 +97,7 @@ class Jax(Backend):
         # have 32 bits, and functions compiled for them would be compiled again for later arrays.
         import pytensor.link.jax.dispatch  # noqa: F401
 
-        import pymc_sgmcmc.backends.generator_copy_jax
-        import pymc_sgmcmc.backends.normals_jax  # noqa: F401
+        import pymc_sgmcmc.backends.random_jax  # noqa: F401
 
         # PyTensor asks JAX for 64 bits although floatX="float32" has turned them off, which gives
         # dozens of warnings about which the user can do nothing.
@@ -164,18 +163,7 @@ def refuse_linker(mode: Mode) -> None:
 
 
 def check_compile_kwargs(value: Any) -> None:
-    """Raise an error for what is no dict of arguments to compile with, or no mode for steps.
-
-    Parameters
-    ----------
-    value : object
-        None passes.
-
-    Raises
-    ------
-    ValueError
-        Naming the value and an example.
-    """
+    """Raise an error for what is no dict of arguments to compile with, or no mode for steps."""
     if not isinstance(value, Mapping | None):
         example = "{'mode': 'JAX'}"
         raise ValueError(f"compile_kwargs={shown(value)} must be a dict such as {example}.")

@@ -3,9 +3,8 @@
 from pytensor.compile.mode import Mode
 from pytensor.link.numba.linker import NumbaLinker
 
-import pymc_sgmcmc.backends.matrix_product
-import pymc_sgmcmc.backends.matrix_vector
-import pymc_sgmcmc.backends.normals  # (for its implementation on numba)
+import pymc_sgmcmc.backends.matrix_products
+import pymc_sgmcmc.backends.random_operations  # (for their implementations on numba)
 import pymc_sgmcmc.backends.software_prefetch  # noqa: F401 (for the rewrites they register)
 from pymc_sgmcmc.internals import available
 
@@ -18,7 +17,7 @@ def with_cheap_calls(mode: Mode) -> Mode:
     """Return the mode with `CheapCalls` in place of PyTensor's numba linker, if numba allows it."""
     if type(mode.linker) is not NumbaLinker:
         return mode
-    mode = mode.including("software_prefetch", "matrix_vector", "matrix_product", "vectorized_math")
+    mode = mode.including("software_prefetch", "matrix_products", "vectorized_math")
     if not all([available(f"backends/{name}.py", PLAIN) for name in NEEDED]):
         return mode
     from pymc_sgmcmc.backends.cheap_calls import CheapCalls

@@ -12,16 +12,17 @@ every epoch; a group with more rows than a window is cut into several runs of su
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import count, pairwise
+from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from pymc_sgmcmc.batches.data_sources import Passage, Pieces, refuse_nan_rows
+from pymc_sgmcmc.batches.data_sources import Pieces, refuse_nan_rows
 from pymc_sgmcmc.batches.group_places import GroupPlaces
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.whole_groups import Deal, dealt, parts_in_order, slots_for
-from pymc_sgmcmc.batches.windows import Check, Window, chunk_order
+from pymc_sgmcmc.batches.windows import Check, Planned, Window, chunk_order, epochs
 
 FILLER = "pymc_sgmcmc: filler"
 """Name of a column beside the containers that says whether a row only repeats its batch's first
@@ -168,40 +169,31 @@ def group_windows(
     groups: GroupWindows,
     groups_of: GroupsOf,
     replacement: bool = False,
-    check: Check | None = None,
+    check: Check = lambda rows: None,
 ) -> Iterator[Window]:
-    """Yield windows without end, one epoch after the other.
+    """Yield windows of whole groups, from a position on, as `epochs`.
 
     A window has its batches one after the other, each filled up to n rows, and the column `FILLER`.
-    ``position`` counts the rows of the first epoch that were used already, those that fill batches
-    up included; ``rng`` is used by this stream alone.
+    ``position`` counts the rows that fill batches up too.
     """
-    for epoch in count():
-        epoch_state = dict(rng.bit_generator.state)
+    n = groups.batch_size
+
+    def filled(
+        window: int, ranges: list[tuple[int, int]], pieces: Pieces, rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
+        layout = groups.layout(window, rng)
+        rows = _laid_out(pieces, layout, data, n)
+        check(rows)
+        _check_groups(groups_of(rows), layout, ranges)
+        rows[FILLER] = layout.filler
+        return _redrawn(rows, n, rng) if replacement else rows
+
+    def planned(rng: np.random.Generator) -> list[Planned]:
         order = rng.permutation(groups.n_windows) if data.by_row else np.arange(groups.n_windows)
-        seeds = rng.integers(2**63, size=groups.n_windows)
-        passage = Passage(data.sources)
-        start = 0
-        for window, seed in zip(order.tolist(), seeds, strict=True):
-            ranges = groups.ranges(window)
-            pieces = (piece for begin, end in ranges for piece in passage.pieces(begin, end))
-            if start + groups.n_places(window) > position:
-                own = np.random.default_rng(seed)
-                layout = groups.layout(window, own)
-                rows = _laid_out(pieces, layout, data, groups.batch_size)
-                if check is not None:
-                    check(rows)
-                _check_groups(groups_of(rows), layout, ranges)
-                rows[FILLER] = layout.filler
-                if replacement:
-                    rows = _redrawn(rows, groups.batch_size, own)
-                yield Window(rows, epoch, epoch_state, start)
-            elif not data.by_row:  # the rows of an iterable can only be skipped by reading them
-                for _ in pieces:
-                    pass
-            start += groups.n_places(window)
-        passage.finish()
-        position = 0
+        each = [(window, groups.ranges(window)) for window in order.tolist()]
+        return [Planned(r, groups.n_places(w), partial(filled, w, r)) for w, r in each]
+
+    return epochs(data, rng, position, planned)
 
 
 def _laid_out(pieces: Pieces, layout: Layout, data: StreamedData, n: int) -> dict[str, np.ndarray]:

@@ -1,7 +1,5 @@
 """Random permutations of row numbers, handed out piece by piece."""
 
-from typing import Protocol
-
 import numpy as np
 
 from pymc_sgmcmc.backends.numba_cache import cached_njit
@@ -19,19 +17,13 @@ MIX_1, MIX_2 = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77)
 """Two odd multipliers of xxHash32, which spread a number's bits."""
 
 
-class Permutation(Protocol):
-    """An order of the rows."""
+def permutation(rng: np.random.Generator, n: int) -> "Permutation":
+    """Draw a random permutation of ``range(n)``.
 
-    def fill(self, out: np.ndarray, place: int) -> tuple[int, int]:
-        """Write rows into an int64 vector, from a place of the order (at first 0) onwards.
-
-        Return the number of rows written, which is smaller than ``out`` only at the end of the
-        order, and the place at which to continue.
-        """
-
-
-def permutation(rng: np.random.Generator, n: int) -> Permutation:
-    """Draw a random permutation of ``range(n)``."""
+    Its ``fill`` writes rows into an int64 vector, from a place of the order (at first 0) onwards.
+    It returns the number of rows written, which is smaller than the vector only at the end of the
+    order, and the place at which to continue.
+    """
     return Shuffled(rng, n) if n <= MAX_SHUFFLED else Feistel(rng, n)
 
 
@@ -74,6 +66,9 @@ class Feistel:
     def fill(self, out: np.ndarray, place: int) -> tuple[int, int]:
         """Write the next rows."""
         return _network(out, place, self._n, *self._bits, self._keys)
+
+
+type Permutation = Shuffled | Feistel
 
 
 @cached_njit(nogil=True)

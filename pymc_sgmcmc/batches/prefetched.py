@@ -16,6 +16,7 @@ import numpy as np
 from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.batches.read_ahead import ReadAhead
 from pymc_sgmcmc.batches.shuffled import Batches
+from pymc_sgmcmc.batches.stream import BatchStream, joined
 
 MIN_TABLE_BYTES = 2**23
 """Smallest size of tables for which prefetching pays, because no core's cache holds as much."""
@@ -50,7 +51,7 @@ class RowBlock:
     rows: dict[Any, np.ndarray]
 
 
-class PrefetchedBatches:
+class PrefetchedBatches(BatchStream):
     """A chain's stream of batches, with their rows from tables in memory.
 
     ``batches`` has the row numbers; it runs ahead of this stream, which alone uses it. The tables
@@ -82,9 +83,7 @@ class PrefetchedBatches:
             wanted -= count
         if self._ahead is None and not is_first:  # trying out a step leaves no thread behind
             self._ahead = ReadAhead(partial(self._fetch, self._next_size(n_batches)))
-        if len(parts) == 1:
-            return parts[0]
-        return {name: np.concatenate([p[name] for p in parts]) for name in self._tables}
+        return joined(parts)
 
     def _block_of_next_batch(self, wanted: int) -> RowBlock:
         if self._block is None or self._used == self._block.n_batches:

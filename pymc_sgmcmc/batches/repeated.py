@@ -1,24 +1,19 @@
 """Batches each of which serves several updates in a row."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from pymc_sgmcmc.batches.shuffled import Batches
-from pymc_sgmcmc.batches.streamed import StreamedBatches
-from pymc_sgmcmc.batches.whole_groups import GroupBatches
-
-type Rows = np.ndarray | dict[str, np.ndarray]
-"""Row numbers, or rows by container."""
+from pymc_sgmcmc.batches.stream import BatchStream, Rows, joined
 
 
-class RepeatedBatches:
+class RepeatedBatches(BatchStream):
     """A chain's stream of batches, each repeated for several updates; it alone uses ``batches``."""
 
-    def __init__(self, batches: Batches | GroupBatches | StreamedBatches, times: int):
+    def __init__(self, batches: BatchStream, times: int):
         self.batches, self.times = batches, times
-        self.batch_size = batches.batch_size
+        self.batch_size, self.by_number = batches.batch_size, batches.by_number
+        self.longest = batches.longest
         self._current: Rows | None = None
         self._used = times
         """Number of updates that the current batch has served."""
@@ -26,7 +21,6 @@ class RepeatedBatches:
         """State of the stream before the current batch."""
 
     def take(self, n_batches: int) -> Rows:
-        """Return the rows of the next updates."""
         parts: list[Rows] = []
         if self._current is not None and (again := min(self.times - self._used, n_batches)):
             parts.append(self._repeated(self._current, again))
@@ -40,7 +34,13 @@ class RepeatedBatches:
             self._current = self.batches.take(1)
             self._used = n_batches - (n_new - 1) * self.times
             parts.append(self._repeated(self._current, self._used))
-        return _joined(parts)
+        return joined(parts)
+
+    def order_warning(self) -> str | None:
+        return self.batches.order_warning()
+
+    def infinite(self) -> list[str]:
+        return self.batches.infinite()
 
     def _repeated(self, rows: Rows, times: int) -> Rows:
         if isinstance(rows, np.ndarray):
@@ -52,7 +52,6 @@ class RepeatedBatches:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Plain values from which the stream continues identically."""
         if self._used == self.times:
             return {"batches": self.batches.state, "used": 0}
         return {"batches": self._before, "used": self._used}
@@ -63,12 +62,3 @@ class RepeatedBatches:
         self._before, self._current, self._used = state["batches"], None, self.times
         if state["used"]:
             self._current, self._used = self.batches.take(1), int(state["used"])
-
-
-def _joined(parts: Sequence[Rows]) -> Rows:
-    if len(parts) == 1:
-        return parts[0]
-    first = parts[0]
-    if isinstance(first, np.ndarray):
-        return np.concatenate(parts)  # type: ignore[arg-type]
-    return {name: np.concatenate([part[name] for part in parts]) for name in first}  # type: ignore[call-overload]

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from pymc_sgmcmc.batches.permutation import Permutation, permutation
+from pymc_sgmcmc.batches.stream import BatchStream
 
 
 @dataclass
-class Batches:
+class Batches(BatchStream):
     """A chain's stream of row indices.
 
     By default the rows come in shuffled epochs: one random permutation of all rows follows another,
@@ -48,6 +49,8 @@ class Batches:
     _epoch: Permutation = field(init=False, repr=False)
     _epoch_rng: dict[str, Any] = field(init=False, repr=False)
     _position: int = field(init=False, repr=False)
+
+    by_number = True
 
     def __post_init__(self):
         if not self.replacement:

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from pymc_sgmcmc.batches.read_ahead import ReadAhead
+from pymc_sgmcmc.batches.stream import BatchStream, joined
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.windows import Check, OrderCheck, Window, shuffled_windows
 
 
-class StreamedBatches:
+class StreamedBatches(BatchStream):
     """A chain's stream of batches of data that stays on disk.
 
     The state of ``rng`` determines where the stream begins, ``check`` refuses rows that were just
@@ -25,7 +26,7 @@ class StreamedBatches:
         batch_size: int,
         rng: np.random.Generator,
         replacement: bool = False,
-        check: Check | None = None,
+        check: Check = lambda rows: None,
         windows: Callable[[np.random.Generator, int], Iterator[Window]] | None = None,
     ):
         if batch_size > data.window:
@@ -70,9 +71,7 @@ class StreamedBatches:
             parts.append({name: a[begin : begin + count] for name, a in window.rows.items()})
             self._position += count
             wanted -= count
-        if len(parts) == 1:
-            return parts[0]
-        return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+        return joined(parts)
 
     def _window_of_next_row(self) -> Window:
         """Return the window with the next row, while a thread reads the window after it."""
@@ -96,12 +95,10 @@ class StreamedBatches:
         return window
 
     def infinite(self) -> list[str]:
-        """Return the names of the containers with infinite values in the current window."""
         rows = {} if self._window is None else self._window.rows
         return [name for name, a in rows.items() if a.dtype.kind == "f" and np.isinf(a).any()]
 
     def order_warning(self) -> str | None:
-        """Return, once, what is wrong with the order of the rows read so far, if anything."""
         warning = None if self._warned else self._order.warning
         self._warned |= warning is not None
         return warning

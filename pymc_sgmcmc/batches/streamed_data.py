@@ -196,11 +196,7 @@ class StreamedData:
 
         Rows keep the source's type if it is no wider than the container's (uint8 pixels for a float
         container stay bytes until they are used); otherwise they are converted when they are read.
-
-        Raises
-        ------
-        ValueError
-            If the rows do not fit a container, naming it, both types or shapes, and the remedy.
+        An error names a container that they do not fit, both types or shapes, and the remedy.
         """
         formats = {}
         for name, (dtype, shape) in containers.items():

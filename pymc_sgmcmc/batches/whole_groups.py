@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from pymc_sgmcmc.backends.numba_cache import cached_njit
+from pymc_sgmcmc.batches.stream import BatchStream
 from pymc_sgmcmc.batches.touched import GroupsOfRows
 
 EXTRA_SLOTS = 1.5
@@ -103,7 +104,7 @@ class WholeGroups(Deal):
 
 
 @dataclass
-class GroupBatches:
+class GroupBatches(BatchStream):
     """A chain's stream of batches of whole groups; ``rng`` is used by this stream alone.
 
     Each batch comes once per epoch, or with ``replacement`` is drawn independently.
@@ -116,6 +117,8 @@ class GroupBatches:
     _order: np.ndarray = field(init=False, repr=False)
     _epoch_rng: dict[str, Any] = field(init=False, repr=False)
     _position: int = field(init=False, repr=False)
+
+    by_number = True
 
     def __post_init__(self):
         self.batch_size = self.groups.batch_size
@@ -149,7 +152,6 @@ class GroupBatches:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Plain values from which the stream continues identically."""
         return {"rng": self._epoch_rng, "position": self._position}
 
     @state.setter

@@ -14,8 +14,9 @@ intraclass correlation rho, deff = 1 + (C - 1) rho.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import chi2
@@ -74,43 +75,47 @@ def window_ranges(data: StreamedData, rng: np.random.Generator) -> list[list[tup
     return [[(c * chunk, min((c + 1) * chunk, n)) for c in chunks.tolist()] for chunks in order]
 
 
-def shuffled_windows(
+class Planned(NamedTuple):
+    """A window of an epoch that is yet to be read."""
+
+    ranges: list[tuple[int, int]]
+    """Ranges of consecutive rows that fill it."""
+    n_rows: int
+    """Rows that it will have."""
+    filled: Callable[[Pieces, np.random.Generator], dict[str, np.ndarray]]
+    """Makes its rows of those that are read."""
+
+
+def epochs(
     data: StreamedData,
     rng: np.random.Generator,
-    position: int = 0,
-    replacement: bool = False,
-    order_check: "OrderCheck | None" = None,
-    check: "Check | None" = None,
+    position: int,
+    planned: Callable[[np.random.Generator], list[Planned]],
 ) -> Iterator[Window]:
-    """Yield windows without end, one epoch after the other.
+    """Yield windows without end, one epoch after the other, each planned anew.
 
     Windows that end within the first ``position`` rows of the first epoch, which were used already,
     are skipped; ``rng`` is used by this stream alone.
     """
     for epoch in count():
         epoch_state = dict(rng.bit_generator.state)
-        windows = window_ranges(data, rng)
+        windows = planned(rng)
         seeds = rng.integers(2**63, size=len(windows))
         passage = Passage(data.sources)
         start = n_read = 0
-        for ranges, seed in zip(windows, seeds, strict=True):
-            size = sum(end - begin for begin, end in ranges)
+        for (ranges, n_rows, filled), seed in zip(windows, seeds, strict=True):
             pieces = (piece for begin, end in ranges for piece in passage.pieces(begin, end))
-            if start + size > position:
-                rows = _shuffled(pieces, size, data, np.random.default_rng(seed), replacement)
+            if start + n_rows > position:
+                rows = filled(pieces, np.random.default_rng(seed))
                 window = Window(rows, epoch, epoch_state, start)
                 if window.n_rows == 0:  # the loader dropped all of its rows
                     break
                 n_read += window.n_rows
-                if check is not None:
-                    check(window.rows)
-                if order_check is not None:
-                    order_check.see(window)
                 yield window
             elif not data.by_row:  # the rows of an iterable can only be skipped by reading them
                 for _ in pieces:
                     pass
-            start += size
+            start += n_rows
         passage.finish()
         if n_read == 0 and position == 0:
             labels = ", ".join(source.label for source in data.sources)
@@ -119,6 +124,31 @@ def shuffled_windows(
                 "pass over the iterable yields all rows."
             )
         position = 0
+
+
+def shuffled_windows(
+    data: StreamedData,
+    rng: np.random.Generator,
+    position: int = 0,
+    replacement: bool = False,
+    order_check: "OrderCheck | None" = None,
+    check: Check = lambda rows: None,
+) -> Iterator[Window]:
+    """Yield windows of all rows in random order, from a position on, as `epochs`."""
+
+    def filled(size: int, pieces: Pieces, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        rows = _shuffled(pieces, size, data, rng, replacement)
+        check(rows)
+        if order_check is not None:
+            order_check.see(rows)
+        return rows
+
+    def planned(rng: np.random.Generator) -> list[Planned]:
+        each = window_ranges(data, rng)
+        sizes = [sum(end - begin for begin, end in ranges) for ranges in each]
+        return [Planned(r, n, partial(filled, n)) for r, n in zip(each, sizes, strict=True)]
+
+    return epochs(data, rng, position, planned)
 
 
 def _shuffled(
@@ -175,12 +205,13 @@ class OrderCheck:
         self._n_rows: list[int] = []
         self._moments: dict[str, list[np.ndarray]] = {}
 
-    def see(self, window: Window) -> None:
-        """Include one more window in the comparison."""
-        if self.warning is not None or len(self._n_rows) == WINDOWS_COMPARED:
+    def see(self, window: dict[str, np.ndarray]) -> None:
+        """Include one more window in the comparison, unless it has no rows."""
+        n_rows = len(next(iter(window.values())))
+        if self.warning is not None or len(self._n_rows) == WINDOWS_COMPARED or n_rows == 0:
             return
-        self._n_rows.append(window.n_rows)
-        for name, rows in window.rows.items():
+        self._n_rows.append(n_rows)
+        for name, rows in window.items():
             some = rows[:ROWS_COMPARED].reshape(min(len(rows), ROWS_COMPARED), -1)
             at = np.linspace(0, some.shape[1] - 1, min(some.shape[1], COLUMNS_COMPARED))
             values = some[:, at.astype(int)].astype(np.float64)

@@ -11,19 +11,11 @@ from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.adaptation.kinds import kind_of
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
-from pymc_sgmcmc.adaptation.plan import (
-    BATCH_OF_MANY,
-    LARGEST_DENSE,
-    automatic_batch_size,
-)
+from pymc_sgmcmc.adaptation.plan import BATCH_OF_MANY, LARGEST_DENSE, automatic_batch_size
 from pymc_sgmcmc.argument_checks import true_or_false
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
-from pymc_sgmcmc.diagnosis.coordinates import (
-    Coordinates,
-    coordinates_of_draws,
-    stored_coordinates,
-)
+from pymc_sgmcmc.diagnosis.coordinates import Coordinates, coordinates_of_draws, stored_coordinates
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
 from pymc_sgmcmc.diagnosis.gradients_at_draws import (
     EXACT_DRAWS,
@@ -290,16 +282,9 @@ def diagnose_run(
 def diagnose_exact(idata: DataTree, step: Any, draws: np.ndarray, gradients: np.ndarray) -> None:
     """Add the diagnosis of exact draws to a result, and log the verdict.
 
-    Parameters
-    ----------
-    idata : DataTree
-    step : SGMCMCStep
-    draws : array, shape (chains, draws, d)
-    gradients : array, shape (chains, draws, d)
-        With respect to z, at these draws.
+    ``draws`` and ``gradients`` at them, with respect to z, have the shape (chains, draws, d).
     """
-    matrix = step.kernel.metric.times(np.eye(draws.shape[2])).T
-    at = Coordinates(matrix, step.adapted.metric)
+    at = Coordinates(step.kernel.metric.matrix, step.adapted.metric)
     measured = measure_exact(idata, step.gradients, draws, gradients, at)
     _log_verdict(_stored(idata, Diagnosis.of(measured)))
 
@@ -322,7 +307,7 @@ def _certified(
     draws = None if points is None else points.draws(gradients.source.vars)
     if draws is None:
         draws = value_draws(step.model, step.vars, idata["posterior"].to_dataset())
-    matrix = step.kernel.metric.times(np.eye(gradients.size)).T
+    matrix = step.kernel.metric.matrix
     return with_certificate(idata, gradients, draws, matrix, measured, asked=False)
 
 

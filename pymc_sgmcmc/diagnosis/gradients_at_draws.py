@@ -54,18 +54,9 @@ class GradientsAtDraws(NamedTuple):
 
 
 class AtDraws:
-    """Estimates gradients at draws.
+    """Estimates gradients at draws, in coordinates with an anchor.
 
-    Parameters
-    ----------
-    gradients : FlatModel
-    at : Coordinates
-        With an anchor.
-
-    Attributes
-    ----------
-    anchor_error : float or None
-        How far off the sampler's gradient at its anchor is, if it has one.
+    ``anchor_error`` is how far off the sampler's gradient at its anchor is, if it has one.
     """
 
     anchor_error: float | None = None

@@ -21,6 +21,7 @@ import numpy as np
 
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.diagnosis.stein import Estimate, SteinIdentities, block_estimate, stein_identities
+from pymc_sgmcmc.gradients.metric import split_flat
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 MOST_BATCHES = 40_000
@@ -231,9 +232,7 @@ def _of_gradient(
 
 def _of_variables(gradients: LocalGradients, flat: np.ndarray) -> list[np.ndarray]:
     """Cut a flat vector into arrays of the variables' shapes."""
-    shapes = gradients.source.shapes
-    pieces = np.split(flat, np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1])
-    return [piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+    return split_flat(flat, gradients.source.shapes)
 
 
 def _means(

@@ -12,12 +12,7 @@ from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates, coordinates_of_draws
-from pymc_sgmcmc.diagnosis.gradients_at_draws import (
-    EXACT_DRAWS,
-    FEWEST_DRAWS,
-    MOST_DRAWS,
-    AtDraws,
-)
+from pymc_sgmcmc.diagnosis.gradients_at_draws import EXACT_DRAWS, FEWEST_DRAWS, MOST_DRAWS, AtDraws
 from pymc_sgmcmc.diagnosis.local_identities import local_identities
 from pymc_sgmcmc.diagnosis.stein import (
     BLOCKS,

@@ -52,7 +52,7 @@ def _measure_draws(at_draws: type[AtDraws]) -> Callable[..., Dataset]:
         kernel, source = step.kernel, step.kernel.source
         if draws is None:
             draws = value_draws(step.model, step.vars, idata["posterior"].to_dataset())
-        at = Coordinates(kernel.metric.times(np.eye(gradients.size)).T, step.adapted.metric)
+        at = Coordinates(kernel.metric.matrix, step.adapted.metric)
         if source.has_control_variate:
             anchor, gradient = (
                 gradients.joined([shared.get_value() for shared in arrays])

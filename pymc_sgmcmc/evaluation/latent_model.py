@@ -27,13 +27,7 @@ from pymc_sgmcmc.gradients.data_check import IndexCheck
 from pymc_sgmcmc.gradients.row_axis import find_row_axis, sliced_axis
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
 from pymc_sgmcmc.latents.gradient import LatentGradientSource, latent_gradient_source
-from pymc_sgmcmc.latents.joint import (
-    Joint,
-    LatentDraws,
-    Latents,
-    find_latents,
-    without_latents,
-)
+from pymc_sgmcmc.latents.joint import Joint, LatentDraws, Latents, find_latents, without_latents
 from pymc_sgmcmc.noise import NoiseStream
 
 ROWS_PER_CALL = 512

@@ -9,12 +9,8 @@ from pytensor.graph.replace import clone_replace
 from pytensor.tensor import NoneConst
 
 from pymc_sgmcmc.gradients.arrays import array_value, evaluate
-from pymc_sgmcmc.gradients.pm_minibatch import (
-    minibatch_nodes,
-    refuse_unscaled,
-    uses_minibatch,
-)
-from pymc_sgmcmc.pymc_internals import share_coords
+from pymc_sgmcmc.gradients.pm_minibatch import minibatch_nodes, refuse_unscaled, uses_minibatch
+from pymc_sgmcmc.pymc_internals import model_of
 
 
 class AllRows(NamedTuple):
@@ -28,33 +24,8 @@ def with_all_rows(model: pm.Model) -> AllRows:
     """Write a model without `pm.Minibatch`: with all the rows from which its batches are drawn.
 
     Both have the same value variables and the same data. Deterministics that depend on a batch are
-    left out.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        With one call of `pm.Minibatch`, and ``total_size=`` the number of rows.
-
-    Returns
-    -------
-    AllRows
-
-    Raises
-    ------
-    ValueError
-        For any other model, naming the variable.
-
-    Examples
-    --------
-    >>> import numpy as np, pymc as pm
-    >>> from pymc_sgmcmc.gradients.all_rows import with_all_rows
-    >>> batch = pm.Minibatch(np.linspace(-1, 1, 100), batch_size=10)
-    >>> with pm.Model() as model:
-    ...     mu = pm.Normal("mu", 0, 10)
-    ...     y = pm.Normal("y", mu, 1, observed=batch, total_size=100)
-    >>> whole, batch_size = with_all_rows(model)
-    >>> whole.rvs_to_values[whole["y"]].eval().shape, batch_size
-    ((100,), 10)
+    left out. The model must have one call of `pm.Minibatch`, and ``total_size=`` the number of
+    rows; for any other an error names the variable.
     """
     refuse_unscaled(model)
     for var in [*model.free_RVs, *model.potentials]:
@@ -83,22 +54,10 @@ def with_all_rows(model: pm.Model) -> AllRows:
     new = dict(zip(kept, replaced[: len(kept)], strict=True))
     new_values = dict(zip(observed, replaced[len(kept) :], strict=True))
 
-    other = pm.Model(check_bounds=model.check_bounds, model=None)
-    share_coords(other, model)
-    for kind in kinds:
-        getattr(other, kind).extend(new[v] for v in getattr(model, kind) if v in new)
     for old, rv in new.items():
         rv.name = old.name
-        other.named_vars[rv.name] = rv
-        if rv.name in model.named_vars_to_dims:
-            other.named_vars_to_dims[rv.name] = model.named_vars_to_dims[rv.name]
-        if old in model.rvs_to_values:
-            value = new_values.get(old, model.rvs_to_values[old])
-            other.rvs_to_values[rv], other.values_to_rvs[value] = value, rv
-            other.rvs_to_transforms[rv] = model.rvs_to_transforms[old]
-        if old in model.free_RVs:
-            other.rvs_to_initial_values[rv] = model.rvs_to_initial_values[old]
-    return AllRows(other, nodes[0].outputs[0].type.shape[0])
+    values = model.rvs_to_values | new_values
+    return AllRows(model_of(model, new, values), nodes[0].outputs[0].type.shape[0])
 
 
 def _n_rows(rv: Variable, nodes: list) -> int:

@@ -41,11 +41,6 @@ def check_terms(
     At a random point near the start, the rows are divided at random into four disjoint batches;
     their log likelihoods must sum to that of all rows: the model's own if there are at most
     `MAX_ROWS`, else that of a random subset taken as one batch.
-
-    Raises
-    ------
-    ValueError
-        Naming the term.
     """
     rng = np.random.default_rng(20240)
     subset = rows_looked_at(row_axis.length, model)

@@ -108,20 +108,11 @@ def batched_terms(
     global_values: dict[Variable, Variable] | None = None,
     dtypes: Mapping[str, np.dtype] | None = None,
 ) -> BatchModel:
-    """Build the terms of the model that are sliced into batches.
+    """Build the terms of the model that are sliced into batches of the rows in ``index``.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    row_axis : RowAxis
-    index : integer vector
-        Row indices of the batch.
-    latents : dict, optional
-        Placeholders for the batch's values of each latent variable, rows along the first axis.
-    global_values : dict, optional
-        Replacements of the other free variables; default: the model's value variables.
-    dtypes : mapping, optional
-        Types of the rows of some arrays, by name; default: the arrays' own.
+    ``latents`` has placeholders for the batch's values of each latent variable, rows along the
+    first axis. ``global_values`` replaces the other free variables, by default by the model's value
+    variables, and ``dtypes`` has types for the rows of some arrays, by name.
     """
     latents = latents or {}
     observed_values = {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}

@@ -34,13 +34,7 @@ class ControlVariate(GradientSource):
 
     @classmethod
     def of(cls, source: GradientSource) -> "ControlVariate":
-        """Put a control variate around a source of batches of rows, with an anchor yet to be set.
-
-        Parameters
-        ----------
-        source : GradientSource
-            Of a model without latent variables.
-        """
+        """Put a control variate around a source without latents; its anchor is yet to be set."""
         anchor, gradient = (
             [
                 pytensor.shared(np.zeros(shape, v.dtype), name=f"{what} of {v.name}", shape=shape)

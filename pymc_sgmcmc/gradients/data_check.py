@@ -30,7 +30,7 @@ class Lookup(NamedTuple):
 
     index: Variable
     length: Variable
-    """Of the axis that is indexed."""
+    """Length of the axis that is indexed."""
     data: str
     """What the index comes from, for messages."""
     indexed: str
@@ -50,12 +50,7 @@ class Lookup(NamedTuple):
 
 
 class IndexCheck:
-    """Checks the range of each index that comes from data.
-
-    Parameters
-    ----------
-    source : GradientSource
-    """
+    """Checks the range of each index that comes from data."""
 
     def __init__(self, source: GradientSource):
         self._data = [variable for _, variable in source.data]
@@ -86,19 +81,10 @@ class IndexCheck:
             return pytensor.function(inputs, outputs, mode=PYTHON, on_unused_input="ignore")
 
     def __call__(self, data: Sequence[np.ndarray], n_rows: Sequence[int]) -> None:
-        """Check all data that is not streamed.
+        """Check all data that is not streamed, in the order of the source's.
 
-        Parameters
-        ----------
-        data : list of arrays
-            In the order of the source's.
-        n_rows : list of int
-            Of each stream of row numbers.
-
-        Raises
-        ------
-        ValueError
-            Naming the data, the index, and the range that it must lie in.
+        ``n_rows`` has the number of rows of each stream of row numbers. An error names the data,
+        the index, and the range that it must lie in.
         """
         self._check(False, data, n_rows)
 
@@ -129,19 +115,10 @@ def lookups_in(
     variables: Sequence[Variable],
     rows: Set[Variable] = frozenset(),
 ) -> list[Lookup]:
-    """Find where integers that depend only on data index an array.
+    """Find where integers that depend only on data and row numbers index an array.
 
-    Parameters
-    ----------
-    outputs : list of variables
-    names : dict
-        Of data, for messages.
-    known : set of variables
-        What the integers may depend on: data, and row numbers.
-    variables : list of variables
-        The model's, for messages.
-    rows : set of variables, optional
-        Row numbers, by which the data are sliced.
+    These are ``known``; by the numbers of ``rows`` the data are sliced. ``names`` of the data and
+    ``variables`` of the model are for messages.
     """
     found = {}
     for node in {v.owner: None for v in ancestors(outputs) if v.owner is not None}:
@@ -207,18 +184,8 @@ def shapes_of_data(source: GradientSource) -> list[tuple[int, ...]]:
 def check_shapes(source: GradientSource, model: Model, before: Sequence[tuple[int, ...]]) -> None:
     """Raise an error if the shapes of the data no longer fit together.
 
-    Parameters
-    ----------
-    source : GradientSource
-    model : pymc.Model
-        The model that is sampled, without latent variables.
-    before : list of tuples
-        What `shapes_of_data` said when the step was made.
-
-    Raises
-    ------
-    ValueError
-        Naming the data that has changed, both shapes and what does not fit.
+    ``before`` is what `shapes_of_data` said when the step was made. The error names the data that
+    has changed, both shapes and what does not fit.
     """
     now = shapes_of_data(source)
     if now == list(before):

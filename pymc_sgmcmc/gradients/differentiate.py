@@ -1,7 +1,13 @@
-"""Gradients of log densities, or an error that names the variable without one."""
+"""Gradients of log densities, tidied, or an error that names the variable without one."""
+
+from collections.abc import Sequence
 
 import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedInputError, NullTypeGradError
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.math import Dot
 from pytensor.tensor.variable import TensorVariable
 
 NO_GRADIENT = (NullTypeGradError, NotImplementedError, DisconnectedInputError)
@@ -23,3 +29,33 @@ def _gradient_of(log_p: TensorVariable, var: TensorVariable) -> TensorVariable:
             f"The log probability has no gradient with respect to '{var.name}': {error} "
             "Sample it with another step, or write its term with differentiable operations."
         ) from error
+
+
+def _source_of(variable: TensorVariable, property: str) -> TensorVariable | None:
+    """Return the input of a DimShuffle for which a property is true, else None."""
+    node = variable.owner
+    if node is not None and isinstance(node.op, DimShuffle) and getattr(node.op, property):
+        return node.inputs[0]
+    return None
+
+
+@node_rewriter([DimShuffle])
+def transposed_matrix_times_vector(fgraph, node):
+    """Turn A.T v into v A: XLA compiles the former to a slow separate loop."""
+    if not node.op.is_squeeze or node.op.drop != (1,):
+        return None
+    product = node.inputs[0].owner
+    if product is None or not isinstance(product.op, Dot):
+        return None
+    left, right = product.inputs
+    matrix = _source_of(left, "is_matrix_transpose")
+    vector = _source_of(right, "is_right_expand_dims")
+    if matrix is None or vector is None or vector.ndim != 1:
+        return None
+    return [pt.dot(vector, matrix)]
+
+
+def tidy(gradients: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Apply rewrites of gradients that PyTensor lacks."""
+    rewriter = dfs_rewriter(transposed_matrix_times_vector)
+    return rewrite_graph(list(gradients), include=(), custom_rewrite=rewriter)

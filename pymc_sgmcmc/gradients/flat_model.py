@@ -39,36 +39,11 @@ class RowBlock(NamedTuple):
 
 
 class FlatModel:
-    """A model with respect to all sampled variables in one vector.
+    """A model with respect to all sampled variables in one vector of d elements.
 
     All that has no rows counts as prior: priors, the transforms' Jacobians, potentials and observed
-    variables that do not run along the rows. It is small, so nothing is compiled for it.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    source : GradientSource
-        Of this model.
-    compile_kwargs : dict, optional
-        Arguments of `pytensor.function`, for the likelihood.
-    start : dict of arrays, optional
-        Values of the variables that are not sampled; default: the model's initial point.
-
-    Attributes
-    ----------
-    size : int
-        d, the number of elements of the sampled value variables together.
-
-    Examples
-    --------
-    >>> import numpy as np, pymc as pm
-    >>> from pymc_sgmcmc.gradients.model_gradient import gradient_source
-    >>> with pm.Model() as model:
-    ...     mu = pm.Normal("mu", 0, 10)
-    ...     y = pm.Normal("y", mu, 1, observed=np.array([-1.0, 0.0, 2.0, 3.0]))
-    >>> source = gradient_source(model, model.value_vars, batch_size=2)
-    >>> FlatModel(model, source).likelihood_gradient(np.array([0.5]), np.array([0, 2]))
-    array([0.])
+    variables that do not run along the rows. It is small, so nothing is compiled for it. ``start``
+    has the values of the variables that are not sampled, by default the model's initial point.
     """
 
     def __init__(
@@ -97,13 +72,7 @@ class FlatModel:
         self.load_data()
 
     def load_data(self) -> None:
-        """Put the model's current data on the backend: again after `pm.set_data`.
-
-        Raises
-        ------
-        ValueError
-            If it no longer fits, naming the array.
-        """
+        """Put the model's current data on the backend, checked: again after `pm.set_data`."""
         self.source.check_data()
         data = [array_value(array) for array, _ in self.source.data]
         self._index_check(data, [rows.n_rows for rows in self.source.rows])
@@ -153,13 +122,7 @@ class FlatModel:
     # ---- the likelihood --------------------------------------------------------------------
 
     def likelihood_gradient(self, theta: Vector, rows: np.ndarray) -> Vector:
-        """Return the gradient of a batch's log likelihood times N / n, shape (d,).
-
-        Parameters
-        ----------
-        theta : array, shape (d,)
-        rows : array of int64, shape (n,)
-        """
+        """Return the gradient of a batch's log likelihood times N / n, shape (d,)."""
         scale = self._scale(self.n_rows / self.batch_size)
         return self.joined(self._gradient(*self.split(theta), rows, scale, *self.constants))
 

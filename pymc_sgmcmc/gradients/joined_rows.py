@@ -29,9 +29,9 @@ class TermsOfRows(NamedTuple):
     index: TensorVariable
     """Row numbers of the batch."""
     arrays: dict[Array, TensorVariable]
-    """The sliced arrays, each with its placeholder in the terms,"""
+    """The sliced arrays, each with its placeholder in the terms."""
     axes: Sliced
-    """... and its axis of rows."""
+    """Axis of rows of each of these arrays."""
 
 
 def joined(parts: Sequence[TermsOfRows], index: TensorVariable) -> list[Term]:

@@ -28,12 +28,8 @@ def check_local(
 ) -> None:
     """Compare log probabilities with the model's own, for a random batch and a random point.
 
-    Those of each row, and those of each touched group's prior.
-
-    Raises
-    ------
-    NotLocal
-        If they differ, or cannot be evaluated.
+    Those of each row, and those of each touched group's prior. Where they differ, `NotLocal` says
+    which variables are not local.
     """
     rng = np.random.default_rng(20242)
     data = [np.asarray(array_value(a), dtype=whole.dtype) for a, whole in arrays.items()]

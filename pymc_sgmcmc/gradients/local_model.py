@@ -35,7 +35,7 @@ class Column:
 
     @classmethod
     def of(cls, index: TensorVariable, n_groups: int, batch_size: int) -> "Column":
-        """Make the column of an index into so many groups."""
+        """Make the column of an index into a number of groups."""
         slots = min(batch_size, n_groups)
         groups = pt.tensor("groups", shape=(slots,), dtype="int64")
         weights = pt.tensor("weights", shape=(slots,), dtype=pytensor.config.floatX)
@@ -47,7 +47,7 @@ class EmptyGroups(NamedTuple):
 
     numbers: TensorConstant
     variable: TensorVariable
-    """What stands for them: in a graph so many numbers would not be cached."""
+    """What stands for them, since so many numbers in a graph would not be cached."""
 
 
 class PriorDraw(NamedTuple):
@@ -95,7 +95,7 @@ class StreamedWhole(NamedTuple):
     """The whole groups of streamed batches, as counted when the step was made."""
 
     column: int
-    """Number of their column,"""
+    """Number of the column of these groups."""
     places: GroupPlaces
     around: dict[int, np.ndarray]
     """For each other column, which of these groups each of its groups lies in."""
@@ -118,7 +118,7 @@ class LocalModel(NamedTuple):
     sizes: list[np.ndarray]
     """Rows of each group, for each of ``columns``."""
     streamed_whole: StreamedWhole | None
-    """Where batches have whole groups of a stream."""
+    """What batches of whole groups of a stream need, or None."""
 
     @property
     def expressions(self) -> list[TensorVariable]:

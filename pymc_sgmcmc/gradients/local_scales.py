@@ -15,22 +15,6 @@ class LocalScales(Metric):
 
     z has one flat vector for the shared variables, if there are any, then an array for each local
     variable, shaped like it. An update gathers the scales of the groups that it moves.
-
-    Parameters
-    ----------
-    shapes : list of tuple of int
-        Shapes of the sampled variables.
-    is_local : list of bool
-        Which of them are local.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from pymc_sgmcmc.gradients.local_scales import LocalScales
-    >>> metric = LocalScales([(3,), (2,)], is_local=[True, False])
-    >>> metric.set(np.array([[1.0, 0.0], [2.0, 3.0]]), [np.array([4.0, 5.0, 6.0])])
-    >>> metric.times(np.ones(5)).tolist()  # z: shared first; theta: as the variables
-    [4.0, 5.0, 6.0, 1.0, 5.0]
     """
 
     name = "local"

@@ -30,11 +30,10 @@ from pymc_sgmcmc.batches.group_windows import GroupWindows
 from pymc_sgmcmc.batches.touched import GroupsOfRows
 from pymc_sgmcmc.batches.whole_groups import WholeGroups, coarsest, groups_around
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value, sum_of, weighted
-from pymc_sgmcmc.gradients.differentiate import gradients_of
+from pymc_sgmcmc.gradients.differentiate import gradients_of, tidy
 from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable, StreamedWhole
-from pymc_sgmcmc.gradients.rewrites import tidy
+from pymc_sgmcmc.gradients.row_groups import StreamedGroups
 from pymc_sgmcmc.gradients.source import GradientSource
-from pymc_sgmcmc.gradients.streamed_groups import StreamedGroups
 from pymc_sgmcmc.slots import Touched
 
 
@@ -174,12 +173,8 @@ class LocalSource(GradientSource):
 def local_source(source: GradientSource, local: LocalModel) -> LocalSource:
     """Make the source for the groups that a batch touches.
 
-    Parameters
-    ----------
-    source : GradientSource
-        The same model with all groups, for batches of rows.
-    local : LocalModel
-        With the data as explicit inputs.
+    ``source`` is the same model with all groups, for batches of rows, and ``local`` has the data as
+    explicit inputs.
     """
     columns = list(dict.fromkeys(v.column for v in local.variables))
     of = {v.value: v for v in local.variables}

@@ -26,7 +26,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
-from pymc_sgmcmc.gradients.batch_terms import Term
 from pymc_sgmcmc.gradients.local_model import (
     Column,
     EmptyGroups,
@@ -36,32 +35,21 @@ from pymc_sgmcmc.gradients.local_model import (
     PriorDraw,
 )
 from pymc_sgmcmc.gradients.resize import resized
-from pymc_sgmcmc.gradients.row_groups import RowGroups
 
 _log = logging.getLogger("pymc.sgmcmc")
 
 Local = Literal["auto"] | Sequence[str] | None
 LEAST_GROUPS = 500
-"""From so many groups on, "auto" makes variables local, if a batch has fewer rows than that: moving
-all of them would cost more than the rest of an update, and most would get no gradient at all."""
+"""Smallest number of groups with which "auto" makes variables local, if a batch has fewer rows than
+that: moving all of them would cost more than the rest of an update, and most would get no gradient
+at all."""
 
 GROUPS_PER_BATCH = 4
-"""Batches of whole groups should have so many on average, for their noise to average out."""
+"""Smallest mean number of groups in a batch of whole groups, for their noise to average out."""
 
 
 def n_looked_up(model: pm.Model) -> int:
-    """Count the elements of free variables that observed ones look up by numbers.
-
-    Examples
-    --------
-    >>> import numpy as np, pymc as pm
-    >>> with pm.Model() as model:
-    ...     mu = pm.Normal("mu")
-    ...     alpha = pm.Normal("alpha", mu, 1, shape=3)
-    ...     y = pm.Normal("y", alpha[np.array([0, 2, 1, 1])], 1, observed=np.zeros(4))
-    >>> n_looked_up(model)
-    3
-    """
+    """Count the elements of free variables that observed ones look up by numbers."""
     arrays = [
         v.owner.inputs[0]
         for v in ancestors(model.observed_RVs)
@@ -91,59 +79,15 @@ class _Lookup(NamedTuple):
 
 
 def find_local(
-    model: pm.Model,
-    vars: Sequence[TensorVariable],
-    shapes: Sequence[tuple[int, ...]],
-    terms: Sequence[Term],
-    rest: Sequence[Variable],
-    rows: TensorVariable,
-    batch_size: int,
-    wanted: Local,
-    groups: RowGroups,
-    check: Callable[[LocalModel], None],
-    batches: Literal["auto", "rows", "groups"],
+    builder: "LocalTerms", wanted: Local, check: Callable[[LocalModel], None]
 ) -> LocalModel | None:
     """Write the model for the groups that a batch touches, as far as it allows.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    vars : list of value variables
-        The sampled ones,
-    shapes : list of tuple of int
-        ... and their shapes.
-    terms : list of Term
-        The likelihood of a batch.
-    rest : list of variables
-        Observed variables and potentials that do not run along the rows.
-    rows : integer vector
-        Row numbers of a batch.
-    batch_size : int
-    wanted : "auto" or names
-        The variables to be local; "auto": those of many groups, where that is possible.
-    groups : RowGroups
-        What the data say about the groups of an index.
-    check : callable
-        LocalModel -> None: raises `NotLocal` if its numbers are not the model's.
-    batches : {"auto", "rows", "groups"}
-        Whether batches have random rows or whole groups; "auto": whole groups in memory that have
-        several elements each, are nested, and of which a batch has several. A batch of rows knows
-        such a group's elements with errors that go together, and thermostats hold the energy of
-        each element right, not that of all their combinations.
-
-    Returns
-    -------
-    LocalModel or None
-        None if no variable is local.
-
-    Raises
-    ------
-    ValueError
-        For a name in ``wanted`` that is not a sampled variable or cannot be local, with the reason,
-        and for batches of whole groups of crossed groups or of none.
+    With ``wanted="auto"`` variables of many groups are local, where that is possible; a name that
+    cannot be local is an error. ``check`` raises `NotLocal` if a model's numbers are not the
+    original's.
     """
-    of_vars = dict(zip(vars, shapes, strict=True))
-    builder = LocalTerms(model, of_vars, terms, rest, rows, batch_size, groups, batches)
+    model, vars, batches = builder.model, list(builder.shapes), builder.batches
     names = None if wanted == "auto" else _checked_names(model, vars, wanted)
     reasons: dict[str, str] = {}
     candidates = []
@@ -158,7 +102,7 @@ def find_local(
             reasons[name] = str(error)
             continue
         n_groups = found.column.n_groups
-        if names is None and (n_groups < LEAST_GROUPS or n_groups <= batch_size):
+        if names is None and (n_groups < LEAST_GROUPS or n_groups <= builder.batch_size):
             continue
         candidates.append(found)
     local = None
@@ -206,7 +150,14 @@ def _checked_names(model: pm.Model, vars: Sequence[Variable], wanted: Any) -> li
 
 
 class LocalTerms:
-    """Rebuilds a model's terms for some candidates."""
+    """Rebuilds a model's terms for some candidates among variables of some shapes.
+
+    ``terms`` are the likelihood of a batch with the row numbers ``rows``, and ``rest`` the observed
+    variables and potentials that do not run along the rows. With ``batches="auto"`` batches have
+    whole groups if these are in memory, have several elements each, are nested, and a batch has
+    several. A batch of rows knows such a group's elements with errors that go together, and
+    thermostats hold the energy of each element right, not that of all their combinations.
+    """
 
     def __init__(self, model, shapes, terms, rest, rows, batch_size, groups, batches):
         self.groups = groups
@@ -317,11 +268,8 @@ class LocalTerms:
     def with_slots(self, variables: list[LocalVariable]) -> list[LocalVariable]:
         """Give variables as many slots as batches of whole groups need.
 
-        Raises
-        ------
-        ValueError
-            For groups of which none has all others nested in it, and for groups of a stream whose
-            rows do not lie together.
+        It is an error if no groups have all others nested in them, or if the rows of a stream's
+        groups do not lie together.
         """
         columns = list(dict.fromkeys(v.column for v in variables))
         auto, self.whole_groups = self.batches == "auto", False

@@ -20,17 +20,9 @@ def matrix_by_products(
     """Find a matrix whose rows and columns are the elements of several variables.
 
     Of variables whose groups (the first axis) are independent given all others, all groups are
-    tried together: the matrix times a vector that is zero but for one element of each.
-
-    Parameters
-    ----------
-    times : callable
-    parts : list of slice
-        The place of each variable among the d elements,
-    shapes : list of tuple of int
-        ... and its shape.
-    rtol : float
-        Relative error of a product.
+    tried together: the matrix times a vector that is zero but for one element of each. ``parts``
+    has the place of each variable among the d elements, and ``rtol`` is the relative error of a
+    product.
 
     Examples
     --------

@@ -23,16 +23,10 @@ Product = Callable[[Tensors], Tensors]
 
 
 class Metric(ABC):
-    """The shape of L; its numbers are inputs of the compiled updates.
-
-    Parameters
-    ----------
-    shapes : list of tuple of int
-        Shapes of the sampled variables.
-    """
+    """The shape of L; its numbers are inputs of the compiled updates."""
 
     name: Literal["dense", "diag", "local"]
-    """As in the argument ``adaptation=``; "local": as `LocalScales`."""
+    """Name as in the argument ``adaptation=``; "local" stands for `LocalScales`."""
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]):
         self.shapes = list(shapes)
@@ -51,15 +45,7 @@ class Metric(ABC):
 
     @abstractmethod
     def to_theta(self, z: Tensors, arrays: Tensors) -> Tensors:
-        """L z, shaped like theta.
-
-        Parameters
-        ----------
-        z : list of variables
-            Of the shapes `z_shapes`.
-        arrays : list of variables
-            As `inputs`.
-        """
+        """L z, shaped like theta, for z of the shapes `z_shapes`; ``arrays`` are as `inputs`."""
 
     @abstractmethod
     def to_z(self, g: Tensors, arrays: Tensors) -> Tensors:
@@ -73,9 +59,14 @@ class Metric(ABC):
     def transposed_times(self, g: np.ndarray) -> np.ndarray:
         """L' g in NumPy, for flat vectors g, shape (..., d)."""
 
+    @property
+    def matrix(self) -> np.ndarray:
+        """L, shape (d, d)."""
+        return self.times(np.eye(self.size)).T
+
     def inverse_times(self, shift: np.ndarray) -> np.ndarray:
         """z of theta - theta_0, a flat vector, shape (d,)."""
-        return np.linalg.solve(self.times(np.eye(self.size)).T, shift)
+        return np.linalg.solve(self.matrix, shift)
 
     def spread(self) -> np.ndarray:
         """Standard deviation of each element of L z for z ~ N(0, I), shape (d,)."""
@@ -87,23 +78,20 @@ class Metric(ABC):
         return [pt.tensor(shape=a.shape, dtype=pytensor.config.floatX) for a in self.arrays]
 
     def start(self, dtypes: Sequence[str]) -> list[np.ndarray]:
-        """z = 0, for a sampler's initial state.
-
-        Parameters
-        ----------
-        dtypes : list of str
-            Of the sampled variables.
-        """
+        """z = 0, for a sampler's initial state, by the types of the sampled variables."""
         if len(self.z_shapes) == len(self.shapes):
             return [np.zeros(s, t) for s, t in zip(self.z_shapes, dtypes, strict=True)]
         return [np.zeros(self.size, np.result_type(*dtypes))]
 
     def z_touched(self, touched: Sequence[Touched | None]) -> list[Touched | None]:
-        """For each array of z the groups that a batch moves, from those of each variable."""
+        """Return the groups that a batch moves, for each array of z.
+
+        ``touched`` has those of each variable.
+        """
         return [None] * len(self.z_shapes)
 
     def inputs_touched(self, touched: Sequence[Touched | None]) -> list[Touched | None]:
-        """For each of `inputs` the groups that a batch moves, from those of each variable."""
+        """Return the groups that a batch moves, for each of `inputs`, as `z_touched`."""
         return [None] * len(self.arrays)
 
     def zeros(self, theta: Tensors) -> Tensors:
@@ -148,17 +136,7 @@ class ZGradient:
 
 
 class Diagonal(Metric):
-    """L is diagonal: a scale for each element. z has theta's shapes.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from pymc_sgmcmc.gradients.metric import Diagonal
-    >>> metric = Diagonal([(2,), ()])
-    >>> metric.set(np.array([1.0, 2.0, 3.0]))
-    >>> metric.times(np.ones(3)).tolist()
-    [1.0, 2.0, 3.0]
-    """
+    """L is diagonal: a scale for each element. z has theta's shapes."""
 
     name = "diag"
 
@@ -193,17 +171,7 @@ class Diagonal(Metric):
 
 
 class Dense(Metric):
-    """L is any matrix, shape (d, d). z is one flat vector.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from pymc_sgmcmc.gradients.metric import Dense
-    >>> metric = Dense([(2,)])
-    >>> metric.set(np.array([[1.0, 0.0], [2.0, 3.0]]))
-    >>> metric.times(np.array([1.0, 1.0])).tolist()
-    [1.0, 5.0]
-    """
+    """L is any matrix, shape (d, d). z is one flat vector."""
 
     name = "dense"
 

@@ -31,16 +31,15 @@ from pymc_sgmcmc.gradients.arrays import (
 )
 from pymc_sgmcmc.gradients.batch_check import check_terms, rows_looked_at
 from pymc_sgmcmc.gradients.batch_terms import SlicedArray, batched_terms
-from pymc_sgmcmc.gradients.differentiate import gradients_of
+from pymc_sgmcmc.gradients.differentiate import gradients_of, tidy
 from pymc_sgmcmc.gradients.full_terms import full_terms
 from pymc_sgmcmc.gradients.joined_rows import TermsOfRows, joined
 from pymc_sgmcmc.gradients.local_check import check_local
 from pymc_sgmcmc.gradients.local_model import LocalModel
 from pymc_sgmcmc.gradients.local_source import local_source
-from pymc_sgmcmc.gradients.local_variables import Local, find_local
+from pymc_sgmcmc.gradients.local_variables import Local, LocalTerms, find_local
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch, written_with_minibatch
-from pymc_sgmcmc.gradients.rewrites import tidy
 from pymc_sgmcmc.gradients.row_axis import NoRowAxis, RowAxis, find_row_axes, find_row_axis
 from pymc_sgmcmc.gradients.row_groups import RowGroups, StreamedRowGroups
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, Sliced, check_batch_size
@@ -65,52 +64,15 @@ def gradient_source(
 ) -> GradientSource:
     """Derive the stochastic gradient of a model with respect to some of its value variables.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    vars : list of value variables
-    batch_size : int, optional
-        Rows per batch; None for all the data or for a model written with `pm.Minibatch`.
-    minibatch_dim : str, optional
-        The dim along which to slice; needed only if several dims qualify.
-    self_check : bool, default True
-        First compare the likelihood of batches with the model's own.
-    data : StreamedData, optional
-        The rows, if the model's containers are placeholders for them.
-    start : dict of arrays, optional
-        Point near which batches are compared; default: the model's initial point.
-    row_weights : shared vector, optional
-        Factor of each row's log likelihood, 1 / (N q) for a row that is drawn with probability q
-        instead of 1 / N; only with ``batch_size`` and without ``data``.
-    local : "auto", list of names or None, default None
-        Variables with an element for each group of rows, of which a batch moves only those of its
-        own groups; "auto": those found that have many groups. Needs ``batch_size``; not with
-        ``row_weights``.
-    batches : {"auto", "rows", "groups"}, default "rows"
-        Whether batches have random rows or whole groups of the local variables; "auto": see
-        `find_local`.
+    The gradient of the likelihood is scaled by N / n, so that it is unbiased. With
+    ``batch_size=None`` it is that of all the data, or of a model written with `pm.Minibatch`.
+    ``self_check`` first compares the likelihood of batches with the model's own, near the point
+    ``start``. ``row_weights`` has a factor for each row's log likelihood: 1 / (N q) for a row that
+    is drawn with probability q instead of 1 / N. ``local`` and ``batches`` are as for
+    `find_local` and `LocalTerms`.
 
-    Returns
-    -------
-    GradientSource
-        The gradient of its likelihood is scaled by N / n, so it is unbiased.
-
-    Raises
-    ------
-    ValueError
-        If the model cannot be sliced into batches, naming the variable and the remedy; for
-        ``minibatch_dim`` or ``data`` without ``batch_size``, and `pm.Minibatch` with it.
-
-    Examples
-    --------
-    >>> import numpy as np, pymc as pm
-    >>> from pymc_sgmcmc.gradients.model_gradient import gradient_source
-    >>> with pm.Model() as model:
-    ...     mu = pm.Normal("mu", 0, 10)
-    ...     y = pm.Normal("y", mu, 1, observed=np.linspace(-1, 1, 100))
-    >>> source = gradient_source(model, model.value_vars, batch_size=10)
-    >>> [(rows.n_rows, rows.batch_size) for rows in source.rows]
-    [(100, 10)]
+    A model that cannot be sliced into batches, or arguments that contradict each other, are errors
+    that name the variable and the remedy.
     """
     variables = [*model.free_RVs, *model.observed_RVs, *model.potentials]
     minibatches = [var for var in variables if uses_minibatch(model, var)]
@@ -171,16 +133,7 @@ def _whole(model: Model):
 
 
 def _slice_into_batches(
-    model,
-    vars,
-    batch_size,
-    minibatch_dim,
-    self_check,
-    data,
-    start,
-    row_weights,
-    local,
-    batches,
+    model, vars, batch_size, minibatch_dim, self_check, data, start, row_weights, local, batches
 ):
     """Batches of an unchanged model."""
     try:
@@ -216,7 +169,7 @@ def _slice_into_batches(
     rows = Rows(index, scale, int(batch_size), axes, data, weights=row_weights)
     found = None
     if local is not None and row_weights is None:
-        shapes = shapes_of(model, vars)
+        shapes = dict(zip(vars, shapes_of(model, vars), strict=True))
         batch = rows_looked_at(n_rows, model)[:batch_size]
 
         def groups_of(of_rows: TensorVariable) -> np.ndarray:
@@ -231,19 +184,8 @@ def _slice_into_batches(
         groups = RowGroups(groups_of)
         if data is not None:
             groups = StreamedRowGroups(groups_of, index, arrays, data)
-        found = find_local(
-            model,
-            vars,
-            shapes,
-            terms,
-            rest,
-            index,
-            batch_size,
-            local,
-            groups,
-            check,
-            batches,
-        )
+        builder = LocalTerms(model, shapes, terms, rest, index, batch_size, groups, batches)
+        found = find_local(builder, local, check)
     full = full_terms(model, rest, batch_size)
     return prior, likelihood, scale * batch_size, [rows], arrays, full, found
 
@@ -273,7 +215,7 @@ def _terms_of(
 
 
 def equal_indices(sliced: Mapping[Array, SlicedArray]) -> dict[TensorVariable, TensorVariable]:
-    """For plain index arrays with the same values, the placeholder of the first of them.
+    """Map plain index arrays with the same values to the placeholder of the first of them.
 
     PyTensor makes a constant each time that a model uses the same NumPy array.
     """

@@ -38,10 +38,6 @@ class TensorModel:
 
     It has the attributes and methods of `pymc.Model` that are needed to derive a gradient. Its
     random variables are the model's own.
-
-    Parameters
-    ----------
-    model : pymc.Model
     """
 
     def __init__(self, model: pm.Model):
@@ -89,10 +85,7 @@ class TensorModel:
     def tensors(self, expressions: Sequence[Variable]) -> list[TensorVariable]:
         """Return expressions with plain tensors instead of tensors with named dims.
 
-        Raises
-        ------
-        ValueError
-            Naming an operation that PyTensor has only for named dims.
+        An error names an operation that PyTensor has only for named dims.
         """
         named = [v for v in ancestors(expressions) if isinstance(v.type, XTensorType)]
         if not named:

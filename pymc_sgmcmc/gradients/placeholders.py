@@ -26,13 +26,7 @@ def _containers(model: pm.Model, data: StreamedData) -> dict[str, SharedVariable
 
 
 def fitted_to(model: pm.Model, data: StreamedData) -> StreamedData:
-    """Check data against the model's containers and fit its types to them.
-
-    Raises
-    ------
-    ValueError
-        Naming a container that is unknown or whose rows have another type or shape.
-    """
+    """Check data against the model's containers and fit its types to them."""
     formats = {}
     for name, array in _containers(model, data).items():
         value = array_value(array)
@@ -65,13 +59,7 @@ def filled(model: pm.Model, data: StreamedData | None) -> Iterator[None]:
 
 
 def check_covered(sliced: Mapping[Array, SlicedArray], data: StreamedData) -> None:
-    """Raise an error if some rows are not streamed, or are not along the first axis.
-
-    Raises
-    ------
-    ValueError
-        Naming the array and the remedy.
-    """
+    """Raise an error if some rows are not streamed, or are not along the first axis."""
     for array, rows in sliced.items():
         if array.name not in data.names or not isinstance(array, SharedVariable):
             remedy = (

@@ -14,12 +14,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 
-from pymc_sgmcmc.gradients.arrays import (
-    Array,
-    array_name,
-    array_value,
-    sum_of,
-)
+from pymc_sgmcmc.gradients.arrays import Array, array_name, array_value, sum_of
 from pymc_sgmcmc.gradients.full_terms import full_terms
 from pymc_sgmcmc.gradients.source import Rows, check_batch_size
 

@@ -32,16 +32,9 @@ def folded(
 ) -> dict[Variable, TensorConstant]:
     """Evaluate expressions of constants alone that involve the number of rows.
 
-    Except those computed row by row: these can be computed from a batch's rows, without memory for
-    the results of all rows.
-
-    Parameters
-    ----------
-    outputs : sequence of variables
-    n_rows : int
-        Number of rows of the data.
-    stop : collection of variables
-        Expressions of which these are computed are left alone.
+    Those computed row by row are left, since they can be computed from a batch's rows, without
+    memory for the results of all rows; and so are expressions of which those in ``stop`` are
+    computed.
     """
     constant: set[Variable] = set()
     of_rows: set[Variable] = set()
@@ -148,15 +141,8 @@ def resized(
 ) -> list[Variable]:
     """Rebuild expressions with a batch's arrays instead of those of all rows.
 
-    Parameters
-    ----------
-    outputs : sequence of variables
-    replace : dict
-        The replacement of each variable.
-    n_rows : int
-        Number of rows of the data.
-    size : integer scalar
-        Rows in the batch: replaces ``n_rows`` in lengths. None leaves lengths as they are.
+    ``replace`` has the replacement of each variable, and ``size``, the rows in the batch, takes the
+    place of ``n_rows`` in lengths; None leaves lengths as they are.
     """
     new = dict(replace)
     for node in io_toposort(list(replace), list(outputs)):

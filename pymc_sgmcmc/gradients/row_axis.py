@@ -28,10 +28,10 @@ from pymc_sgmcmc.gradients.refusals import (
 )
 
 FEW_ROWS = 2000
-"""Up to so many rows are used at each update: their noise in batches would cost more than they do,
-if there are no others, or"""
+"""Largest number of rows that are all used at each update if there are no others: their noise in
+batches would cost more than they do."""
 FEW_BESIDE = 10
-"""... so many times as many of another likelihood."""
+"""Smallest ratio of another likelihood's rows to few rows beside which these are all used too."""
 
 type Key = tuple[str | None, int]
 """Name, if it has one, and length of a dimension."""
@@ -123,12 +123,8 @@ def find_row_axis(
 ) -> RowAxis:
     """Find the dimension of the rows of the observed variables.
 
-    ``latents`` are the free variables that may have one element per row.
-
-    Raises
-    ------
-    ValueError
-        If no dimension or more than one qualifies, naming them and the remedy.
+    ``latents`` are the free variables that may have one element per row. If no dimension or more
+    than one qualifies, an error names them and the remedy.
     """
     axes = _labelled_axes(model)
     if minibatch_dim is None:
@@ -139,13 +135,7 @@ def find_row_axis(
 
 
 def find_row_axes(model: pm.Model, minibatch_dim: str | None = None) -> list[RowAxis]:
-    """Find the dimensions of the rows: several where likelihoods have rows of their own.
-
-    Raises
-    ------
-    ValueError
-        As `find_row_axis`.
-    """
+    """Find the dimensions of the rows: several where likelihoods have rows of their own."""
     axes = _labelled_axes(model)
     keys = _own_rows(model, axes) if minibatch_dim is None else []
     if not keys:
@@ -154,7 +144,7 @@ def find_row_axes(model: pm.Model, minibatch_dim: str | None = None) -> list[Row
 
 
 def advice_on_tables(model: pm.Model, rows: Sequence[RowAxis], least: int) -> Iterator[str]:
-    """Yield advice for tables with so many effects across their rows, and more than of these."""
+    """Yield advice for tables that have ``least`` effects across their rows, and more than rows."""
     axes = _labelled_axes(model)
     for row_axis in rows:
         for rv, own in row_axis.axes.items():

@@ -34,7 +34,7 @@ class Likelihood(NamedTuple):
     value: float
     """Log likelihood."""
     gradient: Vector
-    """Shape (d,)."""
+    """Gradient of the log likelihood, shape (d,)."""
     scatter: np.ndarray | None
     """Sum of g g' over the rows' gradients g, shape (d, d)."""
 
@@ -45,38 +45,6 @@ class RowGradients(FlatModel):
     All functions take and return float64; the model is evaluated in its own float type. Of data
     that stay on disk, a sum over all rows takes a pass through the stream, and the rows that have
     numbers are those of a sample in memory: one shuffle window.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    vars : list of value variables
-        Those to differentiate with respect to.
-    minibatch_dim : str, optional
-        The dim along which rows lie; needed only if several dims qualify.
-    compile_kwargs : dict, optional
-        Arguments of `pytensor.function`, for example ``{"mode": "JAX"}``.
-    start : dict of arrays, optional
-        Values of the variables that are not in ``vars``; default: the model's initial point.
-    data : StreamedData, optional
-        Rows that stay on disk, if the model has placeholders for them.
-
-    Raises
-    ------
-    ValueError
-        If the model cannot be cut into rows, or is written with `pm.Minibatch`.
-
-    Examples
-    --------
-    >>> import numpy as np, pymc as pm
-    >>> from pymc_sgmcmc.gradients.row_gradients import RowGradients
-    >>> with pm.Model() as model:
-    ...     mu = pm.Normal("mu", 0, 10)
-    ...     y = pm.Normal("y", mu, 1, observed=np.array([-1.0, 0.0, 2.0]))
-    >>> rows = RowGradients(model, model.value_vars)
-    >>> _, gradients = rows.rows(np.array([0.5]), [0, 2])
-    >>> gradients
-    array([[-1.5],
-           [ 1.5]])
     """
 
     def __init__(
@@ -110,19 +78,9 @@ class RowGradients(FlatModel):
         )
 
     def rows(self, theta: Vector, index: Sequence[int] | np.ndarray) -> tuple[Vector, np.ndarray]:
-        """Log likelihood and gradient of single rows, not scaled.
+        """Log likelihoods and gradients of rows, shapes (m,) and (m, d), not scaled.
 
-        Parameters
-        ----------
-        theta : array, shape (d,)
-        index : integers, shape (m,)
-            Numbers of rows, from 0 to ``n_at_hand`` - 1.
-
-        Returns
-        -------
-        log_likelihood : array, shape (m,)
-            Sum of all observed terms of each row.
-        gradient : array, shape (m, d)
+        ``index`` has numbers of rows below ``n_at_hand``.
         """
         values, gradients = np.empty(len(index)), np.empty((len(index), self.size))
         first, split = 0, self.split(theta)
@@ -132,18 +90,7 @@ class RowGradients(FlatModel):
         return values, gradients
 
     def rows_at(self, points: np.ndarray, index: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Gradient of single rows, each at a point of its own; not scaled.
-
-        Parameters
-        ----------
-        points : array, shape (m, d)
-        index : integers, shape (m,)
-            Numbers of rows, from 0 to ``n_at_hand`` - 1.
-
-        Returns
-        -------
-        array, shape (m, d)
-        """
+        """Gradients of rows, shape (m, d), each at a point of its own, shape (m, d); not scaled."""
         gradients, first = np.empty((len(index), self.size)), 0
         for block in self._blocks(index):
             place = slice(first, first := first + len(block.numbers))
@@ -157,15 +104,9 @@ class RowGradients(FlatModel):
         index: Sequence[int] | np.ndarray | None = None,
         scatter: bool = True,
     ) -> Likelihood:
-        """Sums of the rows' log likelihoods, gradients g and, if asked, of g g'.
+        """Sums of the rows' log likelihoods, gradients g and, with ``scatter``, of g g'.
 
-        Parameters
-        ----------
-        theta : array, shape (d,)
-        index : integers, shape (m,), optional
-            Numbers of rows; default: all of them, each once.
-        scatter : bool, default True
-            Whether to add up g g'.
+        Without ``index`` they are those of all rows, each once.
         """
         split, n_read = self.split(theta), 0
         total, gradient = 0.0, np.zeros(self.size)

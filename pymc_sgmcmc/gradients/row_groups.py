@@ -1,28 +1,30 @@
 """What the data say about the groups of an index: how many rows each has, which lie in which."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import Lock
 
 import numpy as np
 import pytensor
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.batches.group_places import GroupPlaces
 from pymc_sgmcmc.batches.group_windows import GroupWindows
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.whole_groups import coarsest, most_groups
-from pymc_sgmcmc.gradients.arrays import Array
+from pymc_sgmcmc.batches.windows import consecutive_rows
+from pymc_sgmcmc.gradients.arrays import PYTHON, Array, array_value
 from pymc_sgmcmc.gradients.local_model import Column, StreamedWhole
-from pymc_sgmcmc.gradients.streamed_groups import StreamedGroups
+
+BLOCK_ROWS = 2**18
+"""Rows that are read together to count those of each group."""
 
 
 class RowGroups:
     """The groups of rows in memory.
 
-    Parameters
-    ----------
-    of : callable
-        Evaluates an index for all rows; of streamed data for a few.
+    ``of`` evaluates an index for all rows, of a stream for a few.
     """
 
     are_streamed = False
@@ -47,17 +49,41 @@ class RowGroups:
         return None
 
 
+class StreamedGroups:
+    """Evaluates indices, the group of each row, on rows of a stream.
+
+    ``rows`` and ``arrays`` are what stands for row numbers and data in the indices; arrays with the
+    names of a stream's containers get its rows.
+    """
+
+    def __init__(
+        self,
+        rows: TensorVariable,
+        arrays: Mapping[Array, TensorVariable],
+        indices: Sequence[TensorVariable],
+    ):
+        self._arrays = dict(arrays)
+        with without_code():
+            self._function = pytensor.function(
+                [rows, *arrays.values()], list(indices), mode=PYTHON, on_unused_input="ignore"
+            )
+        self._lock = Lock()  # the streams of several chains are read by threads
+
+    def __call__(self, rows: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Return each index for some rows, given by container."""
+        given = [
+            np.asarray(rows.get(array.name, array_value(array)), v.dtype)
+            for array, v in self._arrays.items()
+        ]
+        n_rows = len(next(iter(rows.values())))
+        with self._lock:
+            return self._function(np.arange(n_rows), *given)
+
+
 class StreamedRowGroups(RowGroups):
     """The groups of the rows of a stream, by passes through it.
 
-    Parameters
-    ----------
-    of : callable
-    rows : integer vector
-        Row numbers of a batch.
-    arrays : mapping of Array to variable
-        The data of a batch.
-    data : StreamedData
+    ``rows`` are the row numbers of a batch, and ``arrays`` its data.
     """
 
     are_streamed = True
@@ -81,16 +107,10 @@ class StreamedRowGroups(RowGroups):
     def coarsest(self, columns: Sequence[Column]) -> int | None:
         """Return the column in whose groups all groups of the others lie, if there is one.
 
-        Raises
-        ------
-        ValueError
-            If the rows of its groups do not lie together.
+        If the rows of its groups do not lie together, that is an error.
         """
         k = int(np.argmin([np.count_nonzero(self.sizes(c)) for c in columns]))
-        around: dict[int, np.ndarray] | None = {}
-        if len(columns) > 1:
-            groups = self._evaluated(columns)
-            around = groups.around(self._data, [c.n_groups for c in columns], k)
+        around = self._around(columns, k) if len(columns) > 1 else {}
         if around is None:
             return None
         places = self._places_of(columns[k])
@@ -107,15 +127,40 @@ class StreamedRowGroups(RowGroups):
         """What batches of whole groups of a stream need, once `coarsest` has found it."""
         return self._whole
 
-    def _evaluated(self, columns: Sequence[Column]) -> StreamedGroups:
-        return StreamedGroups(self._rows, self._arrays, [c.index for c in columns])
-
     def _places_of(self, column: Column) -> GroupPlaces:
         key = column.index, column.n_groups
         if key not in self._places:
-            groups = self._evaluated([column])
-            self._places[key] = groups.places(self._data, column.n_groups)
+            blocks = (each[0] for each in self._blocks([column]))
+            self._places[key] = GroupPlaces.counted(blocks, column.n_groups)
         return self._places[key]
+
+    def _around(self, columns: Sequence[Column], k: int) -> dict[int, np.ndarray] | None:
+        """Find in which group of column k those of all others lie; None if one is in several."""
+        found = {i: np.full(c.n_groups, -1) for i, c in enumerate(columns) if i != k}
+        for each in self._blocks(columns):
+            for i, around in found.items():
+                before = around[each[i]]
+                around[each[i]] = each[k]
+                same = (before < 0) | (before == each[k])
+                if not (same.all() and np.array_equal(around[each[i]], each[k])):
+                    return None
+        return found
+
+    def _blocks(self, columns: Sequence[Column]) -> Iterator[list[np.ndarray]]:
+        """Yield the groups of rows in each column, block after block of a pass."""
+        groups_of = StreamedGroups(self._rows, self._arrays, [c.index for c in columns])
+        for rows in consecutive_rows(self._data, BLOCK_ROWS):
+            found = []
+            for index, n in zip(groups_of(rows), [c.n_groups for c in columns], strict=True):
+                bad = (index < -n) | (index >= n)
+                if bad.any():
+                    raise ValueError(
+                        f"The rows of data= have the group {index[bad][0]}, but the variable has "
+                        f"{n} groups, numbered from 0 to {n - 1}. Correct the data, or make a "
+                        "model with more groups."
+                    )
+                found.append(index % n)
+            yield found
 
     def _refuse_scattered(self, column: Column, places: GroupPlaces) -> None:
         scattered = places.scattered

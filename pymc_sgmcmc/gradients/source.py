@@ -17,13 +17,7 @@ from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.touched import GroupsOfRows
 from pymc_sgmcmc.batches.whole_groups import Deal
-from pymc_sgmcmc.gradients.arrays import (
-    Array,
-    array_name,
-    array_value,
-    data_name,
-    refuse_nan,
-)
+from pymc_sgmcmc.gradients.arrays import Array, array_name, array_value, data_name, refuse_nan
 from pymc_sgmcmc.gradients.full_terms import FullTerm
 from pymc_sgmcmc.gradients.local_model import LocalVariable
 from pymc_sgmcmc.gradients.substitute import substitute
@@ -215,7 +209,7 @@ class GradientSource:
         return [(rows.batch_size, "int64") for rows in self.rows]
 
     def touched(self, batch: Sequence[TensorVariable]) -> list[Touched | None]:
-        """For each variable, the groups that a batch moves; None where it moves all of them."""
+        """Return the groups that a batch moves, by variable; None where it moves all of them."""
         return [None] * len(self.vars)
 
     def with_prior_draws(

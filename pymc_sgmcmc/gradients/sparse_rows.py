@@ -17,20 +17,9 @@ def products_of_rows(
     """Rewrite products with a sparse matrix of the rows in terms of padded dense arrays.
 
     Each row becomes its columns that are not zero and their values, padded to the longest row: two
-    dense arrays, from which a batch is taken as from any other.
-
-    Parameters
-    ----------
-    outputs : sequence of variables
-    n_rows : int
-        Number of rows of the data.
-    stop : collection of variables
-        Expressions of which these are computed are left alone.
-
-    Raises
-    ------
-    ValueError
-        For a sparse matrix of the rows that is not the left factor of a product.
+    dense arrays, from which a batch is taken as from any other. A sparse matrix of the rows that is
+    not the left factor of a product is an error; expressions of which those in ``stop`` are
+    computed are left alone.
     """
     products: dict[Variable, TensorVariable] = {}
     padded: dict[Variable, tuple[Variable, Variable]] = {}

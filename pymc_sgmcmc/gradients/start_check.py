@@ -20,7 +20,7 @@ IN_PYTHON: dict[str, Any] = {"mode": AS_WRITTEN, "on_unused_input": "ignore"}
 
 
 FEW_NUMBERS = 10
-"""An initial point is shown whole up to so many."""
+"""Largest number of elements with which an initial point is shown whole."""
 FEW_NAMES = 5
 """Variables without a density that are named."""
 
@@ -31,15 +31,10 @@ class BadStart(SamplingError):
 
 @quick_graphs()
 def check_start(model: Model, source: GradientSource, point: PointType) -> None:
-    """Raise an error for a point without a finite density, in Python, before compiling.
+    """Raise `BadStart` for a point without a finite density, in Python, before compiling.
 
     It uses the `rows_looked_at`: all rows, or a random part if there are many (to bound the cost);
     for a model written with `pm.Minibatch` one batch, for streamed data none.
-
-    Raises
-    ------
-    BadStart
-        Naming the variables, the first rows without a density and the remedy.
     """
     rows = _rows_of_one_batch(source, model)
     data = [np.asarray(array_value(array), dtype=v.dtype) for array, v in source.data]
@@ -73,7 +68,7 @@ def numbers_of_start(vars: Sequence[Variable], values: Sequence[np.ndarray]) -> 
 
 
 def _rows_of_one_batch(source: GradientSource, model: Model) -> list[np.ndarray]:
-    """As many rows as the expressions accept."""
+    """Return as many rows as the expressions accept."""
     rng = np.random.default_rng(20241)
     return [
         rng.integers(r.n_rows, size=r.batch_size)

@@ -23,31 +23,8 @@ from pymc_sgmcmc.gradients.source import GradientSource
 def tempered(source: GradientSource, model: Model, temperature: float) -> GradientSource:
     """Return the source with which a sampler of this temperature draws from posterior^(1 / T).
 
-    Parameters
-    ----------
-    source : GradientSource
-        Of the model, at temperature 1.
-    model : pymc.Model
-    temperature : float
-        T > 0.
-
-    Returns
-    -------
-    GradientSource
-        The same one if T is 1 or none of its variables has a transform. Its ``log_prior``, and so
-        the potential, stays that of the model.
-
-    Examples
-    --------
-    >>> import pymc as pm
-    >>> from pymc_sgmcmc.gradients.model_gradient import gradient_source
-    >>> from pymc_sgmcmc.gradients.tempered import tempered
-    >>> with pm.Model() as model:
-    ...     x = pm.Exponential("x", 1)  # y = log x: V = -x + T y, with the slope T - x
-    >>> source = gradient_source(model, model.value_vars)
-    >>> [y] = source.vars
-    >>> [float(tempered(source, model, T).prior[0].eval({y: 0.0})) for T in (1, 0.25)]
-    [0.0, -0.75]
+    It is the same one if T is 1 or none of its variables has a transform. Its ``log_prior``, and so
+    the potential, stays that of the model.
     """
     if temperature == 1:
         return source

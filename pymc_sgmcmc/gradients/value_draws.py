@@ -15,34 +15,10 @@ from pymc_sgmcmc.gradients.arrays import PYTHON, random_variable
 
 
 def value_draws(model: Model, vars: Sequence[TensorVariable], posterior: Dataset) -> np.ndarray:
-    """Map draws of random variables to value variables by the forward transforms.
+    """Map draws of random variables to value variables, shape (chains, draws, d).
 
-    Parameters
-    ----------
-    model : pymc.Model
-    vars : list of value variables
-        Those asked for.
-    posterior : Dataset
-        Has all random variables that the transforms need, or the value variables themselves.
-
-    Returns
-    -------
-    array, shape (chains, draws, d)
-
-    Raises
-    ------
-    ValueError
-        If a variable was not recorded.
-
-    Examples
-    --------
-    >>> import numpy as np, pymc as pm, xarray as xr
-    >>> from pymc_sgmcmc.gradients.value_draws import value_draws
-    >>> with pm.Model() as model:
-    ...     tau = pm.HalfNormal("tau")
-    >>> posterior = xr.Dataset({"tau": (("chain", "draw"), np.array([[1.0, np.e]]))})
-    >>> value_draws(model, model.value_vars, posterior).tolist()
-    [[[0.0], [1.0]]]
+    ``posterior`` must have all random variables that the transforms need, or the value variables
+    themselves; an error names one that was not recorded.
     """
     posterior = posterior.transpose("chain", "draw", ...)
     if all(v.name in posterior for v in vars):

@@ -26,36 +26,6 @@ class WholeGradients(FlatModel):
     """The log posterior of all data at once, as a function of one flat vector.
 
     Of data that stay on disk, only `pieces` of the gradient are known.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    vars : list of value variables
-        Those to differentiate with respect to.
-    compile_kwargs : dict, optional
-        Arguments of `pytensor.function`, for example ``{"mode": "JAX"}``.
-    start : dict of arrays, optional
-        Values of the variables that are not in ``vars``; default: the model's initial point.
-    data : StreamedData, optional
-        Rows that stay on disk, if the model has placeholders for them.
-
-    Raises
-    ------
-    ValueError
-        If the model is written with `pm.Minibatch`.
-
-    Examples
-    --------
-    >>> import numpy as np, pymc as pm
-    >>> from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
-    >>> with pm.Model() as model:
-    ...     mu = pm.Normal("mu", 0, 1)
-    ...     y = pm.Normal("y", mu, 1, observed=np.array([-1.0, 0.0, 2.0]))
-    >>> whole = WholeGradients(model, model.value_vars)
-    >>> whole.gradient(np.array([0.5]))
-    array([-1.])
-    >>> whole.hessian(np.array([0.5])).round(6)
-    array([[-4.]])
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.pymc_internals import share_coords
+from pymc_sgmcmc.pymc_internals import model_of
 
 SUFFIX = " (stand-in)"
 """Of the names of the variables that are sampled instead."""
@@ -49,22 +49,12 @@ def with_stand_in(
     new = dict(zip(depend, substitute(depend, {**replace, rv: of_stand_in}), strict=True))
     for old, changed in new.items():
         changed.name = old.name
-    of_stand_in.name, new[rv] = name, of_stand_in
-    other = pm.Model(check_bounds=model.check_bounds, model=None)
-    share_coords(other, model)
-    for kind in ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"):
-        getattr(other, kind).extend(new.get(v, v) for v in getattr(model, kind) if v is not rv)
+    of_stand_in.name = name
+    kept = {v: new.get(v, v) for v in model.named_vars.values() if v is not rv}
+    other = model_of(model, kept, {v: model.rvs_to_values[v] for v in model.basic_RVs if v in kept})
     other.deterministics.append(of_stand_in)
-    for old in model.basic_RVs:
-        if old is not rv:
-            value, changed = model.rvs_to_values[old], new.get(old, old)
-            other.rvs_to_values[changed], other.values_to_rvs[value] = value, changed
-            other.rvs_to_transforms[changed] = model.rvs_to_transforms[old]
-    for old in model.free_RVs:
-        if old is not rv:
-            other.rvs_to_initial_values[new.get(old, old)] = model.rvs_to_initial_values[old]
-    for own, var in model.named_vars.items():
-        other.named_vars[own] = new.get(var, var)
-    other.named_vars_to_dims.update(model.named_vars_to_dims)
+    other.named_vars[name] = of_stand_in
+    if name in model.named_vars_to_dims:
+        other.named_vars_to_dims[name] = model.named_vars_to_dims[name]
     other.register_rv(stand_in, name + SUFFIX)
     return other

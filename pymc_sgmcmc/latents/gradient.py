@@ -28,15 +28,8 @@ from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch
 from pymc_sgmcmc.gradients.row_axis import find_row_axis, local_shape
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.latents.joint import (
-    Joint,
-    Latents,
-    LatentVariable,
-    LocalTerm,
-    find_latents,
-)
-from pymc_sgmcmc.latents.latent_check import check_latent_terms
-from pymc_sgmcmc.latents.support_check import refuse_moving_support
+from pymc_sgmcmc.latents.joint import Joint, Latents, LatentVariable, LocalTerm, find_latents
+from pymc_sgmcmc.latents.latent_check import check_latent_terms, refuse_moving_support
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from pymc_sgmcmc.gradients.arrays import has_named_dims
 from pymc_sgmcmc.gradients.row_axis import refuse_missing
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.noise import NoiseStream
-from pymc_sgmcmc.pymc_internals import share_coords
+from pymc_sgmcmc.pymc_internals import model_of
 
 
 @dataclass(frozen=True)
@@ -394,20 +394,9 @@ def without_latents(
     def is_global(var: Variable) -> bool:
         return latents.isdisjoint(ancestors([var])) and var not in terms
 
-    smaller = of_type(check_bounds=model.check_bounds, model=None)
-    share_coords(smaller, model)
-    for kind in ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"):
-        getattr(smaller, kind).extend(v for v in getattr(model, kind) if is_global(v))
-    for rv in [*smaller.free_RVs, *smaller.observed_RVs]:
-        value = model.rvs_to_values[rv]
-        value = value.clone() if rv in smaller.free_RVs else value
-        smaller.rvs_to_values[rv], smaller.values_to_rvs[value] = value, rv
-        smaller.rvs_to_transforms[rv] = model.rvs_to_transforms[rv]
-    for rv in smaller.free_RVs:
-        smaller.rvs_to_initial_values[rv] = model.rvs_to_initial_values[rv]
-    for name, var in model.named_vars.items():
-        if is_global(var):
-            smaller.named_vars[name] = var
-            if name in model.named_vars_to_dims:
-                smaller.named_vars_to_dims[name] = model.named_vars_to_dims[name]
-    return smaller
+    kept = {var: var for var in model.named_vars.values() if is_global(var)}
+    values = {
+        rv: value.clone() if rv in model.free_RVs else value
+        for rv, value in model.rvs_to_values.items()
+    }
+    return model_of(model, kept, values, of_type)

@@ -1,4 +1,4 @@
-"""Self-check of terms with latent variables: whether batches add up, given one draw of these."""
+"""Checks of latent variables: batches add up given one draw of them, and their support is fixed."""
 
 import dataclasses
 import itertools
@@ -9,6 +9,8 @@ import pymc as pm
 import pytensor
 from pymc.blocking import PointType
 from pymc.logprob.utils import ParameterValueError
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import random_generator_type
 from pytensor.tensor.variable import TensorVariable
 
@@ -103,3 +105,24 @@ def _possible_rows(total: Callable[[np.ndarray], float], n_rows: int) -> np.ndar
     if np.isfinite(total(rows)):
         return rows
     return rows[[bool(np.isfinite(total(rows[k : k + 1]))) for k in rows]]
+
+
+def refuse_moving_support(model: pm.Model, latent: Variable, latents: Sequence[Variable]) -> None:
+    """Raise an error for a latent variable whose support depends on a parameter.
+
+    The gradient at a draw holds the draw fixed, so it misses how the edge of the support moves.
+    """
+    transform = model.rvs_to_transforms[latent]
+    if transform is None:
+        return
+    backward = transform.backward(latent.type("unconstrained"), *latent.owner.inputs)
+    parameters = set(model.free_RVs) - set(latents)
+    for rv in ancestors([backward], blockers=latents):
+        if rv in parameters:
+            raise ValueError(
+                f"The support of '{latent.name}' depends on '{rv.name}', and gradients given draws "
+                f"of '{latent.name}' miss how its edge moves. Write it with a variable of fixed "
+                f"support: where '{latent.name}' is uniform from 0 to '{rv.name}', for example, "
+                f"as '{rv.name}' times a variable that is uniform from 0 to 1. Name that one in "
+                "latents=."
+            )

@@ -34,7 +34,7 @@ def of_classes(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float
     }
 
 
-def calibration_error(probabilities: np.ndarray, labels: np.ndarray, bins: int = BINS) -> float:
+def calibration_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
     """Return the expected calibration error of the most probable class (Guo et al. 2017, eq 3).
 
     Rows are put into bins of equal width by the probability of their most probable class; the
@@ -42,8 +42,8 @@ def calibration_error(probabilities: np.ndarray, labels: np.ndarray, bins: int =
     """
     confidence = probabilities.max(axis=1)
     right = probabilities.argmax(axis=1) == labels
-    bin_of = np.minimum((confidence * bins).astype(int), bins - 1)
-    gaps = np.bincount(bin_of, weights=right - confidence, minlength=bins)
+    bin_of = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    gaps = np.bincount(bin_of, weights=right - confidence, minlength=BINS)
     return float(np.abs(gaps).sum() / len(labels))
 
 

@@ -14,31 +14,9 @@ Metrics = Callable[[np.ndarray], dict[str, float]]
 class RunningAverage:
     """Weighted mean and variance of a chain's predictions, with metrics of draws and mean.
 
-    Parameters
-    ----------
-    metrics : callable or None
-        Predictions, shape (rows, ...), to metrics by name; None without labels.
-    classes : bool
-        Whether predictions are probabilities of classes, shape (rows, classes).
-    monitor : str or None
-        The metric by which the best draw is chosen.
-
-    Attributes
-    ----------
-    n : int
-        Draws so far.
-    mean, squares : arrays, shape (rows, ...), or None before the first draw
-        Weighted mean, and weighted sum of squared differences from it (West 1979).
-    votes : array of int, shape (rows, classes), or None
-        Number of draws whose most probable class this is.
-    entropy : array, shape (rows,), or None
-        Weighted mean of the draws' entropies.
-    weights : list of float
-        One per draw.
-    of_draws, of_mean : dict of lists of float
-        Metrics of each draw, and of the average up to it.
-    best : dict or None
-        ``value`` of the monitored metric, ``draw`` and ``point`` of the best single draw.
+    ``metrics`` turns predictions, shape (rows, ...), into metrics by name; None without labels.
+    ``classes`` says whether predictions are probabilities, shape (rows, classes), and ``monitor``
+    is the metric by which the ``best`` draw is chosen: its ``value``, ``draw`` and ``point``.
     """
 
     def __init__(self, metrics: Metrics | None, classes: bool, monitor: str | None):

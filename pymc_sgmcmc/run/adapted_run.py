@@ -20,7 +20,7 @@ DRAWS_OF_MANY = 100
 MARGIN = 1.5
 """Draws of a run that cannot be cut afterwards, relative to what the warm-up expects to need."""
 LARGEST_BURN_IN_SHARE = 0.25
-"""Of the draws for which there are passes."""
+"""Largest share of the burn-in in the draws for which there are passes."""
 
 
 def adapted_starts(
@@ -80,9 +80,9 @@ class FreeLength(NamedTuple):
     ess: float
     """Effective sample size asked for."""
     most: int
-    """Draws of each chain, at most,"""
+    """Largest number of draws of each chain."""
     expected: int
-    """... and as many as it should need, with a margin."""
+    """Number of draws that it should need, with a margin."""
     tune: int
     """Burn-in draws before them."""
 
@@ -97,18 +97,8 @@ def free_length(
 ) -> FreeLength:
     """Return how long a run may be.
 
-    Parameters
-    ----------
-    adapted : Adapted
-    chains : int
-    ess : float
-        Effective sample size asked for.
-    max_passes : float, optional
-        Over the data, with the warm-up.
-    tune : int, optional
-        Burn-in draws asked for.
-    default_tune : int
-        Burn-in draws otherwise, but at most a quarter of those for which there are passes.
+    Without ``tune`` the burn-in has ``default_tune`` draws, but at most a quarter of those for
+    which there are passes; ``max_passes`` counts those of the warm-up too.
     """
     most, burn_in = MOST, default_tune if tune is None else tune
     if max_passes is not None:
@@ -151,7 +141,7 @@ def describe_adaptation(tree: DataTree, step: Any, tune: int, with_arrays: bool)
     arrays = {
         "metric": (
             ("element" if diagonal else ("element", "z")),
-            metric.spread() if diagonal else metric.times(np.eye(len(names))).T,
+            metric.spread() if diagonal else metric.matrix,
         ),
         "anchor": ("element", adapted.anchor),
         "anchor_gradient": ("element", adapted.anchor_gradient),

@@ -1,24 +1,30 @@
-"""The chains of a run, advanced to their end or to Ctrl-C, with no draw lost."""
+"""The chains of a run, advanced to their end or to Ctrl-C, with no draw lost.
+
+The events of an engine are handled here: draws are kept, progress shown, the callback called.
+"""
 
 import itertools
 import logging
 import signal
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
 
+import numpy as np
 from pymc.exceptions import SamplingError
+from pymc.sampling.parallel import Draw
+from pymc.stats.convergence import log_warning_stats
 from xarray import DataTree
 
 from pymc_sgmcmc.adaptation.time_limit import TimeLimit
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.run.adapted_run import FreeLength, describe_adaptation
-from pymc_sgmcmc.run.collect import collect
 from pymc_sgmcmc.run.enough_draws import EnoughDraws
+from pymc_sgmcmc.run.predicting import receive
 from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.result import InMemoryDraws, salvage
 from pymc_sgmcmc.run.result_form import example_of
-from pymc_sgmcmc.run.run import Event, Run, Stopped
+from pymc_sgmcmc.run.run import Block, Event, Predicted, Resumed, Run, Stopped
 from pymc_sgmcmc.run.step_in_use import in_use
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -34,21 +40,10 @@ def advanced(
     needs: Callable[[DataTree], float] | None,
     limit: TimeLimit | None,
 ) -> DataTree:
-    """Advance all chains with the engine and return the draws.
+    """Advance all chains with the engine and return the draws, as ``convert`` makes them of memory.
 
-    Parameters
-    ----------
-    run : Run
-    engine : callable
-    convert : callable
-        Makes a DataTree of draws in memory.
-    progress : Progress
-    callback : callable, optional
-    length : FreeLength, optional
-        For a run that ends when its draws are enough.
-    needs : callable, optional
-        How many times as many draws a verdict on a result needs.
-    limit : TimeLimit, optional
+    ``length`` is that of a run that ends when its draws are enough, and ``needs`` returns how many
+    times as many draws a verdict on a result needs.
     """
     store, in_memory = run.store, None
     example = example_of(run, convert)
@@ -93,7 +88,7 @@ def advanced(
             first = [event for event in [next(events, None)] if event is not None]
             with progress:
                 events_and_first = itertools.chain(first, events)
-                collect(events_and_first, in_memory, progress, callback, run, stops, enough, limit)
+                _collect(events_and_first, in_memory, progress, callback, run, stops, enough, limit)
     except KeyboardInterrupt:
         interrupted = True
     except BaseException as error:  # a handler of SIGTERM, say, that calls sys.exit
@@ -119,3 +114,69 @@ def advanced(
     if interrupted:
         _log.warning("Interrupted: the draws made so far are returned.")
     return tree
+
+
+def _collect(
+    events: Iterable[Event],
+    in_memory: InMemoryDraws | None,
+    progress: Progress,
+    callback: Callable | None,
+    run: Run,
+    stops: list[Stopped],
+    enough: EnoughDraws | None,
+    limit: TimeLimit | None,
+) -> None:
+    """Keep the engine's draws, show progress, and pass each draw to the callback.
+
+    Returns when the engine has ended, there are ``enough`` draws or the time has passed.
+    """
+    for event in events:
+        if isinstance(event, Stopped):
+            stops.append(event)
+            if event.message:
+                _log.error(event.message)
+            progress.failed(event.chain)
+            continue
+        if isinstance(event, Predicted):
+            receive(run, event)
+            continue
+        if isinstance(event, Resumed):
+            progress.resumed(event)
+            continue
+        if in_memory is not None:
+            in_memory.write(event)
+        progress.block(event)
+        _log_warnings(event)
+        if callback is not None:
+            for number, draw in _draws(event, run):
+                trace = run.store if in_memory is None else in_memory.traces[number]
+                callback(trace=trace, draw=draw)
+        if enough is not None and enough.reached():
+            return
+        if limit is not None and limit.has_passed:
+            remedy = "With trace=, a run can be resumed."
+            if run.store is not None:
+                remedy = "Call it again with resume=True to go on."
+            _log.warning(
+                f"max_seconds={limit.seconds:g} have passed: the draws made so far are returned. "
+                f"{remedy}"
+            )
+            return
+
+
+def _draws(block: Block, run: Run) -> Iterator[tuple[int, Draw]]:
+    """A block's draws as PyMC's callbacks know them."""
+    assert block.points is not None
+    for k, chain in enumerate(block.chains):
+        for i, point in enumerate(block.points[k][: block.count(k)]):
+            number = block.first + i
+            stats = [{name: values[k, i] for name, values in s.items()} for s in block.stats]
+            last = number + 1 == run.total
+            yield chain, Draw(chain, last, number, number < run.tune, stats, point)
+
+
+def _log_warnings(block: Block) -> None:
+    for stats in block.stats:
+        for values in stats.get("warning", np.empty(0, dtype=object)).flat:
+            if values:
+                log_warning_stats([{"warning": values}])

@@ -17,8 +17,8 @@ def in_centred_form(
 ) -> tuple[Arguments, GroupTerms | None]:
     """Return arguments, and terms to integrate, for the model in the centred parametrisation.
 
-    Predictions, a warm-up that is stored for later runs and placeholders of streamed rows are of the
-    model as it is written.
+    Predictions, a warm-up that is stored for later runs, and placeholders of streamed rows are of
+    the model as it is written.
     """
     model = given.model if terms is None else terms.model
     if not (given.predictions or given.store_adaptation or given.data is not None):

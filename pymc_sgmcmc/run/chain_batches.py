@@ -32,14 +32,9 @@ class CallBatches(NamedTuple):
 
 
 class ChainBatches:
-    """Takes batches from the streams of all chains, for one call after another.
+    """Takes batches from the streams of all chains of one kernel, for one call after another.
 
     Arrays are reused after `IN_USE` calls.
-
-    Parameters
-    ----------
-    chains : sequence of Chain
-        All of one kernel.
     """
 
     def __init__(self, chains: Sequence[Chain]):

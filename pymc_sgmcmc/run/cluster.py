@@ -54,15 +54,7 @@ def client_of(client: Any) -> Any:
 def on_cluster(run: Run, client: Any) -> Generator[Event]:
     """Engine: chains as tasks of a Dask cluster.
 
-    Parameters
-    ----------
-    run : Run
-    client : distributed.Client
-
-    Yields
-    ------
-    Block, Stopped, Predicted or Resumed
-        In order of arrival. Draws since the last checkpoint of a lost worker occur twice.
+    Events come in order of arrival. Draws since the last checkpoint of a lost worker occur twice.
     """
     import distributed
 

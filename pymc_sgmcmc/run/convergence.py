@@ -8,13 +8,13 @@ from arviz_stats.base import array_stats
 from scipy import stats
 
 MOST_ELEMENTS = 500
-"""Elements looked at, evenly spaced over each variable's."""
+"""Largest number of elements that are examined, evenly spaced over each variable's."""
 ALARM = 0.001
 """Probability that chance alone makes the largest R-hat exceed `rhat_by_chance`."""
 
 
 class Convergence(NamedTuple):
-    """Of all the elements that were looked at."""
+    """The convergence of all the elements that were examined."""
 
     ess: float
     """The smallest bulk effective sample size, of all chains together."""
@@ -27,10 +27,7 @@ class Convergence(NamedTuple):
 def convergence(each: Iterable[np.ndarray]) -> Convergence:
     """Return the smallest effective sample size and the largest R-hat of some variables.
 
-    Parameters
-    ----------
-    each : iterable of arrays, shapes (chains, draws, ...)
-        In large ones only evenly spaced elements are looked at.
+    Each has the shape (chains, draws, ...); of large ones only evenly spaced elements are examined.
     """
     arrays = [draws.reshape(*draws.shape[:2], -1) for draws in each]
     ess, rhat, slowest, looked_at = np.inf, 1.0, None, 0
@@ -59,22 +56,8 @@ def rhat_by_chance(draws: np.ndarray, n_elements: int) -> float:
     For m half chains of n independent draws, R-hat^2 = (n - 1 + F) / n with F between and within
     them, of m - 1 and m (n - 1) degrees of freedom. Each element has two of them, for the centre
     and the spread. Draws that depend on each other count as the effective sample size within
-    chains, which chains that are apart do not lower.
-
-    Parameters
-    ----------
-    draws : array, shape (chains, draws)
-        Of the element with the largest R-hat.
-    n_elements : int
-        Of which it is the largest.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from pymc_sgmcmc.run.convergence import rhat_by_chance
-    >>> draws = np.random.default_rng(1).normal(size=(4, 1000))
-    >>> [round(rhat_by_chance(draws[:, :n], n_elements=500), 2) for n in (40, 100, 1000)]
-    [1.13, 1.05, 1.0]
+    chains, which chains that are apart do not lower. ``draws``, shape (chains, draws), are of the
+    element with the largest R-hat of ``n_elements``.
     """
     halves, most = 2 * len(draws), draws.shape[1] / 2
     within = [array_stats.ess(chain[None], chain_axis=0, draw_axis=1) for chain in draws]

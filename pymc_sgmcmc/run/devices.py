@@ -25,7 +25,7 @@ class Carry(NamedTuple):
 
     theta: list
     state: list
-    """That of the algorithm and of the source, flat, in the loop's order."""
+    """State of the algorithm and of the source, flat, in the loop's order."""
     rng: Any
     variable: Any
     """Number of the variable that became non-finite in this draw, or -1."""
@@ -39,28 +39,21 @@ class Piece(NamedTuple):
     theta: list
     potential: Any
     per_update: list
-    """As in an `Outcome`."""
+    """Scalars of each update, as in an `Outcome`."""
     variable: Any
     update: Any
     diagnostics: list
-    """Those of the state after the piece."""
+    """Diagnostics of the state after the piece."""
 
 
 def _go_on(
     carry: Carry, outcome: Outcome, done: Any, failure: tuple[Any, Any, Any]
 ) -> tuple[Carry, Piece]:
-    """Go on from a piece of a draw; once one is not finite, stay at the last finite point.
+    """Go on from a piece of one chain's draw; once one is not finite, stay at the last finite
+    point.
 
-    Parameters
-    ----------
-    carry : Carry
-        One chain's, before the piece.
-    outcome : Outcome
-        The piece's, with its state in one list.
-    done : int
-        Updates of the draw before the piece.
-    failure : tuple of (bool, int, int)
-        Whether the piece is not finite, and if so the variable and update of `first_nonfinite`.
+    ``done`` updates of the draw came before the piece. ``failure`` says whether the piece is not
+    finite, and if so the variable and update of `first_nonfinite`.
     """
     failed, culprit, at = failure
     variable = jnp.where(done == 0, -1, carry.variable)
@@ -82,19 +75,9 @@ def _go_on(
 class DeviceChains:
     """A loop's chains on JAX's devices.
 
-    Data and state stay on the device. Calls are asynchronous: they return `jax.Array`s that block
-    when they are read.
-
-    Parameters
-    ----------
-    loop : Loop
-        Compiled for JAX.
-    constants : list of arrays
-        Data and scales, the same for all chains; one copy on each device.
-    theta, state : lists of arrays
-        With a leading chain axis, on the host.
-    rngs : list
-        Each chain's generator.
+    Data and state stay on the device, the data once on each. Calls are asynchronous: they return
+    `jax.Array`s that block when they are read. ``theta`` and ``state`` have a leading chain axis
+    and come from the host.
     """
 
     def __init__(self, loop: Loop, constants: list, theta: list, state: list, rngs: list):
@@ -144,18 +127,10 @@ class DeviceChains:
     ) -> Piece:
         """Run pieces of draws, without waiting for them, and return their results.
 
-        Parameters
-        ----------
-        n : int
-            How many of the ``D`` pieces below to run: one compilation serves all numbers.
-        done : int
-            Updates of the draw that are done already; 0 where each piece begins a draw.
-        h : array, shape (D, k)
-            Step sizes of the ``k`` updates of each piece.
-        rows : list of arrays, shape (D, chains, k, batch size)
-            Row numbers of each stream.
-        blocks : dict of arrays, shape (D, chains, k * batch size, ...)
-            Streamed rows, by their place among the constants.
+        Of the D pieces in ``h``, shape (D, k), the first ``n`` are run: one compilation serves all
+        numbers. ``done`` updates of the draw are done already. ``rows`` has row numbers of each
+        stream, shape (D, chains, k, batch size), and ``blocks`` streamed rows, shape (D, chains, k
+        * batch size, ...), by their place among the constants.
         """
         self.carry, pieces = self._advance(
             self.carry,

@@ -11,12 +11,12 @@ from pymc.blocking import PointType
 from pymc.step_methods.compound import flatten_steps
 
 from pymc_sgmcmc.argument_checks import shown
+from pymc_sgmcmc.run.chains_together import check_step
 from pymc_sgmcmc.run.cluster import client_of, on_cluster
 from pymc_sgmcmc.run.processes import context_for, parallel
 from pymc_sgmcmc.run.run import Event, Run
 from pymc_sgmcmc.run.sequential import sequential
 from pymc_sgmcmc.run.vectorized import vectorized
-from pymc_sgmcmc.run.vectorized_chains import check_step
 from pymc_sgmcmc.step import SGMCMCStep
 
 _log = logging.getLogger("pymc.sgmcmc")

@@ -16,27 +16,20 @@ from pymc_sgmcmc.run.run import Run
 _log = logging.getLogger("pymc.sgmcmc")
 
 FEWEST = 500
-"""Draws of each chain at which the effective sample size is looked at first,"""
+"""Number of draws of each chain after which the effective sample size is computed first."""
 MOST = 10_000
-"""... and last;"""
+"""Number of draws after which it is computed last."""
 GROWTH = 1.5
-"""... each time by this factor more."""
+"""Factor between the numbers of draws after which it is computed."""
 LARGEST_RHAT = 1.01
 
 
 class EnoughDraws:
-    """Whether the draws in memory are enough.
+    """Whether the draws in memory are enough: at most the run's ``draws``.
 
-    Parameters
-    ----------
-    run : Run
-        Its ``draws`` are the most that are made.
-    in_memory : InMemoryDraws
-    ess : float
-        Effective sample size of all chains together that each element's mean should have.
-    times_as_many_draws : callable, optional
-        Returns how many times as many draws as those in memory the verdict needs to be clear; 1 if
-        it does not need more.
+    Each element's mean should have the effective sample size ``ess``, of all chains together.
+    ``times_as_many_draws`` returns how many times as many draws as those in memory the verdict
+    needs to be clear; 1 if it does not need more.
     """
 
     def __init__(

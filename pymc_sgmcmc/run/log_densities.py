@@ -24,15 +24,7 @@ def without_log_densities(idata_kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_log_densities(tree: DataTree, model: Model, idata_kwargs: dict[str, Any]) -> DataTree:
-    """Return a result with the groups that ``idata_kwargs`` asks for.
-
-    Parameters
-    ----------
-    tree : DataTree
-        With the draws of all free variables.
-    model : pymc.Model
-    idata_kwargs : dict
-    """
+    """Return a result, with the draws of all free variables, with the groups that are asked for."""
     for name, compute in COMPUTE.items():
         wanted = idata_kwargs.get(name, False)
         if wanted is False or wanted is None:

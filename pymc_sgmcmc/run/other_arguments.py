@@ -72,21 +72,8 @@ def of_pymc_sample(
 ) -> tuple[dict[str, Any], list[str]]:
     """Return what `sample` takes of the arguments of a call of `pm.sample`, and what it leaves out.
 
-    Parameters
-    ----------
-    passed : dict
-        Arguments for `pm.sample`.
-    given : dict
-        Arguments of `sample` that take their place.
-    known : list of str
-        All arguments of `sample`.
-
-    Returns
-    -------
-    kept : dict
-        Without those in ``given``.
-    unused : list of str
-        Names of what is meant for NUTS, or for another length of the run.
+    What is in ``given`` takes the place of arguments; ``known`` are all arguments of `sample`. Left
+    out is what is meant for NUTS, or for another length of the run.
     """
     rest = {name: value for name, value in passed.items() if name not in given}
     unused = OF_NUTS | ({"draws"} if LENGTHS & given.keys() else set())

@@ -12,31 +12,8 @@ from pytensor.tensor.variable import TensorVariable
 class PointsToDiagnose:
     """Keeps evenly spaced draws of each chain, in memory and in the state that a store saves.
 
-    How long a chain will be is not known: when it has twice as many as asked for, every other one
-    is dropped, and from then on every second of those to come.
-
-    Parameters
-    ----------
-    most : int
-        About so many of all chains together.
-    n_chains : int
-
-    Attributes
-    ----------
-    chains : dict of dict
-        By the number of the chain: the ``points`` that were kept, how many draws were ``seen``, and
-        which of them are kept, every ``stride``-th.
-
-    Examples
-    --------
-    >>> import numpy as np, pytensor.tensor as pt
-    >>> from pymc_sgmcmc.run.points_to_diagnose import PointsToDiagnose
-    >>> points = PointsToDiagnose(most=3, n_chains=1)
-    >>> points.begin_chain(0)
-    >>> for k in range(20):
-    ...     points.add(0, {"mu": np.array(float(k))})
-    >>> points.draws([pt.scalar("mu")])[0].ravel().tolist()
-    [0.0, 8.0, 16.0]
+    How long a chain will be is not known: when it has twice as many as asked for, about ``most`` of
+    all chains together, every other one is dropped, and from then on every second of those to come.
     """
 
     def __init__(self, most: int, n_chains: int):
@@ -66,16 +43,9 @@ class PointsToDiagnose:
         self.chains[chain] = state | {"points": list(state["points"])}
 
     def draws(self, vars: Sequence[TensorVariable]) -> np.ndarray | None:
-        """Return as many draws of each chain that has any, on the unconstrained scale.
+        """Return as many draws of each chain that has any, shape (chains, draws, d), or None.
 
-        Parameters
-        ----------
-        vars : list of value variables
-
-        Returns
-        -------
-        array, shape (chains, draws, d), or None
-            None if there are no draws.
+        They are on the unconstrained scale.
         """
         each = [kept["points"] for _, kept in sorted(self.chains.items()) if kept["points"]]
         if not each:

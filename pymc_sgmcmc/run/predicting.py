@@ -18,12 +18,6 @@ class PredictingRunner:
     """Runs another runner and gives each draw to the run's `Predictions` and `PointsToDiagnose`.
 
     What they make of it is part of its state, and so is saved and resumed with the draws.
-
-    Parameters
-    ----------
-    runner : Runner
-    run : Run
-        With predictions or points to diagnose.
     """
 
     def __init__(self, runner: Any, run: Run):

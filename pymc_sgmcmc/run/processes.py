@@ -60,24 +60,8 @@ def context_for(mp_ctx: Any, forks: bool) -> Any:
 def parallel(run: Run, workers: int, mp_ctx: Any, blas_threads: int | None) -> Generator[Event]:
     """Engine: chains side by side, in ``workers`` processes.
 
-    Parameters
-    ----------
-    run : Run
-    workers : int
-        Number of processes; more than one per chain are not used.
-    mp_ctx : multiprocessing context
-    blas_threads : int or None
-        Threads of BLAS in each worker; None leaves them as they are.
-
-    Yields
-    ------
-    Block, Stopped, Predicted or Resumed
-        In order of arrival.
-
-    Raises
-    ------
-    ChainError
-        When a chain raises, or a worker ends by itself.
+    Events come in order of arrival. When a chain raises, or a worker ends by itself, that is a
+    `ChainError`. With ``blas_threads=None`` BLAS has as many threads as before.
     """
     forked = mp_ctx.get_start_method() == "fork"
     with temporary_folder() as folder:

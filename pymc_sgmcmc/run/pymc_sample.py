@@ -1,13 +1,16 @@
-"""Another function where libraries call `pm.sample`, inside a ``with`` block of one thread."""
+"""Another function where libraries, such as Bambi, call `pm.sample`, in a ``with`` block."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
+from inspect import signature
 from threading import Lock
 from typing import Any
 
 import pymc as pm
+
+from pymc_sgmcmc.run.other_arguments import of_pymc_sample
 
 _replacement: ContextVar[Callable | None] = ContextVar("replacement of pm.sample", default=None)
 """None outside of all blocks of this thread."""
@@ -17,13 +20,7 @@ _counting = Lock()
 
 @contextmanager
 def pymc_sample_replaced(by: Callable) -> Iterator[None]:
-    """Call another function wherever this thread calls `pm.sample` without a step.
-
-    Parameters
-    ----------
-    by : callable
-        It takes what `pm.sample` takes, by name.
-    """
+    """Call another function wherever this thread calls `pm.sample` without a step."""
     token = _replacement.set(by)
     _begin()
     try:
@@ -64,3 +61,30 @@ def _choosing(pymc_sample: Callable) -> Callable:
 
     choosing.replaced = pymc_sample  # type: ignore[attr-defined]
     return choosing
+
+
+def is_bambi(model: Any) -> bool:
+    """Whether this is a model of Bambi, which need not be installed."""
+    return type(model).__module__.split(".")[0] == "bambi" and hasattr(model, "fit")
+
+
+def fitting_bambi[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """Make `sample` run inside the `fit` of a Bambi model that it is given."""
+    known = list(signature(function).parameters)
+
+    @wraps(function)
+    def fitting(*args: P.args, **kwargs: P.kwargs) -> R:
+        model: Any = kwargs.get("model")
+        if not is_bambi(model):
+            return function(*args, **kwargs)
+        given = {"draws": args[0] if args else None, **kwargs}
+        del given["model"]
+
+        def of_fit(**passed: Any) -> R:
+            kept, _ = of_pymc_sample(passed, given, known)
+            return function(**kept, **given)  # type: ignore[arg-type, call-arg]
+
+        with pymc_sample_replaced(of_fit):
+            return model.fit()
+
+    return fitting

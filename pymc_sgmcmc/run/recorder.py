@@ -21,19 +21,8 @@ class Recorder:
     """Turns points into recorded variables.
 
     Compiled when first needed, and pickled without the compiled functions, so that a run can be
-    sent to another process.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    vars : list of variables
-        What to record, in terms of value variables.
-    start : dict of arrays
-        Any point of the model.
-    trace : NDArray, optional
-        An existing one of these variables; default: a new one.
-    mode : str or Mode, optional
-        Compilation mode of the deterministics. Default: PyTensor's.
+    sent to another process. ``vars`` are what to record, in terms of value variables, ``trace`` an
+    existing recorder of them, and ``mode`` that of the deterministics.
     """
 
     def __init__(
@@ -89,15 +78,7 @@ class Recorder:
     def record(self, points: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Turn many points into recorded variables at once, for engines with many chains.
 
-        Parameters
-        ----------
-        points : dict
-            Value variables by name, shapes (n, ...).
-
-        Returns
-        -------
-        dict
-            Recorded variables by name, shapes (n, ...), C-contiguous.
+        Both are by name, with shapes (n, ...).
         """
         derived = self._derived
         n = len(next(iter(points.values())))

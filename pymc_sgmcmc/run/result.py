@@ -88,18 +88,7 @@ class DrawsOnly(DataTreeConverter):
 def longest_cut(lengths: Sequence[int]) -> tuple[list[int], int]:
     """Choose chains and a common length, so that the most draws are kept.
 
-    `pm.sample` cuts an interrupted run by the same rule.
-
-    Parameters
-    ----------
-    lengths : sequence of int
-        Draws of each chain, not all 0.
-
-    Returns
-    -------
-    chains : list of int
-        Their numbers, in order.
-    length : int
+    `pm.sample` cuts an interrupted run by the same rule. Not all lengths are 0.
     """
     longest = np.sort(lengths)[::-1]
     length = int(longest[np.argmax(longest * np.arange(1, len(longest) + 1))])
@@ -120,20 +109,9 @@ def to_datatree(
 ) -> DataTree:
     """Convert PyMC's in-memory recorders as `pm.sample` does.
 
-    Chains of different lengths are cut, or left out, so that the most draws are kept.
-
-    Parameters
-    ----------
-    in_memory : InMemoryDraws
-    tune : int
-        Number of tuning draws made, kept or not.
-    settings : dict
-        Stored as JSON in the attributes of ``sample_stats``.
-
-    Raises
-    ------
-    SamplingError
-        If no chain has a draw after tuning.
+    Chains of different lengths are cut, or left out, so that the most draws are kept; it is an
+    error if no chain has a draw after tuning. ``settings`` are stored as JSON in the attributes of
+    ``sample_stats``.
     """
     n_warmup = in_memory.n_warmup
     lengths = [max(0, len(trace) - n_warmup) for trace in in_memory.traces]

@@ -38,25 +38,10 @@ def data_names(model: Model, include_data: bool) -> list[str]:
 def check_form(
     model: Model, names: Iterable[str], idata_kwargs: Mapping[str, Any]
 ) -> dict[str, np.ndarray | None]:
-    """Raise an error for a dim whose name or labels a DataTree cannot have.
+    """Return the labels of each dim of some variables and data in the result, None for mere
+    numbers.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    names : iterable of str
-        Of variables and data in the result.
-    idata_kwargs : dict
-        Checked by `check_idata_kwargs`.
-
-    Returns
-    -------
-    dict
-        The labels of each dim of these variables, None for mere numbers.
-
-    Raises
-    ------
-    ValueError
-        Naming the dim, the value and the remedy.
+    Labels that a result cannot have are an error that names the dim, the value and the remedy.
     """
     own = idata_kwargs.get("coords") or {}
     coords = {**model.coords, **own}

@@ -20,19 +20,9 @@ SCALAR = "__scalar__"
 
 
 def to_plain(value: Any, where: str) -> Any:
-    """Turn a step's saved state into plain values.
+    """Turn a step's saved state into plain values, or raise an error that names what cannot be.
 
-    Parameters
-    ----------
-    value : object
-        A `sampling_state`: dataclasses, dicts, lists, tuples, arrays, numbers, strings.
-    where : str
-        Name of the value in error messages.
-
-    Raises
-    ------
-    TypeError
-        If something in it is of another kind, naming it.
+    It has dataclasses, dicts, lists, tuples, arrays, numbers and strings.
     """
     if is_dataclass(value) and not isinstance(value, type):
         plain = {
@@ -123,13 +113,7 @@ def save(path: Path, plain: Any) -> None:
 
 
 def load(path: Path) -> Any:
-    """Read values written by `save`.
-
-    Raises
-    ------
-    ValueError
-        If the file is damaged.
-    """
+    """Read values written by `save`, or raise an error if the file is damaged."""
     try:
         with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as archive:
             entries = {name: archive[name] for name in archive.files}

@@ -20,11 +20,11 @@ from pymc_sgmcmc.step import SGMCMCStep
 SECONDS_PER_BLOCK = 0.1
 """Draws are passed on about ten times a second: often enough for a progress bar."""
 BYTES_PER_BLOCK = 2**23
-"""... or sooner, if draws are large."""
+"""Largest size of a block of draws, which is passed on sooner if draws are large."""
 SECONDS_PER_TURN = 0.5
-"""Chains in one process take turns of at least this long,"""
+"""Shortest turn of a chain, where chains of one process take turns."""
 TURNS_PER_CHANGE = 20
-"""... and of this multiple of the time of a change, which shuffles all row numbers."""
+"""Shortest turn in multiples of the time of a change, which shuffles all row numbers."""
 
 
 class ChainRunner:

@@ -14,11 +14,6 @@ def refuse_step_in_use(step: Any) -> None:
     """Raise an error for a step of a run of `sample` that has not ended.
 
     The call comes from a callback of that run, or from another thread.
-
-    Raises
-    ------
-    RuntimeError
-        Naming the step and the remedy.
     """
     for one in flatten_steps(step):
         if one in _in_use:

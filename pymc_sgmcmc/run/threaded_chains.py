@@ -17,12 +17,10 @@ from threadpoolctl import threadpool_limits
 
 from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.backends.interrupts import raise_deferred
-from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.gradients.start_check import BadStart
 from pymc_sgmcmc.pymc_internals import runs_python
 from pymc_sgmcmc.run.chain_warnings import shorten
-from pymc_sgmcmc.run.vectorized_chains import BYTES_PER_CALL, SECONDS_PER_CALL, Drawn
-from pymc_sgmcmc.step import SGMCMCStep
+from pymc_sgmcmc.run.chains_together import BYTES_PER_CALL, SECONDS_PER_CALL, ChainsTogether, Drawn
 
 POLL_SECONDS = 0.1
 """Time between two looks for Ctrl-C."""
@@ -32,47 +30,17 @@ class _Abandoned(Exception):
     """A draw was given up between two compiled calls, since the run was interrupted."""
 
 
-class ThreadedChains:
-    """Chains of one step, advanced by the same number of draws; see `VectorizedChains`."""
+class ThreadedChains(ChainsTogether):
+    """Chains that threads advance."""
 
-    def __init__(
-        self,
-        step: SGMCMCStep,
-        starts: Sequence[PointType],
-        rngs: Sequence[np.random.Generator],
-        tune: int,
-        draws: int,
-    ):
-        self.step, self.kernel = step, step.kernel
-        self.tune, self.total, self.n_done = tune, tune + draws, 0
-        self.points = [dict(start) for start in starts]
-        self.kernel.load_data()
+    def __init__(self, *args: Any):
+        super().__init__(*args)
         self._abandon = Event()
-        self.chains = [Chain(self.kernel, rng, tune, check=self._check) for rng in rngs]
-        self.chains[0].begin(self.points[0])  # compiles, if this process has not yet
-        self.most_draws_a_call = BYTES_PER_CALL
         self._stopped: set[int] = set()
 
     def _check(self) -> None:
         if self._abandon.is_set():
             raise _Abandoned
-
-    def restore(
-        self, n_done: int, points: Sequence[PointType], states: Sequence[SGMCMCState]
-    ) -> None:
-        """Continue after ``n_done`` draws, tuning included, from what `saved` returned."""
-        self.n_done = n_done
-        self.points = [dict(point) for point in points]
-        for chain, state in zip(self.chains, states, strict=True):
-            chain.sampling_state = state
-
-    def saved(self, drawn: Drawn) -> tuple[list[PointType], list[SGMCMCState]]:
-        """Points and states of the chains after the draws that were yielded last."""
-        return self.points, [chain.sampling_state for chain in self.chains]
-
-    def fetch(self, arrays: list[Any]) -> list[Any]:
-        """Return the arrays, which are on the host."""
-        return arrays
 
     @property
     def n_threads(self) -> int:

@@ -9,11 +9,12 @@ from pymc.util import random_generator_from_state
 
 from pymc_sgmcmc.gradients.start_check import BadStart
 from pymc_sgmcmc.run.chain_warnings import MAX_WARNINGS
+from pymc_sgmcmc.run.chains_together import Drawn, check_step
 from pymc_sgmcmc.run.run import Block, Event, Run, Stopped, reason_to_stop
 from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.saved_state import from_plain, to_plain
 from pymc_sgmcmc.run.threaded_chains import ThreadedChains
-from pymc_sgmcmc.run.vectorized_chains import Drawn, VectorizedChains, check_step
+from pymc_sgmcmc.run.vectorized_chains import VectorizedChains
 
 
 class VectorizedRunner:
@@ -25,8 +26,8 @@ class VectorizedRunner:
         rngs = [random_generator_from_state(state) for state in run.rngs]
         check_step(run.step)
         maps = run.step.kernel.backend.maps_functions
-        together = VectorizedChains if maps else ThreadedChains
-        self._vectorized = together(run.step, run.starts, rngs, run.tune, run.draws)
+        kind = VectorizedChains if maps else ThreadedChains
+        self._vectorized = kind(run.step, run.starts, rngs, run.tune, run.draws)
         if run.each_draw:
             self._vectorized.most_draws_a_call = 1
         self._drawn: Drawn | None = None
@@ -68,7 +69,7 @@ class VectorizedRunner:
             yield Stopped(c, message)
 
     def state(self) -> dict[str, Any]:
-        """For each chain, the state that a runner of this chain alone would return."""
+        """Return, for each chain, the state that a runner of this chain alone would return."""
         if self._drawn is None:
             return self._restored
         points, states = self._vectorized.saved(self._drawn)

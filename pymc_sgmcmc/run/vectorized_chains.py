@@ -5,35 +5,29 @@ compiled function, mapped over a leading chain axis (`devices.py`).
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytensor
 from pymc.blocking import PointType
-from pytensor.link.basic import JITLinker
 
 from pymc_sgmcmc.backends.interrupts import raise_deferred
 from pymc_sgmcmc.call_length import FIRST_CALL
 from pymc_sgmcmc.chain import Chain, SGMCMCState
-from pymc_sgmcmc.draw_statistics import draw_statistics
 from pymc_sgmcmc.run.chain_batches import ChainBatches, bytes_per_update, most_updates
 from pymc_sgmcmc.run.chain_warnings import warnings_of
-from pymc_sgmcmc.step import SGMCMCStep
+from pymc_sgmcmc.run.chains_together import BYTES_PER_CALL, SECONDS_PER_CALL, ChainsTogether, Drawn
 
 if TYPE_CHECKING:
     from pymc_sgmcmc.run.devices import DeviceChains
 
-SECONDS_PER_CALL = 0.2
-"""Target length of a call of whole draws."""
 MAX_SECONDS_PER_CALL = 0.5
 """A draw that takes at most this long is one call; longer draws are split into calls of about this
 length, each of which copies its results. Two calls may be in progress, and Ctrl-C should take
 effect within a second."""
-BYTES_PER_CALL = 2**26
-"""Largest memory of a call's draws and row indices, unless a single draw needs more."""
 
 
 class Call(NamedTuple):
@@ -54,74 +48,20 @@ class Call(NamedTuple):
     """Batches of all chains, a `CallBatches`."""
 
 
-@dataclass
-class Drawn:
-    """Consecutive draws of all chains, all of them from tuning or none."""
+class VectorizedChains(ChainsTogether):
+    """Chains that one compiled call advances."""
 
-    first: int
-    n: int
-    theta: list[Any]
-    """One array per variable with leading axes (room, chains); the first ``n`` draws are filled."""
-    stats: dict[str, np.ndarray]
-    """Shapes (chains, n)."""
-    failures: dict[int, Any]
-    """By chain, the warning about its first non-finite draw."""
-    carry: Any = None
-    """State of the chains after the last of these draws, on JAX,"""
-    batch_states: Any = None
-    """... and that of each chain's batches."""
-
-
-class VectorizedChains:
-    """Chains of one step, advanced together.
-
-    Parameters
-    ----------
-    step : SGMCMCStep
-        Of all free variables of the model.
-    starts : list of dict
-        Where each chain starts.
-    rngs : list of numpy.random.Generator
-        As for each chain's `setup_chain`; they are advanced.
-    tune, draws : int
-        Draws of tuning and after it.
-    """
-
-    def __init__(
-        self,
-        step: SGMCMCStep,
-        starts: Sequence[PointType],
-        rngs: Sequence[np.random.Generator],
-        tune: int,
-        draws: int,
-    ):
-        self.tune = tune
-        self.total = tune + draws
-        self.n_done = 0
-        self.points = [dict(start) for start in starts]
-        self.kernel = step.kernel
-        self.kernel.load_data()
-        self.chains = [Chain(self.kernel, rng, tune) for rng in rngs]
-        self.chains[0].begin(self.points[0])  # compiles, if this process has not yet
+    def __init__(self, *args: Any):
+        super().__init__(*args)
         self._loop: Any = self.kernel.loop
-        self._step_size_names = step.step_size_names
+        self._step_size_names = self.step.step_size_names
         self._batches = ChainBatches(self.chains)
-        self.most_draws_a_call = BYTES_PER_CALL
         self._room = self._draws_a_call = self._updates_a_call = 1
         self._shapes_run: set[tuple[int, int]] = set()
         self._last_ready = 0.0
         self._per_update: list[list[np.ndarray]] = []
         self._helper: Executor
         self._threads: Executor
-
-    def restore(
-        self, n_done: int, points: Sequence[PointType], states: Sequence[SGMCMCState]
-    ) -> None:
-        """Continue after ``n_done`` draws, tuning included, from what `saved` returned."""
-        self.n_done = n_done
-        self.points = [dict(point) for point in points]
-        for chain, state in zip(self.chains, states, strict=True):
-            chain.sampling_state = state
 
     def saved(self, drawn: Drawn) -> tuple[list[PointType], list[SGMCMCState]]:
         """Points and states of the chains after some draws."""
@@ -179,13 +119,7 @@ class VectorizedChains:
         kernel = self.kernel
         theta, states = [], []
         for chain, point in zip(self.chains, self.points, strict=True):
-            theta.append(kernel.split(point)[0])
-            for var, value, shape in zip(chain.vars, theta[-1], kernel.source.shapes, strict=True):
-                if value.shape != shape:
-                    raise ValueError(
-                        f"A chain's start of '{var.name}' has the shape {value.shape}, the step's "
-                        f"is {shape}."
-                    )
+            theta.append(kernel.checked_theta(point))
             state = chain.state
             if state is None:
                 state = kernel.initial_state(theta[-1], chain.init_rng)
@@ -316,38 +250,16 @@ class VectorizedChains:
         updates = (call.first + 1 + np.arange(call.n)) * self.kernel.thin
         like = np.ones_like(nonfinite, dtype=float)
         last_h = call.h[:, -1].astype(float).reshape(call.n, -1).T
-        stats = draw_statistics(
-            {name: h * like for name, h in zip(self._step_size_names, last_h, strict=True)},
-            shown,
-            unless_nonfinite(np.asarray(small.potential[: call.n], dtype=float)),
-            known["gradient_norm"],
-            nonfinite,
-            np.broadcast_to(updates, nonfinite.shape),
-            warnings,
-        )
+        stats = {
+            **{name: h * like for name, h in zip(self._step_size_names, last_h, strict=True)},
+            **shown,
+            "potential": unless_nonfinite(np.asarray(small.potential[: call.n], dtype=float)),
+            "gradient_norm": known["gradient_norm"],
+            "nonfinite": nonfinite,
+            "n_updates": np.broadcast_to(updates, nonfinite.shape),
+            "warning": warnings,
+        }
         return Drawn(call.first, call.n, pieces.theta, stats, failures, carry, batch_states)
-
-
-def check_step(step: Any) -> None:
-    """Raise an error for a step whose chains cannot be advanced together, with the remedy."""
-    remedy = "Use chain_method='parallel' or 'sequential'"
-    if not isinstance(step, SGMCMCStep):
-        raise ValueError(
-            f"chain_method='vectorized' needs one minibatch step for all variables, not {step!r}. "
-            f"{remedy}."
-        )
-    others = [v for v in step.model.value_vars if v not in step.vars]
-    if others:
-        names = ", ".join(f"'{v.name}'" for v in others)
-        raise ValueError(
-            f"chain_method='vectorized' needs one step for all variables, but {step!r} leaves out "
-            f"{names}. {remedy}."
-        )
-    if not isinstance(step.kernel.mode.linker, JITLinker):
-        raise ValueError(
-            "chain_method='vectorized' needs a step compiled for JAX or numba: pass "
-            f"compile_kwargs={{'mode': 'JAX'}} to {type(step).__name__}. {remedy}."
-        )
 
 
 def _mean(values: np.ndarray) -> np.ndarray:

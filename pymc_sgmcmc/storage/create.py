@@ -12,14 +12,13 @@ from xarray import DataTree
 from pymc_sgmcmc.lock import Lock, delete_abandoned, locked_folder
 from pymc_sgmcmc.run.run import Run
 from pymc_sgmcmc.run.saved_state import to_plain
-from pymc_sgmcmc.storage.adaptation import write_adapted
 from pymc_sgmcmc.storage.checkpoints import all_checkpoints
 from pymc_sgmcmc.storage.chunks import GROUPS
 from pymc_sgmcmc.storage.file_errors import clear_errors
 from pymc_sgmcmc.storage.identity import versions
 from pymc_sgmcmc.storage.layout import lay_out
 from pymc_sgmcmc.storage.names_and_labels import refuse_unstorable
-from pymc_sgmcmc.storage.record import FOLDER, FORMAT, is_run, not_a_run, read_record
+from pymc_sgmcmc.storage.record import FOLDER, FORMAT, is_run, not_a_run, read_record, write_adapted
 from pymc_sgmcmc.storage.writer import LEFT_OUT
 
 PREFIX, NEW, OLD = ".pymc_sgmcmc_", ".new", ".old"

@@ -6,9 +6,10 @@ whose elements each depend on one unit are tabulated before the sweep. For the o
 maps of z in them are updated with each unit: see `pymc_sgmcmc.latents.gibbs.affine`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pytensor
@@ -143,7 +144,7 @@ def moved(maps: Sequence, columns: Sequence, steps: TensorVariable) -> Tensors:
     ]
 
 
-class Move(Protocol):
+class Move(ABC):
     """How a Gibbs sweep draws one latent variable given the others.
 
     Its expressions are in terms of a joint's placeholders; `sweep` gets their values.
@@ -152,18 +153,19 @@ class Move(Protocol):
     @property
     def copies(self) -> int:
         """How many times the batch is repeated in ``each_sweep``."""
-        ...
+        return 1
 
     @property
     def once(self) -> list[Variable]:
         """Values that are the same for all sweeps of a batch."""
-        ...
+        return []
 
     @property
+    @abstractmethod
     def each_sweep(self) -> list[Variable]:
         """Values at the start of each sweep."""
-        ...
 
+    @abstractmethod
     def sweep(
         self,
         z: TensorVariable,
@@ -176,18 +178,15 @@ class Move(Protocol):
 
         While ``climbing``, a move that cannot draw from the full conditional may ascend instead.
         """
-        ...
 
 
 @dataclass(frozen=True)
-class Binary:
+class Binary(Move):
     """Draws from the full conditionals of a variable with two values."""
 
     conditional: Conditional
     support: np.ndarray
     n_rows: int
-
-    copies: ClassVar[int] = 1
 
     @property
     def once(self) -> list[Variable]:
@@ -273,7 +272,7 @@ def _at_value(move, value) -> TensorVariable:
 
 
 @dataclass(frozen=True)
-class Enumerated:
+class Enumerated(Move):
     """Draws from the full conditionals of a variable with few values.
 
     The values are evaluated side by side, each on its own copy of the batch.

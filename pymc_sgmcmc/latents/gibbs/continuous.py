@@ -10,7 +10,6 @@ new chain climb instead: to u + f'(u) / abs(f''(u)), at most `MAX_CLIMB` away, i
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pytensor.tensor as pt
@@ -18,7 +17,7 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.latents.gibbs.conditionals import Conditional, boundary, conditional, moved
+from pymc_sgmcmc.latents.gibbs.conditionals import Conditional, Move, boundary, conditional, moved
 from pymc_sgmcmc.latents.gibbs.proposals import NormalProposal, Proposal, proposal_for
 from pymc_sgmcmc.latents.joint import Joint, LatentVariable
 from pymc_sgmcmc.latents.scan import strict_scan
@@ -32,7 +31,7 @@ LOG_SCALES = (-3.0, 1.5)
 
 
 @dataclass(frozen=True)
-class Continuous:
+class Continuous(Move):
     """Updates a continuous variable, one unit of its unconstrained value after the other."""
 
     terms: Conditional
@@ -47,8 +46,6 @@ class Continuous:
     n_rows: int
     proposal: Proposal
     transformed: bool
-
-    copies: ClassVar[int] = 1
 
     @classmethod
     def of(cls, joint: Joint, variable: LatentVariable) -> "Continuous":

@@ -285,11 +285,8 @@ class Gibbs(Latents):
         return [kind(terms, variable.support, joint.n_rows)]
 
 
-class Given:
+class Given(Move):
     """Draws a variable with a function given by the user."""
-
-    copies = 1
-    once: list[Variable] = []
 
     def __init__(self, joint: Joint, function: Hook):
         self.function = function

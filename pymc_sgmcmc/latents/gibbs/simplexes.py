@@ -7,7 +7,6 @@ conditional is drawn exactly. If a concentration is not positive, the row does n
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pytensor.tensor as pt
@@ -16,20 +15,17 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.latents.gibbs.conditionals import Conditional, conditional
+from pymc_sgmcmc.latents.gibbs.conditionals import Conditional, Move, conditional
 from pymc_sgmcmc.latents.gibbs.proposals import log_gamma_draws
 from pymc_sgmcmc.latents.joint import Joint, LatentVariable
 from pymc_sgmcmc.noise import NoiseStream
 
 
 @dataclass(frozen=True)
-class Simplexes:
+class Simplexes(Move):
     """Updates a variable whose last axis is a simplex."""
 
     terms: Conditional
-
-    copies: ClassVar[int] = 1
-    once: ClassVar[list[Variable]] = []
 
     @classmethod
     def of(cls, joint: Joint, variable: LatentVariable) -> "Simplexes":

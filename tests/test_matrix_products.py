@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.scan.op import Scan
 
-from pymc_sgmcmc.backends.matrix_vector import MatrixVector
+from pymc_sgmcmc.backends.matrix_products import MatrixVector
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.loop import Loop
 from tests.samplers import SAMPLERS, Chain

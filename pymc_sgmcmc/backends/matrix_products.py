@@ -1,10 +1,11 @@
-"""Products of a matrix and a vector on numba, and sums along an axis, in two short loops.
+"""Products of matrices and vectors on numba, and sums along an axis, in code that compiles soon.
 
-PyTensor's numba backend treats them as general matrix products, whose code for all layouts takes
-numba 10 to 20 seconds to compile, and each function around it seconds more. A minibatch's matrix is
-small and contiguous: a loop that LLVM vectorises is as fast. PyTensor's code for sums of a matrix
-along an axis first sorts the strides, and takes as long to compile: here they are products with a
-vector of ones.
+PyTensor's numba backend compiles the product of two matrices for all pairs of memory layouts, also
+for single rows and columns, reversed axes and copies, which takes 15 seconds a pair, and each
+function around it seconds more; a layer of a network has three pairs. Here two matrices are a call
+of BLAS. A matrix and a vector are two short loops: a minibatch's matrix is small and contiguous,
+and a loop that LLVM vectorises is as fast. PyTensor's code for sums of a matrix along an axis first
+sorts the strides, and takes as long to compile: here they are products with a vector of ones.
 """
 
 import numpy as np
@@ -21,6 +22,24 @@ from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.type import tensor
 
 from pymc_sgmcmc.backends.numba_math import FLOAT_TYPES
+
+
+class MatrixProduct(Op):
+    """``left @ right`` of matrices of one float type, without a gradient."""
+
+    __props__ = ()
+
+    def make_node(self, left, right):
+        shape = (left.type.shape[0], right.type.shape[1])
+        return Apply(self, [left, right], [tensor(dtype=left.dtype, shape=shape)])
+
+    def infer_shape(self, node, shapes):
+        [left, right] = shapes
+        return [(left[0], right[1])]
+
+    def perform(self, node, inputs, output_storage):
+        left, right = inputs
+        output_storage[0][0] = left @ right
 
 
 class MatrixVector(Op):
@@ -91,6 +110,30 @@ times_vector = by_layout(sums_of_rows, sum_of_rows)
 times_matrix = by_layout(sum_of_rows, sums_of_rows)
 
 
+def contiguous(matrix):
+    """Return a matrix with contiguous rows or columns, as BLAS needs it; for numba."""
+    raise NotImplementedError("for numba only")
+
+
+@overload(contiguous)
+def copied_if_needed(matrix):
+    """Copy only a matrix that may have neither."""
+    if matrix.layout in "CF":
+        return lambda matrix: matrix
+    return lambda matrix: np.ascontiguousarray(matrix)
+
+
+@register_funcify_and_cache_key(MatrixProduct)
+def numba_funcify_matrix_product(op, node, **kwargs):
+    """Call BLAS; numba's cache is keyed by this module's name and the version, 1."""
+
+    @numba_njit
+    def matrix_product(left, right):
+        return np.dot(contiguous(left), contiguous(right))
+
+    return matrix_product, f"{__name__}.MatrixProduct_1"
+
+
 @register_funcify_and_cache_key(MatrixVector)
 def numba_funcify_matrix_vector(op, node, **kwargs):
     """Choose the product; numba's cache is keyed by this module's name and the version, 4."""
@@ -103,12 +146,34 @@ def numba_funcify_matrix_vector(op, node, **kwargs):
     return matrix_vector, f"{__name__}.MatrixVector_4_{op.from_left}"
 
 
+def _factors(node):
+    """Return the factors of a product, if they and the product have one float type."""
+    left, right = node.inputs
+    alike = left.dtype == right.dtype == node.outputs[0].dtype
+    return (left, right) if alike and left.dtype in FLOAT_TYPES else None
+
+
+@node_rewriter([Dot])
+def dot_to_matrix_product(fgraph, node):
+    """Replace a product of matrices."""
+    factors = _factors(node)
+    return None if factors is None else [MatrixProduct()(*factors)]
+
+
+optdb.register(
+    "dot_to_matrix_product",
+    dfs_rewriter(dot_to_matrix_product),
+    "matrix_products",
+    position=110,  # after the rewrites that merge and simplify products
+)
+
+
 @node_rewriter([Dot])
 def dot_to_matrix_vector(fgraph, node):
     """Replace the product of a matrix and a single column, or of a single row and a matrix."""
-    left, right = node.inputs
-    if not left.dtype == right.dtype == node.outputs[0].dtype or left.dtype not in FLOAT_TYPES:
+    if (factors := _factors(node)) is None:
         return None
+    left, right = factors
     if right.type.shape[1] == 1:
         matrix, vector, axis, from_left = left, squeeze(right, axis=1), 1, False
     elif left.type.shape[0] == 1:
@@ -122,7 +187,7 @@ def dot_to_matrix_vector(fgraph, node):
     return [expand_dims(product, axis)]
 
 
-optdb["specialize"].register("dot_to_matrix_vector", dot_to_matrix_vector, "matrix_vector")
+optdb["specialize"].register("dot_to_matrix_vector", dot_to_matrix_vector, "matrix_products")
 
 
 @node_rewriter([Sum])
@@ -142,6 +207,6 @@ def sum_to_matrix_vector(fgraph, node):
 optdb.register(
     "sum_to_matrix_vector",
     dfs_rewriter(sum_to_matrix_vector),
-    "matrix_vector",
+    "matrix_products",
     position=110,  # after sums have been fused with their arguments
 )

@@ -1,14 +1,16 @@
-"""`Normals` on JAX: written in plain arithmetic, which XLA fuses into one vectorised loop.
+"""The random operations on JAX.
 
-JAX's own `normal` stores arrays of bits, and on a CPU it does not unroll the rounds.
+`Normals` are written in plain arithmetic, which XLA fuses into one vectorised loop. JAX's own
+`normal` stores arrays of bits, and on a CPU it does not unroll the rounds.
 """
 
 import jax.numpy as jnp
 from jax import lax
+from pytensor.link.jax.dispatch.basic import jax_funcify
 from pytensor.link.jax.dispatch.random import jax_sample_fn
 
 from pymc_sgmcmc.backends.box_muller import PARITY, ROTATIONS, ROUNDS, sine_series
-from pymc_sgmcmc.backends.normals import Normals
+from pymc_sgmcmc.backends.random_operations import GeneratorCopy, Normals
 
 
 def threefry(key, x0, x1):
@@ -57,3 +59,9 @@ def jax_sample_normals(op, node):
         return lax.platform_dependent(z, cpu=lax.optimization_barrier, default=lambda z: z)
 
     return sample
+
+
+@jax_funcify.register(GeneratorCopy)
+def jax_funcify_generator_copy(op, **kwargs):
+    """Copy only the dict, because keys never change."""
+    return dict

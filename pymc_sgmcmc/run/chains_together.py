@@ -1,0 +1,106 @@
+"""What chains that advance together share, be they threads on numba or one mapped call on JAX."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pymc.blocking import PointType
+from pytensor.link.basic import JITLinker
+
+from pymc_sgmcmc.backends.interrupts import raise_deferred
+from pymc_sgmcmc.chain import Chain, SGMCMCState
+from pymc_sgmcmc.step import SGMCMCStep
+
+SECONDS_PER_CALL = 0.2
+"""Target length of a call of whole draws."""
+BYTES_PER_CALL = 2**26
+"""Largest memory of a call's draws and row indices, unless a single draw needs more."""
+
+
+@dataclass
+class Drawn:
+    """Consecutive draws of all chains, all of them from tuning or none."""
+
+    first: int
+    n: int
+    theta: list[Any]
+    """One array per variable with leading axes (room, chains); the first ``n`` draws are filled."""
+    stats: dict[str, np.ndarray]
+    """Statistics by name, shapes (chains, n)."""
+    failures: dict[int, Any]
+    """By chain, the warning about its first non-finite draw."""
+    carry: Any = None
+    """State of the chains after the last of these draws, on JAX."""
+    batch_states: Any = None
+    """State of each chain's batches after these draws, on JAX."""
+
+
+class ChainsTogether:
+    """Chains of one step for all free variables, advanced by the same number of draws.
+
+    ``starts`` and ``rngs`` are those of the chains, the latter as for `setup_chain`.
+    """
+
+    def __init__(
+        self,
+        step: SGMCMCStep,
+        starts: Sequence[PointType],
+        rngs: Sequence[np.random.Generator],
+        tune: int,
+        draws: int,
+    ):
+        self.step, self.kernel = step, step.kernel
+        self.tune, self.total, self.n_done = tune, tune + draws, 0
+        self.points = [dict(start) for start in starts]
+        self.kernel.load_data()
+        self.chains = [Chain(self.kernel, rng, tune, check=self._check) for rng in rngs]
+        self.chains[0].begin(self.points[0])  # compiles, if this process has not yet
+        self.most_draws_a_call = BYTES_PER_CALL
+
+    def _check(self) -> None:
+        """Raise an error between two compiled calls of a draw, which is then given up."""
+        raise_deferred()
+
+    def restore(
+        self, n_done: int, points: Sequence[PointType], states: Sequence[SGMCMCState]
+    ) -> None:
+        """Continue after ``n_done`` draws, tuning included, from what `saved` returned."""
+        self.n_done = n_done
+        self.points = [dict(point) for point in points]
+        for chain, state in zip(self.chains, states, strict=True):
+            chain.sampling_state = state
+
+    def saved(self, drawn: Drawn) -> tuple[list[PointType], list[SGMCMCState]]:
+        """Points and states of the chains after the draws that were yielded last."""
+        return self.points, [chain.sampling_state for chain in self.chains]
+
+    def fetch(self, arrays: list[Any]) -> list[Any]:
+        """Bring arrays to the host."""
+        return arrays
+
+    def run(self) -> Iterator[Drawn]:
+        """Advance all chains to the end."""
+        raise NotImplementedError
+
+
+def check_step(step: Any) -> None:
+    """Raise an error for a step whose chains cannot be advanced together, with the remedy."""
+    remedy = "Use chain_method='parallel' or 'sequential'"
+    if not isinstance(step, SGMCMCStep):
+        raise ValueError(
+            f"chain_method='vectorized' needs one minibatch step for all variables, not {step!r}. "
+            f"{remedy}."
+        )
+    others = [v for v in step.model.value_vars if v not in step.vars]
+    if others:
+        names = ", ".join(f"'{v.name}'" for v in others)
+        raise ValueError(
+            f"chain_method='vectorized' needs one step for all variables, but {step!r} leaves out "
+            f"{names}. {remedy}."
+        )
+    if not isinstance(step.kernel.mode.linker, JITLinker):
+        raise ValueError(
+            "chain_method='vectorized' needs a step compiled for JAX or numba: pass "
+            f"compile_kwargs={{'mode': 'JAX'}} to {type(step).__name__}. {remedy}."
+        )
