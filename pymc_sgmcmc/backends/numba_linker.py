@@ -5,7 +5,8 @@ from pytensor.link.numba.linker import NumbaLinker
 
 import pymc_sgmcmc.backends.matrix_products
 import pymc_sgmcmc.backends.random_operations  # (for their implementations on numba)
-import pymc_sgmcmc.backends.software_prefetch  # noqa: F401 (for the rewrites they register)
+import pymc_sgmcmc.backends.software_prefetch
+import pymc_sgmcmc.backends.vectorized_math  # noqa: F401 (for the rewrites they register)
 from pymc_sgmcmc.internals import available
 
 NEEDED = ("cheap_calls", "generator_address", "link_time_optimization")
