@@ -243,6 +243,8 @@ def test_the_certificate_of_right_draws_finds_nothing():
     assert np.all(np.abs(found.mean.value) < 4 * found.mean.error)
     assert np.all(np.abs(found.sd.value - 1) < 4 * found.sd.error)
     assert found.mean.error.max() < 0.1
+    # that of the draws alone, 1 / sqrt(2 * 2000): 400 points by themselves would have 0.035
+    assert found.sd.error.max() < 0.025
 
 
 @pytest.mark.parametrize(

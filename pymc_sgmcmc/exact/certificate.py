@@ -94,7 +94,7 @@ def certify(
             raise ValueError("no point near the draws has a finite density")
         log_ratio[~finite] = log_ratio[finite].min() - 700  # as good as no weight
         log_weights, k_hat = array_stats.psislw(-log_ratio)  # takes log(q / p)
-        mean, sd = weighted_moments(drawn, log_weights)
+        mean, sd = weighted_moments(drawn, log_weights, student.squares_less_variance(drawn))
         off = Estimate(plain_mean.value - mean.value, np.hypot(plain_mean.error, mean.error))
         ratio = Estimate(plain_sd.value, np.hypot(plain_sd.error, sd.error))
         tried.append(
@@ -112,18 +112,24 @@ def certify(
     return min(tried, key=lambda one: one.k_hat)
 
 
-def weighted_moments(values: np.ndarray, log_weights: np.ndarray) -> tuple[Estimate, Estimate]:
+def weighted_moments(
+    values: np.ndarray, log_weights: np.ndarray, control: np.ndarray | float = 0.0
+) -> tuple[Estimate, Estimate]:
     """Mean and standard deviation of values of shape (n, k) with these weights, with errors.
 
-    Points are pairs, so that the sums of pairs are independent; errors are of first order.
+    Points are pairs, so that the sums of pairs are independent; errors are of first order. A
+    ``control`` is a variate of mean 0 for each value, which takes its part of the noise out of
+    variances: where all weights are alike a sample's squares tell nothing that is not known.
     """
     w = np.exp(log_weights - logsumexp(log_weights))[:, None]
     mean = (w * values).sum(axis=0)
     squares = np.square(values - mean)
     variance = (w * squares).sum(axis=0) / max(1 - np.square(w).sum(), 1e-12)
-    sd = np.sqrt(np.maximum(variance, 1e-300))
-    of_sd = w * (squares - variance) / (2 * sd)
-    return Estimate(mean, _error(w * (values - mean))), Estimate(sd, _error(of_sd))
+    terms, control = w * (squares - variance), np.broadcast_to(control, values.shape) / len(w)
+    slope = (terms * control).sum(axis=0) / np.maximum(np.square(control).sum(axis=0), 1e-300)
+    terms = terms - slope * control
+    sd = np.sqrt(np.maximum(variance + terms.sum(axis=0), 1e-300))
+    return Estimate(mean, _error(w * (values - mean))), Estimate(sd, _error(terms / (2 * sd)))
 
 
 def _error(terms: np.ndarray) -> np.ndarray:

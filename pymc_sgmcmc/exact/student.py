@@ -56,6 +56,11 @@ class Student:
         x /= np.sqrt(rng.chisquare(self.degrees, size=(n, 1)) / self.degrees)
         return self.mean + np.stack([x, -x], axis=1).reshape(2 * n, -1) @ self.root.T
 
+    def squares_less_variance(self, points: np.ndarray) -> np.ndarray:
+        """Squared distances from the mean along each axis, less what they are on average."""
+        variance = np.square(self.root).sum(axis=1) * self.degrees / (self.degrees - 2)
+        return np.square(points - self.mean) - variance
+
     def log_density(self, points: np.ndarray) -> np.ndarray:
         """Log density at points of shape (n, d)."""
         squares = np.square(np.linalg.solve(self.root, (points - self.mean).T)).sum(axis=0)
