@@ -127,8 +127,8 @@ def weighted_moments(
     variance = (w * squares).sum(axis=0) / max(1 - np.square(w).sum(), 1e-12)
     terms, control = w * (squares - variance), np.broadcast_to(control, values.shape) / len(w)
     slope = (terms * control).sum(axis=0) / np.maximum(np.square(control).sum(axis=0), 1e-300)
-    terms = terms - slope * control
-    sd = np.sqrt(np.maximum(variance + terms.sum(axis=0), 1e-300))
+    terms, variance = terms - slope * control, variance - slope * control.sum(axis=0)
+    sd = np.sqrt(np.maximum(variance, 1e-300))
     return Estimate(mean, _error(w * (values - mean))), Estimate(sd, _error(terms / (2 * sd)))
 
 
