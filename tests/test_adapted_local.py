@@ -859,6 +859,7 @@ def test_metric_of_a_thousand_parameters(effects, rows, others, metric, why, mon
     assert (step.batch_size == 128) == (metric is LocalScales)
 
 
+@pytest.mark.long
 @pytest.mark.slow(40)
 def test_default_call_finds_local_variables(caplog):
     """More than 2000 parameters with many groups are not taken for a network."""

@@ -164,7 +164,7 @@ CASES = [
     pytest.param("MSGNHT_E", "dense", "JAX", 0.06, marks=pytest.mark.long),
     ("MSGNHT_S", "dense", "JAX", 0.2),
     pytest.param("SGLD", "diag", "JAX", 0.05, marks=pytest.mark.long),
-    pytest.param("MSGNHT_S", "dense", "NUMBA", 0.2, marks=pytest.mark.slow(40)),
+    pytest.param("MSGNHT_S", "dense", "NUMBA", 0.2, marks=pytest.mark.long),
     pytest.param("MSGNHT_S", "diag", "NUMBA", 0.1, marks=pytest.mark.long),
 ]
 
