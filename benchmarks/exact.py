@@ -103,7 +103,7 @@ def measure(case: str, backend: str, nutpie: bool) -> list[dict]:
             row["accept"] = json.loads(attrs["exact"])["acceptance"]
         row |= judged(tree, true)
         if call == "default":
-            if "certificate" not in tree:  # it would have taken more than a fifth of the time
+            if "certificate" not in tree:  # many data
                 _, more, _ = timed(lambda tree=tree: sgm.certificate(tree, model))
                 row["note"] = f"certificate on request, compiled: {more:.1f} s more"
             group = tree["certificate"].attrs if "certificate" in tree else {}
