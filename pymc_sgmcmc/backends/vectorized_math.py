@@ -4,8 +4,7 @@ Its own call the C library for each element. The rewrite ``vectorized_math`` put
 of PyTensor's; the exponential of this package's updates is one of them from the beginning. C and
 JAX have vectorised functions of their own.
 
-On an EPYC processor (AVX-512, float64) an element takes 0.8 ns for the exponential (4.5 before),
-0.9 for the logistic function (7.4), 1.7 for softplus (23), 1.0 for the logarithm (12).
+They take a tenth to a third of the time (benchmarks/results/elementary.txt).
 """
 
 from typing import Any
@@ -67,9 +66,10 @@ def _functions(dtype: str) -> dict[str, Any]:
 
     @inlined
     def log1p(x):
-        u = real(one + x)  # what this rounds off is added again
-        y = real(log(u) + real(real(x - real(u - one)) / u))
-        return y if zero < u < infinity else log(u)
+        u = real(one + x)
+        y = log(u)
+        rounded_off = real(real(x - real(u - one)) / u)
+        return real(y + rounded_off) if zero < u < infinity else y
 
     @inlined
     def sigmoid(x):
@@ -138,7 +138,7 @@ def numba_funcify_on_numba(op, node, **kwargs):
     def on_numba(x):
         return function(x)
 
-    return on_numba, f"{__name__}.{op.function}_4_{dtype}"
+    return on_numba, f"{__name__}.{op.function}_5_{dtype}"
 
 
 @node_rewriter([Elemwise])
