@@ -51,7 +51,7 @@ def test_density_is_that_of_the_model(form, monkeypatch):
     monkeypatch.setattr(centring, "ROWS_PER_EFFECT", 0)
     written = form()
     model = with_centred_effects(written)
-    assert [v.name for v in model.free_RVs if not is_own(v.name)] == ["z (stand-in)"]
+    assert [v.name for v in model.free_RVs if not is_own(v.name)] == ["z (as sampled)"]
     own = [v.name for v in model.unobserved_RVs if is_own(v.name)]
     assert sorted(own) == sorted(v.name for v in written.unobserved_RVs)
     rng = np.random.default_rng(1)

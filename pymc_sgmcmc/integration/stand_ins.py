@@ -10,7 +10,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.pymc_internals import model_of
 
-SUFFIX = " (stand-in)"
+SUFFIX = " (as sampled)"
 """Of the names of the variables that are sampled instead."""
 
 
