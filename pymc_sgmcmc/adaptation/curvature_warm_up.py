@@ -7,6 +7,7 @@ Everything that the compiled updates need is an input of theirs, so nothing is c
 
 import logging
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -430,16 +431,20 @@ class CurvatureWarmUp(WarmUp):
             self._seconds_per_gradient,
             gradients_of_nuts(self.matrix),
         )
-        return chosen
+        # Its gradient may have moved the points at which groups are integrated, which are data.
+        return replace(chosen, data_checksum=self._checksum())
 
     def freeze(self, settings: Settings, starts: np.ndarray, thin: int, **others: Any) -> Adapted:
         own = {
             "anchor": self.anchor,
             "anchor_gradient": self.anchor_gradient,
             "row_copies": self.kernel.row_copies,
-            "data_checksum": None if self.control is None else self.kernel.checksum(),
+            "data_checksum": self._checksum(),
         }
         return super().freeze(settings, starts, thin, **own | others)
+
+    def _checksum(self) -> int | None:
+        return None if self.control is None else self.kernel.checksum()
 
     def _seconds_per_gradient(self) -> float:
         """Time a gradient of all rows, by updates or by gradients of single rows, whichever takes
@@ -447,5 +452,5 @@ class CurvatureWarmUp(WarmUp):
         """
         by_updates = self.runs.seconds_per_update / self.passes_of(1)
         began = time.perf_counter()
-        self.objective.at(self.gradients.flat(self.kernel.model.initial_point()))
+        self.objective.at(self.anchor)
         return min(by_updates, time.perf_counter() - began)

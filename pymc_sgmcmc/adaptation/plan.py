@@ -271,13 +271,15 @@ def batch_size_for(size: int) -> int:
     return 2 ** ceil(log2(max(32, 2 * size)))
 
 
-def groups_for(size: int) -> int:
+def groups_for(size: int, rows_per_group: float) -> int:
     """Groups per batch where their effects are integrated out.
 
     An eighth of the number of rows: a group costs far more, and with the control variate the noise
-    stays a fraction of that which is injected.
+    stays a fraction of that which is injected. But with few rows a group, as of persons beside a
+    thousand cities, batches have as many rows as elsewhere: each row tells of one city only.
     """
-    return max(32, batch_size_for(size) // 8)
+    rows = batch_size_for(size)
+    return max(32, rows // 8, ceil(rows / rows_per_group))
 
 
 def is_scale(model: Model, vars: Sequence[TensorVariable], shapes) -> np.ndarray:

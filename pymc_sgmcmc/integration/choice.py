@@ -80,7 +80,7 @@ def terms_to_integrate(
 def _is_cheaper(terms: GroupTerms) -> bool:
     """Whether updates without the effects, by whole groups, cost less than those with them.
 
-    Those have 2 rows or so per parameter, these a quarter of a group, at least 32.
+    Those have 2 rows or so per parameter, these as many and a quarter of a group, at least 32.
 
     Beyond dense metrics effects of many groups are integrated out, as they would be local.
     """
@@ -90,7 +90,7 @@ def _is_cheaper(terms: GroupTerms) -> bool:
         return terms.n_groups >= LEAST_GROUPS
     n_rows, shared = len(terms.group_of_row), size - terms.k * terms.n_groups
     per_group = n_rows / terms.n_groups * len(points_of(terms.k).x)
-    groups = min(max(32, shared / 4), terms.n_groups)
+    groups = min(max(32, shared / 4, 2 * shared * terms.n_groups / n_rows), terms.n_groups)
     integrated = 2 * groups * per_group + shared**2 / ELEMENTS_PER_ROW
     return integrated < 2 * min(max(32, 2 * size), n_rows) + size**2 / ELEMENTS_PER_ROW
 

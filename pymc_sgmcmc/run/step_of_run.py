@@ -105,8 +105,9 @@ def default_step(
     if of_groups:
         with quick_graphs():
             size = sum(np.size(value) for value in model.initial_point().values())
-        n_groups = len(model.coords[DIM])
-        make = partial(make, minibatch_dim=DIM, batch_size=min(groups_for(size), n_groups))
+        sizes = model.centres.rows.sizes
+        batch_size = min(groups_for(size, sizes.mean()), len(sizes))
+        make = partial(make, minibatch_dim=DIM, batch_size=batch_size)
     else:
         make = partial(make, data=data)
     if earlier is not None:
