@@ -137,3 +137,13 @@ def test_default_call_with_few_groups_of_many_rows(one_graph_at_a_time):
     errors = (draws["effect"].mean(("chain", "draw")) - means) * np.sqrt(n)
     assert float(abs(errors).max()) < 0.2
     np.testing.assert_allclose(draws["effect"].std(("chain", "draw")) * np.sqrt(n), 1, atol=0.15)
+
+
+def test_a_loading_that_may_be_negative_is_no_scale():
+    """With a normal density of that scale the model would leave its negative values out."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(10), 100)
+    with pm.Model() as model:
+        loading, z = pm.Normal("loading", 3, 1), pm.Normal("z", shape=10)
+        pm.Normal("y", loading * z[group], 1, observed=rng.normal(size=1000))
+    assert with_centred_effects(model) is model

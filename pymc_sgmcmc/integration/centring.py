@@ -34,6 +34,9 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 ROWS_PER_EFFECT = 20
 """From so many on rows say more of an effect than its prior, in most models."""
+TRIED, SPREAD = 20, 5.0
+"""Number of random values of the variables, unconstrained, and their standard deviation, with which
+a scale must be positive: one that changes its sign passes with a probability of 1e-6."""
 MOST_EFFECTS = 1000
 """Of a variable; more are not sampled with a dense metric."""
 
@@ -122,14 +125,25 @@ def _centred(
 def _times(
     model: pm.Model, scale: TensorVariable, shape: tuple[int, ...]
 ) -> Iterator[tuple[TensorVariable, TensorVariable]]:
-    """Effects of a positive scale that several share: one alone says too little of its own."""
+    """Effects of a positive scale that several share: one alone says too little of its own.
+
+    A factor that may be negative, such as a loading, is no scale: no transform keeps its sign, so
+    among random values of the variables there are some with which it is not positive.
+    """
     [of_values] = model.replace_rvs_by_values([scale])
     with without_code():
         function = pytensor.function(
             model.value_vars, of_values, mode=PYTHON, on_unused_input="ignore"
         )
-    start = model.initial_point()
-    value = function(*(start[v.name] for v in model.value_vars))
+    start, rng = model.initial_point(), np.random.default_rng(0)
+    starts = [start[v.name] for v in model.value_vars]
+    value = function(*starts)
+    for _ in range(TRIED):
+        tried = [
+            np.asarray(rng.normal(0, SPREAD, np.shape(v)), np.asarray(v).dtype) for v in starts
+        ]
+        with np.errstate(all="ignore"):
+            value = np.minimum(value, function(*tried))
     if np.all(value > 0) and 2 * value.size <= prod(shape):
         a = pm.Normal.dist(0, scale, shape=shape)
         yield a, a / scale
