@@ -21,18 +21,21 @@ from pymc_sgmcmc.diagnosis.diagnose import (
     warn_of_burn_in,
 )
 from pymc_sgmcmc.exact.exact_draws import ExactPhase
+from pymc_sgmcmc.predictions.predictions import Predictions
 from pymc_sgmcmc.run.adapted_run import FreeLength, describe_adaptation
 from pymc_sgmcmc.run.advance import advanced
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.engines import chain_method_of, engine_of
 from pymc_sgmcmc.run.log_densities import with_log_densities, without_log_densities
-from pymc_sgmcmc.run.predicting import prepare
+from pymc_sgmcmc.run.observers import Observers
+from pymc_sgmcmc.run.points_to_diagnose import PointsToDiagnose
 from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.recorded_variables import recorder_of, without_nothing
 from pymc_sgmcmc.run.result import affordable_data, check_convergence, salvage, summary, to_datatree
 from pymc_sgmcmc.run.result_form import check_form, data_names
 from pymc_sgmcmc.run.run import Run
 from pymc_sgmcmc.run.step_in_use import refuse_step_in_use
+from pymc_sgmcmc.step import SGMCMCStep
 from pymc_sgmcmc.storage.store import ZarrStore
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -64,10 +67,13 @@ def run_chains(
     if store is not None or predictions:
         length = None
     for averages in predictions:
-        prepare(averages, step, starts[0])
+        _prepare(averages, step, starts[0])
     method = chain_method_of(given.chain_method, step, starts, cores, even=length is not None)
     if method in ("parallel", "dask"):
         length = None
+    points = None
+    if given.compute_convergence_checks or exact is not None:
+        points = points_to_diagnose(step, recorder.trace.varnames, chains)
     run = Run(
         model=model,
         step=step,
@@ -82,12 +88,7 @@ def run_chains(
         store=store,
         together=method == "vectorized",
         fresh=step.sampling_state,
-        predictions=predictions,
-        points=(
-            points_to_diagnose(step, recorder.trace.varnames, chains)
-            if given.compute_convergence_checks or exact is not None
-            else None
-        ),
+        observers=Observers(predictions, points),
     )
     include_data = given.include_data
     if include_data is None:
@@ -113,7 +114,7 @@ def run_chains(
         settings=settings,
     )
     progress = Progress(step, chains, given.draws, tune, given.progressbar, given.progressbar_theme)
-    verdict = VerdictSoFar(step, run.points)
+    verdict = VerdictSoFar(step, points)
     needs = verdict.times_as_many_draws if given.compute_convergence_checks else None
     try:
         tree = advanced(run, engine, convert, progress, given.callback, length, needs, limit)
@@ -129,9 +130,9 @@ def run_chains(
             describe_adaptation(tree, step, tune, given.store_adaptation)
         _log.info(summary(run, tree))
         if given.compute_convergence_checks:
-            _check(tree, model, step, run, verdict, is_start=exact is not None)
+            _check(tree, model, step, points, verdict, is_start=exact is not None)
         if exact is not None:
-            draws_of_all = None if run.points is None else run.points.draws(step.vars)
+            draws_of_all = None if points is None else points.draws(step.vars)
             found = exact(tree, step, draws_of_all, run.recorder, limit)
             if found is not None:
                 tree = found.tree
@@ -146,11 +147,20 @@ def run_chains(
     return tree
 
 
+def _prepare(predictions: Predictions, step: Any, point: PointType) -> None:
+    """Begin a run's predictions: compile them as the step is, and check them at a point."""
+    ours = [s for s in flatten_steps(step) if isinstance(s, SGMCMCStep)]
+    if predictions.predictor.compile_kwargs is None and ours:
+        predictions.predictor.compile_kwargs = ours[0].kernel.compile_kwargs
+    predictions.begin()
+    predictions.check(point)
+
+
 def _check(
     tree: DataTree,
     model: Model,
     step: Any,
-    run: Run,
+    points: PointsToDiagnose | None,
     verdict: VerdictSoFar,
     is_start: bool,
 ) -> None:
@@ -160,7 +170,7 @@ def _check(
             check_convergence(tree, model)
             warn_of_burn_in(tree)
         else:  # the verdict looks at R-hat and effective sample sizes too
-            diagnose_run(tree, step, run.points, verdict.measured(tree), is_start)
+            diagnose_run(tree, step, points, verdict.measured(tree), is_start)
     except KeyboardInterrupt:
         _log.warning("Interrupted: convergence is not checked.")
     except Exception as error:

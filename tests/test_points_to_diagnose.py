@@ -38,7 +38,7 @@ def test_evenly_spaced_of_each_chain():
         points.begin_chain(chain)
         for k in range(n):
             points.add(chain, {"a": np.array(k), "b": np.full(2, k + 0.5)})
-    kept = [[int(p["a"]) for p in points.chains[k]["points"]] for k in range(3)]
+    kept = [[int(p["a"]) for p in points.chains[k].points] for k in range(3)]
     assert kept == [[*range(0, 100, 16)], [*range(0, 50, 8)], [*range(7)]]
     draws = points.draws([pt.vector("b"), pt.scalar("a")])
     assert draws.shape == (3, 5, 3)

@@ -20,11 +20,10 @@ from pymc_sgmcmc.adaptation.time_limit import TimeLimit
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.run.adapted_run import FreeLength, describe_adaptation
 from pymc_sgmcmc.run.enough_draws import EnoughDraws
-from pymc_sgmcmc.run.predicting import receive
 from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.result import InMemoryDraws, salvage
 from pymc_sgmcmc.run.result_form import example_of
-from pymc_sgmcmc.run.run import Block, Event, Predicted, Resumed, Run, Stopped
+from pymc_sgmcmc.run.run import Block, Event, Observed, Resumed, Run, Stopped
 from pymc_sgmcmc.run.step_in_use import in_use
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -52,7 +51,7 @@ def advanced(
     else:
         run = store.begin(run, example)
     events = engine(run)
-    if store is not None and min(store.n_draws) >= run.draws and not run.observed:
+    if store is not None and min(store.n_draws) >= run.draws and not run.observers:
         events.close()
     began = time.perf_counter()
 
@@ -137,8 +136,8 @@ def _collect(
                 _log.error(event.message)
             progress.failed(event.chain)
             continue
-        if isinstance(event, Predicted):
-            receive(run, event)
+        if isinstance(event, Observed):
+            run.observers.restore(event.chains, event.state)
             continue
         if isinstance(event, Resumed):
             progress.resumed(event)
@@ -166,13 +165,9 @@ def _collect(
 
 def _draws(block: Block, run: Run) -> Iterator[tuple[int, Draw]]:
     """A block's draws as PyMC's callbacks know them."""
-    assert block.points is not None
-    for k, chain in enumerate(block.chains):
-        for i, point in enumerate(block.points[k][: block.count(k)]):
-            number = block.first + i
-            stats = [{name: values[k, i] for name, values in s.items()} for s in block.stats]
-            last = number + 1 == run.total
-            yield chain, Draw(chain, last, number, number < run.tune, stats, point)
+    for chain, number, point, stats in block.each_draw():
+        last = number + 1 == run.total
+        yield chain, Draw(chain, last, number, number < run.tune, stats, point)
 
 
 def _log_warnings(block: Block) -> None:

@@ -1,6 +1,7 @@
 """The arguments of `sample`, checked before anything is compiled."""
 
 import multiprocessing
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,9 +11,9 @@ from pymc_sgmcmc.argument_checks import positive_number, shown, true_or_false, w
 from pymc_sgmcmc.backends.backend import check_compile_kwargs
 from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.predictions.predictions import Predictions
 from pymc_sgmcmc.run.engines import check_method
 from pymc_sgmcmc.run.names import check_names
-from pymc_sgmcmc.run.predicting import checked_predictions
 from pymc_sgmcmc.run.result_form import check_idata_kwargs
 from pymc_sgmcmc.run.seeds import check_seed
 from pymc_sgmcmc.run.starts import check_starts
@@ -90,7 +91,7 @@ class Arguments:
             ess=positive_number("ess", self.ess, "It is an effective sample size, 400 by default."),
             cores=_checked_cores(self.cores, self.blas_cores),
             idata_kwargs=dict(self.idata_kwargs or {}),
-            predictions=checked_predictions(model, self.predictions),
+            predictions=_checked_predictions(model, self.predictions),
             data=None if self.data is None else StreamedData.of(self.data),
             progressbar=False if self.quiet is True else self.progressbar,
         )
@@ -112,6 +113,29 @@ def _checked_cores(cores: Any, blas_cores: Any) -> int:
     if blas_cores is not None and blas_cores != "auto":
         whole_number("blas_cores", blas_cores, 1, remedy="or 'auto', or None for no limit.")
     return min(4, n_cores()) if cores is None else whole_number("cores", cores, 1)
+
+
+def _checked_predictions(model: Model, predictions: Any) -> list[Predictions]:
+    """Return predictions as a list: of this model, each with a name of its own."""
+    if isinstance(predictions, Predictions):
+        predictions = [predictions]
+    if not isinstance(predictions, Iterable):
+        raise TypeError(
+            f"predictions={shown(predictions)} must be made by sgm.Predictions(...), or a list "
+            "of such. For none leave predictions= out."
+        )
+    predictions, names = list(predictions), set()
+    for one in predictions:
+        if not isinstance(one, Predictions):
+            raise TypeError(f"predictions={shown(one)} must be made by sgm.Predictions(...).")
+        if {v.name for v in one.predictor.model.value_vars} != {v.name for v in model.value_vars}:
+            raise ValueError(f"{one!r} has been made for another model: make it for this one.")
+        if one.name in names:
+            raise ValueError(
+                f"Two of predictions have the name '{one.name}': give each of them another name=."
+            )
+        names.add(one.name)
+    return predictions
 
 
 def _check_kinds(given: Arguments) -> None:

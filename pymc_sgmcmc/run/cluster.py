@@ -17,8 +17,7 @@ from typing import Any
 import cloudpickle
 
 from pymc_sgmcmc.backends.interrupts import raise_deferred
-from pymc_sgmcmc.run.predicting import predicted, receive
-from pymc_sgmcmc.run.run import Event, Resumed, Run
+from pymc_sgmcmc.run.run import Event, Observed, Resumed, Run
 from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.sequential import ChainRunner
 
@@ -91,7 +90,9 @@ def on_cluster(run: Run, client: Any) -> Generator[Event]:
         stop.set()
         distributed.wait(tasks)
         for pickled in queue.get(batch=True) if queue.qsize() else ():
-            receive(run, cloudpickle.loads(pickled))
+            event = cloudpickle.loads(pickled)
+            if isinstance(event, Observed):
+                run.observers.restore(event.chains, event.state)
         queue.close()
         client.cancel([*tasks, payload])
 
@@ -116,5 +117,6 @@ def _run_chain(payload: bytes, chain: int, name: str) -> None:
                 queue.put(cloudpickle.dumps(event))
                 if stop.is_set():
                     break
-        if run.observed:
-            queue.put(cloudpickle.dumps(predicted(run, chain)))
+        if run.observers:
+            own = range(chain, chain + 1)
+            queue.put(cloudpickle.dumps(Observed(own, run.observers.state(own))))

@@ -1,12 +1,22 @@
 """Some draws of all variables, for the verdict on a run that does not record all of them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
 import numpy as np
 from pymc.blocking import PointType
 from pytensor.tensor.variable import TensorVariable
+
+
+@dataclass
+class Kept:
+    """Evenly spaced draws of one chain: every ``stride``-th of the ``n`` that were made."""
+
+    points: list[PointType] = field(default_factory=list)
+    n: int = 0
+    stride: int = 1
 
 
 class PointsToDiagnose:
@@ -18,36 +28,36 @@ class PointsToDiagnose:
 
     def __init__(self, most: int, n_chains: int):
         self.most = ceil(most / n_chains)
-        self.chains: dict[int, dict[str, Any]] = {}
+        self.chains: dict[int, Kept] = {}
 
     def begin_chain(self, chain: int) -> None:
         """Forget what was kept of a chain."""
-        self.chains[chain] = {"points": [], "seen": 0, "stride": 1}
+        self.chains[chain] = Kept()
 
-    def add(self, chain: int, point: PointType) -> None:
+    def add(self, chain: int, point: PointType, stats: Any = None) -> None:
         """Take one draw of a chain, by value variable."""
         kept = self.chains[chain]
-        if kept["seen"] % kept["stride"] == 0:
-            kept["points"].append({name: np.array(value) for name, value in point.items()})
-        kept["seen"] += 1
-        if len(kept["points"]) == 2 * self.most:
-            kept["points"], kept["stride"] = kept["points"][::2], 2 * kept["stride"]
+        if kept.n % kept.stride == 0:
+            kept.points.append({name: np.array(value) for name, value in point.items()})
+        kept.n += 1
+        if len(kept.points) == 2 * self.most:
+            kept.points, kept.stride = kept.points[::2], 2 * kept.stride
 
     def state(self, chain: int) -> dict[str, Any]:
         """Return what was kept of a chain as plain values."""
         kept = self.chains[chain]
-        return kept | {"points": list(kept["points"])}
+        return {"points": list(kept.points), "seen": kept.n, "stride": kept.stride}
 
     def restore(self, chain: int, state: dict[str, Any]) -> None:
         """Continue a chain from what `state` returned."""
-        self.chains[chain] = state | {"points": list(state["points"])}
+        self.chains[chain] = Kept(list(state["points"]), state["seen"], state["stride"])
 
     def draws(self, vars: Sequence[TensorVariable]) -> np.ndarray | None:
-        """Return as many draws of each chain that has any, shape (chains, draws, d), or None.
+        """Return as many draws of each chain that has any, unconstrained, shape (chains, draws, d).
 
-        They are on the unconstrained scale.
+        None if there are none.
         """
-        each = [kept["points"] for _, kept in sorted(self.chains.items()) if kept["points"]]
+        each = [kept.points for _, kept in sorted(self.chains.items()) if kept.points]
         if not each:
             return None
         n = min(self.most, *map(len, each))

@@ -22,8 +22,7 @@ from pymc.exceptions import SamplingError
 from threadpoolctl import threadpool_limits
 
 from pymc_sgmcmc.backends import interrupts
-from pymc_sgmcmc.run.predicting import predicted, receive
-from pymc_sgmcmc.run.run import Event, Resumed, Run
+from pymc_sgmcmc.run.run import Event, Observed, Resumed, Run
 from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.sequential import ChainRunner
 from pymc_sgmcmc.temporary_folder import temporary_folder
@@ -82,7 +81,8 @@ def parallel(run: Run, workers: int, mp_ctx: Any, blas_threads: int | None) -> G
             raise
         finally:
             for event in pool.end():
-                receive(run, event)
+                if isinstance(event, Observed):
+                    run.observers.restore(event.chains, event.state)
 
 
 class _Pool:
@@ -223,8 +223,9 @@ def _run_chain(connection: Any, run: Run, chain: int) -> None:
                         _ignore_sigterm()
                         break
         finally:
-            if run.observed:
-                connection.send(predicted(run, chain))
+            if run.observers:
+                own = range(chain, chain + 1)
+                connection.send(Observed(own, run.observers.state(own)))
         connection.send(None)
     except (EOFError, OSError) as error:
         if connection.closed or _gone(connection):

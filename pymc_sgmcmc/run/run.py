@@ -3,8 +3,8 @@
 Every chain makes blocks of draws. These classes are all that engines and storage share.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from pymc.blocking import PointType
 from pymc.model import Model
 from pymc.util import RandomGeneratorState
 
-from pymc_sgmcmc.run.points_to_diagnose import PointsToDiagnose
+from pymc_sgmcmc.run.observers import Observers
 from pymc_sgmcmc.run.recorder import Recorder
 
 _FILL = {"f": np.nan, "O": None}
@@ -39,6 +39,14 @@ class Block:
     def count(self, k: int) -> int:
         """Number of draws of the k-th of its chains."""
         return self.n_draws if self.counts is None else self.counts[k]
+
+    def each_draw(self) -> Iterator[tuple[int, int, PointType, list[dict[str, Any]]]]:
+        """Yield the chain, number, point and statistics of each draw of a block with points."""
+        assert self.points is not None
+        for k, chain in enumerate(self.chains):
+            for i, point in enumerate(self.points[k][: self.count(k)]):
+                stats = [{name: values[k, i] for name, values in s.items()} for s in self.stats]
+                yield chain, self.first + i, point, stats
 
     def end_early(self, counts: list[int]) -> None:
         """Keep only the first ``counts`` draws of each chain, and fill the rest."""
@@ -68,17 +76,14 @@ class Resumed:
 
 
 @dataclass
-class Predicted:
-    """A chain's averages of predictions and points to diagnose, from another process."""
+class Observed:
+    """What another process' `Observers` have made of some chains, as their state."""
 
-    chain: int
-    states: dict[str, Any]
-    """What each of the run's `Predictions` returns as its state, by name."""
-    points: dict[str, Any] | None = None
-    """The state of its `PointsToDiagnose`."""
+    chains: range
+    state: dict[str, Any]
 
 
-Event = Block | Stopped | Resumed | Predicted
+Event = Block | Stopped | Resumed | Observed
 
 
 @dataclass(frozen=True)
@@ -104,10 +109,8 @@ class Run:
     """Whether one runner advances all chains."""
     fresh: Any = None
     """The step's state before its first chain."""
-    predictions: Sequence[Any] = ()
-    """`Predictions` that average over the draws."""
-    points: PointsToDiagnose | None = None
-    """Draws kept for the verdict alone, where not all variables are recorded."""
+    observers: Observers = field(default_factory=Observers)
+    """What sees draws where they are made, recorded or not."""
 
     @property
     def n_chains(self) -> int:
@@ -121,12 +124,7 @@ class Run:
     @property
     def needs_points(self) -> bool:
         """Whether blocks have their draws' points."""
-        return self.each_draw or self.observed
-
-    @property
-    def observed(self) -> bool:
-        """Whether draws are taken into account where they are made, recorded or not."""
-        return bool(self.predictions) or self.points is not None
+        return self.each_draw or bool(self.observers)
 
     @property
     def wants_warmup(self) -> bool:

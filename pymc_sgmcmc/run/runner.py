@@ -1,16 +1,14 @@
 """The interface between making draws and keeping them.
 
-A *runner* advances some chains together and yields blocks; `run_and_keep` writes them to a store,
-and from time to time the runner's state. An *engine* decides where runners run: in turns in one
-process (`sequential.py`), each in its own process (`processes.py`) or as a task of a cluster
-(`cluster.py`), all chains in one compiled call (`vectorized.py`).
+A *runner* advances some chains together and yields blocks; `run_and_keep` shows them to the run's
+observers and writes them to its store, from time to time with the runner's state. An *engine*
+decides where runners run: `sequential.py`, `processes.py`, `cluster.py` or `vectorized.py`.
 """
 
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from typing import Any, Protocol
 
-from pymc_sgmcmc.run.predicting import PredictingRunner, of_runner
 from pymc_sgmcmc.run.run import Block, Event, Resumed, Run, Stopped
 
 
@@ -38,35 +36,29 @@ def run_and_keep(runner: Runner, run: Run) -> Generator[Event]:
     Continues from the draws that the store has of these chains. Blocks that the store keeps are
     yielded without values, unless a callback needs them.
     """
-    if run.observed:
-        runner = PredictingRunner(runner, run)
+    run.observers.begin(runner.chains)
     if run.store is None:
-        yield from runner.blocks()
+        yield from _observed(runner, run)
         return
     with run.store.writer(run, runner.chains) as writer:
         if writer.n_draws:
-            if not run.predictions and writer.state.get("predictions"):
-                raise ValueError(
-                    "The stored run averages predictions: resume it with the same predictions=, "
-                    "or begin a new run."
-                )
-            runner.restore(
-                writer.n_draws, writer.state if run.observed else of_runner(writer.state)
-            )
+            run.observers.check_stored(writer.state)
+            run.observers.restore(runner.chains, writer.state)
+            runner.restore(writer.n_draws, writer.state.get("draws", writer.state))
             yield Resumed(runner.chains, writer.n_draws)
         stopped = False
         try:
-            for event in runner.blocks():
+            for event in _observed(runner, run):
                 stopped = stopped or isinstance(event, Stopped)
                 if isinstance(event, Block):
                     writer.write(event)
                     if writer.due():
-                        writer.commit(runner.state())
+                        writer.commit(_state(runner, run))
                     if not run.each_draw:
                         event.values = {}
                 yield event
         except GeneratorExit:  # between blocks: the state is that after the last block
-            writer.commit(runner.state())
+            writer.commit(_state(runner, run))
             raise
         except BaseException:  # in the middle of a draw, or of a write
             with suppress(OSError):  # an error of the store has been raised already
@@ -74,4 +66,24 @@ def run_and_keep(runner: Runner, run: Run) -> Generator[Event]:
             raise
         # The state of a single chain that stopped is not saved, so that it stops again if resumed;
         # the state of chains together says which have stopped.
-        writer.commit(None if stopped and not run.together else runner.state())
+        writer.commit(None if stopped and not run.together else _state(runner, run))
+
+
+def _observed(runner: Runner, run: Run) -> Iterator[Block | Stopped]:
+    """Yield a runner's events, after the run's observers have seen the draws."""
+    for event in runner.blocks():
+        if run.observers and isinstance(event, Block):
+            if event.first >= run.tune:
+                for chain, _, point, stats in event.each_draw():
+                    run.observers.add(chain, point, stats)
+            if not run.each_draw:
+                event.points = None
+        yield event
+
+
+def _state(runner: Runner, run: Run) -> dict[str, Any] | None:
+    """Return the state of a runner, with what observers have made of its chains."""
+    state = runner.state()
+    if state is None or not run.observers:
+        return state
+    return {"draws": state, **run.observers.state(runner.chains)}

@@ -24,7 +24,6 @@ from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.argument_checks import real_number, shown, true_or_false
 from pymc_sgmcmc.lock import Lock
 from pymc_sgmcmc.pymc_internals import saves_state
-from pymc_sgmcmc.run.predicting import all_observed, restore_rest
 from pymc_sgmcmc.run.run import Run
 from pymc_sgmcmc.run.saved_state import from_plain
 from pymc_sgmcmc.storage.checkpoints import all_checkpoints
@@ -258,12 +257,12 @@ class ZarrStore(BaseTrace):
 
     def restore_rest(self, run: Run) -> None:
         """Take averages and points from the chains that an interrupted run has not continued."""
-        if all_observed(run):
+        if run.observers.have_seen_all(run.n_chains):
             return
         for checkpoints in all_checkpoints(self.path, self.record):
             latest = checkpoints.latest() or {}
             if latest.get("state") is not None:
-                restore_rest(run, checkpoints.chains, latest["state"])
+                run.observers.restore(checkpoints.chains, latest["state"], only_unseen=True)
 
     # ---- reading ---------------------------------------------------------------------------
 
