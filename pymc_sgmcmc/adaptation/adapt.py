@@ -9,9 +9,8 @@ from pymc.blocking import PointType
 from pymc.model import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
-from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
-from pymc_sgmcmc.adaptation.earlier import EarlierWarmUp
-from pymc_sgmcmc.adaptation.kinds import ROWS, WHOLE, Gradients, kind_of
+from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.kinds import Gradients, kind_of
 from pymc_sgmcmc.adaptation.step_size import expected_friction
 from pymc_sgmcmc.gradients.row_axis import n_rows_of
 from pymc_sgmcmc.kernel import Kernel
@@ -44,10 +43,17 @@ def adapted(
     anchor, row weights and noise are found anew.
     """
     chosen = earlier
-    if chosen is None:
-        chosen = _warmed_up(kernel, gradients, rng, start, target_bias)
-    elif anew:
-        chosen = _with_new_data(kernel, gradients, rng, start, target_bias, chosen)
+    if chosen is None or anew:
+        warm_up = kind_of(kernel).warm_up(kernel, gradients, rng, target_bias)
+        if chosen is None:
+            _log.info(f"Initializing {kernel.name} with {_described(kernel)}...")
+            chosen = warm_up.run(start)
+        else:
+            chosen = warm_up.renew(chosen)
+            _log.info(
+                "Metric and step size are those of an earlier warm-up; anchor and rows anew in "
+                f"{chosen.data_passes:.3g} passes over the data."
+            )
     if isinstance(schedule, Constant):
         h = schedule.value
         friction = expected_friction(kernel.algorithm, h, chosen.noise)
@@ -71,40 +77,12 @@ def adapted(
     return chosen
 
 
-def _warmed_up(
-    kernel: Kernel,
-    gradients: Gradients,
-    rng: np.random.Generator,
-    start: PointType,
-    target_bias: float,
-) -> Adapted:
+def _described(kernel: Kernel) -> str:
+    """Say which metric and rows the updates have."""
     source = kernel.source
+    rows = "all rows at each update"
     if source.rows:
         rows = f"batches of {source.rows[0].batch_size}"
         rows += " with a control variate" if source.has_control_variate else ""
-    else:
-        rows = "all rows at each update"
     assert kernel.metric is not None
-    _log.info(f"Initializing {kernel.name} with {kernel.metric.name} metric, {rows}...")
-    return kind_of(kernel).warm_up(kernel, gradients, rng, target_bias).run(start)
-
-
-def _with_new_data(
-    kernel: Kernel,
-    gradients: Gradients,
-    rng: np.random.Generator,
-    start: PointType,
-    target_bias: float,
-    earlier: Adapted,
-) -> Adapted:
-    if kind_of(kernel) not in (ROWS, WHOLE):
-        raise UnfitAdaptation(
-            "adaptation= of other data is for models without latents= and of at most 2000 "
-            "parameters, none of them local: pass adaptation='auto'."
-        )
-    chosen = EarlierWarmUp(kernel, gradients, rng, target_bias, earlier=earlier).run(start)
-    _log.info(
-        "Metric and step size are those of an earlier warm-up; anchor and rows anew in "
-        f"{chosen.data_passes:.3g} passes over the data."
-    )
-    return chosen
+    return f"{kernel.metric.name} metric, {rows}"

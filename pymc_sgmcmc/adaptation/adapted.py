@@ -22,6 +22,10 @@ BURN_IN_OF_MANY = 20
 """Number of draws of the burn-in where a draw is a pass over the data."""
 
 
+ANEW = "Pass adaptation='auto' to adapt it anew."
+"""The remedy for what does not fit."""
+
+
 class UnfitAdaptation(ValueError):
     """What an earlier warm-up has chosen does not fit the model or the step."""
 
@@ -91,20 +95,19 @@ class Adapted:
             there["rows"] = (self.n_rows, source.rows[0].n_rows)
         if self.data_checksum not in (None, kernel.checksum()):
             raise UnfitAdaptation(
-                f"adaptation= was chosen for other data than {kernel.name} has here. Pass "
-                "adaptation='auto' to adapt it anew."
+                f"adaptation= was chosen for other data than {kernel.name} has here. {ANEW}"
             )
         now_of = "rows" if kernel.whole_groups is None else "groups"
         if self.batches != now_of:
             raise UnfitAdaptation(
                 f"adaptation= was chosen for batches={self.batches!r}, but {kernel.name} has "
-                f"batches={now_of!r} here. Pass adaptation='auto' to adapt it anew."
+                f"batches={now_of!r} here. {ANEW}"
             )
         for what, (then, now) in there.items():
             if then != now:
                 raise UnfitAdaptation(
                     f"adaptation= was chosen for {then or 'all'} {what}, but {kernel.name} has "
-                    f"{now or 'all'} {what} here. Pass adaptation='auto' to adapt it anew."
+                    f"{now or 'all'} {what} here. {ANEW}"
                 )
 
     def apply(self, kernel: Kernel) -> None:

@@ -1,13 +1,11 @@
-"""The warm-up by curvature: a start, then windows of metric, anchor, rows, step size, short run.
+"""The warm-up by curvature: a start, then windows of metric, step size and short run.
 
-For models whose curvature fits into a matrix, by rows or by all data at each update.
-
-Everything that the compiled updates need is an input of theirs, so nothing is compiled again.
+For models whose curvature fits into a matrix, here by Hessians of all data at each update.
 """
 
 import logging
 import time
-from dataclasses import replace
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -15,10 +13,8 @@ from pymc.blocking import PointType
 from pymc.exceptions import SamplingError
 from threadpoolctl import threadpool_limits
 
-from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.adapted import ANEW, Adapted, UnfitAdaptation
 from pymc_sgmcmc.adaptation.curvature import (
-    NO_CURVATURE,
-    NO_INFORMATION,
     largest_change,
     no_wider_than,
     positive,
@@ -31,14 +27,8 @@ from pymc_sgmcmc.adaptation.jumps import (
     refuse_hidden_jumps,
     refuse_jumps,
 )
-from pymc_sgmcmc.adaptation.noise import POSITIONS, ROWS_PER_POSITION, noise_covariance
-from pymc_sgmcmc.adaptation.normal_approximation import (
-    is_far_too_wide,
-    narrowed,
-    spread_with_density,
-)
-from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective, WholeObjective
-from pymc_sgmcmc.adaptation.row_weights import RowWeights
+from pymc_sgmcmc.adaptation.normal_approximation import spread_with_density
+from pymc_sgmcmc.adaptation.objective import Objective, WholeObjective
 from pymc_sgmcmc.adaptation.short_runs import (
     Diverged,
     Settings,
@@ -50,11 +40,8 @@ from pymc_sgmcmc.adaptation.slowness import gradients_of_nuts, warn_of_slow_draw
 from pymc_sgmcmc.adaptation.start import find_start
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import ENOUGH, WarmUp
-from pymc_sgmcmc.gradients.metric import Dense, Diagonal, split_flat
+from pymc_sgmcmc.gradients.metric import Dense, Diagonal
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS
-from pymc_sgmcmc.gradients.row_gradients import RowGradients
-from pymc_sgmcmc.gradients.source import GradientSource
-from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.kernel import Kernel
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -77,8 +64,6 @@ STEEP_ROWS = 5_000
 """Number of rows, or 10 per parameter, with which the first normal approximation is compared."""
 ROWS_WITH_JUMPS = 2_000
 """Number of rows in which jumps of the likelihood are sought, if it compares parameters."""
-NOISY = 2.0
-"""After the first window rows are weighted anew only if the noise is larger."""
 WIDE = 2.0
 """Standard deviations of the metric relative to those of the last window's draws, at most: where
 rows say little of the curvature, as those without events do, it is far too wide."""
@@ -101,54 +86,69 @@ MAX_PILOT_COST = 3e10
 so."""
 FIXED_COST = 1e4
 """Smallest cost of an update, in rows x parameters."""
+MOST_PASSES = 10
+"""Largest number of passes over new data in which their anchor is sought."""
+AT_THE_ANCHOR = 0.1
+"""Length of a step, in posterior standard deviations, at which that anchor is found."""
 
 
 class CurvatureWarmUp(WarmUp):
-    """Adapts a kernel by Hessians, or the curvature of rows, of all its parameters."""
+    """Adapts a kernel by Hessians of all its parameters; `RowsWarmUp` by the curvature of rows."""
 
     min_windows, max_windows = 2, 8
 
     def __init__(
-        self,
-        kernel: Kernel,
-        gradients: RowGradients | WholeGradients,
-        rng: np.random.Generator,
-        target_bias: float,
+        self, kernel: Kernel, gradients: Any, rng: np.random.Generator, target_bias: float
     ):
         super().__init__(kernel, gradients, rng, target_bias)
         assert kernel.metric is not None
         self.metric = kernel.metric
-        self.objective: Objective
-        if isinstance(gradients, RowGradients):
-            self.rows: RowGradients | None = gradients
-            self.objective = RowsObjective(gradients, before_pass=self.report)
-            self.batch_size: int | None = kernel.source.rows[0].batch_size
-        else:
-            self.rows, self.batch_size = None, None
-            self.objective = WholeObjective(gradients, before_pass=self.report)
-        self.control: GradientSource | None = None
-        self.weights: RowWeights | None = None
-        if self.rows is not None and kernel.source.has_control_variate:
-            self.control = kernel.source
-            if kernel.source.rows[0].weights is not None:
-                self.weights = RowWeights(self.rows)
-        self.samples: list[RowsObjective] = []
-        """Objectives of some of the rows: they count their passes."""
+        self.objective = self.make_objective()
+        self.past: np.ndarray | None = None
+        """The later half of the last window's draws, flat."""
         self.matrix = np.eye(gradients.size)
         self.anchor_gradient = np.zeros(gradients.size)
+
+    # ---- what rows know better -------------------------------------------------------------
+
+    def make_objective(self) -> Objective:
+        """Return what the start minimises."""
+        return WholeObjective(self.gradients, before_pass=self.report)
+
+    def curvatures(self) -> list[np.ndarray]:
+        """Return the curvature at the anchor, or at points of the last window."""
+        past = self.past
+        points = [self.anchor] if past is None else past[:: max(1, len(past) // HESSIANS)]
+        return [self.objective.at(p).curvature() for p in points]
+
+    def narrow(self) -> None:
+        """Move the anchor if the normal approximation there is far too wide."""
+
+    def weight_rows(self) -> None:
+        """Draw rows by weight, where that pays."""
+
+    def noise(self, k: int) -> np.ndarray:
+        """Make the kernel ready for the updates of a window; return their noise in z, (d, d)."""
+        return np.zeros((self.gradients.size, self.gradients.size))
+
+    @property
+    def rows_per_update(self) -> int:
+        """Rows of an update, or as many as cost the same."""
+        return FEW_ROWS
 
     # ---- the course of the warm-up ---------------------------------------------------------
 
     def run(self, point: PointType) -> Adapted:
-        threads = None if self.gradients.size >= THREADS_FROM else 1
-        with threadpool_limits(threads, user_api="blas"):
+        with self._blas_threads():
             return super().run(point)
+
+    def _blas_threads(self) -> threadpool_limits:
+        threads = None if self.gradients.size >= THREADS_FROM else 1
+        return threadpool_limits(threads, user_api="blas")
 
     def begin(self, point: PointType) -> None:
         self.point, self.anchor = point, self._start(point)
         self.positions = np.tile(self.anchor, (CHAINS, 1))
-        self.past: np.ndarray | None = None
-        """The later half of the last window's draws, flat."""
         self.relaxations = 0.0
         """Length of that window, in relaxations."""
 
@@ -158,7 +158,7 @@ class CurvatureWarmUp(WarmUp):
             spread = self.past.std(axis=0)
         change = self._update_matrix(k, spread)
         if k == 0:
-            self._narrow()
+            self.narrow()
             self._refuse_hidden_jumps(self.anchor)
         return self._settings(k), change < SETTLED
 
@@ -183,20 +183,18 @@ class CurvatureWarmUp(WarmUp):
         self.positions, self.anchor = draws[:, -1], self.past.mean(axis=0)
 
     def _start(self, point: PointType) -> np.ndarray:
-        n_rows = 1 if self.rows is None else self.rows.n_rows
+        n_rows = self.objective.n_rows
         first = min(n_rows, max(1000, 10 * self.gradients.size))
         theta = self.gradients.flat(point)
         try:
             with np.errstate(over="ignore", invalid="ignore"):
-                theta = find_start(
-                    self._objective_of, n_rows, first, theta, self.is_scale, self.rng
-                )
+                theta = find_start(self.objective_of, n_rows, first, theta, self.is_scale, self.rng)
         except np.linalg.LinAlgError as error:
             raise SamplingError(
                 "The warm-up found no start: its steps ran away to where the log posterior has no "
                 "curvature. Give the variables other values of initval=, and narrower priors."
             ) from error
-        refuse_jumps(self._objective_of(first), theta, self.rng)
+        refuse_jumps(self.objective_of(first), theta, self.rng)
         refuse_edges(self.objective, self.gradients.flat(point), theta)
         return theta
 
@@ -204,54 +202,20 @@ class CurvatureWarmUp(WarmUp):
         possible = elements_compared(self.gradients)
         if not possible.any():
             return
-        objective = self.objective
-        if self.rows is not None:
-            n = self.rows.n_at_hand
-            some = np.random.default_rng(0).choice(n, min(n, ROWS_WITH_JUMPS), replace=False)
-            objective = RowsObjective(self.rows, np.sort(some))
-            self.samples.append(objective)
+        objective = self.objective.sample(ROWS_WITH_JUMPS, np.random.default_rng(0))
         refuse_hidden_jumps(objective, theta, self.metric, possible)
 
-    def _objective_of(self, n: int) -> Objective:
-        """Return the objective of n random rows, or of all."""
-        rows = self.rows
-        if rows is None or n > rows.n_rows / 2:
-            return self.objective
-        some = self.rng.choice(rows.n_at_hand, min(n, rows.n_at_hand), replace=False)
-        some.sort()
-        self.samples.append(RowsObjective(rows, some, before_pass=self.report))
-        return self.samples[-1]
-
-    def _narrow(self) -> None:
-        """Move the anchor if the normal approximation there is far too wide."""
-        if self.rows is None:
-            return
-        objective = self._objective_of(max(STEEP_ROWS, 10 * self.gradients.size))
-        with np.errstate(over="ignore", invalid="ignore"):
-            if not is_far_too_wide(objective, self.anchor, self.matrix, self.rng):
-                return
-            _log.debug("The normal approximation at the start is far too wide.")
-            self.anchor, self.matrix = narrowed(objective, self.anchor, self.matrix, self.rng)
-        self.anchor_gradient = self.objective.at(self.anchor).likelihood_gradient
-        self._set_metric(np.eye(self.gradients.size))
+    def objective_of(self, n: int) -> Objective:
+        return self.objective.some(n, self.rng)
 
     def _update_matrix(self, k: int, spread: np.ndarray | None) -> float:
         """Average the curvature anew; return the largest |log| of its change.
 
         ``spread`` is the standard deviation of the last window's draws, where it is known.
         """
-        if self.rows is None:
-            past = self.past
-            points = [self.anchor] if past is None else past[:: max(1, len(past) // HESSIANS)]
-            matrices = [self.objective.at(p).curvature() for p in points]
-        else:
-            local = self.objective.at(self.anchor, with_curvature=True)
-            self.anchor_gradient = local.likelihood_gradient
-            matrices = [local.curvature()]
+        matrices = self.curvatures()
         if k == 0:
-            exact = self.rows is not None and self.rows.dtype == np.float64
-            no_curvature = NO_INFORMATION if exact else NO_CURVATURE
-            refuse_undetermined(matrices[0], self.gradients.names, no_curvature)
+            refuse_undetermined(matrices[0], self.gradients.names, self.objective.no_curvature)
         new = np.mean([positive(matrix) for matrix in matrices], axis=0)
         if spread is not None:
             new = no_wider_than(WIDE * spread, new)
@@ -262,26 +226,16 @@ class CurvatureWarmUp(WarmUp):
             change = largest_change(self.matrix, new)
             # The start's is dropped after the first window.
             self.matrix = new if k == 1 else (self.matrix * (k - 1) + new) / k
-        self._set_metric(np.eye(self.gradients.size))
+        self.set_metric(np.eye(self.gradients.size))
         return change
 
     def _settings(self, k: int) -> Settings:
-        """Set anchor and row weights for the next updates; measure noise."""
-        if k == 0:
-            self._weight_rows()
-        if self.control is not None:
-            shapes = self.kernel.source.shapes
-            both = split_flat(self.anchor, shapes), split_flat(self.anchor_gradient, shapes)
-            self.control.set_anchor(*both)
-            self.kernel.load_data()
-        noise = self._noise()
-        if self.weights is not None and k > 0 and np.linalg.eigvalsh(noise)[-1] > NOISY:
-            self._weight_rows()
-            noise = self._noise()
+        """Measure the noise of the next updates, and set the metric along its axes."""
+        noise = self.noise(k)
         if isinstance(self.metric, Dense):
             # The noise's axes become those of z, so that a thermostat per element absorbs it.
             variances, axes = np.linalg.eigh(noise)
-            self._set_metric(axes)
+            self.set_metric(axes)
             largest = smallest = 1.0
         else:
             variances = np.diag(noise).copy()
@@ -296,40 +250,7 @@ class CurvatureWarmUp(WarmUp):
         self.kernel.load_adaptation()
         return Settings(variances, chosen, largest, smallest)
 
-    def _weight_rows(self) -> None:
-        """Weight rows by how their gradients change near the anchor, where they may be weighted."""
-        if self.weights is not None:
-            self.weights.see(self.anchor, self.metric, self.rng)
-            self.kernel.set_row_copies(self.weights.copies)
-            self.kernel.load_data()
-
-    def _noise(self) -> np.ndarray:
-        """Covariance of a batch's gradient in z, shape (d, d)."""
-        if self.rows is None or self.batch_size is None:
-            return np.zeros((self.gradients.size, self.gradients.size))
-        noise = noise_covariance(
-            self.rows,
-            self.metric,
-            self._points(POSITIONS),
-            None if self.control is None else self.anchor,
-            self.kernel.urn,
-            self.batch_size,
-            self.rng,
-        )
-        if self.past is None and self.control is not None:
-            noise /= SPREAD**2  # which grows about as the square of the distance
-        self.count(2 * POSITIONS * ROWS_PER_POSITION / self.rows.n_rows)
-        return noise
-
-    def _points(self, n: int) -> np.ndarray:
-        """Return points of the posterior: of the chains, or of a Gaussian before there are any."""
-        past = self.past
-        if past is None:
-            z = self.rng.standard_normal((n, len(self.anchor)))
-            return self.anchor + SPREAD * self.metric.times(z)
-        return past[np.linspace(0, len(past) - 1, min(n, len(past))).astype(int)]
-
-    def _set_metric(self, axes: np.ndarray) -> None:
+    def set_metric(self, axes: np.ndarray) -> None:
         metric = self.metric
         if isinstance(metric, Dense):
             metric.set(root_of_inverse(self.matrix) @ axes)
@@ -390,7 +311,7 @@ class CurvatureWarmUp(WarmUp):
 
     def _steepness(self, positions: np.ndarray) -> np.ndarray:
         """Largest slope of -log posterior at some points, per standard deviation of an element."""
-        objective = self._objective_of(STEEP_ROWS)
+        objective = self.objective_of(STEEP_ROWS)
         slopes = [np.nan_to_num(objective.at(p).gradient) for p in positions]
         return np.abs(slopes).max(axis=0) * self.metric.spread()
 
@@ -401,7 +322,7 @@ class CurvatureWarmUp(WarmUp):
 
     def _jittered(self, positions: np.ndarray, spread: float = 1.0) -> np.ndarray:
         """Return points around some, over-dispersed, but each with about their density."""
-        objective = self._objective_of(max(STEEP_ROWS, 10 * self.gradients.size))
+        objective = self.objective_of(max(STEEP_ROWS, 10 * self.gradients.size))
         shifts = spread * self.metric.times(self.rng.standard_normal(positions.shape))
         with np.errstate(over="ignore", invalid="ignore"):
             highest = max(objective.at(p).value for p in np.unique(positions, axis=0))
@@ -413,14 +334,11 @@ class CurvatureWarmUp(WarmUp):
 
     @property
     def passes(self) -> float:
-        weighting = 0.0 if self.weights is None else self.weights.passes
-        looking = self.objective.passes + sum(sample.passes for sample in self.samples)
-        return super().passes + looking + weighting
+        return super().passes + self.objective.passes
 
     @property
     def _cost_of_update(self) -> float:
-        rows = self.batch_size or FEW_ROWS
-        return max(FIXED_COST, float(rows * self.gradients.size))
+        return max(FIXED_COST, float(self.rows_per_update * self.gradients.size))
 
     def finish(self, settings: Settings, run: ShortRun, thin: int, **found: Any) -> Adapted:
         starts = self._jittered(np.tile(run.draws[:, -1], (STARTS // CHAINS, 1)))
@@ -431,20 +349,11 @@ class CurvatureWarmUp(WarmUp):
             self._seconds_per_gradient,
             gradients_of_nuts(self.matrix),
         )
-        # Its gradient may have moved the points at which groups are integrated, which are data.
-        return replace(chosen, data_checksum=self._checksum())
+        return chosen
 
     def freeze(self, settings: Settings, starts: np.ndarray, thin: int, **others: Any) -> Adapted:
-        own = {
-            "anchor": self.anchor,
-            "anchor_gradient": self.anchor_gradient,
-            "row_copies": self.kernel.row_copies,
-            "data_checksum": self._checksum(),
-        }
+        own = {"anchor": self.anchor, "anchor_gradient": self.anchor_gradient}
         return super().freeze(settings, starts, thin, **own | others)
-
-    def _checksum(self) -> int | None:
-        return None if self.control is None else self.kernel.checksum()
 
     def _seconds_per_gradient(self) -> float:
         """Time a gradient of all rows, by updates or by gradients of single rows, whichever takes
@@ -454,3 +363,51 @@ class CurvatureWarmUp(WarmUp):
         began = time.perf_counter()
         self.objective.at(self.anchor)
         return min(by_updates, time.perf_counter() - began)
+
+    # ---- new data --------------------------------------------------------------------------
+
+    def renew(self, earlier: Adapted) -> Adapted:
+        """Adapt to new data by the metric and step size that were chosen for others."""
+        size = self.gradients.size
+        if len(earlier.anchor) != size:
+            raise UnfitAdaptation(
+                f"adaptation= was chosen for {len(earlier.anchor)} parameters, but "
+                f"{self.kernel.name} has {size} here. {ANEW}"
+            )
+        with self._blas_threads(), self.progress:
+            self.metric.arrays = [np.asarray(array) for array in earlier.scaling]
+            inverse = np.linalg.inv(self.metric.matrix)
+            self.matrix = inverse.T @ inverse
+            self.set_metric(np.eye(size))
+            self.anchor = self._anchor_from(earlier)
+            self.stage = "row weights and noise"
+            self.weight_rows()
+            window = self._settings(self.min_windows)
+            chosen = window.slower(min(1.0, earlier.step_size / window.pace.step_size))
+            return self.freeze(
+                chosen,
+                earlier.starts + self.anchor - earlier.anchor,
+                ceil(earlier.thin * earlier.step_size / chosen.pace.step_size),
+                jitter=earlier.jitter,
+                windows=0,
+                ess_per_draw=earlier.ess_per_draw,
+            )
+
+    def _anchor_from(self, earlier: Adapted) -> np.ndarray:
+        """Return the mode of the new data, by steps from the earlier anchor in its metric."""
+        theta, metric = earlier.anchor.astype(float), self.metric
+        self.stage = "anchor"
+        n_rows = self.objective.n_rows
+        # With more rows than then the posterior is narrower than the metric.
+        rate = min(1.0, (earlier.n_rows or n_rows) / n_rows)
+        for _ in range(MOST_PASSES):
+            here = self.objective.at(theta)
+            z = -rate * metric.transposed_times(here.gradient)
+            if np.abs(z).max() < AT_THE_ANCHOR:
+                self.anchor_gradient = here.likelihood_gradient
+                return theta
+            theta = theta + metric.times(z)
+        raise UnfitAdaptation(
+            f"adaptation= does not fit these data: after {MOST_PASSES} passes from its anchor the "
+            f"mode of the posterior was not found. {ANEW}"
+        )

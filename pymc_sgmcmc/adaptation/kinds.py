@@ -12,6 +12,7 @@ from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.local_warm_up import LocalWarmUp
 from pymc_sgmcmc.adaptation.many_parameters_warm_up import ManyParametersWarmUp
 from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE
+from pymc_sgmcmc.adaptation.rows_warm_up import RowsWarmUp
 from pymc_sgmcmc.adaptation.warm_up import WarmUp
 from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
@@ -77,7 +78,7 @@ ROWS = Kind(
     "rows",
     lambda kernel: bool(kernel.source.rows),
     _of_rows(RowGradients),
-    CurvatureWarmUp,
+    RowsWarmUp,
 )
 WHOLE = Kind(
     "whole",

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pymc_sgmcmc.adaptation.curvature import NO_CURVATURE, NO_INFORMATION
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 
 
@@ -25,15 +26,31 @@ class Evaluated(NamedTuple):
 
 
 class Objective(ABC):
-    """-log posterior as a function of a flat theta; it counts its passes over the data.
+    """-log posterior of a flat theta; ``before_pass`` is called before each evaluation."""
 
-    ``before_pass`` is called before each evaluation.
-    """
+    n_rows = 1
+    """N; 1 where rows cannot be told apart."""
+    no_curvature = NO_CURVATURE
+    """Largest relative eigenvalue of `Evaluated.curvature` that may be its error."""
 
     def __init__(self, gradients: Any, before_pass: Callable[[], None] = lambda: None):
         self.gradients, self.before_pass = gradients, before_pass
         self.size = gradients.size
-        self.passes = 0.0
+        self._passes = 0.0
+        self._samples: list[Objective] = []
+
+    @property
+    def passes(self) -> float:
+        """Passes over the data so far, those of samples included."""
+        return self._passes + sum(sample.passes for sample in self._samples)
+
+    def sample(self, n: int, rng: np.random.Generator) -> "Objective":
+        """Return the objective of n random rows, where rows can be told apart."""
+        return self
+
+    def some(self, n: int, rng: np.random.Generator) -> "Objective":
+        """Return the objective of n random rows, or of all if these are hardly more."""
+        return self if n > self.n_rows / 2 else self.sample(n, rng)
 
     def at(self, theta: np.ndarray, with_curvature: bool = False) -> Evaluated:
         """Evaluate it with its gradient; in the same pass with its curvature, if so."""
@@ -52,7 +69,7 @@ class Objective(ABC):
 
     def _begin_pass(self, passes: float) -> None:
         self.before_pass()
-        self.passes += passes
+        self._passes += passes
 
 
 class RowsObjective(Objective):
@@ -67,6 +84,15 @@ class RowsObjective(Objective):
         super().__init__(gradients, before_pass)
         self.index = index
         self.share = 1.0 if index is None else len(index) / gradients.n_rows
+        self.n_rows = gradients.n_rows
+        # A sum of products has no error of differences.
+        self.no_curvature = NO_INFORMATION if gradients.dtype == np.float64 else NO_CURVATURE
+
+    def sample(self, n, rng):
+        at_hand = self.gradients.n_at_hand
+        index = np.sort(rng.choice(at_hand, min(n, at_hand), replace=False))
+        self._samples.append(RowsObjective(self.gradients, index, self.before_pass))
+        return self._samples[-1]
 
     def _likelihood(self, theta, with_curvature):
         g = self.gradients

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from pymc.blocking import PointType
 
-from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
 from pymc_sgmcmc.adaptation.plan import is_scale
 from pymc_sgmcmc.adaptation.progress import WarmUpProgress
 from pymc_sgmcmc.adaptation.short_runs import (
@@ -108,6 +108,13 @@ class WarmUp:
         self.stage = "updates per draw"
         settings, (run, thin, per_draw) = with_restarts(settings, self.pilot)
         return self.finish(settings, run, thin, windows=k, ess_per_draw=per_draw)
+
+    def renew(self, earlier: Adapted) -> Adapted:
+        """Adapt to new data by what was chosen for others of the same model."""
+        raise UnfitAdaptation(
+            "adaptation= of other data is for models without latents= and of at most 2000 "
+            "parameters, none of them local: pass adaptation='auto'."
+        )
 
     def begin(self, point: PointType) -> None:
         """Find where the chains begin."""

@@ -1,0 +1,120 @@
+"""The warm-up of models whose gradients are told apart by rows: anchor, row weights and noise too.
+
+Everything that the compiled updates need is an input of theirs, so nothing is compiled again.
+"""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.curvature_warm_up import SPREAD, STEEP_ROWS, CurvatureWarmUp
+from pymc_sgmcmc.adaptation.noise import POSITIONS, ROWS_PER_POSITION, noise_covariance
+from pymc_sgmcmc.adaptation.normal_approximation import is_far_too_wide, narrowed
+from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective
+from pymc_sgmcmc.adaptation.row_weights import RowWeights
+from pymc_sgmcmc.adaptation.short_runs import Settings
+from pymc_sgmcmc.gradients.metric import split_flat
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+NOISY = 2.0
+"""After the first window rows are weighted anew only if the noise is larger."""
+
+
+class RowsWarmUp(CurvatureWarmUp):
+    """Adapts a kernel by gradients of single rows."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        source = self.kernel.source
+        self.has_anchor = source.has_control_variate
+        self.weights: RowWeights | None = None
+        if self.has_anchor and source.rows[0].weights is not None:
+            self.weights = RowWeights(self.gradients)
+
+    def make_objective(self) -> Objective:
+        return RowsObjective(self.gradients, before_pass=self.report)
+
+    def curvatures(self) -> list[np.ndarray]:
+        local = self.objective.at(self.anchor, with_curvature=True)
+        self.anchor_gradient = local.likelihood_gradient
+        return [local.curvature()]
+
+    def narrow(self) -> None:
+        objective = self.objective_of(max(STEEP_ROWS, 10 * self.gradients.size))
+        with np.errstate(over="ignore", invalid="ignore"):
+            if not is_far_too_wide(objective, self.anchor, self.matrix, self.rng):
+                return
+            _log.debug("The normal approximation at the start is far too wide.")
+            self.anchor, self.matrix = narrowed(objective, self.anchor, self.matrix, self.rng)
+        self.anchor_gradient = self.objective.at(self.anchor).likelihood_gradient
+        self.set_metric(np.eye(self.gradients.size))
+
+    def weight_rows(self) -> None:
+        """Weight rows by how their gradients change near the anchor, where they may be weighted."""
+        if self.weights is not None:
+            self.weights.see(self.anchor, self.metric, self.rng)
+            self.kernel.set_row_copies(self.weights.copies)
+            self.kernel.load_data()
+
+    def noise(self, k: int) -> np.ndarray:
+        """Set anchor and row weights for the next updates; return the covariance of their noise."""
+        if k == 0:
+            self.weight_rows()
+        if self.has_anchor:
+            shapes = self.kernel.source.shapes
+            both = split_flat(self.anchor, shapes), split_flat(self.anchor_gradient, shapes)
+            self.kernel.source.set_anchor(*both)
+            self.kernel.load_data()
+        noise = self._covariance()
+        if self.weights is not None and k > 0 and np.linalg.eigvalsh(noise)[-1] > NOISY:
+            self.weight_rows()
+            noise = self._covariance()
+        return noise
+
+    def _covariance(self) -> np.ndarray:
+        """Covariance of a batch's gradient in z, shape (d, d)."""
+        noise = noise_covariance(
+            self.gradients,
+            self.metric,
+            self._points(POSITIONS),
+            self.anchor if self.has_anchor else None,
+            self.kernel.urn,
+            self.rows_per_update,
+            self.rng,
+        )
+        if self.past is None and self.has_anchor:
+            noise /= SPREAD**2  # which grows about as the square of the distance
+        self.count(2 * POSITIONS * ROWS_PER_POSITION / self.gradients.n_rows)
+        return noise
+
+    def _points(self, n: int) -> np.ndarray:
+        """Return points of the posterior: of the chains, or of a Gaussian before there are any."""
+        past = self.past
+        if past is None:
+            z = self.rng.standard_normal((n, len(self.anchor)))
+            return self.anchor + SPREAD * self.metric.times(z)
+        return past[np.linspace(0, len(past) - 1, min(n, len(past))).astype(int)]
+
+    @property
+    def rows_per_update(self) -> int:
+        return self.kernel.source.rows[0].batch_size
+
+    @property
+    def passes(self) -> float:
+        return super().passes + (0.0 if self.weights is None else self.weights.passes)
+
+    def freeze(self, settings: Settings, starts: np.ndarray, thin: int, **others: Any) -> Adapted:
+        own = {"row_copies": self.kernel.row_copies, "data_checksum": self._checksum()}
+        return super().freeze(settings, starts, thin, **own | others)
+
+    def finish(self, *args: Any, **found: Any) -> Adapted:
+        chosen = super().finish(*args, **found)
+        # Gradients may have moved the points at which groups are integrated, which are data.
+        return replace(chosen, data_checksum=self._checksum())
+
+    def _checksum(self) -> int | None:
+        return self.kernel.checksum() if self.has_anchor else None
