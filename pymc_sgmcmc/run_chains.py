@@ -135,9 +135,9 @@ def run_chains(
             draws_of_all = None if points is None else points.draws(step.vars)
             found = exact(tree, step, draws_of_all, run.recorder, limit)
             if found is not None:
-                tree = found.tree
+                tree, *exact_draws = found
                 if given.compute_convergence_checks:
-                    diagnose_exact(tree, step, found.theta, found.gradient)
+                    diagnose_exact(tree, step, *exact_draws)
         tree = with_log_densities(tree, model, idata_kwargs)
     except KeyboardInterrupt:
         _log.warning("Interrupted: the draws are returned without all that is computed from them.")

@@ -210,12 +210,12 @@ class SGMCMCStep(BlockedStep):
         check_start(self.model, self.source, start)
         self.chain.try_out(start)
         self.adapted: Adapted | None = None
-        self.gradients: Gradients | None = None
+        self._gradients: Gradients | None = None
         if metric is not None:
-            self.gradients = kind_of(self.kernel).gradients(self.kernel, start, minibatch_dim)
+            self._gradients = kind_of(self.kernel).gradients(self.kernel, start, minibatch_dim)
             self.adapted = adapted(
                 self.kernel,
-                self.gradients,
+                self._gradients,
                 # The same without a seed: draws depend on that of the run alone.
                 np.random.default_rng(0) if rng is None else self.rng,
                 start,
@@ -443,6 +443,14 @@ class SGMCMCStep(BlockedStep):
         self.kernel.replacement = true_or_false("replacement", replacement)
 
     @property
+    def gradients(self) -> Gradients:
+        """What an adapted step's warm-up has evaluated, and a verdict does."""
+        if self._gradients is None:  # the step was unpickled
+            start = self.model.initial_point()
+            self._gradients = kind_of(self.kernel).gradients(self.kernel, start, self.minibatch_dim)
+        return self._gradients
+
+    @property
     def n_updates(self) -> int:
         """Number of updates of the chain so far."""
         return self.chain.n_updates
@@ -466,7 +474,7 @@ class SGMCMCStep(BlockedStep):
         # `setup_chain` (or, in the middle of a chain, __setstate__) recreates the chain in the
         # other process. A copy in this process has its own kernel.
         kept = {k: v for k, v in self.__dict__.items() if k != "chain"}
-        own = {"kernel": copy(self.kernel), "gradients": None}
+        own = {"kernel": copy(self.kernel), "_gradients": None}
         return kept | own | {"saved_sampling_state": self.sampling_state}
 
     def __setstate__(self, state):

@@ -194,7 +194,7 @@ def test_runs_resume_and_copies_are_judged(tmp_path):
         more = sgm.sample(draws=8, trace=tmp_path / "run", resume=True, **run)
     np.testing.assert_array_equal(whole, more.posterior["beta"].values)
     copy = cloudpickle.loads(cloudpickle.dumps(step))
-    assert copy.gradients is None
+    assert copy._gradients is None
     diagnose_run(more, copy)
     assert "virial" in more["diagnosis"]
 

@@ -325,9 +325,6 @@ def warn_of_burn_in(idata: DataTree) -> None:
 
 def _measured_of_run(idata: DataTree, step: Any, points: PointsToDiagnose | None) -> Dataset:
     kind, gradients = kind_of(step.kernel), step.gradients
-    if gradients is None:  # the step was unpickled
-        start = step.model.initial_point()
-        gradients = kind.gradients(step.kernel, start, step.minibatch_dim)
     draws = None if points is None else points.draws(step.source.vars)
     return MEASURES[kind.judged_as](idata, step, gradients, draws)
 

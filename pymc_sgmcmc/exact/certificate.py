@@ -23,17 +23,17 @@ from pymc_sgmcmc.exact.log_density import LogDensity
 from pymc_sgmcmc.exact.student import Student
 
 PAIRS = 200
-"""Of points with exact densities: 400 are what the tail's fit needs."""
+"""Number of pairs of points with exact densities: the tail's fit needs 400 points."""
 LARGEST = 150
-"""Parameters, at most: of a covariance that n draws tell, log weights have a variance of about
-d^2 / 2 n, and beyond 1 they cannot be used. A matrix from the warm-up takes more."""
+"""Largest number of parameters: of a covariance that n draws tell, log weights have a variance of
+about d^2 / 2 n, and beyond 1 they cannot be used. A matrix from the warm-up takes more."""
 LARGEST_K_HAT = 0.7
-"""Of weights that can be used;"""
+"""Largest k-hat of weights that can be used."""
 MOST_READS = 3
-"""... with larger ones the points are drawn again, about the weighted mean: the draws may be off,
-rather than the posterior far from a Student distribution."""
+"""Number of times that points are drawn, each about the last weighted mean: with a larger k-hat the
+draws may be off, rather than the posterior far from a Student distribution."""
 BLOCKS = 10
-"""Of each chain's draws, for the standard error of their moments."""
+"""Number of blocks of each chain's draws, for the standard error of their moments."""
 
 
 class Estimate(NamedTuple):
@@ -49,7 +49,7 @@ class Certificate(NamedTuple):
     points: np.ndarray
     """theta, shape (n, d)."""
     log_weights: np.ndarray
-    """Smoothed and normalised, shape (n,)."""
+    """Smoothed and normalised logarithms of weights, shape (n,)."""
     k_hat: float
     log_marginal_likelihood: Estimate
     mean: Estimate
@@ -67,16 +67,9 @@ def certify(
     matrix: np.ndarray,
     rng: np.random.Generator,
 ) -> Certificate:
-    """Weigh points like the draws by their exact densities.
+    """Weigh points like the draws, of shape (chains, draws, d), by their exact densities.
 
-    Parameters
-    ----------
-    density : LogDensity
-    draws : array, shape (chains, draws, d)
-        Draws of theta to be judged.
-    matrix : array, shape (d, d)
-        L of coordinates z, theta = c + L z, in which standard deviations are about 1.
-    rng : numpy.random.Generator
+    ``matrix`` is L of coordinates z, theta = c + L z, with standard deviations of about 1.
     """
     centre, d = draws.mean(axis=(0, 1)), draws.shape[2]
     z = np.linalg.solve(matrix, (draws - centre).reshape(-1, d).T).T
@@ -115,11 +108,9 @@ def certify(
 def weighted_moments(
     values: np.ndarray, log_weights: np.ndarray, control: np.ndarray | float = 0.0
 ) -> tuple[Estimate, Estimate]:
-    """Mean and standard deviation of values of shape (n, k) with these weights, with errors.
+    """Mean and standard deviation of weighted values in pairs, shape (n, k), with errors.
 
-    Points are pairs, so that the sums of pairs are independent; errors are of first order. A
-    ``control`` is a variate of mean 0 for each value, which takes its part of the noise out of
-    variances: where all weights are alike a sample's squares tell nothing that is not known.
+    ``control`` is a variate of mean 0 for each value, which takes its noise out of variances.
     """
     w = np.exp(log_weights - logsumexp(log_weights))[:, None]
     mean = (w * values).sum(axis=0)

@@ -26,8 +26,8 @@ from pymc_sgmcmc.latents.latent_gradients import LatentGradients
 _log = logging.getLogger("pymc.sgmcmc")
 
 MOST_NUMBERS = 25_000_000
-"""Of data, of which densities are evaluated without being asked for: some two seconds on a core. It
-is not a share of the run's time, so that a seed gives the same groups of results anywhere."""
+"""Largest number of data of which densities are evaluated without being asked for: some two seconds
+on a core, and not a share of the run's time, so that a seed gives the same groups anywhere."""
 
 
 def can_be_certified(gradients: Any) -> bool:
@@ -47,20 +47,7 @@ def with_certificate(
 ) -> Dataset:
     """Add the group ``certificate`` to a result, and what it says to what the verdict rests on.
 
-    In a run an error is only logged, since the verdict does not need it.
-
-    Parameters
-    ----------
-    idata : DataTree
-    gradients : FlatModel
-        With exact densities, of up to `LARGEST` parameters.
-    draws : array, shape (chains, draws, d)
-    matrix : array, shape (d, d)
-        L of coordinates z.
-    measured : Dataset
-        As `diagnose` returns it.
-    asked : bool, default True
-        Whether it may take any time, and an error is raised.
+    ``asked`` says that it may take any time, and that an error is raised instead of logged.
     """
     try:
         density = LogDensity(gradients)

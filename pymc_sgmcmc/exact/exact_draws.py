@@ -5,15 +5,13 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from pymc.backends.ndarray import NDArray
 from pymc.model import Model
 from pymc.step_methods.compound import flatten_steps
 from xarray import Dataset, DataTree
 
-from pymc_sgmcmc.adaptation.kinds import kind_of
 from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, LARGEST_SHARED
 from pymc_sgmcmc.adaptation.time_limit import TimeLimit
 from pymc_sgmcmc.backends.compile_time import quick_graphs
@@ -34,21 +32,7 @@ LEAVE_IT = "Leave exact=True out"
 
 
 def refuse_exact(model: Model, step: Any, predictions: Sequence[Any]) -> None:
-    """Raise an error for what cannot be finished exactly, before anything is compiled.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        Without effects that are integrated out.
-    step : step or None
-        As given to `sample`.
-    predictions : list of Predictions
-
-    Raises
-    ------
-    ValueError
-        Naming the remedy.
-    """
+    """Raise an error for what cannot be finished exactly, before anything is compiled."""
     if predictions:
         raise ValueError(
             "exact=True and predictions=: these would be averages over the minibatch draws. Leave "
@@ -111,27 +95,12 @@ def _too_many(size: int) -> str:
     )
 
 
-class ExactDraws(NamedTuple):
-    """A result with exact draws, and what its verdict rests on."""
-
-    tree: DataTree
-    theta: np.ndarray
-    """Shape (chains, draws, d)."""
-    gradient: np.ndarray
-    """Of the log density with respect to z, shape (chains, draws, d)."""
-
-
 @dataclass(frozen=True)
 class ExactPhase:
-    """The exact phase of a run.
+    """The exact phase of a run, to an effective sample size.
 
-    Attributes
-    ----------
-    ess : float
-        Effective sample size to reach.
-    rng : numpy.random.Generator
-        Its draws follow from this and from the minibatch draws: a run that was killed in this phase
-        and is resumed from its store has the same.
+    Its draws follow from ``rng`` and the minibatch draws alone, so that a run that is resumed from
+    its store has the same.
     """
 
     ess: float
@@ -144,28 +113,15 @@ class ExactPhase:
         draws: np.ndarray | None,
         recorder: Recorder,
         limit: TimeLimit | None,
-    ) -> ExactDraws | None:
-        """Return a result with exact draws, or None if there are none; a message says why.
+    ) -> tuple[DataTree, np.ndarray, np.ndarray] | None:
+        """Return a result with exact draws, these draws of theta and their gradients in z.
 
-        Parameters
-        ----------
-        tree : DataTree
-            The minibatch run's result.
-        step : SGMCMCStep
-            With ``adapted`` and ``gradients``.
-        draws : array, shape (chains, draws, d), optional
-            Of all variables, if not all were recorded.
-        recorder : Recorder
-            Of the run.
-        limit : TimeLimit, optional
+        Both have the shape (chains, draws, d). If there are none, it is None and a message says
+        why; ``draws`` are those of all variables, if not all were recorded.
         """
         began = time.perf_counter()
         if draws is None:
             draws = value_draws(step.model, step.vars, tree["posterior"].to_dataset())
-        if step.gradients is None:  # the step was unpickled
-            start = step.model.initial_point()
-            kind = kind_of(step.kernel)
-            step.gradients = kind.gradients(step.kernel, start, step.minibatch_dim)
         gradients, metric = step.gradients, step.kernel.metric
         assert isinstance(gradients, RowGradients | WholeGradients)
         assert metric is not None
@@ -181,11 +137,8 @@ class ExactPhase:
         seconds = time.perf_counter() - began
         theta = found.theta.reshape(len(found.theta), -1, found.theta.shape[-1])
         self._report(found, draws, theta, seconds)
-        return ExactDraws(
-            _with(tree, gradients, recorder, found, theta, seconds),
-            theta,
-            found.gradient.reshape(theta.shape),
-        )
+        tree = _with(tree, gradients, recorder, found, theta, seconds)
+        return tree, theta, found.gradient.reshape(theta.shape)
 
     @staticmethod
     def _report(found: Finished, draws: np.ndarray, theta: np.ndarray, seconds: float) -> None:
@@ -265,14 +218,7 @@ def _recorded(
 ) -> dict[str, np.ndarray]:
     """Recorded variables of points of shape (chains, draws, d), by name."""
     chains, n, d = theta.shape
-    like = recorder.trace
-    trace = NDArray(
-        model=gradients.model,
-        vars=like.vars,
-        fn=like.fn,
-        var_shapes=like.var_shapes,
-        var_dtypes=like.var_dtypes,
-    )
+    trace = recorder.new_trace()
     trace.setup(chains * n, 0)
     for point in theta.reshape(-1, d):
         trace.record(gradients.point(point), in_warmup=False)

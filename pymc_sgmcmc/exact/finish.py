@@ -5,8 +5,8 @@ in each transition. The first transitions set the step size, by Robbins and Monr
 approximation: the acceptance is a mean over all chains, so that few are enough.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from math import ceil, log, pi
 
 import numpy as np
@@ -16,32 +16,31 @@ from pymc_sgmcmc.exact.hamiltonian import Hamiltonian, Points, Transition
 from pymc_sgmcmc.run.convergence import convergence
 
 CHAINS = 32
-"""Short chains. With more of them each makes fewer transitions, all in larger products of matrices,
+"""Number of short chains: of more each makes fewer transitions, all in larger products of matrices,
 but each also makes the first ones, whose draws are dropped."""
 TARGET = 0.8
-"""Acceptance."""
+"""Acceptance at which the step size is aimed."""
 QUARTER = pi / 2
-"""Length of a trajectory after which a normal density's draws are independent,"""
+"""Length of a trajectory after which draws of a normal density are independent."""
 JITTER, MOST_JITTER = 0.2, 0.6
-"""... by how much shorter or longer they are, so that none returns to where it began: more where
-lengths are for a direction that is slower than others,"""
+"""Share by which trajectories are shorter or longer, so that none returns to where it began; the
+second holds where lengths are for a direction that is slower than others."""
 MOST_SLOWNESS = 10.0
-"""... and by how many times that is, at most;"""
+"""Largest standard deviation of such a direction, in z, for which lengths are."""
 MOST_STEPS = 50
-"""... and of how many steps."""
+"""Largest number of steps of a trajectory."""
 STRETCH = 0.25
-"""Of a step by which a trajectory may be longer than its steps, which are longer then: it saves
-one."""
+"""Share by which steps may be longer than set, where that saves one."""
 FIRST_TRANSITIONS = (3, 12)
-"""At least and at most, in which the step size is set,"""
+"""Smallest and largest number of transitions in which the step size is set."""
 GAIN = 1.0
-"""... by changes of its logarithm of so much, where all or none are accepted,"""
+"""Change of the step size's logarithm in the first of them, where all or none are accepted."""
 CLOSE = 0.5
-"""... until the acceptance is off by less than this share of that."""
+"""The step size is set where the acceptance is off by less than this share of that."""
 FORGOTTEN = 0.05
 """Share of a start's deviation that may be left."""
 ROUND = 4
-"""Transitions between looks at the draws, or a quarter of those that were made."""
+"""Number of transitions between looks at the draws, later a quarter of those that were made."""
 MOST_TRANSITIONS = 500
 ALARM = 0.001
 """Probability that chance alone makes any mean or variance seem to move."""
@@ -56,43 +55,23 @@ class Finished:
     """Exact draws; the first axes of all arrays are superchains, their chains, and transitions."""
 
     theta: np.ndarray
-    """Last axis: elements."""
+    """Draws, with elements along the last axis."""
     gradient: np.ndarray
-    """Of the log density with respect to z."""
+    """Gradients of the log density with respect to z, shaped like ``theta``."""
     log_density: np.ndarray
     acceptance: np.ndarray
     energy: np.ndarray
     diverging: np.ndarray
     step_size: np.ndarray
-    """Of each transition,"""
+    """Step size of each transition, shape (transitions,)."""
     n_steps: np.ndarray
-    """... and how many steps it has."""
+    """Number of steps of each transition."""
     transitions: int
-    """All that were made, with those that were dropped,"""
+    """Number of all transitions, those that were dropped included."""
     evaluations: int
-    """... and gradients of all rows that they took, of all chains together."""
+    """Gradients of all rows that they took, of all chains together."""
     reason: str
     """Why the draws are not enough, or empty."""
-
-
-@dataclass
-class Made:
-    """Transitions with the final step size."""
-
-    each: list[Transition] = field(default_factory=list)
-    step_sizes: list[float] = field(default_factory=list)
-    n_steps: list[int] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.n_steps)
-
-    def theta(self) -> np.ndarray:
-        """Shape (C, transitions, d)."""
-        return np.stack([t.points.theta for t in self.each], axis=1)
-
-    def log_density(self) -> np.ndarray:
-        """Shape (C, transitions)."""
-        return np.stack([t.points.log_density for t in self.each], axis=1)
 
 
 def starts_of(draws: np.ndarray) -> np.ndarray:
@@ -108,31 +87,11 @@ def finish(
     ess: float,
     has_ended: Callable[[], bool],
 ) -> Finished:
-    """Move chains from draws of a minibatch run until they have forgotten these.
+    """Move chains from draws of a minibatch run, (chains, draws, d), until these are forgotten.
 
-    Parameters
-    ----------
-    hmc : Hamiltonian
-    draws : array, shape (chains, draws, d)
-        Of the minibatch run. The chains that start at draws of one of its chains are a superchain.
-    ess : float
-        Effective sample size, of all chains together and for the mean of each element, to end with;
-        half of it for its spread.
-    has_ended : callable
-        Whether time is up.
-
-    Raises
-    ------
-    NothingExact
-        If the run ended before there were draws enough to keep.
-
-    Notes
-    -----
-    Of K transitions with the final step size those are dropped in which a start's deviation may be
-    more than 5% of what it was, by the slowest direction's autocorrelation. The rest is kept if its
-    halves have the same means and variances, within what chance explains, and otherwise its second
-    half is. Chains of one superchain began in one chain of the minibatch run, so that R-hat of
-    superchains (nested R-hat, Margossian et al. 2024) sees whether those had come together.
+    They end with the effective sample size ``ess`` of each element's mean, and half of it of its
+    spread. Chains that start at draws of one chain are a superchain, so that R-hat of superchains
+    (nested R-hat, Margossian et al. 2024) sees whether those had come together.
     """
     starts = starts_of(draws)
     superchains = len(starts)
@@ -141,36 +100,33 @@ def finish(
     z = (draws - draws.mean(axis=(0, 1))) @ inverse.T
     slowest = _slowest(z)
     length, jitter = _lengths(z, slowest)
-    made, first, reason, look_at = Made(), 0, "", ROUND
+    made, first, reason, look_at = list[Transition](), 0, "", ROUND
 
-    def advance(h: float) -> tuple[Transition, float, int]:
+    def advance(h: float) -> Transition:
         nonlocal points
         t = length * hmc.rng.uniform(1 - jitter, 1 + jitter)
         n_steps = min(MOST_STEPS, max(1, ceil(t / h - STRETCH)))
         step_size = min(t / n_steps, h * (1 + STRETCH))
         found = hmc.transition(points, step_size, n_steps)
         points = found.points
-        return found, step_size, n_steps
+        return found
 
     h, forgotten, before = length * (1 + jitter), 0, 0
     try:
         for before in range(1, 1 + max(FIRST_TRANSITIONS)):
-            found, step_size, n_steps = advance(h)
+            found = advance(h)
             off = found.acceptance.mean() - TARGET
             share = off / TARGET if off < 0 else off / (1 - TARGET)
-            h = (h if off > 0 else step_size) * np.exp(GAIN / np.sqrt(before) * share)
+            h = (h if off > 0 else found.step_size) * np.exp(GAIN / np.sqrt(before) * share)
             h = min(h, length * (1 + jitter))
             forgotten += int(off > -TARGET / 2)
-            is_set = abs(share) < CLOSE or (share > 0 and n_steps == 1)
+            is_set = abs(share) < CLOSE or (share > 0 and found.n_steps == 1)
             if (is_set and before >= min(FIRST_TRANSITIONS)) or has_ended():
                 break
         # The minibatch draws may be too wide, and trajectories too long then.
         length, jitter = _lengths((points.theta - points.theta.mean(axis=0)) @ inverse.T, slowest)
         while True:
-            found, step_size, n_steps = advance(h)
-            made.each.append(found)
-            made.step_sizes.append(step_size)
-            made.n_steps.append(n_steps)
+            made.append(advance(h))
             if len(made) < look_at and not has_ended():
                 continue
             look_at = len(made) + max(ROUND, len(made) // 4)
@@ -186,22 +142,21 @@ def finish(
         reason = "interrupted"
     if len(made) < ROUND:
         raise NothingExact("the time was over before any exact draw was made")
-    kept = made.each[min(first, len(made) - ROUND) :]
-    K = len(kept)
+    kept = made[min(first, len(made) - ROUND) :]
 
-    def joined(arrays: list[np.ndarray]) -> np.ndarray:
-        both = np.stack(arrays, axis=1)
+    def joined(arrays: Iterable[np.ndarray]) -> np.ndarray:
+        both = np.stack(list(arrays), axis=1)
         return both.reshape(superchains, -1, *both.shape[1:])
 
     return Finished(
-        theta=joined([t.points.theta for t in kept]),
-        gradient=joined([t.points.gradient for t in kept]),
-        log_density=joined([t.points.log_density for t in kept]),
-        acceptance=joined([t.acceptance for t in kept]),
-        energy=joined([t.energy for t in kept]),
-        diverging=joined([t.diverging for t in kept]),
-        step_size=np.array(made.step_sizes[-K:]),
-        n_steps=np.array(made.n_steps[-K:]),
+        theta=joined(t.points.theta for t in kept),
+        gradient=joined(t.points.gradient for t in kept),
+        log_density=joined(t.points.log_density for t in kept),
+        acceptance=joined(t.acceptance for t in kept),
+        energy=joined(t.energy for t in kept),
+        diverging=joined(t.diverging for t in kept),
+        step_size=np.array([t.step_size for t in kept]),
+        n_steps=np.array([t.n_steps for t in kept]),
         transitions=before + len(made),
         evaluations=hmc.density.evaluations,
         reason=reason,
@@ -232,12 +187,17 @@ def _lengths(z: np.ndarray, slowest: np.ndarray) -> tuple[float, float]:
 
 
 def _first_kept(
-    made: Made, inverse: np.ndarray, forgotten: int, superchains: int, ess: float
+    made: list[Transition], inverse: np.ndarray, forgotten: int, superchains: int, ess: float
 ) -> tuple[int, str]:
-    """Return the first transition to keep, and why those from there are not enough yet."""
-    theta = made.theta()
+    """Return the first transition to keep, and why those from there are not enough yet.
+
+    Those in which more than `FORGOTTEN` of a start's deviation may be left are dropped, by the
+    slowest direction's autocorrelation; if the halves of the rest differ, the first of them too.
+    """
+    theta = np.stack([t.points.theta for t in made], axis=1)
+    log_density = np.stack([t.points.log_density for t in made], axis=1)
     centred = theta - theta.mean(axis=(0, 1))
-    series = np.concatenate([centred @ inverse.T, made.log_density()[:, :, None]], axis=2)
+    series = np.concatenate([centred @ inverse.T, log_density[:, :, None]], axis=2)
     slowest = _autocorrelation(series)
     needed = ceil(log(FORGOTTEN) / log(slowest)) if slowest < 1 else MOST_TRANSITIONS
     first = max(0, needed - forgotten)

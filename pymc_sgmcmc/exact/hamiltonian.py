@@ -25,7 +25,7 @@ from pymc_sgmcmc.gradients.metric import Metric
 B = 0.21178
 """Share of a step in the first and last of its kicks."""
 LARGEST_ENERGY_ERROR = 1000.0
-"""Of a trajectory; beyond it the trajectory has diverged."""
+"""A trajectory whose energy rises by more has diverged."""
 
 
 class Points(NamedTuple):
@@ -48,17 +48,12 @@ class Transition(NamedTuple):
     energy: np.ndarray
     """H where the chain is."""
     diverging: np.ndarray
+    step_size: float
+    n_steps: int
 
 
 class Hamiltonian:
-    """Transitions of all chains, in the coordinates z of a metric.
-
-    Parameters
-    ----------
-    density : LogDensity
-    metric : Metric
-    rng : numpy.random.Generator
-    """
+    """Transitions of all chains, in the coordinates z of a metric."""
 
     def __init__(self, density: LogDensity, metric: Metric, rng: np.random.Generator):
         self.density, self.metric, self.rng = density, metric, rng
@@ -83,8 +78,8 @@ class Hamiltonian:
             np.where(accepted, end.log_density, start.log_density),
             np.where(accepted[:, None], end.gradient, start.gradient),
         )
-        energy = np.where(accepted, after, before)
-        return Transition(points, acceptance, energy, rise > LARGEST_ENERGY_ERROR)
+        energy, diverging = np.where(accepted, after, before), rise > LARGEST_ENERGY_ERROR
+        return Transition(points, acceptance, energy, diverging, step_size, n_steps)
 
     def _trajectory(
         self, points: Points, momentum: np.ndarray, h: float, n_steps: int

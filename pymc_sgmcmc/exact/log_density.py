@@ -26,16 +26,14 @@ from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.integration.integrated_model import IntegratedModel
 from pymc_sgmcmc.pymc_internals import jitted, runs_python
 
-IN_CACHE = 2**18
-"""Rows times points of one call on a CPU, about,"""
-ON_DEVICE = 2**25
-"""... and on an accelerator."""
+IN_CACHE, ON_DEVICE = 2**18, 2**25
+"""Rows times points of one call on a CPU and on an accelerator."""
 GROUPS = 256
-"""Groups of rows of one call, where effects are integrated out."""
+"""Number of groups of rows of one call, where effects are integrated out."""
 POINTS = 64
-"""Points of one call for all data, where these are not cut into rows."""
+"""Number of points of one call for all data, where these are not cut into rows."""
 STREAMED_ROWS = 2**17
-"""Rows of a stream that are read together."""
+"""Number of a stream's rows that are read together."""
 
 
 class NotAllRead(ValueError):
@@ -43,19 +41,9 @@ class NotAllRead(ValueError):
 
 
 class LogDensity:
-    """Log posterior of all data, and its gradient, at many points; up to no constant.
+    """Log posterior of all data, and its gradient, at many points, with all constants.
 
-    Parameters
-    ----------
-    gradients : FlatModel
-        With its rows one by one, or without any. Its data are read, and nothing of it is changed.
-
-    Attributes
-    ----------
-    size : int
-        d, the number of elements of a point.
-    evaluations : int
-        Points at which all rows have been evaluated.
+    ``evaluations`` counts the points at which all rows have been evaluated.
     """
 
     def __init__(self, gradients: FlatModel):

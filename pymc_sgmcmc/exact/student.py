@@ -6,32 +6,24 @@ import numpy as np
 from scipy.special import gammaln
 
 DEGREES = np.array([4, 5, 6, 8, 10, 14, 20, 30, 50, 80, 150, 300, 1000, 10_000])
-"""Of freedom, among which the likelihood chooses; the last is a normal distribution."""
+"""Degrees of freedom among which the likelihood chooses; the last is a normal distribution."""
 
 
 @dataclass(frozen=True)
 class Student:
-    """A multivariate Student distribution.
-
-    Attributes
-    ----------
-    mean : array, shape (d,)
-    root : array, shape (d, d)
-        Lower triangular root of the scale matrix.
-    degrees : float
-        Of freedom.
-    """
+    """A multivariate Student distribution."""
 
     mean: np.ndarray
     root: np.ndarray
+    """Lower triangular root of the scale matrix."""
     degrees: float
+    """Degrees of freedom."""
 
     @classmethod
     def of(cls, draws: np.ndarray, ess: float) -> "Student":
         """Fit to draws of shape (n, d), which tell as much as ``ess`` independent ones.
 
-        The covariance is shrunk towards a multiple of the identity by as much as its noise is of
-        its distance (Ledoit and Wolf 2004), since the coordinates have about that covariance.
+        The covariance is shrunk towards a multiple of the identity (Ledoit and Wolf 2004).
         """
         n, d = draws.shape
         mean = draws.mean(axis=0)
@@ -69,6 +61,6 @@ class Student:
 
 
 def _log_density(squares: np.ndarray, v: float, d: int) -> np.ndarray:
-    """Of a standard distribution with v degrees of freedom, at points with these squared norms."""
+    """Log density of a standard distribution with v degrees of freedom, by squared norms."""
     constant = gammaln((v + d) / 2) - gammaln(v / 2) - d / 2 * np.log(v * np.pi)
     return constant - (v + d) / 2 * np.log1p(squares / v)

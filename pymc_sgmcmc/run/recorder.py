@@ -58,6 +58,17 @@ class Recorder:
         )
         return NDArray(model=self.model, vars=self.vars, test_point=self._start, fn=of_one_point)
 
+    def new_trace(self) -> NDArray:
+        """Return another recorder of PyMC's for the same variables, without draws."""
+        like = self.trace
+        return NDArray(
+            model=self.model,
+            vars=like.vars,
+            fn=like.fn,
+            var_shapes=like.var_shapes,
+            var_dtypes=like.var_dtypes,
+        )
+
     @property
     def _derived(self) -> list:
         """Recorded variables that are not value variables themselves."""

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from pymc.backends.arviz import DataTreeConverter
 from pymc.backends.base import MultiTrace
-from pymc.backends.ndarray import NDArray
 from pymc.exceptions import SamplingError
 from pymc.model import Model
 from pymc.stats.convergence import log_warnings, run_convergence_checks
@@ -37,15 +36,8 @@ class InMemoryDraws:
         self.n_warmup = run.tune if run.wants_warmup else 0
         self.skipped = run.tune - self.n_warmup
         self.traces = []
-        like = run.recorder.trace
         for chain in range(run.n_chains):
-            trace = NDArray(
-                model=run.model,
-                vars=like.vars,
-                fn=like.fn,
-                var_shapes=like.var_shapes,
-                var_dtypes=like.var_dtypes,
-            )
+            trace = run.recorder.new_trace()
             trace.setup(self.n_warmup + run.draws, chain, run.step.stats_dtypes)
             self.traces.append(trace)
 
