@@ -20,7 +20,7 @@ from pymc_sgmcmc.adaptation.adapt import adapted
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.earlier import earlier_adaptation
 from pymc_sgmcmc.adaptation.kinds import Gradients, kind_of
-from pymc_sgmcmc.adaptation.plan import Asked, planned
+from pymc_sgmcmc.adaptation.plan import Asked
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.argument_checks import is_auto, positive_number, true_or_false, whole_number
 from pymc_sgmcmc.backends import interrupts
@@ -29,23 +29,17 @@ from pymc_sgmcmc.backends.compile_time import compile_lock
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.chain import Advance, Chain, SGMCMCState
 from pymc_sgmcmc.docstrings import describe
-from pymc_sgmcmc.gradients.arrays import warn_if_integers_overflowed
-from pymc_sgmcmc.gradients.full_terms import message_of
-from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.local_variables import Local
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.start_check import check_start
-from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.latents.joint import Latents
 from pymc_sgmcmc.pymc_internals import is_worker
 from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule
-from pymc_sgmcmc.step_source import independent_rows, metric_for, sampled_model, step_source
+from pymc_sgmcmc.step_kernel import kernel_of, model_of_step
 from pymc_sgmcmc.variables import continuous, counterparts, refuse_reserved_names
 
 _log = logging.getLogger("pymc.sgmcmc")
 
-FIRST_STEP_SIZE = 1e-3
-"""Until one has been chosen."""
 _TAKING = Lock()
 
 
@@ -136,7 +130,7 @@ class SGMCMCStep(BlockedStep):
         self.made_for = modelcontext(model)
         refuse_reserved_names(self.made_for)
         name = type(self).__name__
-        self.model, batch_size = sampled_model(
+        self.model, batch_size = model_of_step(
             name, self.made_for, latents, step_size, adaptation, batch_size
         )
         self.vars = continuous(self.model, counterparts(self.made_for, self.model, vars))
@@ -171,37 +165,13 @@ class SGMCMCStep(BlockedStep):
             updates_per_batch=updates_per_batch,
             self_check=self_check,
         )
-        plan = planned(asked, local if self.takes_local and latents is None else None)
-        self.source = step_source(plan, asked)
-        if plan.tentative and not self.source.local_variables:
-            plan = planned(asked, None)
-            self.source = step_source(plan, asked)
-        if self.source.full:
-            _log.info(message_of(self.source.full))
-        self._batch_size, self.minibatch_dim = plan.batch_size, minibatch_dim
+        self.kernel, self._batch_size = kernel_of(
+            asked, given_schedule, given_thin, dict(compile_kwargs or {})
+        )
+        self.source, self.algorithm = self.kernel.source, self.kernel.algorithm
+        self.minibatch_dim = minibatch_dim
         self.batches: Literal["rows", "groups"] = (
             "groups" if self.source.has_whole_groups else "rows"
-        )
-        if updates_per_batch > 1 and not self.source.rows:
-            raise ValueError(
-                f"updates_per_batch={updates_per_batch} needs batches: pass batch_size= too."
-            )
-        for array, _ in self.source.data:
-            warn_if_integers_overflowed(array)
-        metric = metric_for(self.source, plan.metric)
-        if isinstance(metric, LocalScales):
-            self.algorithm = self.algorithm.for_groups()
-        self.kernel = Kernel(
-            name,
-            self.model,
-            self.source,
-            self.algorithm,
-            as_schedule(FIRST_STEP_SIZE) if given_schedule is None else given_schedule,
-            given_thin or 1,
-            independent_rows(self.source, plan, asked),
-            dict(compile_kwargs or {}),
-            metric,
-            updates_per_batch,
         )
         self.statistics = self.kernel.statistics
         self.stats_dtypes_shapes = _statistic_types(self.statistics, self.step_size_names)
@@ -211,7 +181,7 @@ class SGMCMCStep(BlockedStep):
         self.chain.try_out(start)
         self.adapted: Adapted | None = None
         self._gradients: Gradients | None = None
-        if metric is not None:
+        if self.kernel.metric is not None:
             self._gradients = kind_of(self.kernel).gradients(self.kernel, start, minibatch_dim)
             self.adapted = adapted(
                 self.kernel,

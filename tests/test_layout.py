@@ -23,7 +23,7 @@ run
 predictions
 samplers
 step docstrings variables
-step_source
+step_kernel
 adaptation
 chain call_length
 kernel

@@ -1,4 +1,4 @@
-"""What gives a step's updates their gradients and batches, by the step's arguments."""
+"""A step's kernel: which gradients and batches its updates have, by the step's arguments."""
 
 import logging
 import math
@@ -8,10 +8,12 @@ import numpy as np
 from pymc.model import Model
 
 from pymc_sgmcmc.adaptation.adapt import ones_per_row
-from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, LARGEST_SHARED, Asked, Plan, adapts
+from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, LARGEST_SHARED, Asked, Plan, adapts, planned
 from pymc_sgmcmc.argument_checks import is_auto
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
+from pymc_sgmcmc.gradients.arrays import warn_if_integers_overflowed
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
+from pymc_sgmcmc.gradients.full_terms import message_of
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.local_variables import elements_per_group
 from pymc_sgmcmc.gradients.metric import Metric
@@ -19,13 +21,58 @@ from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.gradients.tempered import tempered
+from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import Latents, without_latents
+from pymc_sgmcmc.schedules import Schedule, as_schedule
 
 _log = logging.getLogger("pymc.sgmcmc")
 
 
-def sampled_model(
+FIRST_STEP_SIZE = 1e-3
+"""Step size until one has been chosen."""
+
+
+def kernel_of(
+    asked: Asked, schedule: Schedule | None, thin: int | None, compile_kwargs: dict[str, Any]
+) -> tuple[Kernel, int | None]:
+    """Make the kernel of a step, and return the planned rows per batch too.
+
+    Arguments that do not go together are an error.
+    """
+    local = asked.local if asked.takes_local and asked.latents is None else None
+    plan = planned(asked, local)
+    source = _source(plan, asked)
+    if plan.tentative and not source.local_variables:
+        plan = planned(asked, None)
+        source = _source(plan, asked)
+    if source.full:
+        _log.info(message_of(source.full))
+    if asked.updates_per_batch > 1 and not source.rows:
+        raise ValueError(
+            f"updates_per_batch={asked.updates_per_batch} needs batches: pass batch_size= too."
+        )
+    for array, _ in source.data:
+        warn_if_integers_overflowed(array)
+    metric, algorithm = _metric(source, plan.metric), asked.algorithm
+    if isinstance(metric, LocalScales):
+        algorithm = algorithm.for_groups()
+    kernel = Kernel(
+        asked.name,
+        asked.model,
+        source,
+        algorithm,
+        as_schedule(FIRST_STEP_SIZE) if schedule is None else schedule,
+        thin or 1,
+        _independent_rows(source, plan, asked),
+        compile_kwargs,
+        metric,
+        asked.updates_per_batch,
+    )
+    return kernel, plan.batch_size
+
+
+def model_of_step(
     name: str,
     model: Model,
     latents: Latents | None,
@@ -55,7 +102,7 @@ def sampled_model(
         ) from error
 
 
-def step_source(plan: Plan, asked: Asked) -> GradientSource:
+def _source(plan: Plan, asked: Asked) -> GradientSource:
     """Make the gradient source of a step, or raise an error for arguments that do not go together.
 
     With ``batches="auto"`` they have whole groups where an adapted step's local variables need it.
@@ -151,7 +198,7 @@ def _reason_to_move_together(source: GradientSource) -> str | None:
     return None
 
 
-def metric_for(source: GradientSource, metric: Metric | None) -> Metric | None:
+def _metric(source: GradientSource, metric: Metric | None) -> Metric | None:
     """Return the metric of a plan, or the one that the source's local variables need."""
     local = {v.value for v in source.local_variables}
     if metric is None or not local:
@@ -159,7 +206,7 @@ def metric_for(source: GradientSource, metric: Metric | None) -> Metric | None:
     return LocalScales(source.shapes, [v in local for v in source.vars])
 
 
-def independent_rows(source: GradientSource, plan: Plan, asked: Asked) -> bool:
+def _independent_rows(source: GradientSource, plan: Plan, asked: Asked) -> bool:
     """Whether batches are of independent rows: as asked for, or what suits the sampler best."""
     adapted, streamed = plan.metric is not None, source.streamed is not None
     # What an adapted step has measured is the noise of independent rows. Of a stream with a
