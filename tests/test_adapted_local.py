@@ -203,7 +203,7 @@ def warm_up(batch_size=20, batches="rows", window=None):
     kernel.metric = LocalScales(step.source.shapes, [False, False, True])
     kernel.load_data()
     gradients = LocalGradients(kernel, model.initial_point())
-    run = LocalWarmUp(kernel, gradients, np.random.default_rng(0), target_bias=0.05)
+    run = LocalWarmUp(kernel, gradients, np.random.default_rng(0), 0.05)
     run.progress.__enter__()  # as `run.run` does
     return run
 

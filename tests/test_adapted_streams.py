@@ -9,7 +9,7 @@ from known_posteriors import Linear, assert_right
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
-from pymc_sgmcmc.adaptation.noise import noise_covariance
+from pymc_sgmcmc.adaptation.rows_warm_up import noise_covariance
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates
 from pymc_sgmcmc.diagnosis.gradients_at_draws import RowsAtDraws
 from pymc_sgmcmc.gradients.all_rows import with_all_rows

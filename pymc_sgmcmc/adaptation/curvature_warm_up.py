@@ -42,7 +42,6 @@ from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import ENOUGH, WarmUp
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS
-from pymc_sgmcmc.kernel import Kernel
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -97,17 +96,13 @@ class CurvatureWarmUp(WarmUp):
 
     min_windows, max_windows = 2, 8
 
-    def __init__(
-        self, kernel: Kernel, gradients: Any, rng: np.random.Generator, target_bias: float
-    ):
-        super().__init__(kernel, gradients, rng, target_bias)
-        assert kernel.metric is not None
-        self.metric = kernel.metric
+    def __init__(self, *args: Any):
+        super().__init__(*args)
         self.objective = self.make_objective()
         self.past: np.ndarray | None = None
         """The later half of the last window's draws, flat."""
-        self.matrix = np.eye(gradients.size)
-        self.anchor_gradient = np.zeros(gradients.size)
+        self.matrix = np.eye(self.gradients.size)
+        self.anchor_gradient = np.zeros(self.gradients.size)
 
     # ---- what rows know better -------------------------------------------------------------
 

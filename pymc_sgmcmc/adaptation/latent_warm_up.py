@@ -27,9 +27,7 @@ from pymc_sgmcmc.adaptation.fisher_information import PairedGradients
 from pymc_sgmcmc.adaptation.short_runs import Settings, ShortRun, rounded, with_restarts
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import WarmUp, drift
-from pymc_sgmcmc.gradients.metric import Dense, Diagonal
-from pymc_sgmcmc.kernel import Kernel
-from pymc_sgmcmc.latents.latent_gradients import LatentGradients
+from pymc_sgmcmc.gradients.metric import Dense
 
 ADAM_PASSES = 5
 MIN_ADAM_UPDATES = 1000
@@ -65,17 +63,9 @@ class LatentWarmUp(WarmUp):
 
     min_windows, max_windows = 2, 8
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        gradients: LatentGradients,
-        rng: np.random.Generator,
-        target_bias: float,
-    ):
-        super().__init__(kernel, gradients, rng, target_bias)
-        assert isinstance(kernel.metric, Dense | Diagonal)
-        self.metric = kernel.metric
-        gradients.draw_from(rng.spawn(1)[0])
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.gradients.draw_from(self.rng.spawn(1)[0])
 
     # ---- the course of the warm-up ---------------------------------------------------------
 

@@ -46,9 +46,7 @@ from pymc_sgmcmc.adaptation.short_runs import (
 from pymc_sgmcmc.adaptation.slowness import warn_of_slow_draws
 from pymc_sgmcmc.adaptation.step_size import pace, slowed
 from pymc_sgmcmc.adaptation.warm_up import WarmUp, drift
-from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.metric import flat, split_flat
-from pymc_sgmcmc.kernel import Kernel
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -106,22 +104,16 @@ class LocalWarmUp(WarmUp):
 
     max_windows = 14
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        gradients: LocalGradients,
-        rng: np.random.Generator,
-        target_bias: float,
-    ):
-        super().__init__(kernel, gradients, rng, target_bias)
-        assert isinstance(kernel.metric, LocalScales)
-        self.metric = kernel.metric
+    gradients: LocalGradients
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
         self.n_shared = self.metric.n_shared
         self.shared_is_scale = self.is_scale[self.metric.order[: self.n_shared]]
-        eps = float(np.finfo(gradients.source.vars[0].dtype).eps)
+        eps = float(np.finfo(self.gradients.source.vars[0].dtype).eps)
         self.difference = eps**0.25
         """Step of a difference of gradients, in units of a scale."""
-        self.local_steps = [1.0 for _ in gradients.variables]
+        self.local_steps = [1.0 for _ in self.gradients.variables]
         """Typical scale of each variable's elements, as far as it is known."""
         self.tracked = self._tracked()
 

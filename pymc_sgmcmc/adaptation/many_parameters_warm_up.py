@@ -18,9 +18,6 @@ from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.short_runs import Settings
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import WarmUp
-from pymc_sgmcmc.gradients.flat_model import FlatModel
-from pymc_sgmcmc.gradients.metric import Diagonal
-from pymc_sgmcmc.kernel import Kernel
 
 STARTS = 4
 ADAM_PASSES = 20
@@ -34,17 +31,6 @@ CURVATURE_BATCHES = 10
 
 class ManyParametersWarmUp(WarmUp):
     """Adapts a kernel with a diagonal metric by the variances of batches' gradients."""
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        gradients: FlatModel,
-        rng: np.random.Generator,
-        target_bias: float,
-    ):
-        super().__init__(kernel, gradients, rng, target_bias)
-        assert isinstance(kernel.metric, Diagonal)
-        self.metric = kernel.metric
 
     def _run(self, point: PointType) -> Adapted:
         kernel, gradients = self.kernel, self.gradients

@@ -9,13 +9,26 @@ from contextvars import ContextVar
 from pymc.exceptions import SamplingError
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from pymc_sgmcmc.adaptation.time_limit import TimeLimit
-
 _log = logging.getLogger("pymc.sgmcmc")
 
 REFRESH_SECONDS = 0.1
+"""Time between two drawings of the line."""
 SECONDS_OF_SILENCE = 30.0
 """Time between two messages in the log, where no line can be drawn."""
+
+
+class TimeLimit:
+    """Seconds that a call may take, from now on."""
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    @property
+    def has_passed(self) -> bool:
+        return time.monotonic() >= self._end
+
+
 _options: ContextVar[tuple[bool, TimeLimit | None]] = ContextVar("warm-ups", default=(True, None))
 """Whether the progress of warm-ups is shown, and how long they may take."""
 

@@ -11,15 +11,17 @@ import numpy as np
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.curvature_warm_up import SPREAD, STEEP_ROWS, CurvatureWarmUp
-from pymc_sgmcmc.adaptation.noise import POSITIONS, ROWS_PER_POSITION, noise_covariance
 from pymc_sgmcmc.adaptation.normal_approximation import is_far_too_wide, narrowed
 from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective
 from pymc_sgmcmc.adaptation.row_weights import RowWeights
 from pymc_sgmcmc.adaptation.short_runs import Settings
-from pymc_sgmcmc.gradients.metric import split_flat
+from pymc_sgmcmc.gradients.metric import Metric, split_flat
+from pymc_sgmcmc.gradients.row_gradients import RowGradients
 
 _log = logging.getLogger("pymc.sgmcmc")
 
+POSITIONS, ROWS_PER_POSITION = 50, 512
+"""Numbers of points, and of rows at each of them, that give the noise."""
 NOISY = 2.0
 """After the first window rows are weighted anew only if the noise is larger."""
 
@@ -118,3 +120,35 @@ class RowsWarmUp(CurvatureWarmUp):
 
     def _checksum(self) -> int | None:
         return self.kernel.checksum() if self.has_anchor else None
+
+
+def noise_covariance(
+    gradients: RowGradients,
+    metric: Metric,
+    positions: np.ndarray,
+    anchor: np.ndarray | None,
+    urn: np.ndarray | None,
+    batch_size: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Estimate the covariance of L' times a batch's gradient over some points, shape (d, d).
+
+    ``anchor`` is that of the control variate, if there is one, and ``urn``, from which batches are
+    drawn with replacement, has each row as often as it is likely (None: all alike).
+    """
+    n_rows = gradients.n_rows
+    if urn is None:
+        urn = np.arange(gradients.n_at_hand)
+        factors = np.full(urn.size, float(n_rows))
+    else:
+        factors = len(urn) / np.bincount(urn, minlength=n_rows)  # 1 / q
+    total = np.zeros((gradients.size, gradients.size))
+    for theta in positions:
+        rows = urn[rng.integers(len(urn), size=ROWS_PER_POSITION)]
+        each = gradients.rows(theta, rows)[1]
+        if anchor is not None:
+            each = each - gradients.rows(anchor, rows)[1]
+        each = metric.transposed_times(factors[rows, None] * each)
+        each -= each.mean(axis=0)
+        total += each.T @ each / (ROWS_PER_POSITION - 1)
+    return total / (len(positions) * batch_size)

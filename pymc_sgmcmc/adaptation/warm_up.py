@@ -40,6 +40,7 @@ class WarmUp:
         self, kernel: Kernel, gradients: Any, rng: np.random.Generator, target_bias: float
     ):
         self.kernel, self.gradients = kernel, gradients
+        self.metric: Any = kernel.metric
         self.rng, self.target_bias = rng, target_bias
         self.progress, self.stage = WarmUpProgress(), "start"
         self._counted_passes, self._forecast = 0.0, ""
@@ -178,7 +179,6 @@ class WarmUp:
         """
         kernel, step_size = self.kernel, settings.pace.step_size
         rows = kernel.source.rows
-        assert kernel.metric is not None
         common = {
             "anchor_gradient": np.zeros(starts.shape[1]),
             "row_copies": None,
@@ -189,8 +189,8 @@ class WarmUp:
             "passes_per_draw": self.passes_of(thin),
         }
         chosen = Adapted(
-            metric=kernel.metric.name,
-            scaling=[a.copy() for a in kernel.metric.arrays],
+            metric=self.metric.name,
+            scaling=[a.copy() for a in self.metric.arrays],
             noise=settings.noise,
             friction=expected_friction(kernel.algorithm, step_size, settings.noise),
             starts=starts,

@@ -16,7 +16,7 @@ from pymc.sampling.parallel import Draw
 from pymc.stats.convergence import log_warning_stats
 from xarray import DataTree
 
-from pymc_sgmcmc.adaptation.time_limit import TimeLimit
+from pymc_sgmcmc.adaptation.progress import TimeLimit
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.run.adapted_run import FreeLength, describe_adaptation
 from pymc_sgmcmc.run.enough_draws import EnoughDraws

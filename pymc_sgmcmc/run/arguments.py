@@ -13,10 +13,9 @@ from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.predictions.predictions import Predictions
 from pymc_sgmcmc.run.engines import check_method
-from pymc_sgmcmc.run.names import check_names
 from pymc_sgmcmc.run.result_form import check_idata_kwargs
 from pymc_sgmcmc.run.seeds import check_seed
-from pymc_sgmcmc.run.starts import check_starts
+from pymc_sgmcmc.run.starts import check_names, check_starts
 from pymc_sgmcmc.run.step_of_run import sampled_model
 
 CHAINS = 4

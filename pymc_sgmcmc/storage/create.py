@@ -3,22 +3,31 @@
 import os
 import shutil
 import uuid
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from xarray import DataTree
+from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.lock import Lock, delete_abandoned, locked_folder
 from pymc_sgmcmc.run.run import Run
 from pymc_sgmcmc.run.saved_state import to_plain
 from pymc_sgmcmc.storage.checkpoints import all_checkpoints
 from pymc_sgmcmc.storage.chunks import GROUPS
-from pymc_sgmcmc.storage.file_errors import clear_errors
 from pymc_sgmcmc.storage.identity import versions
-from pymc_sgmcmc.storage.layout import lay_out
+from pymc_sgmcmc.storage.metadata import consolidate, recorded_files
 from pymc_sgmcmc.storage.names_and_labels import refuse_unstorable
-from pymc_sgmcmc.storage.record import FOLDER, FORMAT, is_run, not_a_run, read_record, write_adapted
+from pymc_sgmcmc.storage.record import (
+    FOLDER,
+    FORMAT,
+    clear_errors,
+    is_run,
+    not_a_run,
+    read_record,
+    write_adapted,
+    write_record,
+)
 from pymc_sgmcmc.storage.writer import LEFT_OUT
 
 PREFIX, NEW, OLD = ".pymc_sgmcmc_", ".new", ".old"
@@ -96,7 +105,7 @@ def create(
         lock = run_lock(folder)
         locked_folder(folder, lock)
         try:
-            lay_out(folder, run, draws, others, record, dtype)
+            _lay_out(folder, run, draws, others, record, dtype)
             if getattr(run.step, "adapted", None) is not None:
                 write_adapted(folder, run.step.adapted)
             _move(path, folder, target, overwrite)
@@ -105,6 +114,67 @@ def create(
             shutil.rmtree(folder, ignore_errors=True)
             raise
     return run_id, lock
+
+
+def _lay_out(
+    folder: Path,
+    run: Run,
+    draws: dict[str, Dataset],
+    others: dict[str, Dataset],
+    record: dict[str, Any],
+    dtype: np.dtype | None,
+) -> None:
+    """Write a new run without its draws, and its record.
+
+    ``draws`` and ``others`` are the result's groups with and without draws, of one chain and one
+    draw, and ``dtype`` is the type in which real variables are stored (None: their own). The folder
+    ``.sampler`` exists already.
+    """
+    from zarr.storage import LocalStore  # a path with a "#" would be taken for a URL
+
+    store = LocalStore(folder)
+    for name, dataset in draws.items():
+        # Only their coordinates are written here; the draws' own arrays follow.
+        others[name] = dataset.drop_vars([*dataset.data_vars, "chain", "draw"])
+        others[name] = others[name].assign_coords(
+            chain=np.arange(run.n_chains), draw=np.arange(record["lengths"][name])
+        )
+    with warnings.catch_warnings():  # strings have no final place in zarr's format yet
+        warnings.filterwarnings("ignore", module="zarr")
+        DataTree.from_dict(others).to_zarr(store, mode="a", consolidated=False)
+    for name, dataset in draws.items():
+        _create_arrays(store, name, dataset, run, record, dtype)
+    consolidate(store)
+    texts, digests = recorded_files(folder, draws)
+    write_record(folder, record | {"metadata": texts, "digests": digests})
+
+
+def _create_arrays(
+    store: Any,
+    name: str,
+    dataset: Dataset,
+    run: Run,
+    record: dict[str, Any],
+    dtype: np.dtype | None,
+) -> None:
+    import zarr
+    from zarr.codecs import Crc32cCodec
+
+    group: Any = zarr.open_group(store, mode="r+")[name]
+    for variable, value in dataset.items():
+        own: Any = value.dtype
+        if dtype is not None and own.kind == "f" and name.endswith("posterior"):
+            own = dtype
+        group.create_array(
+            str(variable),
+            shape=(run.n_chains, record["lengths"][name], *value.shape[2:]),
+            chunks=(run.chains_together, record["chunk"], *(max(n, 1) for n in value.shape[2:])),
+            dtype=own,
+            fill_value=np.nan if own.kind == "f" else 0,
+            compressors=[Crc32cCodec()],  # random digits do not compress; checksums detect damage
+            dimension_names=[str(d) for d in value.dims],
+            attributes=dict(value.attrs),
+        )
 
 
 def _move(path: Path, folder: Path, target: Path, overwrite: bool) -> None:

@@ -63,6 +63,24 @@ def edited(texts: dict[str, str], edit: Callable[[Any], None]) -> dict[str, str]
     return {name: files[name].to_bytes().decode() for name in texts}
 
 
+def lengthened(record: dict[str, Any], draws: int) -> dict[str, Any]:
+    """Return the record of the same run with more draws, by which arrays are then enlarged."""
+    grown = ("posterior", "sample_stats")
+
+    def set_length(root: Any) -> None:
+        for group in grown:
+            for _, array in root[group].arrays() if group in root else ():
+                names = array.metadata.dimension_names or ()
+                if DRAW in names:
+                    array.resize(
+                        [draws if d == DRAW else n for d, n in zip(names, array.shape, strict=True)]
+                    )
+
+    lengths = {n: draws if n in grown else length for n, length in record["lengths"].items()}
+    metadata = edited(record["metadata"], set_length)
+    return record | {"draws": draws, "lengths": lengths, "metadata": metadata}
+
+
 def consolidate(store: Any) -> None:
     """Gather all metadata in one file, so that opening the store lists no folders."""
     import zarr

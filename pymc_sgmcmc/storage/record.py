@@ -1,7 +1,10 @@
 """The record of a run in a store: its identity, numbers of draws and layout; its warm-up."""
 
+import errno
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,13 @@ FORMAT = 2
 """Number of the format that this version writes and reads."""
 FOLDER = ".sampler"
 """Folder of a store that has everything except draws."""
+ADVICE = {
+    errno.ENOSPC: "Free some space",
+    errno.EDQUOT: "Free some space",
+    errno.EROFS: "Choose a path that can be written",
+    errno.EACCES: "Choose a path that can be written",
+}
+"""What the user can do about errors of the file system, by their numbers."""
 
 
 def record_path(path: Path) -> Path:
@@ -102,3 +112,20 @@ def read_adapted(path: Path) -> Adapted | None:
     except (ValueError, KeyError) as error:
         _log.warning(f"The warm-up is repeated, because its file cannot be read: {error}")
         return None
+
+
+@contextmanager
+def clear_errors(path: Path) -> Iterator[None]:
+    """Name the store that cannot be written, the reason and the remedy."""
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        advice = ADVICE.get(error.errno or 0, "Correct the cause, or choose another path")
+        after = ""
+        if is_run(path):
+            after = " Earlier draws can be read, and resume=True continues the run."
+        message = f"The store {path} cannot be written: {reason}. {advice}.{after}"
+        raise OSError(error.errno, message) from error

@@ -28,14 +28,19 @@ from pymc_sgmcmc.run.run import Run
 from pymc_sgmcmc.run.saved_state import from_plain
 from pymc_sgmcmc.storage.checkpoints import all_checkpoints
 from pymc_sgmcmc.storage.create import create, run_lock
-from pymc_sgmcmc.storage.file_errors import clear_errors
 from pymc_sgmcmc.storage.identity import differences, identity, versions
 from pymc_sgmcmc.storage.kept_draws import StoredDraws
-from pymc_sgmcmc.storage.layout import lengthened
-from pymc_sgmcmc.storage.metadata import check_digests, edited, repair_metadata
+from pymc_sgmcmc.storage.metadata import check_digests, edited, lengthened, repair_metadata
 from pymc_sgmcmc.storage.names_and_labels import refuse_impossible_path
 from pymc_sgmcmc.storage.read import check_finished, count_draws, read_datatree
-from pymc_sgmcmc.storage.record import is_run, not_a_run, read_adapted, read_record, write_record
+from pymc_sgmcmc.storage.record import (
+    clear_errors,
+    is_run,
+    not_a_run,
+    read_adapted,
+    read_record,
+    write_record,
+)
 from pymc_sgmcmc.storage.writer import Writer
 
 _log = logging.getLogger("pymc.sgmcmc")

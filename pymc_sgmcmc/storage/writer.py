@@ -18,8 +18,7 @@ from pymc_sgmcmc.storage.chunks import (
     synced_checksum,
     write_chunk,
 )
-from pymc_sgmcmc.storage.file_errors import clear_errors
-from pymc_sgmcmc.storage.record import read_record, run_replaced
+from pymc_sgmcmc.storage.record import clear_errors, read_record, run_replaced
 
 RENAMED = {
     "model_logp": "lp",
