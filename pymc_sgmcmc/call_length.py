@@ -17,10 +17,7 @@ that calls on a busy machine are not made long by mistake."""
 
 
 def seconds_of_updates(fixed: float, target: float) -> float:
-    """Return how long the updates of a call may take, beside its fixed cost.
-
-    The two together take ``target`` seconds, or as long as keeps the cost to its share.
-    """
+    """Return how long the updates of a call may take, beside its fixed cost."""
     long = min(fixed / FIXED_SHARE, max(LONG_CALL, fixed / LARGEST_FIXED_SHARE))
     return max(target, long) - fixed
 

@@ -69,16 +69,10 @@ class Advance(NamedTuple):
 
 
 class Chain(WithSamplingState):
-    """A chain at its start: fresh streams of batches and noise, no sampler state yet.
+    """A chain: its streams of batches and noise, all spawned from ``rng``, and the sampler's state.
 
-    Its `sampling_state` is a `SGMCMCState`; PyMC gets and sets each of its fields. All its random
-    streams are spawned from ``rng``: ``noise``, the generator inside the compiled updates as the
-    backend has it, ``init_rng``, which draws the first momentum, and those of ``batches``.
-    ``state`` has momentum, thermostat, ... on the backend, or is None.
-
-    ``tune``, draws of burn-in, is used by warnings only. With ``fetch_ahead`` a thread fetches the
-    rows of large tables ahead of the calls, if that pays. ``check`` is called between the compiled
-    calls of a draw; what it raises abandons the draw.
+    ``tune`` is used by warnings only; with ``fetch_ahead`` a thread fetches rows of large tables
+    ahead; what ``check`` raises between the compiled calls of a draw abandons that draw.
     """
 
     # PyMC has no public name for this
@@ -128,7 +122,7 @@ class Chain(WithSamplingState):
     def try_out(self, point: PointType) -> None:
         """Run the first updates, and raise `BadStart` if the gradient at the start is not finite.
 
-        Distributions or operations that the backend does not have are found here too.
+        What the backend does not have is found here too.
         """
         self.begin(point)
         theta, others = self.kernel.split(point)
@@ -155,8 +149,7 @@ class Chain(WithSamplingState):
     def draw(self, point: PointType) -> Advance:
         """Run the updates of a draw, in one compiled call or several of half a second.
 
-        If the chain's first call is not finite because the point has no finite posterior density or
-        gradient, `BadStart` says so.
+        `BadStart` says so if the chain's first call finds no finite density or gradient.
         """
         kernel, thin = self.kernel, self.kernel.thin
         self.begin(point)
@@ -254,11 +247,10 @@ class Chain(WithSamplingState):
     def groups_of(
         self, rows: np.ndarray, streamed: dict[str, np.ndarray] | None
     ) -> list[np.ndarray]:
-        """Return what local variables need of batches of row numbers.
+        """Return groups, places and weights for each index of batches, then weights of rows.
 
-        Groups, places and weights for each index; then the rows' weights, if batches have whole
-        groups. ``streamed`` has the rows by container, if they are not in memory, and which of
-        them only fill batches up.
+        ``streamed`` has the rows by container, if they are not in memory, and which only fill
+        batches up.
         """
         whole, of_streamed = self.kernel.whole_groups, self.kernel.streamed_groups
         each: list = [None] * len(self.touched)
@@ -300,8 +292,8 @@ class Chain(WithSamplingState):
     def failure(self, variable: int, update: int, h: np.ndarray) -> SamplerWarning | None:
         """Return the warning about a non-finite update, once per chain.
 
-        ``variable`` is its number, where that after the last stands for the log posterior;
-        ``update`` counts from the chain's start, and ``h`` is the update's step size.
+        ``variable`` is its number, that after the last for the log posterior, and ``h`` the step
+        size.
         """
         if self.warned:
             return None

@@ -115,10 +115,9 @@ are not adapted."""
 def describe(cls: Any, constructor: Callable) -> None:
     """Give a sampler's class its signature and fill in its docstring.
 
-    The fields of its `algorithm_class` are its own arguments; ``constructor`` has those that all
-    samplers share, beginning with ``vars``. In the docstring ``{common}`` stands for the parameters
-    that all samplers share, ``{batches}`` for those of them that `Groups` has, ``{raises}`` for the
-    shared errors, ``{equations}`` for the module docstring after its first line.
+    ``constructor`` has the arguments that all samplers share. ``{common}`` stands for their
+    descriptions, ``{batches}`` for those that `Groups` has, ``{raises}`` for the shared errors,
+    ``{equations}`` for the module docstring after its first line.
     """
     own = [
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default)

@@ -1,9 +1,7 @@
 """Records: what an update needs of a group, next to each other in memory.
 
-A local variable, its momentum, its thermostats and its scales are separate arrays between compiled
-calls. Of many groups each of them is in memory, not in the caches, and an update would wait for a
-cache line from each. Within a call they are interleaved (an array of structures), so that a group
-is one line.
+Of many groups a variable, its momentum, thermostats and scales are in memory, not in the caches.
+Within a call they are interleaved (an array of structures), so that a group is one cache line.
 """
 
 from collections.abc import Sequence
@@ -19,11 +17,10 @@ Tensors = list[TensorVariable]
 
 
 class GroupRecords:
-    """Which arrays stand together in a compiled call.
+    """Which arrays stand together in a compiled call: those of the same groups, type and shape.
 
-    Those that have the same groups, type and shape of a group; array c of A has rows c, A + c, 2 A
-    + c, ... of their record. All other arrays stay as they are. The first ``n_moving`` arrays are
-    what updates move, the others they only read.
+    Array c of A has rows c, A + c, 2 A + c, ... of their record. Updates move the first
+    ``n_moving`` arrays.
     """
 
     def __init__(self, arrays: Tensors, touched: Sequence[Touched | None], n_moving: int):
@@ -44,10 +41,7 @@ class GroupRecords:
         self._read_apart = [k for k in apart if k >= n_moving]
 
     def packed(self, arrays: Sequence[TensorVariable]) -> tuple[Tensors, Tensors]:
-        """Split arrays into what updates carry along and what they only read.
-
-        The first has the moving arrays that stand apart, then the records.
-        """
+        """Split arrays into what updates carry along, records last, and what they only read."""
         records = []
         for members in self._members:
             each = [pt.moveaxis(arrays[k], self._axes[k], 0) for k in members]

@@ -1,7 +1,6 @@
 """What this package uses of others that is not their public interface, by file and name.
 
-An upgrade may change any of it: `tests/test_internals.py` names what is gone, and what only makes
-things faster is left out (`available`).
+`tests/test_internals.py` names what an upgrade has taken away.
 """
 
 import logging

@@ -28,9 +28,8 @@ from pymc_sgmcmc.schedules import Schedule, step_sizes
 class Kernel:
     """An algorithm's updates on a gradient source, and the number of updates per draw.
 
-    Pickled without the compiled code and the copies of the data: `load_data` and `compile` recreate
-    them in the other process. ``name`` is the sampler's, for messages; ``model`` is the sampled
-    one, without latent variables; with ``replacement`` rows are drawn independently.
+    It is pickled without compiled code and copies of the data, which `load_data` and `compile` make
+    anew.
     """
 
     def __init__(
@@ -99,12 +98,7 @@ class Kernel:
         return self._index_check
 
     def load_data(self) -> None:
-        """Put the current data on the backend, for the compiled calls.
-
-        It is an error if the data no longer fits: arrays with different numbers of rows, an index
-        beyond what it points into, too few rows for a batch, or a NaN; and on JAX if the process
-        was forked.
-        """
+        """Put the current data on the backend, or raise an error if it no longer fits."""
         backend = backend_of(self.mode)
         if not backend.forks and os.getpid() != self._process:
             raise RuntimeError(
@@ -178,11 +172,7 @@ class Kernel:
         return tables if prefetching_pays(tables) else {}
 
     def compile(self, state_like: dict[str, list[np.ndarray]], by_number: bool = True) -> None:
-        """Compile the updates, unless this process has done so.
-
-        ``by_number`` says whether updates look rows up by their numbers, or get the rows
-        themselves.
-        """
+        """Compile the updates, unless this process has; ``by_number``: they look rows up by number."""
         if self.loop is not None:
             return
         mode = self.mode

@@ -24,8 +24,8 @@ SECONDS_FOR_LOCK = 15.0
 class Lock:
     """Keeps two processes from writing the same chains; released when its process ends.
 
-    Forked processes hold it too, until they end or this one releases it. The file at ``path`` is
-    created if it does not exist; ``what`` says what is locked.
+    Forked processes hold it too, until they end or this one releases it; ``what`` says what is
+    locked.
     """
 
     def __init__(self, path: Path, what: str):
@@ -34,11 +34,7 @@ class Lock:
         self._process: int | None = None
 
     def acquire(self, seconds: float | None = None) -> None:
-        """Wait for the lock, by default `SECONDS_FOR_LOCK`.
-
-        It is an error if another process holds it longer than that, or if its folder has been
-        deleted.
-        """
+        """Wait for the lock, by default `SECONDS_FOR_LOCK`; later it is an error."""
         if not LOCKS_HOLD:
             return
         until = time.monotonic() + (SECONDS_FOR_LOCK if seconds is None else seconds)

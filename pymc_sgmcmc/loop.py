@@ -52,10 +52,7 @@ class Outcome(NamedTuple):
 
 
 def failure_of(outcome: Outcome) -> tuple[int, int] | None:
-    """Wait for a call; return its first non-finite variable and update, as `first_nonfinite` does.
-
-    None if everything is finite. Otherwise the chain must not continue from this outcome.
-    """
+    """Wait for a call; return its first non-finite variable and update, or None if all is finite."""
     if isfinite(np.asarray(outcome.checksum)):
         return None
     squared, theta = np.asarray(outcome.squared_gradient), map(np.asarray, outcome.theta)
@@ -66,8 +63,8 @@ def failure_of(outcome: Outcome) -> tuple[int, int] | None:
 def first_nonfinite(squared_gradient: Any, theta: list, xp: Any) -> tuple[Any, Any]:
     """Find the first non-finite variable and update of a call whose checksum is not finite.
 
-    The number after the last variable stands for the log posterior; ``xp`` is `numpy` or, for
-    tracing, `jax.numpy`.
+    The number after the last variable stands for the log posterior; ``xp`` is `numpy` or
+    `jax.numpy`.
     """
     bad = ~xp.isfinite(squared_gradient)
     seen = bad.any()
@@ -89,12 +86,10 @@ def _variables_of(
 
 
 class Loop:
-    """The compiled updates of one algorithm on one gradient source.
+    """The compiled updates of one algorithm on one gradient source, one for each step size.
 
-    The scan runs one update per step size; its memory grows by one scalar per update and variable
-    only. Data, state and random generator are explicit inputs, so on JAX they stay on the device.
-    ``state_like`` is an example of the algorithm's state and the source's: names, shapes and types.
-    An update evaluates ``n_gradients`` gradients.
+    Data, state and generator are explicit inputs, so that on JAX they stay on the device;
+    ``state_like`` is an example of the state. An update evaluates ``n_gradients`` gradients.
     """
 
     @quick_graphs()

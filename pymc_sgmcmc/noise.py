@@ -33,9 +33,8 @@ class NoiseStream:
     def fine_uniforms(self, shape: Sequence[int], dtype: str) -> TensorVariable:
         """Uniform draws to be compared with probabilities that may be tiny.
 
-        JAX's of 32 bits are multiples of 2^-23: one in 8 million is 0, and below any probability.
-        A unit with a probability of 1e-12 would be drawn 10^5 times too often, and in importance
-        sampling weigh 1e12. So the bits below come from a second draw.
+        JAX's of 32 bits are multiples of 2^-23, of which 0 is below any probability, so a second
+        draw adds bits.
         """
         if dtype == "float64":
             return self.draw(pt.random.uniform, size=shape, dtype=dtype)

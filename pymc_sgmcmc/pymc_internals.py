@@ -69,8 +69,8 @@ def model_of(
 ) -> Any:
     """Return a model of some variables of another, with the coords and dim lengths of that one.
 
-    ``variables`` has what stands for each of the variables that are kept, and ``values`` the value
-    variables of those that are random.
+    ``variables`` has what stands for each variable, and ``values`` the value variables of random
+    ones.
     """
     new = of_type(check_bounds=model.check_bounds, model=None)
     # `add_coords` copies them, so data that is set later would change only one of the models.

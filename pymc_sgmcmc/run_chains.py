@@ -53,10 +53,8 @@ def run_chains(
 ) -> DataTree:
     """Run all chains from their starting points, with their own generators.
 
-    ``given`` is checked, with the model that ``step`` samples, one step for all variables, and
-    numbers of draws. ``seed`` is for a store to record. ``length`` is how long the run may be
-    instead of ``draws``, if it can be ended early: without a store and with chains that are equally
-    far. ``exact`` makes the draws exact.
+    ``given`` is checked, with one step for all variables. ``length`` is how long the run may be
+    instead of ``draws``, if it can be ended early, and ``exact`` makes the draws exact.
     """
     model, step, chains, tune = given.model, given.step, given.chains, given.tune
     refuse_step_in_use(step)

@@ -15,10 +15,7 @@ OWNER = "owner.lock"
 
 @contextmanager
 def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
-    """Make a folder that only this user can read, until the end of the ``with`` block.
-
-    Those that killed processes have left in the same place are deleted first.
-    """
+    """Make a folder of this user for a ``with`` block; those left by killed processes are deleted."""
     parent = Path(tempfile.gettempdir() if parent is None else parent)
     delete_abandoned(parent.glob(f"{PREFIX}*"), OWNER)
     folder = parent / f"{PREFIX}{uuid.uuid4().hex}"

@@ -23,27 +23,22 @@ class Search:
 
     def __init__(self, model):
         self.gradients = RowGradients(model, model.value_vars, compile_kwargs=JAX)
-        self.whole = RowsObjective(self.gradients)
         self.begin = self.gradients.flat(model.initial_point())
         self.is_scale = is_scale(model, model.value_vars, self.gradients.source.shapes)
 
     def __call__(self, seed, n_first=1000):
-        n_rows, rng = self.gradients.n_rows, np.random.default_rng(seed)
-        self.whole.passes, self.samples = 0.0, []
+        self.objective, rng = RowsObjective(self.gradients), np.random.default_rng(seed)
 
         def objective_of(n):
-            if n > n_rows / 2:
-                return self.whole
-            rows = np.sort(rng.choice(n_rows, n, replace=False))
-            self.samples.append(RowsObjective(self.gradients, rows))
-            return self.samples[-1]
+            return self.objective.some(n, rng)
 
+        n_rows = self.gradients.n_rows
         with np.errstate(over="ignore", invalid="ignore"):
             return find_start(objective_of, n_rows, n_first, self.begin, self.is_scale, rng)
 
     @property
     def passes(self):
-        return self.whole.passes + sum(sample.passes for sample in self.samples)
+        return self.objective.passes
 
 
 @pytest.mark.slow(12)

@@ -14,11 +14,10 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 def adam(
     slope: Callable[[np.ndarray], np.ndarray], theta: np.ndarray, unit: np.ndarray, n_updates: int
 ) -> np.ndarray:
-    """Climb by noisy slopes, with a rate that falls to zero as a cosine.
+    """Climb by noisy slopes, with a rate that falls to zero as a cosine (Kingma and Ba 2015).
 
-    ``slope`` returns a noisy gradient at a point, and ``unit``, shape (d,), is the scale of each
-    element's steps. No element moves much farther than `reach`. (Kingma and Ba 2015, Adam: a method
-    for stochastic optimization, arXiv 1412.6980.)
+    No element moves much farther than `reach`, with ``unit``, shape (d,), as the scale of its
+    steps.
 
     Examples
     --------

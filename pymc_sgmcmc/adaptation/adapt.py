@@ -38,9 +38,8 @@ def adapted(
 ) -> Adapted:
     """Warm up, unless an earlier warm-up is given, and set the kernel to what was chosen.
 
-    ``schedule`` and ``thin`` are what the user has chosen, the step size in z. An ``earlier``
-    warm-up of another model is an `UnfitAdaptation`; with ``anew`` its data may be others, so that
-    anchor, row weights and noise are found anew.
+    ``schedule`` and ``thin`` are the user's choices; with ``anew`` the data may be others than
+    those of the ``earlier`` warm-up.
     """
     chosen = earlier
     if chosen is None or anew:

@@ -30,8 +30,8 @@ class Eigen(NamedTuple):
 def undetermined(matrix: np.ndarray, no_curvature: float = NO_CURVATURE) -> np.ndarray:
     """Return the parameters along which there is no curvature, as a vector of numbers.
 
-    Those are the ones with a diagonal of zero or, of a direction whose eigenvalue relative to the
-    largest, with a diagonal of ones, is at most ``no_curvature``, its largest components.
+    They have a diagonal of zero, or are large in a direction with an eigenvalue that is all but
+    zero.
     """
     diagonal = np.abs(np.diag(matrix))
     flat = np.flatnonzero(~(diagonal > 1e-200))
@@ -49,10 +49,7 @@ def undetermined(matrix: np.ndarray, no_curvature: float = NO_CURVATURE) -> np.n
 def refuse_undetermined(
     matrix: np.ndarray, names: Sequence[str], no_curvature: float = NO_CURVATURE
 ) -> None:
-    """Raise an error that names the elements along which a posterior is flat.
-
-    ``matrix`` is the curvature of -log posterior, shape (d, d), not made positive.
-    """
+    """Raise an error that names the elements along which a posterior has no curvature."""
     if not np.isfinite(matrix).all():
         raise SamplingError(
             "The second derivatives of the log posterior are not finite where the warm-up "
@@ -71,10 +68,10 @@ def refuse_undetermined(
 
 
 def eigen(matrix: np.ndarray) -> Eigen:
-    """Decompose a matrix after scaling its diagonal to ones (Jacobi), with positive eigenvalues.
+    """Decompose a matrix with a diagonal scaled to ones; of eigenvalues the absolute values count.
 
-    The absolute values of negative ones are taken: along those directions the posterior is not
-    concave, but that far it is about as wide.
+    Along directions of negative ones the posterior is not concave, but that far it is about as
+    wide.
     """
     scale = np.sqrt(np.maximum(np.abs(np.diag(matrix)), 1e-300))
     values, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
@@ -96,10 +93,9 @@ def root_of_inverse(matrix: np.ndarray) -> np.ndarray:
 
 
 class Factor:
-    """Cholesky factor of a symmetric matrix, made positive, by which to solve and to draw.
+    """Cholesky factor of a symmetric matrix, made positive as in `eigen`, to solve and to draw.
 
-    Of eigenvalues that are not positive the absolute values count. ``damping`` is added to the
-    diagonal after that is scaled to ones.
+    ``damping`` is added to the diagonal after that is scaled to ones.
 
     Examples
     --------
@@ -136,9 +132,7 @@ class Factor:
 
 
 def no_wider_than(sds: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """Return a positive matrix with smaller standard deviations, where its inverse's are larger.
-
-    Correlations stay as they are.
+    """Return a positive matrix with smaller standard deviations, but the same correlations.
 
     Examples
     --------

@@ -17,10 +17,7 @@ STARTS = 16
 
 
 def earlier_adaptation(given: Any, model: Model, vars: Sequence) -> Adapted | None:
-    """Return what an earlier step or result was adapted to; None for any other ``adaptation=``.
-
-    A step that is not adapted, or a result without the group ``adaptation``, is an error.
-    """
+    """Return what an earlier step or result was adapted to; None for any other ``adaptation=``."""
     if isinstance(given, DataTree):
         return _of_result(given, model, vars)
     if not hasattr(given, "adapted"):

@@ -47,10 +47,7 @@ class PairedGradients(NamedTuple):
         return PairedGradients(within, self.between + share * (more.between - self.between), n)
 
     def covariance_of_scores(self) -> np.ndarray:
-        """Cov(s), positive: where pairs are few compared to d, all shares are near their mean.
-
-        The shares are shrunk towards their mean as Ledoit and Wolf (2004) shrink variances.
-        """
+        """Cov(s), made positive, its shares shrunk to their mean (Ledoit and Wolf 2004)."""
         within = positive(self.within)
         root = root_of_inverse(within)
         shares = root.T @ self.between @ root

@@ -47,8 +47,7 @@ GAINS = (0.5, 5.0, 50.0)
 def refuse_jumps(objective: Objective, theta: np.ndarray, rng: np.random.Generator) -> None:
     """Raise an error for parameters that change the likelihood although its gradient is zero.
 
-    A sampler that moves by gradients would draw them from their prior, and everything else given
-    those draws; identities of gradients cannot tell.
+    A sampler that moves by gradients would draw them from their prior, which no identity shows.
     """
     gradients = objective.gradients
 
@@ -82,9 +81,7 @@ def refuse_jumps(objective: Objective, theta: np.ndarray, rng: np.random.Generat
 
 
 def compared(log_likelihood: Variable, vars: Sequence[Variable]) -> list[bool]:
-    """Which variables a comparison or another step function in a graph depends on.
-
-    Those in checks of parameters do not count: their result is an error or nothing.
+    """Which variables a comparison or another step function in a graph depends on, but for checks.
 
     Examples
     --------
@@ -118,9 +115,7 @@ def refuse_hidden_jumps(
 ) -> None:
     """Raise an error for parameters by which the likelihood changes smoothly and by jumps.
 
-    Along a line through the posterior, which ``metric`` scales, it changes by the integral of its
-    gradient and by its jumps. ``possible`` says which elements are examined: those of
-    `elements_compared`.
+    Along a line through the posterior it changes by the integral of its gradient and by its jumps.
     """
     size = objective.gradients.size
     directions = metric.times(np.random.default_rng(0).standard_normal((LINES, size)))
@@ -153,10 +148,8 @@ def refuse_hidden_jumps(
 def refuse_edges(objective: Objective, start: np.ndarray, end: np.ndarray) -> None:
     """Raise an error for parameters that the data push against an edge of their support.
 
-    The upper bound of a uniform likelihood is one: the density grows up to the largest observation
-    and is 0 beyond. Its gradient does not vanish at the edge, and does not see it. The search for
-    the mode went from ``start`` to ``end``, which may be beyond an edge that is set by rows the
-    search has not seen.
+    The search for the mode went from ``start`` to ``end``, which may be beyond an edge of rows that
+    it has not seen.
     """
     theta, local = end, objective.at(end)
     if not np.isfinite(local.value):

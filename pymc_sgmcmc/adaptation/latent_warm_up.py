@@ -1,12 +1,9 @@
 """The warm-up of models whose latent variables are integrated out by draws of them.
 
-There are gradients of batches only, and no control variate. The metric is from the Fisher
-information that the latent variables leave (`pymc_sgmcmc.adaptation.fisher_information`), along the
-axes of the noise, which is that of the rows and of the latent variables together.
-
-All chains begin near ONE point that Adam has found, and near one of theirs again when they have
-parted (from a saddle of a mixture, where its components are alike), so that the metric and the
-starts are those of one mode: the labels of components could be exchanged in another.
+The metric is from the Fisher information that the latent variables leave
+(`pymc_sgmcmc.adaptation.fisher_information`), along the axes of the noise. All chains begin near
+ONE point that Adam has found, and near one of theirs again when they have parted, as from a saddle
+of a mixture: in another mode the labels of components could be exchanged.
 """
 
 from typing import Any

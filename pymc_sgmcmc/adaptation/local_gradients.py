@@ -61,8 +61,8 @@ class LocalGradient(NamedTuple):
 class LocalGradients:
     """Gradients of batches of a step with local variables, whose kernel has its data loaded.
 
-    ``start`` has the values of the variables that are not sampled. ``rows_per_batch`` is n, or in
-    batches of whole groups the mean, N / K; ``share`` is that number / N.
+    ``rows_per_batch`` is n, or in batches of whole groups the mean, and ``share`` is that number /
+    N.
     """
 
     def __init__(self, kernel: Kernel, start: PointType):
@@ -136,10 +136,9 @@ class LocalGradients:
     def batches(
         self, count: int, rng: np.random.Generator, apart: bool = False
     ) -> Iterator[LocalBatch]:
-        """Draw batches as a chain's updates do; of whole groups in shuffled epochs.
+        """Draw batches as a chain's updates do; of a stream they go on where the last ones ended.
 
-        Those of a stream go on where the last ones ended. ``apart``: as long as rows suffice, no
-        two batches of rows in memory have the same.
+        ``apart``: as long as rows suffice, no two batches of rows in memory have the same.
         """
         if self.source.streamed is not None:
             if self._stream is None:
@@ -201,11 +200,7 @@ class LocalGradients:
         return elements
 
     def at(self, elements: Sequence[np.ndarray], batch: LocalBatch) -> LocalGradient:
-        """Evaluate a batch's gradients, the likelihood's scaled as for an update.
-
-        ``elements`` are as `gathered` returns them. If infinite values of a stream leave the batch
-        without a gradient, an error names their data.
-        """
+        """Evaluate a batch's gradients at `gathered` elements, scaled as for an update."""
         typed = [np.asarray(e, v.dtype) for e, v in zip(elements, self.source.vars, strict=True)]
         constants = self.kernel.constants if batch.constants is None else batch.constants
         inputs = [*typed, *batch.arrays, *constants, *self._others]

@@ -195,9 +195,8 @@ class LocalWarmUp(WarmUp):
     def _largest_of_many(self, blocks: list[BlockScales]) -> float:
         """Step size with which what G groups share is right, to within the target bias.
 
-        The integrator's error is alike in all groups, and adds up: it is about
-        `SHARED_ERROR` h^2 sqrt(2 G) in sds of a shared scale; in batches of rows times r / (1 - r),
-        since it is one of the effects' variances given their means.
+        The integrator's error is alike in all groups: about `SHARED_ERROR` h^2 sqrt(2 G) in sds of
+        a shared scale; in batches of rows times r / (1 - r).
         """
         error = SHARED_ERROR[self.kernel.algorithm.dynamics or "friction"]
         largest = 0.0
@@ -224,8 +223,8 @@ class LocalWarmUp(WarmUp):
     def _local_blocks(self, theta: list[list[np.ndarray]]) -> list[BlockScales]:
         """Find the scale and the noise of each element of each local variable.
 
-        The diagonal of a group's curvature is that of signs times the curvature times them, on
-        average over random signs; exactly, where it has only one element.
+        The diagonal of a group's curvature is that of signs times it times them, on average over
+        random signs.
         """
         g = self.gradients
         local = g.local

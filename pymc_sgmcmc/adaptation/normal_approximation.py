@@ -55,7 +55,7 @@ def spread_with_density(
     """Return the share of shifts that leads to points of about the centre's density, and those.
 
     ``shifts``, shape (points, d), are draws of a normal approximation around 0, and ``highest`` is
-    -log posterior of the centre, or of points like it.
+    -log posterior of the centre.
     """
     most = highest + FAR_TOO_WIDE * len(centre) / 2 + LARGEST_RISE
     for spread in SPREADS:

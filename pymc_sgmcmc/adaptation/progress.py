@@ -44,11 +44,7 @@ def warm_ups(shown: bool, limit: TimeLimit | None = None) -> Iterator[None]:
 
 
 class WarmUpProgress:
-    """Shows one line while a warm-up runs, which then disappears.
-
-    Where the output is not a terminal or a notebook, a long warm-up logs a line now and then. There
-    is no thread: the line is drawn when the warm-up reports.
-    """
+    """Shows one line while a warm-up runs, drawn when it reports; outside of terminals it logs."""
 
     def __init__(self):
         columns = [

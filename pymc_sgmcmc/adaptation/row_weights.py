@@ -22,11 +22,7 @@ UNIFORM_SHARE = 0.2
 
 
 class RowWeights:
-    """The largest change seen of each row's gradient, from the anchor's, in the metric.
-
-    ``largest`` has the shape (N,), or is None where rows are even; ``passes`` counts the passes
-    over the data.
-    """
+    """The largest change seen of each row's gradient in the metric, None where rows are even."""
 
     def __init__(self, gradients: RowGradients):
         self.gradients = gradients
@@ -57,8 +53,7 @@ class RowWeights:
     def _changes(self, anchor: np.ndarray, metric: Metric) -> np.ndarray:
         """Largest change of each row's gradient, where the row itself leads away from the anchor.
 
-        In z, along a row's gradient: a row that depends on one linear predictor changes there
-        fastest. Random points, of which all rows share a few, miss the rows of rare columns.
+        Random points, of which all rows share a few, miss the rows of rare columns.
         """
         n_rows = self.gradients.n_rows
         self.passes += 3

@@ -133,8 +133,8 @@ def noise_covariance(
 ) -> np.ndarray:
     """Estimate the covariance of L' times a batch's gradient over some points, shape (d, d).
 
-    ``anchor`` is that of the control variate, if there is one, and ``urn``, from which batches are
-    drawn with replacement, has each row as often as it is likely (None: all alike).
+    Batches are drawn with replacement from ``urn`` (None: all rows alike), and ``anchor`` is that
+    of the control variate.
     """
     n_rows = gradients.n_rows
     if urn is None:

@@ -63,8 +63,7 @@ class ShortRun(NamedTuple):
 class ShortRuns:
     """Chains that a kernel draws from for a while, then with other settings.
 
-    ``elements`` maps a point to the vector that is recorded of it; ``before_draw`` is called with
-    the number of updates before each draw of each chain.
+    ``elements`` maps a point to what is recorded; ``before_draw`` is told each draw's updates.
     """
 
     def __init__(
@@ -83,10 +82,7 @@ class ShortRuns:
     def run(
         self, points: list[PointType], settings: Settings, thin: int, n: int, fresh: bool = True
     ) -> ShortRun:
-        """Draw `n` times from each point; `fresh` chains have the kernel's present thermostats.
-
-        A chain that is no longer finite raises `Diverged`.
-        """
+        """Draw ``n`` times from each point; ``fresh`` chains have the present thermostats."""
         kernel = self.kernel
         step_size = settings.pace.step_size
         kernel.schedule, kernel.thin = Constant(step_size), thin
@@ -122,10 +118,7 @@ class ShortRuns:
 
 
 def with_restarts[R](settings: Settings, run: Callable[[Settings], R]) -> tuple[Settings, R]:
-    """Run chains, with smaller step sizes if they diverge; return the settings too.
-
-    If they diverge with every step size, an error says what was seen.
-    """
+    """Run chains, with smaller step sizes if they diverge; return the settings too."""
     for _ in range(RESTARTS):
         try:
             return settings, run(settings)

@@ -25,8 +25,7 @@ STEP_OF_NUTS = 1.6
 
 
 def gradients_of_nuts(curvature: np.ndarray) -> int:
-    """Gradients of a draw of NUTS with a diagonal metric, by the positive curvature of -log
-    posterior.
+    """Gradients of a draw of NUTS with a diagonal metric, by the positive curvature.
 
     A trajectory turns around after half a period of the slowest direction.
 
@@ -50,11 +49,7 @@ def warn_of_slow_draws(
     seconds_per_gradient: Callable[[], float],
     n_of_nuts: int,
 ) -> None:
-    """Log a warning where draws take many updates, or passes over the data.
-
-    ``seconds_per_update`` is that of one chain, ``seconds_per_gradient`` returns that of all data,
-    which may have to be measured, and ``n_of_nuts`` is the number of gradients of a draw of NUTS.
-    """
+    """Warn of draws that take many updates or passes over the data."""
     many_passes = chosen.batch_size is not None and chosen.passes_per_draw > MANY_PASSES
     draws = ESS / max(chosen.ess_per_draw, 1e-3)
     seconds = draws * chosen.thin * seconds_per_update

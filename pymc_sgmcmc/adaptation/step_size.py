@@ -56,7 +56,7 @@ def pace(
     largest: float = 1.0,
     smallest: float = 1.0,
 ) -> Pace:
-    """Choose the step size in z, for noise of the variances nu, shape (d,), along its axes.
+    """Choose the step size in z for noise of these variances along its axes.
 
     ``target_bias`` is the tolerated relative error of a standard deviation; ``largest`` and
     ``smallest`` are eigenvalues of the curvature in z.
@@ -87,9 +87,8 @@ def expected_friction(algorithm: Algorithm, step_size: float, noise: np.ndarray)
 def slowed(algorithm: Algorithm, noise: np.ndarray, target_bias: float) -> np.ndarray:
     """Return factors of L, with which noisy directions bear the step size of those without noise.
 
-    With the factor f, at most 1, a direction has the noise f^2 nu, where nu is that with the
-    posterior's scale. For a momentum sampler this is the same as a step size f h and a friction D /
-    f there.
+    With the factor f a direction has the noise f^2 nu, as with a step size f h and a friction D /
+    f.
     """
     if algorithm.dynamics == "langevin":
         return 1 / np.sqrt(1 + noise)

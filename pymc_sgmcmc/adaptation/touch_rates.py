@@ -40,8 +40,7 @@ def of_whole_groups(sizes: np.ndarray, parts: np.ndarray, n_batches: int) -> Tou
 def of_groups_within(sizes: np.ndarray, parts: np.ndarray, n_batches: int) -> TouchRates:
     """Return the rates of groups of n_j rows that lie in the whole groups of K batches.
 
-    Of a group whose larger group comes in ``parts``, each has about a Poisson number of rows; so
-    the variance is up to 20% too large.
+    The variance of those whose larger group comes in ``parts`` is up to 20% too large.
     """
     p, n = np.maximum(parts, 1), np.maximum(sizes, 1)
     whole = parts <= 1

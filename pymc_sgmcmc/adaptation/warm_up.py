@@ -29,9 +29,8 @@ ENOUGH = 0.15
 class WarmUp:
     """Adapts a kernel with a metric: `run` returns what was chosen, and has set the kernel so.
 
-    The course is that of `_run`: from a start, windows of short runs, each with the settings that
-    the draws of the last one suggest, until two in a row have changed little; then a pilot run for
-    the updates per draw. A warm-up of another course overrides `_run`.
+    From a start follow windows of short runs, each with the settings that the last one suggests,
+    until two have changed little; then a pilot run. A warm-up of another course overrides `_run`.
     """
 
     min_windows, max_windows = 0, 0
@@ -82,11 +81,7 @@ class WarmUp:
         self.count(self.passes_of(n_updates))
 
     def run(self, point: PointType) -> Adapted:
-        """Warm up from a point.
-
-        If a window diverges with every step size, or data and priors leave variables undetermined,
-        a `SamplingError` says so.
-        """
+        """Warm up from a point; if that is impossible, a `SamplingError` says why."""
         with self.progress:
             return self._run(point)
 
@@ -173,10 +168,7 @@ class WarmUp:
         return run, thin, per_draw
 
     def freeze(self, settings: Settings, starts: np.ndarray, thin: int, **others: Any) -> Adapted:
-        """Freeze what was chosen, and set the kernel so.
-
-        ``starts`` has the shape (points, d), ``others`` are further fields of `Adapted`.
-        """
+        """Freeze what was chosen, ``others`` are further fields of `Adapted`; set the kernel so."""
         kernel, step_size = self.kernel, settings.pace.step_size
         rows = kernel.source.rows
         common = {
@@ -204,9 +196,6 @@ class WarmUp:
 
 
 def drift(draws: np.ndarray, past: np.ndarray) -> float:
-    """Largest move of an element's mean between windows, in standard deviations of a window.
-
-    ``draws`` and ``past`` are those of this window and the one before, shapes (n, d).
-    """
+    """Largest move of an element's mean between windows, in standard deviations of a window."""
     spread = np.sqrt((draws.var(axis=0) + past.var(axis=0)) / 2) + np.finfo(float).tiny
     return float(np.max(np.abs(draws.mean(axis=0) - past.mean(axis=0)) / spread, initial=0.0))

@@ -1,12 +1,9 @@
 """A certificate of draws: exact log densities of a few hundred points, weighted.
 
-A Student distribution q is fitted to the draws in coordinates z, and points of its own are drawn
-from it. Their weights w = p / q, with p the exact posterior density times the evidence, are
-smoothed by a generalised Pareto distribution (PSIS), whose shape k-hat tells whether they can be
-used (Vehtari et al. 2024). If so, weighted means and standard deviations are those of the exact
-posterior, so that their difference from the draws' is these draws' bias, and the mean weight is the
-evidence. Points come in opposite pairs about the mean, which leaves nothing of the noise of means
-where all weights are alike.
+Points are drawn from a Student distribution q fitted to the draws, in opposite pairs about its
+mean. Their weights p / q, with p the exact posterior density times the evidence, are smoothed by a
+generalised Pareto distribution (PSIS), whose shape k-hat tells whether they can be used. If so,
+weighted moments are those of the exact posterior, and the mean weight is the evidence.
 
 Vehtari, Simpson, Gelman, Yao and Gabry (2024), Pareto smoothed importance sampling, Journal of
 Machine Learning Research 25(72).

@@ -1,8 +1,7 @@
 """The number of exact transitions: until starts are forgotten and the draws are enough.
 
-Chains begin at draws of a minibatch run, whose error they lose by a factor of their autocorrelation
-in each transition. The first transitions set the step size, by Robbins and Monro's stochastic
-approximation: the acceptance is a mean over all chains, so that few are enough.
+The first set the step size, by stochastic approximation (Robbins and Monro): the acceptance is a
+mean over all chains, so that few are enough.
 """
 
 from collections.abc import Callable, Iterable

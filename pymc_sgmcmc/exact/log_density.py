@@ -1,7 +1,6 @@
 """The log posterior of all rows at many points, in one read of the data.
 
-A block of rows is evaluated at all points together, where one matrix product takes the place of a
-product for each point. Sums over blocks are of float64, whatever the model's type is.
+A block of rows is evaluated at all points together, as one matrix product.
 """
 
 from collections.abc import Callable, Iterator

@@ -16,11 +16,9 @@ HIGHER_IS_BETTER = {"accuracy", "log_likelihood"}
 
 
 def of_classes(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Return the metrics of probabilities of shape (rows, classes), for labels of shape (rows,).
+    """Return the metrics of probabilities, shape (rows, classes), for labels of shape (rows,).
 
-    ``log_likelihood`` is the mean log probability of the labels in nats, and ``brier`` the mean
-    over rows of the sum over classes of squared differences from the label's indicator, from 0 to
-    2.
+    ``log_likelihood`` is a mean over rows in nats; ``brier`` sums squared differences over classes.
     """
     rows = np.arange(len(labels))
     right = probabilities.argmax(axis=1) == labels
@@ -37,8 +35,7 @@ def of_classes(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float
 def calibration_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
     """Return the expected calibration error of the most probable class (Guo et al. 2017, eq 3).
 
-    Rows are put into bins of equal width by the probability of their most probable class; the
-    result is the mean of abs(accuracy - mean probability) over bins, weighted by their rows.
+    It is the mean of abs(accuracy - mean probability) over bins of that probability.
     """
     confidence = probabilities.max(axis=1)
     right = probabilities.argmax(axis=1) == labels

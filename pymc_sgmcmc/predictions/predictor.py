@@ -41,8 +41,7 @@ def is_discrete_choice(model: pm.Model, name: str) -> bool:
 def predicted(model: pm.Model, name: str) -> TensorVariable:
     """Return what is predicted, in terms of value variables and the model's data.
 
-    It is a deterministic or free variable itself, and of an observed variable its mean or the
-    probabilities of its classes.
+    Of an observed variable it is the mean, or the probabilities of its classes.
     """
     var = model[name]
     if is_discrete_choice(model, name):
@@ -71,8 +70,7 @@ def _of_any_size(rv: TensorVariable) -> TensorVariable:
 class Predictor:
     """Evaluates a model's variable on test data in batches of rows, or as it is in the model.
 
-    The compiled function is not pickled. ``compile_kwargs`` may be set before the first call, and
-    ``n_rows`` is None without test data.
+    ``compile_kwargs`` may be set before the first call; ``n_rows`` is None without test data.
     """
 
     def __init__(self, model: pm.Model, name: str, data: Mapping[str, Any] | None, batch_size: int):
@@ -159,10 +157,7 @@ class Predictor:
         return [[put(value[part]) for value in self.data.values()] for part in rows.reshape(-1, n)]
 
     def __call__(self, point: PointType) -> np.ndarray:
-        """Return the predictions at one point of the value variables.
-
-        Of shape (rows, ...) on test data, otherwise that of the variable.
-        """
+        """Return the predictions at one point of the value variables, on test data (rows, ...)."""
         if self._function is None:
             self._compile()
         values = [np.asarray(point[v.name], v.dtype) for v in self.model.value_vars]

@@ -14,9 +14,8 @@ Metrics = Callable[[np.ndarray], dict[str, float]]
 class RunningAverage:
     """Weighted mean and variance of a chain's predictions, with metrics of draws and mean.
 
-    ``metrics`` turns predictions, shape (rows, ...), into metrics by name; None without labels.
-    ``classes`` says whether predictions are probabilities, shape (rows, classes), and ``monitor``
-    is the metric by which the ``best`` draw is chosen: its ``value``, ``draw`` and ``point``.
+    ``metrics`` (None without labels) turns predictions into metrics by name, of which ``monitor``
+    chooses the ``best`` draw.
     """
 
     def __init__(self, metrics: Metrics | None, classes: bool, monitor: str | None):

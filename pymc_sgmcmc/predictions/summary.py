@@ -17,11 +17,7 @@ def summarised(
     dims: Sequence[str],
     coords: Mapping[str, Any],
 ) -> Dataset:
-    """Summarise the averages of chains that have draws, as `Predictions.to_dataset` describes.
-
-    ``dims`` are the names of the predictions' axes, as far as they are known, and ``coords`` has
-    labels along them.
-    """
+    """Summarise the averages of chains that have draws, as `Predictions.to_dataset` describes."""
     each = list(averages.values())
     total = np.array([a.total_weight for a in each])
     means = np.stack([a.mean for a in each])

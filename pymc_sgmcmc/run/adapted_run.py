@@ -44,10 +44,9 @@ def starts_near_the_posterior(
     initvals: StartDict | Sequence[StartDict | None] | None,
     generators: Sequence[np.random.Generator],
 ) -> list[PointType]:
-    """Return the starts asked for, inside the posterior where they are far outside.
+    """Return the starts asked for, or others inside the posterior where they are far outside.
 
-    Variables without an initial value in ``initvals`` start as they would without it. A warning
-    names the chains whose initial values are not used.
+    A warning names the chains whose initial values are not used.
     """
     adapted, kernel = step.adapted, step.kernel
     inside = adapted_starts(step, starts, generators)
@@ -95,10 +94,10 @@ def free_length(
     tune: int | None,
     default_tune: int,
 ) -> FreeLength:
-    """Return how long a run may be.
+    """Return how long a run may be: with ``max_passes``, those of the warm-up included.
 
-    Without ``tune`` the burn-in has ``default_tune`` draws, but at most a quarter of those for
-    which there are passes; ``max_passes`` counts those of the warm-up too.
+    The burn-in then has at most a quarter of the draws for which there are passes, unless ``tune``
+    says it.
     """
     most, burn_in = MOST, default_tune if tune is None else tune
     if max_passes is not None:

@@ -41,8 +41,7 @@ def advanced(
 ) -> DataTree:
     """Advance all chains with the engine and return the draws, as ``convert`` makes them of memory.
 
-    ``length`` is that of a run that ends when its draws are enough, and ``needs`` returns how many
-    times as many draws a verdict on a result needs.
+    ``needs`` returns how many times as many draws the verdict on a result of free ``length`` needs.
     """
     store, in_memory = run.store, None
     example = example_of(run, convert)
@@ -125,10 +124,7 @@ def _collect(
     enough: EnoughDraws | None,
     limit: TimeLimit | None,
 ) -> None:
-    """Keep the engine's draws, show progress, and pass each draw to the callback.
-
-    Returns when the engine has ended, there are ``enough`` draws or the time has passed.
-    """
+    """Keep the engine's draws until it ends, there are ``enough`` or the time has passed."""
     for event in events:
         if isinstance(event, Stopped):
             stops.append(event)

@@ -32,10 +32,7 @@ class CallBatches(NamedTuple):
 
 
 class ChainBatches:
-    """Takes batches from the streams of all chains of one kernel, for one call after another.
-
-    Arrays are reused after `IN_USE` calls.
-    """
+    """Takes batches of all chains, into arrays that are reused `IN_USE` calls later."""
 
     def __init__(self, chains: Sequence[Chain]):
         self.chains = chains

@@ -24,8 +24,8 @@ def warnings_of(
 ) -> tuple[np.ndarray, dict[int, SamplerWarning]]:
     """Return the chains' warnings, each at its chain and draw, and those about failures by chain.
 
-    ``small`` is a call's `Piece` on the host; ``shown``, by name, and ``nonfinite`` have the shape
-    (chains, draws).
+    ``small`` is a call's `Piece` on the host; ``shown`` and ``nonfinite`` have the shape (chains,
+    draws).
     """
     kernel = chains[0].kernel
     thin, burnt_in = kernel.thin, chains[0].burnt_in

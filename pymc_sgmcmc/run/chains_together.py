@@ -37,10 +37,7 @@ class Drawn:
 
 
 class ChainsTogether:
-    """Chains of one step for all free variables, advanced by the same number of draws.
-
-    ``starts`` and ``rngs`` are those of the chains, the latter as for `setup_chain`.
-    """
+    """Chains of one step for all free variables, advanced by the same number of draws."""
 
     def __init__(
         self,

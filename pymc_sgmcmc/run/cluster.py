@@ -1,9 +1,8 @@
 """Engine: chains as tasks of a Dask cluster.
 
-The run (model, data, step) is sent to each worker once. A worker compiles once and runs its chains
-one after another; with a store that all machines can access it writes the draws itself, and sends
-only statistics. Dask gives the tasks of a lost worker to another one, which continues from the
-chain's last checkpoint.
+A worker gets the run and compiles once, and runs its chains one after another; with a store that
+all machines can access it writes the draws itself. The tasks of a lost worker go to another one,
+which continues from the chain's last checkpoint.
 """
 
 import threading
@@ -51,10 +50,7 @@ def client_of(client: Any) -> Any:
 
 
 def on_cluster(run: Run, client: Any) -> Generator[Event]:
-    """Engine: chains as tasks of a Dask cluster.
-
-    Events come in order of arrival. Draws since the last checkpoint of a lost worker occur twice.
-    """
+    """Yield events in order of arrival; draws since a lost worker's last checkpoint occur twice."""
     import distributed
 
     name = f"pymc_sgmcmc-{uuid.uuid4().hex}"

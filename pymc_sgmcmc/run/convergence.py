@@ -25,9 +25,9 @@ class Convergence(NamedTuple):
 
 
 def convergence(each: Iterable[np.ndarray]) -> Convergence:
-    """Return the smallest effective sample size and the largest R-hat of some variables.
+    """Return the smallest effective sample size and largest R-hat of draws (chains, draws, ...).
 
-    Each has the shape (chains, draws, ...); of large ones only evenly spaced elements are examined.
+    Of large variables only evenly spaced elements are examined.
     """
     arrays = [draws.reshape(*draws.shape[:2], -1) for draws in each]
     ess, rhat, slowest, looked_at = np.inf, 1.0, None, 0
@@ -51,13 +51,11 @@ def convergence(each: Iterable[np.ndarray]) -> Convergence:
 
 
 def rhat_by_chance(draws: np.ndarray, n_elements: int) -> float:
-    """Return the largest R-hat that chance explains, where chains have the same distribution.
+    """Return the largest R-hat that chance explains; ``draws`` are of the element that has it.
 
-    For m half chains of n independent draws, R-hat^2 = (n - 1 + F) / n with F between and within
-    them, of m - 1 and m (n - 1) degrees of freedom. Each element has two of them, for the centre
-    and the spread. Draws that depend on each other count as the effective sample size within
-    chains, which chains that are apart do not lower. ``draws``, shape (chains, draws), are of the
-    element with the largest R-hat of ``n_elements``.
+    For m half chains of n independent draws R-hat^2 = (n - 1 + F) / n, with F of m - 1 and m (n -
+    1) degrees of freedom, once for the centre and once for the spread; n is the effective sample
+    size within chains.
     """
     halves, most = 2 * len(draws), draws.shape[1] / 2
     within = [array_stats.ess(chain[None], chain_axis=0, draw_axis=1) for chain in draws]

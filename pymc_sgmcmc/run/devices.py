@@ -18,10 +18,7 @@ CHAINS = "chains"
 
 
 class Carry(NamedTuple):
-    """The state of all chains between two pieces of a draw: arrays with a leading chain axis.
-
-    The last two are about the draw in progress.
-    """
+    """The state of all chains between two pieces of a draw: arrays with a leading chain axis."""
 
     theta: list
     state: list
@@ -49,11 +46,10 @@ class Piece(NamedTuple):
 def _go_on(
     carry: Carry, outcome: Outcome, done: Any, failure: tuple[Any, Any, Any]
 ) -> tuple[Carry, Piece]:
-    """Go on from a piece of one chain's draw; once one is not finite, stay at the last finite
-    point.
+    """Go on from a piece of one chain's draw; once one is not finite, stay where it was finite.
 
-    ``done`` updates of the draw came before the piece. ``failure`` says whether the piece is not
-    finite, and if so the variable and update of `first_nonfinite`.
+    ``failure`` says whether the piece is not finite, and has the variable and update of
+    `first_nonfinite`.
     """
     failed, culprit, at = failure
     variable = jnp.where(done == 0, -1, carry.variable)
@@ -73,12 +69,7 @@ def _go_on(
 
 
 class DeviceChains:
-    """A loop's chains on JAX's devices.
-
-    Data and state stay on the device, the data once on each. Calls are asynchronous: they return
-    `jax.Array`s that block when they are read. ``theta`` and ``state`` have a leading chain axis
-    and come from the host.
-    """
+    """A loop's chains on JAX's devices, where data and state stay; calls are asynchronous."""
 
     def __init__(self, loop: Loop, constants: list, theta: list, state: list, rngs: list):
         n_chains = len(rngs)
@@ -125,12 +116,10 @@ class DeviceChains:
         rows: list[np.ndarray],
         blocks: dict[int, np.ndarray],
     ) -> Piece:
-        """Run pieces of draws, without waiting for them, and return their results.
+        """Run the first ``n`` of the pieces of draws in ``h``, (D, k), without waiting for them.
 
-        Of the D pieces in ``h``, shape (D, k), the first ``n`` are run: one compilation serves all
-        numbers. ``done`` updates of the draw are done already. ``rows`` has row numbers of each
-        stream, shape (D, chains, k, batch size), and ``blocks`` streamed rows, shape (D, chains, k
-        * batch size, ...), by their place among the constants.
+        ``rows`` has row numbers of each stream, shape (D, chains, k, batch size), and ``blocks``
+        streamed rows, (D, chains, k * batch size, ...), by their place among the constants.
         """
         self.carry, pieces = self._advance(
             self.carry,

@@ -46,10 +46,9 @@ def chain_method_of(
     cores: int,
     even: bool = False,
 ) -> str:
-    """Return the requested chain method, checked, or the one that is fastest with compilation.
+    """Return the requested chain method, checked, or the one that is fastest (see docs/scaling.md).
 
-    docs/scaling.md has measurements. With ``even`` all chains must be equally far at any time, as
-    in a run whose length is not yet known.
+    With ``even`` all chains must be equally far at any time, as in a run of a free length.
     """
     if method is not None:
         check_method(method)

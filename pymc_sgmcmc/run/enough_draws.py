@@ -1,7 +1,6 @@
 """Stop a run once its effective sample size is what was asked for and the verdict can be told.
 
-That depends on how many draws all chains have, never on time, so that a seed gives the same draws
-each time.
+That depends on how many draws all chains have, never on time.
 """
 
 import logging
@@ -25,11 +24,9 @@ LARGEST_RHAT = 1.01
 
 
 class EnoughDraws:
-    """Whether the draws in memory are enough: at most the run's ``draws``.
+    """Whether draws in memory have the effective sample size ``ess``, or are the run's ``draws``.
 
-    Each element's mean should have the effective sample size ``ess``, of all chains together.
-    ``times_as_many_draws`` returns how many times as many draws as those in memory the verdict
-    needs to be clear; 1 if it does not need more.
+    ``times_as_many_draws`` returns how many times as many draws the verdict needs to be clear.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """Log likelihood and log prior of a result's draws, where `idata_kwargs` asks for them.
 
-PyMC computes them while it converts its recorders. A store has no recorders, and a chain that is
-left out has no place in the result: here they are computed from the result itself.
+PyMC computes them from its recorders, which a store does not have.
 """
 
 import logging

@@ -70,10 +70,9 @@ def naming_alternatives[**P, R](function: Callable[P, R]) -> Callable[P, R]:
 def of_pymc_sample(
     passed: dict[str, Any], given: dict[str, Any], known: list[str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return what `sample` takes of the arguments of a call of `pm.sample`, and what it leaves out.
+    """Return what `sample` takes of a call of `pm.sample`, and what it leaves to NUTS.
 
-    What is in ``given`` takes the place of arguments; ``known`` are all arguments of `sample`. Left
-    out is what is meant for NUTS, or for another length of the run.
+    What is in ``given`` takes the place of arguments; ``known`` are all arguments of `sample`.
     """
     rest = {name: value for name, value in passed.items() if name not in given}
     unused = OF_NUTS | ({"draws"} if LENGTHS & given.keys() else set())

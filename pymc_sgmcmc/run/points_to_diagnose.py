@@ -20,10 +20,10 @@ class Kept:
 
 
 class PointsToDiagnose:
-    """Keeps evenly spaced draws of each chain, in memory and in the state that a store saves.
+    """Keeps evenly spaced draws of each chain, of which the length is not known.
 
-    How long a chain will be is not known: when it has twice as many as asked for, about ``most`` of
-    all chains together, every other one is dropped, and from then on every second of those to come.
+    With twice as many as asked for, about ``most`` of all chains together, every other one is
+    dropped, and from then on every second of those to come.
     """
 
     def __init__(self, most: int, n_chains: int):

@@ -1,9 +1,7 @@
 """Engine: chains in processes of their own.
 
-PyMC's own process per chain sends one draw at a time (about 90 us each), compiles once per chain,
-and cannot resume. Here one worker per core runs one chain after another, compiles once, writes to
-the store itself and sends blocks of draws; a worker whose parent has ended finds its pipe closed,
-and ends too.
+One worker per core runs one chain after another, compiles once, writes to the store itself and
+sends blocks of draws; PyMC's process per chain compiles for each and sends single draws.
 """
 
 import multiprocessing
@@ -57,10 +55,9 @@ def context_for(mp_ctx: Any, forks: bool) -> Any:
 
 
 def parallel(run: Run, workers: int, mp_ctx: Any, blas_threads: int | None) -> Generator[Event]:
-    """Engine: chains side by side, in ``workers`` processes.
+    """Run chains in ``workers`` processes, and yield events in order of arrival.
 
-    Events come in order of arrival. When a chain raises, or a worker ends by itself, that is a
-    `ChainError`. With ``blas_threads=None`` BLAS has as many threads as before.
+    What a chain raises is a `ChainError`, and so is a worker that ends by itself.
     """
     forked = mp_ctx.get_start_method() == "fork"
     with temporary_folder() as folder:

@@ -1,7 +1,6 @@
 """PyMC's progress bars, fed with blocks of draws.
 
-PyMC's own manager takes one draw at a time and has no public way to show many, so this subclass
-calls its bars directly (``_backend``, ``_extract_stats``, ``_show_progress``, ``_tune_total``).
+PyMC's own manager takes one draw at a time, so this subclass calls its bars directly.
 """
 
 from typing import Any

@@ -18,11 +18,10 @@ TILE = 64
 
 
 class Recorder:
-    """Turns points into recorded variables.
+    """Turns points into recorded variables, given as expressions of value variables.
 
-    Compiled when first needed, and pickled without the compiled functions, so that a run can be
-    sent to another process. ``vars`` are what to record, in terms of value variables, ``trace`` an
-    existing recorder of them, and ``mode`` that of the deterministics.
+    It is compiled when first needed, and pickled without what is compiled; ``mode`` is that of
+    deterministics.
     """
 
     def __init__(
@@ -87,10 +86,7 @@ class Recorder:
         return pytensor.function(many, outs, mode=self._mode, on_unused_input="ignore")
 
     def record(self, points: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Turn many points into recorded variables at once, for engines with many chains.
-
-        Both are by name, with shapes (n, ...).
-        """
+        """Turn many points into recorded variables at once, both by name with shapes (n, ...)."""
         derived = self._derived
         n = len(next(iter(points.values())))
         columns: dict[str, list] = {v.name: [] for v in derived}

@@ -78,10 +78,7 @@ class DrawsOnly(DataTreeConverter):
 
 
 def longest_cut(lengths: Sequence[int]) -> tuple[list[int], int]:
-    """Choose chains and a common length, so that the most draws are kept.
-
-    `pm.sample` cuts an interrupted run by the same rule. Not all lengths are 0.
-    """
+    """Choose chains and a common length so that the most draws are kept, as `pm.sample` does."""
     longest = np.sort(lengths)[::-1]
     length = int(longest[np.argmax(longest * np.arange(1, len(longest) + 1))])
     return [c for c, n in enumerate(lengths) if n >= length], length
@@ -99,10 +96,9 @@ def to_datatree(
     idata_kwargs: dict[str, Any],
     settings: dict[str, Any],
 ) -> DataTree:
-    """Convert PyMC's in-memory recorders as `pm.sample` does.
+    """Convert PyMC's in-memory recorders as `pm.sample` does, cut as in `longest_cut`.
 
-    Chains of different lengths are cut, or left out, so that the most draws are kept; it is an
-    error if no chain has a draw after tuning. ``settings`` are stored as JSON in the attributes of
+    It is an error if no chain has a draw after tuning. ``settings`` are stored as JSON in
     ``sample_stats``.
     """
     n_warmup = in_memory.n_warmup
@@ -130,8 +126,7 @@ def to_datatree(
 def check_convergence(tree: DataTree, model: Model) -> None:
     """Log PyMC's convergence warnings, from at most `MAX_CHECKED` numbers.
 
-    R-hat and effective sample size take about a millisecond per element. In a large model they are
-    computed for elements evenly spaced over each variable.
+    In a large model they are of elements evenly spaced over each variable.
     """
     free = {rv.name for rv in model.free_RVs}
     posterior = tree["posterior"].to_dataset()

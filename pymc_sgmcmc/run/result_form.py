@@ -38,8 +38,7 @@ def data_names(model: Model, include_data: bool) -> list[str]:
 def check_form(
     model: Model, names: Iterable[str], idata_kwargs: Mapping[str, Any]
 ) -> dict[str, np.ndarray | None]:
-    """Return the labels of each dim of some variables and data in the result, None for mere
-    numbers.
+    """Return the labels of each dim of some variables and data in the result, None for numbers.
 
     Labels that a result cannot have are an error that names the dim, the value and the remedy.
     """

@@ -31,10 +31,9 @@ class Runner(Protocol):
 
 
 def run_and_keep(runner: Runner, run: Run) -> Generator[Event]:
-    """Run chains to their end, keeping their blocks in the run's store, if it has one.
+    """Run chains to their end, from the draws that the store has, and keep their blocks in it.
 
-    Continues from the draws that the store has of these chains. Blocks that the store keeps are
-    yielded without values, unless a callback needs them.
+    Blocks that the store keeps are yielded without values, unless a callback needs them.
     """
     run.observers.begin(runner.chains)
     if run.store is None:

@@ -20,10 +20,7 @@ SCALAR = "__scalar__"
 
 
 def to_plain(value: Any, where: str) -> Any:
-    """Turn a step's saved state into plain values, or raise an error that names what cannot be.
-
-    It has dataclasses, dicts, lists, tuples, arrays, numbers and strings.
-    """
+    """Turn a step's saved state into plain values, or raise an error that names what cannot be."""
     if is_dataclass(value) and not isinstance(value, type):
         plain = {
             f.name: to_plain(getattr(value, f.name), f"{where}.{f.name}") for f in fields(value)
@@ -88,8 +85,7 @@ def _nth(items: Any, k: int) -> Any:
 def save(path: Path, plain: Any) -> None:
     """Write plain values to a file that exists either completely or not at all.
 
-    A NumPy archive: one entry per array, and one with everything else as JSON. Its checksums detect
-    damage.
+    It is a NumPy archive, whose checksums detect damage: one entry per array, and all else as JSON.
     """
     arrays: list[np.ndarray] = []
 

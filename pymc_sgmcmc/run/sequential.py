@@ -224,10 +224,10 @@ def _nonfinite(stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def sequential(run: Run) -> Generator[Event]:
-    """Engine: all chains in this process, in turns of about half a second.
+    """Run all chains in this process, in turns of about half a second.
 
-    So that after Ctrl-C all chains have about the same length. Other steps than ours, such as
-    PyMC's, run one chain after another, because not all of them save their whole state.
+    Other steps than ours, such as PyMC's, run one chain after another: not all save their whole
+    state.
     """
     ours = _minibatch_steps(run.step)
     in_turns = len(ours) == len(flatten_steps(run.step))

@@ -24,10 +24,9 @@ def starts_of(
     init: str,
     generators: Sequence[np.random.Generator],
 ) -> list[PointType]:
-    """Return each chain's starting point: PyMC's initial point, with jitter if none is given.
+    """Return each chain's starting point: PyMC's initial point, with the jitter of PyMC's NUTS.
 
-    The jitter is that of PyMC's NUTS, uniform in [-1, 1] on the unconstrained scale, for
-    variables that have no initial value of their own.
+    It is uniform in [-1, 1], unconstrained, for variables that have no initial value of their own.
     """
     one = initvals if isinstance(initvals, dict) else None
     each = [one] * len(generators) if isinstance(initvals, dict | None) else list(initvals)

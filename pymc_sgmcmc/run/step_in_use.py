@@ -11,10 +11,7 @@ _in_use: WeakSet[Any] = WeakSet()
 
 
 def refuse_step_in_use(step: Any) -> None:
-    """Raise an error for a step of a run of `sample` that has not ended.
-
-    The call comes from a callback of that run, or from another thread.
-    """
+    """Raise an error for a step of a run of `sample` that has not ended."""
     for one in flatten_steps(step):
         if one in _in_use:
             raise RuntimeError(

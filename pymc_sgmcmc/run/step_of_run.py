@@ -29,10 +29,7 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 
 def sampled_model(model: Model, step: Any) -> Model:
-    """Return the sampled model: that of a step that has made it from this one, if any.
-
-    It has no latent variables that the step integrates out, or all rows instead of pm.Minibatch.
-    """
+    """Return the sampled model: that of a step that has made it from this one, if any."""
     steps = step if isinstance(step, list | tuple) else [step]
     for one in steps:
         if isinstance(one, SGMCMCStep) and one.made_for is model:
@@ -118,11 +115,7 @@ def default_step(
 
 @quick_graphs()
 def _compile_kwargs_of(model: Model) -> dict[str, Any] | None:
-    """Return how the default step is compiled where the user has not said it.
-
-    numba takes far longer than JAX to compile a network, and is not faster then; it is with
-    parameters of groups.
-    """
+    """Return how the default step is compiled: networks on JAX, which compiles them far sooner."""
     start = model.initial_point()
     size = sum(np.size(start[v.name]) for v in model.continuous_value_vars)
     chosen_by_user = (pytensor.config.mode, pytensor.config.linker) != ("Mode", "auto")

@@ -1,7 +1,7 @@
 """All chains of a run together on numba: each draws alone, in a thread.
 
-The compiled updates release Python's lock, so as many chains run at the same time as there are
-cores. A single loop over all chains is no faster, and takes ten times as long to compile.
+The compiled updates release Python's lock. A single loop over all chains is no faster, and takes
+ten times as long to compile.
 """
 
 import time
@@ -44,10 +44,9 @@ class ThreadedChains(ChainsTogether):
 
     @property
     def n_threads(self) -> int:
-        """Chains that run at the same time.
+        """Chains that run at the same time: one where an operation runs in Python.
 
-        An operation that numba does not have runs in Python, where PyTensor keeps its results in
-        one place, so that two chains would find each other's.
+        PyTensor keeps its results in one place, so that two chains would find each other's.
         """
         assert self.kernel.loop is not None
         in_turns = runs_python(self.kernel.loop.function)

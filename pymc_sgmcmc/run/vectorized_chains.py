@@ -1,7 +1,6 @@
 """All chains of a run together on JAX: one compiled call advances every chain by many updates.
 
-Each chain has the batches, noise and start that it would have alone, and its update is the same
-compiled function, mapped over a leading chain axis (`devices.py`).
+Each has the batches, noise and start that it would have alone, and the update is mapped over them.
 """
 
 import time

@@ -11,8 +11,7 @@ from pymc_sgmcmc.storage.record import FOLDER
 class Checkpoints:
     """The checkpoints of some chains of a run that advance together.
 
-    They are written to two files in turn, so that one of them is complete whenever the process
-    dies.
+    Of two files, written in turn, one is complete whenever the process dies.
     """
 
     def __init__(self, path: Path, chains: range, run_id: str):

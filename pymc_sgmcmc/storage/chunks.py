@@ -1,8 +1,7 @@
 """The chunks of draws on disk, and their checksums in checkpoints.
 
-The last bytes of a chunk's file are zarr's checksum of all its values. A checkpoint has the
-checksum of each chunk with only the draws that it counts, so that a chunk with other draws is
-detected, be they of another place or run, or earlier or later.
+A chunk's file ends with zarr's checksum of all its values. A checkpoint has that of each chunk with
+only the draws that it counts, so that a chunk with other draws is detected.
 """
 
 import os
@@ -90,8 +89,8 @@ def check_chunks(
 ) -> Checksums:
     """Check that the draws that a checkpoint counts are there, and return their files' checksums.
 
-    With ``read`` each chunk is read, which checks its values too; otherwise they are checked when
-    they are used. An empty ``checkpoint`` stands for none.
+    With ``read`` each chunk is read, which checks its values too; ``checkpoint`` is empty if there
+    is none.
     """
     chains = checkpoints.chains
     found: Checksums = {}

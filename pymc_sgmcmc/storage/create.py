@@ -58,8 +58,8 @@ def create(
 ) -> tuple[str, Lock]:
     """Create a new run, in place of any existing one if ``overwrite``; return its id and held lock.
 
-    ``tree`` is the form of the result with one chain and one draw, and ``dtype`` the type in which
-    real variables are stored (None: their own).
+    ``tree`` is the form of the result with one chain and one draw, and real variables are stored as
+    ``dtype``.
     """
     for dtypes in run.step.stats_dtypes:
         for name, own in dtypes.items():
@@ -124,11 +124,10 @@ def _lay_out(
     record: dict[str, Any],
     dtype: np.dtype | None,
 ) -> None:
-    """Write a new run without its draws, and its record.
+    """Write a new run without its draws, and its record, beside the folder ``.sampler``.
 
     ``draws`` and ``others`` are the result's groups with and without draws, of one chain and one
-    draw, and ``dtype`` is the type in which real variables are stored (None: their own). The folder
-    ``.sampler`` exists already.
+    draw.
     """
     from zarr.storage import LocalStore  # a path with a "#" would be taken for a URL
 

@@ -129,10 +129,8 @@ def graph_digest(
 def value_digest(value: Any) -> str:
     """Return the digest of a setting: a number, a function, or an object with all that it holds.
 
-    The digest of a function includes its source, whatever its layout and comments, its defaults,
-    and the values that it uses from its closure and globals, such as other functions of the user.
-    Where the source is not in a file or a notebook, its names and constants stand for it. Of Python
-    and installed packages the digest includes only names.
+    That of a function includes its source without layout and comments, its defaults, and the values
+    from its closure and globals; of Python and installed packages only names.
     """
     return digest_of(_Describer().text(value).encode())
 

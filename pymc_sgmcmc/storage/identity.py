@@ -29,10 +29,7 @@ from pymc_sgmcmc.storage.digests import (
 
 
 def identity(run: Run) -> dict[str, Any]:
-    """Describe a run by plain values, so that differences from another run can be named.
-
-    Most entries have a digest by name; ``step`` has a description of each step.
-    """
+    """Describe a run by plain values, most of them digests, so that differences can be named."""
     model = run.model
     steps = flatten_steps(run.step)
     ours = [step for step in steps if isinstance(step, SGMCMCStep)]

@@ -1,8 +1,7 @@
 """The files of a store other than draws, listed in its record so that damage is detected.
 
-The record of a run has the text of each file of zarr's metadata, and a digest of each file of
-coordinates and data. The texts are what this package reads; the files are for other readers, and
-are written again when the run is resumed if they differ.
+This package reads zarr's metadata from the record; the files are for other readers, and are written
+again when the run is resumed if they differ.
 """
 
 import os
@@ -22,10 +21,7 @@ DRAW = "draw"
 
 
 def recorded_files(folder: Path, groups: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the texts of a new store's metadata and digests of its other files, by relative path.
-
-    ``groups`` are the groups with draws of the run.
-    """
+    """Return the texts of a new store's metadata and digests of its other files, by relative path."""
     texts, digests = {}, {}
     numbers = tuple(f"{group}/{DRAW}/" for group in groups)
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):

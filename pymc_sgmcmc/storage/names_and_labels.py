@@ -20,10 +20,9 @@ millions."""
 
 
 def refuse_unstorable(names: Iterable[Any], labels: Mapping[Any, np.ndarray | None]) -> None:
-    """Raise an error for names or labels that a store cannot hold, before a run begins.
+    """Raise an error for names, or labels of dims, that a store cannot hold, before a run begins.
 
-    ``names`` are those of variables, data and dims; the labels of a dim are None if they are its
-    numbers.
+    The labels of a dim are None if they are its numbers.
     """
     for name in names:
         _refuse_name(str(name))

@@ -46,8 +46,8 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
 def read_record(path: Path, run_id: str | None = None) -> dict[str, Any]:
     """Read a store's record, and check that it is that of the run ``run_id``, if given.
 
-    No run is a FileNotFoundError, a damaged record or another format a ValueError, and another run
-    a RuntimeError.
+    Errors: FileNotFoundError for no run, ValueError for a damaged record, RuntimeError for another
+    run.
     """
     if not is_run(path):
         lost = path.is_dir() and any(path.iterdir())
@@ -100,10 +100,7 @@ def write_adapted(path: Path, adapted: Adapted) -> None:
 
 
 def read_adapted(path: Path) -> Adapted | None:
-    """Return what the warm-up of a run has chosen, or None if its file is missing or damaged.
-
-    A warm-up depends on the run's seed alone, so it can be repeated.
-    """
+    """Return what the warm-up has chosen; None, if it cannot be read, since it can be repeated."""
     try:
         plain = load(adapted_path(path))
         return Adapted(**{f.name: plain[f.name] for f in fields(Adapted)})

@@ -1,10 +1,9 @@
 """Draws on disk, with everything that is needed to resume the run.
 
-The store is a zarr group that xarray opens as the DataTree of the run. It also has a folder
-``.sampler`` with a description of the run, and for each chain a checkpoint: the number of its valid
-draws and the sampler's state after them. Every file is written under another name and then renamed,
-draws before the checkpoint that counts them: whenever the process dies, the draws counted by the
-last checkpoint are complete, and later ones are sampled again.
+The store is a zarr group that xarray opens as the DataTree of the run. Its folder ``.sampler`` has
+a record of the run and for each chain a checkpoint: the number of its valid draws and the sampler's
+state after them. Every file is written under another name and then renamed, draws before the
+checkpoint that counts them.
 """
 
 import copy

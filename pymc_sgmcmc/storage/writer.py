@@ -34,9 +34,8 @@ LEFT_OUT = {"tune", "in_warmup", "warning"}
 class Writer:
     """Writes the draws of some chains that advance together, and their checkpoints.
 
-    The draws of a chunk that is not full yet stay in memory, and the whole chunk is written again,
-    so that no chunk is read to be changed. ``state`` is the sampler's state in the last checkpoint
-    (None before the first), after ``n_draws`` draws, tuning included.
+    A chunk that is not full yet stays in memory and is written again as a whole. ``state`` is the
+    sampler's in the last checkpoint, after ``n_draws`` draws, tuning included.
     """
 
     _ends: list[int | None]
@@ -159,8 +158,7 @@ class Writer:
     def commit(self, state: Any) -> None:
         """Write a checkpoint that counts all draws so far.
 
-        Without ``state``, the sampler's state after them, the draws can be read, but resuming
-        samples them again from the last known state.
+        Without the sampler's ``state`` after them, resuming samples them again from the last one.
         """
         if not self._complete:  # something was interrupted: the last checkpoint stands
             return
