@@ -27,10 +27,10 @@ class Search:
         self.is_scale = is_scale(model, model.value_vars, self.gradients.source.shapes)
 
     def __call__(self, seed, n_first=1000):
-        self.objective, rng = RowsObjective(self.gradients), np.random.default_rng(seed)
+        self.whole, rng = RowsObjective(self.gradients), np.random.default_rng(seed)
 
         def objective_of(n):
-            return self.objective.some(n, rng)
+            return self.whole.some(n, rng)
 
         n_rows = self.gradients.n_rows
         with np.errstate(over="ignore", invalid="ignore"):
@@ -38,7 +38,7 @@ class Search:
 
     @property
     def passes(self):
-        return self.objective.passes
+        return self.whole.passes
 
 
 @pytest.mark.slow(12)
