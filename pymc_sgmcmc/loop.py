@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
 
 
 def failure_of(outcome: Outcome) -> tuple[int, int] | None:
-    """Wait for a call; return its first non-finite variable and update, or None if all is finite."""
+    """Wait for a call; return its first non-finite variable and update, None if there is none."""
     if isfinite(np.asarray(outcome.checksum)):
         return None
     squared, theta = np.asarray(outcome.squared_gradient), map(np.asarray, outcome.theta)

@@ -15,7 +15,7 @@ OWNER = "owner.lock"
 
 @contextmanager
 def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
-    """Make a folder of this user for a ``with`` block; those left by killed processes are deleted."""
+    """Make a folder for a ``with`` block, and delete those that killed processes have left."""
     parent = Path(tempfile.gettempdir() if parent is None else parent)
     delete_abandoned(parent.glob(f"{PREFIX}*"), OWNER)
     folder = parent / f"{PREFIX}{uuid.uuid4().hex}"

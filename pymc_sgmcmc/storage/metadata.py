@@ -21,7 +21,7 @@ DRAW = "draw"
 
 
 def recorded_files(folder: Path, groups: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the texts of a new store's metadata and digests of its other files, by relative path."""
+    """Return the texts of a new store's metadata and digests of its other files, by path."""
     texts, digests = {}, {}
     numbers = tuple(f"{group}/{DRAW}/" for group in groups)
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
