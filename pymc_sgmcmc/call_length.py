@@ -10,10 +10,10 @@ FIXED_SHARE, LONG_CALL = 0.1, 1.5
 """Share to which that cost is kept, in calls of up to so many seconds: a call copies the state,
 which may have many millions of elements."""
 LARGEST_FIXED_SHARE = 0.25
-"""... and in longer ones."""
+"""Share to which that cost is kept in longer calls."""
 LEAST_SHARE = 1 / 3
-"""Of a call's time that counts as its updates', as long as the estimate of the cost is rough: so
-that calls on a busy machine are not made long by mistake."""
+"""Smallest share of a call's time that counts as its updates', so that calls on a busy machine are
+not made long by a rough estimate of the cost."""
 
 
 def seconds_of_updates(fixed: float, target: float) -> float:

@@ -23,7 +23,7 @@ from pymc_sgmcmc.diagnosis.diagnose import (
 from pymc_sgmcmc.exact.exact_draws import ExactPhase
 from pymc_sgmcmc.predictions.predictions import Predictions
 from pymc_sgmcmc.run.adapted_run import FreeLength, describe_adaptation
-from pymc_sgmcmc.run.advance import advanced
+from pymc_sgmcmc.run.advance import advanced, refuse_step_in_use
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.engines import chain_method_of, engine_of
 from pymc_sgmcmc.run.log_densities import with_log_densities, without_log_densities
@@ -34,7 +34,6 @@ from pymc_sgmcmc.run.recorded_variables import recorder_of, without_nothing
 from pymc_sgmcmc.run.result import affordable_data, check_convergence, salvage, summary, to_datatree
 from pymc_sgmcmc.run.result_form import check_form, data_names
 from pymc_sgmcmc.run.run import Run
-from pymc_sgmcmc.run.step_in_use import refuse_step_in_use
 from pymc_sgmcmc.step import SGMCMCStep
 from pymc_sgmcmc.storage.store import ZarrStore
 

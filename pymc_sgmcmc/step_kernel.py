@@ -5,9 +5,10 @@ import math
 from typing import Any, Literal
 
 import numpy as np
+import pytensor
 from pymc.model import Model
+from pytensor.compile.sharedvalue import SharedVariable
 
-from pymc_sgmcmc.adaptation.adapt import ones_per_row
 from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, LARGEST_SHARED, Asked, Plan, adapts, planned
 from pymc_sgmcmc.argument_checks import is_auto
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
@@ -19,6 +20,7 @@ from pymc_sgmcmc.gradients.local_variables import elements_per_group
 from pymc_sgmcmc.gradients.metric import Metric
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
+from pymc_sgmcmc.gradients.row_axis import n_rows_of
 from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.gradients.tempered import tempered
 from pymc_sgmcmc.kernel import Kernel
@@ -135,7 +137,7 @@ def _source(plan: Plan, asked: Asked) -> GradientSource:
         )
     elif plan.control_variate:
         if asked.data is None:  # rows can be drawn by weight
-            options["row_weights"] = ones_per_row(asked.model, asked.minibatch_dim)
+            options["row_weights"] = _ones_per_row(asked.model, asked.minibatch_dim)
         source = ControlVariate.of(gradient_source(asked.model, asked.vars, **options))
     else:
         if plan.metric is not None:
@@ -174,6 +176,12 @@ def _source(plan: Plan, asked: Asked) -> GradientSource:
             "batches='groups' needs local variables, and the model has none. Use batches='rows'."
         )
     return tempered(source, asked.model, temperature)
+
+
+def _ones_per_row(model: Model, minibatch_dim: str | None) -> SharedVariable:
+    """Weights of rows that are drawn alike, as an input of a gradient source."""
+    ones = np.ones(n_rows_of(model, minibatch_dim), pytensor.config.floatX)
+    return pytensor.shared(ones, name="row weights", shape=(None,))
 
 
 def _shared_elements(source: GradientSource) -> int:

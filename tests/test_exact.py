@@ -12,11 +12,10 @@ from xarray import Dataset, DataTree
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.diagnosis.verdict import judge, rows
 from pymc_sgmcmc.exact import certified, log_density
-from pymc_sgmcmc.exact.certificate import certify, moments_of_draws, weighted_moments
+from pymc_sgmcmc.exact.certificate import Student, certify, moments_of_draws, weighted_moments
 from pymc_sgmcmc.exact.finish import NothingExact, finish
 from pymc_sgmcmc.exact.hamiltonian import Hamiltonian
 from pymc_sgmcmc.exact.log_density import LogDensity, NotAllRead
-from pymc_sgmcmc.exact.student import Student
 from pymc_sgmcmc.gradients import flat_model
 from pymc_sgmcmc.gradients.metric import Dense
 from pymc_sgmcmc.gradients.row_gradients import RowGradients

@@ -4,25 +4,15 @@ import logging
 from dataclasses import replace
 
 import numpy as np
-import pytensor
 from pymc.blocking import PointType
-from pymc.model import Model
-from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.kinds import Gradients, kind_of
 from pymc_sgmcmc.adaptation.step_size import expected_friction
-from pymc_sgmcmc.gradients.row_axis import n_rows_of
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.schedules import Constant, Schedule
 
 _log = logging.getLogger("pymc.sgmcmc")
-
-
-def ones_per_row(model: Model, minibatch_dim: str | None) -> SharedVariable:
-    """Weights of rows that are drawn alike, as an input of a gradient source."""
-    ones = np.ones(n_rows_of(model, minibatch_dim), pytensor.config.floatX)
-    return pytensor.shared(ones, name="row weights", shape=(None,))
 
 
 def adapted(

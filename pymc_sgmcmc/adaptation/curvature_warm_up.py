@@ -57,8 +57,8 @@ MAX_THIN = 200
 """Largest number of updates between them: a window need not reach the posterior if the next goes
 on."""
 SPREAD = 0.5
-"""Of points around the start, relative to a normal approximation: further away may be where a
-skewed posterior never is."""
+"""Spread of points around the start, relative to a normal approximation: further away may be where
+a skewed posterior never is."""
 STEEP_ROWS = 5_000
 """Number of rows, or 10 per parameter, with which the first normal approximation is compared."""
 ROWS_WITH_JUMPS = 2_000

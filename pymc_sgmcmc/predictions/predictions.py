@@ -13,8 +13,7 @@ from pymc_sgmcmc.argument_checks import shown, whole_number
 from pymc_sgmcmc.predictions.labels import as_classes, check_labels, looks_like_classes, one_of
 from pymc_sgmcmc.predictions.metrics import CLASSIFICATION, REGRESSION, of_classes, of_numbers
 from pymc_sgmcmc.predictions.predictor import Predictor, is_discrete_choice
-from pymc_sgmcmc.predictions.running_average import RunningAverage
-from pymc_sgmcmc.predictions.summary import summarised
+from pymc_sgmcmc.predictions.running_average import RunningAverage, summarised
 
 WEIGHTS = ("equal", "step_size")
 """How draws may be weighted in an average."""

@@ -8,12 +8,15 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
+from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from pymc.exceptions import SamplingError
 from pymc.sampling.parallel import Draw
 from pymc.stats.convergence import log_warning_stats
+from pymc.step_methods.compound import flatten_steps
 from xarray import DataTree
 
 from pymc_sgmcmc.adaptation.progress import TimeLimit
@@ -24,9 +27,34 @@ from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.result import InMemoryDraws, salvage
 from pymc_sgmcmc.run.result_form import example_of
 from pymc_sgmcmc.run.run import Block, Event, Observed, Resumed, Run, Stopped
-from pymc_sgmcmc.run.step_in_use import in_use
 
 _log = logging.getLogger("pymc.sgmcmc")
+
+
+_in_use: WeakSet[Any] = WeakSet()
+"""Steps of runs that have not ended: a step is the state of one chain."""
+
+
+def refuse_step_in_use(step: Any) -> None:
+    """Raise an error for a step of a run of `sample` that has not ended."""
+    for one in flatten_steps(step):
+        if one in _in_use:
+            raise RuntimeError(
+                f"This {type(one).__name__} is in use by a run of sgm.sample that has not ended, "
+                "and a step holds the state of one chain. Give this run its own step: "
+                "step=copy.deepcopy(step)."
+            )
+
+
+@contextmanager
+def in_use(step: Any) -> Generator[None]:
+    """Have other runs refuse a step until the block ends, in whichever way."""
+    steps = flatten_steps(step)
+    _in_use.update(steps)
+    try:
+        yield
+    finally:
+        _in_use.difference_update(steps)
 
 
 def advanced(

@@ -29,14 +29,7 @@ class Progress(MCMCProgressBarManager):
         """Show the draws that chains had made before."""
         self._done[event.chains.start : event.chains.stop] = event.n_draws
         for chain in event.chains if self._show_progress else ():
-            self._backend.update(
-                task_id=0 if self.combined_progress else chain,
-                advance=event.n_draws,
-                failing=False,
-                stats={},
-                is_last=False,
-                total=self.total_draws,
-            )
+            self._update(chain, event.n_draws, total=self.total_draws)
 
     def block(self, block: Block) -> None:
         """Show a block's last draw."""
@@ -50,23 +43,23 @@ class Progress(MCMCProgressBarManager):
         last = [{name: values[k, advance - 1] for name, values in s.items()} for s in block.stats]
         failing, shown = self._extract_stats(last)
         if self.combined_progress:
-            bar, count, total = 0, int(self._done.sum()), self.total_draws
+            count, total = int(self._done.sum()), self.total_draws
         else:
-            bar, count, total = chain, int(self._done[chain]), self._per_chain
+            count, total = int(self._done[chain]), self._per_chain
         shown["draw"] = count if count <= self._tune_total else count - self._tune_total
-        self._backend.update(
-            task_id=bar,
-            advance=advance,
-            failing=failing,
-            stats=shown,
-            is_last=count >= total,
-            total=total,
-        )
+        self._update(chain, advance, failing, shown, count >= total, total)
 
     def failed(self, chain: int) -> None:
         """Turn a chain's bar red."""
         if self._show_progress:
-            bar = 0 if self.combined_progress else chain
-            self._backend.update(
-                task_id=bar, advance=0, failing=True, stats={}, is_last=False, total=None
-            )
+            self._update(chain, failing=True)
+
+    def _update(self, chain, advance=0, failing=False, stats=None, is_last=False, total=None):
+        self._backend.update(
+            task_id=0 if self.combined_progress else chain,
+            advance=advance,
+            failing=failing,
+            stats=stats or {},
+            is_last=is_last,
+            total=total,
+        )
