@@ -37,15 +37,6 @@ def whole_number(
     """Raise an error, naming the argument, unless a value is a whole number from least to most.
 
     ``unit`` says what is counted, and ``most_is`` what the upper end stands for.
-
-    Examples
-    --------
-    >>> whole_number("thin", np.int64(5), 1)
-    5
-    >>> whole_number("thin", 2.5, 1, unit="updates")
-    Traceback (most recent call last):
-        ...
-    ValueError: thin=2.5 must be a whole number of updates, at least 1.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
@@ -81,11 +72,6 @@ def real_number(
     """Raise an error, naming the argument, unless a value is a real number with some property.
 
     ``what`` names the property, and ``fits`` tests it; it is not called with NaN.
-
-    Examples
-    --------
-    >>> real_number("factor", np.float32(0.5), "a number in (0, 1]", lambda x: 0 < x <= 1)
-    0.5
     """
     number = as_float(value)
     if number is None or np.isnan(number) or not fits(number):

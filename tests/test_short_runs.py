@@ -8,7 +8,7 @@ import pytest
 from pytensor.compile.mode import Mode
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.adaptation.short_runs import ShortRuns
+from pymc_sgmcmc.adaptation.short_runs import ShortRuns, rounded
 from pymc_sgmcmc.adaptation.step_size import Pace
 
 D = 4
@@ -52,3 +52,8 @@ def test_chains_share_no_stream(regression):
         assert one.noise_state != other.noise_state
         assert one.init_rng_state != other.init_rng_state
         assert str(one.batch_states) != str(other.batch_states)
+
+
+def test_numbers_of_updates_are_rounded_up_to_four_binary_digits():
+    """JAX compiles each of them anew."""
+    assert [rounded(n) for n in (0.3, 7, 205.4, 209)] == [1, 7, 208, 224]

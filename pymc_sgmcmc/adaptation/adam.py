@@ -18,13 +18,6 @@ def adam(
 
     No element moves much farther than `reach`, with ``unit``, shape (d,), as the scale of its
     steps.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from pymc_sgmcmc.adaptation.adam import adam
-    >>> adam(lambda theta: 3.0 - theta, np.zeros(1), np.ones(1), 2000).round(3)
-    array([3.])
     """
     mean, square = np.zeros_like(theta), np.zeros_like(theta)
     for t in range(1, n_updates + 1):

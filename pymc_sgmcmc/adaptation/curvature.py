@@ -96,14 +96,6 @@ class Factor:
     """Cholesky factor of a symmetric matrix, made positive as in `eigen`, to solve and to draw.
 
     ``damping`` is added to the diagonal after that is scaled to ones.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from pymc_sgmcmc.adaptation.curvature import Factor
-    >>> factor = Factor(np.diag([4.0, -1.0]))
-    >>> factor.solve(np.ones(2)), round(factor.log_determinant, 6)
-    (array([0.25, 1.  ]), 1.386294)
     """
 
     def __init__(self, matrix: np.ndarray, damping: float = FLOOR):
@@ -132,16 +124,7 @@ class Factor:
 
 
 def no_wider_than(sds: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """Return a positive matrix with smaller standard deviations, but the same correlations.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from pymc_sgmcmc.adaptation.curvature import no_wider_than
-    >>> no_wider_than(np.array([1.0, 1.0]), np.diag([4.0, 0.01]))
-    array([[4., 0.],
-           [0., 1.]])
-    """
+    """Return a positive matrix with smaller standard deviations, but the same correlations."""
     own = np.sqrt(np.diag(np.linalg.inv(matrix)))
     factor = np.where(sds > 0, np.maximum(own / np.maximum(sds, 1e-300), 1.0), 1.0)
     return matrix * np.outer(factor, factor)

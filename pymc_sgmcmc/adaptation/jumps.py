@@ -81,15 +81,7 @@ def refuse_jumps(objective: Objective, theta: np.ndarray, rng: np.random.Generat
 
 
 def compared(log_likelihood: Variable, vars: Sequence[Variable]) -> list[bool]:
-    """Which variables a comparison or another step function in a graph depends on, but for checks.
-
-    Examples
-    --------
-    >>> import pytensor.tensor as pt
-    >>> a, b = pt.dscalars("ab")
-    >>> compared(pt.switch(pt.gt(a, 0), 1.0, 2.0) + b, [a, b])
-    [True, False]
-    """
+    """Which variables a step function in a graph depends on, those of checks left out."""
     outputs, seen, found = [log_likelihood], set(), list[Variable]()
     while outputs:
         node = outputs.pop().owner

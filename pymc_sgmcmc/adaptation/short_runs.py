@@ -146,13 +146,6 @@ def effective_sizes(draws: np.ndarray) -> np.ndarray:
 
 
 def rounded(n: float) -> int:
-    """Round up to four binary digits: JAX compiles each number of updates anew.
-
-    Examples
-    --------
-    >>> from pymc_sgmcmc.adaptation.short_runs import rounded
-    >>> [rounded(n) for n in (0.3, 7, 205.4, 209)]
-    [1, 7, 208, 224]
-    """
+    """Round up to four binary digits: JAX compiles each number of updates anew."""
     unit = 2 ** max(0, int(np.log2(max(n, 1.0))) - 3)
     return max(1, unit * ceil(n / unit))

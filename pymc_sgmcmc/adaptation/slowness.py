@@ -28,13 +28,6 @@ def gradients_of_nuts(curvature: np.ndarray) -> int:
     """Gradients of a draw of NUTS with a diagonal metric, by the positive curvature.
 
     A trajectory turns around after half a period of the slowest direction.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from pymc_sgmcmc.adaptation.slowness import gradients_of_nuts
-    >>> gradients_of_nuts(np.eye(10)), gradients_of_nuts(np.array([[1.0, 0.999], [0.999, 1.0]]))
-    (7, 127)
     """
     scale = np.sqrt(np.diag(curvature))
     values = np.linalg.eigvalsh(curvature / np.outer(scale, scale))

@@ -23,14 +23,7 @@ def of_random_rows(sizes: np.ndarray, share: float) -> TouchRates:
 
 
 def of_whole_groups(sizes: np.ndarray, parts: np.ndarray, n_batches: int) -> TouchRates:
-    """Return the rates of groups of n_j rows in K batches of whole groups.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> of_whole_groups(np.array([3.0, 8.0]), np.array([1, 2]), n_batches=10)
-    TouchRates(touched=array([0.1, 0.2]), variance=array([0.   , 0.125]))
-    """
+    """Return the rates of groups of n_j rows in K batches of whole groups."""
     p = np.maximum(parts, 1)
     small, larger = np.maximum(sizes, 1) // p, np.maximum(sizes, 1) % p  # parts with a row more
     mean_of_inverses = ((p - larger) / small + larger / (small + 1)) / p
@@ -50,14 +43,7 @@ def of_groups_within(sizes: np.ndarray, parts: np.ndarray, n_batches: int) -> To
 
 
 def mean_of_inverse(expected: np.ndarray) -> np.ndarray:
-    """E[1 / m] of m >= 1 rows in a batch, m Poisson with these expectations.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> mean_of_inverse(np.array([1e-6, 100.0])).round(4)
-    array([1.    , 0.0101])
-    """
+    """E[1 / m] of m >= 1 rows in a batch, m Poisson with these expectations."""
     expected, which = np.unique(expected, return_inverse=True)
     few = np.clip(expected, 1e-9, 30.0)
     terms = np.arange(1.0, 120.0)
