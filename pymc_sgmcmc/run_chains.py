@@ -30,7 +30,7 @@ from pymc_sgmcmc.run.log_densities import with_log_densities, without_log_densit
 from pymc_sgmcmc.run.observers import Observers
 from pymc_sgmcmc.run.points_to_diagnose import PointsToDiagnose
 from pymc_sgmcmc.run.progress import Progress
-from pymc_sgmcmc.run.recorded_variables import recorder_of, without_nothing
+from pymc_sgmcmc.run.recorder import recorder_of, without_nothing
 from pymc_sgmcmc.run.result import affordable_data, check_convergence, salvage, summary, to_datatree
 from pymc_sgmcmc.run.result_form import check_form, data_names
 from pymc_sgmcmc.run.run import Run

@@ -17,8 +17,7 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_sgmcmc.adaptation.adapt import adapted
-from pymc_sgmcmc.adaptation.adapted import Adapted
-from pymc_sgmcmc.adaptation.earlier import earlier_adaptation
+from pymc_sgmcmc.adaptation.adapted import Adapted, earlier_adaptation
 from pymc_sgmcmc.adaptation.kinds import Gradients, kind_of
 from pymc_sgmcmc.adaptation.plan import Asked
 from pymc_sgmcmc.algorithm import Algorithm

@@ -28,7 +28,7 @@ from pymc_sgmcmc import run_chains, sampling, step_sampler
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.run import log_densities, progress, result, sequential
 from pymc_sgmcmc.run.arguments import Arguments
-from pymc_sgmcmc.run.recorded_variables import recorder_of
+from pymc_sgmcmc.run.recorder import recorder_of
 from pymc_sgmcmc.step_sampler import StepSampler
 
 RUN = dict(

@@ -18,7 +18,7 @@ import pytest
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.call_length import CallLength
 from pymc_sgmcmc.run import chains_together, vectorized_chains
-from pymc_sgmcmc.run.chain_warnings import MAX_WARNINGS
+from pymc_sgmcmc.run.chains_together import MAX_WARNINGS
 from pymc_sgmcmc.run.threaded_chains import ThreadedChains
 from pymc_sgmcmc.run.vectorized_chains import VectorizedChains
 

@@ -1,27 +1,31 @@
 """What a warm-up has chosen: plain arrays and numbers, from which a step's kernel is set."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
 from pymc.blocking import PointType
+from pymc.model import Model
+from xarray import DataTree
 
 from pymc_sgmcmc.gradients.metric import flat, split_flat
+from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.schedules import Constant
 
 FAR = 5.0
 """Posterior standard deviations (root mean square over directions) from the anchor at which a
 start is left for another: there the control variate's noise would be too large."""
-
 BURN_IN_TIMES = 5
 """Length of the burn-in, in autocorrelation times of the slowest element."""
 LEAST_BURN_IN, MOST_BURN_IN = 15, 50
 """Smallest and largest number of draws of the burn-in."""
 BURN_IN_OF_MANY = 20
 """Number of draws of the burn-in where a draw is a pass over the data."""
-
-
+STARTS = 16
+"""Number of an earlier result's draws that are starts."""
 ANEW = "Pass adaptation='auto' to adapt it anew."
 """The remedy for what does not fit."""
 
@@ -158,3 +162,41 @@ class Adapted:
         chosen["friction_mean"] = float(self.friction.mean())
         chosen["noise_mean"] = float(self.noise.mean())
         return chosen
+
+
+def earlier_adaptation(given: Any, model: Model, vars: Sequence) -> Adapted | None:
+    """Return what an earlier step or result was adapted to; None for any other ``adaptation=``."""
+    if isinstance(given, DataTree):
+        return _of_result(given, model, vars)
+    if not hasattr(given, "adapted"):
+        return None
+    if given.adapted is None:
+        raise ValueError(f"adaptation={given!r} is a step that was not adapted. {ANEW}")
+    return given.adapted
+
+
+def _of_result(idata: DataTree, model: Model, vars: Sequence) -> Adapted:
+    if "adaptation" not in idata.children or "posterior" not in idata.children:
+        raise ValueError(
+            "adaptation= is a result without the group adaptation: sample with "
+            "store_adaptation=True, or pass the step of that run."
+        )
+    arrays = {name: values.values for name, values in idata["adaptation"].data_vars.items()}
+    chosen = json.loads(idata["posterior"].attrs["adaptation"])
+    if chosen["metric"] != "dense":
+        raise UnfitAdaptation(
+            f"adaptation= is a result with the metric '{chosen['metric']}', of which it does not "
+            "have all parts: pass the step of that run."
+        )
+    draws = value_draws(model, vars, idata["posterior"].to_dataset())
+    draws = draws.reshape(-1, draws.shape[-1])
+    own = {
+        "scaling": [arrays["metric"]],
+        "anchor": arrays["anchor"],
+        "anchor_gradient": arrays["anchor_gradient"],
+        "row_copies": None,
+        "noise": arrays["noise"],
+        "friction": arrays["thermostat_predicted"],
+        "starts": draws[np.linspace(0, len(draws) - 1, min(STARTS, len(draws))).astype(int)],
+    }
+    return Adapted(**{f.name: chosen[f.name] for f in fields(Adapted) if f.name in chosen} | own)

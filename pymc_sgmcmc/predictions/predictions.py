@@ -10,8 +10,16 @@ from pymc.model import Model, modelcontext
 from xarray import Dataset
 
 from pymc_sgmcmc.argument_checks import shown, whole_number
-from pymc_sgmcmc.predictions.labels import as_classes, check_labels, looks_like_classes, one_of
-from pymc_sgmcmc.predictions.metrics import CLASSIFICATION, REGRESSION, of_classes, of_numbers
+from pymc_sgmcmc.predictions.metrics import (
+    CLASSIFICATION,
+    REGRESSION,
+    as_classes,
+    check_labels,
+    looks_like_classes,
+    of_classes,
+    of_numbers,
+    one_of,
+)
 from pymc_sgmcmc.predictions.predictor import Predictor, is_discrete_choice
 from pymc_sgmcmc.predictions.running_average import RunningAverage, summarised
 

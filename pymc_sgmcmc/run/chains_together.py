@@ -1,7 +1,7 @@
 """What chains that advance together share, be they threads on numba or one mapped call on JAX."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ SECONDS_PER_CALL = 0.2
 """Target length of a call of whole draws."""
 BYTES_PER_CALL = 2**26
 """Largest memory of a call's draws and row indices, unless a single draw needs more."""
+MAX_WARNINGS = 4
+"""If more chains than this warn or stop at the same time, they share one message."""
 
 
 @dataclass
@@ -101,3 +103,13 @@ def check_step(step: Any) -> None:
             "chain_method='vectorized' needs a step compiled for JAX or numba: pass "
             f"compile_kwargs={{'mode': 'JAX'}} to {type(step).__name__}. {remedy}."
         )
+
+
+def shorten(warnings: np.ndarray) -> None:
+    """Keep one warning if many chains have the same one."""
+    warned = np.flatnonzero(warnings)
+    if len(warned) > MAX_WARNINGS:
+        first = warnings[warned[0]]
+        message = f"{first.message} (The same in {len(warned)} of {len(warnings)} chains.)"
+        warnings[warned] = None
+        warnings[warned[0]] = replace(first, message=message)

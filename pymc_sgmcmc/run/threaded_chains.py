@@ -19,8 +19,13 @@ from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.backends.interrupts import raise_deferred
 from pymc_sgmcmc.gradients.start_check import BadStart
 from pymc_sgmcmc.pymc_internals import runs_python
-from pymc_sgmcmc.run.chain_warnings import shorten
-from pymc_sgmcmc.run.chains_together import BYTES_PER_CALL, SECONDS_PER_CALL, ChainsTogether, Drawn
+from pymc_sgmcmc.run.chains_together import (
+    BYTES_PER_CALL,
+    SECONDS_PER_CALL,
+    ChainsTogether,
+    Drawn,
+    shorten,
+)
 
 POLL_SECONDS = 0.1
 """Time between two looks for Ctrl-C."""

@@ -12,16 +12,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytensor
 from pymc.blocking import PointType
+from pymc.stats.convergence import SamplerWarning
 
 from pymc_sgmcmc.backends.interrupts import raise_deferred
 from pymc_sgmcmc.call_length import FIRST_CALL
 from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.run.chain_batches import ChainBatches, bytes_per_update, most_updates
-from pymc_sgmcmc.run.chain_warnings import warnings_of
-from pymc_sgmcmc.run.chains_together import BYTES_PER_CALL, SECONDS_PER_CALL, ChainsTogether, Drawn
+from pymc_sgmcmc.run.chains_together import (
+    BYTES_PER_CALL,
+    SECONDS_PER_CALL,
+    ChainsTogether,
+    Drawn,
+    shorten,
+)
 
 if TYPE_CHECKING:
-    from pymc_sgmcmc.run.devices import DeviceChains
+    from pymc_sgmcmc.run.devices import DeviceChains, Piece
 
 MAX_SECONDS_PER_CALL = 0.5
 """A draw that takes at most this long is one call; longer draws are split into calls of about this
@@ -245,7 +251,7 @@ class VectorizedChains(ChainsTogether):
         known |= {name: np.asarray(values[: call.n], dtype=float) for name, values in final}
         known = {name: unless_nonfinite(values) for name, values in known.items()}
         shown = {name: known[name] for name in kernel.statistics}
-        warnings, failures = warnings_of(self.chains, call.first, small, shown, nonfinite)
+        warnings, failures = _warnings_of(self.chains, call.first, small, shown, nonfinite)
         updates = (call.first + 1 + np.arange(call.n)) * self.kernel.thin
         like = np.ones_like(nonfinite, dtype=float)
         last_h = call.h[:, -1].astype(float).reshape(call.n, -1).T
@@ -259,6 +265,44 @@ class VectorizedChains(ChainsTogether):
             "warning": warnings,
         }
         return Drawn(call.first, call.n, pieces.theta, stats, failures, carry, batch_states)
+
+
+def _warnings_of(
+    chains: list[Chain],
+    first_draw: int,
+    small: "Piece",
+    shown: dict[str, np.ndarray],
+    nonfinite: np.ndarray,
+) -> tuple[np.ndarray, dict[int, SamplerWarning]]:
+    """Return the chains' warnings, each at its chain and draw, and those about failures by chain.
+
+    ``small`` is a call's `Piece` on the host; ``shown`` and ``nonfinite`` have the shape (chains,
+    draws).
+    """
+    kernel = chains[0].kernel
+    thin, burnt_in = kernel.thin, chains[0].burnt_in
+    warnings = np.full(nonfinite.shape, None, dtype=object)
+    i = burnt_in // thin - 1 - first_draw
+    if 0 <= i < nonfinite.shape[1]:
+        for c in np.flatnonzero(~nonfinite[:, i]):
+            last = {name: float(values[c, i]) for name, values in shown.items()}
+            warnings[c, i] = chains[c].order_warning() or chains[c].burn_in_warning(last)
+        shorten(warnings[:, i])
+    order_warnings = np.array([chain.order_warning() for chain in chains], dtype=object)
+    shorten(order_warnings)
+    for c in np.flatnonzero(order_warnings):
+        warnings[c, 0] = order_warnings[c]
+    failures = np.full(len(chains), None, dtype=object)
+    for c in np.flatnonzero(nonfinite.any(axis=1)):
+        i = int(np.argmax(nonfinite[c]))
+        first, at = (first_draw + i) * thin, int(small.update[i, c])
+        h = kernel.step_sizes(first, thin)[at]
+        failures[c] = chains[c].failure(int(small.variable[i, c]), first + at, h)
+    failed = {int(c): failures[c] for c in np.flatnonzero(failures)}
+    shorten(failures)
+    for c in np.flatnonzero(failures):
+        warnings[c, int(np.argmax(nonfinite[c]))] = failures[c]
+    return warnings, failed
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
