@@ -23,14 +23,15 @@ class Search:
 
     def __init__(self, model):
         self.gradients = RowGradients(model, model.value_vars, compile_kwargs=JAX)
+        self.whole = RowsObjective(self.gradients)
         self.begin = self.gradients.flat(model.initial_point())
         self.is_scale = is_scale(model, model.value_vars, self.gradients.source.shapes)
 
     def __call__(self, seed, n_first=1000):
-        self.whole, rng = RowsObjective(self.gradients), np.random.default_rng(seed)
+        self.objective, rng = RowsObjective(self.gradients), np.random.default_rng(seed)
 
         def objective_of(n):
-            return self.whole.some(n, rng)
+            return self.objective.some(n, rng)
 
         n_rows = self.gradients.n_rows
         with np.errstate(over="ignore", invalid="ignore"):
@@ -38,7 +39,7 @@ class Search:
 
     @property
     def passes(self):
-        return self.whole.passes
+        return self.objective.passes
 
 
 @pytest.mark.slow(12)
