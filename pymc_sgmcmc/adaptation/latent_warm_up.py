@@ -21,7 +21,7 @@ from pymc_sgmcmc.adaptation.curvature import (
     root_of_inverse,
 )
 from pymc_sgmcmc.adaptation.fisher_information import PairedGradients
-from pymc_sgmcmc.adaptation.short_runs import Settings, ShortRun, rounded, with_restarts
+from pymc_sgmcmc.adaptation.short_runs import Settings, ShortRun, rounded
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import WarmUp, drift
 from pymc_sgmcmc.gradients.metric import Dense
@@ -41,8 +41,6 @@ DRIFT = 1.5
 """Largest move of a mean, in standard deviations of a window, with which they end."""
 DRAWS = 12
 """Number of draws of each chain in a window."""
-SHARE = 0.5
-"""Distance between draws, in relaxations."""
 SPREAD = 0.5
 """Spread of the chains' first points, relative to a normal approximation."""
 APART = 10.0
@@ -91,36 +89,24 @@ class LatentWarmUp(WarmUp):
         self.matrix = matrix
         settings = self._settings(matrix, self.seen)
         if self.points is None:
-            self.points = self._near(self.point, draws[-1])
+            z = self.rng.standard_normal((CHAINS, self.theta.size))
+            near = draws[-1] + SPREAD * self.metric.times(z)
+            self.points = [{**self.point, **self.gradients.point(each)} for each in near]
         return settings, settled
 
     def window(self, k: int, settings: Settings) -> None:
         if k < self.min_windows:
             settings = settings.slower(0.5)
-        points = self.points
-        assert points is not None
-
-        def run(slower: Settings) -> ShortRun:
-            return self.runs.run(points, slower, rounded(SHARE * slower.pace.relaxation), DRAWS)
-
-        _, (self.points, draws, *_) = with_restarts(settings, run)
+        assert self.points is not None
+        self.points, draws = self.move_on(self.points, settings, DRAWS)
         draws = draws[:, DRAWS // 2 :]
         self.parted = _parted(draws)
         if self.parted:
-            farthest = self._farthest(draws, self.theta)
+            # Of the chain that has moved farthest from where they began.
+            z = (draws.mean(axis=1) - self.theta) / self.metric.spread()
+            farthest = int(np.argmax(np.linalg.norm(z, axis=1)))
             draws, self.points = draws[farthest : farthest + 1], None
         self.past, self.draws = self.draws, draws.reshape(-1, self.theta.size)
-
-    def _near(self, point: PointType, theta: np.ndarray) -> list[PointType]:
-        """Return points for the chains around one."""
-        z = self.rng.standard_normal((CHAINS, theta.size))
-        near = theta + SPREAD * self.metric.times(z)
-        return [{**point, **self.gradients.point(each)} for each in near]
-
-    def _farthest(self, draws: np.ndarray, theta: np.ndarray) -> int:
-        """Return the number of the chain that has moved farthest from a point."""
-        z = (draws.mean(axis=1) - theta) / self.metric.spread()
-        return int(np.argmax(np.linalg.norm(z, axis=1)))
 
     def _start(self, begin: np.ndarray) -> np.ndarray:
         """Climb the log posterior, with larger steps along elements that are on a long way."""

@@ -41,7 +41,6 @@ from pymc_sgmcmc.adaptation.short_runs import (
     ShortRun,
     effective_sizes,
     rounded,
-    with_restarts,
 )
 from pymc_sgmcmc.adaptation.slowness import warn_of_slow_draws
 from pymc_sgmcmc.adaptation.step_size import pace, slowed
@@ -63,8 +62,6 @@ DRIFT = 1.5
 """Largest move of their means, in standard deviations of a window, with which windows end."""
 HELD_DRAWS, DRAWS = 8, 12
 """Numbers of draws of each chain in a window."""
-SHARE = 0.5
-"""Distance between draws, in relaxations."""
 MOST_ROWS = 1_000_000
 """Largest number of rows that give the groups' curvature, at most a pass."""
 ROWS_OF_MEAN = 5.0
@@ -157,14 +154,9 @@ class LocalWarmUp(WarmUp):
         if k < 2 * HELD:
             halved = settings.pace._replace(step_size=0.5 * settings.pace.step_size)
             settings = settings._replace(pace=halved)
-        points, n = self.points, HELD_DRAWS if self._holds(k) else DRAWS
-
-        def run(slower: Settings) -> ShortRun:
-            return self.runs.run(points, slower, rounded(SHARE * slower.pace.relaxation), n)
-
-        _, (self.points, draws, *_) = with_restarts(settings, run)
-        shared = draws[:, DRAWS // 2 :, : self.n_shared].reshape(-1, self.n_shared)
         held = self._holds(k)
+        self.points, draws = self.move_on(self.points, settings, HELD_DRAWS if held else DRAWS)
+        shared = draws[:, DRAWS // 2 :, : self.n_shared].reshape(-1, self.n_shared)
         self.moved = np.inf if held or self.past is None else drift(shared, self.past)
         self.past = None if held else shared
 

@@ -15,6 +15,7 @@ from pymc_sgmcmc.adaptation.short_runs import (
     ShortRun,
     ShortRuns,
     effective_sizes,
+    rounded,
     with_restarts,
 )
 from pymc_sgmcmc.adaptation.step_size import expected_friction
@@ -24,6 +25,8 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 ENOUGH = 0.15
 """Effective draws per draw of a pilot; with fewer, there are more updates per draw."""
+SHARE = 0.5
+"""Distance between draws of a window, in relaxations, where windows move on by these."""
 
 
 class WarmUp:
@@ -43,7 +46,7 @@ class WarmUp:
         self.rng, self.target_bias = rng, target_bias
         self.progress, self.stage = WarmUpProgress(), "start"
         self._counted_passes, self._forecast = 0.0, ""
-        self.runs = ShortRuns(kernel, rng, self.elements, self._before_draw)
+        self.runs = ShortRuns(kernel, rng, self.elements, lambda n: self.count(self.passes_of(n)))
 
     def elements(self, point: PointType) -> np.ndarray:
         """Return the elements of a point that short runs record: all of them, flat."""
@@ -61,12 +64,6 @@ class WarmUp:
         return self._counted_passes
 
     @property
-    def gradients_per_update(self) -> int:
-        """Batches' gradients that an update evaluates."""
-        assert self.kernel.loop is not None
-        return self.kernel.loop.n_gradients
-
-    @property
     def share_of_rows(self) -> float:
         """Rows of a batch / N."""
         rows = self.kernel.source.rows
@@ -74,11 +71,10 @@ class WarmUp:
 
     def passes_of(self, n_updates: int) -> float:
         """Passes over the data of some updates."""
+        loop = self.kernel.loop
+        assert loop is not None
         at_anchor = 2 if self.kernel.source.has_control_variate else 1
-        return n_updates * self.gradients_per_update * at_anchor * self.share_of_rows
-
-    def _before_draw(self, n_updates: int) -> None:
-        self.count(self.passes_of(n_updates))
+        return n_updates * loop.n_gradients * at_anchor * self.share_of_rows
 
     def run(self, point: PointType) -> Adapted:
         """Warm up from a point; if that is impossible, a `SamplingError` says why."""
@@ -144,6 +140,18 @@ class WarmUp:
         """Note and show further passes over the data."""
         self._counted_passes += passes
         self.report()
+
+    def move_on(
+        self, points: list[PointType], settings: Settings, n_draws: int
+    ) -> tuple[list[PointType], np.ndarray]:
+        """Run chains, `SHARE` of a relaxation between draws; return where they end, and draws."""
+
+        def run(slower: Settings) -> ShortRun:
+            thin = rounded(SHARE * slower.pace.relaxation)
+            return self.runs.run(points, slower, thin, n_draws)
+
+        _, found = with_restarts(settings, run)
+        return found.points, found.draws
 
     def effective_size(self, draws: np.ndarray) -> float:
         """Return the effective sample size of what a short run recorded."""

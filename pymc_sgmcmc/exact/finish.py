@@ -97,7 +97,8 @@ def finish(
     points = _finite(hmc.at(starts.reshape(-1, starts.shape[2])), hmc)
     inverse = np.linalg.inv(hmc.metric.times(np.eye(draws.shape[2])).T)
     z = (draws - draws.mean(axis=(0, 1))) @ inverse.T
-    slowest = _slowest(z)
+    flat = z.reshape(-1, z.shape[-1])
+    slowest = np.linalg.eigh(flat.T @ flat / len(flat))[1][:, -1]
     length, jitter = _lengths(z, slowest)
     made, first, reason, look_at = list[Transition](), 0, "", ROUND
 
@@ -171,12 +172,6 @@ def _finite(points: Points, hmc: Hamiltonian) -> Points:
     bad = ~np.isfinite(points.log_density)
     chosen[bad] = hmc.rng.choice(good, bad.sum())
     return Points(*(array[chosen] for array in points))
-
-
-def _slowest(z: np.ndarray) -> np.ndarray:
-    """Direction along which draws have the largest variance, a unit vector, shape (d,)."""
-    flat = z.reshape(-1, z.shape[-1])
-    return np.linalg.eigh(flat.T @ flat / len(flat))[1][:, -1]
 
 
 def _lengths(z: np.ndarray, slowest: np.ndarray) -> tuple[float, float]:

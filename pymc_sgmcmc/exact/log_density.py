@@ -55,11 +55,11 @@ class LogDensity:
 
     def __call__(self, points: np.ndarray) -> np.ndarray:
         """Log density at points of shape (C, d), shape (C,)."""
-        return self._summed(points, self._values, self._prior_values)[0]
+        return self._summed(points, *self._values)[0]
 
     def with_gradients(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log density at points of shape (C, d), shape (C,), and its gradient, shape (C, d)."""
-        value, *parts = self._summed(points, self._with_gradients, self._prior_with_gradients)
+        value, *parts = self._summed(points, *self._with_gradients)
         return value, np.concatenate([part.reshape(len(points), -1) for part in parts], axis=1)
 
     def numbers(self) -> int:
@@ -140,22 +140,15 @@ class LogDensity:
     # ---- compiled functions ----------------------------------------------------------------
 
     @cached_property
-    def _values(self) -> Callable:
-        return self._compiled([self.gradients.source.log_likelihood])
-
-    @cached_property
-    def _with_gradients(self) -> Callable:
+    def _values(self) -> tuple[Callable, Callable]:
         source = self.gradients.source
-        return self._compiled([source.log_likelihood, *source.likelihood])
+        return self._compiled([source.log_likelihood]), self._of_prior([source.log_prior])
 
     @cached_property
-    def _prior_values(self) -> Callable:
-        return self._of_prior([self.gradients.source.log_prior])
-
-    @cached_property
-    def _prior_with_gradients(self) -> Callable:
+    def _with_gradients(self) -> tuple[Callable, Callable]:
         source = self.gradients.source
-        return self._of_prior([source.log_prior, *source.prior])
+        of_rows = self._compiled([source.log_likelihood, *source.likelihood])
+        return of_rows, self._of_prior([source.log_prior, *source.prior])
 
     @property
     def _many(self) -> list[TensorVariable]:

@@ -163,7 +163,9 @@ class _Describer:
         if isinstance(value, ModuleType):
             return f"module {value.__name__}"
         if isinstance(value, CodeType):
-            return self._code(value)
+            return source_of(value) or self._all(
+                [value.co_names, value.co_varnames, value.co_consts]
+            )
         if isinstance(value, FunctionType | type):
             return self._definition(value)
         if isinstance(value, BuiltinFunctionType):
@@ -198,10 +200,6 @@ class _Describer:
             return self._all([value.__code__, value.__defaults__, value.__kwdefaults__, *around])
         own = {k: v for k, v in vars(value).items() if callable(v) or not k.startswith("__")}
         return f"{name} {self._all([*value.__bases__, own])}"
-
-    def _code(self, code: CodeType) -> str:
-        source = source_of(code)
-        return source or self._all([code.co_names, code.co_varnames, code.co_consts])
 
     def _object(self, value: Any) -> str:
         kind = self.text(type(value))
