@@ -103,7 +103,7 @@ def read_adapted(path: Path) -> Adapted | None:
     """Return what the warm-up has chosen; None, if it cannot be read, since it can be repeated."""
     try:
         plain = load(adapted_path(path))
-        return Adapted(**{f.name: plain[f.name] for f in fields(Adapted)})
+        return Adapted(**{f.name: plain[f.name] for f in fields(Adapted) if f.name in plain})
     except FileNotFoundError:
         return None
     except (ValueError, KeyError) as error:
