@@ -23,7 +23,7 @@ from pymc_sgmcmc.adaptation.curvature import (
 from pymc_sgmcmc.adaptation.fisher_information import PairedGradients
 from pymc_sgmcmc.adaptation.short_runs import Settings, ShortRun, rounded
 from pymc_sgmcmc.adaptation.step_size import pace
-from pymc_sgmcmc.adaptation.warm_up import WarmUp, drift
+from pymc_sgmcmc.adaptation.warm_up import WarmUp, largest_move
 from pymc_sgmcmc.gradients.metric import Dense
 
 ADAM_PASSES = 5
@@ -84,7 +84,7 @@ class LatentWarmUp(WarmUp):
         matrix = self._curvature(self.seen, positions)
         if k == 0:
             matrix = matrix + np.diag(1.0 * self.is_scale)
-        settled = k > 1 and not self.parted and drift(draws, self.past) < DRIFT
+        settled = k > 1 and not self.parted and largest_move(draws, self.past) < DRIFT
         settled = settled and largest_change(self.matrix, matrix) < SETTLED
         self.matrix = matrix
         settings = self._settings(matrix, self.seen)

@@ -44,7 +44,7 @@ from pymc_sgmcmc.adaptation.short_runs import (
 )
 from pymc_sgmcmc.adaptation.slowness import warn_of_slow_draws
 from pymc_sgmcmc.adaptation.step_size import pace, slowed
-from pymc_sgmcmc.adaptation.warm_up import WarmUp, drift
+from pymc_sgmcmc.adaptation.warm_up import WarmUp, largest_move
 from pymc_sgmcmc.gradients.metric import flat, split_flat
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -157,7 +157,7 @@ class LocalWarmUp(WarmUp):
         held = self._holds(k)
         self.points, draws = self.move_on(self.points, settings, HELD_DRAWS if held else DRAWS)
         shared = draws[:, DRAWS // 2 :, : self.n_shared].reshape(-1, self.n_shared)
-        self.moved = np.inf if held or self.past is None else drift(shared, self.past)
+        self.moved = np.inf if held or self.past is None else largest_move(shared, self.past)
         self.past = None if held else shared
 
     def _settings(self, points: list[PointType], curvature: np.ndarray | None) -> Settings:

@@ -203,7 +203,7 @@ class WarmUp:
         return chosen
 
 
-def drift(draws: np.ndarray, past: np.ndarray) -> float:
+def largest_move(draws: np.ndarray, past: np.ndarray) -> float:
     """Largest move of an element's mean between windows, in standard deviations of a window."""
     spread = np.sqrt((draws.var(axis=0) + past.var(axis=0)) / 2) + np.finfo(float).tiny
     return float(np.max(np.abs(draws.mean(axis=0) - past.mean(axis=0)) / spread, initial=0.0))

@@ -11,7 +11,7 @@ from math import ceil, log, pi
 import numpy as np
 from scipy import stats
 
-from pymc_sgmcmc.exact.hamiltonian import Hamiltonian, Points, Transition
+from pymc_sgmcmc.exact.hamiltonian import Hamiltonian, Positions, Transition
 from pymc_sgmcmc.run.convergence import convergence
 
 CHAINS = 32
@@ -73,13 +73,6 @@ class Finished:
     """Why the draws are not enough, or empty."""
 
 
-def starts_of(draws: np.ndarray) -> np.ndarray:
-    """Choose starts, evenly spaced over the draws of each chain, shape (chains, M, d)."""
-    chains, n, _ = draws.shape
-    each = max(1, CHAINS // chains)
-    return draws[:, np.linspace(0, n - 1, each).astype(int)]
-
-
 def finish(
     hmc: Hamiltonian,
     draws: np.ndarray,
@@ -92,7 +85,8 @@ def finish(
     spread. Chains that start at draws of one chain are a superchain, so that R-hat of superchains
     (nested R-hat, Margossian et al. 2024) sees whether those had come together.
     """
-    starts = starts_of(draws)
+    chains, n, _ = draws.shape
+    starts = draws[:, np.linspace(0, n - 1, max(1, CHAINS // chains)).astype(int)]
     superchains = len(starts)
     points = _finite(hmc.at(starts.reshape(-1, starts.shape[2])), hmc)
     inverse = np.linalg.inv(hmc.metric.times(np.eye(draws.shape[2])).T)
@@ -163,7 +157,7 @@ def finish(
     )
 
 
-def _finite(points: Points, hmc: Hamiltonian) -> Points:
+def _finite(points: Positions, hmc: Hamiltonian) -> Positions:
     """Replace starts without a density by others."""
     good = np.flatnonzero(np.isfinite(points.log_density))
     if not len(good):
@@ -171,7 +165,7 @@ def _finite(points: Points, hmc: Hamiltonian) -> Points:
     chosen = np.arange(len(points.log_density))
     bad = ~np.isfinite(points.log_density)
     chosen[bad] = hmc.rng.choice(good, bad.sum())
-    return Points(*(array[chosen] for array in points))
+    return Positions(*(array[chosen] for array in points))
 
 
 def _lengths(z: np.ndarray, slowest: np.ndarray) -> tuple[float, float]:

@@ -28,7 +28,7 @@ LARGEST_ENERGY_ERROR = 1000.0
 """A trajectory whose energy rises by more has diverged."""
 
 
-class Points(NamedTuple):
+class Positions(NamedTuple):
     """Where chains are."""
 
     theta: np.ndarray
@@ -42,7 +42,7 @@ class Points(NamedTuple):
 class Transition(NamedTuple):
     """Chains after a transition, and what is known of it; arrays of shape (C,)."""
 
-    points: Points
+    points: Positions
     acceptance: np.ndarray
     """Probability with which each end was accepted."""
     energy: np.ndarray
@@ -58,12 +58,12 @@ class Hamiltonian:
     def __init__(self, density: LogDensity, metric: Metric, rng: np.random.Generator):
         self.density, self.metric, self.rng = density, metric, rng
 
-    def at(self, theta: np.ndarray) -> Points:
+    def at(self, theta: np.ndarray) -> Positions:
         """Evaluate points of shape (C, d)."""
         log_density, gradient = self.density.with_gradients(theta)
-        return Points(theta, log_density, self.metric.transposed_times(gradient))
+        return Positions(theta, log_density, self.metric.transposed_times(gradient))
 
-    def transition(self, start: Points, step_size: float, n_steps: int) -> Transition:
+    def transition(self, start: Positions, step_size: float, n_steps: int) -> Transition:
         """Follow a trajectory of each chain, and accept or reject its end."""
         momentum = self.rng.standard_normal(start.theta.shape)
         with np.errstate(all="ignore"):
@@ -73,7 +73,7 @@ class Hamiltonian:
             rise = np.where(np.isfinite(after), after - before, np.inf)
             acceptance = np.exp(-np.maximum(rise, 0.0))
         accepted = self.rng.random(len(rise)) < acceptance
-        points = Points(
+        points = Positions(
             np.where(accepted[:, None], end.theta, start.theta),
             np.where(accepted, end.log_density, start.log_density),
             np.where(accepted[:, None], end.gradient, start.gradient),
@@ -82,8 +82,8 @@ class Hamiltonian:
         return Transition(points, acceptance, energy, diverging, step_size, n_steps)
 
     def _trajectory(
-        self, points: Points, momentum: np.ndarray, h: float, n_steps: int
-    ) -> tuple[Points, np.ndarray]:
+        self, points: Positions, momentum: np.ndarray, h: float, n_steps: int
+    ) -> tuple[Positions, np.ndarray]:
         for _ in range(n_steps):
             momentum = momentum + B * h * points.gradient
             points = self.at(points.theta + self.metric.times(h / 2 * momentum))
@@ -93,5 +93,5 @@ class Hamiltonian:
         return points, momentum
 
 
-def _energy(points: Points, momentum: np.ndarray) -> np.ndarray:
+def _energy(points: Positions, momentum: np.ndarray) -> np.ndarray:
     return np.square(momentum).sum(axis=1) / 2 - points.log_density
