@@ -172,7 +172,7 @@ class Kernel:
         return tables if prefetching_pays(tables) else {}
 
     def compile(self, state_like: dict[str, list[np.ndarray]], by_number: bool = True) -> None:
-        """Compile the updates, unless this process has; ``by_number``: rows are looked up."""
+        """Compile the updates, unless this process has; ``by_number``: they look rows up."""
         if self.loop is not None:
             return
         mode = self.mode

@@ -34,7 +34,7 @@ class Lock:
         self._process: int | None = None
 
     def acquire(self, seconds: float | None = None) -> None:
-        """Wait for the lock, by default `SECONDS_FOR_LOCK`; later it is an error."""
+        """Wait for the lock, by default for `SECONDS_FOR_LOCK`; after that it is an error."""
         if not LOCKS_HOLD:
             return
         until = time.monotonic() + (SECONDS_FOR_LOCK if seconds is None else seconds)

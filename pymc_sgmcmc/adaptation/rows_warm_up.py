@@ -1,4 +1,4 @@
-"""The warm-up of models whose gradients are told apart by rows: anchor, row weights and noise too.
+"""The warm-up of models with gradients of single rows: with an anchor, row weights and noise.
 
 Everything that the compiled updates need is an input of theirs, so nothing is compiled again.
 """

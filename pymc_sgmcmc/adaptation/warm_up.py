@@ -176,7 +176,7 @@ class WarmUp:
         return run, thin, per_draw
 
     def freeze(self, settings: Settings, starts: np.ndarray, thin: int, **others: Any) -> Adapted:
-        """Freeze what was chosen, ``others`` are further fields of `Adapted`; set the kernel so."""
+        """Freeze what was chosen, with ``others`` as fields of `Adapted`, and set the kernel so."""
         kernel, step_size = self.kernel, settings.pace.step_size
         rows = kernel.source.rows
         common = {

@@ -18,14 +18,14 @@ CHAINS = 32
 """Number of short chains: of more each makes fewer transitions, all in larger products of matrices,
 but each also makes the first ones, whose draws are dropped."""
 TARGET = 0.8
-"""Acceptance at which the step size is aimed."""
+"""Acceptance at which the step size aims."""
 QUARTER = pi / 2
 """Length of a trajectory after which draws of a normal density are independent."""
 JITTER, MOST_JITTER = 0.2, 0.6
 """Share by which trajectories are shorter or longer, so that none returns to where it began; the
 second holds where lengths are for a direction that is slower than others."""
 MOST_SLOWNESS = 10.0
-"""Largest standard deviation of such a direction, in z, for which lengths are."""
+"""Largest standard deviation of such a direction, in z, that makes trajectories longer."""
 MOST_STEPS = 50
 """Largest number of steps of a trajectory."""
 STRETCH = 0.25
@@ -35,7 +35,7 @@ FIRST_TRANSITIONS = (3, 12)
 GAIN = 1.0
 """Change of the step size's logarithm in the first of them, where all or none are accepted."""
 CLOSE = 0.5
-"""The step size is set where the acceptance is off by less than this share of that."""
+"""Error of the acceptance, relative to that of all or none, below which the step size is set."""
 FORGOTTEN = 0.05
 """Share of a start's deviation that may be left."""
 ROUND = 4
