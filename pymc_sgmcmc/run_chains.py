@@ -34,7 +34,7 @@ from pymc_sgmcmc.run.recorder import recorder_of, without_nothing
 from pymc_sgmcmc.run.result import affordable_data, check_convergence, salvage, summary, to_datatree
 from pymc_sgmcmc.run.result_form import check_form, data_names
 from pymc_sgmcmc.run.run import Run
-from pymc_sgmcmc.step import SGMCMCStep
+from pymc_sgmcmc.step import adaptation_of, minibatch_steps
 from pymc_sgmcmc.storage.store import ZarrStore
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -97,7 +97,7 @@ def run_chains(
         "chain_method": method,
         "floatX": pytensor.config.floatX,
     }
-    adapted = getattr(step, "adapted", None)
+    adapted = adaptation_of(step)
     if adapted is not None:
         settings["adaptation"] = adapted.summary()
     convert = partial(
@@ -146,7 +146,7 @@ def run_chains(
 
 def _prepare(predictions: Predictions, step: Any, point: PointType) -> None:
     """Begin a run's predictions: compile them as the step is, and check them at a point."""
-    ours = [s for s in flatten_steps(step) if isinstance(s, SGMCMCStep)]
+    ours = minibatch_steps(step)
     if predictions.predictor.compile_kwargs is None and ours:
         predictions.predictor.compile_kwargs = ours[0].kernel.compile_kwargs
     predictions.begin()
@@ -163,7 +163,7 @@ def _check(
 ) -> None:
     """Judge the draws, which are worth more than their check: an error in it is only logged."""
     try:
-        if getattr(step, "adapted", None) is None:
+        if adaptation_of(step) is None:
             check_convergence(tree, model)
             warn_of_burn_in(tree)
         else:  # the verdict looks at R-hat and effective sample sizes too

@@ -11,7 +11,7 @@ import numpy as np
 from pymc.blocking import PointType, StatsType
 from pymc.model import Model, modelcontext
 from pymc.stats.convergence import SamplerWarning
-from pymc.step_methods.compound import BlockedStep, Competence
+from pymc.step_methods.compound import BlockedStep, Competence, flatten_steps
 from pymc.util import RandomGenerator, get_random_generator
 from rich.progress import TextColumn
 from rich.table import Column
@@ -489,6 +489,16 @@ class SGMCMCStep(BlockedStep):
             return shown | {"failing": stats["nonfinite"]}
 
         return (update,)
+
+
+def minibatch_steps(step: Any) -> list[SGMCMCStep]:
+    """Return the steps of this package among those that a step consists of."""
+    return [one for one in flatten_steps(step) if isinstance(one, SGMCMCStep)]
+
+
+def adaptation_of(step: Any) -> Adapted | None:
+    """Return what a step is adapted to; None for several steps, and those of PyMC."""
+    return getattr(step, "adapted", None)
 
 
 def _statistic_types(

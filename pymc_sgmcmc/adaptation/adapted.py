@@ -142,9 +142,7 @@ class Adapted:
 
     def near_start(self, kernel: Kernel, point: PointType, rng: np.random.Generator) -> PointType:
         """Return a chain's start: the point, or one of the posterior where it is far outside."""
-        if self.predictions_only:
-            return {**point, **self.jittered_start(kernel, rng)}
-        if self.is_far(kernel, point):
+        if self.predictions_only or self.is_far(kernel, point):
             return {**point, **self.jittered_start(kernel, rng)}
         return point
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from pymc.blocking import PointType
-from pymc.step_methods.compound import flatten_steps
 
 from pymc_sgmcmc.argument_checks import shown
 from pymc_sgmcmc.run.chains_together import check_step
@@ -17,7 +16,7 @@ from pymc_sgmcmc.run.processes import context_for, parallel
 from pymc_sgmcmc.run.run import Event, Run
 from pymc_sgmcmc.run.sequential import sequential
 from pymc_sgmcmc.run.vectorized import vectorized
-from pymc_sgmcmc.step import SGMCMCStep
+from pymc_sgmcmc.step import minibatch_steps
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -27,8 +26,7 @@ METHODS = ("sequential", "parallel", "vectorized", "dask")
 
 
 def _forks(step: Any) -> bool:
-    steps = flatten_steps(step)
-    return all(s.kernel.backend.forks for s in steps if isinstance(s, SGMCMCStep))
+    return all(one.kernel.backend.forks for one in minibatch_steps(step))
 
 
 def check_method(method: Any) -> None:

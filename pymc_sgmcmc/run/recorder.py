@@ -11,7 +11,6 @@ import pytensor.tensor as pt
 from pymc.backends.ndarray import NDArray
 from pymc.blocking import PointType
 from pymc.model import Model
-from pymc.step_methods.compound import flatten_steps
 from pytensor.graph.replace import vectorize_graph
 from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
@@ -19,7 +18,7 @@ from xarray import DataTree
 from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.arrays import has_named_dims, tensor_model
-from pymc_sgmcmc.step import SGMCMCStep
+from pymc_sgmcmc.step import minibatch_steps
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -129,11 +128,11 @@ def recorder_of(
 ) -> Recorder:
     """Choose what to record: by default everything except variables with one number per row."""
     rows, mode = {}, None
-    for one in flatten_steps(step):
+    for one in minibatch_steps(step):
         # A user of JAX should not wait for numba to compile deterministics.
-        if isinstance(one, SGMCMCStep) and backend_of(one.kernel.mode).compiles_sooner:
+        if backend_of(one.kernel.mode).compiles_sooner:
             mode = one.kernel.mode
-        for stream in one.source.rows if isinstance(one, SGMCMCStep) else []:
+        for stream in one.source.rows:
             for length, [(array, axis), *_] in zip(stream.lengths, stream.sliced, strict=True):
                 dims = model.named_vars_to_dims.get(array.name or "")
                 rows[length] = dims[axis] if dims else None

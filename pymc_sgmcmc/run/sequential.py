@@ -15,7 +15,7 @@ from pymc_sgmcmc.gradients.start_check import BadStart
 from pymc_sgmcmc.run.run import Block, Event, Run, Stopped, reason_to_stop
 from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.saved_state import from_plain, to_plain
-from pymc_sgmcmc.step import SGMCMCStep
+from pymc_sgmcmc.step import SGMCMCStep, minibatch_steps
 
 SECONDS_PER_BLOCK = 0.1
 """Draws are passed on about ten times a second: often enough for a progress bar."""
@@ -44,7 +44,7 @@ class ChainRunner:
             step.reset_tuning()
         if hasattr(step, "iter_count"):
             step.iter_count = 0
-        self._steps = _minibatch_steps(step)
+        self._steps = minibatch_steps(step)
         self._own = [step.chain for step in self._steps]
         self._away: Any = None
         self._abandoned = False
@@ -205,10 +205,6 @@ def _forget_other_chains(step: Any, fresh: Any) -> None:
         step.sampling_state = fresh
 
 
-def _minibatch_steps(step: Any) -> list[SGMCMCStep]:
-    return [one for one in flatten_steps(step) if isinstance(one, SGMCMCStep)]
-
-
 def _reads_in_order(step: SGMCMCStep) -> bool:
     """Whether rows come from an iterable, which begins again to be read on from the middle."""
     streamed = step.source.streamed
@@ -229,7 +225,7 @@ def sequential(run: Run) -> Generator[Event]:
     Other steps than ours, such as PyMC's, run one chain after another: not all save their whole
     state.
     """
-    ours = _minibatch_steps(run.step)
+    ours = minibatch_steps(run.step)
     in_turns = len(ours) == len(flatten_steps(run.step))
     # Perhaps of a run of pm.sample, in whose callback this is: it goes on afterwards.
     earlier = {step: step.chain for step in ours if step.n_updates > 0}

@@ -13,6 +13,7 @@ from xarray import Dataset, DataTree
 from pymc_sgmcmc.lock import Lock, delete_abandoned, locked_folder
 from pymc_sgmcmc.run.run import Run
 from pymc_sgmcmc.run.saved_state import to_plain
+from pymc_sgmcmc.step import adaptation_of
 from pymc_sgmcmc.storage.checkpoints import all_checkpoints
 from pymc_sgmcmc.storage.chunks import GROUPS
 from pymc_sgmcmc.storage.identity import versions
@@ -106,8 +107,8 @@ def create(
         locked_folder(folder, lock)
         try:
             _lay_out(folder, run, draws, others, record, dtype)
-            if getattr(run.step, "adapted", None) is not None:
-                write_adapted(folder, run.step.adapted)
+            if (adapted := adaptation_of(run.step)) is not None:
+                write_adapted(folder, adapted)
             _move(path, folder, target, overwrite)
         except BaseException:
             lock.release()

@@ -17,7 +17,7 @@ from pymc_sgmcmc.batches.data_sources import ArraySource
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.run.run import Run
-from pymc_sgmcmc.step import SGMCMCStep
+from pymc_sgmcmc.step import SGMCMCStep, minibatch_steps
 from pymc_sgmcmc.storage.digests import (
     ArrayDigests,
     array_digest,
@@ -32,7 +32,7 @@ def identity(run: Run) -> dict[str, Any]:
     """Describe a run by plain values, most of them digests, so that differences can be named."""
     model = run.model
     steps = flatten_steps(run.step)
-    ours = [step for step in steps if isinstance(step, SGMCMCStep)]
+    ours = minibatch_steps(run.step)
     arrays = ArrayDigests()
     return {
         "model": _terms(model, arrays),
