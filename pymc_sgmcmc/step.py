@@ -54,8 +54,12 @@ class Group(NamedTuple):
 class SGMCMCStep(BlockedStep):
     """Base of all samplers: binds an `Algorithm` to a model as a step of `pm.sample`.
 
-    A subclass gives `name` and `algorithm_class`, and `describe` fills in its docstring; `kernel`
-    has what the chains share, `chain` is the current one.
+    A subclass gives `name` and `algorithm_class`; the fields of the latter become keyword
+    arguments. In its docstring ``{common}`` stands for the parameters that all samplers share,
+    ``{batches}`` for those of them that `Groups` has, ``{raises}`` for the errors, ``{equations}``
+    for the module docstring after its first line.
+
+    `kernel` has what the chains share, `chain` is the current chain.
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
