@@ -7,7 +7,7 @@ import itertools
 import logging
 import signal
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 from weakref import WeakSet
@@ -26,7 +26,7 @@ from pymc_sgmcmc.run.enough_draws import EnoughDraws
 from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.result import InMemoryDraws, salvage
 from pymc_sgmcmc.run.result_form import example_of
-from pymc_sgmcmc.run.run import Block, Event, Observed, Resumed, Run, Stopped
+from pymc_sgmcmc.run.run import Event, Observed, Resumed, Run, Stopped
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -169,11 +169,15 @@ def _collect(
         if in_memory is not None:
             in_memory.write(event)
         progress.block(event)
-        _log_warnings(event)
+        for stats in event.stats:
+            for warning in stats.get("warning", np.empty(0, dtype=object)).flat:
+                if warning:
+                    log_warning_stats([{"warning": warning}])
         if callback is not None:
-            for number, draw in _draws(event, run):
-                trace = run.store if in_memory is None else in_memory.traces[number]
-                callback(trace=trace, draw=draw)
+            for chain, number, point, draw_stats in event.each_draw():
+                trace = run.store if in_memory is None else in_memory.traces[chain]
+                last, tuning = number + 1 == run.total, number < run.tune
+                callback(trace=trace, draw=Draw(chain, last, number, tuning, draw_stats, point))
         if enough is not None and enough.reached():
             return
         if limit is not None and limit.has_passed:
@@ -185,17 +189,3 @@ def _collect(
                 f"{remedy}"
             )
             return
-
-
-def _draws(block: Block, run: Run) -> Iterator[tuple[int, Draw]]:
-    """A block's draws as PyMC's callbacks know them."""
-    for chain, number, point, stats in block.each_draw():
-        last = number + 1 == run.total
-        yield chain, Draw(chain, last, number, number < run.tune, stats, point)
-
-
-def _log_warnings(block: Block) -> None:
-    for stats in block.stats:
-        for values in stats.get("warning", np.empty(0, dtype=object)).flat:
-            if values:
-                log_warning_stats([{"warning": values}])
