@@ -32,14 +32,16 @@ def count_draws(path: Path, record: dict[str, Any]) -> list[int]:
     return counts
 
 
-def check_finished(path: Path, record: dict[str, Any]) -> None:
-    """Check the draws of finished chains; other chains are checked when they are resumed."""
+def check_draws(
+    path: Path, record: dict[str, Any], read: bool, only_finished: bool = False
+) -> None:
+    """Check the valid draws, as `check_chunks` does, of all chains or of finished ones."""
     arrays = open_draws(path, record, read_only=True)
     total = record["tune"] + record["draws"]
     for checkpoints in all_checkpoints(path, record):
         checkpoint = checkpoints.latest() or {}
-        if checkpoint.get("n_draws") == total:
-            check_chunks(path, record, arrays, checkpoints, checkpoint, read=True)
+        if checkpoint.get("n_draws") == total or not only_finished:
+            check_chunks(path, record, arrays, checkpoints, checkpoint, read)
 
 
 def read_datatree(path: Path, record: dict[str, Any]) -> DataTree:
@@ -53,7 +55,7 @@ def read_datatree(path: Path, record: dict[str, Any]) -> DataTree:
         raise SamplingError(" ".join([message, *filter(None, warnings)]))
     chains, length = longest_cut(lengths)
     check_digests(path, record)
-    _check_draws(path, record, read=False)
+    check_draws(path, record, read=False)
     root = open_root(path, record, read_only=True)
     groups = {}
     for name in root.group_keys():
@@ -77,11 +79,5 @@ def read_datatree(path: Path, record: dict[str, Any]) -> DataTree:
     try:
         return tree.load()
     except Exception:
-        _check_draws(path, record, read=True)  # raises an error that names the damaged file
+        check_draws(path, record, read=True)  # raises an error that names the damaged file
         raise
-
-
-def _check_draws(path: Path, record: dict[str, Any], read: bool) -> None:
-    arrays = open_draws(path, record, read_only=True)
-    for checkpoints in all_checkpoints(path, record):
-        check_chunks(path, record, arrays, checkpoints, checkpoints.latest() or {}, read)

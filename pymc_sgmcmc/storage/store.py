@@ -31,7 +31,7 @@ from pymc_sgmcmc.storage.identity import differences, identity, versions
 from pymc_sgmcmc.storage.kept_draws import StoredDraws
 from pymc_sgmcmc.storage.metadata import check_digests, edited, lengthened, repair_metadata
 from pymc_sgmcmc.storage.names_and_labels import refuse_impossible_path
-from pymc_sgmcmc.storage.read import check_finished, count_draws, read_datatree
+from pymc_sgmcmc.storage.read import check_draws, count_draws, read_datatree
 from pymc_sgmcmc.storage.record import (
     clear_errors,
     is_run,
@@ -232,7 +232,8 @@ class ZarrStore(BaseTrace):
                 record = lengthened(record, run.draws)
                 write_record(self.path, record)
             repair_metadata(self.path, record)
-        check_finished(self.path, record)
+        # Other chains are checked when they go on.
+        check_draws(self.path, record, read=True, only_finished=True)
         if changed := _changed_versions(record):
             _log.warning(
                 "Resuming with different versions of packages, so the last digits may differ: "
