@@ -23,6 +23,7 @@ from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.integration.group_terms import group_terms
 from pymc_sgmcmc.integration.integrated_model import DIM, integrated_model
 from pymc_sgmcmc.integration.points import points_of
+from pymc_sgmcmc.run import parametrisation
 
 N, D = 3000, 3
 JAX = {"mode": "JAX"}
@@ -412,7 +413,7 @@ def test_what_cannot_be_exact_is_refused_before_anything_is_compiled(monkeypatch
     with pm.Model() as many:
         w = pm.Normal("w", shape=3000)
         pm.Normal("y", w.sum(), 1, observed=x)
-    monkeypatch.setattr(sgm.sampling, "default_step", compiled)
+    monkeypatch.setattr(parametrisation, "default_step", compiled)
     with pytest.raises(ValueError, match=r"'k' is discrete.*marginalize"):
         sample(discrete)
     with pytest.raises(ValueError, match="up to 2000 parameters, but there are 3000"):
