@@ -99,23 +99,10 @@ class StepSampler:
         pymc.exceptions.SamplingError
             If no chain got past tuning.
         """
-        given = Arguments(
-            model=model,
-            step=self.step,
-            draws=draws,
-            tune=tune,
-            chains=chains,
-            cores=cores,
-            progressbar=progressbar,
-            quiet=quiet,
-            discard_tuned_samples=discard_tuned_samples,
-            keep_warning_stat=keep_warning_stat,
-            var_names=var_names,
-            idata_kwargs=idata_kwargs,
-            compute_convergence_checks=compute_convergence_checks,
-            compile_kwargs=compile_kwargs,
-            **self.others,
-        ).checked()
+        arguments = {**locals()}
+        for name in ("self", "initvals", "random_seed"):
+            del arguments[name]
+        given = Arguments(step=self.step, **arguments, **self.others).checked()
         with quiet_logging(quiet):
             step = self.step
             if step is None:
