@@ -11,8 +11,9 @@ from pymc.exceptions import SamplingError
 from xarray import Dataset, DataTree
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import argument_checks, sampling
+from pymc_sgmcmc import argument_checks
 from pymc_sgmcmc.gradients.arrays import PYTHON
+from pymc_sgmcmc.run import parametrisation
 from pymc_sgmcmc.run.other_arguments import INSTEAD, RENAMED
 from pymc_sgmcmc.schedules import Constant
 
@@ -221,7 +222,7 @@ def run(step, **options):
 )
 def test_arguments_of_sample(step, name, value, message, monkeypatch):
     """Refused before the default step is made, too."""
-    monkeypatch.setattr(sampling, "default_step", lambda *_: pytest.fail("A step was made."))
+    monkeypatch.setattr(parametrisation, "default_step", lambda *_: pytest.fail("A step was made."))
     with pytest.raises(ValueError, match=message) as told:
         run(step, **{name: value})
     assert len(str(told.value)) < 500

@@ -24,9 +24,9 @@ from pymc.util import get_state_from_generator
 from pytensor.link.jax.linker import JAXLinker
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import run_chains, sampling, step_sampler
+from pymc_sgmcmc import run_chains, step_sampler
 from pymc_sgmcmc.gradients.arrays import PYTHON
-from pymc_sgmcmc.run import log_densities, progress, result, sequential
+from pymc_sgmcmc.run import log_densities, parametrisation, progress, result, sequential
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.recorder import recorder_of
 from pymc_sgmcmc.step_sampler import StepSampler
@@ -552,13 +552,13 @@ def no_step(*_):
 )
 def test_conversions_that_would_fail_in_the_end(model, monkeypatch, idata_kwargs, message):
     """Refused before the default step is made, let alone its warm-up."""
-    monkeypatch.setattr(sampling, "default_step", no_step)
+    monkeypatch.setattr(parametrisation, "default_step", no_step)
     with pytest.raises(ValueError, match=f"(?i){message}"):
         sample(model, None, idata_kwargs=idata_kwargs)
 
 
 def test_log_densities_need_all_free_variables(model, monkeypatch):
-    monkeypatch.setattr(sampling, "default_step", no_step)
+    monkeypatch.setattr(parametrisation, "default_step", no_step)
     with pytest.raises(ValueError, match=r"log_prior needs .* var_names leaves out s\. Record"):
         sample(model, None, idata_kwargs={"log_prior": True}, var_names=["w"])
 
@@ -576,7 +576,7 @@ def test_log_densities_need_all_free_variables(model, monkeypatch):
     ],
 )
 def test_dims_that_no_result_can_have(monkeypatch, dim, labels, message):
-    monkeypatch.setattr(sampling, "default_step", no_step)
+    monkeypatch.setattr(parametrisation, "default_step", no_step)
     with pm.Model(coords={dim: labels}) as model:
         pm.Normal("y", pm.Normal("w", dims=dim).sum(), 1, observed=np.arange(5.0))
     with pytest.raises(ValueError, match=message):

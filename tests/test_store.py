@@ -38,8 +38,8 @@ from kills import (
 from pymc.exceptions import SamplingError
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import lock, sampling
-from pymc_sgmcmc.run import sequential
+from pymc_sgmcmc import lock
+from pymc_sgmcmc.run import parametrisation, sequential
 from pymc_sgmcmc.run.saved_state import from_plain, load, save, to_plain
 from pymc_sgmcmc.storage import create, read, writer
 from pymc_sgmcmc.storage.record import read_record, write_record
@@ -474,7 +474,7 @@ def test_bad_options(tmp_path):
 )  # fmt: skip
 def test_labels_that_do_not_come_back(path, monkeypatch, labels):
     """Refused before the default step is made, naming the dim."""
-    monkeypatch.setattr(sampling, "default_step", lambda *_: pytest.fail("A step was made."))
+    monkeypatch.setattr(parametrisation, "default_step", lambda *_: pytest.fail("A step was made."))
     with pm.Model(coords={"f": labels}) as model:
         pm.Normal("y", pm.Normal("w", dims="f").sum(), 1, observed=np.arange(5.0))
     with pytest.raises(ValueError, match=r"labels of the dim 'f', such as .* Make strings of them"):
@@ -484,7 +484,7 @@ def test_labels_that_do_not_come_back(path, monkeypatch, labels):
 
 @pytest.mark.parametrize("name", ["", "..", "zarr.json", "a\\b", "a\0b", "x" * 300, "é" * 130])
 def test_names_of_no_folder(path, monkeypatch, name):
-    monkeypatch.setattr(sampling, "default_step", lambda *_: pytest.fail("A step was made."))
+    monkeypatch.setattr(parametrisation, "default_step", lambda *_: pytest.fail("A step was made."))
     with pm.Model() as model:
         pm.Normal("y", pm.Normal(name), 1, observed=np.arange(5.0))
     shown = re.escape(repr(name)[1:40].rstrip("'"))

@@ -308,7 +308,7 @@ class CurvatureWarmUp(WarmUp):
             each = np.abs(away).max(axis=(0, 1)) / self.metric.spread()
             raise Diverged(f"{self._largest(each)} went {each.max():.0f} standard deviations away")
         # Thermostats also take up what chains lose in height: without batches only that.
-        thermostats = run.thermostats if fresh and self.batch_size is not None else None
+        thermostats = run.thermostats if fresh and self.kernel.source.rows else None
         most = (NOISY_AT_FIRST if early else NOISIER) * run.friction.max()
         if thermostats is not None and thermostats.max() > most:
             axis = np.zeros(self.gradients.size)
