@@ -10,7 +10,7 @@ from pymc.logprob.utils import ParameterValueError
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import without_code
-from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, Array, array_value
+from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, Array, array_value, python_function
 from pymc_sgmcmc.gradients.batch_terms import Term
 from pymc_sgmcmc.gradients.refusals import explained
 from pymc_sgmcmc.gradients.row_axis import RowAxis
@@ -119,7 +119,7 @@ def compare(
 
 def total_of(inputs: Sequence[TensorVariable], term: TensorVariable):
     """Make a function of the sum of a term."""
-    return pytensor.function(inputs, term.sum(), mode=AS_WRITTEN, on_unused_input="ignore")
+    return python_function(inputs, term.sum(), AS_WRITTEN)
 
 
 def rows_looked_at(n_rows: int, model: pm.Model) -> np.ndarray:

@@ -9,7 +9,6 @@ from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
-import pytensor
 from pymc.logprob.utils import ParameterValueError
 from pymc.model import Model
 from pytensor.graph.basic import Constant, Variable
@@ -21,7 +20,7 @@ from pytensor.tensor.type import TensorType, integer_dtypes
 from pytensor.tensor.variable import TensorConstant
 
 from pymc_sgmcmc.backends.compile_time import compile_lock, without_code
-from pymc_sgmcmc.gradients.arrays import PYTHON, array_name, array_value
+from pymc_sgmcmc.gradients.arrays import array_name, array_value, python_function
 from pymc_sgmcmc.gradients.source import GradientSource
 
 
@@ -76,9 +75,7 @@ class IndexCheck:
         if not lookups:
             return None
         outputs = [v for lookup in lookups for v in (lookup.index, lookup.length)]
-        with without_code():
-            inputs = [*self._rows, *self._data]
-            return pytensor.function(inputs, outputs, mode=PYTHON, on_unused_input="ignore")
+        return python_function([*self._rows, *self._data], outputs)
 
     def __call__(self, data: Sequence[np.ndarray], n_rows: Sequence[int]) -> None:
         """Check all data that is not streamed, in the order of the source's.
@@ -198,9 +195,7 @@ def check_shapes(source: GradientSource, model: Model, before: Sequence[tuple[in
     inputs += [np.asarray(array_value(array), dtype=v.dtype) for array, v in source.data]
     inputs += [np.asarray(start[v.name], dtype=v.dtype) for v in source.others]
     with without_code(), np.errstate(all="ignore"):
-        density = pytensor.function(
-            source.inputs, source.determined, mode=PYTHON, on_unused_input="ignore"
-        )
+        density = python_function(source.inputs, source.determined)
         try:
             density(*inputs)
         except (ParameterValueError, NotImplementedError):

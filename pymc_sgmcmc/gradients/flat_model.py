@@ -21,7 +21,7 @@ from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.backends.compile_time import compile_lock, quick_graphs, without_code
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.batches.windows import consecutive_rows
-from pymc_sgmcmc.gradients.arrays import PYTHON, array_value, element_labels
+from pymc_sgmcmc.gradients.arrays import PYTHON, array_value, element_labels, python_function
 from pymc_sgmcmc.gradients.data_check import IndexCheck, check_shapes, shapes_of_data
 from pymc_sgmcmc.gradients.matrix_by_products import diagonal_by_products, matrix_by_products
 from pymc_sgmcmc.gradients.source import GradientSource
@@ -237,10 +237,7 @@ class FlatModel:
         """Return a function that is not compiled; out of a parameter's range it is not finite."""
         fixed = [*(variable for _, variable in self.source.data), *self.source.others]
         mode = PYTHON.including("local_remove_check_parameter")
-        with without_code():
-            function = pytensor.function(
-                [*inputs, *fixed], list(outputs), mode=mode, on_unused_input="ignore"
-            )
+        function = python_function([*inputs, *fixed], list(outputs), mode)
         function.trust_input = True
 
         def call(*arrays):

@@ -10,7 +10,7 @@ from pymc.logprob.utils import ParameterValueError
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import without_code
-from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, Array, array_value
+from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, Array, array_value, python_function
 from pymc_sgmcmc.gradients.batch_check import DISTANCES, moved
 from pymc_sgmcmc.gradients.batch_terms import Term
 from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable, NotLocal
@@ -47,7 +47,7 @@ def check_local(
     outputs = [*local.rows, *local.priors, *dense]
     with without_code(), np.errstate(all="ignore"):
         try:
-            function = pytensor.function(inputs, outputs, mode=AS_WRITTEN, on_unused_input="ignore")
+            function = python_function(inputs, outputs, AS_WRITTEN)
             touched = {c: _touched(c, groups_of(c.index)[batch]) for c in columns}
             for distance in DISTANCES:
                 point = {v.name: moved(start[v.name], rng, distance) for v in model.value_vars}

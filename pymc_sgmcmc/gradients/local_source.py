@@ -20,7 +20,6 @@ the groups' prior are multiplied, and n_j / m_j is n_j / (m_j u_i); see `batches
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pymc.pytensorf import rewrite_pregrad
 from pytensor.tensor.variable import TensorVariable
@@ -29,7 +28,7 @@ from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.batches.group_windows import GroupWindows
 from pymc_sgmcmc.batches.touched import GroupsOfRows
 from pymc_sgmcmc.batches.whole_groups import WholeGroups, coarsest, groups_around
-from pymc_sgmcmc.gradients.arrays import PYTHON, array_value, sum_of, weighted
+from pymc_sgmcmc.gradients.arrays import array_value, python_function, sum_of, weighted
 from pymc_sgmcmc.gradients.differentiate import gradients_of, tidy
 from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable, StreamedWhole
 from pymc_sgmcmc.gradients.row_groups import StreamedGroups
@@ -121,14 +120,9 @@ class LocalSource(GradientSource):
             ]
         given = [np.arange(rows.n_rows)]
         given += [np.asarray(array_value(a), dtype=v.dtype) for a, v in self.data]
+        inputs = [rows.index, *(v for _, v in self.data)]
         with without_code():
-            indices = pytensor.function(
-                [rows.index, *(v for _, v in self.data)],
-                [column.index for column in self.columns],
-                mode=PYTHON,
-                on_unused_input="ignore",
-            )
-            found = indices(*given)
+            found = python_function(inputs, [column.index for column in self.columns])(*given)
         groups = [  # an index below zero counts from the end, as in the model
             GroupsOfRows.of(
                 index.astype(np.int64) % c.n_groups, c.n_groups, c.slots, c.weights.dtype

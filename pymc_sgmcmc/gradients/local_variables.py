@@ -24,8 +24,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.type import TensorType, integer_dtypes
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.backends.compile_time import without_code
-from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
+from pymc_sgmcmc.gradients.arrays import array_value, python_function
 from pymc_sgmcmc.gradients.local_model import (
     Column,
     EmptyGroups,
@@ -208,10 +207,7 @@ class LocalTerms:
     def _length(self, array: Variable) -> int:
         if array.type.shape[0] is not None:
             return array.type.shape[0]
-        with without_code():
-            of_point = pytensor.function(
-                self.model.value_vars, array.shape[0], mode=PYTHON, on_unused_input="ignore"
-            )
+        of_point = python_function(self.model.value_vars, array.shape[0])
         start = self.model.initial_point()
         return int(of_point(*(start[v.name] for v in self.model.value_vars)))
 

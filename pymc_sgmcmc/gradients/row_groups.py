@@ -8,13 +8,12 @@ import pytensor
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.batches.group_places import GroupPlaces
 from pymc_sgmcmc.batches.group_windows import GroupWindows
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.whole_groups import coarsest, most_groups
 from pymc_sgmcmc.batches.windows import consecutive_rows
-from pymc_sgmcmc.gradients.arrays import PYTHON, Array, array_value
+from pymc_sgmcmc.gradients.arrays import Array, array_value, python_function
 from pymc_sgmcmc.gradients.local_model import Column, StreamedWhole
 
 BLOCK_ROWS = 2**18
@@ -63,10 +62,7 @@ class StreamedGroups:
         indices: Sequence[TensorVariable],
     ):
         self._arrays = dict(arrays)
-        with without_code():
-            self._function = pytensor.function(
-                [rows, *arrays.values()], list(indices), mode=PYTHON, on_unused_input="ignore"
-            )
+        self._function = python_function([rows, *arrays.values()], list(indices))
         self._lock = Lock()  # the streams of several chains are read by threads
 
     def __call__(self, rows: Mapping[str, np.ndarray]) -> list[np.ndarray]:

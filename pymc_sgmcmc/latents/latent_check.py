@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pymc as pm
-import pytensor
 from pymc.blocking import PointType
 from pymc.logprob.utils import ParameterValueError
 from pytensor.graph.basic import Variable
@@ -15,7 +14,7 @@ from pytensor.tensor.random.type import random_generator_type
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import without_code
-from pymc_sgmcmc.gradients.arrays import PYTHON, Array, array_value
+from pymc_sgmcmc.gradients.arrays import Array, array_value, python_function
 from pymc_sgmcmc.gradients.batch_check import (
     DISTANCES,
     batch_error,
@@ -61,7 +60,7 @@ def check_latent_terms(
     with without_code(), np.errstate(all="ignore"):
         generator = random_generator_type()
         prior = dataclasses.replace(joint, n_rows=n_rows).draw_prior(NoiseStream(generator))
-        draw = pytensor.function([generator, *inputs], prior, mode=PYTHON, on_unused_input="ignore")
+        draw = python_function([generator, *inputs], prior)
         for term in joint.terms:
             batch = total_of([*placeholders, *inputs], term.logp)
             for distance in DISTANCES:
