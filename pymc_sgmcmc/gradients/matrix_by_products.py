@@ -20,18 +20,8 @@ def matrix_by_products(
     """Find a matrix whose rows and columns are the elements of several variables.
 
     Of variables whose groups (the first axis) are independent given all others, all groups are
-    tried together: the matrix times a vector that is zero but for one element of each. ``parts``
-    has the place of each variable among the d elements, and ``rtol`` is the relative error of a
-    product.
-
-    Examples
-    --------
-    >>> A = np.diag(np.arange(1.0, 21.0))
-    >>> tried = []
-    >>> times = lambda W: tried.extend(W) or W @ A
-    >>> found = matrix_by_products(times, [slice(0, 20)], [(20,)], rtol=1e-8)
-    >>> np.allclose(found, A), len(tried)
-    (True, 2)
+    tried together. ``parts`` has the place of each variable among the d elements, and ``rtol`` is
+    the relative error of a product.
     """
     size = parts[-1].stop if parts else 0
     matrix = np.zeros((size, size))

@@ -357,28 +357,7 @@ def without_latents(
     """Make the model of the global parameters alone, for `pm.sample`.
 
     It has the same random variables and data, but neither the latent variables nor whatever depends
-    on them (observed variables, potentials, deterministics): nothing in it has a value for each row
-    and latent variable. It has its own value variables.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    vars : list of random variables or names
-        The latent variables.
-    terms : list of variables
-        Observed variables and potentials to leave out too.
-    of_type : type, default pymc.Model
-        Type of the model to make.
-
-    Returns
-    -------
-    pymc.Model
-
-    Raises
-    ------
-    ValueError
-        For a name that the model does not have, and for a free variable that depends on a latent
-        one and is not in ``vars``.
+    on them, nor ``terms`` (observed variables and potentials), and its own value variables.
     """
     refuse_missing(model)
     latents = set(find_latents(model, vars))
