@@ -105,10 +105,12 @@ class FlatModel:
         """Split a vector into the sampled variables, each of its own type and shape."""
         return dict(zip((str(v.name) for v in self.source.vars), self.split(theta), strict=True))
 
-    def split(self, theta: Vector) -> list[np.ndarray]:
-        """Cut a vector into arrays, one a variable."""
+    def split(self, theta: np.ndarray) -> list[np.ndarray]:
+        """Cut vectors, shape (..., d), into arrays, one a variable."""
         variables = zip(self.source.vars, self.source.shapes, self.parts, strict=True)
-        return [np.asarray(theta[part]).reshape(s).astype(v.dtype) for v, s, part in variables]
+        theta = np.asarray(theta)
+        lead = theta.shape[:-1]
+        return [theta[..., p].reshape((*lead, *s)).astype(v.dtype) for v, s, p in variables]
 
     def joined(self, arrays: Sequence[Any]) -> Vector:
         """Join arrays, one a variable, in one vector."""
@@ -214,15 +216,10 @@ class FlatModel:
 
         def products(theta: Vector, W: np.ndarray) -> np.ndarray:
             n = len(W)
-            found = function(*self.split(theta), *self.split_each(W))
+            found = function(*self.split(theta), *self.split(W))
             return np.concatenate([np.reshape(f, (n, -1)) for f in found], axis=1)
 
         return products
-
-    def split_each(self, points: np.ndarray) -> list[np.ndarray]:
-        """Cut vectors, shape (m, d), into arrays of the variables with a leading axis."""
-        variables = zip(self.source.vars, self.source.shapes, self.parts, strict=True)
-        return [points[:, p].reshape(len(points), *s).astype(v.dtype) for v, s, p in variables]
 
     def _difference(self, theta: Vector, vector: Vector) -> Vector:
         eps = np.finfo(self.dtype).eps
