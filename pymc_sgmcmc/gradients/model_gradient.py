@@ -22,7 +22,6 @@ from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import (
     Array,
-    evaluate,
     has_named_dims,
     refuse_nan,
     sum_of,
@@ -172,18 +171,13 @@ def _slice_into_batches(
         shapes = dict(zip(vars, shapes_of(model, vars), strict=True))
         batch = rows_looked_at(n_rows, model)[:batch_size]
 
-        def groups_of(of_rows: TensorVariable) -> np.ndarray:
-            own = {whole: array for array, whole in arrays.items()}
-            own[index] = pt.constant(np.arange(n_rows))
-            [groups] = evaluate(*clone_replace([of_rows], own, rebuild_strict=False))
-            return groups.astype(np.int64)
+        groups = RowGroups(index, arrays, n_rows)
+        if data is not None:
+            groups = StreamedRowGroups(index, arrays, n_rows, data)
 
         def check(of_groups: LocalModel) -> None:
-            check_local(model, of_groups, terms, arrays, index, batch, groups_of, start)
+            check_local(model, of_groups, terms, arrays, index, batch, groups.of, start)
 
-        groups = RowGroups(groups_of)
-        if data is not None:
-            groups = StreamedRowGroups(groups_of, index, arrays, data)
         builder = LocalTerms(model, shapes, terms, rest, index, batch_size, groups, batches)
         found = find_local(builder, local, check)
     full = full_terms(model, rest, batch_size)

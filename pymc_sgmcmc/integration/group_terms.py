@@ -17,7 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.batches.data_sources import ArraySource
 from pymc_sgmcmc.batches.streamed_data import StreamedData
-from pymc_sgmcmc.gradients.arrays import Array, evaluate, has_named_dims
+from pymc_sgmcmc.gradients.arrays import Array, has_named_dims
 from pymc_sgmcmc.gradients.batch_terms import batched_terms
 from pymc_sgmcmc.gradients.local_model import Column, LocalVariable, NotLocal
 from pymc_sgmcmc.gradients.local_variables import LocalTerms
@@ -180,13 +180,8 @@ def group_terms(
         arrays = {columns[str(array.name)]: whole for array, whole in arrays.items()}
         n_rows = data.n_rows
 
-    def groups_of(of_rows: TensorVariable) -> np.ndarray:
-        own = {whole: array for array, whole in arrays.items()}
-        own[index] = pt.constant(np.arange(n_rows))
-        [groups] = evaluate(*clone_replace([of_rows], own, rebuild_strict=False))
-        return groups.astype(np.int64)
-
-    builder = LocalTerms(model, shapes, terms, rest, index, 1, RowGroups(groups_of), "rows")
+    groups = RowGroups(index, arrays, n_rows)
+    builder = LocalTerms(model, shapes, terms, rest, index, 1, groups, "rows")
     column, found = _effects(builder, wanted)
     try:
         local = {v.value: v for v in found}
@@ -205,7 +200,7 @@ def group_terms(
         model,
         effects,
         column.n_groups,
-        groups_of(column.index) % column.n_groups,
+        groups.of(column.index) % column.n_groups,
         column.groups,
         index,
         column.places,
