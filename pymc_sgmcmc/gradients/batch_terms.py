@@ -26,7 +26,6 @@ from pymc_sgmcmc.gradients.arrays import (
     array_value,
     arrays_of,
     dims_of,
-    evaluate,
     leaf_arrays,
     observed_array,
     shape_of,
@@ -59,30 +58,6 @@ class SlicedArray(NamedTuple):
     """Placeholder for all its rows in the terms."""
     axis: int
     """Axis of the rows."""
-
-
-def _is_random(var: Variable) -> bool:
-    """Whether a variable depends on anything but constants."""
-    return any(v.owner is None and not isinstance(v, Constant) for v in ancestors([var]))
-
-
-def finite_support(rv: Variable) -> np.ndarray | None:
-    """Return the values that a discrete variable can take, if they are few and known."""
-    name = type(rv.owner.op).__name__
-    parameters = rv.owner.inputs[2:]
-    if name == "BernoulliRV":
-        return np.array([0, 1])
-    if name == "CategoricalRV":
-        p = parameters[0]
-        n = p.type.shape[-1] if p.type.shape[-1] is not None else int(evaluate(p.shape[-1])[0])
-        return np.arange(n)
-    known = [p for p in parameters if not _is_random(p)]
-    bounds = [int(evaluate(p)[0].item()) for p in known if all(p.type.broadcastable)]
-    if name == "DiscreteUniformRV" and len(bounds) == 2:
-        return np.arange(bounds[0], bounds[1] + 1)
-    if name in ("BinomialRV", "BetaBinomialRV") and not _is_random(parameters[0]):
-        return np.arange(int(np.max(evaluate(parameters[0])[0])) + 1)
-    return None
 
 
 class BatchModel(NamedTuple):

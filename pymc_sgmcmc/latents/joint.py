@@ -119,14 +119,6 @@ class Joint:
         """Replace placeholders by a theta and a batch."""
         return dataclasses.replace(self, replace=self.replace | replace)
 
-    def with_support(self, support: Mapping[str, Sequence[int]]) -> "Joint":
-        """Set the values that discrete variables can take, by name."""
-        variables = [
-            dataclasses.replace(v, support=np.asarray(support[v.name])) if v.name in support else v
-            for v in self.variables
-        ]
-        return dataclasses.replace(self, variables=variables)
-
     def evaluate(
         self,
         expressions: Sequence[Variable],
