@@ -260,10 +260,9 @@ def diagnose_run(
     measured: Dataset | None = None,
     is_start: bool = False,
 ) -> None:
-    """Add the diagnosis of a run with an adapted step to its result, and log the verdict.
+    """Add the diagnosis of a run with an adapted step to its result, and log the verdict or error.
 
-    An error is only logged, because the draws are worth more than their diagnosis. ``is_start``
-    says that the draws are only where exact chains start.
+    ``is_start`` says that the draws are only where exact chains start.
     """
     try:
         if measured is None:

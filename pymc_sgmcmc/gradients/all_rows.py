@@ -23,9 +23,9 @@ class AllRows(NamedTuple):
 def with_all_rows(model: pm.Model) -> AllRows:
     """Write a model without `pm.Minibatch`: with all the rows from which its batches are drawn.
 
-    Both have the same value variables and the same data. Deterministics that depend on a batch are
-    left out. The model must have one call of `pm.Minibatch`, and ``total_size=`` the number of
-    rows; for any other an error names the variable.
+    Values and data are the same, and Deterministics that depend on a batch are left out. It must
+    have one call of `pm.Minibatch`, and the number of rows as ``total_size=``, or an error names
+    the variable.
     """
     refuse_unscaled(model)
     for var in [*model.free_RVs, *model.potentials]:

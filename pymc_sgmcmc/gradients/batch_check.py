@@ -38,9 +38,9 @@ def check_terms(
 ) -> None:
     """Raise an error that names a term whose batches do not add up.
 
-    At a random point near the start, the rows are divided at random into four disjoint batches;
-    their log likelihoods must sum to that of all rows: the model's own if there are at most
-    `MAX_ROWS`, else that of a random subset taken as one batch.
+    At a random point near the start, the log likelihoods of four disjoint batches must sum to that
+    of all rows: the model's own if there are at most `MAX_ROWS`, else that of a random subset as
+    one batch.
     """
     rng = np.random.default_rng(20240)
     subset = rows_looked_at(row_axis.length, model)

@@ -78,11 +78,7 @@ class IndexCheck:
         return python_function([*self._rows, *self._data], outputs)
 
     def __call__(self, data: Sequence[np.ndarray], n_rows: Sequence[int]) -> None:
-        """Check all data that is not streamed, in the order of the source's.
-
-        ``n_rows`` has the number of rows of each stream of row numbers. An error names the data,
-        the index, and the range that it must lie in.
-        """
+        """Check all data that is not streamed; ``n_rows`` are those of each stream of batches."""
         self._check(False, data, n_rows)
 
     def of_streamed(self, data: Sequence[np.ndarray], rows: Mapping[str, np.ndarray]) -> None:
@@ -112,10 +108,9 @@ def lookups_in(
     variables: Sequence[Variable],
     rows: Set[Variable] = frozenset(),
 ) -> list[Lookup]:
-    """Find where integers that depend only on data and row numbers index an array.
+    """Find where integers that depend only on ``known`` data and row numbers index an array.
 
-    These are ``known``; by the numbers of ``rows`` the data are sliced. ``names`` of the data and
-    ``variables`` of the model are for messages.
+    By the numbers of ``rows`` the data are sliced; ``names`` and ``variables`` are for messages.
     """
     found = {}
     for node in {v.owner: None for v in ancestors(outputs) if v.owner is not None}:
@@ -179,11 +174,7 @@ def shapes_of_data(source: GradientSource) -> list[tuple[int, ...]]:
 
 
 def check_shapes(source: GradientSource, model: Model, before: Sequence[tuple[int, ...]]) -> None:
-    """Raise an error if the shapes of the data no longer fit together.
-
-    ``before`` is what `shapes_of_data` said when the step was made. The error names the data that
-    has changed, both shapes and what does not fit.
-    """
+    """Raise an error if the shapes of the data, ``before`` and now, no longer fit together."""
     now = shapes_of_data(source)
     if now == list(before):
         return

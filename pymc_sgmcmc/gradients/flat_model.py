@@ -41,9 +41,8 @@ class RowBlock(NamedTuple):
 class FlatModel:
     """A model with respect to all sampled variables in one vector of d elements.
 
-    All that has no rows counts as prior: priors, the transforms' Jacobians, potentials and observed
-    variables that do not run along the rows. It is small, so nothing is compiled for it. ``start``
-    has the values of the variables that are not sampled, by default the model's initial point.
+    All that has no rows counts as prior: it is small, so nothing is compiled for it. ``start`` has
+    the values of the variables that are not sampled, by default the model's initial point.
     """
 
     def __init__(

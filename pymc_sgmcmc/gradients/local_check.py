@@ -26,10 +26,9 @@ def check_local(
     groups_of: Callable[[TensorVariable], np.ndarray],
     start: PointType,
 ) -> None:
-    """Compare log probabilities with the model's own, for a random batch and a random point.
+    """Compare log probabilities of rows and of groups with the model's own, near the start.
 
-    Those of each row, and those of each touched group's prior. Where they differ, `NotLocal` says
-    which variables are not local.
+    Where they differ, `NotLocal` says which variables are not local.
     """
     rng = np.random.default_rng(20242)
     data = [np.asarray(array_value(a), dtype=whole.dtype) for a, whole in arrays.items()]

@@ -82,9 +82,8 @@ def find_local(
 ) -> LocalModel | None:
     """Write the model for the groups that a batch touches, as far as it allows.
 
-    With ``wanted="auto"`` variables of many groups are local, where that is possible; a name that
-    cannot be local is an error. ``check`` raises `NotLocal` if a model's numbers are not the
-    original's.
+    With ``wanted="auto"`` variables of many groups are local where that is possible; ``check``
+    raises `NotLocal` if a model's numbers are not the original's.
     """
     model, vars, batches = builder.model, list(builder.shapes), builder.batches
     names = None if wanted == "auto" else _checked_names(model, vars, wanted)

@@ -40,10 +40,9 @@ def matrix_by_products(
 def _blocks_of_groups(times, parts, shapes, rtol) -> list[tuple[slice, list[tuple]]]:
     """Find variables with independent groups: their elements, and blocks of the matrix.
 
-    A block has row and column numbers and values, of the variable (columns) and one with as many
-    groups (rows). Groups are independent if products with two random vectors agree on each group's
-    own block. Variables that are coupled to such a variable with another number of groups are not
-    among them.
+    A block has row and column numbers and values. Groups are independent if products with two
+    random vectors agree on each group's own block, unless they are coupled to another number of
+    groups.
     """
     rng = np.random.default_rng(20243)
     size = parts[-1].stop if parts else 0
@@ -80,9 +79,8 @@ def _blocks_of_groups(times, parts, shapes, rtol) -> list[tuple[slice, list[tupl
 def diagonal_by_products(times: Times, parts: Sequence[slice], rtol: float) -> np.ndarray:
     """Find the diagonal of a matrix, shape (d,).
 
-    The matrix times a vector that is zero but for some elements has their diagonal where they do
-    not couple. It is tried for elements far apart (`STRIDES`), with two random vectors: where these
-    agree the diagonal is known, for the others unit vectors are used.
+    Elements far apart (`STRIDES`) are tried together, with two random vectors: where these agree
+    the diagonal is known, for the others unit vectors are used.
     """
     rng = np.random.default_rng(20243)
     size = parts[-1].stop if parts else 0

@@ -63,15 +63,11 @@ def gradient_source(
 ) -> GradientSource:
     """Derive the stochastic gradient of a model with respect to some of its value variables.
 
-    The gradient of the likelihood is scaled by N / n, so that it is unbiased. With
+    The gradient of the likelihood is scaled by N / n, so that it is unbiased; with
     ``batch_size=None`` it is that of all the data, or of a model written with `pm.Minibatch`.
-    ``self_check`` first compares the likelihood of batches with the model's own, near the point
-    ``start``. ``row_weights`` has a factor for each row's log likelihood: 1 / (N q) for a row that
-    is drawn with probability q instead of 1 / N. ``local`` and ``batches`` are as for
-    `find_local` and `LocalTerms`.
-
-    A model that cannot be sliced into batches, or arguments that contradict each other, are errors
-    that name the variable and the remedy.
+    ``self_check`` compares batches with the model near ``start``, ``row_weights`` has a factor for
+    each row's log likelihood, and ``local`` and ``batches`` are as for `find_local` and
+    `LocalTerms`.
     """
     variables = [*model.free_RVs, *model.observed_RVs, *model.potentials]
     minibatches = [var for var in variables if uses_minibatch(model, var)]

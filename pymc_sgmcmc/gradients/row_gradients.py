@@ -42,9 +42,8 @@ class Likelihood(NamedTuple):
 class RowGradients(FlatModel):
     """The likelihood of single rows of a model, and the prior, as functions of one flat vector.
 
-    All functions take and return float64; the model is evaluated in its own float type. Of data
-    that stay on disk, a sum over all rows takes a pass through the stream, and the rows that have
-    numbers are those of a sample in memory: one shuffle window.
+    Of data that stay on disk, a sum over all rows takes a pass through the stream, and the rows
+    that have numbers are those of a sample in memory: one shuffle window.
     """
 
     def __init__(

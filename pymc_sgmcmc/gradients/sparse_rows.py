@@ -16,10 +16,9 @@ def products_of_rows(
 ) -> dict[Variable, TensorVariable]:
     """Rewrite products with a sparse matrix of the rows in terms of padded dense arrays.
 
-    Each row becomes its columns that are not zero and their values, padded to the longest row: two
-    dense arrays, from which a batch is taken as from any other. A sparse matrix of the rows that is
-    not the left factor of a product is an error; expressions of which those in ``stop`` are
-    computed are left alone.
+    Each row becomes its columns that are not zero and their values, padded to the longest row. A
+    sparse matrix that is not the left factor of a product is an error; what ``stop`` is made of is
+    left alone.
     """
     products: dict[Variable, TensorVariable] = {}
     padded: dict[Variable, tuple[Variable, Variable]] = {}
