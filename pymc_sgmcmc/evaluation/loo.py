@@ -17,8 +17,9 @@ from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
 
 MOST_DRAWS = 2000
-"""Evenly spaced ones are taken of more."""
+"""Largest number of draws that are used, evenly spaced ones if there are more."""
 ROWS_AT_ONCE = 20_000
+"""Number of rows whose gradients are held at the same time, which bounds the memory."""
 
 
 def loo(
