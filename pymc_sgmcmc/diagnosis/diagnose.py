@@ -34,10 +34,9 @@ from pymc_sgmcmc.diagnosis.measure import (
 from pymc_sgmcmc.diagnosis.measure_run import MEASURES
 from pymc_sgmcmc.diagnosis.verdict import BURN_IN, times_as_many_draws
 from pymc_sgmcmc.exact.certified import can_be_certified, with_certificate
-from pymc_sgmcmc.gradients.all_rows import with_all_rows
+from pymc_sgmcmc.gradients.all_rows import model_of_all_rows
 from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
-from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, find_row_axes, n_rows_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
@@ -156,8 +155,7 @@ def diagnose(
         names = stored.attrs.get("variables", list(posterior.data_vars))
         measured = stored.assign(measure_chains(idata, posterior, np.atleast_1d(names).tolist()))
     else:
-        if written_in_minibatches(model):
-            model = with_all_rows(model).model
+        model = model_of_all_rows(model)
         if not model.observed_RVs and not model.potentials:
             raise ValueError(
                 "The model has no observed variable, so its draws would be judged by the prior. "
