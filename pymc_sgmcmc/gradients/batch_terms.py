@@ -6,7 +6,7 @@ own `change_dist_size`, and its log probability derived by PyMC as for any other
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,13 +14,15 @@ import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.custom import CustomSymbolicDistRV
 from pymc.distributions.shape_utils import change_dist_size
+from pymc.pytensorf import rewrite_pregrad
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.type import TensorType
+from pytensor.tensor.type import TensorType, integer_dtypes
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import (
     Array,
     array_value,
@@ -73,6 +75,25 @@ class BatchModel(NamedTuple):
     """Each latent variable, rebuilt for a batch from the arguments of `batched_terms`."""
     observed: dict[str, TensorVariable]
     """Values of each observed variable along the rows, rows along the first axis."""
+    index: TensorVariable
+    """Row numbers of the batch."""
+
+    @property
+    def arrays(self) -> dict[Array, TensorVariable]:
+        """Each sliced array, with what stands for it in the terms."""
+        return {array: s.full for array, s in self.sliced.items()}
+
+    @property
+    def axes(self) -> tuple[tuple[Array, int], ...]:
+        """Each sliced array, with its axis of rows."""
+        return tuple((array, s.axis) for array, s in self.sliced.items())
+
+    def simplified(self) -> "BatchModel":
+        """Return the same with simplified terms, in which equal index arrays are one."""
+        logps = clone_replace([term.logp for term in self.terms], _equal_indices(self.sliced))
+        simplified = rewrite_pregrad(logps)
+        both = zip(self.terms, simplified, strict=True)
+        return self._replace(terms=[replace(term, logp=logp) for term, logp in both])
 
 
 def batched_terms(
@@ -81,15 +102,16 @@ def batched_terms(
     index: TensorVariable,
     latents: dict[Variable, TensorVariable] | None = None,
     global_values: dict[Variable, Variable] | None = None,
-    dtypes: Mapping[str, np.dtype] | None = None,
+    data: StreamedData | None = None,
 ) -> BatchModel:
     """Build the terms of the model that are sliced into batches of the rows in ``index``.
 
     ``latents`` has placeholders for the batch's values of each latent variable, rows along the
-    first axis. ``global_values`` replaces the other free variables, by default by the model's value
-    variables, and ``dtypes`` has types for the rows of some arrays, by name.
+    first axis, and ``global_values`` replaces the other free variables, by default by the model's
+    value variables. Arrays whose rows are streamed have the types of ``data``.
     """
     latents = latents or {}
+    formats = {} if data is None else data.formats
     observed_values = {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
     potentials = [p for p in model.potentials if _runs_along(model, p, row_axis, latents)]
     sliced: dict[Array, SlicedArray] = {}
@@ -99,7 +121,7 @@ def batched_terms(
         if axis is None or array in sliced or not isinstance(array, SharedVariable | Constant):
             return
         shape = [n if a != axis else None for a, n in enumerate(array_value(array).shape)]
-        dtype = (dtypes or {}).get(array.name, array.type.dtype)
+        dtype = formats[array.name].dtype if array.name in formats else array.type.dtype
         whole = TensorType(dtype, shape)(array.name)
         sliced[array] = SlicedArray(whole, axis)
         batch[array] = whole[(slice(None),) * axis + (index,)].astype(array.type.dtype)
@@ -216,7 +238,23 @@ def batched_terms(
         rest,
         latents=dict(zip(batch_rvs, replaced[k : k + m], strict=True)),
         observed=dict(zip(names, replaced[k + m :], strict=True)),
+        index=index,
     )
+
+
+def _equal_indices(sliced: Mapping[Array, SlicedArray]) -> dict[TensorVariable, TensorVariable]:
+    """Map plain index arrays with the same values to the placeholder of the first of them.
+
+    PyTensor makes a constant each time that a model uses the same NumPy array.
+    """
+    first: dict[tuple, TensorVariable] = {}
+    same = {}
+    for array, s in sliced.items():
+        if isinstance(array, Constant) and array.dtype in integer_dtypes and s.axis == 0:
+            value = np.ascontiguousarray(array.data)
+            key = value.shape, value.dtype, value.tobytes()
+            same[s.full] = first.setdefault(key, s.full)
+    return {whole: other for whole, other in same.items() if whole is not other}
 
 
 def _of_size(rv: Variable, size: tuple) -> Variable:

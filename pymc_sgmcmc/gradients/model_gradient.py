@@ -1,7 +1,6 @@
 """The gradient source of a model: all its data, batches of rows, or its own `pm.Minibatch`."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.random.type import RandomType
-from pytensor.tensor.type import TensorType, integer_dtypes
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import quick_graphs
@@ -29,10 +28,10 @@ from pymc_sgmcmc.gradients.arrays import (
     weighted,
 )
 from pymc_sgmcmc.gradients.batch_check import check_terms, rows_looked_at
-from pymc_sgmcmc.gradients.batch_terms import SlicedArray, batched_terms
+from pymc_sgmcmc.gradients.batch_terms import BatchModel, batched_terms
 from pymc_sgmcmc.gradients.differentiate import gradients_of, tidy
 from pymc_sgmcmc.gradients.full_terms import full_terms
-from pymc_sgmcmc.gradients.joined_rows import TermsOfRows, joined
+from pymc_sgmcmc.gradients.joined_rows import joined
 from pymc_sgmcmc.gradients.local_check import check_local
 from pymc_sgmcmc.gradients.local_model import LocalModel
 from pymc_sgmcmc.gradients.local_source import local_source
@@ -41,7 +40,7 @@ from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to,
 from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch, written_with_minibatch
 from pymc_sgmcmc.gradients.row_axis import NoRowAxis, RowAxis, find_row_axes, find_row_axis
 from pymc_sgmcmc.gradients.row_groups import RowGroups, StreamedRowGroups
-from pymc_sgmcmc.gradients.source import GradientSource, Rows, Sliced, check_batch_size
+from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 
 LARGE_CONSTANT = 10**6
 """Bytes of a constant up to which numba copies it into the compiled code."""
@@ -186,42 +185,16 @@ def _terms_of(
     self_check: bool,
     data: StreamedData | None,
     start: PointType,
-) -> TermsOfRows:
+) -> BatchModel:
     """Terms along one dimension, for a batch of its rows."""
-    index = pt.lvector("rows")
-    dtypes = {name: f.dtype for name, f in data.formats.items()} if data else {}
-    terms, sliced, *_ = batched_terms(model, row_axis, index, dtypes=dtypes)
-    logps = clone_replace([term.logp for term in terms], equal_indices(sliced))
-    simplified = rewrite_pregrad(logps)
-    terms = [replace(term, logp=logp) for term, logp in zip(terms, simplified, strict=True)]
+    part = batched_terms(model, row_axis, pt.lvector("rows"), data=data).simplified()
     if data is not None:
-        check_covered(sliced, data)
-    arrays = {array: s.full for array, s in sliced.items()}
-    for array in arrays:
+        check_covered(part.sliced, data)
+    for array in part.arrays:
         refuse_nan(array)
     if self_check:
-        check_terms(model, terms, arrays, index, row_axis, start)
-    return TermsOfRows(terms, index, arrays, axes_of(sliced))
-
-
-def equal_indices(sliced: Mapping[Array, SlicedArray]) -> dict[TensorVariable, TensorVariable]:
-    """Map plain index arrays with the same values to the placeholder of the first of them.
-
-    PyTensor makes a constant each time that a model uses the same NumPy array.
-    """
-    first: dict[tuple, TensorVariable] = {}
-    same = {}
-    for array, s in sliced.items():
-        if isinstance(array, Constant) and array.dtype in integer_dtypes and s.axis == 0:
-            value = np.ascontiguousarray(array.data)
-            key = value.shape, value.dtype, value.tobytes()
-            same[s.full] = first.setdefault(key, s.full)
-    return {whole: other for whole, other in same.items() if whole is not other}
-
-
-def axes_of(sliced: Mapping[Array, SlicedArray]) -> Sliced:
-    """Return the sliced arrays, each with its axis of rows."""
-    return tuple((array, s.axis) for array, s in sliced.items())
+        check_terms(model, part.terms, part.arrays, part.index, row_axis, start)
+    return part
 
 
 def explicit_data(

@@ -23,7 +23,7 @@ from pymc_sgmcmc.gradients.arrays import evaluate, refuse_nan
 from pymc_sgmcmc.gradients.batch_terms import batched_terms
 from pymc_sgmcmc.gradients.differentiate import gradients_of
 from pymc_sgmcmc.gradients.full_terms import full_terms
-from pymc_sgmcmc.gradients.model_gradient import axes_of, explicit_data
+from pymc_sgmcmc.gradients.model_gradient import explicit_data
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch
 from pymc_sgmcmc.gradients.row_axis import find_row_axis, local_shape
@@ -199,8 +199,7 @@ def _slice_into_batches(
     free = global_model.free_RVs
     global_values = dict(zip(free, global_model.replace_rvs_by_values(free), strict=True))
     index = pt.lvector("rows")
-    dtypes = {name: f.dtype for name, f in streamed.formats.items()} if streamed else {}
-    part = batched_terms(model, row_axis, index, placeholders, global_values, dtypes)
+    part = batched_terms(model, row_axis, index, placeholders, global_values, streamed)
     if streamed is not None:
         check_covered(part.sliced, streamed)
     for var in part.rest:
@@ -209,14 +208,13 @@ def _slice_into_batches(
                 f"'{rv.name}' is not local to the rows, because '{var.name}' depends on it and has "
                 f"no axis along {row_axis}. Leave it out of latents=."
             )
-    arrays = {array: s.full for array, s in part.sliced.items()}
-    for array in arrays:
+    for array in part.arrays:
         refuse_nan(array)
 
     kept = [v for v in part.rest if v in global_model.observed_RVs + global_model.potentials]
     prior = global_model.logp(vars=[*free, *kept])
     logps = [pt.moveaxis(term.logp, term.axis, 0) for term in part.terms]
-    expressions, data = explicit_data([prior, *logps, *part.observed.values()], arrays)
+    expressions, data = explicit_data([prior, *logps, *part.observed.values()], part.arrays)
     used = set(explicit_graph_inputs(expressions))
     k = len(logps)
     prior, logps, observed = expressions[0], expressions[1 : k + 1], expressions[k + 1 :]
@@ -269,7 +267,7 @@ def _slice_into_batches(
     source = LatentGradientSource(
         vars=vars,
         shapes=[np.shape(own_start[v.name]) for v in vars],
-        rows=[Rows(index, scale, int(batch_size), (axes_of(part.sliced),), streamed)],
+        rows=[Rows(index, scale, int(batch_size), (part.axes,), streamed)],
         data=used_data,
         others=others,
         log_prior=prior,
