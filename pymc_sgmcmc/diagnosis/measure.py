@@ -133,7 +133,7 @@ def measure_local(
     if left_out and draws is None:
         return Dataset(found, attrs={"variables": free, "left_out": left_out})
     size = gradients.kernel.n_elements
-    most = _most_draws(size)
+    most = int(np.clip(MOST_NUMBERS // size, EXACT_DRAWS, MOST_DRAWS))
     all_rows = full_data or gradients.n_rows * FEWEST_DRAWS <= LARGE
     if all_rows:
         most = min(most, max(FEWEST_DRAWS, ALL_ROWS // gradients.n_rows))
@@ -309,11 +309,6 @@ def _whole(gradients: LocalGradients) -> WholeGradients:
     kernel, source = gradients.kernel, gradients.source
     options: dict[str, Any] = {"compile_kwargs": kernel.compile_kwargs, "data": source.streamed}
     return WholeGradients(kernel.model, list(source.vars), **options)
-
-
-def _most_draws(size: int) -> int:
-    """Return at how many draws of this many elements gradients are computed."""
-    return int(np.clip(MOST_NUMBERS // size, EXACT_DRAWS, MOST_DRAWS))
 
 
 def _evenly(draws: np.ndarray, most: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, Array, array_value, python_function
 from pymc_sgmcmc.gradients.batch_check import DISTANCES, moved
 from pymc_sgmcmc.gradients.batch_terms import Term
-from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable, NotLocal
+from pymc_sgmcmc.gradients.local_model import Column, LocalModel, NotLocal
 
 
 def check_local(
@@ -51,7 +51,10 @@ def check_local(
             for distance in DISTANCES:
                 point = {v.name: moved(start[v.name], rng, distance) for v in model.value_vars}
                 given = [point[v.name] for v in model.value_vars]
-                given += [_in_slots(v, point[v.value.name], touched) for v in local.variables]
+                given += [
+                    np.take(point[v.value.name], touched[v.column][0], axis=v.axis)
+                    for v in local.variables
+                ]
                 given += [batch, *data]
                 for column in columns:
                     given += touched[column]
@@ -87,7 +90,3 @@ def _touched(column: Column, groups_of_rows: np.ndarray) -> list[np.ndarray]:
     """The groups in the slots and the place of each row."""
     groups, places = np.unique(groups_of_rows % column.n_groups, return_inverse=True)
     return [np.resize(groups, column.slots).astype(np.int64), places.astype(np.int64)]
-
-
-def _in_slots(v: LocalVariable, value: np.ndarray, touched: dict) -> np.ndarray:
-    return np.take(value, touched[v.column][0], axis=v.axis)

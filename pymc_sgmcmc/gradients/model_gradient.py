@@ -212,16 +212,10 @@ def explicit_data(
             )
     data = dict(arrays)
     for var in ancestors(expressions):
-        if (isinstance(var, SharedVariable) or _is_large(var)) and var not in data:
+        is_large = isinstance(var, Constant) and getattr(var.data, "nbytes", 0) > LARGE_CONSTANT
+        if (isinstance(var, SharedVariable) or is_large) and var not in data:
             data[var] = TensorType(var.type.dtype, var.type.shape)(var.name)
     return clone_replace(expressions, data, rebuild_strict=False), data
-
-
-def _is_large(var: Variable) -> bool:
-    """Whether it is a constant that numba cannot store with compiled code on disk."""
-    if not isinstance(var, Constant) or not isinstance(var.data, np.ndarray):
-        return False
-    return var.data.nbytes > LARGE_CONSTANT
 
 
 @quick_graphs()

@@ -23,7 +23,8 @@ def products_of_rows(
     products: dict[Variable, TensorVariable] = {}
     padded: dict[Variable, tuple[Variable, Variable]] = {}
     for node in io_toposort(list(stop), list(outputs)):
-        sparse = [i for i in node.inputs if _has_rows(i, n_rows)]
+        constants = [i for i in node.inputs if isinstance(i, Constant) and issparse(i.data)]
+        sparse = [i for i in constants if n_rows in i.data.shape]
         if not sparse:
             continue
         matrix, *others = node.inputs
@@ -40,10 +41,6 @@ def products_of_rows(
         columns, values = padded[matrix]
         products[node.outputs[0]] = (values[:, :, None] * others[0][columns]).sum(axis=1)
     return products
-
-
-def _has_rows(var: Variable, n_rows: int) -> bool:
-    return isinstance(var, Constant) and issparse(var.data) and n_rows in var.data.shape
 
 
 def _padded(matrix) -> tuple[Variable, Variable]:
