@@ -175,7 +175,7 @@ def diagnose(
             local = _local_gradients(model, size, data)
             measured = measure_local(idata, model, local, full_data)
         else:
-            gradients, at_draws = gradients_of(model, data)
+            gradients, at_draws = evaluator_of(model, data)
             draws = value_draws(model, gradients.source.vars, posterior)
             at = stored_coordinates(idata, gradients.names) or coordinates_of_draws(draws)
             measured = measure(idata, gradients, draws, at, full_data, at_draws)
@@ -329,7 +329,7 @@ def _measured_of_run(idata: DataTree, step: Any, points: PointsToDiagnose | None
     return MEASURES[kind.judged_as](idata, step, gradients, draws)
 
 
-def gradients_of(model: Model, data: Any) -> tuple[FlatModel, type[AtDraws]]:
+def evaluator_of(model: Model, data: Any) -> tuple[FlatModel, type[AtDraws]]:
     """Return gradients of single rows, or of all data where rows are few or inseparable."""
     vars = list(model.continuous_value_vars)
     if data is not None:

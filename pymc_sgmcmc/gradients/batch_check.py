@@ -7,6 +7,7 @@ import pymc as pm
 import pytensor
 from pymc.blocking import PointType
 from pymc.logprob.utils import ParameterValueError
+from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import without_code
@@ -55,7 +56,7 @@ def check_terms(
                 batch = total_of([*values, index, *arrays.values()], term.logp)
                 whole = total_of(values, term.full) if n_rows == row_axis.length else None
                 for distance in (*DISTANCES, 0.0):
-                    point = [moved(start[v.name], rng, distance) for v in values]
+                    point = near(start, values, rng, distance)
                     try:
                         of_batches = [float(batch(*point, piece, *data)) for piece in pieces]
                         of_all = float(whole(*point) if whole else batch(*point, subset, *data))
@@ -132,9 +133,14 @@ def rows_looked_at(n_rows: int, model: pm.Model) -> np.ndarray:
     return rng.choice(n_rows, size=min(n_rows, most), replace=False)
 
 
-def moved(value: np.ndarray, rng: np.random.Generator, distance: float) -> np.ndarray:
-    """Perturb a starting point, so that mixed-up rows give different values."""
-    value = np.asarray(value)
-    if not np.issubdtype(value.dtype, np.floating):
-        return value
-    return (value + rng.uniform(-distance, distance, size=value.shape)).astype(value.dtype)
+def near(
+    start: PointType, values: Sequence[Variable], rng: np.random.Generator, distance: float
+) -> list[np.ndarray]:
+    """Return a point near the start, where mixed-up rows give different values."""
+    point = []
+    for value in (np.asarray(start[v.name]) for v in values):
+        if np.issubdtype(value.dtype, np.floating):
+            shift = rng.uniform(-distance, distance, size=value.shape)
+            value = (value + shift).astype(value.dtype)
+        point.append(value)
+    return point

@@ -20,7 +20,7 @@ from pymc_sgmcmc.gradients.arrays import Array
 from pymc_sgmcmc.gradients.batch_terms import BatchModel, Term
 
 
-def joined(parts: Sequence[BatchModel], index: TensorVariable) -> list[Term]:
+def joined_terms(parts: Sequence[BatchModel], index: TensorVariable) -> list[Term]:
     """Return all terms as functions of row numbers of all parts, from the first to the last.
 
     Arrays that several parts slice have one placeholder, that of the first of them.

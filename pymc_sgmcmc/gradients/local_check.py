@@ -11,7 +11,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, Array, array_value, python_function
-from pymc_sgmcmc.gradients.batch_check import DISTANCES, moved
+from pymc_sgmcmc.gradients.batch_check import DISTANCES, near
 from pymc_sgmcmc.gradients.batch_terms import Term
 from pymc_sgmcmc.gradients.local_model import Column, LocalModel, NotLocal
 
@@ -49,8 +49,8 @@ def check_local(
             function = python_function(inputs, outputs, AS_WRITTEN)
             touched = {c: _touched(c, groups_of(c.index)[batch]) for c in columns}
             for distance in DISTANCES:
-                point = {v.name: moved(start[v.name], rng, distance) for v in model.value_vars}
-                given = [point[v.name] for v in model.value_vars]
+                given = near(start, model.value_vars, rng, distance)
+                point = dict(zip((v.name for v in model.value_vars), given, strict=True))
                 given += [
                     np.take(point[v.value.name], touched[v.column][0], axis=v.axis)
                     for v in local.variables

@@ -31,7 +31,7 @@ from pymc_sgmcmc.gradients.batch_check import check_terms, rows_looked_at
 from pymc_sgmcmc.gradients.batch_terms import BatchModel, batched_terms
 from pymc_sgmcmc.gradients.differentiate import gradients_of, tidy
 from pymc_sgmcmc.gradients.full_terms import full_terms
-from pymc_sgmcmc.gradients.joined_rows import joined
+from pymc_sgmcmc.gradients.joined_rows import joined_terms
 from pymc_sgmcmc.gradients.local_check import check_local
 from pymc_sgmcmc.gradients.local_model import LocalModel
 from pymc_sgmcmc.gradients.local_source import local_source
@@ -147,7 +147,7 @@ def _slice_into_batches(
         index, terms = parts[0].index, parts[0].terms
     else:
         index = pt.lvector("rows")
-        terms = joined(parts, index)
+        terms = joined_terms(parts, index)
     arrays = {array: whole for part in reversed(parts) for array, whole in part.arrays.items()}
     along = {term.variable for term in terms}
     rest = [var for var in [*model.observed_RVs, *model.potentials] if var not in along]

@@ -20,7 +20,7 @@ from pymc_sgmcmc.gradients.batch_check import (
     batch_error,
     cannot_be_checked,
     compare,
-    moved,
+    near,
     total_of,
 )
 from pymc_sgmcmc.gradients.row_axis import RowAxis
@@ -64,7 +64,7 @@ def check_latent_terms(
         for term in joint.terms:
             batch = total_of([*placeholders, *inputs], term.logp)
             for distance in DISTANCES:
-                point = [moved(start[v.name], rng, distance) for v in model.value_vars]
+                point = near(start, model.value_vars, rng, distance)
                 try:
                     z = draw(rng, *point, subset, *arrays)
 
