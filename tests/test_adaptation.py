@@ -25,7 +25,7 @@ from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.curvature_warm_up import CurvatureWarmUp
 from pymc_sgmcmc.adaptation.jumps import elements_compared, refuse_hidden_jumps
 from pymc_sgmcmc.adaptation.objective import RowsObjective
-from pymc_sgmcmc.adaptation.plan import is_scale
+from pymc_sgmcmc.adaptation.scale_parameters import is_scale
 from pymc_sgmcmc.adaptation.start import find_start, start_of_scales
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.metric import Dense, split_flat
@@ -676,6 +676,20 @@ def test_log_diagonals_of_cholesky_factors_are_scales():
     shapes = [model.initial_point()[v.name].shape for v in model.value_vars]
     found = is_scale(model, model.value_vars, shapes)
     assert found.tolist() == [True, False, True, False, False, True, True, False, False]
+
+
+def test_positive_effects_of_a_hierarchy_are_no_scales():
+    with pm.Model() as model:
+        s = pm.HalfNormal("s")
+        slope = pm.LogNormal("slope", 0, s, shape=2)
+        width = pm.HalfNormal("width", pm.HalfNormal("typical_width"))
+        a = pm.Normal("a", 0, width)
+        pm.Gamma("rate", 2, 1)
+        pm.Normal("y", a * slope, 1, observed=np.zeros((1, 2)))
+    shapes = [model.initial_point()[v.name].shape for v in model.value_vars]
+    found = is_scale(model, model.value_vars, shapes)
+    assert [v.name for v in model.free_RVs] == ["s", "slope", "typical_width", "width", "a", "rate"]
+    assert found.tolist() == [True, False, False, True, True, False, True]
 
 
 @pytest.mark.slow(15)

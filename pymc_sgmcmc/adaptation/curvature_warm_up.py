@@ -50,6 +50,7 @@ from pymc_sgmcmc.adaptation.slowness import gradients_of_nuts, warn_of_slow_draw
 from pymc_sgmcmc.adaptation.start import find_start
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import ENOUGH, WarmUp
+from pymc_sgmcmc.adaptation.weak_effects import WeakEffects, model_may_be_changed, weak_effects
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal, split_flat
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
@@ -158,6 +159,7 @@ class CurvatureWarmUp(WarmUp):
             spread = self.past.std(axis=0)
         change = self._update_matrix(k, spread)
         if k == 0:
+            self._refuse_weak_effects()
             self._narrow()
             self._refuse_hidden_jumps(self.anchor)
         return self._settings(k), change < SETTLED
@@ -199,6 +201,13 @@ class CurvatureWarmUp(WarmUp):
         refuse_jumps(self._objective_of(first), theta, self.rng)
         refuse_edges(self.objective, self.gradients.flat(point), theta)
         return theta
+
+    def _refuse_weak_effects(self) -> None:
+        if model_may_be_changed():
+            curvature = np.diag(self.matrix)
+            names = weak_effects(self.kernel.model, self.gradients, self.anchor, curvature)
+            if names:
+                raise WeakEffects(names, self.passes)
 
     def _refuse_hidden_jumps(self, theta: np.ndarray) -> None:
         possible = elements_compared(self.gradients)
