@@ -100,6 +100,8 @@ MAX_DOUBLINGS = 6
 MAX_PILOT_COST = 3e10
 """Largest product of a pilot's updates, rows per batch and parameters, which takes a minute or
 so."""
+NOISY_AT_FIRST, NOISIER = 50.0, 5.0
+"""Largest thermostats relative to what is expected, while chains still fall, and afterwards."""
 FIXED_COST = 1e4
 """Smallest cost of an update, in rows x parameters."""
 
@@ -389,8 +391,10 @@ class CurvatureWarmUp(WarmUp):
         if distance > (1000.0 if early else 50.0) + 5 * np.sqrt(self.gradients.size):
             each = np.abs(away).max(axis=(0, 1)) / self.metric.spread()
             raise Diverged(f"{self._largest(each)} went {each.max():.0f} standard deviations away")
-        thermostats = run.thermostats if fresh else None
-        if thermostats is not None and thermostats.max() > 5 * run.friction.max():
+        # Thermostats also take up what chains lose in height: without batches only that.
+        thermostats = run.thermostats if fresh and self.batch_size is not None else None
+        most = (NOISY_AT_FIRST if early else NOISIER) * run.friction.max()
+        if thermostats is not None and thermostats.max() > most:
             axis = np.zeros(self.gradients.size)
             axis[thermostats.argmax()] = 1.0
             each = np.abs(self.metric.times(axis)) / self.metric.spread()
