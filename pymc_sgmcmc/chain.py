@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import partial
 from math import fsum
@@ -17,16 +17,13 @@ from pymc.step_methods.state import WithSamplingState, dataclass_state
 
 from pymc_sgmcmc.backends.backend import naming_a_remedy
 from pymc_sgmcmc.backends.interrupts import raise_deferred
-from pymc_sgmcmc.batches.group_windows import FILLER, GroupWindows, group_windows
 from pymc_sgmcmc.batches.prefetched import PrefetchedBatches
 from pymc_sgmcmc.batches.repeated import RepeatedBatches
 from pymc_sgmcmc.batches.shuffled import Batches
 from pymc_sgmcmc.batches.stream import BatchStream
 from pymc_sgmcmc.batches.streamed import StreamedBatches
-from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.touched import TouchedGroups
-from pymc_sgmcmc.batches.whole_groups import GroupBatches, WholeGroups
-from pymc_sgmcmc.batches.windows import Check, Window
+from pymc_sgmcmc.batches.whole_groups import GroupBatches
 from pymc_sgmcmc.call_length import CallLength
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.source import Rows
@@ -236,8 +233,7 @@ class Chain(WithSamplingState):
                 rows.append(taken)
                 continue
             for data, block in taken.items():
-                if data != FILLER:
-                    constants[self.kernel.places[data]] = block
+                constants[self.kernel.places[data]] = block
             rows.append(np.arange(n_updates * batches.batch_size).reshape(n_updates, -1))
             streamed = taken
         if self.touched:
@@ -247,17 +243,13 @@ class Chain(WithSamplingState):
     def groups_of(
         self, rows: np.ndarray, streamed: dict[str, np.ndarray] | None
     ) -> list[np.ndarray]:
-        """Return groups, places and weights for each index of batches, then weights of rows.
-
-        ``streamed`` has the rows by container, if they are not in memory, and which only fill
-        batches up.
+        """Return groups, places and weights for each index, then the rows' weights, if batches have
+        whole groups. ``streamed`` has the rows by container, if they are not in memory.
         """
         whole, of_streamed = self.kernel.whole_groups, self.kernel.streamed_groups
         each: list = [None] * len(self.touched)
         if of_streamed is not None and streamed is not None:
             each = of_streamed(streamed)
-            if whole is not None:
-                rows = np.where(streamed[FILLER].reshape(rows.shape), rows[:, :1], rows)
         pairs = zip(self.touched, each, strict=True)
         found = [a for groups, group_of_row in pairs for a in groups.of(rows, group_of_row)]
         return found if whole is None else [*found, whole.weights(rows)]
@@ -364,10 +356,8 @@ def _batches(
     if rows.streamed is not None:
         data = [array_value(array) for array, _ in kernel.source.data]
         check = partial(kernel.index_check.of_streamed, data)
-        windows = _group_windows(kernel, rows.streamed, check)
-        options = kernel.replacement, check, windows
-        batches = StreamedBatches(rows.streamed, rows.batch_size, rng, *options)
-    elif isinstance(kernel.whole_groups, WholeGroups):
+        batches = StreamedBatches(rows.streamed, rows.batch_size, rng, kernel.replacement, check)
+    elif kernel.whole_groups is not None:
         batches = GroupBatches(kernel.whole_groups, rng, kernel.replacement)
     else:
         batches = Batches(rows.n_rows, rows.batch_size, rng, kernel.replacement, kernel.urn)
@@ -377,23 +367,6 @@ def _batches(
         return batches
     tables = kernel.tables(rows) if fetch_ahead else {}
     return PrefetchedBatches(batches, tables) if tables else batches
-
-
-def _group_windows(
-    kernel: Kernel, data: StreamedData, check: Check
-) -> Callable[[np.random.Generator, int], Iterator[Window]] | None:
-    """Return what yields windows of whole groups, if batches have these."""
-    groups, of_rows = kernel.whole_groups, kernel.streamed_groups
-    if not isinstance(groups, GroupWindows) or of_rows is None:
-        return None
-    return partial(
-        group_windows,
-        data=data,
-        groups=groups,
-        groups_of=lambda rows: of_rows(rows)[groups.column],
-        replacement=kernel.replacement,
-        check=check,
-    )
 
 
 def _exact_sum(arrays: Sequence[np.ndarray]) -> float:

@@ -52,10 +52,10 @@ local : "auto", list of str or None, default "auto"
 batches : {"auto", "rows", "groups"}, default "auto"
     What batches are made of: random rows; or whole groups of the local variables, as many as have
     ``batch_size`` rows together (a larger group comes in parts), whose own gradients have no
-    minibatch noise then. The groups of several local variables must be nested; with ``data=`` the
-    rows of a group must lie together. "auto": whole groups where an adapted step has local
-    variables with several elements for each group (an intercept and a slope, say), whose groups are
-    nested, in memory, and small enough that a batch has four of them; otherwise rows.
+    minibatch noise then. The groups of several local variables must be nested, and all rows in
+    memory. "auto": whole groups where an adapted step has local variables with several elements for
+    each group (an intercept and a slope, say), whose groups are nested, in memory, and small enough
+    that a batch has four of them; otherwise rows.
 thin : int or "auto", default "auto"
     Updates per recorded draw, all in one compiled call. "auto": for an adapted step so many that
     draws are nearly independent, otherwise 1.

@@ -567,20 +567,12 @@ def streamed_step(mode):
     return step_of_containers(COLUMNS, streamed=True, compile_kwargs={"mode": mode})
 
 
-@cache
-def streamed_groups_step(mode):
-    columns = {name: a[np.argsort(COLUMNS["group"])] for name, a in COLUMNS.items()}
-    options = {"local": ["u"], "batches": "groups", "compile_kwargs": {"mode": mode}}
-    return step_of_containers(columns, streamed=True, **options)
-
-
 @pytest.mark.slow(12)
 @pytest.mark.parametrize(
     ("make", "mode"),
     [
         pytest.param(nested_step, "NUMBA", marks=pytest.mark.long),
         (streamed_step, "JAX"),
-        pytest.param(streamed_groups_step, "NUMBA", marks=pytest.mark.long),
     ],
 )
 def test_chains_with_other_batches(make, mode):
@@ -595,11 +587,8 @@ def test_chains_with_other_batches(make, mode):
 @pytest.mark.parametrize(
     "make",
     [
-        streamed_groups_step,
-        *(
-            pytest.param(make, marks=pytest.mark.long)
-            for make in (crossed_step, nested_step, streamed_step)
-        ),
+        streamed_step,
+        *(pytest.param(make, marks=pytest.mark.long) for make in (crossed_step, nested_step)),
     ],
 )
 def test_resumes_bit_for_bit(make, tmp_path):
@@ -763,6 +752,11 @@ def test_crossed_groups_are_not_whole():
     with pytest.raises(ValueError, match="those of 'u', 'v', 'bias' are crossed"):
         local_names(model, LOCAL["crossed"], batches="groups")
     assert local_names(model, ["u"], batches="groups") == ["u"]
+
+
+def test_streamed_groups_are_not_whole():
+    with pytest.raises(ValueError, match="batches='groups' needs all rows in memory, and data="):
+        step_of_containers(COLUMNS, streamed=True, local=["u"], batches="groups")
 
 
 def test_streams_with_wrong_groups():

@@ -19,7 +19,7 @@ from pymc_sgmcmc.adaptation.touch_rates import (
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.batches.touched import GroupsOfBatches, TouchedGroups
-from pymc_sgmcmc.batches.whole_groups import GroupBatches, WholeGroups
+from pymc_sgmcmc.batches.whole_groups import GroupBatches
 from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.gradients.arrays import element_labels
 from pymc_sgmcmc.gradients.local_scales import LocalScales
@@ -145,7 +145,7 @@ class LocalGradients:
                 self._stream = self._streamed(Chain(self.kernel, rng.spawn(1)[0], tune=0))
             return islice(self._stream, count)
         whole, n = self.kernel.whole_groups, self.batch_size
-        if isinstance(whole, WholeGroups):
+        if whole is not None:
             taken: Iterable[np.ndarray] = GroupBatches(whole, rng).take(count)
         elif apart:
             taken = rng.choice(self.n_rows, (count, n), replace=False)
@@ -161,17 +161,14 @@ class LocalGradients:
         """Yield a chain's batches, without end."""
         assert self.source.streamed is not None
         together = min(READ_TOGETHER, self.source.streamed.window // self.batch_size)
-        whole = self.kernel.whole_groups is not None
         while True:
             (rows, *described), constants = chain.batches_of_call(together)
-            weights = described.pop() if whole else None
             for k in range(together):
                 of_columns = [
                     GroupsOfBatches(*(a[k : k + 1] for a in described[c : c + 3]))
                     for c in range(0, len(described), 3)
                 ]
-                own = None if weights is None else weights[k]
-                yield LocalBatch(rows[k], of_columns, own, constants)
+                yield LocalBatch(rows[k], of_columns, None, constants)
 
     def batch(self, rows: np.ndarray) -> LocalBatch:
         """Find the groups of some rows, shape (n,)."""

@@ -1,6 +1,5 @@
 """Batches of streamed data: blocks of shuffled rows, read ahead by a thread."""
 
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -15,9 +14,8 @@ from pymc_sgmcmc.batches.windows import Check, OrderCheck, Window, shuffled_wind
 class StreamedBatches(BatchStream):
     """A chain's stream of batches of data that stays on disk.
 
-    The state of ``rng`` determines where the stream begins, ``check`` refuses rows that were just
-    read, and ``windows`` yields the windows from a state and a position on (by default all rows in
-    random order).
+    The state of ``rng`` determines where the stream begins, and ``check`` refuses rows that were
+    just read.
     """
 
     def __init__(
@@ -27,7 +25,6 @@ class StreamedBatches(BatchStream):
         rng: np.random.Generator,
         replacement: bool = False,
         check: Check = lambda rows: None,
-        windows: Callable[[np.random.Generator, int], Iterator[Window]] | None = None,
     ):
         if batch_size > data.window:
             raise ValueError(
@@ -35,7 +32,7 @@ class StreamedBatches(BatchStream):
                 "pass StreamedData(..., window=...) with room for many batches."
             )
         self.data, self.batch_size, self.replacement = data, batch_size, replacement
-        self._check, self._make_windows = check, windows or self._of_shuffled_rows
+        self._check = check
         self.longest = data.window // batch_size
         """Largest number of batches per call, so that a block is no larger than a window."""
         self._bit_generator = type(rng.bit_generator)
@@ -48,14 +45,11 @@ class StreamedBatches(BatchStream):
         rng.bit_generator.state = epoch_state
         self._epoch, self._epoch_state, self._position = 0, epoch_state, position
         self._order = OrderCheck()
-        self._windows = self._make_windows(rng, position)
-        self._window: Window | None = None
-        self._ahead: ReadAhead[Window] | None = None
-
-    def _of_shuffled_rows(self, rng: np.random.Generator, position: int) -> Iterator[Window]:
-        return shuffled_windows(
+        self._windows = shuffled_windows(
             self.data, rng, position, self.replacement, self._order, self._check
         )
+        self._window: Window | None = None
+        self._ahead: ReadAhead[Window] | None = None
 
     def take(self, n_batches: int) -> dict[str, np.ndarray]:
         """Return rows of the next batches by container: batch after batch, (n_batches * n, ...).

@@ -33,26 +33,29 @@ EXTRA_SLOTS = 1.5
 by chance."""
 
 
-class Deal:
-    """Groups dealt into K batches of at most n rows, the same for all chains.
+class WholeGroups:
+    """Groups dealt into K batches of at most n rows and ``groups.slots`` groups, for all chains.
 
-    ``sizes`` has the number of rows n_j of each group, shape (n_groups,), and ``around``, for each
-    column of smaller groups that lie in these, the group around each. ``row_weight`` is u = K n /
-    N.
+    ``around`` has, for each column of smaller groups that lie in these, the group around each.
     """
 
     def __init__(
-        self,
-        sizes: np.ndarray,
-        batch_size: int,
-        n_batches: int,
-        n_rows: int,
-        dtype: str,
-        around: Mapping[int, np.ndarray] | None = None,
+        self, groups: GroupsOfRows, batch_size: int, around: Mapping[int, np.ndarray] | None = None
     ):
-        self.batch_size, self.n_batches, self.dtype = batch_size, n_batches, dtype
+        sizes = groups.sizes.astype(np.int64)
+        n_rows = int(sizes.sum())
+        first = np.concatenate([[0], np.cumsum(sizes)])
+        self._order = np.empty(n_rows, np.int32 if n_rows < 2**31 else np.int64)
+        _sort(groups.group_of_row, first.copy(), self._order)
+        of_part, begins, ends = _parts(sizes, batch_size)
+        self._begins, self._ends = first[of_part] + begins, first[of_part] + ends
+        self._first_of_batch = dealt(ends - begins, batch_size, groups.slots)
+        large = np.flatnonzero(sizes > batch_size)
+        self._large = [slice(first[j], first[j + 1]) for j in large]
+        self.batch_size, self.dtype = batch_size, groups.dtype
+        self.n_batches = len(self._first_of_batch) - 1
+        self.row_weight = self.n_batches * batch_size / n_rows
         self.around = around or {}
-        self.row_weight = n_batches * batch_size / n_rows
         self._n_parts = parts_of(sizes, batch_size)
 
     def parts(self, column: int) -> np.ndarray:
@@ -68,26 +71,6 @@ class Deal:
         weights = np.where(rows == rows[:, :1], 0, self.row_weight).astype(self.dtype)
         weights[:, 0] = self.row_weight
         return weights
-
-
-class WholeGroups(Deal):
-    """The groups of rows in memory, dealt into batches of at most ``groups.slots`` groups."""
-
-    def __init__(
-        self, groups: GroupsOfRows, batch_size: int, around: Mapping[int, np.ndarray] | None = None
-    ):
-        sizes = groups.sizes.astype(np.int64)
-        n_rows = int(sizes.sum())
-        first = np.concatenate([[0], np.cumsum(sizes)])
-        self._order = np.empty(n_rows, np.int32 if n_rows < 2**31 else np.int64)
-        _sort(groups.group_of_row, first.copy(), self._order)
-        of_part, begins, ends = _parts(sizes, batch_size)
-        self._begins, self._ends = first[of_part] + begins, first[of_part] + ends
-        self._first_of_batch = dealt(ends - begins, batch_size, groups.slots)
-        large = np.flatnonzero(sizes > batch_size)
-        self._large = [slice(first[j], first[j + 1]) for j in large]
-        n_batches = len(self._first_of_batch) - 1
-        super().__init__(sizes, batch_size, n_batches, n_rows, groups.dtype, around)
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """Return the rows by group; those of groups cut into parts in a new random order."""
@@ -185,13 +168,8 @@ def groups_around(group_of_row: np.ndarray, around: np.ndarray, n_groups: int = 
 def most_groups(sizes: np.ndarray, batch_size: int) -> int:
     """Return the largest number of groups in a batch of whole groups."""
     _, begins, ends = _parts(sizes, batch_size)
-    first = dealt(ends - begins, batch_size, slots_for(ends - begins, batch_size))
-    return int(np.diff(first).max())
-
-
-def slots_for(sizes: np.ndarray, batch_size: int) -> int:
-    """Return the largest number of parts of these sizes that a batch should have."""
-    return int(EXTRA_SLOTS * batch_size / np.mean(sizes)) + 1
+    slots = int(EXTRA_SLOTS * batch_size / np.mean(ends - begins)) + 1
+    return int(np.diff(dealt(ends - begins, batch_size, slots)).max())
 
 
 def parts_of(sizes: np.ndarray, batch_size: int) -> np.ndarray:
@@ -204,18 +182,12 @@ def _parts(sizes: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray, 
 
     The same sizes always give the same order, which chains and resumed runs therefore share.
     """
-    group, begins, ends = parts_in_order(sizes, batch_size)
-    shuffled = np.random.default_rng(0).permutation(len(group))
-    return group[shuffled], begins[shuffled], ends[shuffled]
-
-
-def parts_in_order(sizes: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut groups into parts that fit: the group of each, and its first and last rows in it."""
     n_parts = parts_of(sizes, batch_size)
     group = np.repeat(np.arange(len(sizes)), n_parts)
     part = np.arange(len(group)) - np.repeat(np.cumsum(n_parts) - n_parts, n_parts)
     begins, ends = ((part + k) * sizes[group] // n_parts[group] for k in (0, 1))
-    return group, begins, ends
+    shuffled = np.random.default_rng(0).permutation(len(group))
+    return group[shuffled], begins[shuffled], ends[shuffled]
 
 
 @cached_njit(nogil=True)

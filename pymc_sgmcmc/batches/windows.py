@@ -14,9 +14,8 @@ intraclass correlation rho, deff = 1 + (C - 1) rho.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.stats import chi2
@@ -75,38 +74,34 @@ def window_ranges(data: StreamedData, rng: np.random.Generator) -> list[list[tup
     return [[(c * chunk, min((c + 1) * chunk, n)) for c in chunks.tolist()] for chunks in order]
 
 
-class Planned(NamedTuple):
-    """A window of an epoch that is yet to be read."""
-
-    ranges: list[tuple[int, int]]
-    """Ranges of consecutive rows that fill it."""
-    n_rows: int
-    """Rows that it will have."""
-    filled: Callable[[Pieces, np.random.Generator], dict[str, np.ndarray]]
-    """Makes its rows of those that are read."""
-
-
-def epochs(
+def shuffled_windows(
     data: StreamedData,
     rng: np.random.Generator,
-    position: int,
-    planned: Callable[[np.random.Generator], list[Planned]],
+    position: int = 0,
+    replacement: bool = False,
+    order_check: "OrderCheck | None" = None,
+    check: Check = lambda rows: None,
 ) -> Iterator[Window]:
-    """Yield windows without end, one epoch after the other, each planned anew.
+    """Yield windows of all rows in random order without end, each epoch with new ones.
 
     Windows that end within the first ``position`` rows of the first epoch, which were used already,
     are skipped; ``rng`` is used by this stream alone.
     """
     for epoch in count():
         epoch_state = dict(rng.bit_generator.state)
-        windows = planned(rng)
+        windows = window_ranges(data, rng)
         seeds = rng.integers(2**63, size=len(windows))
         passage = Passage(data.sources)
         start = n_read = 0
-        for (ranges, n_rows, filled), seed in zip(windows, seeds, strict=True):
+        for ranges, seed in zip(windows, seeds, strict=True):
+            n_rows = sum(end - begin for begin, end in ranges)
             pieces = (piece for begin, end in ranges for piece in passage.pieces(begin, end))
             if start + n_rows > position:
-                rows = filled(pieces, np.random.default_rng(seed))
+                own_rng = np.random.default_rng(seed)
+                rows = _shuffled(pieces, n_rows, data, own_rng, replacement)
+                check(rows)
+                if order_check is not None:
+                    order_check.see(rows)
                 window = Window(rows, epoch, epoch_state, start)
                 if window.n_rows == 0:  # the loader dropped all of its rows
                     break
@@ -124,31 +119,6 @@ def epochs(
                 "pass over the iterable yields all rows."
             )
         position = 0
-
-
-def shuffled_windows(
-    data: StreamedData,
-    rng: np.random.Generator,
-    position: int = 0,
-    replacement: bool = False,
-    order_check: "OrderCheck | None" = None,
-    check: Check = lambda rows: None,
-) -> Iterator[Window]:
-    """Yield windows of all rows in random order, from a position on, as `epochs`."""
-
-    def filled(size: int, pieces: Pieces, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        rows = _shuffled(pieces, size, data, rng, replacement)
-        check(rows)
-        if order_check is not None:
-            order_check.see(rows)
-        return rows
-
-    def planned(rng: np.random.Generator) -> list[Planned]:
-        each = window_ranges(data, rng)
-        sizes = [sum(end - begin for begin, end in ranges) for ranges in each]
-        return [Planned(r, n, partial(filled, n)) for r, n in zip(each, sizes, strict=True)]
-
-    return epochs(data, rng, position, planned)
 
 
 def _shuffled(

@@ -12,7 +12,6 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 
-from pymc_sgmcmc.batches.group_places import GroupPlaces
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.noise import NoiseStream
 
@@ -91,16 +90,6 @@ class LocalVariable(NamedTuple):
         return cls(value, column, axis, TensorType(value.dtype, of_slots)(value.name))
 
 
-class StreamedWhole(NamedTuple):
-    """The whole groups of streamed batches, as counted when the step was made."""
-
-    column: int
-    """Number of the column of these groups."""
-    places: GroupPlaces
-    around: dict[int, np.ndarray]
-    """For each other column, which of these groups each of its groups lies in."""
-
-
 class LocalModel(NamedTuple):
     """A model's log posterior, written for the groups that a batch touches."""
 
@@ -117,8 +106,6 @@ class LocalModel(NamedTuple):
     """Weight of each row of a batch, where batches have whole groups."""
     sizes: list[np.ndarray]
     """Rows of each group, for each of ``columns``."""
-    streamed_whole: StreamedWhole | None
-    """What batches of whole groups of a stream need, or None."""
 
     @property
     def expressions(self) -> list[TensorVariable]:

@@ -24,12 +24,11 @@ import pytensor.tensor as pt
 from pymc.pytensorf import rewrite_pregrad
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.batches.group_windows import GroupWindows
 from pymc_sgmcmc.batches.touched import GroupsOfRows
 from pymc_sgmcmc.batches.whole_groups import WholeGroups, coarsest, groups_around
 from pymc_sgmcmc.gradients.arrays import sum_of, weighted
 from pymc_sgmcmc.gradients.differentiate import gradients_of, tidy
-from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable, StreamedWhole
+from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable
 from pymc_sgmcmc.gradients.row_groups import GroupsOfData
 from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.slots import Touched
@@ -48,7 +47,6 @@ class LocalSource(GradientSource):
     row_weights: TensorVariable | None = field(kw_only=True)
     sizes: list[np.ndarray] = field(kw_only=True)
     """Rows of each group, for each column, as counted when the step was made."""
-    streamed_whole: StreamedWhole | None = field(kw_only=True)
     of_batch: GradientSource = field(kw_only=True)
 
     def tables(self, rows):
@@ -132,10 +130,6 @@ class LocalSource(GradientSource):
     def whole_groups(self, groups_of_rows):
         if self.row_weights is None:
             return None
-        if self.streamed is not None and self.streamed_whole is not None:
-            column, places, around = self.streamed_whole
-            n, dtype = self.rows[0].batch_size, groups_of_rows[column].dtype
-            return GroupWindows(places, self.streamed, n, dtype, around, column)
         k = coarsest([groups.group_of_row for groups in groups_of_rows])
         if k is None:
             raise ValueError(
@@ -214,6 +208,5 @@ def local_source(source: GradientSource, local: LocalModel) -> LocalSource:
         columns=columns,
         row_weights=local.row_weights,
         sizes=local.sizes,
-        streamed_whole=local.streamed_whole,
         of_batch=of_batch,
     )

@@ -24,6 +24,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.type import TensorType, integer_dtypes
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.batches.whole_groups import coarsest, most_groups
 from pymc_sgmcmc.gradients.arrays import array_value, python_function
 from pymc_sgmcmc.gradients.local_model import (
     Column,
@@ -263,14 +264,18 @@ class LocalTerms:
     def with_slots(self, variables: list[LocalVariable]) -> list[LocalVariable]:
         """Give variables as many slots as batches of whole groups need.
 
-        It is an error if no groups have all others nested in them, or if the rows of a stream's
-        groups do not lie together.
+        It is an error if no groups have all others nested in them, or if rows are streamed.
         """
+        if self.batches == "groups" and self.groups.are_streamed:
+            raise ValueError(
+                "batches='groups' needs all rows in memory, and data= streams them: use "
+                "batches='rows'."
+            )
         columns = list(dict.fromkeys(v.column for v in variables))
         auto, self.whole_groups = self.batches == "auto", False
         if self.batches == "rows" or (auto and not self._rows_are_biased(variables)):
             return variables
-        k = self.groups.coarsest(columns)
+        k = coarsest([self.groups.of(c.index) % c.n_groups for c in columns])
         if auto and (k is None or not self._are_small(columns[k])):
             return variables
         self.whole_groups = True
@@ -281,7 +286,7 @@ class LocalTerms:
                 "batches='rows', or name in local= only variables whose groups are nested."
             )
         around = columns[k]
-        slots = self.groups.most_groups(around, self.batch_size)
+        slots = most_groups(self.sizes_in(around), self.batch_size)
         column = Column.of(around.index, around.n_groups, slots)
         return [
             LocalVariable.of(v.value, column, self.shapes[v.value]) if v.column is around else v
@@ -289,10 +294,7 @@ class LocalTerms:
         ]
 
     def _rows_are_biased(self, variables: list[LocalVariable]) -> bool:
-        """Whether a row tells of several elements of its group; not asked where rows are streamed.
-
-        Whole groups would need the rows of each to lie together.
-        """
+        """Whether a row in memory tells of several elements of its group."""
         return not self.groups.are_streamed and elements_per_group(variables, self.shapes) > 1
 
     def _are_small(self, column: Column) -> bool:
@@ -312,10 +314,7 @@ class LocalTerms:
         floatX = pytensor.config.floatX
         weights = pt.vector("row_weights", dtype=floatX) if self.whole_groups else None
         sizes = [self.sizes_in(c) for c in dict.fromkeys(v.column for v in variables)]
-        whole = self.groups.streamed_whole()
-        return LocalModel(
-            variables, shared_prior, priors, rows, self.row_axes, weights, sizes, whole
-        )
+        return LocalModel(variables, shared_prior, priors, rows, self.row_axes, weights, sizes)
 
     def shared(self, local: dict) -> list[Variable]:
         """Return the free variables that are not local, or raise `NotLocal`."""

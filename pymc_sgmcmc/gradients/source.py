@@ -16,7 +16,7 @@ from pymc_sgmcmc.algorithm import State, Tensors
 from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.touched import GroupsOfRows
-from pymc_sgmcmc.batches.whole_groups import Deal
+from pymc_sgmcmc.batches.whole_groups import WholeGroups
 from pymc_sgmcmc.gradients.arrays import Array, array_name, array_value, data_name, refuse_nan
 from pymc_sgmcmc.gradients.full_terms import FullTerm
 from pymc_sgmcmc.gradients.local_model import LocalVariable
@@ -222,7 +222,7 @@ class GradientSource:
         """The group of each row of the current data, for each index into local variables."""
         return []
 
-    def whole_groups(self, groups_of_rows: Sequence[GroupsOfRows]) -> Deal | None:
+    def whole_groups(self, groups_of_rows: Sequence[GroupsOfRows]) -> WholeGroups | None:
         """The groups dealt into batches, where batches have whole groups."""
         return None
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_sgmcmc.batches.group_windows import FILLER
 from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.gradients.source import GradientSource
 
@@ -62,8 +61,6 @@ class ChainBatches:
                 for name, f in stream.streamed.formats.items()
             }
             blocks |= {kernel.places[name]: block for name, block in own.items()}
-            if kernel.whole_groups is not None:
-                own[FILLER] = self._array((self._turn, k, FILLER), (*shape[:2], size), bool)
             self._fill_blocks(threads, k, own, n, n_updates)
             rows.append(self._numbers_in_block(k, shape))
         rows += self._touched(threads, rows, own, n)
