@@ -29,6 +29,7 @@ from pymc_sgmcmc.run.adapted_run import (
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.centred_effects import as_written, in_centred_form
 from pymc_sgmcmc.run.integrated_effects import of_what_groups_share, with_effects
+from pymc_sgmcmc.run.missing_outcomes import with_missing_outcomes, without_missing_outcomes
 from pymc_sgmcmc.run.other_arguments import naming_alternatives
 from pymc_sgmcmc.run.pymc_sample import fitting_bambi
 from pymc_sgmcmc.run.result_form import check_form, names_in_result
@@ -228,6 +229,10 @@ def sample(
     returns the draws so far; a second Ctrl-C does not wait for that draw. Any other exception has
     them in its attribute ``idata``.
 
+    Missing outcomes (masked or NaN) on which nothing else depends are left out by the default step,
+    and drawn afterwards: ``posterior`` has them as from `pm.sample`. A message names those that
+    stay parameters.
+
     Several threads may sample at once. Build their models one after the other, since PyMC changes
     PyTensor's configuration for a moment while it builds one.
 
@@ -255,6 +260,9 @@ def sample(
     with quiet_logging(quiet):
         seed, generator = seeded(random_seed)
         generators = generator.spawn(given.chains)
+        complete, missing = given, None
+        if step is None:
+            given, missing = without_missing_outcomes(complete)
         asked, terms = given, None
         if step is None:
             terms = terms_to_integrate(
@@ -310,4 +318,9 @@ def sample(
         if terms is not None:
             own = np.random.default_rng(generator.integers(2**32, size=4))
             tree = with_effects(tree, terms, model, asked, own)
-        return tree if asked.model is written.model else as_written(tree, written)
+        if asked.model is not written.model:
+            tree = as_written(tree, written)
+        if missing is not None:
+            own = np.random.default_rng(generator.integers(2**32, size=4))
+            tree = with_missing_outcomes(tree, missing, complete, own)
+        return tree

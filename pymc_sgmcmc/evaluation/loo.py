@@ -15,6 +15,7 @@ from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.row_axis import n_rows_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
+from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
 
 MOST_DRAWS = 2000
 """Evenly spaced ones are taken of more."""
@@ -66,7 +67,8 @@ def loo(
 
     Notes
     -----
-    A row's log likelihood is that of all its observed variables together. Models with effects of
+    A row's log likelihood is that of all its observed variables together. Rows without an outcome
+    are no rows. Models with effects of
     groups (hierarchies) are judged for new rows of the same groups.
 
     References
@@ -94,6 +96,7 @@ def loo(
     model = modelcontext(model)
     if written_in_minibatches(model):
         model = with_all_rows(model).model
+    model = of_observed_rows(model)
     vars = list(model.continuous_value_vars)
     n_rows = n_rows_of(model)
     index = _chosen(rows, n_rows, random_seed)
