@@ -1,5 +1,7 @@
 """`sample`: PyMC's `sample` for minibatch steps, with storage, resuming and more chain methods."""
 
+import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -39,6 +41,8 @@ from pymc_sgmcmc.run.step_of_run import default_step, sampled_model, step_for_al
 from pymc_sgmcmc.run_chains import run_chains
 from pymc_sgmcmc.storage.names_and_labels import refuse_unstorable
 from pymc_sgmcmc.storage.store import store_of
+
+_log = logging.getLogger("pymc.sgmcmc")
 
 DRAWS = 1000
 """Default number of draws of steps that are not adapted."""
@@ -248,6 +252,7 @@ def sample(
     (2, 50)
     """
     given = Arguments(**locals()).checked()
+    began = time.perf_counter()
     limit = None if max_seconds is None else TimeLimit(max_seconds)
     names = names_in_result(given.model, var_names, include_data)
     labels = check_form(given.model, names, given.idata_kwargs)
@@ -323,4 +328,6 @@ def sample(
         if missing is not None:
             own = np.random.default_rng(generator.integers(2**32, size=4))
             tree = with_missing_outcomes(tree, missing, complete, own)
+        seconds = time.perf_counter() - began
+        _log.info(f"In all {seconds:.0f} seconds, with compilation and warm-up.")
         return tree

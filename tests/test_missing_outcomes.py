@@ -320,6 +320,7 @@ def test_diagnosed_and_judged_by_the_rows_with_an_outcome(regression, result):
     model, rows, gone, mean, covariance = regression
     assert sgm.diagnose(result.copy(), model).verdict == "ok"
     assert set(sgm.robust(result, model).posterior) == {"w"}
+    assert list(sgm.certificate(result.copy(), model).index) == ["w[0]", "w[1]", "w[2]"]
     elpd = 0.0
     for name, noise, missing in zip(("y", "z"), (1.0, 2.0), gone, strict=True):
         x, y = rows[~missing], model.rvs_to_values[model[f"{name}_observed"]].data

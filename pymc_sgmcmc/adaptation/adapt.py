@@ -71,13 +71,8 @@ def adapted(
     return chosen
 
 
-def _warmed_up(
-    kernel: Kernel,
-    gradients: Gradients,
-    rng: np.random.Generator,
-    start: PointType,
-    target_bias: float,
-) -> Adapted:
+def announce(kernel: Kernel) -> None:
+    """Say what is about to be adapted: compiling it may take longer than the warm-up."""
     source = kernel.source
     if source.rows:
         rows = f"batches of {source.rows[0].batch_size}"
@@ -85,7 +80,19 @@ def _warmed_up(
     else:
         rows = "all rows at each update"
     assert kernel.metric is not None
-    _log.info(f"Initializing {kernel.name} with {kernel.metric.name} metric, {rows}...")
+    _log.info(
+        f"Initializing {kernel.name} with {kernel.metric.name} metric, {rows}... A model of a new "
+        "form may take half a minute to compile; the warm-up follows."
+    )
+
+
+def _warmed_up(
+    kernel: Kernel,
+    gradients: Gradients,
+    rng: np.random.Generator,
+    start: PointType,
+    target_bias: float,
+) -> Adapted:
     return kind_of(kernel).warm_up(kernel, gradients, rng, target_bias).run(start)
 
 

@@ -13,6 +13,7 @@ from pymc_sgmcmc.exact.certified import can_be_certified, corrected_moments, wit
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.value_draws import value_draws
+from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
 
 
 def certificate(idata: DataTree, model: Model | None = None, data: Any = None) -> pd.DataFrame:
@@ -82,6 +83,7 @@ def _make(idata: DataTree, model: Model, data: Any) -> None:
     """Evaluate exact densities, and set the group."""
     if written_in_minibatches(model):
         model = with_all_rows(model).model
+    model = of_observed_rows(model)
     if model.discrete_value_vars:
         names = ", ".join(f"'{v.name}'" for v in model.discrete_value_vars)
         raise ValueError(f"{names}: a certificate is for continuous variables only.")

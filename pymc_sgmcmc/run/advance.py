@@ -151,8 +151,11 @@ def _collect(
             for number, draw in _draws(event, run):
                 trace = run.store if in_memory is None else in_memory.traces[number]
                 callback(trace=trace, draw=draw)
-        if enough is not None and enough.reached():
-            return
+        if enough is not None:
+            if enough.reached():
+                progress.kept(enough.look_at)
+                return
+            progress.expect(enough.look_at)
         if limit is not None and limit.has_passed:
             remedy = "With trace=, a run can be resumed."
             if run.store is not None:
