@@ -23,6 +23,7 @@ X = RNG.normal(size=(N, 3))
 GROUP = RNG.integers(0, 5, N)
 GONE, GONE_TOO = RNG.random((2, N)) < 0.2
 COUNTS = RNG.poisson(2, N)
+WIDE = RNG.normal(size=(N, 20))
 
 
 def masked(values, gone=GONE):
@@ -83,6 +84,13 @@ def table():
     pm.Normal("y", X @ w, s, observed=masked(np.tile(X[:, :1], 4)))
 
 
+def elements_of_a_table():
+    """The third column has all of its elements, the fourth none."""
+    w, s = pm.Normal("w", shape=(3, 4)), pm.HalfNormal("s", shape=4)
+    gone = np.column_stack([GONE, GONE_TOO, np.zeros(N, bool), np.ones(N, bool)])
+    pm.Normal("y", X @ w, s, observed=np.ma.masked_array(np.tile(X[:, :1], 4), gone))
+
+
 def sparse():
     rows = ps.as_sparse_variable(sp.csr_matrix(X * (X > 0)))
     mu = ps.dot(rows, pm.Normal("w", shape=(3, 1)))[:, 0]
@@ -105,7 +113,8 @@ def built(form):
     "form",
     [
         *(normal, the_same_for_all_rows, containers, counts, transformed, censored),
-        *(zero_inflated, mixture, custom, multivariate_rows, table, sparse, two),
+        *(zero_inflated, mixture, custom, multivariate_rows, table, elements_of_a_table),
+        *(sparse, two),
     ],
     ids=lambda form: form.__name__,
 )
@@ -184,8 +193,12 @@ def time_series():
     pm.AR("y", rho=[pm.Normal("rho")], observed=masked(X[:, 0]))
 
 
-def some_elements():
-    pm.Normal("y", pm.Normal("a"), 1, observed=np.ma.masked_array(X, X > 1))
+def part_of_a_row():
+    pm.MvNormal("y", X * pm.Normal("a"), np.eye(3), observed=np.ma.masked_array(X, X > 1))
+
+
+def wide_table():
+    pm.Normal("y", pm.Normal("w", shape=20), 1, observed=np.ma.masked_array(WIDE, WIDE > 1))
 
 
 def no_draws():
@@ -203,7 +216,8 @@ def no_draws():
         (standardised, "y", "its rows cannot be taken apart"),
         (element_of_each_row, "y", "shapes"),
         (time_series, "y", "one draw of its distribution spans the rows"),
-        (some_elements, "y", "only a part of their elements. Write it in long form"),
+        (part_of_a_row, "y", "a part is missing, and one draw spans a row"),
+        (wide_table, "y", "a part is missing. Write it in long form"),
         (no_draws, "y", "no values can be drawn from its distribution"),
     ],
     ids=lambda value: value.__name__ if callable(value) else value,
@@ -286,6 +300,32 @@ def test_default_call_is_exact(regression, result):
     residual = draws["y_unobserved"] - (draws["w"].values @ rows[gone[0]].T)
     expected = -0.5 * residual**2 - 0.5 * np.log(2 * np.pi)
     np.testing.assert_allclose(prior["y_unobserved"], expected, rtol=1e-6)
+
+
+@pytest.mark.slow(20)
+def test_elements_of_a_table(regression):
+    """The same two outcomes, side by side: the posterior is the same."""
+    model, rows, gone, mean, covariance = regression
+    table = np.full((MANY, 2), np.nan)
+    for k, name in enumerate(("y", "z")):
+        table[~gone[k], k] = model.rvs_to_values[model[f"{name}_observed"]].data
+    with pm.Model():
+        w = pm.Normal("w", 0, 3, shape=3)
+        pm.Normal("both", (rows @ w)[:, None], [1.0, 2.0], observed=table)
+        tree = sgm.sample(random_seed=4, quiet=True)
+    assert tree["diagnosis"].attrs["verdict"] == "ok"
+    assert set(tree.posterior) == {"w", "both_unobserved"}
+    assert set(tree.observed_data) == {"both_observed"}
+    draws = tree.posterior["w"].values.reshape(-1, 3)
+    sds = np.sqrt(np.diag(covariance))
+    # As above.
+    assert np.all(abs(draws.mean(axis=0) - mean) < 0.2 * sds)
+    np.testing.assert_allclose(draws.std(axis=0), sds, rtol=0.14)
+    row, column = np.nonzero(gone.T)
+    errors = tree.posterior["both_unobserved"].values - (rows @ mean)[row]
+    errors = (errors / np.array([1.0, 2.0])[column]).reshape(-1, len(row))
+    assert np.sqrt(np.mean(errors.mean(axis=0) ** 2)) < 1.15 / np.sqrt(len(errors))
+    assert np.mean(errors**2) == pytest.approx(1, abs=0.01)
 
 
 @pytest.mark.slow(20)

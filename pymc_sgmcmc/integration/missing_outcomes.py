@@ -8,6 +8,7 @@ an outcome. Given the parameters, missing outcomes are independent draws from th
 
 import logging
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ from pymc_sgmcmc.gradients.arrays import (
     dims_of,
     evaluate,
     has_named_dims,
+    sum_of,
 )
 from pymc_sgmcmc.gradients.batch_check import DISTANCES, moved, total_of
 from pymc_sgmcmc.gradients.row_axis import RowAxis, batch_ndim
@@ -38,19 +40,29 @@ from pymc_sgmcmc.pymc_internals import model_of
 _log = logging.getLogger("pymc.sgmcmc")
 
 
+MOST_COLUMNS = 12
+"""Of a table of which some rows have only a part of their elements: each is compiled."""
+
+
+class Kept(NamedTuple):
+    """What is observed of an outcome, in rows of its own."""
+
+    variable: Variable
+    values: np.ndarray
+
+
 class MissingOutcome(NamedTuple):
-    """An outcome some of whose rows are missing."""
+    """An outcome some of whose elements are missing."""
 
     name: str
     row_axis: RowAxis
+    observed: Variable
     unobserved: Variable
-    """The model's own variable, and"""
+    """The model's own variables,"""
+    kept: list[Kept]
+    """... what takes the place of the first, one for each column if rows have parts missing,"""
     missing: Variable
-    """... its rebuilt form, of the missing rows alone."""
-    kept: Variable
-    """What is observed, of its rows alone,"""
-    values: np.ndarray
-    """... with these values."""
+    """... and the second, of the rows alone in which it is."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,18 @@ class MissingOutcomes:
 
 class _NotSeparate(Exception):
     """Why missing outcomes stay in the model."""
+
+
+@contextmanager
+def _taken_apart() -> Iterator[None]:
+    """Say that rows depend on each other where expressions of some of them cannot be made."""
+    try:
+        yield
+    except ParameterValueError:  # of this point only
+        raise
+    except (ValueError, IndexError, AssertionError, TypeError, NotImplementedError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise _NotSeparate(f"its rows cannot be taken apart ({reason}).") from error
 
 
 @quick_graphs()
@@ -123,33 +147,59 @@ def _missing_outcome(model: pm.Model, name: str) -> MissingOutcome:
     if is_observed is None:
         raise _NotSeparate("PyMC has not told which elements they are.")
     whole = _of_all_rows(observed, is_observed)
-    of_row = is_observed.reshape(len(is_observed), -1)
-    if not np.all(of_row == of_row[:, :1]):
-        raise _NotSeparate(
-            "some rows of the table have only a part of their elements. Write it in long form, "
-            "with a row for each element."
-        )
-    dims = batch_ndim(whole)
-    if dims < 1:
+    if batch_ndim(whole) < 1:
         raise _NotSeparate("one draw of its distribution spans the rows.")
-    row_axis = RowAxis(_dim_of_rows(model, name, whole, len(of_row)), len(of_row), {})
-    shape = is_observed.shape[1:dims]
-
-    def of(chosen: np.ndarray) -> Variable:
-        try:
-            return of_some_rows(model, whole, row_axis, np.flatnonzero(chosen), shape)
-        except (ValueError, NotImplementedError) as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise _NotSeparate(f"its rows cannot be taken apart ({reason}).") from error
-
-    kept, missing = of(of_row[:, 0]), of(~of_row[:, 0])
-    kept.name = observed.name
+    n_rows = len(is_observed)
+    row_axis = RowAxis(_dim_of_rows(model, name, whole, n_rows), n_rows, {})
     [values] = evaluate(model.rvs_to_values[observed])
-    if values.ndim < kept.ndim:  # PyMC lists the elements of a table
-        values, missing = values.reshape(-1, *is_observed.shape[1:]), missing.flatten()
-    outcome = MissingOutcome(name, row_axis, unobserved, missing, kept, values)
+    of_row = is_observed.reshape(n_rows, -1)
+
+    def divided(rv: Variable, is_observed: np.ndarray) -> tuple[Variable, Variable]:
+        shape = rv.type.shape[1 : batch_ndim(rv)]
+        with _taken_apart():
+            kept, missing = (
+                of_some_rows(model, rv, row_axis, np.flatnonzero(chosen), shape)
+                for chosen in (is_observed, ~is_observed)
+            )
+        return kept, missing
+
+    if np.all(of_row == of_row[:, :1]):
+        variable, missing = divided(whole, of_row[:, 0])
+        variable.name = observed.name
+        if values.ndim < variable.ndim:  # PyMC lists the elements of a table
+            values, missing = values.reshape(-1, *is_observed.shape[1:]), missing.flatten()
+        kept = [Kept(variable, values)]
+    else:
+        kept, parts = [], pt.zeros(is_observed.shape, dtype=unobserved.dtype)
+        table = np.zeros(is_observed.shape, dtype=values.dtype)
+        table[is_observed] = values
+        for k, column in enumerate(_columns(whole)):
+            variable, drawn = divided(column, is_observed[:, k])
+            variable.name = f"{observed.name}[{k}]"
+            if is_observed[:, k].any():
+                kept.append(Kept(variable, table[is_observed[:, k], k]))
+            parts = parts[np.flatnonzero(~is_observed[:, k]), k].set(drawn)
+        missing = parts[np.nonzero(~is_observed)]
+    outcome = MissingOutcome(name, row_axis, observed, unobserved, kept, missing)
     _check(model, outcome)
     return outcome
+
+
+def _columns(table: Variable) -> Iterator[Variable]:
+    """Yield the columns of a table of separate draws."""
+    op, node = table.owner.op, table.owner
+    if batch_ndim(table) < table.ndim:
+        raise _NotSeparate("of some rows a part is missing, and one draw spans a row.")
+    n_rows, n_columns = table.type.shape if table.ndim == 2 else (None, None)
+    if not isinstance(op, RandomVariable) or n_columns is None or n_columns > MOST_COLUMNS:
+        raise _NotSeparate(
+            "of some rows of the table a part is missing. Write it in long form, with a row for "
+            "each element."
+        )
+    parameters = op.dist_params(node)
+    for k in range(n_columns):
+        own = (p[:, 0 if p.type.broadcastable[1] else k] for p in parameters)
+        yield op.make_node(op.rng_param(node), (n_rows,), *own).outputs[1]
 
 
 def _is_observed(joined: Variable, observed: Variable) -> np.ndarray | None:
@@ -203,25 +253,26 @@ def _check(model: pm.Model, outcome: MissingOutcome) -> None:
     """Raise an error unless the rows kept have the model's likelihood, and others can be drawn."""
     start = model.initial_point()
     free = dict(zip(model.free_RVs, model.replace_rvs_by_values(model.free_RVs), strict=True))
-    kept, missing = substitute([outcome.kept, outcome.missing], free)
-    [of_all] = model.logp(vars=[model[outcome.kept.name]], sum=False)
-    of_kept = pm.logp(kept, outcome.values)
+    *kept, missing = substitute([*(v for v, _ in outcome.kept), outcome.missing], free)
+    [of_all] = model.logp(vars=[outcome.observed], sum=False)
+    with _taken_apart():
+        both = zip(kept, outcome.kept, strict=True)
+        of_kept = sum_of([pm.logp(v, own.values) for v, own in both])
     rng = np.random.default_rng(20240)
     with without_code(), np.errstate(all="ignore"):
-        both = [total_of(model.value_vars, term) for term in (of_kept, of_all)]
+        functions = [total_of(model.value_vars, term) for term in (of_kept, of_all)]
         for distance in (*DISTANCES, 0.0):
             point = [moved(start[v.name], rng, distance) for v in model.value_vars]
             try:
-                ours, theirs = (float(function(*point)) for function in both)
+                with _taken_apart():
+                    ours, theirs = (float(function(*point)) for function in functions)
             except ParameterValueError:
                 continue
-            except (ValueError, IndexError, AssertionError, TypeError) as error:
-                raise _NotSeparate("its rows cannot be taken apart.") from error
             if np.isfinite([ours, theirs]).all():
                 break
         else:
             raise _NotSeparate("its likelihood is not finite near the initial point.")
-        if not np.isclose(ours, theirs, rtol=1e-4 if kept.dtype == "float32" else 1e-8):
+        if not np.isclose(ours, theirs, rtol=1e-4 if of_all.dtype == "float32" else 1e-8):
             raise _NotSeparate("its rows cannot be taken apart.")
         try:
             total_of(model.value_vars, missing)(*point)
@@ -232,15 +283,27 @@ def _check(model: pm.Model, outcome: MissingOutcome) -> None:
 def _sampled(model: pm.Model, outcomes: list[MissingOutcome], needed: Collection[str]) -> pm.Model:
     """Return the model without missing outcomes, what depends on them, and numbers of its rows."""
     gone = {outcome.unobserved for outcome in outcomes}
-    observed = {model[outcome.kept.name]: outcome for outcome in outcomes}
-    kept = {}
+    observed = {outcome.observed: outcome.kept for outcome in outcomes}
+    kept: dict[Variable, Variable] = {}
     for name, v in model.named_vars.items():
         of_rows = v in model.deterministics and _is_of_rows(model, v, outcomes)
-        if gone.isdisjoint(ancestors([v])) and (name in needed or not of_rows):
-            kept[v] = observed[v].kept if v in observed else v
-    values = {v: model.rvs_to_values[v] for v in model.basic_RVs if v in kept}
-    values |= {rv: pt.constant(outcome.values) for rv, outcome in observed.items()}
-    return model_of(model, kept, values)
+        if (
+            v not in observed
+            and gone.isdisjoint(ancestors([v]))
+            and (name in needed or not of_rows)
+        ):
+            kept[v] = v
+    sampled = model_of(
+        model, kept, {v: model.rvs_to_values[v] for v in model.basic_RVs if v in kept}
+    )
+    for rv in model.observed_RVs:
+        for variable, values in observed.get(rv, ()):
+            sampled.observed_RVs.append(variable)
+            sampled.add_named_variable(variable)
+            sampled.create_value_var(
+                variable, default_transform=None, transform=None, value_var=pt.constant(values)
+            )
+    return sampled
 
 
 def _is_of_rows(model: pm.Model, v: Variable, outcomes: list[MissingOutcome]) -> bool:
