@@ -3,6 +3,7 @@
 import io
 import logging
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
@@ -10,6 +11,7 @@ import pytest
 import rich
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.adaptation.objective import WholeObjective
 from pymc_sgmcmc.run.progress import Progress
 
 JAX = {"mode": "JAX"}
@@ -66,3 +68,21 @@ def test_a_longer_run_has_longer_bars(model):
         bars.expect(draws)
         totals.append(bars._per_chain)
     assert totals == [510, 760]
+
+
+def test_the_seconds_of_a_hessian_are_foreseen(monkeypatch):
+    """As many gradients as it takes, each as slow as one before; nothing is foreseen after it."""
+    clock = iter([10.0, 10.5])
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    gradients = SimpleNamespace(
+        size=3,
+        log_prior=lambda theta: 0.0,
+        prior_gradient=np.zeros_like,
+        log_likelihood=lambda theta: (0.0, -theta),
+        hessian=lambda theta: -np.eye(3),
+    )
+    told = []
+    objective = WholeObjective(gradients, foresee=told.append)
+    np.testing.assert_array_equal(objective.at(np.zeros(3)).curvature(), np.eye(3))
+    assert told == [2 * 3 * 0.5, 0.0]
+    assert objective.passes == 8

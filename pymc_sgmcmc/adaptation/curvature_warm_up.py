@@ -125,7 +125,7 @@ class CurvatureWarmUp(WarmUp):
             self.batch_size: int | None = kernel.source.rows[0].batch_size
         else:
             self.rows, self.batch_size = None, None
-            self.objective = WholeObjective(gradients, before_pass=self.report)
+            self.objective = WholeObjective(gradients, self.report, self.foresee)
         self.control: GradientSource | None = None
         self.weights: RowWeights | None = None
         if self.rows is not None and kernel.source.has_control_variate:
