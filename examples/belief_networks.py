@@ -203,7 +203,7 @@ def evaluation(
             random_seed=seed,
             compile_kwargs=JAX,
         )
-        best = sgm.better_estimate(ais, by_network)
+        best = max(ais, by_network, key=lambda estimate: estimate.mean_log_p.item())
         out |= {
             "network": f"{by_network.mean_log_p.item():.1f}",
             "network +-": f"{by_network.mean_log_p_mcse.item():.2f}",

@@ -18,7 +18,7 @@ from pymc_sgmcmc.samplers.msgnht import (
     MultivariateThermostatEuler,
     MultivariateThermostatSymmetric,
 )
-from pymc_sgmcmc.samplers.splitting import Phase, integrate
+from pymc_sgmcmc.samplers.splitting import Dynamics, Phase, integrate
 from pymc_sgmcmc.step import SGMCMCStep
 
 
@@ -34,16 +34,15 @@ class ManyUpdates:
 
         def one(*args):
             z, phase, given = args[:n], args[n : 4 * n], args[4 * n :]
-            moved = integrate(
-                self.splitting,
-                Phase(*(list(phase[k * n : (k + 1) * n]) for k in range(3))),
-                given[-1],
-                force=lambda theta: given[:n],
-                noise=lambda: z,
-                diffusion=self.diffusion,
-                thermostat=self.thermostat,
-                temperature=self.temperature,
+            dynamics = Dynamics(
+                lambda theta: given[:n],
+                lambda: z,
+                self.diffusion,
+                self.thermostat,
+                self.temperature,
             )
+            start = Phase(*(list(phase[k * n : (k + 1) * n]) for k in range(3)))
+            moved = integrate(self.splitting, start, given[-1], dynamics)
             return [*moved.theta, *moved.p, *moved.xi]
 
         path = scan(

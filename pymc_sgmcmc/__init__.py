@@ -7,11 +7,9 @@ from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.diagnosis.certificate import certificate
 from pymc_sgmcmc.diagnosis.diagnose import diagnose
 from pymc_sgmcmc.diagnosis.robust import robust
-from pymc_sgmcmc.evaluation.better_estimate import better_estimate
 from pymc_sgmcmc.evaluation.loo import loo
 from pymc_sgmcmc.evaluation.marginal_likelihood import log_marginal_likelihood
 from pymc_sgmcmc.evaluation.missing_data import complete
-from pymc_sgmcmc.evaluation.weighted_draws import weighted
 from pymc_sgmcmc.instead_of_nuts import instead_of_nuts
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
 from pymc_sgmcmc.latents.importance.neural_importance import NeuralImportance
@@ -52,7 +50,6 @@ __all__ = [
     "Predictions",
     "StreamedData",
     "ZarrStore",
-    "better_estimate",
     "certificate",
     "complete",
     "conv2d",
@@ -65,7 +62,6 @@ __all__ = [
     "robust",
     "sample",
     "shuffle_on_disk",
-    "weighted",
 ]
 
 

@@ -18,14 +18,25 @@ State = dict[str, Tensors]
 class Gradient(Protocol):
     """A batch's estimate of grad log posterior at one theta; lists have one entry per variable."""
 
-    prior: Tensors
-    """Gradient of the log prior (with transforms' Jacobians)."""
-    likelihood: Tensors
-    """Gradient of the log likelihood, scaled by N / n: unbiased for that of all the data."""
-    total: Tensors
-    """prior + likelihood."""
-    mean_likelihood: Tensors
-    """likelihood / N: the mean over the batch, gbar in the pSGLD paper."""
+    @property
+    def prior(self) -> Tensors:
+        """Gradient of the log prior (with transforms' Jacobians)."""
+        ...
+
+    @property
+    def likelihood(self) -> Tensors:
+        """Gradient of the log likelihood, scaled by N / n: unbiased for that of all the data."""
+        ...
+
+    @property
+    def total(self) -> Tensors:
+        """prior + likelihood."""
+        ...
+
+    @property
+    def mean_likelihood(self) -> Tensors:
+        """likelihood / N: the mean over the batch, gbar in the pSGLD paper."""
+        ...
 
     def mean_curvature(self, direction: Sequence[TensorVariable]) -> Tensors:
         """Hessian of the mean log likelihood times a direction.
@@ -41,6 +52,35 @@ class Gradient(Protocol):
             Shaped like theta. It costs one more backward pass.
         """
         ...
+
+
+@dataclass(frozen=True)
+class MappedGradient:
+    """A gradient with respect to other variables, by a linear map of each of its parts."""
+
+    whole: Gradient
+    to_own: Callable[[Tensors], Tensors]
+    to_whole: Callable[[Tensors], Tensors]
+    """Maps a direction of the other variables to one of the gradient's own."""
+
+    @property
+    def prior(self) -> Tensors:
+        return self.to_own(self.whole.prior)
+
+    @property
+    def likelihood(self) -> Tensors:
+        return self.to_own(self.whole.likelihood)
+
+    @property
+    def total(self) -> Tensors:
+        return self.to_own(self.whole.total)
+
+    @property
+    def mean_likelihood(self) -> Tensors:
+        return self.to_own(self.whole.mean_likelihood)
+
+    def mean_curvature(self, direction: Sequence[TensorVariable]) -> Tensors:
+        return self.to_own(self.whole.mean_curvature(self.to_whole(list(direction))))
 
 
 class Noise(Protocol):

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -29,15 +30,14 @@ from pymc_sgmcmc.run.adapted_run import (
     starts_near_the_posterior,
 )
 from pymc_sgmcmc.run.arguments import Arguments
-from pymc_sgmcmc.run.centred_effects import as_written, in_centred_form
-from pymc_sgmcmc.run.integrated_effects import of_what_groups_share, with_effects
 from pymc_sgmcmc.run.missing_outcomes import with_missing_outcomes, without_missing_outcomes
 from pymc_sgmcmc.run.other_arguments import naming_alternatives
+from pymc_sgmcmc.run.parametrisation import Form
 from pymc_sgmcmc.run.pymc_sample import fitting_bambi
 from pymc_sgmcmc.run.result_form import check_form, names_in_result
 from pymc_sgmcmc.run.seeds import seeded
 from pymc_sgmcmc.run.starts import starts_of
-from pymc_sgmcmc.run.step_of_run import default_step, sampled_model, step_for_all
+from pymc_sgmcmc.run.step_of_run import sampled_model, step_for_all
 from pymc_sgmcmc.run_chains import run_chains
 from pymc_sgmcmc.storage.names_and_labels import refuse_unstorable
 from pymc_sgmcmc.storage.store import store_of
@@ -202,7 +202,7 @@ def sample(
         group then is a row, and what groups share is sampled. The effects are drawn afterwards and
         are in ``posterior`` like all variables. "auto": those of the index with the most groups, if
         updates then cost less and nothing speaks against it; a message says what. Effects that are
-        sampled, with many rows each, are sampled in the centred parametrisation.
+        sampled are centred or non-centred, as suits what their rows say of them.
     data : StreamedData, mapping or iterable, optional
         For the default step: rows that stay on disk, for which the model has placeholders (see
         `StreamedData`). Effects are integrated out where all sources are NumPy arrays or memory
@@ -265,32 +265,30 @@ def sample(
     with quiet_logging(quiet):
         seed, generator = seeded(random_seed)
         generators = generator.spawn(given.chains)
-        complete, missing = given, None
+        at_first, form = deepcopy(generators), None
+        written, missing = given, None
         if step is None:
-            given, missing = without_missing_outcomes(complete)
-        asked, terms = given, None
-        if step is None:
-            terms = terms_to_integrate(
+            given, missing = without_missing_outcomes(written)
+            earlier = store.adapted if store is not None and resume else None
+            groups = terms_to_integrate(
                 given.model, integrate, compile_kwargs, bool(given.predictions), given.data
             )
-            asked, terms = in_centred_form(given, terms)
-        written, given = given, asked
-        if terms is not None:
-            given = of_what_groups_share(asked, terms)
+            form = Form.of(given, groups, () if earlier is None else earlier.non_centred)
+            given = form.sampled
         model = given.model
         if exact:
             refuse_exact(model, step, given.predictions)
         starts = starts_of(model, given.initvals, init, generators)
-        if step is None:
+        if form is not None:
             # Not spawned, so that it is the same for any number of chains.
             own = np.random.default_rng(generator.integers(2**32, size=4))
-            earlier = store.adapted if store is not None and resume else None
             with warm_ups(bool(given.progressbar), limit):
-                step = default_step(
-                    model, compile_kwargs, own, earlier, terms is not None, given.data
-                )
-            model = sampled_model(model, step)
-            if terms is not None:  # afresh, so that they are the same for a run that is resumed
+                form, step = form.warmed_up(own, earlier)
+            if form.sampled is not given:
+                given = form.sampled
+                starts = starts_of(given.model, given.initvals, init, at_first)
+            model = sampled_model(given.model, step)
+            if form.terms is not None:  # afresh, so that they are the same for a resumed run
                 anchor = step.gradients.point(step.adapted.anchor)
                 model.centres.move(anchor, afresh=True)
                 step.kernel.data_checksum = step.kernel.checksum()
@@ -320,14 +318,12 @@ def sample(
             phase = ExactPhase(given.ess, np.random.default_rng(generator.integers(2**32, size=4)))
         rngs = [get_state_from_generator(rng) for rng in generators]
         tree = run_chains(given, starts, rngs, store, seed, length, limit, phase)
-        if terms is not None:
+        if form is not None:
             own = np.random.default_rng(generator.integers(2**32, size=4))
-            tree = with_effects(tree, terms, model, asked, own)
-        if asked.model is not written.model:
-            tree = as_written(tree, written)
+            tree = form.complete(tree, model, own)
         if missing is not None:
             own = np.random.default_rng(generator.integers(2**32, size=4))
-            tree = with_missing_outcomes(tree, missing, complete, own)
+            tree = with_missing_outcomes(tree, missing, written, own)
         seconds = time.perf_counter() - began
         _log.info(f"In all {seconds:.0f} seconds, with compilation and warm-up.")
         return tree

@@ -25,7 +25,8 @@ from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.curvature_warm_up import CurvatureWarmUp
 from pymc_sgmcmc.adaptation.jumps import elements_compared, refuse_hidden_jumps
 from pymc_sgmcmc.adaptation.objective import RowsObjective
-from pymc_sgmcmc.adaptation.plan import is_scale
+from pymc_sgmcmc.adaptation.scale_parameters import is_scale
+from pymc_sgmcmc.adaptation.short_runs import Diverged, ShortRun
 from pymc_sgmcmc.adaptation.start import find_start, start_of_scales
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.metric import Dense, split_flat
@@ -678,6 +679,20 @@ def test_log_diagonals_of_cholesky_factors_are_scales():
     assert found.tolist() == [True, False, True, False, False, True, True, False, False]
 
 
+def test_positive_effects_of_a_hierarchy_are_no_scales():
+    with pm.Model() as model:
+        s = pm.HalfNormal("s")
+        slope = pm.LogNormal("slope", 0, s, shape=2)
+        width = pm.HalfNormal("width", pm.HalfNormal("typical_width"))
+        a = pm.Normal("a", 0, width)
+        pm.Gamma("rate", 2, 1)
+        pm.Normal("y", a * slope, 1, observed=np.zeros((1, 2)))
+    shapes = [model.initial_point()[v.name].shape for v in model.value_vars]
+    found = is_scale(model, model.value_vars, shapes)
+    assert [v.name for v in model.free_RVs] == ["s", "slope", "typical_width", "width", "a", "rate"]
+    assert found.tolist() == [True, False, False, True, True, False, True]
+
+
 @pytest.mark.slow(15)
 def test_a_category_without_events():
     """Rows without events say nothing of the curvature: from g g' its metric is 30 times too wide.
@@ -731,3 +746,33 @@ def test_starts_of_a_hierarchy_whose_scale_may_be_zero():
     rngs = map(np.random.default_rng, range(40))
     starts = [log_p(chosen.jittered_start(step.kernel, rng)) for rng in rngs]
     assert min(starts) > least - 1.5 * (4 * 42 / 2 + 10)
+
+
+@pytest.mark.slow(8)
+@pytest.mark.parametrize(
+    ("n", "early", "xi", "diverges"),
+    [
+        (40, True, 1e3, False),
+        (5000, True, 20, False),
+        (5000, True, 60, True),
+        (5000, False, 6, True),
+    ],
+)
+def test_thermostats_take_up_what_chains_lose_in_height(n, early, xi, diverges, monkeypatch):
+    """At first that is no noise, and without batches never: the step need not be smaller."""
+    run = CurvatureWarmUp.run
+
+    def checked(self, point):
+        chosen = run(self, point)
+        settings = self._settings(2)
+        fallen = ShortRun([], np.tile(self.anchor, (4, 10, 1)), np.full(2, xi), np.ones(2))
+        self.runs.run = lambda *_: fallen
+        with pytest.raises(Diverged, match="noise") if diverges else nullcontext():
+            self._draws(np.tile(self.anchor, (4, 1)), settings, 1, 10, early)
+        return chosen
+
+    monkeypatch.setattr(CurvatureWarmUp, "run", checked)
+    with pm.Model():
+        mu, sigma = pm.Normal("mu", 0, 10), pm.HalfNormal("sigma", 1)
+        pm.Normal("y", mu, sigma, observed=np.random.default_rng(1).normal(size=n))
+        sgm.MSGNHT_S(rng=1)

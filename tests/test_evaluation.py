@@ -190,21 +190,7 @@ def weights_of(n_samples, scale, rows=20, seed=3):
     log_w = scale * rng.normal(size=(1, 1, rows, n_samples)) - scale**2 / 2
     coords = {"chain": np.arange(1), "draw": np.arange(1)}
     estimates = (f(log_w) for f in (log_mean, log_mean_mcse, effective_sample_size))
-    return summary(coords, *estimates, {"method": "ais" if scale < 1 else "importance"})
-
-
-def test_better_estimate_is_the_larger_one():
-    good, bad = weights_of(1000, 0.5), weights_of(10, 3.0)
-    assert bad.mean_log_p < good.mean_log_p  # too low, the worse the more
-    for pair in ((good, bad), (bad, good)):
-        best = sgm.better_estimate(*pair)
-        assert best.method.values.tolist() == [["ais"]]
-        for name in good.data_vars:
-            np.testing.assert_array_equal(best[name], good[name])
-    with pytest.raises(ValueError, match="different draws or rows"):
-        sgm.better_estimate(good, weights_of(10, 1.0, rows=19))
-    with pytest.raises(ValueError, match="pass some"):
-        sgm.better_estimate()
+    return summary(coords, *estimates, {})
 
 
 def test_effective_sample_size_of_weights():

@@ -374,18 +374,3 @@ def test_minibatch_models_are_refused(regression_data):
         RowGradients(model, model.value_vars)
     with pytest.raises(ValueError, match=r"'y' uses pm\.Minibatch.*all data"):
         WholeGradients(model, model.value_vars)
-
-
-@pytest.mark.parametrize(
-    ("index", "message"),
-    [
-        ([0, 23], "row 23, but .* 0 to 22"),
-        ([-1], "row -1"),
-        ([0.5], "row numbers.*float64"),
-        ([[1]], r"shape \(1, 1\)"),
-    ],
-)
-def test_rows_out_of_range_are_refused(index, message):
-    rows = row_gradients("linear")
-    with pytest.raises(ValueError, match=message):
-        rows.rows(np.zeros(rows.size), index)

@@ -17,6 +17,7 @@ from pymc_sgmcmc.samplers.splitting import (
     MIDPOINT,
     MOMENTUM_FIRST,
     SYMMETRIC,
+    Dynamics,
     Letter,
     Phase,
     drift_to_gradient,
@@ -45,16 +46,14 @@ def after(
 ):
     """Theta, p and xi after a splitting, with the force -4 theta and the same noise z at each O."""
     phase = Phase([pt.constant([theta])], [pt.constant([p])], [pt.constant([xi])])
-    phase = integrate(
-        splitting,
-        phase,
-        pt.constant(h),
-        force=lambda theta: [-4.0 * theta[0]],
-        noise=lambda: [pt.constant([z])],
-        diffusion=diffusion,
-        thermostat=thermostat,
+    dynamics = Dynamics(
+        lambda theta: [-4.0 * theta[0]],
+        lambda: [pt.constant([z])],
+        diffusion,
+        thermostat,
         mass=mass,
     )
+    phase = integrate(splitting, phase, pt.constant(h), dynamics)
     out = pytensor.function([], [x[0][0] for x in phase], mode=PYTHON)()
     return [float(x) for x in out]
 
@@ -97,9 +96,9 @@ def test_held_friction_stays():
 
 
 def test_shared_thermostat_averages_over_all_elements():
-    xi = [pt.constant(1.0)]
-    p = [pt.constant([1.0, 2.0]), pt.constant(3.0)]
-    (new,) = shared(xi, p, pt.constant(0.3))
+    phase = Phase([], [pt.constant([1.0, 2.0]), pt.constant(3.0)], [pt.constant(1.0)])
+    dynamics = Dynamics(lambda theta: [], lambda: [], 1.0, shared)
+    (new,) = shared(phase, pt.constant(0.3), dynamics)
     value = pytensor.function([], new, mode=PYTHON)()
     np.testing.assert_allclose(value, 1 + 0.3 * ((1 + 4 + 9) / 3 - 1))
 

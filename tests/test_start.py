@@ -9,7 +9,7 @@ from pymc.exceptions import SamplingError
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation.curvature_warm_up import CurvatureWarmUp
 from pymc_sgmcmc.adaptation.objective import RowsObjective
-from pymc_sgmcmc.adaptation.plan import is_scale
+from pymc_sgmcmc.adaptation.scale_parameters import is_scale
 from pymc_sgmcmc.adaptation.short_runs import Diverged
 from pymc_sgmcmc.adaptation.start import find_start
 from pymc_sgmcmc.adaptation.step_size import Pace

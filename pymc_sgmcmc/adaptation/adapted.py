@@ -67,6 +67,8 @@ class Adapted:
     """What batches are made of."""
     jitter: float = 1.0
     """Spread of chains' starts around ``starts``, in the metric's standard deviations."""
+    non_centred: list[str] = field(default_factory=list)
+    """Centred effects of which rows say little: the step samples them non-centred."""
     predictions_only: bool = False
     """Whether there are too many parameters to judge means and standard deviations. If so,
     ``anchor``, ``smallest_eigval`` and ``ess_per_draw`` mean nothing, and all chains begin at
@@ -149,7 +151,11 @@ class Adapted:
     def summary(self) -> dict[str, Any]:
         """The choices that are numbers or words."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        chosen = {k: v for k, v in plain.items() if isinstance(v, str | int | float | None)}
+        chosen = {
+            k: v
+            for k, v in plain.items()
+            if isinstance(v, str | int | float | None) or k == "non_centred"
+        }
         chosen["rows"] = "all alike" if self.row_copies is None else "weighted"
         chosen["noise_largest"] = float(self.noise.max())
         chosen["friction_mean"] = float(self.friction.mean())

@@ -50,6 +50,7 @@ from pymc_sgmcmc.adaptation.slowness import gradients_of_nuts, warn_of_slow_draw
 from pymc_sgmcmc.adaptation.start import find_start
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import ENOUGH, WarmUp
+from pymc_sgmcmc.adaptation.weak_effects import WeakEffects, model_may_be_changed, weak_effects
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal, split_flat
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
@@ -99,6 +100,8 @@ MAX_DOUBLINGS = 6
 MAX_PILOT_COST = 3e10
 """Largest product of a pilot's updates, rows per batch and parameters, which takes a minute or
 so."""
+NOISY_AT_FIRST, NOISIER = 50.0, 5.0
+"""Largest thermostats relative to what is expected, while chains still fall, and afterwards."""
 FIXED_COST = 1e4
 """Smallest cost of an update, in rows x parameters."""
 
@@ -158,6 +161,7 @@ class CurvatureWarmUp(WarmUp):
             spread = self.past.std(axis=0)
         change = self._update_matrix(k, spread)
         if k == 0:
+            self._refuse_weak_effects()
             self._narrow()
             self._refuse_hidden_jumps(self.anchor)
         return self._settings(k), change < SETTLED
@@ -199,6 +203,13 @@ class CurvatureWarmUp(WarmUp):
         refuse_jumps(self._objective_of(first), theta, self.rng)
         refuse_edges(self.objective, self.gradients.flat(point), theta)
         return theta
+
+    def _refuse_weak_effects(self) -> None:
+        if model_may_be_changed():
+            curvature = np.diag(self.matrix)
+            names = weak_effects(self.kernel.model, self.gradients, self.anchor, curvature)
+            if names:
+                raise WeakEffects(names, self.passes)
 
     def _refuse_hidden_jumps(self, theta: np.ndarray) -> None:
         possible = elements_compared(self.gradients)
@@ -380,8 +391,10 @@ class CurvatureWarmUp(WarmUp):
         if distance > (1000.0 if early else 50.0) + 5 * np.sqrt(self.gradients.size):
             each = np.abs(away).max(axis=(0, 1)) / self.metric.spread()
             raise Diverged(f"{self._largest(each)} went {each.max():.0f} standard deviations away")
-        thermostats = run.thermostats if fresh else None
-        if thermostats is not None and thermostats.max() > 5 * run.friction.max():
+        # Thermostats also take up what chains lose in height: without batches only that.
+        thermostats = run.thermostats if fresh and self.batch_size is not None else None
+        most = (NOISY_AT_FIRST if early else NOISIER) * run.friction.max()
+        if thermostats is not None and thermostats.max() > most:
             axis = np.zeros(self.gradients.size)
             axis[thermostats.argmax()] = 1.0
             each = np.abs(self.metric.times(axis)) / self.metric.spread()

@@ -14,7 +14,6 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.argument_checks import is_auto
 from pymc_sgmcmc.batches.streamed_data import StreamedData
-from pymc_sgmcmc.gradients.arrays import random_variable
 from pymc_sgmcmc.gradients.local_variables import LEAST_GROUPS, Local
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal, Metric
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, advice_on_tables, find_row_axes, find_row_axis
@@ -33,10 +32,6 @@ BATCH_OF_MANY = 128
 LARGEST_DENSE_WITH_LATENTS = 500
 """Elements of theta up to which the metric of such a model is a dense matrix: it takes several
 gradients of batches an element."""
-SCALE_TRANSFORMS = {"log", "log_exp_m1", "interval", "logodds", "chain"}
-"""Names of PyMC's transforms to a logarithmic scale."""
-CHOLESKY_TRANSFORMS = {"cholesky-cov-packed", "cholesky-cov"}
-"""Names of those of covariances, whose Cholesky factor has a logarithmic diagonal, row by row."""
 
 
 class Plan(NamedTuple):
@@ -280,16 +275,3 @@ def groups_for(size: int, rows_per_group: float) -> int:
     """
     rows = batch_size_for(size)
     return max(32, rows // 8, ceil(rows / rows_per_group))
-
-
-def is_scale(model: Model, vars: Sequence[TensorVariable], shapes) -> np.ndarray:
-    """Which elements of theta are on a logarithmic scale, shape (d,)."""
-    flags = []
-    for value, shape in zip(vars, shapes, strict=True):
-        name = getattr(model.rvs_to_transforms.get(random_variable(model, value)), "name", None)
-        of_value = np.full(shape, name in SCALE_TRANSFORMS)
-        if name in CHOLESKY_TRANSFORMS:
-            ends = np.cumsum(np.arange(1, shape[-1] + 1))  # of the factor's rows
-            of_value[..., ends[ends <= shape[-1]] - 1] = True
-        flags.append(of_value.ravel())
-    return np.concatenate(flags)

@@ -8,8 +8,8 @@ import numpy as np
 from pymc.blocking import PointType
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
-from pymc_sgmcmc.adaptation.plan import is_scale
 from pymc_sgmcmc.adaptation.progress import WarmUpProgress
+from pymc_sgmcmc.adaptation.scale_parameters import is_scale
 from pymc_sgmcmc.adaptation.short_runs import (
     Settings,
     ShortRun,

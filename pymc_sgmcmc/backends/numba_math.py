@@ -1,8 +1,8 @@
 """Logarithm and exponential without calls or branches, so that LLVM vectorises loops over them.
 
-numba's own functions call the C library for each element: for half a million elements that takes
-longer than the matrix products of the network they belong to. The error is that of a few roundings
-of the result and one of the argument.
+numba's own call the C library for each element, and take four to nine times as long
+(benchmarks/results/elementary.txt). The error is that of a few roundings of the result and one of
+the argument.
 """
 
 import math

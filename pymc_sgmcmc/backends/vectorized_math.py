@@ -95,6 +95,7 @@ VECTORIZED = {
     Sigmoid: "sigmoid",
     Softplus: "softplus",
 }
+"""Operations of PyTensor, and the function of `FUNCTIONS` that takes their place."""
 
 
 class OnNumba(ps.UnaryScalarOp):

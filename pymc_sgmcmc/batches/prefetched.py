@@ -42,7 +42,7 @@ def prefetching_pays(tables: Mapping[Any, np.ndarray]) -> bool:
 
 
 @dataclass(frozen=True)
-class RowBlock:
+class FetchedBatches:
     """Rows of consecutive batches, batch after batch, by the table's key."""
 
     state: dict[str, Any]
@@ -62,9 +62,9 @@ class PrefetchedBatches(BatchStream):
         self.batch_size = batches.batch_size
         self._batches, self._tables = batches, tables
         self._batch_bytes = self.batch_size * sum(a[:1].nbytes for a in tables.values())
-        self._block: RowBlock | None = None
+        self._block: FetchedBatches | None = None
         self._used = 0
-        self._ahead: ReadAhead[RowBlock] | None = None
+        self._ahead: ReadAhead[FetchedBatches] | None = None
 
     def take(self, n_batches: int) -> dict[Any, np.ndarray]:
         """Return the rows of the next batches by table: batch after batch, (n_batches * n, ...).
@@ -85,7 +85,7 @@ class PrefetchedBatches(BatchStream):
             self._ahead = ReadAhead(partial(self._fetch, self._next_size(n_batches)))
         return joined(parts)
 
-    def _block_of_next_batch(self, wanted: int) -> RowBlock:
+    def _block_of_next_batch(self, wanted: int) -> FetchedBatches:
         if self._block is None or self._used == self._block.n_batches:
             ahead = self._ahead
             try:
@@ -103,7 +103,7 @@ class PrefetchedBatches(BatchStream):
         calls = max(1, BLOCK_BYTES // (n_batches * self._batch_bytes))
         return -left % n_batches + calls * n_batches
 
-    def _fetch(self, n_batches: int) -> RowBlock:
+    def _fetch(self, n_batches: int) -> FetchedBatches:
         state = self._batches.state
         numbers = self._batches.take(n_batches).ravel()
         try:
@@ -112,7 +112,7 @@ class PrefetchedBatches(BatchStream):
         except MemoryError:
             self._batches.state = state  # so that the caller can try again
             raise
-        return RowBlock(state, n_batches, rows)
+        return FetchedBatches(state, n_batches, rows)
 
     @property
     def state(self) -> dict[str, Any]:

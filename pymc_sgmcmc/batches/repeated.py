@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_sgmcmc.batches.stream import BatchStream, Rows, joined
+from pymc_sgmcmc.batches.stream import BatchStream, TakenRows, joined
 
 
 class RepeatedBatches(BatchStream):
@@ -14,14 +14,14 @@ class RepeatedBatches(BatchStream):
         self.batches, self.times = batches, times
         self.batch_size, self.by_number = batches.batch_size, batches.by_number
         self.longest = batches.longest
-        self._current: Rows | None = None
+        self._current: TakenRows | None = None
         self._used = times
         """Number of updates that the current batch has served."""
         self._before: dict[str, Any] = {}
         """State of the stream before the current batch."""
 
-    def take(self, n_batches: int) -> Rows:
-        parts: list[Rows] = []
+    def take(self, n_batches: int) -> TakenRows:
+        parts: list[TakenRows] = []
         if self._current is not None and (again := min(self.times - self._used, n_batches)):
             parts.append(self._repeated(self._current, again))
             self._used += again
@@ -42,7 +42,7 @@ class RepeatedBatches(BatchStream):
     def infinite(self) -> list[str]:
         return self.batches.infinite()
 
-    def _repeated(self, rows: Rows, times: int) -> Rows:
+    def _repeated(self, rows: TakenRows, times: int) -> TakenRows:
         if isinstance(rows, np.ndarray):
             return np.repeat(rows, times, axis=0)
         n = self.batch_size

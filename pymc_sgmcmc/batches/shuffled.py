@@ -13,32 +13,9 @@ from pymc_sgmcmc.batches.stream import BatchStream
 class Batches(BatchStream):
     """A chain's stream of row indices.
 
-    By default the rows come in shuffled epochs: one random permutation of all rows follows another,
-    and batches are consecutive pieces of that endless stream. So every row is used exactly once per
-    epoch, every batch has exactly n rows, and N / n is the right weight for each batch (a batch may
-    contain the end of one epoch and the beginning of the next).
-
-    Parameters
-    ----------
-    n_rows : int
-        N, rows in the data.
-    batch_size : int
-        n, rows in a batch.
-    rng : numpy.random.Generator
-        A generator that is used by this stream alone.
-    replacement : bool, default False
-        Draw each row independently instead.
-    urn : array of int, optional
-        Row numbers to draw from, each as often as its probability demands; only with
-        ``replacement``. Default: each row once.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> batches = Batches(n_rows=6, batch_size=4, rng=np.random.default_rng(0))
-    >>> rows = batches.take(3)
-    >>> rows.shape, np.bincount(rows.ravel()).tolist()
-    ((3, 4), [2, 2, 2, 2, 2, 2])
+    The rows come in shuffled epochs: batches are consecutive pieces of one random permutation of
+    all rows after another, so every batch has exactly n rows and N / n is its right weight. With
+    ``replacement`` each row is drawn independently, from ``urn`` if it is given.
     """
 
     n_rows: int
@@ -46,6 +23,7 @@ class Batches(BatchStream):
     rng: np.random.Generator
     replacement: bool = False
     urn: np.ndarray | None = None
+    """Row numbers to draw from, each as often as its probability demands."""
     _epoch: Permutation = field(init=False, repr=False)
     _epoch_rng: dict[str, Any] = field(init=False, repr=False)
     _position: int = field(init=False, repr=False)
@@ -63,18 +41,7 @@ class Batches(BatchStream):
         self._position = 0
 
     def take(self, n_batches: int) -> np.ndarray:
-        """Return the row indices of the next batches.
-
-        Parameters
-        ----------
-        n_batches : int
-            Number of batches, one per update.
-
-        Returns
-        -------
-        array of int64
-            Shape (n_batches, batch_size).
-        """
+        """Return the row indices of the next batches, int64, shape (n_batches, batch_size)."""
         shape = (n_batches, self.batch_size)
         if self.urn is not None:
             return self.urn[self.rng.integers(len(self.urn), size=shape)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-type Rows = np.ndarray | dict[str, np.ndarray]
+type TakenRows = np.ndarray | dict[str, np.ndarray]
 """Row numbers, shape (batches, batch size); or rows by container, batch after batch."""
 
 
@@ -20,7 +20,7 @@ class BatchStream(ABC):
     """Largest number of batches per call."""
 
     @abstractmethod
-    def take(self, n_batches: int) -> Rows:
+    def take(self, n_batches: int) -> TakenRows:
         """Return the rows of the next batches, which must not be modified."""
 
     @property

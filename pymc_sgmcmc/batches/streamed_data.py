@@ -147,7 +147,8 @@ class StreamedData:
             for name, rows in first.items()
         }
         row_bytes = self.row_bytes
-        self.window = min(window or _default_window(row_bytes), self.n_rows)
+        default = min(max(WINDOW_BYTES // row_bytes, WINDOW_ROWS[0]), WINDOW_ROWS[1])
+        self.window = min(window or default, self.n_rows)
         stored = max((s.chunk for s in self.sources if isinstance(s, ArraySource)), default=1)
         small = max(1, min(CHUNK_BYTES // row_bytes, self.window // CHUNKS_PER_WINDOW))
         self.chunk = chunk or (min(stored, self.window) if stored > 1 else small)
@@ -268,10 +269,6 @@ def _sources(given: Any, n_rows: int | None) -> list[ArraySource | IterableSourc
         if named.count(name) > 1:
             raise ValueError(f"data= has two sources for the container '{name}': pass one.")
     return sources
-
-
-def _default_window(row_bytes: int) -> int:
-    return min(max(WINDOW_BYTES // row_bytes, WINDOW_ROWS[0]), WINDOW_ROWS[1])
 
 
 def _check_rows(label: str, name: str, rows: np.ndarray | None) -> None:

@@ -7,11 +7,10 @@ from pymc.model import Model
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.diagnosis.coordinates import coordinates_of_draws, stored_coordinates
-from pymc_sgmcmc.diagnosis.diagnose import gradients_of
+from pymc_sgmcmc.diagnosis.diagnose import evaluator_of
 from pymc_sgmcmc.exact.certificate import LARGEST
 from pymc_sgmcmc.exact.certified import can_be_certified, corrected_moments, with_certificate
-from pymc_sgmcmc.gradients.all_rows import with_all_rows
-from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
+from pymc_sgmcmc.gradients.all_rows import model_of_all_rows
 from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
 
@@ -81,13 +80,11 @@ def certificate(idata: DataTree, model: Model | None = None, data: Any = None) -
 
 def _make(idata: DataTree, model: Model, data: Any) -> None:
     """Evaluate exact densities, and set the group."""
-    if written_in_minibatches(model):
-        model = with_all_rows(model).model
-    model = of_observed_rows(model)
+    model = of_observed_rows(model_of_all_rows(model))
     if model.discrete_value_vars:
         names = ", ".join(f"'{v.name}'" for v in model.discrete_value_vars)
         raise ValueError(f"{names}: a certificate is for continuous variables only.")
-    gradients, _ = gradients_of(model, data)
+    gradients, _ = evaluator_of(model, data)
     if not can_be_certified(gradients):
         raise ValueError(
             f"The model has {gradients.size} parameters: a certificate is for up to {LARGEST}."

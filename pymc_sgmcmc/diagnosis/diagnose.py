@@ -34,10 +34,9 @@ from pymc_sgmcmc.diagnosis.measure import (
 from pymc_sgmcmc.diagnosis.measure_run import MEASURES
 from pymc_sgmcmc.diagnosis.verdict import BURN_IN, times_as_many_draws
 from pymc_sgmcmc.exact.certified import can_be_certified, with_certificate
-from pymc_sgmcmc.gradients.all_rows import with_all_rows
+from pymc_sgmcmc.gradients.all_rows import model_of_all_rows
 from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
-from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, find_row_axes, n_rows_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
@@ -157,9 +156,7 @@ def diagnose(
         names = stored.attrs.get("variables", list(posterior.data_vars))
         measured = stored.assign(measure_chains(idata, posterior, np.atleast_1d(names).tolist()))
     else:
-        if written_in_minibatches(model):
-            model = with_all_rows(model).model
-        model = of_observed_rows(model)
+        model = of_observed_rows(model_of_all_rows(model))
         if not model.observed_RVs and not model.potentials:
             raise ValueError(
                 "The model has no observed variable, so its draws would be judged by the prior. "
@@ -179,7 +176,7 @@ def diagnose(
             local = _local_gradients(model, size, data)
             measured = measure_local(idata, model, local, full_data)
         else:
-            gradients, at_draws = gradients_of(model, data)
+            gradients, at_draws = evaluator_of(model, data)
             draws = value_draws(model, gradients.source.vars, posterior)
             at = stored_coordinates(idata, gradients.names) or coordinates_of_draws(draws)
             measured = measure(idata, gradients, draws, at, full_data, at_draws)
@@ -262,10 +259,9 @@ def diagnose_run(
     measured: Dataset | None = None,
     is_start: bool = False,
 ) -> None:
-    """Add the diagnosis of a run with an adapted step to its result, and log the verdict.
+    """Add the diagnosis of a run with an adapted step to its result, and log the verdict or error.
 
-    An error is only logged, because the draws are worth more than their diagnosis. ``is_start``
-    says that the draws are only where exact chains start.
+    ``is_start`` says that the draws are only where exact chains start.
     """
     try:
         if measured is None:
@@ -334,7 +330,7 @@ def _measured_of_run(idata: DataTree, step: Any, points: PointsToDiagnose | None
     return MEASURES[kind.judged_as](idata, step, gradients, draws)
 
 
-def gradients_of(model: Model, data: Any) -> tuple[FlatModel, type[AtDraws]]:
+def evaluator_of(model: Model, data: Any) -> tuple[FlatModel, type[AtDraws]]:
     """Return gradients of single rows, or of all data where rows are few or inseparable."""
     vars = list(model.continuous_value_vars)
     if data is not None:

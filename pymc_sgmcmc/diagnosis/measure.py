@@ -12,7 +12,13 @@ from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates, coordinates_of_draws
-from pymc_sgmcmc.diagnosis.gradients_at_draws import EXACT_DRAWS, FEWEST_DRAWS, MOST_DRAWS, AtDraws
+from pymc_sgmcmc.diagnosis.gradients_at_draws import (
+    EXACT_DRAWS,
+    FEWEST_DRAWS,
+    MOST_DRAWS,
+    AtDraws,
+    GradientsAtDraws,
+)
 from pymc_sgmcmc.diagnosis.local_identities import local_identities
 from pymc_sgmcmc.diagnosis.stein import (
     BLOCKS,
@@ -68,14 +74,9 @@ def measure(
     if noisy and (exact := estimates.with_all_rows()) is not None:
         chosen = _evenly(draws, exact[1])
         seen = exact[0](chosen.reshape(-1, gradients.size), True)
-    chains, n, size = chosen.shape
-    found |= _together(draws) | gradients.further_measurements(chosen.reshape(-1, size))
-    blocks = min(blocks_for(min(found["ess"], chains * n), chains), n)
-    z = np.linalg.solve(at.matrix, (chosen - mean).reshape(-1, size).T).T
-    stein = stein_identities(z.reshape(chosen.shape), seen.gradients.reshape(chosen.shape), blocks)
-    attrs = {"variables": free, "metric": at.metric, "rows": seen.method}
-    mostly = _mostly(gradients, at)
-    return _identities(found, stein, mostly, seen.noise, chains, n, blocks, attrs)
+    found |= _together(draws)
+    found |= gradients.further_measurements(chosen.reshape(-1, gradients.size))
+    return _along_all(found, gradients, chosen, mean, seen, at)
 
 
 def measure_exact(
@@ -89,19 +90,28 @@ def measure_exact(
     free = [rv.name for rv in gradients.model.free_RVs]
     posterior = idata["posterior"].to_dataset()
     found = measure_chains(idata, posterior, free, draws) | _together(draws)
+    seen = GradientsAtDraws(at_draws, np.zeros(gradients.size), "exact")
+    return _along_all(found, gradients, draws, draws.mean(axis=(0, 1)), seen, at)
+
+
+def _along_all(
+    found: dict[str, Any],
+    gradients: FlatModel,
+    draws: np.ndarray,
+    mean: np.ndarray,
+    seen: GradientsAtDraws,
+    at: Coordinates,
+) -> Dataset:
+    """Add the identities along all directions to what was found of the chains."""
     chains, n, size = draws.shape
     blocks = min(blocks_for(min(found["ess"], chains * n), chains), n)
-    z = np.linalg.solve(at.matrix, (draws - draws.mean(axis=(0, 1))).reshape(-1, size).T).T
-    stein = stein_identities(z.reshape(draws.shape), at_draws, blocks)
-    attrs = {"variables": free, "metric": at.metric, "rows": "exact"}
-    mostly = _mostly(gradients, at)
-    return _identities(found, stein, mostly, np.zeros(size), chains, n, blocks, attrs)
-
-
-def _mostly(gradients: FlatModel, at: Coordinates) -> np.ndarray:
-    """Name of the element that each direction is mostly along."""
+    z = np.linalg.solve(at.matrix, (draws - mean).reshape(-1, size).T).T
+    stein = stein_identities(z.reshape(draws.shape), seen.gradients.reshape(draws.shape), blocks)
     share = np.abs(at.matrix) / np.linalg.norm(at.matrix, axis=1, keepdims=True)
-    return np.array(gradients.names)[share.argmax(axis=0)]
+    mostly = np.array(gradients.names)[share.argmax(axis=0)]
+    free = [rv.name for rv in gradients.model.free_RVs]
+    attrs = {"variables": free, "metric": at.metric, "rows": seen.method}
+    return _identities(found, stein, mostly, seen.noise, chains, n, blocks, attrs)
 
 
 def measure_local(
@@ -123,7 +133,7 @@ def measure_local(
     if left_out and draws is None:
         return Dataset(found, attrs={"variables": free, "left_out": left_out})
     size = gradients.kernel.n_elements
-    most = _most_draws(size)
+    most = int(np.clip(MOST_NUMBERS // size, EXACT_DRAWS, MOST_DRAWS))
     all_rows = full_data or gradients.n_rows * FEWEST_DRAWS <= LARGE
     if all_rows:
         most = min(most, max(FEWEST_DRAWS, ALL_ROWS // gradients.n_rows))
@@ -299,11 +309,6 @@ def _whole(gradients: LocalGradients) -> WholeGradients:
     kernel, source = gradients.kernel, gradients.source
     options: dict[str, Any] = {"compile_kwargs": kernel.compile_kwargs, "data": source.streamed}
     return WholeGradients(kernel.model, list(source.vars), **options)
-
-
-def _most_draws(size: int) -> int:
-    """Return at how many draws of this many elements gradients are computed."""
-    return int(np.clip(MOST_NUMBERS // size, EXACT_DRAWS, MOST_DRAWS))
 
 
 def _evenly(draws: np.ndarray, most: int) -> np.ndarray:

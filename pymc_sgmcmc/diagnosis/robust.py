@@ -19,8 +19,7 @@ from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.exact.certified import on_their_own_scale
-from pymc_sgmcmc.gradients.all_rows import with_all_rows
-from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
+from pymc_sgmcmc.gradients.all_rows import model_of_all_rows
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
@@ -74,9 +73,7 @@ def robust(idata: DataTree, model: Model, data: Any = None) -> DataTree:
     """
     if not isinstance(idata, DataTree) or "posterior" not in idata.children:
         raise ValueError("idata must be the DataTree that sgm.sample or pm.sample has returned.")
-    if written_in_minibatches(model):
-        model = with_all_rows(model).model
-    model = of_observed_rows(model)
+    model = of_observed_rows(model_of_all_rows(model))
     if model.discrete_value_vars:
         names = ", ".join(f"'{v.name}'" for v in model.discrete_value_vars)
         raise ValueError(f"{names}: along discrete variables rows have no gradient.")

@@ -79,9 +79,9 @@ def dependence(
 ) -> np.ndarray:
     """Find what depends on each element of the first row, given the latent variables.
 
-    It flips one binary element after the other, at one theta and with latent variables drawn from
-    their prior. In the result, of shape (P, P + 1), [i, j] is True if the probability of element j
-    changes with element i (False for i = j), and [i, P] if that of anything else does.
+    It flips one binary element after the other. In the result, shape (P, P + 1), [i, j] is True if
+    the probability of element j changes with element i (False for i = j), and [i, P] if anything
+    else does.
     """
     first = elements.matrix(data[1 + elements.at])[0]
     n_elements = len(first)

@@ -10,16 +10,16 @@ from pymc.model import Model, modelcontext
 from xarray import DataArray, DataTree
 
 from pymc_sgmcmc.argument_checks import whole_number
-from pymc_sgmcmc.gradients.all_rows import with_all_rows
-from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
+from pymc_sgmcmc.gradients.all_rows import model_of_all_rows
 from pymc_sgmcmc.gradients.row_axis import n_rows_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
 
 MOST_DRAWS = 2000
-"""Evenly spaced ones are taken of more."""
+"""Largest number of draws that are used, evenly spaced ones if there are more."""
 ROWS_AT_ONCE = 20_000
+"""Number of rows whose gradients are held at the same time, which bounds the memory."""
 
 
 def loo(
@@ -94,9 +94,7 @@ def loo(
     True
     """
     model = modelcontext(model)
-    if written_in_minibatches(model):
-        model = with_all_rows(model).model
-    model = of_observed_rows(model)
+    model = of_observed_rows(model_of_all_rows(model))
     vars = list(model.continuous_value_vars)
     n_rows = n_rows_of(model)
     index = _chosen(rows, n_rows, random_seed)

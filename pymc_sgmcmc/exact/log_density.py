@@ -92,7 +92,7 @@ class LogDensity:
             cut = np.split(points, range(POINTS, len(points), POINTS))
             each = [self._summed(some, of_rows, prior) for some in cut]
             return [np.concatenate(parts) for parts in zip(*each, strict=True)]
-        split = self.gradients.split_each(points)
+        split = self.gradients.split(points)
         with np.errstate(all="ignore"):
             total = [np.array(part, "float64") for part in prior(*split)]
             for parts in self._evaluated(of_rows, split):

@@ -9,7 +9,12 @@ from pytensor.graph.replace import clone_replace
 from pytensor.tensor import NoneConst
 
 from pymc_sgmcmc.gradients.arrays import array_value, evaluate
-from pymc_sgmcmc.gradients.pm_minibatch import minibatch_nodes, refuse_unscaled, uses_minibatch
+from pymc_sgmcmc.gradients.pm_minibatch import (
+    minibatch_nodes,
+    refuse_unscaled,
+    uses_minibatch,
+    written_in_minibatches,
+)
 from pymc_sgmcmc.pymc_internals import model_of
 
 
@@ -23,9 +28,9 @@ class AllRows(NamedTuple):
 def with_all_rows(model: pm.Model) -> AllRows:
     """Write a model without `pm.Minibatch`: with all the rows from which its batches are drawn.
 
-    Both have the same value variables and the same data. Deterministics that depend on a batch are
-    left out. The model must have one call of `pm.Minibatch`, and ``total_size=`` the number of
-    rows; for any other an error names the variable.
+    Values and data are the same, and Deterministics that depend on a batch are left out. It must
+    have one call of `pm.Minibatch`, and the number of rows as ``total_size=``, or an error names
+    the variable.
     """
     refuse_unscaled(model)
     for var in [*model.free_RVs, *model.potentials]:
@@ -58,6 +63,11 @@ def with_all_rows(model: pm.Model) -> AllRows:
         rv.name = old.name
     values = model.rvs_to_values | new_values
     return AllRows(model_of(model, new, values), nodes[0].outputs[0].type.shape[0])
+
+
+def model_of_all_rows(model: pm.Model) -> pm.Model:
+    """Return a model with all its rows: itself, unless it is written with `pm.Minibatch`."""
+    return with_all_rows(model).model if written_in_minibatches(model) else model
 
 
 def _n_rows(rv: Variable, nodes: list) -> int:

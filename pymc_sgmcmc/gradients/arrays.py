@@ -41,10 +41,16 @@ AS_WRITTEN = Mode(linker="py", optimizer="minimum_compile").register(
 """The same, for log probabilities that have been simplified."""
 
 
+def python_function(inputs: Iterable[Variable], outputs: Any, mode: Mode = PYTHON) -> Any:
+    """Make a function that runs in Python, for few calls; its arguments may be unused."""
+    with without_code():
+        return pytensor.function(list(inputs), outputs, mode=mode, on_unused_input="ignore")
+
+
 def evaluate(*outputs: Variable) -> list[np.ndarray]:
     """Evaluate expressions of data once, without compiling them."""
     with without_code():
-        return pytensor.function([], list(outputs), mode=PYTHON, on_unused_input="ignore")()
+        return python_function([], list(outputs))()
 
 
 def array_value(array: Array | np.ndarray) -> np.ndarray:

@@ -7,10 +7,11 @@ import pymc as pm
 import pytensor
 from pymc.blocking import PointType
 from pymc.logprob.utils import ParameterValueError
+from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import without_code
-from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, Array, array_value
+from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, Array, array_value, python_function
 from pymc_sgmcmc.gradients.batch_terms import Term
 from pymc_sgmcmc.gradients.refusals import explained
 from pymc_sgmcmc.gradients.row_axis import RowAxis
@@ -38,9 +39,9 @@ def check_terms(
 ) -> None:
     """Raise an error that names a term whose batches do not add up.
 
-    At a random point near the start, the rows are divided at random into four disjoint batches;
-    their log likelihoods must sum to that of all rows: the model's own if there are at most
-    `MAX_ROWS`, else that of a random subset taken as one batch.
+    At a random point near the start, the log likelihoods of four disjoint batches must sum to that
+    of all rows: the model's own if there are at most `MAX_ROWS`, else that of a random subset as
+    one batch.
     """
     rng = np.random.default_rng(20240)
     subset = rows_looked_at(row_axis.length, model)
@@ -55,7 +56,7 @@ def check_terms(
                 batch = total_of([*values, index, *arrays.values()], term.logp)
                 whole = total_of(values, term.full) if n_rows == row_axis.length else None
                 for distance in (*DISTANCES, 0.0):
-                    point = [moved(start[v.name], rng, distance) for v in values]
+                    point = near(start, values, rng, distance)
                     try:
                         of_batches = [float(batch(*point, piece, *data)) for piece in pieces]
                         of_all = float(whole(*point) if whole else batch(*point, subset, *data))
@@ -119,7 +120,7 @@ def compare(
 
 def total_of(inputs: Sequence[TensorVariable], term: TensorVariable):
     """Make a function of the sum of a term."""
-    return pytensor.function(inputs, term.sum(), mode=AS_WRITTEN, on_unused_input="ignore")
+    return python_function(inputs, term.sum(), AS_WRITTEN)
 
 
 def rows_looked_at(n_rows: int, model: pm.Model) -> np.ndarray:
@@ -132,9 +133,14 @@ def rows_looked_at(n_rows: int, model: pm.Model) -> np.ndarray:
     return rng.choice(n_rows, size=min(n_rows, most), replace=False)
 
 
-def moved(value: np.ndarray, rng: np.random.Generator, distance: float) -> np.ndarray:
-    """Perturb a starting point, so that mixed-up rows give different values."""
-    value = np.asarray(value)
-    if not np.issubdtype(value.dtype, np.floating):
-        return value
-    return (value + rng.uniform(-distance, distance, size=value.shape)).astype(value.dtype)
+def near(
+    start: PointType, values: Sequence[Variable], rng: np.random.Generator, distance: float
+) -> list[np.ndarray]:
+    """Return a point near the start, where mixed-up rows give different values."""
+    point = []
+    for value in (np.asarray(start[v.name]) for v in values):
+        if np.issubdtype(value.dtype, np.floating):
+            shift = rng.uniform(-distance, distance, size=value.shape)
+            value = (value + shift).astype(value.dtype)
+        point.append(value)
+    return point

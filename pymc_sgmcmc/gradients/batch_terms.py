@@ -6,7 +6,7 @@ own `change_dist_size`, and its log probability derived by PyMC as for any other
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,19 +14,20 @@ import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.custom import CustomSymbolicDistRV
 from pymc.distributions.shape_utils import change_dist_size
+from pymc.pytensorf import rewrite_pregrad
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.type import TensorType
+from pytensor.tensor.type import TensorType, integer_dtypes
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import (
     Array,
     array_value,
     arrays_of,
     dims_of,
-    evaluate,
     leaf_arrays,
     observed_array,
     shape_of,
@@ -61,30 +62,6 @@ class SlicedArray(NamedTuple):
     """Axis of the rows."""
 
 
-def _is_random(var: Variable) -> bool:
-    """Whether a variable depends on anything but constants."""
-    return any(v.owner is None and not isinstance(v, Constant) for v in ancestors([var]))
-
-
-def finite_support(rv: Variable) -> np.ndarray | None:
-    """Return the values that a discrete variable can take, if they are few and known."""
-    name = type(rv.owner.op).__name__
-    parameters = rv.owner.inputs[2:]
-    if name == "BernoulliRV":
-        return np.array([0, 1])
-    if name == "CategoricalRV":
-        p = parameters[0]
-        n = p.type.shape[-1] if p.type.shape[-1] is not None else int(evaluate(p.shape[-1])[0])
-        return np.arange(n)
-    known = [p for p in parameters if not _is_random(p)]
-    bounds = [int(evaluate(p)[0].item()) for p in known if all(p.type.broadcastable)]
-    if name == "DiscreteUniformRV" and len(bounds) == 2:
-        return np.arange(bounds[0], bounds[1] + 1)
-    if name in ("BinomialRV", "BetaBinomialRV") and not _is_random(parameters[0]):
-        return np.arange(int(np.max(evaluate(parameters[0])[0])) + 1)
-    return None
-
-
 class BatchModel(NamedTuple):
     """The part of a model that is sliced into batches."""
 
@@ -98,6 +75,25 @@ class BatchModel(NamedTuple):
     """Each latent variable, rebuilt for a batch from the arguments of `batched_terms`."""
     observed: dict[str, TensorVariable]
     """Values of each observed variable along the rows, rows along the first axis."""
+    index: TensorVariable
+    """Row numbers of the batch."""
+
+    @property
+    def arrays(self) -> dict[Array, TensorVariable]:
+        """Each sliced array, with what stands for it in the terms."""
+        return {array: s.full for array, s in self.sliced.items()}
+
+    @property
+    def axes(self) -> tuple[tuple[Array, int], ...]:
+        """Each sliced array, with its axis of rows."""
+        return tuple((array, s.axis) for array, s in self.sliced.items())
+
+    def simplified(self) -> "BatchModel":
+        """Return the same with simplified terms, in which equal index arrays are one."""
+        logps = clone_replace([term.logp for term in self.terms], _equal_indices(self.sliced))
+        simplified = rewrite_pregrad(logps)
+        both = zip(self.terms, simplified, strict=True)
+        return self._replace(terms=[replace(term, logp=logp) for term, logp in both])
 
 
 def batched_terms(
@@ -106,15 +102,16 @@ def batched_terms(
     index: TensorVariable,
     latents: dict[Variable, TensorVariable] | None = None,
     global_values: dict[Variable, Variable] | None = None,
-    dtypes: Mapping[str, np.dtype] | None = None,
+    data: StreamedData | None = None,
 ) -> BatchModel:
     """Build the terms of the model that are sliced into batches of the rows in ``index``.
 
     ``latents`` has placeholders for the batch's values of each latent variable, rows along the
-    first axis. ``global_values`` replaces the other free variables, by default by the model's value
-    variables, and ``dtypes`` has types for the rows of some arrays, by name.
+    first axis, and ``global_values`` replaces the other free variables, by default by the model's
+    value variables. Arrays whose rows are streamed have the types of ``data``.
     """
     latents = latents or {}
+    formats = {} if data is None else data.formats
     observed_values = {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
     potentials = [p for p in model.potentials if _runs_along(model, p, row_axis, latents)]
     sliced: dict[Array, SlicedArray] = {}
@@ -124,7 +121,7 @@ def batched_terms(
         if axis is None or array in sliced or not isinstance(array, SharedVariable | Constant):
             return
         shape = [n if a != axis else None for a, n in enumerate(array_value(array).shape)]
-        dtype = (dtypes or {}).get(array.name, array.type.dtype)
+        dtype = formats[array.name].dtype if array.name in formats else array.type.dtype
         whole = TensorType(dtype, shape)(array.name)
         sliced[array] = SlicedArray(whole, axis)
         batch[array] = whole[(slice(None),) * axis + (index,)].astype(array.type.dtype)
@@ -241,7 +238,23 @@ def batched_terms(
         rest,
         latents=dict(zip(batch_rvs, replaced[k : k + m], strict=True)),
         observed=dict(zip(names, replaced[k + m :], strict=True)),
+        index=index,
     )
+
+
+def _equal_indices(sliced: Mapping[Array, SlicedArray]) -> dict[TensorVariable, TensorVariable]:
+    """Map plain index arrays with the same values to the placeholder of the first of them.
+
+    PyTensor makes a constant each time that a model uses the same NumPy array.
+    """
+    first: dict[tuple, TensorVariable] = {}
+    same = {}
+    for array, s in sliced.items():
+        if isinstance(array, Constant) and array.dtype in integer_dtypes and s.axis == 0:
+            value = np.ascontiguousarray(array.data)
+            key = value.shape, value.dtype, value.tobytes()
+            same[s.full] = first.setdefault(key, s.full)
+    return {whole: other for whole, other in same.items() if whole is not other}
 
 
 def of_size(rv: Variable, size: tuple) -> Variable:

@@ -9,7 +9,6 @@ from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
-import pytensor
 from pymc.logprob.utils import ParameterValueError
 from pymc.model import Model
 from pytensor.graph.basic import Constant, Variable
@@ -21,7 +20,7 @@ from pytensor.tensor.type import TensorType, integer_dtypes
 from pytensor.tensor.variable import TensorConstant
 
 from pymc_sgmcmc.backends.compile_time import compile_lock, without_code
-from pymc_sgmcmc.gradients.arrays import PYTHON, array_name, array_value
+from pymc_sgmcmc.gradients.arrays import array_name, array_value, python_function
 from pymc_sgmcmc.gradients.source import GradientSource
 
 
@@ -76,16 +75,10 @@ class IndexCheck:
         if not lookups:
             return None
         outputs = [v for lookup in lookups for v in (lookup.index, lookup.length)]
-        with without_code():
-            inputs = [*self._rows, *self._data]
-            return pytensor.function(inputs, outputs, mode=PYTHON, on_unused_input="ignore")
+        return python_function([*self._rows, *self._data], outputs)
 
     def __call__(self, data: Sequence[np.ndarray], n_rows: Sequence[int]) -> None:
-        """Check all data that is not streamed, in the order of the source's.
-
-        ``n_rows`` has the number of rows of each stream of row numbers. An error names the data,
-        the index, and the range that it must lie in.
-        """
+        """Check all data that is not streamed; ``n_rows`` are those of each stream of batches."""
         self._check(False, data, n_rows)
 
     def of_streamed(self, data: Sequence[np.ndarray], rows: Mapping[str, np.ndarray]) -> None:
@@ -115,10 +108,9 @@ def lookups_in(
     variables: Sequence[Variable],
     rows: Set[Variable] = frozenset(),
 ) -> list[Lookup]:
-    """Find where integers that depend only on data and row numbers index an array.
+    """Find where integers that depend only on ``known`` data and row numbers index an array.
 
-    These are ``known``; by the numbers of ``rows`` the data are sliced. ``names`` of the data and
-    ``variables`` of the model are for messages.
+    By the numbers of ``rows`` the data are sliced; ``names`` and ``variables`` are for messages.
     """
     found = {}
     for node in {v.owner: None for v in ancestors(outputs) if v.owner is not None}:
@@ -182,11 +174,7 @@ def shapes_of_data(source: GradientSource) -> list[tuple[int, ...]]:
 
 
 def check_shapes(source: GradientSource, model: Model, before: Sequence[tuple[int, ...]]) -> None:
-    """Raise an error if the shapes of the data no longer fit together.
-
-    ``before`` is what `shapes_of_data` said when the step was made. The error names the data that
-    has changed, both shapes and what does not fit.
-    """
+    """Raise an error if the shapes of the data, ``before`` and now, no longer fit together."""
     now = shapes_of_data(source)
     if now == list(before):
         return
@@ -198,9 +186,7 @@ def check_shapes(source: GradientSource, model: Model, before: Sequence[tuple[in
     inputs += [np.asarray(array_value(array), dtype=v.dtype) for array, v in source.data]
     inputs += [np.asarray(start[v.name], dtype=v.dtype) for v in source.others]
     with without_code(), np.errstate(all="ignore"):
-        density = pytensor.function(
-            source.inputs, source.determined, mode=PYTHON, on_unused_input="ignore"
-        )
+        density = python_function(source.inputs, source.determined)
         try:
             density(*inputs)
         except (ParameterValueError, NotImplementedError):

@@ -11,6 +11,7 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.variable import TensorVariable
 
 NO_GRADIENT = (NullTypeGradError, NotImplementedError, DisconnectedInputError)
+"""What PyTensor raises where an operation has no derivative."""
 
 
 def gradients_of(log_p: TensorVariable, vars: list[TensorVariable]) -> list[TensorVariable]:

@@ -21,7 +21,7 @@ from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.backends.compile_time import compile_lock, quick_graphs, without_code
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.batches.windows import consecutive_rows
-from pymc_sgmcmc.gradients.arrays import PYTHON, array_value, element_labels
+from pymc_sgmcmc.gradients.arrays import PYTHON, array_value, element_labels, python_function
 from pymc_sgmcmc.gradients.data_check import IndexCheck, check_shapes, shapes_of_data
 from pymc_sgmcmc.gradients.matrix_by_products import diagonal_by_products, matrix_by_products
 from pymc_sgmcmc.gradients.source import GradientSource
@@ -41,9 +41,8 @@ class RowBlock(NamedTuple):
 class FlatModel:
     """A model with respect to all sampled variables in one vector of d elements.
 
-    All that has no rows counts as prior: priors, the transforms' Jacobians, potentials and observed
-    variables that do not run along the rows. It is small, so nothing is compiled for it. ``start``
-    has the values of the variables that are not sampled, by default the model's initial point.
+    All that has no rows counts as prior: it is small, so nothing is compiled for it. ``start`` has
+    the values of the variables that are not sampled, by default the model's initial point.
     """
 
     def __init__(
@@ -105,10 +104,12 @@ class FlatModel:
         """Split a vector into the sampled variables, each of its own type and shape."""
         return dict(zip((str(v.name) for v in self.source.vars), self.split(theta), strict=True))
 
-    def split(self, theta: Vector) -> list[np.ndarray]:
-        """Cut a vector into arrays, one a variable."""
+    def split(self, theta: np.ndarray) -> list[np.ndarray]:
+        """Cut vectors, shape (..., d), into arrays, one a variable."""
         variables = zip(self.source.vars, self.source.shapes, self.parts, strict=True)
-        return [np.asarray(theta[part]).reshape(s).astype(v.dtype) for v, s, part in variables]
+        theta = np.asarray(theta)
+        lead = theta.shape[:-1]
+        return [theta[..., p].reshape((*lead, *s)).astype(v.dtype) for v, s, p in variables]
 
     def joined(self, arrays: Sequence[Any]) -> Vector:
         """Join arrays, one a variable, in one vector."""
@@ -214,15 +215,10 @@ class FlatModel:
 
         def products(theta: Vector, W: np.ndarray) -> np.ndarray:
             n = len(W)
-            found = function(*self.split(theta), *self.split_each(W))
+            found = function(*self.split(theta), *self.split(W))
             return np.concatenate([np.reshape(f, (n, -1)) for f in found], axis=1)
 
         return products
-
-    def split_each(self, points: np.ndarray) -> list[np.ndarray]:
-        """Cut vectors, shape (m, d), into arrays of the variables with a leading axis."""
-        variables = zip(self.source.vars, self.source.shapes, self.parts, strict=True)
-        return [points[:, p].reshape(len(points), *s).astype(v.dtype) for v, s, p in variables]
 
     def _difference(self, theta: Vector, vector: Vector) -> Vector:
         eps = np.finfo(self.dtype).eps
@@ -237,10 +233,7 @@ class FlatModel:
         """Return a function that is not compiled; out of a parameter's range it is not finite."""
         fixed = [*(variable for _, variable in self.source.data), *self.source.others]
         mode = PYTHON.including("local_remove_check_parameter")
-        with without_code():
-            function = pytensor.function(
-                [*inputs, *fixed], list(outputs), mode=mode, on_unused_input="ignore"
-            )
+        function = python_function([*inputs, *fixed], list(outputs), mode)
         function.trust_input = True
 
         def call(*arrays):

@@ -11,30 +11,16 @@ of its own rows stands in, each in turn, so that no group has far more than its 
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import pytensor.tensor as pt
 from pytensor.graph.replace import clone_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.gradients.arrays import Array
-from pymc_sgmcmc.gradients.batch_terms import Term
-from pymc_sgmcmc.gradients.source import Sliced
+from pymc_sgmcmc.gradients.batch_terms import BatchModel, Term
 
 
-class TermsOfRows(NamedTuple):
-    """Terms with the same rows, for a batch of these."""
-
-    terms: list[Term]
-    index: TensorVariable
-    """Row numbers of the batch."""
-    arrays: dict[Array, TensorVariable]
-    """The sliced arrays, each with its placeholder in the terms."""
-    axes: Sliced
-    """Axis of rows of each of these arrays."""
-
-
-def joined(parts: Sequence[TermsOfRows], index: TensorVariable) -> list[Term]:
+def joined_terms(parts: Sequence[BatchModel], index: TensorVariable) -> list[Term]:
     """Return all terms as functions of row numbers of all parts, from the first to the last.
 
     Arrays that several parts slice have one placeholder, that of the first of them.

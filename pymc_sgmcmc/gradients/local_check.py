@@ -10,10 +10,10 @@ from pymc.logprob.utils import ParameterValueError
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import without_code
-from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, Array, array_value
-from pymc_sgmcmc.gradients.batch_check import DISTANCES, moved
+from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, Array, array_value, python_function
+from pymc_sgmcmc.gradients.batch_check import DISTANCES, near
 from pymc_sgmcmc.gradients.batch_terms import Term
-from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable, NotLocal
+from pymc_sgmcmc.gradients.local_model import Column, LocalModel, NotLocal
 
 
 def check_local(
@@ -26,10 +26,9 @@ def check_local(
     groups_of: Callable[[TensorVariable], np.ndarray],
     start: PointType,
 ) -> None:
-    """Compare log probabilities with the model's own, for a random batch and a random point.
+    """Compare log probabilities of rows and of groups with the model's own, near the start.
 
-    Those of each row, and those of each touched group's prior. Where they differ, `NotLocal` says
-    which variables are not local.
+    Where they differ, `NotLocal` says which variables are not local.
     """
     rng = np.random.default_rng(20242)
     data = [np.asarray(array_value(a), dtype=whole.dtype) for a, whole in arrays.items()]
@@ -47,12 +46,15 @@ def check_local(
     outputs = [*local.rows, *local.priors, *dense]
     with without_code(), np.errstate(all="ignore"):
         try:
-            function = pytensor.function(inputs, outputs, mode=AS_WRITTEN, on_unused_input="ignore")
+            function = python_function(inputs, outputs, AS_WRITTEN)
             touched = {c: _touched(c, groups_of(c.index)[batch]) for c in columns}
             for distance in DISTANCES:
-                point = {v.name: moved(start[v.name], rng, distance) for v in model.value_vars}
-                given = [point[v.name] for v in model.value_vars]
-                given += [_in_slots(v, point[v.value.name], touched) for v in local.variables]
+                given = near(start, model.value_vars, rng, distance)
+                point = dict(zip((v.name for v in model.value_vars), given, strict=True))
+                given += [
+                    np.take(point[v.value.name], touched[v.column][0], axis=v.axis)
+                    for v in local.variables
+                ]
                 given += [batch, *data]
                 for column in columns:
                     given += touched[column]
@@ -88,7 +90,3 @@ def _touched(column: Column, groups_of_rows: np.ndarray) -> list[np.ndarray]:
     """The groups in the slots and the place of each row."""
     groups, places = np.unique(groups_of_rows % column.n_groups, return_inverse=True)
     return [np.resize(groups, column.slots).astype(np.int64), places.astype(np.int64)]
-
-
-def _in_slots(v: LocalVariable, value: np.ndarray, touched: dict) -> np.ndarray:
-    return np.take(value, touched[v.column][0], axis=v.axis)

@@ -20,19 +20,17 @@ the groups' prior are multiplied, and n_j / m_j is n_j / (m_j u_i); see `batches
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pymc.pytensorf import rewrite_pregrad
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.batches.group_windows import GroupWindows
 from pymc_sgmcmc.batches.touched import GroupsOfRows
 from pymc_sgmcmc.batches.whole_groups import WholeGroups, coarsest, groups_around
-from pymc_sgmcmc.gradients.arrays import PYTHON, array_value, sum_of, weighted
+from pymc_sgmcmc.gradients.arrays import sum_of, weighted
 from pymc_sgmcmc.gradients.differentiate import gradients_of, tidy
 from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable, StreamedWhole
-from pymc_sgmcmc.gradients.row_groups import StreamedGroups
+from pymc_sgmcmc.gradients.row_groups import GroupsOfData
 from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.slots import Touched
 
@@ -102,15 +100,17 @@ class LocalSource(GradientSource):
     def streamed_groups(self):
         if self.streamed is None:
             return None
-        groups = StreamedGroups(
-            self.rows[0].index, dict(self.data), [c.index for c in self.columns]
-        )
+        groups = self._groups_of_data()
 
         def of_rows(rows):
-            found = zip(groups(rows), self.columns, strict=True)
+            found = zip(groups.of_streamed(rows), self.columns, strict=True)
             return [index % column.n_groups for index, column in found]
 
         return of_rows
+
+    def _groups_of_data(self):
+        indices = [column.index for column in self.columns]
+        return GroupsOfData(self.rows[0].index, dict(self.data), indices)
 
     def groups_of_rows(self):
         [rows] = self.rows
@@ -119,16 +119,7 @@ class LocalSource(GradientSource):
                 GroupsOfRows(np.empty(0), sizes, c.slots, c.weights.dtype)
                 for sizes, c in zip(self.sizes, self.columns, strict=True)
             ]
-        given = [np.arange(rows.n_rows)]
-        given += [np.asarray(array_value(a), dtype=v.dtype) for a, v in self.data]
-        with without_code():
-            indices = pytensor.function(
-                [rows.index, *(v for _, v in self.data)],
-                [column.index for column in self.columns],
-                mode=PYTHON,
-                on_unused_input="ignore",
-            )
-            found = indices(*given)
+        found = self._groups_of_data()(rows.n_rows, {})
         groups = [  # an index below zero counts from the end, as in the model
             GroupsOfRows.of(
                 index.astype(np.int64) % c.n_groups, c.n_groups, c.slots, c.weights.dtype

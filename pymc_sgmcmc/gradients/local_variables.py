@@ -24,8 +24,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.type import TensorType, integer_dtypes
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.backends.compile_time import without_code
-from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
+from pymc_sgmcmc.gradients.arrays import array_value, python_function
 from pymc_sgmcmc.gradients.local_model import (
     Column,
     EmptyGroups,
@@ -83,9 +82,8 @@ def find_local(
 ) -> LocalModel | None:
     """Write the model for the groups that a batch touches, as far as it allows.
 
-    With ``wanted="auto"`` variables of many groups are local, where that is possible; a name that
-    cannot be local is an error. ``check`` raises `NotLocal` if a model's numbers are not the
-    original's.
+    With ``wanted="auto"`` variables of many groups are local where that is possible; ``check``
+    raises `NotLocal` if a model's numbers are not the original's.
     """
     model, vars, batches = builder.model, list(builder.shapes), builder.batches
     names = None if wanted == "auto" else _checked_names(model, vars, wanted)
@@ -208,10 +206,7 @@ class LocalTerms:
     def _length(self, array: Variable) -> int:
         if array.type.shape[0] is not None:
             return array.type.shape[0]
-        with without_code():
-            of_point = pytensor.function(
-                self.model.value_vars, array.shape[0], mode=PYTHON, on_unused_input="ignore"
-            )
+        of_point = python_function(self.model.value_vars, array.shape[0])
         start = self.model.initial_point()
         return int(of_point(*(start[v.name] for v in self.model.value_vars)))
 

@@ -20,18 +20,8 @@ def matrix_by_products(
     """Find a matrix whose rows and columns are the elements of several variables.
 
     Of variables whose groups (the first axis) are independent given all others, all groups are
-    tried together: the matrix times a vector that is zero but for one element of each. ``parts``
-    has the place of each variable among the d elements, and ``rtol`` is the relative error of a
-    product.
-
-    Examples
-    --------
-    >>> A = np.diag(np.arange(1.0, 21.0))
-    >>> tried = []
-    >>> times = lambda W: tried.extend(W) or W @ A
-    >>> found = matrix_by_products(times, [slice(0, 20)], [(20,)], rtol=1e-8)
-    >>> np.allclose(found, A), len(tried)
-    (True, 2)
+    tried together. ``parts`` has the place of each variable among the d elements, and ``rtol`` is
+    the relative error of a product.
     """
     size = parts[-1].stop if parts else 0
     matrix = np.zeros((size, size))
@@ -50,10 +40,9 @@ def matrix_by_products(
 def _blocks_of_groups(times, parts, shapes, rtol) -> list[tuple[slice, list[tuple]]]:
     """Find variables with independent groups: their elements, and blocks of the matrix.
 
-    A block has row and column numbers and values, of the variable (columns) and one with as many
-    groups (rows). Groups are independent if products with two random vectors agree on each group's
-    own block. Variables that are coupled to such a variable with another number of groups are not
-    among them.
+    A block has row and column numbers and values. Groups are independent if products with two
+    random vectors agree on each group's own block, unless they are coupled to another number of
+    groups.
     """
     rng = np.random.default_rng(20243)
     size = parts[-1].stop if parts else 0
@@ -90,9 +79,8 @@ def _blocks_of_groups(times, parts, shapes, rtol) -> list[tuple[slice, list[tupl
 def diagonal_by_products(times: Times, parts: Sequence[slice], rtol: float) -> np.ndarray:
     """Find the diagonal of a matrix, shape (d,).
 
-    The matrix times a vector that is zero but for some elements has their diagonal where they do
-    not couple. It is tried for elements far apart (`STRIDES`), with two random vectors: where these
-    agree the diagonal is known, for the others unit vectors are used.
+    Elements far apart (`STRIDES`) are tried together, with two random vectors: where these agree
+    the diagonal is known, for the others unit vectors are used.
     """
     rng = np.random.default_rng(20243)
     size = parts[-1].stop if parts else 0

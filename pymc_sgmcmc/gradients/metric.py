@@ -7,7 +7,7 @@ inverted, and L may change between compiled calls.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -15,11 +15,8 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.algorithm import Tensors
-from pymc_sgmcmc.gradients.source import Evaluation
+from pymc_sgmcmc.algorithm import Gradient, MappedGradient, Tensors
 from pymc_sgmcmc.slots import Touched
-
-Product = Callable[[Tensors], Tensors]
 
 
 class Metric(ABC):
@@ -99,40 +96,11 @@ class Metric(ABC):
         starts = self.start([t.dtype for t in theta])
         return [pt.zeros(a.shape, dtype=a.dtype) for a in starts]
 
-    def gradient(self, whole: Evaluation, arrays: Tensors) -> "ZGradient":
-        """Gradient with respect to z."""
-        return ZGradient(whole, lambda g: self.to_z(g, arrays), lambda z: self.to_theta(z, arrays))
-
-
-class ZGradient:
-    """A gradient with respect to z: each part is L' times that with respect to theta."""
-
-    def __init__(self, whole: Evaluation, to_z: Product, to_theta: Product):
-        self._whole, self._to_z, self._to_theta = whole, to_z, to_theta
-
-    @property
-    def prior(self) -> Tensors:
-        """Gradient of the log prior."""
-        return self._to_z(self._whole.prior)
-
-    @property
-    def likelihood(self) -> Tensors:
-        """Gradient of the scaled log likelihood."""
-        return self._to_z(self._whole.likelihood)
-
-    @property
-    def total(self) -> Tensors:
-        """prior + likelihood."""
-        return self._to_z(self._whole.total)
-
-    @property
-    def mean_likelihood(self) -> Tensors:
-        """likelihood / N."""
-        return self._to_z(self._whole.mean_likelihood)
-
-    def mean_curvature(self, direction: Sequence[TensorVariable]) -> Tensors:
-        """L' H L times a direction."""
-        return self._to_z(self._whole.mean_curvature(self._to_theta(list(direction))))
+    def gradient(self, whole: Gradient, arrays: Tensors) -> MappedGradient:
+        """Gradient with respect to z: L' times that with respect to theta."""
+        return MappedGradient(
+            whole, lambda g: self.to_z(g, arrays), lambda z: self.to_theta(z, arrays)
+        )
 
 
 class Diagonal(Metric):

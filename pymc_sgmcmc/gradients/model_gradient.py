@@ -1,7 +1,6 @@
 """The gradient source of a model: all its data, batches of rows, or its own `pm.Minibatch`."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,14 +14,13 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.random.type import RandomType
-from pytensor.tensor.type import TensorType, integer_dtypes
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import (
     Array,
-    evaluate,
     has_named_dims,
     refuse_nan,
     sum_of,
@@ -30,10 +28,10 @@ from pymc_sgmcmc.gradients.arrays import (
     weighted,
 )
 from pymc_sgmcmc.gradients.batch_check import check_terms, rows_looked_at
-from pymc_sgmcmc.gradients.batch_terms import SlicedArray, batched_terms
+from pymc_sgmcmc.gradients.batch_terms import BatchModel, batched_terms
 from pymc_sgmcmc.gradients.differentiate import gradients_of, tidy
 from pymc_sgmcmc.gradients.full_terms import full_terms
-from pymc_sgmcmc.gradients.joined_rows import TermsOfRows, joined
+from pymc_sgmcmc.gradients.joined_rows import joined_terms
 from pymc_sgmcmc.gradients.local_check import check_local
 from pymc_sgmcmc.gradients.local_model import LocalModel
 from pymc_sgmcmc.gradients.local_source import local_source
@@ -42,7 +40,7 @@ from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to,
 from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch, written_with_minibatch
 from pymc_sgmcmc.gradients.row_axis import NoRowAxis, RowAxis, find_row_axes, find_row_axis
 from pymc_sgmcmc.gradients.row_groups import RowGroups, StreamedRowGroups
-from pymc_sgmcmc.gradients.source import GradientSource, Rows, Sliced, check_batch_size
+from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 
 LARGE_CONSTANT = 10**6
 """Bytes of a constant up to which numba copies it into the compiled code."""
@@ -64,15 +62,11 @@ def gradient_source(
 ) -> GradientSource:
     """Derive the stochastic gradient of a model with respect to some of its value variables.
 
-    The gradient of the likelihood is scaled by N / n, so that it is unbiased. With
+    The gradient of the likelihood is scaled by N / n, so that it is unbiased; with
     ``batch_size=None`` it is that of all the data, or of a model written with `pm.Minibatch`.
-    ``self_check`` first compares the likelihood of batches with the model's own, near the point
-    ``start``. ``row_weights`` has a factor for each row's log likelihood: 1 / (N q) for a row that
-    is drawn with probability q instead of 1 / N. ``local`` and ``batches`` are as for
-    `find_local` and `LocalTerms`.
-
-    A model that cannot be sliced into batches, or arguments that contradict each other, are errors
-    that name the variable and the remedy.
+    ``self_check`` compares batches with the model near ``start``, ``row_weights`` has a factor for
+    each row's log likelihood, and ``local`` and ``batches`` are as for `find_local` and
+    `LocalTerms`.
     """
     variables = [*model.free_RVs, *model.observed_RVs, *model.potentials]
     minibatches = [var for var in variables if uses_minibatch(model, var)]
@@ -153,7 +147,7 @@ def _slice_into_batches(
         index, terms = parts[0].index, parts[0].terms
     else:
         index = pt.lvector("rows")
-        terms = joined(parts, index)
+        terms = joined_terms(parts, index)
     arrays = {array: whole for part in reversed(parts) for array, whole in part.arrays.items()}
     along = {term.variable for term in terms}
     rest = [var for var in [*model.observed_RVs, *model.potentials] if var not in along]
@@ -172,18 +166,13 @@ def _slice_into_batches(
         shapes = dict(zip(vars, shapes_of(model, vars), strict=True))
         batch = rows_looked_at(n_rows, model)[:batch_size]
 
-        def groups_of(of_rows: TensorVariable) -> np.ndarray:
-            own = {whole: array for array, whole in arrays.items()}
-            own[index] = pt.constant(np.arange(n_rows))
-            [groups] = evaluate(*clone_replace([of_rows], own, rebuild_strict=False))
-            return groups.astype(np.int64)
+        groups = RowGroups(index, arrays, n_rows)
+        if data is not None:
+            groups = StreamedRowGroups(index, arrays, n_rows, data)
 
         def check(of_groups: LocalModel) -> None:
-            check_local(model, of_groups, terms, arrays, index, batch, groups_of, start)
+            check_local(model, of_groups, terms, arrays, index, batch, groups.of, start)
 
-        groups = RowGroups(groups_of)
-        if data is not None:
-            groups = StreamedRowGroups(groups_of, index, arrays, data)
         builder = LocalTerms(model, shapes, terms, rest, index, batch_size, groups, batches)
         found = find_local(builder, local, check)
     full = full_terms(model, rest, batch_size)
@@ -196,42 +185,16 @@ def _terms_of(
     self_check: bool,
     data: StreamedData | None,
     start: PointType,
-) -> TermsOfRows:
+) -> BatchModel:
     """Terms along one dimension, for a batch of its rows."""
-    index = pt.lvector("rows")
-    dtypes = {name: f.dtype for name, f in data.formats.items()} if data else {}
-    terms, sliced, *_ = batched_terms(model, row_axis, index, dtypes=dtypes)
-    logps = clone_replace([term.logp for term in terms], equal_indices(sliced))
-    simplified = rewrite_pregrad(logps)
-    terms = [replace(term, logp=logp) for term, logp in zip(terms, simplified, strict=True)]
+    part = batched_terms(model, row_axis, pt.lvector("rows"), data=data).simplified()
     if data is not None:
-        check_covered(sliced, data)
-    arrays = {array: s.full for array, s in sliced.items()}
-    for array in arrays:
+        check_covered(part.sliced, data)
+    for array in part.arrays:
         refuse_nan(array)
     if self_check:
-        check_terms(model, terms, arrays, index, row_axis, start)
-    return TermsOfRows(terms, index, arrays, axes_of(sliced))
-
-
-def equal_indices(sliced: Mapping[Array, SlicedArray]) -> dict[TensorVariable, TensorVariable]:
-    """Map plain index arrays with the same values to the placeholder of the first of them.
-
-    PyTensor makes a constant each time that a model uses the same NumPy array.
-    """
-    first: dict[tuple, TensorVariable] = {}
-    same = {}
-    for array, s in sliced.items():
-        if isinstance(array, Constant) and array.dtype in integer_dtypes and s.axis == 0:
-            value = np.ascontiguousarray(array.data)
-            key = value.shape, value.dtype, value.tobytes()
-            same[s.full] = first.setdefault(key, s.full)
-    return {whole: other for whole, other in same.items() if whole is not other}
-
-
-def axes_of(sliced: Mapping[Array, SlicedArray]) -> Sliced:
-    """Return the sliced arrays, each with its axis of rows."""
-    return tuple((array, s.axis) for array, s in sliced.items())
+        check_terms(model, part.terms, part.arrays, part.index, row_axis, start)
+    return part
 
 
 def explicit_data(
@@ -249,16 +212,10 @@ def explicit_data(
             )
     data = dict(arrays)
     for var in ancestors(expressions):
-        if (isinstance(var, SharedVariable) or _is_large(var)) and var not in data:
+        is_large = isinstance(var, Constant) and getattr(var.data, "nbytes", 0) > LARGE_CONSTANT
+        if (isinstance(var, SharedVariable) or is_large) and var not in data:
             data[var] = TensorType(var.type.dtype, var.type.shape)(var.name)
     return clone_replace(expressions, data, rebuild_strict=False), data
-
-
-def _is_large(var: Variable) -> bool:
-    """Whether it is a constant that numba cannot store with compiled code on disk."""
-    if not isinstance(var, Constant) or not isinstance(var.data, np.ndarray):
-        return False
-    return var.data.nbytes > LARGE_CONSTANT
 
 
 @quick_graphs()

@@ -122,10 +122,9 @@ class NoRowAxis(ValueError):
 def find_row_axis(
     model: pm.Model, minibatch_dim: str | None, latents: Collection[Variable] = ()
 ) -> RowAxis:
-    """Find the dimension of the rows of the observed variables.
+    """Find the dimension of the rows, or raise an error that names those that qualify.
 
-    ``latents`` are the free variables that may have one element per row. If no dimension or more
-    than one qualifies, an error names them and the remedy.
+    ``latents`` are the free variables that may have one element per row.
     """
     axes = _labelled_axes(model)
     if minibatch_dim is None:

@@ -42,9 +42,8 @@ class Likelihood(NamedTuple):
 class RowGradients(FlatModel):
     """The likelihood of single rows of a model, and the prior, as functions of one flat vector.
 
-    All functions take and return float64; the model is evaluated in its own float type. Of data
-    that stay on disk, a sum over all rows takes a pass through the stream, and the rows that have
-    numbers are those of a sample in memory: one shuffle window.
+    Of data that stay on disk, a sum over all rows takes a pass through the stream, and the rows
+    that have numbers are those of a sample in memory: one shuffle window.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class RowGradients(FlatModel):
         gradients, first = np.empty((len(index), self.size)), 0
         for block in self._blocks(index):
             place = slice(first, first := first + len(block.numbers))
-            split = self.split_each(self._padded(points[place]))
+            split = self.split(self._padded(points[place]))
             gradients[place] = self._evaluated(self._of_rows_at, split, block)[1]
         return gradients
 
@@ -124,28 +123,13 @@ class RowGradients(FlatModel):
             scale * total, scale * gradient, None if products is None else scale * products
         )
 
-    def _checked(self, index: Sequence[int] | np.ndarray) -> np.ndarray:
-        index = np.asarray(index)
-        if index.ndim != 1 or (index.size and not np.issubdtype(index.dtype, np.integer)):
-            raise ValueError(
-                f"index must be a vector of row numbers, but has the shape {index.shape} and the "
-                f"type {index.dtype}."
-            )
-        bad = index[(index < 0) | (index >= self.n_at_hand)]
-        if bad.size:
-            raise ValueError(
-                f"index has the row {bad[0]}, but the rows are numbered from 0 to "
-                f"{self.n_at_hand - 1}."
-            )
-        return index.astype("int64")
-
     def _blocks(self, index: Sequence[int] | np.ndarray | None) -> Iterator[RowBlock]:
         """Yield rows by their numbers, or all rows, each once."""
         streamed = self.source.streamed is not None
         if index is None and streamed:
             yield from self.stream(self.block)
             return
-        index = np.arange(self.n_rows) if index is None else self._checked(index)
+        index = np.arange(self.n_rows) if index is None else np.asarray(index, "int64")
         for first in range(0, len(index), self.block):
             numbers, columns = index[first : first + self.block], {}
             if streamed:

@@ -1,6 +1,6 @@
 """What the data say about the groups of an index: how many rows each has, which lie in which."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
 
 import numpy as np
@@ -8,29 +8,63 @@ import pytensor
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.batches.group_places import GroupPlaces
 from pymc_sgmcmc.batches.group_windows import GroupWindows
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.whole_groups import coarsest, most_groups
 from pymc_sgmcmc.batches.windows import consecutive_rows
-from pymc_sgmcmc.gradients.arrays import PYTHON, Array, array_value
+from pymc_sgmcmc.gradients.arrays import Array, array_value, python_function
 from pymc_sgmcmc.gradients.local_model import Column, StreamedWhole
 
 BLOCK_ROWS = 2**18
 """Rows that are read together to count those of each group."""
 
 
-class RowGroups:
-    """The groups of rows in memory.
+class GroupsOfData:
+    """Evaluates indices, the group of each row, on the current data or on rows of a stream.
 
-    ``of`` evaluates an index for all rows, of a stream for a few.
+    ``rows`` and ``arrays`` are what stands for row numbers and data in the indices.
+    """
+
+    def __init__(
+        self,
+        rows: TensorVariable,
+        arrays: Mapping[Array, TensorVariable],
+        indices: Sequence[TensorVariable],
+    ):
+        self._arrays = dict(arrays)
+        self._function = python_function([rows, *arrays.values()], list(indices))
+        self._lock = Lock()  # the streams of several chains are read by threads
+
+    def __call__(self, n_rows: int, streamed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Return each index for so many rows; ``streamed`` has those of containers, by name."""
+        given = [
+            np.asarray(streamed.get(array.name, array_value(array)), v.dtype)
+            for array, v in self._arrays.items()
+        ]
+        with self._lock:
+            return self._function(np.arange(n_rows), *given)
+
+    def of_streamed(self, rows: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Return each index for rows of a stream, given by container."""
+        return self(len(next(iter(rows.values()))), rows)
+
+
+class RowGroups:
+    """The groups of rows in memory, of a stream of a few.
+
+    ``rows`` and ``arrays`` are what stands for row numbers and data in a batch's indices.
     """
 
     are_streamed = False
 
-    def __init__(self, of: Callable[[TensorVariable], np.ndarray]):
-        self.of = of
+    def __init__(self, rows: TensorVariable, arrays: Mapping[Array, TensorVariable], n_rows: int):
+        self._rows, self._arrays, self._n_rows = rows, arrays, n_rows
+
+    def of(self, index: TensorVariable) -> np.ndarray:
+        """Return the group of each row, as an index has it."""
+        [groups] = GroupsOfData(self._rows, self._arrays, [index])(self._n_rows, {})
+        return groups.astype(np.int64)
 
     def sizes(self, column: Column) -> np.ndarray:
         """Count the rows of each group."""
@@ -49,54 +83,20 @@ class RowGroups:
         return None
 
 
-class StreamedGroups:
-    """Evaluates indices, the group of each row, on rows of a stream.
-
-    ``rows`` and ``arrays`` are what stands for row numbers and data in the indices; arrays with the
-    names of a stream's containers get its rows.
-    """
-
-    def __init__(
-        self,
-        rows: TensorVariable,
-        arrays: Mapping[Array, TensorVariable],
-        indices: Sequence[TensorVariable],
-    ):
-        self._arrays = dict(arrays)
-        with without_code():
-            self._function = pytensor.function(
-                [rows, *arrays.values()], list(indices), mode=PYTHON, on_unused_input="ignore"
-            )
-        self._lock = Lock()  # the streams of several chains are read by threads
-
-    def __call__(self, rows: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return each index for some rows, given by container."""
-        given = [
-            np.asarray(rows.get(array.name, array_value(array)), v.dtype)
-            for array, v in self._arrays.items()
-        ]
-        n_rows = len(next(iter(rows.values())))
-        with self._lock:
-            return self._function(np.arange(n_rows), *given)
-
-
 class StreamedRowGroups(RowGroups):
-    """The groups of the rows of a stream, by passes through it.
-
-    ``rows`` are the row numbers of a batch, and ``arrays`` its data.
-    """
+    """The groups of the rows of a stream, by passes through it."""
 
     are_streamed = True
 
     def __init__(
         self,
-        of: Callable[[TensorVariable], np.ndarray],
         rows: TensorVariable,
         arrays: Mapping[Array, TensorVariable],
+        n_rows: int,
         data: StreamedData,
     ):
-        super().__init__(of)
-        self._rows, self._arrays, self._data = rows, arrays, data
+        super().__init__(rows, arrays, n_rows)
+        self._data = data
         self._places: dict[tuple[TensorVariable, int], GroupPlaces] = {}
         self._whole: StreamedWhole | None = None
 
@@ -148,10 +148,12 @@ class StreamedRowGroups(RowGroups):
 
     def _blocks(self, columns: Sequence[Column]) -> Iterator[list[np.ndarray]]:
         """Yield the groups of rows in each column, block after block of a pass."""
-        groups_of = StreamedGroups(self._rows, self._arrays, [c.index for c in columns])
+        groups_of = GroupsOfData(self._rows, self._arrays, [c.index for c in columns])
         for rows in consecutive_rows(self._data, BLOCK_ROWS):
             found = []
-            for index, n in zip(groups_of(rows), [c.n_groups for c in columns], strict=True):
+            for index, n in zip(
+                groups_of.of_streamed(rows), [c.n_groups for c in columns], strict=True
+            ):
                 bad = (index < -n) | (index >= n)
                 if bad.any():
                     raise ValueError(

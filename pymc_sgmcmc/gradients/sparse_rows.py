@@ -16,15 +16,15 @@ def products_of_rows(
 ) -> dict[Variable, TensorVariable]:
     """Rewrite products with a sparse matrix of the rows in terms of padded dense arrays.
 
-    Each row becomes its columns that are not zero and their values, padded to the longest row: two
-    dense arrays, from which a batch is taken as from any other. A sparse matrix of the rows that is
-    not the left factor of a product is an error; expressions of which those in ``stop`` are
-    computed are left alone.
+    Each row becomes its columns that are not zero and their values, padded to the longest row. A
+    sparse matrix that is not the left factor of a product is an error; what ``stop`` is made of is
+    left alone.
     """
     products: dict[Variable, TensorVariable] = {}
     padded: dict[Variable, tuple[Variable, Variable]] = {}
     for node in io_toposort(list(stop), list(outputs)):
-        sparse = [i for i in node.inputs if _has_rows(i, n_rows)]
+        constants = [i for i in node.inputs if isinstance(i, Constant) and issparse(i.data)]
+        sparse = [i for i in constants if n_rows in i.data.shape]
         if not sparse:
             continue
         matrix, *others = node.inputs
@@ -41,10 +41,6 @@ def products_of_rows(
         columns, values = padded[matrix]
         products[node.outputs[0]] = (values[:, :, None] * others[0][columns]).sum(axis=1)
     return products
-
-
-def _has_rows(var: Variable, n_rows: int) -> bool:
-    return isinstance(var, Constant) and issparse(var.data) and n_rows in var.data.shape
 
 
 def _padded(matrix) -> tuple[Variable, Variable]:

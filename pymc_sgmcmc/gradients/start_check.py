@@ -1,10 +1,8 @@
 """Check that the log prior and the log likelihood are finite at the starting point."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import pytensor
 from pymc.blocking import PointType
 from pymc.exceptions import SamplingError
 from pymc.logprob.utils import ParameterValueError
@@ -12,12 +10,9 @@ from pymc.model import Model
 from pytensor.graph.basic import Variable
 
 from pymc_sgmcmc.backends.compile_time import quick_graphs, without_code
-from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, array_value
+from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, array_value, python_function
 from pymc_sgmcmc.gradients.batch_check import rows_looked_at
 from pymc_sgmcmc.gradients.source import GradientSource
-
-IN_PYTHON: dict[str, Any] = {"mode": AS_WRITTEN, "on_unused_input": "ignore"}
-
 
 FEW_NUMBERS = 10
 """Largest number of elements with which an initial point is shown whole."""
@@ -42,7 +37,7 @@ def check_start(model: Model, source: GradientSource, point: PointType) -> None:
     own, others = values[: len(source.vars)], values[len(source.vars) :]
     scales = [np.ones((), r.scale.dtype) for r in source.rows]
     with without_code(), np.errstate(all="ignore"):
-        density = pytensor.function(source.inputs, source.determined, **IN_PYTHON)
+        density = python_function(source.inputs, source.determined, AS_WRITTEN)
         try:
             finite = np.isfinite(density(*own, *rows, *scales, *data, *others)).all()
         except ParameterValueError:
@@ -85,7 +80,7 @@ def _without_density(model: Model, point: PointType) -> str:
     for variable in (*model.free_RVs, *model.potentials, *model.observed_RVs):
         [logp] = model.logp([variable], sum=False)
         try:
-            values = pytensor.function(model.value_vars, logp, **IN_PYTHON)(*inputs)
+            values = python_function(model.value_vars, logp, AS_WRITTEN)(*inputs)
         except ParameterValueError as error:
             names.append(f"'{variable.name}' ({str(error).partition('\n')[0]} does not hold)")
             continue

@@ -4,14 +4,13 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import pytensor
 from pymc.model import Model
 from pytensor.graph.replace import clone_replace
 from pytensor.tensor.variable import TensorVariable
 from xarray import Dataset
 
 from pymc_sgmcmc.backends.compile_time import without_code
-from pymc_sgmcmc.gradients.arrays import PYTHON, random_variable
+from pymc_sgmcmc.gradients.arrays import python_function, random_variable
 
 
 def value_draws(model: Model, vars: Sequence[TensorVariable], posterior: Dataset) -> np.ndarray:
@@ -40,9 +39,7 @@ def value_draws(model: Model, vars: Sequence[TensorVariable], posterior: Dataset
             value = transform.forward(value, *clone_replace(rv.owner.inputs, drawn))
         values.append(value)
     with without_code():
-        function = pytensor.function(
-            list(drawn.values()), values, mode=PYTHON, on_unused_input="ignore"
-        )
+        function = python_function(drawn.values(), values)
         recorded = [posterior[rv.name].values.astype(rv.dtype) for rv in random]
         shape = recorded[0].shape[:2]
         flat = [r.reshape(math.prod(shape), *r.shape[2:]) for r in recorded]

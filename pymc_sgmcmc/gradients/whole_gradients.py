@@ -67,9 +67,9 @@ class WholeGradients(FlatModel):
     def hessian(self, theta: Vector) -> np.ndarray:
         """Hessian of the log posterior, shape (d, d), symmetric.
 
-        The likelihood's is taken from central differences of its gradient, 2 d to 8 d of them: a
-        step is eps^(1/4) of a standard deviation, whose error is then about sqrt(eps). Where the
-        likelihood has kinks, as in quantile regression, longer steps are needed to see them.
+        The likelihood's is made of central differences, 2 d to 8 d gradients, with steps of
+        eps^(1/4) standard deviations, whose error is about sqrt(eps); of `FAR` where the likelihood
+        has kinks.
         """
         near = self._differences(theta, np.finfo(self.dtype).eps ** 0.25)
         return near if self._holds_further_off(theta, near) else self._differences(theta, FAR)

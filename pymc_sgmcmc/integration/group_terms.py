@@ -1,27 +1,26 @@
 """Which effects of groups can be integrated out, and the terms of the model by group."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from pymc.pytensorf import rewrite_pregrad
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
-from pytensor.graph.replace import clone_replace, vectorize_graph
+from pytensor.graph.replace import vectorize_graph
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.batches.data_sources import ArraySource
 from pymc_sgmcmc.batches.streamed_data import StreamedData
-from pymc_sgmcmc.gradients.arrays import Array, evaluate, has_named_dims
+from pymc_sgmcmc.gradients.arrays import Array, has_named_dims
 from pymc_sgmcmc.gradients.batch_terms import batched_terms
 from pymc_sgmcmc.gradients.local_model import Column, LocalVariable, NotLocal
 from pymc_sgmcmc.gradients.local_variables import LocalTerms
-from pymc_sgmcmc.gradients.model_gradient import equal_indices, shapes_of
+from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to
 from pymc_sgmcmc.gradients.row_axis import find_row_axes
 from pymc_sgmcmc.gradients.row_groups import RowGroups
@@ -159,34 +158,26 @@ def group_terms(
     vars = model.value_vars
     shapes = dict(zip(vars, shapes_of(model, vars), strict=True))
     data = None if data is None else fitted_to(model, data)
-    dtypes = {} if data is None else {name: f.dtype for name, f in data.formats.items()}
     index = pt.lvector("rows")
     try:
         with filled(model, data):
             row_axis, *others = find_row_axes(model, None)
-            terms, sliced, rest, *_ = batched_terms(model, row_axis, index, dtypes=dtypes)
+            part = batched_terms(model, row_axis, index, data=data)
     except ValueError as error:
         raise NotIntegrated(str(error)) from error
     if others:
         raise NotIntegrated("observed variables have rows of different kinds")
-    logps = clone_replace([term.logp for term in terms], equal_indices(sliced))
-    logps = rewrite_pregrad(logps)
-    terms = [replace(term, logp=logp) for term, logp in zip(terms, logps, strict=True)]
-    arrays = {array: s.full for array, s in sliced.items()}
+    part = part.simplified()
+    terms, arrays = part.terms, part.arrays
     n_rows = row_axis.length
     if data is not None:
-        check_covered(sliced, data)
+        check_covered(part.sliced, data)
         columns = _mapped(data)
         arrays = {columns[str(array.name)]: whole for array, whole in arrays.items()}
         n_rows = data.n_rows
 
-    def groups_of(of_rows: TensorVariable) -> np.ndarray:
-        own = {whole: array for array, whole in arrays.items()}
-        own[index] = pt.constant(np.arange(n_rows))
-        [groups] = evaluate(*clone_replace([of_rows], own, rebuild_strict=False))
-        return groups.astype(np.int64)
-
-    builder = LocalTerms(model, shapes, terms, rest, index, 1, RowGroups(groups_of), "rows")
+    groups = RowGroups(index, arrays, n_rows)
+    builder = LocalTerms(model, shapes, terms, part.rest, index, 1, groups, "rows")
     column, found = _effects(builder, wanted)
     try:
         local = {v.value: v for v in found}
@@ -205,7 +196,7 @@ def group_terms(
         model,
         effects,
         column.n_groups,
-        groups_of(column.index) % column.n_groups,
+        groups.of(column.index) % column.n_groups,
         column.groups,
         index,
         column.places,

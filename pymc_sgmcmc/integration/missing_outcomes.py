@@ -31,7 +31,7 @@ from pymc_sgmcmc.gradients.arrays import (
     has_named_dims,
     sum_of,
 )
-from pymc_sgmcmc.gradients.batch_check import DISTANCES, moved, total_of
+from pymc_sgmcmc.gradients.batch_check import DISTANCES, near, total_of
 from pymc_sgmcmc.gradients.row_axis import RowAxis, batch_ndim
 from pymc_sgmcmc.gradients.some_rows import of_some_rows
 from pymc_sgmcmc.gradients.substitute import substitute
@@ -262,7 +262,7 @@ def _check(model: pm.Model, outcome: MissingOutcome) -> None:
     with without_code(), np.errstate(all="ignore"):
         functions = [total_of(model.value_vars, term) for term in (of_kept, of_all)]
         for distance in (*DISTANCES, 0.0):
-            point = [moved(start[v.name], rng, distance) for v in model.value_vars]
+            point = near(start, model.value_vars, rng, distance)
             try:
                 with _taken_apart():
                     ours, theirs = (float(function(*point)) for function in functions)

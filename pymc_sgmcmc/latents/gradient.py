@@ -10,6 +10,7 @@ from pymc.model.core import Model
 from pymc.pytensorf import rewrite_pregrad
 from pymc.vartypes import discrete_types
 from pytensor.gradient import disconnected_grad
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
@@ -18,11 +19,11 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
-from pymc_sgmcmc.gradients.arrays import refuse_nan
-from pymc_sgmcmc.gradients.batch_terms import batched_terms, finite_support
+from pymc_sgmcmc.gradients.arrays import evaluate, refuse_nan
+from pymc_sgmcmc.gradients.batch_terms import batched_terms
 from pymc_sgmcmc.gradients.differentiate import gradients_of
 from pymc_sgmcmc.gradients.full_terms import full_terms
-from pymc_sgmcmc.gradients.model_gradient import axes_of, explicit_data
+from pymc_sgmcmc.gradients.model_gradient import explicit_data
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch
 from pymc_sgmcmc.gradients.row_axis import find_row_axis, local_shape
@@ -198,8 +199,7 @@ def _slice_into_batches(
     free = global_model.free_RVs
     global_values = dict(zip(free, global_model.replace_rvs_by_values(free), strict=True))
     index = pt.lvector("rows")
-    dtypes = {name: f.dtype for name, f in streamed.formats.items()} if streamed else {}
-    part = batched_terms(model, row_axis, index, placeholders, global_values, dtypes)
+    part = batched_terms(model, row_axis, index, placeholders, global_values, streamed)
     if streamed is not None:
         check_covered(part.sliced, streamed)
     for var in part.rest:
@@ -208,14 +208,13 @@ def _slice_into_batches(
                 f"'{rv.name}' is not local to the rows, because '{var.name}' depends on it and has "
                 f"no axis along {row_axis}. Leave it out of latents=."
             )
-    arrays = {array: s.full for array, s in part.sliced.items()}
-    for array in arrays:
+    for array in part.arrays:
         refuse_nan(array)
 
     kept = [v for v in part.rest if v in global_model.observed_RVs + global_model.potentials]
     prior = global_model.logp(vars=[*free, *kept])
     logps = [pt.moveaxis(term.logp, term.axis, 0) for term in part.terms]
-    expressions, data = explicit_data([prior, *logps, *part.observed.values()], arrays)
+    expressions, data = explicit_data([prior, *logps, *part.observed.values()], part.arrays)
     used = set(explicit_graph_inputs(expressions))
     k = len(logps)
     prior, logps, observed = expressions[0], expressions[1 : k + 1], expressions[k + 1 :]
@@ -245,7 +244,7 @@ def _slice_into_batches(
                 value,
                 batch_rv,
                 model.rvs_to_transforms[rv],
-                finite_support(rv) if rv.type.dtype in discrete_types else None,
+                _support(rv, latents),
             )
             for (rv, value), batch_rv in zip(placeholders.items(), batch_rvs, strict=True)
         ],
@@ -256,7 +255,6 @@ def _slice_into_batches(
         n_rows=int(batch_size),
         n_data=streamed.n_rows if streamed else row_axis.length,
     )
-    joint = joint.with_support(latents.support)
     latents.check(joint)
     used_data = [(array, v) for array, v in data.items() if v in used]
     if self_check:
@@ -269,7 +267,7 @@ def _slice_into_batches(
     source = LatentGradientSource(
         vars=vars,
         shapes=[np.shape(own_start[v.name]) for v in vars],
-        rows=[Rows(index, scale, int(batch_size), (axes_of(part.sliced),), streamed)],
+        rows=[Rows(index, scale, int(batch_size), (part.axes,), streamed)],
         data=used_data,
         others=others,
         log_prior=prior,
@@ -284,6 +282,34 @@ def _slice_into_batches(
     )
     source.check_data()
     return source
+
+
+def _support(rv: Variable, latents: Latents) -> np.ndarray | None:
+    """Return the values that a latent variable can take, if they are given, or few and known."""
+    if rv.name in latents.support:
+        return np.asarray(latents.support[rv.name])
+    if rv.type.dtype not in discrete_types:
+        return None
+    name = type(rv.owner.op).__name__
+    parameters = rv.owner.inputs[2:]
+    if name == "BernoulliRV":
+        return np.array([0, 1])
+    if name == "CategoricalRV":
+        p = parameters[0]
+        n = p.type.shape[-1] if p.type.shape[-1] is not None else int(evaluate(p.shape[-1])[0])
+        return np.arange(n)
+    known = [p for p in parameters if not _is_random(p)]
+    bounds = [int(evaluate(p)[0].item()) for p in known if all(p.type.broadcastable)]
+    if name == "DiscreteUniformRV" and len(bounds) == 2:
+        return np.arange(bounds[0], bounds[1] + 1)
+    if name in ("BinomialRV", "BetaBinomialRV") and not _is_random(parameters[0]):
+        return np.arange(int(np.max(evaluate(parameters[0])[0])) + 1)
+    return None
+
+
+def _is_random(var: Variable) -> bool:
+    """Whether a variable depends on anything but constants."""
+    return any(v.owner is None and not isinstance(v, Constant) for v in ancestors([var]))
 
 
 def _simplified(logp: TensorVariable) -> TensorVariable:

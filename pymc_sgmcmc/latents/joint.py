@@ -119,14 +119,6 @@ class Joint:
         """Replace placeholders by a theta and a batch."""
         return dataclasses.replace(self, replace=self.replace | replace)
 
-    def with_support(self, support: Mapping[str, Sequence[int]]) -> "Joint":
-        """Set the values that discrete variables can take, by name."""
-        variables = [
-            dataclasses.replace(v, support=np.asarray(support[v.name])) if v.name in support else v
-            for v in self.variables
-        ]
-        return dataclasses.replace(self, variables=variables)
-
     def evaluate(
         self,
         expressions: Sequence[Variable],
@@ -357,28 +349,7 @@ def without_latents(
     """Make the model of the global parameters alone, for `pm.sample`.
 
     It has the same random variables and data, but neither the latent variables nor whatever depends
-    on them (observed variables, potentials, deterministics): nothing in it has a value for each row
-    and latent variable. It has its own value variables.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    vars : list of random variables or names
-        The latent variables.
-    terms : list of variables
-        Observed variables and potentials to leave out too.
-    of_type : type, default pymc.Model
-        Type of the model to make.
-
-    Returns
-    -------
-    pymc.Model
-
-    Raises
-    ------
-    ValueError
-        For a name that the model does not have, and for a free variable that depends on a latent
-        one and is not in ``vars``.
+    on them, nor ``terms`` (observed variables and potentials), and its own value variables.
     """
     refuse_missing(model)
     latents = set(find_latents(model, vars))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pymc as pm
-import pytensor
 from pymc.blocking import PointType
 from pymc.logprob.utils import ParameterValueError
 from pytensor.graph.basic import Variable
@@ -15,13 +14,13 @@ from pytensor.tensor.random.type import random_generator_type
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import without_code
-from pymc_sgmcmc.gradients.arrays import PYTHON, Array, array_value
+from pymc_sgmcmc.gradients.arrays import Array, array_value, python_function
 from pymc_sgmcmc.gradients.batch_check import (
     DISTANCES,
     batch_error,
     cannot_be_checked,
     compare,
-    moved,
+    near,
     total_of,
 )
 from pymc_sgmcmc.gradients.row_axis import RowAxis
@@ -61,11 +60,11 @@ def check_latent_terms(
     with without_code(), np.errstate(all="ignore"):
         generator = random_generator_type()
         prior = dataclasses.replace(joint, n_rows=n_rows).draw_prior(NoiseStream(generator))
-        draw = pytensor.function([generator, *inputs], prior, mode=PYTHON, on_unused_input="ignore")
+        draw = python_function([generator, *inputs], prior)
         for term in joint.terms:
             batch = total_of([*placeholders, *inputs], term.logp)
             for distance in DISTANCES:
-                point = [moved(start[v.name], rng, distance) for v in model.value_vars]
+                point = near(start, model.value_vars, rng, distance)
                 try:
                     z = draw(rng, *point, subset, *arrays)
 

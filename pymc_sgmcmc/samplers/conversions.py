@@ -13,23 +13,8 @@ import math
 
 from pymc_sgmcmc.argument_checks import nonnegative_number, positive_number
 
-REMEDIES = {
-    "eta": "It is the square of the step size, 1e-4 for a step size of 0.01.",
-    "a": "It is the injected noise, D times the step size: 0.01 for example.",
-    "learning_rate": "It is the square of the step size, 1e-4 for a step size of 0.01 (times "
-    "per_datum=, if that is given).",
-    "momentum_decay": "It is the fraction of the momentum lost per update: 0.01 for example.",
-    "per_datum": "It is the number of rows of the data; leave it out if the gradient is not "
-    "divided by it.",
-}
-
-
-def _positive(name: str, value: float) -> float:
-    return positive_number(name, value, REMEDIES[name])
-
-
-def _nonnegative(name: str, value: float) -> float:
-    return nonnegative_number(name, value, REMEDIES[name])
+SQUARE = "It is the square of the step size, 1e-4 for a step size of 0.01"
+"""What a learning rate is, for messages."""
 
 
 class FromLearningRate:
@@ -68,8 +53,9 @@ class FromLearningRate:
         ...     sgm.SGNHT.from_learning_rate(eta=0.25, a=1.0)
         SGNHT(step_size=0.5, diffusion=2.0, batch_size=None, thin=1) of [x]
         """
-        h = math.sqrt(_positive("eta", eta))
-        diffusion = _nonnegative("a", a) / h
+        h = math.sqrt(positive_number("eta", eta, f"{SQUARE}."))
+        remedy = "It is the injected noise, D times the step size: 0.01 for example."
+        diffusion = nonnegative_number("a", a, remedy) / h
         return cls(vars, step_size=h, diffusion=diffusion, **options)
 
 
@@ -121,7 +107,12 @@ class FromMomentumDecay:
         ...     sgm.SGHMC_S.from_momentum_decay(learning_rate=0.25, momentum_decay=0.1)
         SGHMC_S(step_size=0.5, friction=0.2, batch_size=None, thin=1) of [x]
         """
-        n = 1 if per_datum is None else _positive("per_datum", per_datum)
-        h = math.sqrt(_positive("learning_rate", learning_rate) / n)
-        friction = _nonnegative("momentum_decay", momentum_decay) / h
+        n = 1.0
+        if per_datum is not None:
+            remedy = "It is the number of rows; leave it out if the gradient is not divided by it."
+            n = positive_number("per_datum", per_datum, remedy)
+        remedy = f"{SQUARE} (times per_datum=, if that is given)."
+        h = math.sqrt(positive_number("learning_rate", learning_rate, remedy) / n)
+        remedy = "It is the fraction of the momentum lost per update: 0.01 for example."
+        friction = nonnegative_number("momentum_decay", momentum_decay, remedy) / h
         return cls(vars, step_size=h, friction=friction, **options)

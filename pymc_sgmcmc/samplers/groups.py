@@ -24,7 +24,14 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.model import Model, modelcontext
 
-from pymc_sgmcmc.algorithm import Algorithm, Gradient, Noise, Tensors, check_temperature
+from pymc_sgmcmc.algorithm import (
+    Algorithm,
+    Gradient,
+    MappedGradient,
+    Noise,
+    Tensors,
+    check_temperature,
+)
 from pymc_sgmcmc.backends.compile_time import compile_lock
 from pymc_sgmcmc.docstrings import NOT_OF_GROUPS
 from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule, step_sizes
@@ -60,39 +67,19 @@ class Member:
         return {name: value for (member, _, name), value in parts if member == self.name}
 
 
-@dataclass(frozen=True)
-class GroupGradient:
-    """One group's part of the gradient."""
+def part_of(whole: Gradient, theta: Tensors, positions: Sequence[int]) -> MappedGradient:
+    """Return one group's part of the gradient at theta."""
 
-    whole: Gradient
-    theta: Tensors
-    positions: tuple[int, ...]
+    def own(tensors: Tensors) -> Tensors:
+        return [tensors[i] for i in positions]
 
-    def _mine(self, tensors: Tensors) -> Tensors:
-        return [tensors[i] for i in self.positions]
+    def everywhere(direction: Tensors) -> Tensors:
+        extended = [pt.zeros_like(t) for t in theta]
+        for i, d in zip(positions, direction, strict=True):
+            extended[i] = d
+        return extended
 
-    @property
-    def prior(self) -> Tensors:
-        return self._mine(self.whole.prior)
-
-    @property
-    def likelihood(self) -> Tensors:
-        return self._mine(self.whole.likelihood)
-
-    @property
-    def total(self) -> Tensors:
-        return self._mine(self.whole.total)
-
-    @property
-    def mean_likelihood(self) -> Tensors:
-        return self._mine(self.whole.mean_likelihood)
-
-    def mean_curvature(self, direction) -> Tensors:
-        """Multiply the group's block of the Hessian of the mean log likelihood with a direction."""
-        everywhere = [pt.zeros_like(t) for t in self.theta]
-        for i, d in zip(self.positions, direction, strict=True):
-            everywhere[i] = d
-        return self._mine(self.whole.mean_curvature(everywhere))
+    return MappedGradient(whole, own, everywhere)
 
 
 class PlaceholderGradient:
@@ -140,7 +127,7 @@ class GroupUpdate:
             if len(self.points) > len(known):
                 return PlaceholderGradient(theta)
             whole, at = known[len(self.points) - 1]
-            return GroupGradient(whole, at, self.member.positions)
+            return part_of(whole, at, self.member.positions)
 
         def noise(like=None):
             nonlocal n_drawn

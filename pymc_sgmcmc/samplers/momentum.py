@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 
 from pymc_sgmcmc.algorithm import Algorithm, State, Tensors, check_temperature
 from pymc_sgmcmc.argument_checks import nonnegative_number
-from pymc_sgmcmc.samplers.splitting import Phase, Thermostat, drift_to_gradient, integrate
+from pymc_sgmcmc.samplers.splitting import Dynamics, Phase, Thermostat, drift_to_gradient, integrate
 
 
 def check_noise(name: str, value: float) -> None:
@@ -69,18 +69,17 @@ class ThermostatAlgorithm(Algorithm):
         return drift_to_gradient(self.splitting)
 
     def update(self, theta, state, gradient, h, noise, n_elements=None):
-        theta, p, xi = integrate(
-            self.splitting,
-            Phase(theta, state["p"], state["xi"]),
-            h,
-            force=lambda theta: gradient(theta).total,
-            noise=noise,
-            diffusion=self.diffusion,
-            thermostat=self.thermostat,
-            n_elements=n_elements,
-            temperature=self.temperature,
-            mass=self.mass,
+        dynamics = Dynamics(
+            lambda theta: gradient(theta).total,
+            noise,
+            self.diffusion,
+            self.thermostat,
+            self.temperature,
+            n_elements,
+            self.mass,
         )
+        start = Phase(theta, state["p"], state["xi"])
+        theta, p, xi = integrate(self.splitting, start, h, dynamics)
         return theta, {"p": p, "xi": xi}
 
     def diagnostics(self, state: State) -> Tensors:

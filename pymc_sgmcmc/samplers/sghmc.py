@@ -35,6 +35,7 @@ from pymc_sgmcmc.samplers.momentum import check_noise, mean_square, momentum
 from pymc_sgmcmc.samplers.splitting import (
     EULER,
     SYMMETRIC,
+    Dynamics,
     Phase,
     drift_to_gradient,
     fixed_friction,
@@ -70,16 +71,15 @@ class HamiltonianEuler(Algorithm):
         return {"p": momentum(theta, rng, self.temperature)}
 
     def update(self, theta, state, gradient, h, noise):
-        theta, p, _ = integrate(
-            self.splitting,
-            Phase(theta, state["p"], [pt.constant(self.friction, dtype=h.dtype)]),
-            h,
-            force=lambda theta: gradient(theta).total,
-            noise=noise,
-            diffusion=self.friction,
-            thermostat=fixed_friction,
-            temperature=self.temperature,
+        dynamics = Dynamics(
+            lambda theta: gradient(theta).total,
+            noise,
+            self.friction,
+            fixed_friction,
+            self.temperature,
         )
+        start = Phase(theta, state["p"], [pt.constant(self.friction, dtype=h.dtype)])
+        theta, p, _ = integrate(self.splitting, start, h, dynamics)
         return theta, {"p": p}
 
     def diagnostics(self, state):

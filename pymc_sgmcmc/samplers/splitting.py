@@ -66,137 +66,6 @@ def drift_to_gradient(splitting: str) -> float:
     return min(drift_before_gradient(splitting), drift_before_gradient(splitting[::-1]))
 
 
-class Thermostat(Protocol):
-    """How xi reacts to the kinetic energy: `fixed_friction`, `elementwise` or `shared`."""
-
-    def __call__(
-        self,
-        xi: Tensors,
-        p: Tensors,
-        h: TensorVariable,
-        temperature: float = 1.0,
-        n_elements: Tensors | None = None,
-    ) -> Tensors: ...
-
-
-def fixed_friction(
-    xi: Tensors,
-    p: Tensors,
-    h: TensorVariable,
-    temperature: float = 1.0,
-    n_elements: Tensors | None = None,
-) -> Tensors:
-    """Leave xi unchanged: a fixed friction (SGHMC).
-
-    Parameters
-    ----------
-    xi : list of variables
-        Friction, a single scalar.
-    p : list of variables
-        Momentum, one entry per model variable.
-    h : scalar variable
-        Time to advance.
-    temperature : float, default 1
-        T, the mean of p * p.
-    n_elements : list of scalar variables, optional
-        Not used.
-
-    Returns
-    -------
-    list of variables
-        ``xi`` itself.
-
-    Examples
-    --------
-    >>> import pytensor.tensor as pt
-    >>> from pymc_sgmcmc.samplers.splitting import fixed_friction
-    >>> [xi] = fixed_friction([pt.constant(2.0)], [pt.constant([1.0, 3.0])], 0.5)
-    >>> float(xi.eval())
-    2.0
-    """
-    return xi
-
-
-def elementwise(
-    xi: Tensors,
-    p: Tensors,
-    h: TensorVariable,
-    temperature: float = 1.0,
-    n_elements: Tensors | None = None,
-) -> Tensors:
-    """Advance one xi per element of p: xi += h (p * p - T) (high-order paper 2.2, T = 1).
-
-    Parameters
-    ----------
-    xi : list of variables
-        Thermostats, shaped like ``p``.
-    p : list of variables
-        Momentum, one entry per model variable.
-    h : scalar variable
-        Time to advance.
-    temperature : float, default 1
-        T, the mean of p * p.
-    n_elements : list of scalar variables, optional
-        Not used.
-
-    Returns
-    -------
-    list of variables
-        Shaped like ``xi``.
-
-    Examples
-    --------
-    >>> import pytensor.tensor as pt
-    >>> from pymc_sgmcmc.samplers.splitting import elementwise
-    >>> [xi] = elementwise([pt.constant([2.0, 2.0])], [pt.constant([1.0, 3.0])], 0.5)
-    >>> xi.eval().tolist()
-    [2.0, 6.0]
-    """
-    return [x + h * (q * q - temperature) for x, q in zip(xi, p, strict=True)]
-
-
-def shared(
-    xi: Tensors,
-    p: Tensors,
-    h: TensorVariable,
-    temperature: float = 1.0,
-    n_elements: Tensors | None = None,
-) -> Tensors:
-    """Advance one xi for all n elements of p: xi += h (p.p / n - T) (SGNHT paper eq 6, T = 1).
-
-    Parameters
-    ----------
-    xi : list of variables
-        The thermostat, a single scalar.
-    p : list of variables
-        Momentum, one entry per model variable.
-    h : scalar variable
-        Time to advance.
-    temperature : float, default 1
-        T, the mean of p * p.
-    n_elements : list of scalar variables, optional
-        Number of elements of each entry of ``p`` that move; the others are 0. Default: all of them.
-
-    Returns
-    -------
-    list of variables
-        A single scalar.
-
-    Examples
-    --------
-    >>> import pytensor.tensor as pt
-    >>> from pymc_sgmcmc.samplers.splitting import shared
-    >>> [xi] = shared([pt.constant(2.0)], [pt.constant([1.0, 3.0])], 0.5)
-    >>> float(xi.eval())
-    4.0
-    """
-    if n_elements is None:
-        n_elements = [q.size for q in p]
-    n = sum(n_elements, start=pt.constant(0)).astype(p[0].dtype)
-    p_dot_p = sum((pt.sum(q * q) for q in p), start=pt.constant(0, dtype=p[0].dtype))
-    return [xi[0] + h * (p_dot_p / n - temperature)]
-
-
 class Phase(NamedTuple):
     """A point of the extended space, with one entry per variable, or of xi one in all."""
 
@@ -211,15 +80,47 @@ class Phase(NamedTuple):
 
 
 class Dynamics(NamedTuple):
-    """What moves a point of the extended space: the arguments of `integrate`."""
+    """What moves a point of the extended space."""
 
     force: Callable[[Tensors], Sequence[TensorVariable]]
+    """theta -> g, the stochastic gradient of the log posterior."""
     noise: Callable[[], Sequence[TensorVariable]]
+    """Returns fresh N(0, I) draws shaped like theta at each call."""
     diffusion: float
-    thermostat: Thermostat
-    temperature: float
-    n_elements: Tensors | None
-    mass: float
+    """D: the injected noise has variance 2 D T per unit of time."""
+    thermostat: "Thermostat"
+    temperature: float = 1.0
+    n_elements: Tensors | None = None
+    """Number of elements of each entry of p that move, where the others are 0; None: all move."""
+    mass: float = 1.0
+    """m of the thermostat: the larger it is, the more slowly the thermostat reacts."""
+
+
+class Thermostat(Protocol):
+    """How xi reacts to the kinetic energy: `fixed_friction`, `elementwise` or `shared`."""
+
+    def __call__(self, phase: Phase, dt: TensorVariable, dynamics: Dynamics) -> Tensors: ...
+
+
+def fixed_friction(phase: Phase, dt: TensorVariable, dynamics: Dynamics) -> Tensors:
+    """Leave xi unchanged: a fixed friction (SGHMC)."""
+    return phase.xi
+
+
+def elementwise(phase: Phase, dt: TensorVariable, dynamics: Dynamics) -> Tensors:
+    """Advance one xi per element of p: xi += h (p * p - T) (high-order paper 2.2, T = 1)."""
+    temperature = dynamics.temperature
+    return [x + dt * (q * q - temperature) for x, q in zip(phase.xi, phase.p, strict=True)]
+
+
+def shared(phase: Phase, dt: TensorVariable, dynamics: Dynamics) -> Tensors:
+    """Advance one xi for all n elements of p: xi += h (p.p / n - T) (SGNHT paper eq 6, T = 1)."""
+    p, n_elements = phase.p, dynamics.n_elements
+    if n_elements is None:
+        n_elements = [q.size for q in p]
+    n = sum(n_elements, start=pt.constant(0)).astype(p[0].dtype)
+    p_dot_p = sum((pt.sum(q * q) for q in p), start=pt.constant(0, dtype=p[0].dtype))
+    return [phase.xi[0] + dt * (p_dot_p / n - dynamics.temperature)]
 
 
 def drift(phase: Phase, dt: TensorVariable, dynamics: Dynamics) -> Phase:
@@ -229,9 +130,7 @@ def drift(phase: Phase, dt: TensorVariable, dynamics: Dynamics) -> Phase:
 
 def react(phase: Phase, dt: TensorVariable, dynamics: Dynamics) -> Phase:
     """T: let the thermostat react to the kinetic energy."""
-    temperature, n_elements = dynamics.temperature, dynamics.n_elements
-    dt = dt / dynamics.mass
-    return phase._replace(xi=dynamics.thermostat(phase.xi, phase.p, dt, temperature, n_elements))
+    return phase._replace(xi=dynamics.thermostat(phase, dt / dynamics.mass, dynamics))
 
 
 def drift_and_react(phase: Phase, dt: TensorVariable, dynamics: Dynamics) -> Phase:
@@ -288,74 +187,14 @@ FRICTION = "Bbi"
 """Letters of the friction, whose occurrences in a splitting are counted together."""
 
 
-def integrate(
-    splitting: str,
-    phase: Phase,
-    h: TensorVariable,
-    *,
-    force: Callable[[Tensors], Sequence[TensorVariable]],
-    noise: Callable[[], Sequence[TensorVariable]],
-    diffusion: float,
-    thermostat: Thermostat,
-    temperature: float = 1.0,
-    n_elements: Tensors | None = None,
-    mass: float = 1.0,
-) -> Phase:
-    """Advance a point of the extended space by ``h``.
-
-    Parameters
-    ----------
-    splitting : str
-        Letters of the module's table, for example ``"ABOBA"``.
-    phase : Phase
-        The starting point.
-    h : scalar variable
-        Step size, the time that the whole splitting advances.
-    force : callable
-        theta -> g, the stochastic gradient of the log posterior with respect to theta.
-    noise : callable
-        Returns fresh N(0, I) draws shaped like theta at each call.
-    diffusion : float
-        D: the injected noise has variance 2 D T per unit of time.
-    thermostat : callable
-        `fixed_friction`, `elementwise` or `shared`.
-    temperature : float, default 1
-        T, the stationary variance of p.
-    n_elements : list of scalar variables, optional
-        Number of elements of each variable that move. Default: all of them.
-    mass : float, default 1
-        m of the thermostat: the larger it is, the more slowly the thermostat reacts.
-
-    Returns
-    -------
-    Phase
-        The point after the last letter.
-
-    Raises
-    ------
-    ValueError
-        For a letter that is not in the table.
-
-    Examples
-    --------
-    >>> import pytensor.tensor as pt
-    >>> from pymc_sgmcmc.samplers.splitting import Phase, fixed_friction, integrate
-    >>> start = Phase([pt.constant(1.0)], [pt.constant(0.5)], [pt.constant(0.0)])
-    >>> h = pt.constant(0.1)
-    >>> end = integrate(
-    ...     "AOA", start, h, force=lambda theta: [-theta[0]],
-    ...     noise=lambda: [pt.constant(0.0)], diffusion=0.0, thermostat=fixed_friction,
-    ... )  # leapfrog on U = theta^2 / 2
-    >>> round(float(end.theta[0].eval()), 6), round(float(end.p[0].eval()), 6)
-    (1.044875, 0.3975)
-    """
+def integrate(splitting: str, phase: Phase, h: TensorVariable, dynamics: Dynamics) -> Phase:
+    """Advance a point by ``h``, by the letters of a splitting one after the other."""
     for letter in splitting:
         if letter not in LETTERS:
             raise ValueError(
                 f"The splitting '{splitting}' has the letter '{letter}': use only letters of "
                 f"'{''.join(LETTERS)}'."
             )
-    dynamics = Dynamics(force, noise, diffusion, thermostat, temperature, n_elements, mass)
     for letter in splitting:
         alike = FRICTION if letter in FRICTION else letter
         dt = h / sum(map(splitting.count, alike))

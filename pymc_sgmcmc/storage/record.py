@@ -96,7 +96,7 @@ def read_adapted(path: Path) -> Adapted | None:
     """
     try:
         plain = load(adapted_path(path))
-        return Adapted(**{f.name: plain[f.name] for f in fields(Adapted)})
+        return Adapted(**{f.name: plain[f.name] for f in fields(Adapted) if f.name in plain})
     except FileNotFoundError:
         return None
     except (ValueError, KeyError) as error:

@@ -1,0 +1,40 @@
+"""The scale parameters of a model: near 0 of one a hierarchy's joint density has no bound."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from pymc.model import Model
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.gradients.arrays import random_variable
+
+SCALE_TRANSFORMS = {"log", "log_exp_m1", "interval", "logodds", "chain"}
+"""Names of PyMC's transforms to a logarithmic scale."""
+CHOLESKY_TRANSFORMS = {"cholesky-cov-packed", "cholesky-cov"}
+"""Names of those of covariances, whose Cholesky factor has a logarithmic diagonal, row by row."""
+
+
+def is_scale(model: Model, vars: Sequence[TensorVariable], shapes) -> np.ndarray:
+    """Which elements of theta are scale parameters, shape (d,).
+
+    They are on a logarithmic scale, and no effects of a hierarchy: log-normal slopes are none.
+    """
+    flags, effects = [], _effects(model)
+    for value, shape in zip(vars, shapes, strict=True):
+        rv = random_variable(model, value)
+        name = getattr(model.rvs_to_transforms.get(rv), "name", None)
+        of_value = np.full(shape, name in SCALE_TRANSFORMS and rv not in effects)
+        if name in CHOLESKY_TRANSFORMS:
+            ends = np.cumsum(np.arange(1, shape[-1] + 1))  # of the factor's rows
+            of_value[..., ends[ends <= shape[-1]] - 1] = True
+        flags.append(of_value.ravel())
+    return np.concatenate(flags)
+
+
+def _effects(model: Model) -> set[TensorVariable]:
+    """Free variables whose prior depends on others, and on which no other's prior depends."""
+    free = set(model.free_RVs)
+    above = {rv: free.intersection(ancestors(rv.owner.inputs)) for rv in free}
+    depended_on = set().union(*above.values())
+    return {rv for rv in free if above[rv] and rv not in depended_on}

@@ -1,0 +1,69 @@
+"""Effects of which the rows say less than their prior: better sampled non-centred."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import numpy as np
+import pytensor
+from pymc.model import Model
+
+from pymc_sgmcmc.backends.compile_time import without_code
+from pymc_sgmcmc.gradients.arrays import PYTHON
+from pymc_sgmcmc.gradients.flat_model import FlatModel
+from pymc_sgmcmc.integration.non_centring import centred_effects
+
+WEAK = 0.5
+"""Share of the prior in the curvature along effects, their mean, from which they are weak."""
+
+_model_may_change: ContextVar[bool] = ContextVar("whether a model may be rewritten", default=False)
+
+
+class WeakEffects(Exception):
+    """A warm-up found effects that are better sampled in the non-centred parametrisation."""
+
+    def __init__(self, names: list[str], passes: float):
+        super().__init__(f"The rows say little of {', '.join(names)}.")
+        self.names, self.passes = names, passes
+
+
+@contextmanager
+def model_may_change() -> Iterator[None]:
+    """Let warm-ups in this block raise `WeakEffects`."""
+    before = _model_may_change.set(True)
+    try:
+        yield
+    finally:
+        _model_may_change.reset(before)
+
+
+def model_may_be_changed() -> bool:
+    """Whether warm-ups may raise `WeakEffects`."""
+    return _model_may_change.get()
+
+
+def weak_effects(
+    model: Model, gradients: FlatModel, theta: np.ndarray, curvature: np.ndarray
+) -> list[str]:
+    """Return the names of centred effects of which the rows say less than their prior.
+
+    ``curvature`` is its diagonal, shape (d,).
+    """
+    effects = centred_effects(model)
+    if not effects:
+        return []
+    scales = model.replace_rvs_by_values(list(effects.values()))
+    with without_code():
+        function = pytensor.function(
+            gradients.source.vars, scales, mode=PYTHON, on_unused_input="ignore"
+        )
+    point = gradients.split(theta)
+    scale_of = dict(zip(effects, function(*point), strict=True))
+    weak = []
+    for value, array, part in zip(gradients.source.vars, point, gradients.parts, strict=True):
+        rv = model.values_to_rvs[value]
+        if rv in scale_of:
+            of_prior = np.broadcast_to(scale_of[rv] ** -2.0, array.shape).ravel()
+            if np.mean(of_prior / curvature[part]) > WEAK:
+                weak.append(rv.name)
+    return weak

@@ -1,0 +1,118 @@
+"""Runs that sample effects centred or not as suits them, with results as the model is written."""
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from pymc.model import Model
+from xarray import DataTree
+
+from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.weak_effects import WeakEffects, model_may_change
+from pymc_sgmcmc.integration.centring import with_centred_effects
+from pymc_sgmcmc.integration.choice import starts_in
+from pymc_sgmcmc.integration.group_terms import GroupTerms, group_terms
+from pymc_sgmcmc.integration.non_centring import with_non_centred_effects
+from pymc_sgmcmc.integration.stand_ins import is_own, own_name
+from pymc_sgmcmc.run.arguments import Arguments
+from pymc_sgmcmc.run.integrated_effects import of_what_groups_share, with_effects
+from pymc_sgmcmc.run.log_densities import with_log_densities, without_log_densities
+from pymc_sgmcmc.run.step_of_run import default_step
+
+_log = logging.getLogger("pymc.sgmcmc")
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form in which a model is sampled by the default step."""
+
+    written: Arguments
+    """Arguments for the model as it is written."""
+    groups: GroupTerms | None
+    """That model group by group, where effects are integrated out."""
+    parametrised: Arguments
+    """Arguments for the model with its effects centred, or not, as suits them."""
+    terms: GroupTerms | None
+    """That model group by group."""
+    sampled: Arguments
+    """Arguments for the latter without the effects that are integrated out."""
+
+    @classmethod
+    def of(
+        cls, written: Arguments, groups: GroupTerms | None, weak: Collection[str] = ()
+    ) -> "Form":
+        """Choose the form; rows say little of the effects named in ``weak``."""
+        parametrised, terms = _parametrised(written, groups, weak)
+        sampled = parametrised if terms is None else of_what_groups_share(parametrised, terms)
+        return cls(written, groups, parametrised, terms, sampled)
+
+    def warmed_up(self, rng: np.random.Generator, earlier: Adapted | None) -> tuple["Form", Any]:
+        """Return the form, another one if the warm-up finds weak effects, and the default step."""
+        if earlier is not None or not _is_rewritable(self.written):
+            return self, self._step(rng, earlier)
+        try:
+            with model_may_change():
+                return self, self._step(rng)
+        except WeakEffects as found:
+            form = Form.of(self.written, self.groups, found.names)
+            step = form._step(rng)
+            passes = found.passes + step.adapted.data_passes
+            step.adapted = replace(step.adapted, non_centred=found.names, data_passes=passes)
+            return form, step
+
+    def _step(self, rng: np.random.Generator, earlier: Adapted | None = None) -> Any:
+        given = self.sampled
+        return default_step(
+            given.model, given.compile_kwargs, rng, earlier, self.terms is not None, given.data
+        )
+
+    def complete(self, tree: DataTree, model: Model, rng: np.random.Generator) -> DataTree:
+        """Return a result of the sampled model with all that the written one has, in its order."""
+        if self.terms is not None:
+            tree = with_effects(tree, self.terms, model, self.parametrised, rng)
+        if self.parametrised.model is self.written.model:
+            return tree
+        order = [v.name for v in self.written.model.unobserved_RVs]
+        for name in ("posterior", "warmup_posterior"):
+            if name in tree.children:
+                dataset = tree[name].to_dataset()
+                tree[name] = DataTree(dataset[[v for v in order if v in dataset]])
+        return with_log_densities(tree, self.written.model, self.written.idata_kwargs)
+
+
+def _parametrised(
+    given: Arguments, terms: GroupTerms | None, weak: Collection[str]
+) -> tuple[Arguments, GroupTerms | None]:
+    """Return arguments, and terms to integrate, for the model in another parametrisation.
+
+    Effects of which rows say little, named in ``weak``, are non-centred, and others centred that
+    have many rows.
+    """
+    model = given.model if terms is None else terms.model
+    if _is_rewritable(given):
+        held = [own_name(name) for name in weak if not is_own(name)]
+        model = with_centred_effects(model, [*held, *(() if terms is None else terms.names)])
+        model = with_non_centred_effects(model, [name for name in weak if is_own(name)])
+    if weak:
+        names = ", ".join(repr(own_name(name)) for name in weak)
+        _log.info(
+            f"Rows say less of {names} than the prior: sampled in the non-centred parametrisation."
+        )
+    if model is given.model:
+        return given, terms
+    if terms is not None and model is not terms.model:
+        terms = group_terms(model, terms.names, given.data)
+    initvals = starts_in(model, given.initvals)
+    idata_kwargs = without_log_densities(given.idata_kwargs)
+    return replace(given, model=model, initvals=initvals, idata_kwargs=idata_kwargs), terms
+
+
+def _is_rewritable(given: Arguments) -> bool:
+    """Whether a model may be sampled in another parametrisation than that in which it is written.
+
+    Predictions, a warm-up that is stored for later runs, and placeholders of streamed rows are of
+    the model as it is written.
+    """
+    return not (given.predictions or given.store_adaptation or given.data is not None)
