@@ -1,5 +1,7 @@
 """`sample`: PyMC's `sample` for minibatch steps, with storage, resuming and more chain methods."""
 
+import logging
+import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -27,6 +29,7 @@ from pymc_sgmcmc.run.adapted_run import (
     starts_near_the_posterior,
 )
 from pymc_sgmcmc.run.arguments import Arguments
+from pymc_sgmcmc.run.missing_outcomes import with_missing_outcomes, without_missing_outcomes
 from pymc_sgmcmc.run.other_arguments import naming_alternatives
 from pymc_sgmcmc.run.parametrisation import Form
 from pymc_sgmcmc.run.pymc_sample import fitting_bambi
@@ -37,6 +40,8 @@ from pymc_sgmcmc.run.step_of_run import sampled_model, step_for_all
 from pymc_sgmcmc.run_chains import run_chains
 from pymc_sgmcmc.storage.names_and_labels import refuse_unstorable
 from pymc_sgmcmc.storage.store import store_of
+
+_log = logging.getLogger("pymc.sgmcmc")
 
 DRAWS = 1000
 """Default number of draws of steps that are not adapted."""
@@ -227,6 +232,10 @@ def sample(
     returns the draws so far; a second Ctrl-C does not wait for that draw. Any other exception has
     them in its attribute ``idata``.
 
+    Missing outcomes (masked or NaN) on which nothing else depends are left out by the default step,
+    and drawn afterwards: ``posterior`` has them as from `pm.sample`. A message names those that
+    stay parameters.
+
     Several threads may sample at once. Build their models one after the other, since PyMC changes
     PyTensor's configuration for a moment while it builds one.
 
@@ -242,6 +251,7 @@ def sample(
     (2, 50)
     """
     given = Arguments(**locals()).checked()
+    began = time.perf_counter()
     limit = None if max_seconds is None else TimeLimit(max_seconds)
     names = names_in_result(given.model, var_names, include_data)
     labels = check_form(given.model, names, given.idata_kwargs)
@@ -255,7 +265,9 @@ def sample(
         seed, generator = seeded(random_seed)
         generators = generator.spawn(given.chains)
         at_first, form = deepcopy(generators), None
+        written, missing = given, None
         if step is None:
+            given, missing = without_missing_outcomes(written)
             earlier = store.adapted if store is not None and resume else None
             groups = terms_to_integrate(
                 given.model, integrate, compile_kwargs, bool(given.predictions), given.data
@@ -305,7 +317,12 @@ def sample(
             phase = ExactPhase(given.ess, np.random.default_rng(generator.integers(2**32, size=4)))
         rngs = [get_state_from_generator(rng) for rng in generators]
         tree = run_chains(given, starts, rngs, store, seed, length, limit, phase)
-        if form is None:
-            return tree
-        own = np.random.default_rng(generator.integers(2**32, size=4))
-        return form.complete(tree, model, own)
+        if form is not None:
+            own = np.random.default_rng(generator.integers(2**32, size=4))
+            tree = form.complete(tree, model, own)
+        if missing is not None:
+            own = np.random.default_rng(generator.integers(2**32, size=4))
+            tree = with_missing_outcomes(tree, missing, written, own)
+        seconds = time.perf_counter() - began
+        _log.info(f"In all {seconds:.0f} seconds, with compilation and warm-up.")
+        return tree

@@ -16,7 +16,7 @@ from pymc.util import RandomGenerator, get_random_generator
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_sgmcmc.adaptation.adapt import adapted
+from pymc_sgmcmc.adaptation.adapt import adapted, announce
 from pymc_sgmcmc.adaptation.adapted import Adapted, earlier_adaptation
 from pymc_sgmcmc.adaptation.kinds import Gradients, kind_of
 from pymc_sgmcmc.adaptation.plan import Asked
@@ -175,6 +175,8 @@ class SGMCMCStep(BlockedStep):
         self.statistics = self.kernel.statistics
         self.stats_dtypes_shapes = _statistic_types(self.statistics, self.step_size_names)
         self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
+        if self.kernel.metric is not None and earlier is None:
+            announce(self.kernel)
         self.setup_chain(self.rng, tune=0, draws=0)
         check_start(self.model, self.source, start)
         self.chain.try_out(start)

@@ -53,7 +53,8 @@ def refuse_missing_counts(model: Model, value) -> None:
     if is_missing and not np.issubdtype(np.dtype(value.dtype), np.floating):
         raise ValueError(
             f"The observed variable '{name}' is discrete and has masked (missing) values, which "
-            "have no gradient. Drop those rows, or impute the values beforehand."
+            "have no gradient. Drop those rows, or impute the values beforehand; sgm.sample() "
+            "without step= drops rows with missing outcomes by itself."
         )
 
 

@@ -194,6 +194,10 @@ def test_adapted():
     assert idata["diagnosis"].attrs["verdict"] != "failed"
     assert "mean_virial" in idata["diagnosis"]
     assert model["sigma"].name in idata.posterior
+    assert list(sgm.certificate(idata, model).index) == ["w[0]", "w[1]", "sigma"]
+    assert idata["certificate"]["w"].dims == ("sample", "feature")
+    assert float(idata["certificate"]["sigma"].min()) > 1
+    assert set(sgm.robust(idata, model).posterior) == {"w", "sigma"}
 
 
 def test_another_temperature_leaves_the_jacobian_of_a_transform_alone():

@@ -35,7 +35,6 @@ def adapted(
     if chosen is None or anew:
         warm_up = kind_of(kernel).warm_up(kernel, gradients, rng, target_bias)
         if chosen is None:
-            _log.info(f"Initializing {kernel.name} with {_described(kernel)}...")
             chosen = warm_up.run(start)
         else:
             chosen = warm_up.renew(chosen)
@@ -66,12 +65,15 @@ def adapted(
     return chosen
 
 
-def _described(kernel: Kernel) -> str:
-    """Say which metric and rows the updates have."""
+def announce(kernel: Kernel) -> None:
+    """Say what is about to be adapted: compiling it may take longer than the warm-up."""
     source = kernel.source
     rows = "all rows at each update"
     if source.rows:
         rows = f"batches of {source.rows[0].batch_size}"
         rows += " with a control variate" if source.has_control_variate else ""
     assert kernel.metric is not None
-    return f"{kernel.metric.name} metric, {rows}"
+    _log.info(
+        f"Initializing {kernel.name} with {kernel.metric.name} metric, {rows}... A model of a new "
+        "form may take half a minute to compile; the warm-up follows."
+    )

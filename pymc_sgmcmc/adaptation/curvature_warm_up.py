@@ -111,7 +111,7 @@ class CurvatureWarmUp(WarmUp):
 
     def make_objective(self) -> Objective:
         """Return what the start minimises."""
-        return WholeObjective(self.gradients, before_pass=self.report)
+        return WholeObjective(self.gradients, self.report, self.foresee)
 
     def curvatures(self) -> list[np.ndarray]:
         """Return the curvature at the anchor, or at points of the last window."""

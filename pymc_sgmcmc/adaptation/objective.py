@@ -1,5 +1,6 @@
 """What the warm-up minimises: -log posterior, of all rows, of some of them, or of a whole model."""
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cache, partial
@@ -112,12 +113,29 @@ class RowsObjective(Objective):
 
 
 class WholeObjective(Objective):
-    """The objective of a model whose rows are all used at each update."""
+    """The objective of a model whose rows are all used at each update.
+
+    ``foresee`` is called with the seconds that a Hessian will take, and with 0 after it.
+    """
+
+    def __init__(
+        self,
+        gradients: Any,
+        before_pass: Callable[[], None] = lambda: None,
+        foresee: Callable[[float], None] = lambda seconds: None,
+    ):
+        super().__init__(gradients, before_pass)
+        self.foresee = foresee
 
     def _likelihood(self, theta, with_curvature):
         self._begin_pass(1)
         return *self.gradients.log_likelihood(theta), partial(self._hessian, theta)
 
     def _hessian(self, theta: np.ndarray) -> np.ndarray:
-        self._begin_pass(2 * self.size)
-        return -self.gradients.hessian(theta)
+        began = time.perf_counter()
+        self.gradients.log_likelihood(theta)  # compiled by now
+        self.foresee(2 * self.size * (time.perf_counter() - began))
+        self._begin_pass(2 * self.size + 1)
+        hessian = self.gradients.hessian(theta)
+        self.foresee(0.0)
+        return -hessian

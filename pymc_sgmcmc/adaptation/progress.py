@@ -67,8 +67,11 @@ class WarmUpProgress:
     def __exit__(self, *_) -> None:
         self._bar.stop()
 
-    def report(self, stage: str, passes: float) -> None:
-        """Show the stage, and the passes over the data made so far, if there is time left."""
+    def report(self, stage: str, passes: float, at_once: bool = False) -> None:
+        """Show the stage, and the passes over the data made so far, if there is time left.
+
+        The line is drawn again after `REFRESH_SECONDS`, or ``at_once``.
+        """
         limit = self._limit
         if limit is not None and limit.has_passed:
             raise SamplingError(
@@ -86,7 +89,7 @@ class WarmUpProgress:
                 f"Warm-up: {stage}, {passes:.3g} passes over the data, {now - self._began:.0f} s "
                 "so far."
             )
-        if now - self._last > REFRESH_SECONDS:
+        if at_once or now - self._last > REFRESH_SECONDS:
             self._last = now
             self._bar.update(self._task, description=stage, passes=passes)
             self._bar.refresh()

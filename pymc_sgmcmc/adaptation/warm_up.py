@@ -135,6 +135,8 @@ class WarmUp:
     def foresee(self, seconds: float) -> None:
         """Show how long the stage will take, as far as that is known."""
         self._forecast = f", about {seconds:.0f} s" if seconds >= 1 else ""
+        if self._forecast:
+            self.progress.report(self.stage + self._forecast, self.passes, at_once=True)
 
     def count(self, passes: float) -> None:
         """Note and show further passes over the data."""

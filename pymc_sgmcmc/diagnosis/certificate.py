@@ -12,6 +12,7 @@ from pymc_sgmcmc.exact.certificate import LARGEST
 from pymc_sgmcmc.exact.certified import can_be_certified, corrected_moments, with_certificate
 from pymc_sgmcmc.gradients.all_rows import model_of_all_rows
 from pymc_sgmcmc.gradients.value_draws import value_draws
+from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
 
 
 def certificate(idata: DataTree, model: Model | None = None, data: Any = None) -> pd.DataFrame:
@@ -79,7 +80,7 @@ def certificate(idata: DataTree, model: Model | None = None, data: Any = None) -
 
 def _make(idata: DataTree, model: Model, data: Any) -> None:
     """Evaluate exact densities, and set the group."""
-    model = model_of_all_rows(model)
+    model = of_observed_rows(model_of_all_rows(model))
     if model.discrete_value_vars:
         names = ", ".join(f"'{v.name}'" for v in model.discrete_value_vars)
         raise ValueError(f"{names}: a certificate is for continuous variables only.")

@@ -41,6 +41,7 @@ from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, find_row_axes, n_rows_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
+from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
 from pymc_sgmcmc.run.adapted_run import describe_adaptation
 from pymc_sgmcmc.run.points_to_diagnose import PointsToDiagnose
 from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
@@ -155,7 +156,7 @@ def diagnose(
         names = stored.attrs.get("variables", list(posterior.data_vars))
         measured = stored.assign(measure_chains(idata, posterior, np.atleast_1d(names).tolist()))
     else:
-        model = model_of_all_rows(model)
+        model = of_observed_rows(model_of_all_rows(model))
         if not model.observed_RVs and not model.potentials:
             raise ValueError(
                 "The model has no observed variable, so its draws would be judged by the prior. "

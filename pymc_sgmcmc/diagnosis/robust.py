@@ -22,6 +22,7 @@ from pymc_sgmcmc.exact.certified import on_their_own_scale
 from pymc_sgmcmc.gradients.all_rows import model_of_all_rows
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
+from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
 
 
 def robust(idata: DataTree, model: Model, data: Any = None) -> DataTree:
@@ -72,7 +73,7 @@ def robust(idata: DataTree, model: Model, data: Any = None) -> DataTree:
     """
     if not isinstance(idata, DataTree) or "posterior" not in idata.children:
         raise ValueError("idata must be the DataTree that sgm.sample or pm.sample has returned.")
-    model = model_of_all_rows(model)
+    model = of_observed_rows(model_of_all_rows(model))
     if model.discrete_value_vars:
         names = ", ".join(f"'{v.name}'" for v in model.discrete_value_vars)
         raise ValueError(f"{names}: along discrete variables rows have no gradient.")

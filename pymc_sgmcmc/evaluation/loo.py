@@ -14,6 +14,7 @@ from pymc_sgmcmc.gradients.all_rows import model_of_all_rows
 from pymc_sgmcmc.gradients.row_axis import n_rows_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
+from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
 
 MOST_DRAWS = 2000
 """Largest number of draws that are used, evenly spaced ones if there are more."""
@@ -66,7 +67,8 @@ def loo(
 
     Notes
     -----
-    A row's log likelihood is that of all its observed variables together. Models with effects of
+    A row's log likelihood is that of all its observed variables together. Rows without an outcome
+    are no rows. Models with effects of
     groups (hierarchies) are judged for new rows of the same groups.
 
     References
@@ -92,7 +94,7 @@ def loo(
     True
     """
     model = modelcontext(model)
-    model = model_of_all_rows(model)
+    model = of_observed_rows(model_of_all_rows(model))
     vars = list(model.continuous_value_vars)
     n_rows = n_rows_of(model)
     index = _chosen(rows, n_rows, random_seed)

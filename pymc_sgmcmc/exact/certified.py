@@ -17,7 +17,7 @@ from pymc_sgmcmc.exact.certificate import (
     weighted_moments,
 )
 from pymc_sgmcmc.exact.log_density import LogDensity, NotAllRead
-from pymc_sgmcmc.gradients.arrays import PYTHON
+from pymc_sgmcmc.gradients.arrays import PYTHON, has_named_dims, tensor_model
 from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
@@ -98,11 +98,15 @@ def _dims(name: str, values: np.ndarray) -> list[str]:
 
 def on_their_own_scale(gradients: FlatModel, points: np.ndarray) -> dict[str, np.ndarray]:
     """Values of the random variables at points, by name."""
-    model, vars = gradients.model, gradients.source.vars
-    random = [model.values_to_rvs[v] for v in vars]
+    model = gradients.model
+    if has_named_dims(model):
+        model = tensor_model(model)
+    own = {v.name: v for v in model.value_vars}
+    inputs = [own[v.name] for v in gradients.source.vars]
+    random = [model.values_to_rvs[v] for v in inputs]
     with without_code():
         function = pytensor.function(
-            vars, model.replace_rvs_by_values(random), mode=PYTHON, on_unused_input="ignore"
+            inputs, model.replace_rvs_by_values(random), mode=PYTHON, on_unused_input="ignore"
         )
         each = [function(*gradients.split(point)) for point in points]
     return {

@@ -192,7 +192,7 @@ def batched_terms(
         else:
             size = tuple(value.shape[a] for a in range(batch_ndim(rv)))
         try:
-            batch_rv = with_plain_scalars(_of_size(batch_rv, size))
+            batch_rv = with_plain_scalars(of_size(batch_rv, size))
             logp = with_captured(pm.logp(batch_rv, value))
         except NotImplementedError as error:
             raise ValueError(
@@ -257,7 +257,7 @@ def _equal_indices(sliced: Mapping[Array, SlicedArray]) -> dict[TensorVariable, 
     return {whole: other for whole, other in same.items() if whole is not other}
 
 
-def _of_size(rv: Variable, size: tuple) -> Variable:
+def of_size(rv: Variable, size: tuple) -> Variable:
     """Change the size of a random variable, as PyMC does."""
     out = change_dist_size(rv, size)
     if isinstance(out.owner.op, CustomSymbolicDistRV):

@@ -98,7 +98,8 @@ def refuse_missing(model: pm.Model) -> None:
         if f"{name}_unobserved" in model.named_vars:
             raise ValueError(
                 f"The observed variable '{name}' has masked (missing) values: its rows cannot be "
-                "sliced into batches. Drop those rows, or impute the values beforehand."
+                "sliced into batches. Drop those rows, or impute the values beforehand; "
+                "sgm.sample() without step= drops rows with missing outcomes by itself."
             )
 
 

@@ -1,1 +1,1 @@
-"""Effects of groups of rows, integrated out of the likelihood."""
+"""Effects of groups of rows, and missing outcomes, integrated out of the likelihood."""

@@ -178,8 +178,11 @@ def _collect(
                 trace = run.store if in_memory is None else in_memory.traces[chain]
                 last, tuning = number + 1 == run.total, number < run.tune
                 callback(trace=trace, draw=Draw(chain, last, number, tuning, draw_stats, point))
-        if enough is not None and enough.reached():
-            return
+        if enough is not None:
+            if enough.reached():
+                progress.kept(enough.look_at)
+                return
+            progress.expect(enough.look_at)
         if limit is not None and limit.has_passed:
             remedy = "With trace=, a run can be resumed."
             if run.store is not None:

@@ -22,7 +22,7 @@ class Progress(MCMCProgressBarManager):
             progressbar = "combined+stats"
         theme = default_progress_theme if theme is None else theme
         super().__init__(step, chains, draws, tune, progressbar, theme)
-        self._per_chain = draws + tune
+        self._per_chain, self._tune = draws + tune, tune
         self._done = np.zeros(chains, dtype=int)
 
     def resumed(self, event: Resumed) -> None:
@@ -43,11 +43,28 @@ class Progress(MCMCProgressBarManager):
         last = [{name: values[k, advance - 1] for name, values in s.items()} for s in block.stats]
         failing, shown = self._extract_stats(last)
         if self.combined_progress:
-            count, total = int(self._done.sum()), self.total_draws
+            count, total = int(self._done.sum()), self._per_chain * len(self._done)
         else:
             count, total = int(self._done[chain]), self._per_chain
         shown["draw"] = count if count <= self._tune_total else count - self._tune_total
         self._update(chain, advance, failing, shown, count >= total, total)
+
+    def expect(self, draws: int) -> None:
+        """Make room for more draws of each chain than were expected."""
+        self._per_chain = max(self._per_chain, draws + self._tune)
+
+    def kept(self, draws: int) -> None:
+        """End the bars at the draws of each chain that are kept: some chains have made more."""
+        per_bar = len(self._done) if self.combined_progress else 1
+        for bar in range(len(self._done) // per_bar) if self._show_progress else ():
+            self._backend.update(
+                task_id=bar,
+                advance=0,
+                failing=False,
+                stats={"draw": draws * per_bar},
+                is_last=True,
+                total=(draws + self._tune) * per_bar,
+            )
 
     def failed(self, chain: int) -> None:
         """Turn a chain's bar red."""
