@@ -32,22 +32,24 @@ class Mutation(NamedTuple):
     """Arguments of pytest: the fewest tests that should notice."""
 
 
-SAMPLERS = "tests/test_samplers.py -k 'JAX or order or limit'"
-LETTERS = "tests/test_splitting.py"
-NORMALS = "tests/test_normals.py -k 'CVM or JAX or random123'"  # numba's are cached on disk
-SIMPLEXES = "tests/test_samplers.py tests/test_sgrld.py -k simplex"
-GIBBS = "tests/test_gibbs.py tests/test_latents.py"
-IMPORTANCE = "tests/test_importance.py"
-COMPLETION = "tests/test_evaluation.py -k completion"
-FRESH = "tests/test_samplers.py -k fresh"
-EXACT = "tests/test_local.py -k exact"
-TOUCHED = "tests/test_local.py -k the_papers"
+SAMPLERS = "tests/samplers/test_samplers.py -k 'JAX or order or limit'"
+LETTERS = "tests/samplers/test_splitting.py"
+NORMALS = (
+    "tests/backends/test_normals.py -k 'CVM or JAX or random123'"  # numba's are cached on disk
+)
+SIMPLEXES = "tests/samplers/test_samplers.py tests/samplers/test_sgrld.py -k simplex"
+GIBBS = "tests/latents/test_gibbs.py tests/latents/test_latents.py"
+IMPORTANCE = "tests/latents/test_importance.py"
+COMPLETION = "tests/evaluation/test_evaluation.py -k completion"
+FRESH = "tests/samplers/test_samplers.py -k fresh"
+EXACT = "tests/gradients/test_local.py -k exact"
+TOUCHED = "tests/gradients/test_local.py -k the_papers"
 BEGIN = "        self.begin(point)\n        theta, others = kernel.split(point)\n        before"
 NOISE = "sd = pt.sqrt(2 * dynamics.diffusion * dynamics.temperature * dt)"
 
 MUTATIONS = [
     Mutation("nothing", "samplers/splitting.py", NOISE, NOISE,
-             "tests/test_samplers.py tests/test_splitting.py tests/test_step.py"),
+             "tests/samplers/test_samplers.py tests/samplers/test_splitting.py tests/test_step.py"),
     Mutation("noise: variance x 1.2", "samplers/splitting.py", NOISE,
              "sd = pt.sqrt(2.4 * dynamics.diffusion * dynamics.temperature * dt)", SAMPLERS),
     Mutation("noise: h for its square root", "samplers/splitting.py", NOISE,
@@ -92,7 +94,7 @@ MUTATIONS = [
              "(13, 15, 26, 6,", "(13, 15, 27, 6,", NORMALS),
     Mutation("gradient: N / n forgotten", "gradients/model_gradient.py",
              "likelihood = scale * sum_of(", "likelihood = 1.0 * sum_of(",
-             "tests/test_gradients.py"),
+             "tests/gradients/test_gradients.py"),
     Mutation("streams: noise does not advance", "noise.py", "self.rng, draws =", "_, draws =",
              FRESH),
     Mutation("streams: one batch for a whole call", "loop.py", "take()[k]", "take()[0 * k]",
@@ -104,17 +106,17 @@ MUTATIONS = [
              "backend.generator(np.random.default_rng(0))", FRESH),
     Mutation("streams: chains of sgm.sample share a generator", "sampling.py",
              "generator.spawn(given.chains)", "[generator] * given.chains",
-             "tests/test_sampling.py"),
+             "tests/run/test_sampling.py"),
     Mutation("streams: batches start over at each call", "batches/shuffled.py",
              "        if self.replacement:\n            return self.rng.integers",
              "        self.__post_init__()\n        if self.replacement:\n"
-             "            return self.rng.integers", "tests/test_batches.py"),
+             "            return self.rng.integers", "tests/batches/test_batches.py"),
     Mutation("state: momentum drawn anew at each draw", "chain.py", BEGIN,
              "        self.state = None\n" + BEGIN, "tests/test_step.py"),
     Mutation("SGRLD: noise x 1.2", "samplers/sgrld.py", "pt.sqrt(T * h * expanded)",
              "pt.sqrt(1.2 * T * h * expanded)", SIMPLEXES),
     Mutation("SGRLD: total of the prior for that of the draw", "samplers/sgrld.py",
-             "expanded = total[..., None] * p", "expanded = mean", "tests/test_sgrld.py"),
+             "expanded = total[..., None] * p", "expanded = mean", "tests/samplers/test_sgrld.py"),
     Mutation("latents: N / n forgotten", "latents/gradient.py",
              "likelihood = scale * pt.sum(weights", "likelihood = 1.0 * pt.sum(weights", GIBBS),
     Mutation("Gibbs: burn-in draws taken too", "latents/gibbs/gibbs.py",
@@ -135,50 +137,50 @@ MUTATIONS = [
              "log_q = log_q - 0 * log_jacobian", IMPORTANCE),
     Mutation("products: a transposed matrix taken as it is", "backends/matrix_products.py",
              "made_by.inputs[0], not from_left", "made_by.inputs[0], from_left",
-             "tests/test_matrix_products.py"),
+             "tests/backends/test_matrix_products.py"),
     Mutation("rows: prefetched, then others are read", "backends/software_prefetch.py",
              "        return rows\n\n    return prefetched",
              "        return rows[::-1]\n\n    return prefetched",
-             "tests/test_software_prefetch.py -k test_rows"),
+             "tests/backends/test_software_prefetch.py -k test_rows"),
     Mutation("rows: prefetched beside the thread too", "kernel.py",
              "if not (by_number and any(", "if not (any(",
-             "tests/test_software_prefetch.py -k caches"),
+             "tests/backends/test_software_prefetch.py -k caches"),
     Mutation("rows: a table in column order stays so", "backends/backend.py",
-             'np.asarray(value, order="C")', "value", "tests/test_software_prefetch.py"),
+             'np.asarray(value, order="C")', "value", "tests/backends/test_software_prefetch.py"),
     Mutation("rows: what was fetched ahead counts as used", "batches/prefetched.py",
              "        if self._block is None:\n            return ahead.state",
              "        if True:\n            return ahead.state",
-             "tests/test_prefetched.py -k state"),
+             "tests/batches/test_prefetched.py -k state"),
     Mutation("rows: those of one call handed out again", "batches/prefetched.py",
              "            self._used += count", "            self._used += count // 2",
-             "tests/test_prefetched.py -k batches"),
+             "tests/batches/test_prefetched.py -k batches"),
     Mutation("rows: four rounds of the network", "batches/permutation.py", "N_ROUNDS = 8",
-             "N_ROUNDS = 4", "tests/test_permutation.py"),
+             "N_ROUNDS = 4", "tests/batches/test_permutation.py"),
     Mutation("start: the likelihood is not looked at", "gradients/source.py",
              "return parts if self.streamed is None", "return parts if False",
-             "tests/test_errors.py"),
+             "tests/contracts/test_errors.py"),
     Mutation("start: chains of pm.sample are not looked at", "chain.py",
              "if self.n_updates == 0:", "if False:", "tests/test_step.py -k 'start or density'"),
     Mutation("non-finite: the log posterior is left out", "loop.py",
              "pt.abs(potential) < np.inf", "pt.abs(potential) >= 0",
-             "tests/test_vectorized.py -k density"),
+             "tests/run/test_vectorized.py -k density"),
     Mutation("streams of files: rows not shuffled", "batches/windows.py",
              "places = rng.permutation(size)", "places = np.arange(size)",
-             "tests/test_streaming.py"),
+             "tests/batches/test_streaming.py"),
     Mutation("latents: Gamma proposals of another shape", "latents/gibbs/proposals.py",
              "return slope - curvature, -curvature", "return slope, -curvature",
-             "tests/test_gibbs.py"),
+             "tests/latents/test_gibbs.py"),
     Mutation("latents: Dirichlet proposals uncorrected", "latents/gibbs/simplexes.py",
              "f1 - f0 + _log_dirichlet(a1, z) - _log_dirichlet(a0, new)", "f1 - f0",
-             "tests/test_gibbs.py"),
+             "tests/latents/test_gibbs.py"),
     Mutation("latents: random walk accepted too often", "latents/gibbs/continuous.py",
              "f2 - pt.switch(accepted, f1, f0))", "0.7 * (f2 - pt.switch(accepted, f1, f0)))",
-             "tests/test_gibbs.py"),
+             "tests/latents/test_gibbs.py"),
     Mutation("streams of files: chains together share rows", "run/chain_batches.py",
              "self.chains[c].batches[k].take(n * n", "self.chains[0].batches[k].take(n * n",
              "tests/test_streamed_step.py"),
     Mutation("streams: a call's batches overwritten while it runs", "run/chain_batches.py",
-             "IN_USE = 3", "IN_USE = 1", "tests/test_vectorized.py"),
+             "IN_USE = 3", "IN_USE = 1", "tests/run/test_vectorized.py"),
     Mutation("completion: elements that depend on each other drawn at once",
              "evaluation/missing_data.py", "{i: ever[among[ever, i]] for i in ever}",
              "{i: () for i in ever}", COMPLETION),
@@ -188,21 +190,22 @@ MUTATIONS = [
     Mutation("state: n_updates not saved", "chain.py",
              "    n_updates: int\n    sampler_state", "    sampler_state", "tests/test_step.py"),
     Mutation("changed data: numbers of rows not compared", "gradients/source.py",
-             "if len(set(lengths.values())) > 1:", "if False:", "tests/test_changed_data.py"),
+             "if len(set(lengths.values())) > 1:", "if False:",
+             "tests/adaptation/test_changed_data.py"),
     Mutation("changed data: indices not looked at", "kernel.py",
              "        self.index_check(values,", "        (lambda *_: None)(values,",
-             "tests/test_changed_data.py"),
+             "tests/adaptation/test_changed_data.py"),
     Mutation("pm.Minibatch: separate draws meet", "gradients/pm_minibatch.py",
-             "if len(rngs) > 1:", "if False:", "tests/test_changed_data.py -k separate"),
+             "if len(rngs) > 1:", "if False:", "tests/adaptation/test_changed_data.py -k separate"),
     Mutation("self-check: no point is near enough", "gradients/batch_check.py",
              "if np.isfinite([of_all, *of_batches]).all():", "if True:",
-             "tests/test_minibatch.py"),
+             "tests/gradients/test_minibatch.py"),
     Mutation("lengths: that of all rows kept in a batch", "gradients/resize.py",
              "            return size.astype(length.dtype)", "            return length",
-             "tests/test_resize.py"),
+             "tests/gradients/test_resize.py"),
     Mutation("statistics: those of a draw's last call", "chain.py",
              "_exact_sum(calls) / thin", "_exact_sum(calls[-1:]) / thin",
-             "tests/test_statistics.py"),
+             "tests/statistics/test_statistics.py"),
     Mutation("local: the groups' own prior scaled like the rows", "gradients/local_source.py",
              "own.append(prior)", "own.append(rows.scale * prior)", EXACT),
     Mutation("local: n_j / m_j forgotten", "batches/touched.py",
@@ -222,7 +225,7 @@ MUTATIONS = [
     Mutation("whole groups: places left over count as rows", "batches/touched.py",
              "if not (whole and b > 0", "if not (False and b > 0", EXACT),
     Mutation("whole groups: a large one always in the same parts", "batches/whole_groups.py",
-             "rng.permutation(order[rows])", "order[rows]", "tests/test_whole_groups.py"),
+             "rng.permutation(order[rows])", "order[rows]", "tests/batches/test_whole_groups.py"),
 ]  # fmt: skip
 
 

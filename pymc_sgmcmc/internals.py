@@ -1,6 +1,6 @@
 """What this package uses of others that is not their public interface, by file and name.
 
-`tests/test_internals.py` names what an upgrade has taken away.
+`tests/contracts/test_internals.py` names what an upgrade has taken away.
 """
 
 import logging

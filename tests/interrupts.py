@@ -1,7 +1,7 @@
 """Ctrl-C at a random moment, sent to a process of its own that samples, and to its workers.
 
-The process is forked, so that it need not import or compile. Used by tests/test_interrupts.py and
-by benchmarks/interrupts.py.
+The process is forked, so that it need not import or compile. Used by
+tests/run/test_interrupts.py and benchmarks/interrupts.py.
 """
 
 import json

@@ -14,7 +14,7 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 ALPHA = 0.3
 
 

@@ -304,7 +304,7 @@ def test_chains_over_several_devices(step, tmp_path):
     script = f"""
         import sys
         import jax, numpy as np
-        sys.path.insert(0, {os.path.dirname(__file__)!r})
+        sys.path.insert(0, {os.path.dirname(os.path.dirname(__file__))!r})
         from test_vectorized import VectorizedChains, generators, make_step, starts, together
         from test_vectorized import TUNE, DRAWS
         assert len(jax.devices()) == 8

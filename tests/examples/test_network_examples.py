@@ -12,7 +12,7 @@ from kills import MODE
 
 import pymc_sgmcmc as sgm
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.step import SGMCMCStep
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def python_blocks(path):

@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 from scipy.special import expit, logsumexp
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @pytest.fixture(scope="module", autouse=True)

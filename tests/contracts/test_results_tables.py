@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-FILE = Path(__file__).parent.parent / "docs" / "_ext" / "results_tables.py"
+FILE = Path(__file__).parents[2] / "docs" / "_ext" / "results_tables.py"
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-FIND = Path(__file__).parents[1] / ".ci" / "find_python"
+FIND = Path(__file__).parents[2] / ".ci" / "find_python"
 
 
 def pretend(path, version):

@@ -108,7 +108,7 @@ for function in test_identity.FUNCTIONS.values():
     print(test_identity.value_digest(function))
 """
     told = subprocess.run(
-        [sys.executable, "-c", script, str(Path(__file__).parent)],
+        [sys.executable, "-c", script, str(Path(__file__).parents[1])],
         env=os.environ | {"PYTHONHASHSEED": "1"},
         check=True,
         capture_output=True,

@@ -9,7 +9,7 @@ import yaml
 
 import pymc_sgmcmc as sgm
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 

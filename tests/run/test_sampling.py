@@ -786,7 +786,7 @@ SCRIPT = """
 
 def run_script(tmp_path, call):
     script = tmp_path / "script.py"
-    tests = os.path.dirname(__file__)
+    tests = os.path.dirname(os.path.dirname(__file__))
     text = textwrap.dedent(SCRIPT).format(tests=tests, path=str(tmp_path / "z"), call=call)
     script.write_text(text)
     return subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)

@@ -5,6 +5,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from scipy.stats import gamma
+from test_samplers import law_on_a_line, law_on_a_simplex
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
@@ -19,7 +20,6 @@ from tests.samplers import (
     stationary_covariance,
 )
 from tests.targets import COVARIANCE, Quadrature
-from tests.test_samplers import law_on_a_line, law_on_a_simplex
 
 QUARTIC = 0.25
 

@@ -19,7 +19,7 @@ from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import without_latents
 from pymc_sgmcmc.noise import NoiseStream
 
-sys.path.append(str(Path(__file__).parent.parent / "examples"))
+sys.path.append(str(Path(__file__).parents[2] / "examples"))
 import dpfa
 import dpfa_authors
 from frozen_gradient import FrozenGradient_E, FrozenGradient_S

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import gpu
 

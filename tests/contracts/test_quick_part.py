@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from samplers import SIMPLEX, UNCONSTRAINED
 
-ROOT = Path(__file__).parents[1]
-BAD_INPUT = ["tests/test_errors.py", "tests/test_arguments.py"]
+ROOT = Path(__file__).parents[2]
+BAD_INPUT = ["tests/contracts/test_errors.py", "tests/run/test_arguments.py"]
 pytestmark = [pytest.mark.slow(10), pytest.mark.long]
 
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow(10), pytest.mark.long]
 def quick():
     command = [sys.executable, "-m", "pytest", "-n", "0", "-o", "addopts=", "--collect-only", "-q"]
     result = subprocess.run(
-        [*command, "-m", "not slow and not long", "tests/test_samplers.py", *BAD_INPUT],
+        [*command, "-m", "not slow and not long", "tests/samplers/test_samplers.py", *BAD_INPUT],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -37,7 +37,7 @@ def quick():
 )
 def test_every_sampler_draws_from_its_posterior(quick, test, samplers):
     for sampler in samplers:
-        assert f"tests/test_samplers.py::{test.format(sampler.name)}" in quick
+        assert f"tests/samplers/test_samplers.py::{test.format(sampler.name)}" in quick
 
 
 def test_all_bad_input_is_refused(quick):

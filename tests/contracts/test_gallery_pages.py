@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 NOTEBOOKS = sorted((DOCS / "gallery").glob("*.ipynb"))
 PATH_OF_A_MACHINE = re.compile(r"(?<![\w.])/(home|Users|root|tmp|work|usr|opt|var)/|\b[A-Z]:\\")
 MEGABYTE = 2**20
