@@ -213,6 +213,33 @@ def crossed(n_rows):
     return model, shared, {"person": a, "city": b}
 
 
+def demand(n_rows):
+    """Poisson sales: elasticities of items in 50 categories, and effects of category and week."""
+    rng = np.random.default_rng(4)
+    items, categories, weeks = n_rows // 100, 50, 100
+    item, week = rng.integers(items, size=n_rows), rng.integers(weeks, size=n_rows)
+    category_of = rng.integers(categories, size=items)
+    log_price = rng.normal(1, 0.5, items)[item] + rng.normal(0, 0.2, n_rows)
+    of_category = rng.normal(-1.5, 0.5, categories)
+    of_item = rng.normal(of_category[category_of], 0.4)
+    season, level = rng.normal(0, 0.3, (categories, weeks)), rng.normal(2.0, 0.8, items)
+    eta = of_item[item] * log_price + season[category_of[item], week] + level[item]
+    y = rng.poisson(np.exp(np.clip(eta, -20, 8)))
+    with pm.Model() as model:
+        mean, s_category = pm.Normal("mean", 0, 2), pm.HalfNormal("s_category", 1)
+        b = pm.Normal("of_category", mean, s_category, shape=categories)
+        b = pm.Normal("of_item", b[category_of], pm.HalfNormal("s_item", 1), shape=items)
+        gamma = pm.Normal("season", 0, pm.HalfNormal("s_season", 1), shape=(categories, weeks))
+        delta = pm.Normal(
+            "level", pm.Normal("m_level", 0, 3), pm.HalfNormal("s_level", 1), shape=items
+        )
+        eta = b[item] * log_price + gamma[category_of[item], week] + delta[item]
+        pm.Poisson("y", pm.math.exp(eta), observed=y)
+    shared = {"mean": -1.5, "s_category": 0.5, "s_item": 0.4, "s_season": 0.3}
+    effects = {"of_category": of_category, "of_item": of_item, "season": season, "level": level}
+    return model, shared | {"m_level": 2.0, "s_level": 0.8}, effects
+
+
 def with_truth(name):
     """A model of group_posteriors.py, with the moments of its posterior."""
     import group_posteriors
@@ -229,6 +256,7 @@ CASES = {
     "normal-100000": lambda: normal(100_000),
     "counts-2000": lambda: counts(2000),
     "slopes-2000": lambda: slopes(2000),
+    "dose-200": lambda: dose(200),
     "dose-1000": lambda: dose(1000),
     **{
         f"few-{n}-{family}": partial(few, n, family)
@@ -239,6 +267,7 @@ CASES = {
     "bambi-slopes": lambda: bambi("y ~ x + (x|g)"),
     "bambi-two": lambda: bambi("y ~ x + (1|g) + (1|h)"),
     "crossed": lambda: crossed(20_000),
+    "demand-50000": lambda: demand(50_000),
 }
 
 
