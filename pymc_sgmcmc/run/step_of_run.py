@@ -104,7 +104,7 @@ def default_step(
             size = sum(np.size(value) for value in model.initial_point().values())
         sizes = model.centres.rows.sizes
         batch_size = min(groups_for(size, sizes.mean()), len(sizes))
-        make = partial(make, minibatch_dim=DIM, batch_size=batch_size)
+        make = partial(make, minibatch_dim=DIM, batch_size=batch_size, local=None)
     else:
         make = partial(make, data=data)
     if earlier is not None:

@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 import pymc_sgmcmc as sgm
+import pymc_sgmcmc.step
 from pymc_sgmcmc.adaptation import slowness
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.integration.choice import terms_to_integrate
@@ -395,3 +396,23 @@ def test_default_call_from_disk_draws_what_it_draws_in_memory(tmp_path, one_grap
             draws.append(sgm.sample(data=of_rows, random_seed=1, progressbar=False).posterior)
     for name in ("mu", "tau", "a"):
         np.testing.assert_array_equal(draws[0][name], draws[1][name])
+
+
+@pytest.mark.slow(10)
+def test_effects_beside_those_integrated_are_not_local(monkeypatch, caplog):
+    """Two crossed factors of many levels: a message about the second would be of no use."""
+    rng = np.random.default_rng(1)
+    person, item = np.repeat(np.arange(900), 2), rng.integers(600, size=1800)
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pymc_sgmcmc.step, "adapted", stop)
+    with pm.Model():
+        a = pm.Normal("a", 0, pm.HalfNormal("s_a"), shape=900)
+        b = pm.Normal("b", 0, pm.HalfNormal("s_b"), shape=600)
+        pm.Normal("y", a[person] + b[item], 1, observed=rng.normal(size=1800))
+        with caplog.at_level(logging.INFO), pytest.raises(KeyboardInterrupt):
+            sgm.sample(random_seed=1, progressbar=False)
+    assert "Integrated out of the likelihood: 'a'" in caplog.text
+    assert "'b' moves at every update" not in caplog.text
