@@ -402,16 +402,16 @@ def test_default_call_from_disk_draws_what_it_draws_in_memory(tmp_path, one_grap
 def test_effects_beside_those_integrated_are_not_local(monkeypatch, caplog):
     """Two crossed factors of many levels: a message about the second would be of no use."""
     rng = np.random.default_rng(1)
-    person, item = np.repeat(np.arange(900), 2), rng.integers(600, size=1800)
+    person, item = np.repeat(np.arange(5000), 4), rng.integers(1200, size=20_000)
 
     def stop(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pymc_sgmcmc.step, "adapted", stop)
     with pm.Model():
-        a = pm.Normal("a", 0, pm.HalfNormal("s_a"), shape=900)
-        b = pm.Normal("b", 0, pm.HalfNormal("s_b"), shape=600)
-        pm.Normal("y", a[person] + b[item], 1, observed=rng.normal(size=1800))
+        a = pm.Normal("a", 0, pm.HalfNormal("s_a"), shape=5000)
+        b = pm.Normal("b", 0, pm.HalfNormal("s_b"), shape=1200)
+        pm.Normal("y", a[person] + b[item], 1, observed=rng.normal(size=20_000))
         with caplog.at_level(logging.INFO), pytest.raises(KeyboardInterrupt):
             sgm.sample(random_seed=1, progressbar=False)
     assert "Integrated out of the likelihood: 'a'" in caplog.text
