@@ -32,6 +32,8 @@ from pymc_sgmcmc.latents.joint import without_latents
 from pymc_sgmcmc.noise import NoiseStream
 
 CONJUGATE = ["gamma_poisson", "gamma_precision", "beta_binomial", "dirichlet_multinomial"]
+LONG = [*CONJUGATE, "autoregressive"]
+"""Cases whose parts others show, or that compile for long."""
 CALLS = 16
 Z = 5.0
 """Standard errors allowed, of the mean over `CALLS` evaluations with seeded, independent draws."""
@@ -93,7 +95,7 @@ def assert_mean_is(estimates, expected):
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, marks=pytest.mark.long if case.name in CONJUGATE else (), id=case.name)
+        pytest.param(case, marks=pytest.mark.long if case.name in LONG else (), id=case.name)
         for case in CASES
     ],
 )
