@@ -27,6 +27,7 @@ jax = pytest.importorskip("jax")
 ROUNDING = dict(rtol=1e-9, atol=1e-12)
 """float64: XLA may add up a batch of chains in another order than one chain."""
 TUNE, DRAWS, CHAINS = 4, 30, 5
+HERE = os.path.dirname(__file__)
 
 
 def regression():
@@ -304,7 +305,7 @@ def test_chains_over_several_devices(step, tmp_path):
     script = f"""
         import sys
         import jax, numpy as np
-        sys.path.insert(0, {os.path.dirname(os.path.dirname(__file__))!r})
+        sys.path[:0] = {[HERE, os.path.dirname(HERE)]!r}
         from test_vectorized import VectorizedChains, generators, make_step, starts, together
         from test_vectorized import TUNE, DRAWS
         assert len(jax.devices()) == 8

@@ -102,13 +102,13 @@ def test_digests_are_the_same_in_another_process():
     """Hashes of strings and memory addresses differ there."""
     script = """
 import sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1:]
 import test_identity
 for function in test_identity.FUNCTIONS.values():
     print(test_identity.value_digest(function))
 """
     told = subprocess.run(
-        [sys.executable, "-c", script, str(Path(__file__).parents[1])],
+        [sys.executable, "-c", script, *map(str, Path(__file__).parents[:2])],
         env=os.environ | {"PYTHONHASHSEED": "1"},
         check=True,
         capture_output=True,
