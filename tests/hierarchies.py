@@ -5,7 +5,10 @@ Each function returns a model of `N` rows; `LOCAL` lists them with the variables
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
+
+from pymc_sgmcmc.gradients.arrays import PYTHON
 
 N = 7
 rng = np.random.default_rng(11)
@@ -19,6 +22,12 @@ Y = rng.normal(size=N)
 X = rng.normal(size=N)
 COUNTS = rng.poisson(2.0, size=N)
 COORDS = {"obs": range(N), "group": list("pqrs"), "effect": ["a", "b"]}
+
+
+def evaluated(model, outputs, point):
+    """Expressions of a model's value variables, at a point."""
+    function = pytensor.function(model.value_vars, outputs, mode=PYTHON, on_unused_input="ignore")
+    return function(*(point[v.name] for v in model.value_vars))
 
 
 def fixed_scales():

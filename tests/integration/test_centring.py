@@ -3,11 +3,9 @@
 import hierarchies
 import numpy as np
 import pymc as pm
-import pytensor
 import pytest
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.integration import centring
 from pymc_sgmcmc.integration.centring import with_centred_effects
 from pymc_sgmcmc.integration.stand_ins import is_own
@@ -57,16 +55,10 @@ def test_density_is_that_of_the_model(form, monkeypatch):
     rng = np.random.default_rng(1)
     point = {k: rng.normal(0, 0.5, np.shape(v)) for k, v in model.initial_point().items()}
 
-    def evaluated(model, outputs, point):
-        function = pytensor.function(
-            model.value_vars, outputs, mode=PYTHON, on_unused_input="ignore"
-        )
-        return function(*(point[v.name] for v in model.value_vars))
-
     variables = model.replace_rvs_by_values([model[name] for name in own])
-    *values, ours = evaluated(model, [*variables, model.logp()], point)
+    *values, ours = hierarchies.evaluated(model, [*variables, model.logp()], point)
     values = dict(zip(own, values, strict=True))
-    [expected] = evaluated(written, [written.logp()], point | {"z": values["z"]})
+    [expected] = hierarchies.evaluated(written, [written.logp()], point | {"z": values["z"]})
     assert ours == pytest.approx(expected - log_scales(values), abs=1e-9)
 
 

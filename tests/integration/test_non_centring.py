@@ -5,12 +5,10 @@ from functools import cache
 import hierarchies
 import numpy as np
 import pymc as pm
-import pytensor
 import pytest
 from kills import same
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.integration.non_centring import centred_effects, with_non_centred_effects
 from pymc_sgmcmc.integration.stand_ins import is_own
 
@@ -39,17 +37,11 @@ def test_density_is_that_of_the_model(form):
     rng = np.random.default_rng(1)
     point = {k: rng.normal(0, 0.5, np.shape(v)) for k, v in model.initial_point().items()}
 
-    def evaluated(model, outputs, point):
-        function = pytensor.function(
-            model.value_vars, outputs, mode=PYTHON, on_unused_input="ignore"
-        )
-        return function(*(point[v.name] for v in model.value_vars))
-
     [of_values] = model.replace_rvs_by_values([model["alpha"]])
-    alpha, ours = evaluated(model, [of_values, model.logp()], point)
+    alpha, ours = hierarchies.evaluated(model, [of_values, model.logp()], point)
     is_log_normal = form is log_normal_slopes
     of_value = {"alpha_log__": np.log(alpha)} if is_log_normal else {"alpha": alpha}
-    [expected] = evaluated(written, [written.logp()], point | of_value)
+    [expected] = hierarchies.evaluated(written, [written.logp()], point | of_value)
     log_scales = np.broadcast_to(point["s_log__" if is_log_normal else "tau_log__"], 4).sum()
     assert ours == pytest.approx(expected + log_scales, abs=1e-9)  # da = s dz
 
