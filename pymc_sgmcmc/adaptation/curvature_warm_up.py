@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from pymc.blocking import PointType
 from pymc.exceptions import SamplingError
-from threadpoolctl import threadpool_limits
 
 from pymc_sgmcmc.adaptation.adapted import ANEW, Adapted, UnfitAdaptation
 from pymc_sgmcmc.adaptation.curvature import (
@@ -41,14 +40,12 @@ from pymc_sgmcmc.adaptation.start import find_start
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import ENOUGH, WarmUp
 from pymc_sgmcmc.adaptation.weak_effects import WeakEffects, model_may_be_changed, weak_effects
+from pymc_sgmcmc.backends.blas_threads import blas_threads
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS
 
 _log = logging.getLogger("pymc.sgmcmc")
 
-THREADS_FROM = 500
-"""Parameters from which on BLAS may use several threads; for smaller matrices they wait for each
-other longer than they compute, above all on a busy machine."""
 CHAINS = 4
 SETTLED = 2.0
 """Windows end when the metric's largest |log| change is below this twice."""
@@ -137,12 +134,8 @@ class CurvatureWarmUp(WarmUp):
     # ---- the course of the warm-up ---------------------------------------------------------
 
     def run(self, point: PointType) -> Adapted:
-        with self._blas_threads():
+        with blas_threads(1):
             return super().run(point)
-
-    def _blas_threads(self) -> threadpool_limits:
-        threads = None if self.gradients.size >= THREADS_FROM else 1
-        return threadpool_limits(threads, user_api="blas")
 
     def begin(self, point: PointType) -> None:
         self.point, self.anchor = point, self._start(point)
@@ -382,7 +375,7 @@ class CurvatureWarmUp(WarmUp):
                 f"adaptation= was chosen for {len(earlier.anchor)} parameters, but "
                 f"{self.kernel.name} has {size} here. {ANEW}"
             )
-        with self._blas_threads(), self.progress:
+        with blas_threads(1), self.progress:
             self.metric.arrays = [np.asarray(array) for array in earlier.scaling]
             inverse = np.linalg.inv(self.metric.matrix)
             self.matrix = inverse.T @ inverse

@@ -134,8 +134,8 @@ class WholeObjective(Objective):
     def _hessian(self, theta: np.ndarray) -> np.ndarray:
         began = time.perf_counter()
         self.gradients.log_likelihood(theta)  # compiled by now
-        self.foresee(2 * self.size * (time.perf_counter() - began))
-        self._begin_pass(2 * self.size + 1)
+        self.foresee(self.gradients.gradients_of_hessian * (time.perf_counter() - began))
         hessian = self.gradients.hessian(theta)
+        self._begin_pass(self.gradients.gradients_of_hessian + 1)
         self.foresee(0.0)
         return -hessian

@@ -6,6 +6,7 @@ import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedInputError, NullTypeGradError
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.utils import MethodNotDefined
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Dot
 from pytensor.tensor.variable import TensorVariable
@@ -30,6 +31,21 @@ def _gradient_of(log_p: TensorVariable, var: TensorVariable) -> TensorVariable:
             f"The log probability has no gradient with respect to '{var.name}': {error} "
             "Sample it with another step, or write its term with differentiable operations."
         ) from error
+
+
+def second_derivatives_times(
+    gradients: Sequence[TensorVariable], vars: Sequence[TensorVariable]
+) -> tuple[list[TensorVariable], list[TensorVariable]] | None:
+    """Return arrays like the variables, and the Hessian times the vector of them.
+
+    None where some operation has no second derivative.
+    """
+    along = [var.type() for var in vars]
+    slope = pt.add(*(pt.sum(g * v) for g, v in zip(gradients, along, strict=True)), 0.0)
+    try:
+        return along, pt.grad(slope, vars, disconnected_inputs="ignore")
+    except (*NO_GRADIENT, MethodNotDefined):
+        return None
 
 
 def _source_of(variable: TensorVariable, property: str) -> TensorVariable | None:

@@ -11,9 +11,7 @@ import pytensor.tensor as pt
 from pymc.blocking import PointType
 from pymc.model import Model
 from pytensor.compile.mode import get_mode
-from pytensor.gradient import DisconnectedInputError, NullTypeGradError
 from pytensor.graph.replace import vectorize_graph
-from pytensor.graph.utils import MethodNotDefined
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
@@ -23,6 +21,7 @@ from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.batches.windows import consecutive_rows
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value, element_labels, python_function
 from pymc_sgmcmc.gradients.data_check import IndexCheck, check_shapes, shapes_of_data
+from pymc_sgmcmc.gradients.differentiate import second_derivatives_times
 from pymc_sgmcmc.gradients.matrix_by_products import diagonal_by_products, matrix_by_products
 from pymc_sgmcmc.gradients.source import GradientSource
 
@@ -151,6 +150,19 @@ class FlatModel:
         """The likelihood's gradient, a function of the source's inputs."""
         return self.compiled(self.source.inputs, self.source.likelihood)
 
+    @cached_property
+    def likelihood_products(self) -> Callable | None:
+        """The likelihood's Hessian times a vector; None where it has no second derivative.
+
+        A function of the variables, a vector's parts, and the source's other inputs.
+        """
+        source = self.source
+        derived = second_derivatives_times(source.likelihood, source.vars)
+        if derived is None:
+            return None
+        (along, product), n_vars = derived, len(source.vars)
+        return self.compiled([*source.vars, *along, *source.inputs[n_vars:]], product)
+
     @quick_graphs()
     def compiled(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable:
         """Compile a function, whose arguments are not checked."""
@@ -194,17 +206,10 @@ class FlatModel:
         By differences of gradients where there is no second derivative.
         """
         vars = self.source.vars
-        v = [var.type() for var in vars]
-        along = pt.add(*(pt.sum(g * vi) for g, vi in zip(self.source.prior, v, strict=True)), 0.0)
-        try:
-            product = pt.grad(along, vars, disconnected_inputs="ignore")
-        except (
-            NullTypeGradError,
-            MethodNotDefined,
-            NotImplementedError,
-            DisconnectedInputError,
-        ):
+        derived = second_derivatives_times(self.source.prior, vars)
+        if derived is None:
             return lambda theta, W: np.array([self._difference(theta, w) for w in W])
+        v, product = derived
         many = [TensorType(vi.dtype, (None, *vi.type.shape))() for vi in v]
         # A gradient that does not depend on v has no axis of vectors yet.
         mapped = vectorize_graph(

@@ -41,8 +41,8 @@ def _blocks_of_groups(times, parts, shapes, rtol) -> list[tuple[slice, list[tupl
     """Find variables with independent groups: their elements, and blocks of the matrix.
 
     A block has row and column numbers and values. Groups are independent if products with two
-    random vectors agree on each group's own block, unless they are coupled to another number of
-    groups.
+    random vectors agree on each group's own block. Of variables with different numbers of groups
+    that are coupled, those with the most groups are taken.
     """
     rng = np.random.default_rng(20243)
     size = parts[-1].stop if parts else 0
@@ -72,7 +72,10 @@ def _blocks_of_groups(times, parts, shapes, rtol) -> list[tuple[slice, list[tupl
             blocks.append((rows, columns, one))
         if independent:
             found[k] = blocks
-    apart = {k for k in found if not coupled[k] & found.keys()}
+    apart: list[int] = []
+    for k in sorted(found, key=lambda k: -len(grouped[k])):
+        if not any(k in coupled[other] or other in coupled[k] for other in apart):
+            apart.append(k)
     return [(parts[k], found[k]) for k in apart]
 
 

@@ -13,7 +13,9 @@ from pytensor.scan.basic import scan
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.backends.blas_threads import blas_threads
 from pymc_sgmcmc.backends.compile_time import quick_graphs
+from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.windows import shuffled_windows
 from pymc_sgmcmc.gradients.flat_model import FlatModel, RowBlock, Vector
@@ -26,6 +28,8 @@ BLOCK_ROWS = 4096
 """Rows of one compiled call, at most."""
 BLOCK_ELEMENTS = 2**22
 """Elements of the gradients of one compiled call: fewer rows where d is large."""
+THREADS_FROM = 500
+"""Parameters from which sums of products of gradients are computed in several threads."""
 
 
 class Likelihood(NamedTuple):
@@ -62,6 +66,11 @@ class RowGradients(FlatModel):
         )
         super().__init__(model, source, compile_kwargs, start)
         self.block = int(np.clip(BLOCK_ELEMENTS // max(self.size, 1), 1, BLOCK_ROWS))
+
+    @property
+    def _blas_threads(self) -> int:
+        """Threads for products of gradients."""
+        return n_cores() if self.size >= THREADS_FROM else 1
 
     @cached_property
     def sample(self) -> dict[str, np.ndarray]:
@@ -116,7 +125,8 @@ class RowGradients(FlatModel):
             total += float(values.sum())
             gradient += gradients.sum(axis=0)
             if products is not None:
-                products += gradients.T @ gradients
+                with blas_threads(self._blas_threads):
+                    products += gradients.T @ gradients
         # A loader may drop the rows of its last batch.
         scale = self.n_rows / n_read if index is None and n_read else 1.0
         return Likelihood(

@@ -9,6 +9,7 @@ import pytensor.tensor as pt
 import pytest
 from gallery.forms import ACCEPTED
 
+from pymc_sgmcmc.gradients import whole_gradients
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
@@ -326,8 +327,10 @@ def test_prior_out_of_range_is_not_finite():
 
 
 @pytest.mark.parametrize(("floatX", "rtol"), [("float64", 1e-7), ("float32", 3e-3)])
-def test_hessian_of_all_data(floatX, rtol):
+@pytest.mark.parametrize("many", [1, 100])
+def test_hessian_of_all_data(floatX, rtol, many, monkeypatch):
     """A Poisson regression on features of very different sizes; differences err by sqrt(eps)."""
+    monkeypatch.setattr(whole_gradients, "MANY", many)
     rng = np.random.default_rng(8)
     sizes = np.array([1e-3, 1.0, 1e4])
     X = (rng.normal(size=(300, 3)) * sizes).astype(floatX)
@@ -347,6 +350,57 @@ def test_hessian_of_all_data(floatX, rtol):
     scaled = [h / np.outer(sizes, sizes) for h in (hessian, expected)]
     np.testing.assert_allclose(*scaled, atol=rtol * np.abs(scaled[1]).max())
     np.testing.assert_array_equal(hessian, hessian.T)
+
+
+def curves(n_groups):
+    """Three effects a group that enter nonlinearly, one of them with means of categories."""
+    rng = np.random.default_rng(4)
+    group, x = np.repeat(np.arange(n_groups), 12), rng.normal(size=12 * n_groups)
+    mean = pm.Normal("mean", 0, 1, shape=10)
+    half, top = (pm.Normal(name, 0, 1, shape=n_groups) for name in ("half", "top"))
+    slope = pm.LogNormal("slope", 0, 0.3, shape=n_groups)
+    at = half[group] + mean[np.arange(n_groups) % 10][group]
+    curve = top[group] / (1 + pt.exp(-slope[group] * (x - at)))
+    pm.Normal("y", curve, pm.HalfNormal("sigma"), observed=rng.normal(size=len(x)))
+
+
+def test_hessian_by_products_with_groups():
+    """Two products for each effect of a group, and one or two for each other parameter."""
+    with pm.Model() as model:
+        curves(40)
+    whole = WholeGradients(model, model.value_vars, compile_kwargs=JAX)
+    theta = a_point(whole)
+    found, taken = whole.hessian(theta), whole.gradients_of_hessian
+    expected = whole._differences(theta, np.finfo(float).eps ** 0.25)
+    sizes = np.sqrt(np.abs(np.diag(expected)))
+    assert np.abs((found - expected) / np.outer(sizes, sizes)).max() < 1e-5
+    assert taken <= 2 * (2 * 3 + (2 + 10) + 1) + 2
+
+
+def test_hessian_of_many_parameters_without_second_derivative(monkeypatch):
+    monkeypatch.setattr(whole_gradients, "MANY", 1)
+    with pm.Model() as model:
+        k = pm.Gamma("k", 2, 1)
+        pm.CustomDist("y", k, logp=lambda y, k: pt.log(pt.gammainc(k, y)), observed=[2.0, 1.0])
+    whole = WholeGradients(model, model.value_vars, compile_kwargs={"mode": PYTHON})
+    theta = a_point(whole)
+    step = 1e-3
+    points = [theta - step, theta, theta + step]
+    values = [whole.log_prior(point) + whole.log_likelihood(point)[0] for point in points]
+    expected = (values[0] - 2 * values[1] + values[2]) / step**2
+    np.testing.assert_allclose(whole.hessian(theta), [[expected]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("many", [1, 100])
+def test_hessian_of_kinks(many, monkeypatch):
+    """Second derivatives of |r| are zero; differences far enough apart see its curvature."""
+    monkeypatch.setattr(whole_gradients, "MANY", many)
+    y = np.random.default_rng(6).laplace(size=400)
+    with pm.Model() as model:
+        pm.Laplace("y", pm.Normal("a", 0, 10), 1, observed=y)
+    whole = WholeGradients(model, model.value_vars, compile_kwargs=JAX)
+    # The Fisher information of a row is 1: half of the rows within a step tell of it.
+    assert whole.hessian(np.array([np.median(y)]))[0, 0] == pytest.approx(-400, rel=0.4)
 
 
 def test_whole_and_rows_agree():
