@@ -23,6 +23,7 @@ os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 
 def pytest_unconfigure():
+    """The compiled programs of this run go with it."""
     if OWN_JAX_CACHE:
         shutil.rmtree(OWN_JAX_CACHE, ignore_errors=True)
 
