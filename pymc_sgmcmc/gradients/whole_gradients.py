@@ -79,23 +79,25 @@ class WholeGradients(FlatModel):
         8 d gradients, with steps of eps^(1/4) standard deviations, whose error is about sqrt(eps).
         Where the likelihood has kinks, differences with steps of `FAR` take their place.
         """
-        before, eps = self._n_gradients, np.finfo(self.dtype).eps
-        by_products = self.size >= MANY and self.likelihood_products is not None
-        near = self._by_products(theta) if by_products else self._differences(theta, eps**0.25)
+        before, products = self._n_gradients, None
+        if self.size >= MANY:
+            products = self.likelihood_products
+        if products is None:
+            near = self._differences(theta, np.finfo(self.dtype).eps ** 0.25)
+        else:
+            near = self._by_products(theta, products)
         found = near if self._holds_further_off(theta, near) else self._differences(theta, FAR)
         self.gradients_of_hessian = self._n_gradients - before
         return found
 
-    def _by_products(self, theta: Vector) -> np.ndarray:
-        """Hessian from second derivatives."""
+    def _by_products(self, theta: Vector, product: Callable) -> np.ndarray:
+        """Hessian from the likelihood's products with vectors."""
         point = self.split(theta)
 
         def times(vectors: np.ndarray) -> np.ndarray:
             self._n_gradients += 2 * len(vectors)  # a product takes about as long as two
-            each = [
-                self.likelihood_products(*point, *self.split(v), *self.constants) for v in vectors
-            ]
-            return np.array([self.joined(product) for product in each])
+            each = [product(*point, *self.split(v), *self.constants) for v in vectors]
+            return np.array([self.joined(parts) for parts in each])
 
         likelihood = matrix_by_products(times, self.parts, self.source.shapes, self._rtol)
         return self.prior_hessian(theta) + likelihood

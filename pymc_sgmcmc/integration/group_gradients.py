@@ -62,7 +62,7 @@ class GroupGradients(RowGradients):
         def products(vectors: np.ndarray) -> np.ndarray:
             nonlocal n_products
             n_products += len(vectors)
-            return np.array(mapped(product, vectors, self._products_in_threads))
+            return np.array(mapped(product, list(vectors), self._products_in_threads))
 
         hessian = matrix_by_products(products, self.parts, self.source.shapes, self._rtol)
         return self.prior_hessian(theta) + hessian, 2 * n_products * len(index) / self.n_rows
