@@ -7,7 +7,6 @@ from typing import Any
 from pymc.blocking import PointType
 
 from pymc_sgmcmc.adaptation.curvature_warm_up import CurvatureWarmUp
-from pymc_sgmcmc.adaptation.integrated_warm_up import IntegratedWarmUp
 from pymc_sgmcmc.adaptation.latent_warm_up import LatentWarmUp
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.local_warm_up import LocalWarmUp
@@ -93,7 +92,6 @@ INTEGRATED = replace(
     ROWS,
     fits=lambda kernel: bool(kernel.source.rows) and isinstance(kernel.model, IntegratedModel),
     gradients=_of_rows(GroupGradients),
-    warm_up=IntegratedWarmUp,
 )
 
 

@@ -150,19 +150,6 @@ class FlatModel:
         """The likelihood's gradient, a function of the source's inputs."""
         return self.compiled(self.source.inputs, self.source.likelihood)
 
-    @cached_property
-    def likelihood_products(self) -> Callable | None:
-        """The likelihood's Hessian times a vector; None where it has no second derivative.
-
-        A function of the variables, a vector's parts, and the source's other inputs.
-        """
-        source = self.source
-        derived = second_derivatives_times(source.likelihood, source.vars)
-        if derived is None:
-            return None
-        (along, product), n_vars = derived, len(source.vars)
-        return self.compiled([*source.vars, *along, *source.inputs[n_vars:]], product)
-
     @quick_graphs()
     def compiled(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable:
         """Compile a function, whose arguments are not checked."""

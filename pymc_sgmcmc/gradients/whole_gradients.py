@@ -10,6 +10,7 @@ from pymc.model import Model
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.gradients.differentiate import second_derivatives_times
 from pymc_sgmcmc.gradients.flat_model import FlatModel, Vector
 from pymc_sgmcmc.gradients.matrix_by_products import matrix_by_products
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
@@ -81,7 +82,7 @@ class WholeGradients(FlatModel):
         """
         before, products = self._n_gradients, None
         if self.size >= MANY:
-            products = self.likelihood_products
+            products = self._products
         if products is None:
             near = self._differences(theta, np.finfo(self.dtype).eps ** 0.25)
         else:
@@ -147,3 +148,16 @@ class WholeGradients(FlatModel):
         """A function of the variables and the data."""
         source = self.source
         return self.compiled(source.inputs, [source.log_likelihood, *source.likelihood])
+
+    @cached_property
+    def _products(self) -> Callable | None:
+        """The likelihood's Hessian times a vector: a function of the variables, vector and data.
+
+        None where it has no second derivative.
+        """
+        source = self.source
+        derived = second_derivatives_times(source.likelihood, source.vars)
+        if derived is None:
+            return None
+        along, product = derived
+        return self.compiled([*source.vars, *along, *source.constants], product)
