@@ -240,19 +240,19 @@ def adapting_run(path, model, **options):
     return small_run(model, None, trace=sgm.ZarrStore(path, seconds=0.0), **options)
 
 
-def killed_after(work, draws):
-    """Do some work in a process that is killed after so many draws; whether it was."""
-    draw, count = Chain.draw, 0
+def killed_after(work, calls, owner=Chain, method="draw"):
+    """Do some work in a process that is killed after so many calls of a method; whether it was."""
+    original, count = getattr(owner, method), 0
 
-    def last(self, point):
+    def last(*args):
         nonlocal count
         count += 1
-        if count > draws:
+        if count > calls:
             os.kill(os.getpid(), signal.SIGKILL)
-        return draw(self, point)
+        return original(*args)
 
     def with_death():
-        Chain.draw = last
+        setattr(owner, method, last)
         work()
 
     return ended(in_child(with_death)) == -signal.SIGKILL
