@@ -1,9 +1,12 @@
+# isort: off
+from jax_environment import OWN_JAX_CACHE  # first: what follows imports JAX, by way of ArviZ
+
+# isort: on
 import gc
 import os
 import shutil
 import signal
 import sys
-import tempfile
 from collections import Counter
 from itertools import count
 from traceback import walk_stack
@@ -23,17 +26,6 @@ from pymc_sgmcmc.backends.compile_time import compile_lock
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Graphs of models are many objects in use, which Python's collector would search all the time.
 gc.set_threshold(50_000, 20, 100)
-
-JAX_CACHE = "JAX_COMPILATION_CACHE_DIR"
-"""XLA compiles each program once for all processes of a run, those that tests start too."""
-
-OWN_JAX_CACHE = None if JAX_CACHE in os.environ else tempfile.mkdtemp(prefix="jax_cache_")
-if OWN_JAX_CACHE:
-    os.environ[JAX_CACHE] = OWN_JAX_CACHE
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-# Where JAX is only what compiles fastest, XLA need not optimise: a fifth of a first call's time.
-os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 
 def pytest_unconfigure():
