@@ -62,6 +62,11 @@ def belief_network(
     return model
 
 
+def biases_of_units(n_layers: int) -> list[str]:
+    """Names of the biases of the hidden layers; c1 is that of the pixels."""
+    return ["b", *(f"c{k}" for k in range(2, n_layers + 1))]
+
+
 def start(model: pm.Model, x, scale: float, seed: int) -> dict[str, np.ndarray]:
     """Random weights between layers, smaller ones within, and the pixels' log odds as biases."""
     rng = np.random.default_rng(seed)
@@ -143,6 +148,13 @@ def simulate(theta: xr.Dataset, n_layers: int, n: int, seed: int):
         log_odds = units[f"z{k}"] @ values[f"w{k}"] + values[f"c{k}"]
     images, p = draw_units(rng, log_odds, values.get("s"))
     return units, images, p
+
+
+def live_units(theta: xr.Dataset, sizes: list[int]) -> str:
+    """Numbers of units by layer that are neither nearly always 0 nor 1, of 5000 simulated rows."""
+    units, _, _ = simulate(theta, len(sizes), 5000, seed=0)
+    shares = [units[f"z{k}"].mean(axis=0) for k in range(1, len(sizes) + 1)]
+    return "-".join(str(np.sum((share > 0.01) & (share < 0.99))) for share in shares)
 
 
 def some_rows(x: np.ndarray, n: int) -> np.ndarray:

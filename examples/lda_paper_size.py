@@ -198,10 +198,15 @@ def reference(train, perplexity, record, options) -> None:
 
 
 def spread(values: list[float]) -> str:
-    """Mean and half the range, over seeds."""
-    if np.isnan(values).any():
-        return "diverged"
-    return f"{np.mean(values):.0f}" + (f" +- {np.ptp(values) / 2:.0f}" if len(values) > 1 else "")
+    """Mean and half the range, over seeds; those that diverged are counted apart."""
+    finite = np.array(values)[np.isfinite(values)]
+    text = f"{finite.mean():.0f}" if finite.size else ""
+    if finite.size > 1:
+        text += f" +- {np.ptp(finite) / 2:.0f}"
+    if finite.size < len(values):
+        diverged = f"{len(values) - finite.size} of {len(values)} diverged"
+        text = f"{text}, {diverged}" if text else diverged
+    return text
 
 
 def grouped(rows: list[dict]) -> dict[tuple, list[dict]]:
@@ -225,7 +230,8 @@ def best(groups: dict[tuple, list[dict]], method: str, prior: str) -> str:
 
 def cells(rows: list[dict]) -> list[str]:
     """Last draw, average, and temperature."""
-    temperature = np.mean([r.get("temperature", np.nan) for r in rows])
+    known = [r["temperature"] for r in rows if np.isfinite(r.get("temperature", np.nan))]
+    temperature = np.mean(known) if known else np.nan
     return [
         spread([r["curve"][-1] for r in rows]),
         spread([r["average"] for r in rows]),

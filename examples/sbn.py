@@ -16,7 +16,8 @@ draws of its own, where the paper makes 10 updates on each batch (--updates-per-
 integrator is the symmetric splitting, where the paper's eq 4 is Euler's; the injected noise is that
 of temperature 1 for the whole posterior; the number of updates; weights begin small and random,
 biases of the pixels at their log odds. Where the recognition network cannot follow, or pixel links
-take over at once, hidden units fall out of use: --recognition-rate and --scale help.
+take over at once, hidden units freeze at one value: --bias-rate, --recognition-rate and --scale
+help.
 
 Test log likelihoods, for random test rows: annealed importance sampling with K = 1000 (the paper's)
 and 16 runs, and for the neural proposal importance sampling from the trained network with 100 000
@@ -37,7 +38,9 @@ from belief_networks import (
     JAX,
     annealing,
     belief_network,
+    biases_of_units,
     evaluation,
+    live_units,
     load_parameters,
     rounded,
     save_parameters,
@@ -89,10 +92,21 @@ def train(model: pm.Model, latents, x, updates: int, rates, args, point=None):
 
     ``rates`` are the first and the last learning rate; between them it falls geometrically.
     """
-    step = sgm.SGHMC_S.from_momentum_decay(
-        learning_rate=rates[0],
-        momentum_decay=args.momentum_decay,
-        per_datum=len(x),
+    h = np.sqrt(rates[0] / len(x))  # lambda is the rate of the mean gradient, eq 4
+    fall = np.sqrt(rates[1] / rates[0])
+
+    def sampler(names, rate):
+        """Its step size at each update, and the friction of the momentum decay."""
+        return sgm.SGHMC_S.on(
+            [model[name] for name in names],
+            step_size=lambda t: np.sqrt(rate) * h * fall ** (t / updates),
+            friction=args.momentum_decay / (np.sqrt(rate) * h),
+        )
+
+    biases = biases_of_units(len(args.sizes))
+    weights = [v.name for v in model.free_RVs if v.name[0] != "z" and v.name not in biases]
+    step = sgm.Groups(
+        [sampler(weights, 1.0), sampler(biases, args.bias_rate)],
         batch_size=BATCH,
         data=None if isinstance(x, np.ndarray) else sgm.StreamedData({"images": x}),
         updates_per_batch=args.updates_per_batch,
@@ -101,9 +115,6 @@ def train(model: pm.Model, latents, x, updates: int, rates, args, point=None):
         model=model,
         compile_kwargs=JAX,
     )
-    h = float(step.schedule(0))
-    fall = np.sqrt(rates[1] / rates[0])  # of h: the learning rate is its square, times N
-    step.schedule = lambda t: h * fall ** (t / updates)
     seconds, began = [], time.perf_counter()
 
     def note(trace, draw):
@@ -169,8 +180,13 @@ def add_to_table(run: dict, quick: bool) -> None:
         known = runs.get(run["name"], {}).items()
         run = {key: value for key, value in known if not key.startswith("network")} | run
     runs[run["name"]] = run
+    for name in runs:  # runs that were made before this was counted
+        saved = folder / "sbn" / f"{name.replace(' ', '_')}.npz"
+        if "live" not in runs[name] and saved.exists():
+            sizes = [int(n) for n in name.split()[2].split("-")]
+            runs[name]["live"] = live_units(load_parameters(saved), sizes)
     path.write_text(json.dumps(runs, indent=1, sort_keys=True) + "\n")
-    header = ["name", "updates", "images seen", "s", "T", "runs", "AIS", "+-", "ESS", "gap"]
+    header = ["name", "updates", "images seen", "s", "T", "live", "runs", "AIS", "+-", "ESS", "gap"]
     header += ["network", "network +-", "network ESS", "better", "test set", "test set +-", "paper"]
     report = Report("sbn", quick)
     report.lines = [
@@ -181,7 +197,8 @@ def add_to_table(run: dict, quick: bool) -> None:
         "sampling from the trained network, with the median effective sample size. better: the",
         "larger of the two. test set: that, with the difference between these images and many more",
         "that were evaluated briefly; its error is of the choice of images. T: kinetic temperature",
-        "of the last fifth of the updates.",
+        "of the last fifth of the updates. live: units of each layer that are 1 in 1% to 99% of",
+        "simulated images; all others are constants.",
         "",
     ]
     cells = [[str(runs[name].get(key, "")) for key in header] for name in sorted(runs)]
@@ -219,6 +236,7 @@ def main():
         updates=(20_000, "updates of theta"),
         learning_rate=(0.02, "of the mean gradient"),
         recognition_rate=(0.001, "learning rate of the recognition network"),
+        bias_rate=(1.0, "learning rate of the units' biases, relative to that of all others"),
         scale=(0.1, "sd of the initial weights between layers"),
         momentum_decay=(0.05, "fraction of the momentum lost per update"),
         temperatures=(1000, "steps of the annealing"),
@@ -247,7 +265,9 @@ def main():
     model = belief_network(rows, args.sizes, args.autoregressive, args.normal)
     saved = (RESULTS / "quick" if args.quick else RESULTS) / "sbn" / f"{name}.npz"
     if args.evaluate:
-        run = measure(model, load_parameters(saved), images.test, None, args)
+        theta = load_parameters(saved)
+        run = {"live": live_units(theta, args.sizes)}
+        run |= measure(model, theta, images.test, None, args)
         print(json.dumps(run, indent=1))
         add_to_table({"name": name.replace("_", " ")} | run, args.quick)
     else:
@@ -273,7 +293,8 @@ def train_and_report(name: str, model, images: Images, saved, args) -> None:
         f"{len(images.train)} images; {args.updates} updates in {took:.0f} s, "
         f"{1000 * (seconds[-1] - seconds[1]) / (len(seconds) - 2) / step.thin:.1f} ms per update"
     )
-    temperature = idata.sample_stats.kinetic_temperature.values[0, -10:].mean()
+    # of the weights, nearly all parameters; the first group of two
+    temperature = idata.sample_stats.sghmc_s_1_kinetic_temperature.values[0, -10:].mean()
     report.print(f"kinetic temperature of the last fifth: {temperature:.2f}")
     size = np.abs(idata.posterior["w1"].values[0, -1]).sum(axis=1)
     used = np.sum(size > np.sort(size)[-20:].mean() / 2)
@@ -327,6 +348,7 @@ def train_and_report(name: str, model, images: Images, saved, args) -> None:
             args.layers, ""
         ),
         "T": f"{temperature:.2f}",
+        "live": live_units(best, args.sizes),
         "curve": {
             "s": seconds[shown].round(1).tolist(),
             "images seen": seen.tolist(),

@@ -8,8 +8,8 @@ from typing import Any
 
 from xarray import DataTree
 
-from pymc_sgmcmc.run.other_arguments import instead_of, of_pymc_sample
 from pymc_sgmcmc.run.pymc_sample import pymc_sample_replaced
+from pymc_sgmcmc.run.unknown_arguments import instead_of, of_pymc_sample
 from pymc_sgmcmc.sampling import sample
 
 _log = logging.getLogger("pymc.sgmcmc")

@@ -30,13 +30,13 @@ from pymc_sgmcmc.run.adapted_run import (
 )
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.missing_outcomes import with_missing_outcomes, without_missing_outcomes
-from pymc_sgmcmc.run.other_arguments import naming_alternatives
 from pymc_sgmcmc.run.parametrisation import Form
 from pymc_sgmcmc.run.pymc_sample import fitting_bambi
 from pymc_sgmcmc.run.result_form import check_form, names_in_result
 from pymc_sgmcmc.run.seeds import seeded
 from pymc_sgmcmc.run.starts import starts_of
 from pymc_sgmcmc.run.step_of_run import sampled_model, step_for_all
+from pymc_sgmcmc.run.unknown_arguments import naming_alternatives
 from pymc_sgmcmc.run_chains import run_chains
 from pymc_sgmcmc.storage.names_and_labels import refuse_unstorable
 from pymc_sgmcmc.storage.store import store_of

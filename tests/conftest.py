@@ -1,10 +1,5 @@
-# isort: off
-from jax_environment import OWN_JAX_CACHE  # first: what follows imports JAX, by way of ArviZ
-
-# isort: on
 import gc
 import os
-import shutil
 import signal
 import sys
 from collections import Counter
@@ -26,12 +21,6 @@ from pymc_sgmcmc.backends.compile_time import compile_lock
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Graphs of models are many objects in use, which Python's collector would search all the time.
 gc.set_threshold(50_000, 20, 100)
-
-
-def pytest_unconfigure():
-    if OWN_JAX_CACHE:
-        shutil.rmtree(OWN_JAX_CACHE, ignore_errors=True)
-
 
 # It compiles a function of each model; test_exact.py tests it.
 pymc_sgmcmc.exact.certified.MOST_NUMBERS = -1

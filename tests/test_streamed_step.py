@@ -366,7 +366,10 @@ def test_an_iterable_is_not_read_again_at_each_change_of_turn(rows, tmp_path, mo
     [
         ("JAX", regression, {}, 2**26),
         ("JAX", regression, {}, 2400),
-        ("JAX", mixture, {"latents": sgm.Gibbs(["z"], n_samples=3, burn_in=2)}, 2400),
+        pytest.param(
+            *("JAX", mixture, {"latents": sgm.Gibbs(["z"], n_samples=3, burn_in=2)}, 2400),
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["whole draws", "parts of a draw", "latents"],
 )

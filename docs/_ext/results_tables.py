@@ -47,16 +47,23 @@ def speed(text: str) -> Rows:
 
 
 def accuracy(text: str) -> Rows:
-    """Errors of the default call on each posterior, in default_call.txt."""
-    rows = [["posterior", "rows", "parameters", "error of a mean", "smallest sd", "largest sd"]]
-    for line in text.splitlines():
-        name, *cells = line.split()[:9] or [""]
-        if len(cells) == 8 and cells[0] == "default":
-            _, _, n, d, _, error, low, high = cells
-            # A posterior of posteriordb is called data-model, often with the data's name in both.
-            rows.append([name.partition("-")[2] or name, n, d, error, low, high])
-    if len(rows) == 1:
+    """Worst errors over the seeds of the default call on each posterior, in default_call.txt."""
+    number = r" +([\d.]+)"
+    row = re.compile(rf"(\S+) +default +\d+{number}{number} +\d+{number * 3} ", re.MULTILINE)
+    runs: dict[tuple[str, str, str], list[list[float]]] = {}
+    for name, n, d, *errors in row.findall(text):
+        # A posterior of posteriordb is called data-model, often with the data's name in both.
+        of = name.partition("-")[2] or name, n, d
+        runs.setdefault(of, []).append([float(error) for error in errors])
+    if not runs:
         raise ValueError("default_call.txt has no rows of the default call.")
+    rows = [
+        ["posterior", "rows", "parameters", "seeds", "error of a mean", "smallest sd", "largest sd"]
+    ]
+    for (name, n, d), errors in runs.items():
+        means, smallest, largest = zip(*errors, strict=True)
+        worst = f"{max(means):.3f}", f"{min(smallest):.3f}", f"{max(largest):.3f}"
+        rows.append([name, f"{int(n):,}", f"{int(d):,}", str(len(errors)), *worst])
     return rows
 
 

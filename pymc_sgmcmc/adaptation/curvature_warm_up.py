@@ -27,6 +27,11 @@ from pymc_sgmcmc.adaptation.jumps import (
     refuse_hidden_jumps,
     refuse_jumps,
 )
+from pymc_sgmcmc.adaptation.non_centring_rule import (
+    WeakEffects,
+    non_centring_is_allowed,
+    weak_effects,
+)
 from pymc_sgmcmc.adaptation.normal_approximation import spread_with_density
 from pymc_sgmcmc.adaptation.objective import Objective, WholeObjective
 from pymc_sgmcmc.adaptation.short_runs import (
@@ -40,7 +45,6 @@ from pymc_sgmcmc.adaptation.slowness import gradients_of_nuts, warn_of_slow_draw
 from pymc_sgmcmc.adaptation.start import find_start
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import ENOUGH, WarmUp
-from pymc_sgmcmc.adaptation.weak_effects import WeakEffects, model_may_be_changed, weak_effects
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS
 
@@ -198,7 +202,7 @@ class CurvatureWarmUp(WarmUp):
         return theta
 
     def _refuse_weak_effects(self) -> None:
-        if model_may_be_changed():
+        if non_centring_is_allowed():
             curvature = np.diag(self.matrix)
             names = weak_effects(self.kernel.model, self.gradients, self.anchor, curvature)
             if names:

@@ -10,7 +10,7 @@ from pymc.model import Model
 from xarray import DataTree
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
-from pymc_sgmcmc.adaptation.weak_effects import WeakEffects, model_may_change
+from pymc_sgmcmc.adaptation.non_centring_rule import WeakEffects, non_centring_allowed
 from pymc_sgmcmc.integration.centring import with_centred_effects
 from pymc_sgmcmc.integration.choice import starts_in
 from pymc_sgmcmc.integration.group_terms import GroupTerms, group_terms
@@ -53,7 +53,7 @@ class Form:
         if earlier is not None or not _is_rewritable(self.written):
             return self, self._step(rng, earlier)
         try:
-            with model_may_change():
+            with non_centring_allowed():
                 return self, self._step(rng)
         except WeakEffects as found:
             form = Form.of(self.written, self.groups, found.names)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pymc as pm
 
-from pymc_sgmcmc.run.other_arguments import of_pymc_sample
+from pymc_sgmcmc.run.unknown_arguments import of_pymc_sample
 
 _replacement: ContextVar[Callable | None] = ContextVar("replacement of pm.sample", default=None)
 """None outside of all blocks of this thread."""

@@ -122,7 +122,7 @@ def test_arguments_of_a_step(linear, options):
     assert_right(idata, truth)
 
 
-@pytest.mark.slow(15)
+@pytest.mark.long
 def test_a_splitting_with_two_gradients(linear):
     """It is adapted, counted and judged like the others."""
     model, truth = linear
@@ -138,7 +138,7 @@ def test_a_splitting_with_two_gradients(linear):
     assert adapted.passes_per_draw == pytest.approx(evaluations / adapted.n_rows)
 
 
-@pytest.mark.slow(10)
+@pytest.mark.long
 def test_a_diagonal_metric_keeps_the_shapes_of_variables(linear):
     """It leaves correlations to the sampler, but scales every element."""
     model, truth = linear
@@ -206,10 +206,8 @@ def test_chain_methods_give_the_same_draws(linear, step):
     np.testing.assert_allclose(one, many, rtol=1e-6)
 
 
-@pytest.mark.slow(15)
-@pytest.mark.parametrize(
-    "method", ["sequential", pytest.param("vectorized", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["sequential", "vectorized"])
 def test_a_variable_without_elements(method):
     """As a spline without knots or a factor without levels has."""
     target = Linear()
@@ -348,8 +346,8 @@ def test_numbers_of_a_free_length(name):
 # ---- little data ---------------------------------------------------------------------------
 
 
-@pytest.mark.slow(12)
-@pytest.mark.parametrize("n_rows", [pytest.param(1, marks=pytest.mark.long), 10])
+@pytest.mark.long
+@pytest.mark.parametrize("n_rows", [1, 10])
 def test_fewer_rows_than_parameters(n_rows):
     """One row, or ten of twenty parameters: the prior determines the rest."""
     rng = np.random.default_rng(7)
@@ -506,7 +504,7 @@ def test_edges_of_the_likelihood_are_named(rows, named):
             sgm.MSGNHT_S(compile_kwargs=JAX, rng=1)
 
 
-@pytest.mark.slow(6)
+@pytest.mark.long
 def test_a_mixture_whose_components_start_alike():
     rng = np.random.default_rng(30)
     k = rng.choice(3, 10_000, p=[0.5, 0.3, 0.2])
@@ -693,7 +691,7 @@ def test_positive_effects_of_a_hierarchy_are_no_scales():
     assert found.tolist() == [True, False, False, True, True, False, True]
 
 
-@pytest.mark.slow(15)
+@pytest.mark.long
 def test_a_category_without_events():
     """Rows without events say nothing of the curvature: from g g' its metric is 30 times too wide.
 
@@ -724,7 +722,7 @@ def test_a_category_without_events():
     assert abs(draws.mean() * (1 + n) - 0.5) < np.sqrt(0.5) * (0.1 + 4 / np.sqrt(ess))
 
 
-@pytest.mark.slow(12)
+@pytest.mark.long
 def test_starts_of_a_hierarchy_whose_scale_may_be_zero():
     """Effects as wide as the metric, under a scale of a tenth of that, have no density to speak of.
 

@@ -144,7 +144,7 @@ def test_diagnosis_of_exact_draws():
     assert "latent variables drawn anew" in diagnosis.attrs["rows"]
 
 
-@pytest.mark.slow(8)
+@pytest.mark.long
 def test_a_start_that_is_far_away_is_left():
     """Steps grow: 1000 updates of Adam's first rate go no farther than 5."""
     run = warm_up()
@@ -184,7 +184,7 @@ def test_chains_that_have_parted_go_on_from_one(monkeypatch):
     assert windows == 3  # in the last two they stayed together
 
 
-@pytest.mark.slow(15)
+@pytest.mark.long
 def test_runs_resume_and_copies_are_judged(tmp_path):
     step = known_step()
     run = {"chains": 2, "step": step, "random_seed": 2, "quiet": True, "tune": 0}

@@ -226,7 +226,7 @@ def test_scales_of_elements_are_those_given_all_else(window):
     assert block.prior_share == pytest.approx(of_prior[n > 0].mean(), rel=1e-4)
 
 
-@pytest.mark.slow(3)
+@pytest.mark.long
 def test_error_of_a_shared_scale_limits_the_step_size():
     """SHARED_ERROR h^2 sqrt(2 G) r / (1 - r) is the target bias; r = 1/2 in whole groups."""
     groups = np.count_nonzero(TARGET.size)
@@ -268,7 +268,7 @@ def test_noise_of_local_gradients():
     np.testing.assert_array_equal(block.noise[n <= 1], 0)
 
 
-@pytest.mark.slow(3)
+@pytest.mark.long
 def test_noise_of_whole_groups_and_of_parts():
     """None of whole groups; of those in parts what parts of random rows have.
 
@@ -475,10 +475,10 @@ def test_verdict_of_a_right_run(way):
     assert abs(float(diagnosis["virial"][-1]) - 1) < 0.03
 
 
-@pytest.mark.slow(25)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "method",
-    ["sequential", *(pytest.param(m, marks=pytest.mark.long) for m in ("vectorized", "parallel"))],
+    ["sequential", "vectorized", "parallel"],
 )
 def test_verdict_without_recorded_effects(method):
     """The same as with them: all of so few draws are kept for it."""

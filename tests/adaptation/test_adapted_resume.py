@@ -147,6 +147,7 @@ def test_batches_around_an_anchor_resume(warm_ups, tmp_path):
     assert np.abs(stored.anchor_gradient).max() > 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_batches")
 def test_earlier_adaptation_given_to_a_step(warm_ups):
     """A step takes what another one's warm-up has chosen, if it is of such a model."""

@@ -64,7 +64,7 @@ def test_scales_and_curvature_are_those_of_the_posterior(few_are_many, caplog):
     assert "R-hat" not in caplog.text
 
 
-@pytest.mark.slow(5)
+@pytest.mark.long
 def test_chains_begin_at_starts_and_resume(few_are_many, tmp_path):
     with regression() as model:
         step = sgm.MSGNHT_S(compile_kwargs={"mode": "JAX"}, rng=1)

@@ -42,7 +42,7 @@ class Search:
         return self.objective.passes
 
 
-@pytest.mark.slow(12)
+@pytest.mark.long
 def test_components_that_start_far_from_their_rows():
     """A mixture of two lines by ascending intercepts: its components must find their rows."""
     rng = np.random.default_rng(1015)

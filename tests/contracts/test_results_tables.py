@@ -32,10 +32,14 @@ mlp, float64: us per update, and updates per second relative to hand-jax
 ACCURACY = """runs with every mean within 0.1 sd and every sd within 10%:
   default         1 of 2
 
+scale, over the seeds:
+  groups-rasch default         10 seeds: -0.007 +- 0.010, largest -0.09
+
 posterior           sampler          seed     N   d batch  error sd_min sd_max    ess   rhat  said
 diamonds-diamonds   default             1  5000  26    64  0.052  0.964  1.017    847  1.009  ok
 pima                nutpie              1   768   9        0.039  0.956  1.007    966  1.009
-a9a                 default             1 32561 124   256  0.078  0.887  1.088    827  1.008  ok
+a9a                 default             1 32561 124   256  0.078  0.907  1.088    827  1.008  ok
+a9a                 default             2 32561 124   256  0.061  0.887  1.063    827  1.008  ok
 """
 
 
@@ -47,11 +51,11 @@ def test_speed_has_a_row_for_each_model_and_a_column_for_each_program(tables):
     ]
 
 
-def test_accuracy_has_the_rows_of_the_default_call(tables):
+def test_accuracy_has_the_worst_seeds_of_the_default_call(tables):
     _, *rows = tables.accuracy(ACCURACY)
     assert rows == [
-        ["diamonds", "5000", "26", "0.052", "0.964", "1.017"],
-        ["a9a", "32561", "124", "0.078", "0.887", "1.088"],
+        ["diamonds", "5,000", "26", "1", "0.052", "0.964", "1.017"],
+        ["a9a", "32,561", "124", "2", "0.078", "0.887", "1.088"],
     ]
 
 

@@ -57,7 +57,7 @@ def test_a_point_may_change_afterwards():
     assert points.draws([pt.vector("a")]).ravel().tolist() == [0, 1, 2]
 
 
-@pytest.mark.slow(12)
+@pytest.mark.long
 def test_saved_and_resumed(step, tmp_path):
     """The verdict on a run that was stopped, and on a finished one, is that on the whole run."""
     settings = {**QUICK, "step": step, "model": step.model, "var_names": ["snr", "sigma"]}

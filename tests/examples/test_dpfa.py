@@ -123,10 +123,8 @@ def assert_mean(values, exact):
     ) / error
 
 
-@pytest.mark.parametrize(
-    "document", [0, *(pytest.param(k, marks=pytest.mark.long) for k in (1, 2))]
-)
-@pytest.mark.slow(9)
+@pytest.mark.long
+@pytest.mark.parametrize("document", [0, 1, 2])
 def test_units_have_their_posterior(document):
     """Every unit, and every pair of them: dependence within and between layers."""
     _, units = draws(document)

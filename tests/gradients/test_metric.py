@@ -216,7 +216,7 @@ def jax_kernel():
     return kernel_of("MSGNHT_S", metric_of("dense"), "JAX", 0.2)
 
 
-@pytest.mark.slow(9)
+@pytest.mark.long
 def test_another_metric_without_compiling_again():
     """L is an input: set anew between calls, the same compiled updates are right for it."""
     kernel = jax_kernel()

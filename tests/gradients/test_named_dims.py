@@ -175,7 +175,7 @@ def test_draws_of_steps_and_of_chains_together():
     assert len(np.unique(many["w"])) == many["w"].size
 
 
-@pytest.mark.slow(12)
+@pytest.mark.long
 def test_adapted():
     """The warm-up, the run and the verdict on it, with a transformed and a plain variable."""
     rng = np.random.default_rng(1)

@@ -235,7 +235,7 @@ def test_a_term_outside_of_the_batches_is_told_once(term, told, caplog):
 # ---- an adapted step -----------------------------------------------------------------------
 
 
-@pytest.mark.slow(20)
+@pytest.mark.long
 def test_nothing_to_choose():
     """Two samples with a common mean and known sds: the posterior is normal.
 

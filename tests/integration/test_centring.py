@@ -102,6 +102,7 @@ def moments_of_scale(means, n):
     return mean, np.sqrt(p @ (log_tau - mean) ** 2)
 
 
+@pytest.mark.long
 def test_default_call_with_few_groups_of_many_rows(one_graph_at_a_time):
     """Against the exact posterior; in the parametrisation as written this takes minutes."""
     rng = np.random.default_rng(7)

@@ -398,7 +398,7 @@ def test_default_call_from_disk_draws_what_it_draws_in_memory(tmp_path, one_grap
         np.testing.assert_array_equal(draws[0][name], draws[1][name])
 
 
-@pytest.mark.slow(10)
+@pytest.mark.long
 def test_effects_beside_those_integrated_are_not_local(monkeypatch, caplog):
     """Two crossed factors of many levels: a message about the second would be of no use."""
     rng = np.random.default_rng(1)

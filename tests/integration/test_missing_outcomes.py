@@ -302,7 +302,7 @@ def test_default_call_is_exact(regression, result):
     np.testing.assert_allclose(prior["y_unobserved"], expected, rtol=1e-6)
 
 
-@pytest.mark.slow(20)
+@pytest.mark.long
 def test_elements_of_a_table(regression):
     """The same two outcomes, side by side: the posterior is the same."""
     model, rows, gone, mean, covariance = regression
@@ -328,7 +328,7 @@ def test_elements_of_a_table(regression):
     assert np.mean(errors**2) == pytest.approx(1, abs=0.01)
 
 
-@pytest.mark.slow(20)
+@pytest.mark.long
 def test_store_resumes_to_the_same_result(regression, tmp_path):
     with regression[0]:
         whole = sgm.sample(100, random_seed=2, quiet=True, trace=tmp_path / "whole")
@@ -354,7 +354,7 @@ def test_only_what_is_named(regression):
     assert list(only_w.posterior) == ["w"]
 
 
-@pytest.mark.slow(10)
+@pytest.mark.long
 def test_diagnosed_and_judged_by_the_rows_with_an_outcome(regression, result):
     """Without row i the posterior is normal too, so that log p(y_i | the others) is exact."""
     model, rows, gone, mean, covariance = regression
@@ -374,7 +374,7 @@ def test_diagnosed_and_judged_by_the_rows_with_an_outcome(regression, result):
     assert abs(estimate.elpd - elpd) < 4 * estimate.subsampling_se + 2
 
 
-@pytest.mark.slow(30)
+@pytest.mark.long
 def test_effects_of_groups_are_integrated_out_as_without_the_missing_rows():
     """The run is the same to the last bit as one of the rows that have an outcome."""
     rng = np.random.default_rng(5)

@@ -106,7 +106,7 @@ def test_eight_schools():
         assert float(values.std()) == pytest.approx(sd, rel=of_sd)
 
 
-@pytest.mark.slow(20)
+@pytest.mark.long
 def test_interrupted_and_resumed(tmp_path):
     """The store knows that effects are non-centred: the warm-up is not made again."""
 
@@ -125,7 +125,7 @@ def test_interrupted_and_resumed(tmp_path):
     assert same(run(tmp_path / "cut.zarr", resume=True), expected)
 
 
-@pytest.mark.slow(30)
+@pytest.mark.long
 def test_rare_events(caplog):
     """40 rows of each group, but of 1000 events: the rows do not say what they usually do."""
     rng = np.random.default_rng(5)

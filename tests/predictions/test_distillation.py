@@ -38,7 +38,7 @@ DRAWS = np.array([[1.0, 0, -1], [0, 1, -1]]) + 0.3 * RNG.normal(size=(20, 2, 3))
 FAST = {"epochs": 40, "batch_size": 30, "learning_rate": 0.1, "random_seed": 1}
 
 
-@pytest.mark.slow(7)
+@pytest.mark.long
 def test_a_student_with_the_right_form_finds_the_teacher():
     """One teacher's draw is a softmax itself: the loss falls to that draw's entropy."""
     teacher = taught(DRAWS[:1], task="classification")

@@ -14,7 +14,7 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc import argument_checks
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.run import parametrisation
-from pymc_sgmcmc.run.other_arguments import INSTEAD, RENAMED
+from pymc_sgmcmc.run.unknown_arguments import INSTEAD, RENAMED
 from pymc_sgmcmc.schedules import Constant
 
 N = 12

@@ -167,8 +167,8 @@ def test_chains_forget_the_prior_by_their_visits():
     assert abs(np.mean(first) - exact) > 4 * Z * error  # the comparison can tell
 
 
-@pytest.mark.slow(12)
-@pytest.mark.parametrize("mode", ["JAX", pytest.param("NUMBA", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["JAX", "NUMBA"])
 def test_posterior_without_burn_in(mode):
     with mixture_with_scores() as model:
         step = sgm.MSGNHT_S(

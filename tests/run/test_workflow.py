@@ -158,7 +158,7 @@ def test_bambi(data):
     assert predictions.posterior["p"].shape == (2, 200, 5)
 
 
-@pytest.mark.slow(23)
+@pytest.mark.long
 def test_float32(data):
     """With floatX=float32 everything is computed and recorded in float32."""
     import pytensor

@@ -247,7 +247,7 @@ def test_one_gradient_of_one_batch_an_update():
     assert len({x.tobytes() for x in SEEN[False]}) <= 11
 
 
-@pytest.mark.slow(6)
+@pytest.mark.long
 def test_dirichlet_and_normal():
     """SGRLD and MSGNHT_S on a mixture: the exact posterior by quadrature over (w, mu)."""
     rng = np.random.default_rng(1)
@@ -483,7 +483,7 @@ def groups_of_mixture(model, **options):
         )
 
 
-@pytest.mark.slow(13)
+@pytest.mark.long
 def test_latent_draws_are_shared_and_chains_run_together():
     """Latent z drawn for both groups, in pm.sample; chains side by side, in sgm.sample."""
     rng = np.random.default_rng(1)

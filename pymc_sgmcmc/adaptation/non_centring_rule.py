@@ -16,7 +16,7 @@ from pymc_sgmcmc.integration.non_centring import centred_effects
 WEAK = 0.5
 """Share of the prior in the curvature along effects, their mean, from which they are weak."""
 
-_model_may_change: ContextVar[bool] = ContextVar("whether a model may be rewritten", default=False)
+_allowed: ContextVar[bool] = ContextVar("whether a model may be rewritten", default=False)
 
 
 class WeakEffects(Exception):
@@ -28,18 +28,18 @@ class WeakEffects(Exception):
 
 
 @contextmanager
-def model_may_change() -> Iterator[None]:
+def non_centring_allowed() -> Iterator[None]:
     """Let warm-ups in this block raise `WeakEffects`."""
-    before = _model_may_change.set(True)
+    before = _allowed.set(True)
     try:
         yield
     finally:
-        _model_may_change.reset(before)
+        _allowed.reset(before)
 
 
-def model_may_be_changed() -> bool:
+def non_centring_is_allowed() -> bool:
     """Whether warm-ups may raise `WeakEffects`."""
-    return _model_may_change.get()
+    return _allowed.get()
 
 
 def weak_effects(
