@@ -3,14 +3,15 @@
     python benchmarks/default_call.py                        # an hour: let nothing else run
     python benchmarks/default_call.py --rivals               # and the other samplers: two hours
     python benchmarks/default_call.py --only pima --seeds 3  # replaces these rows of the table
-    python benchmarks/default_call.py --only groups-rasch --local --seeds 10  # integrate=None
-    python benchmarks/default_call.py --figure               # draws the table again
+    python benchmarks/default_call.py --only groups-intercepts groups-rasch --local --seeds 10
+    python benchmarks/default_call.py --figure               # writes and draws the table again
 
 Writes benchmarks/results/default_call.txt and .png.
 
 The posteriors are those of posteriordb.py, the logistic regressions of truth.py and the models of
-group_posteriors.py, of which only what the groups share is compared. The goal: every posterior mean
-within 0.1 posterior sd of the truth, every posterior sd within 10%.
+group_posteriors.py, of which only what the groups share is compared; `--local` adds runs with
+`integrate=None`. The goal: every posterior mean within 0.1 posterior sd of the truth, every
+posterior sd within 10%.
 """
 
 import argparse
@@ -204,16 +205,17 @@ def reaches_goal(row: dict) -> bool:
 
 
 def common_scales(rows: list[dict]) -> Iterator[str]:
-    """Lines with the mean error of a common scale and its standard error, and the largest."""
+    """Lines with the mean error of a common scale, its standard error, the largest, verdicts."""
     for name in COMMON_SCALE:
         for sampler in SAMPLERS:
             own = [r for r in rows if (r["posterior"], r["sampler"]) == (name, sampler)]
             errors = np.array([r["scale"] for r in own if r.get("scale") is not None])
+            said_ok = sum(r["said"] == "ok" for r in own)
             if len(errors) > 1:
                 yield (
                     f"  {name:18}{sampler:16}{len(errors)} seeds: {errors.mean():.3f} +- "
                     f"{errors.std(ddof=1) / np.sqrt(len(errors)):.3f}, largest "
-                    f"{errors[np.abs(errors).argmax()]:.2f}"
+                    f"{errors[np.abs(errors).argmax()]:.2f}, verdict ok: {said_ok}"
                 )
 
 
@@ -268,10 +270,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=POSTERIORS, help="these posteriors")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each")
-    parser.add_argument("--local", action="store_true", help="with integrate=None")
+    parser.add_argument("--local", action="store_true", help="with integrate=None, too")
     parser.add_argument("--rivals", action="store_true", help="the other samplers, too")
     parser.add_argument("--limit", type=int, default=1800, help="seconds for a run")
-    parser.add_argument("--figure", action="store_true", help="only draw the table")
+    parser.add_argument("--figure", action="store_true", help="only write and draw the table again")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
@@ -279,9 +281,7 @@ def main():
         name, sampler, seed = args.one
         print(json.dumps(measure(name, sampler, int(seed)), default=float))
         return
-    samplers = [LOCAL] if args.local else [DEFAULT]
-    if args.rivals:
-        samplers += RIVALS
+    samplers = [DEFAULT, *([LOCAL] if args.local else []), *(RIVALS if args.rivals else [])]
     rows = read()
     if not args.figure:
         print(titles())
@@ -294,6 +294,7 @@ def main():
                     rows.append(row)
                     print(line_of(row), flush=True)
                     write(rows)
+    write(rows)
     draw(rows)
 
 

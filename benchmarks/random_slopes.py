@@ -1,16 +1,16 @@
-"""The default call on random intercepts and slopes against NUTS, by rows and by whole groups.
+"""Random intercepts and slopes, by rows and by whole groups, against NUTS.
 
     python benchmarks/random_slopes.py    # about twenty-five minutes
 
 Groups of 6 to 60 rows, each with an intercept and a slope of its own; their means and scales
 and the rows' scale are unknown. With the groups' effects integrated out five parameters are left,
-and NUTS draws them (2 chains of 1000). Ways: `sgm.sample()` on the model as one writes it, with the
-effects around their means or scaled from standard normal ones, or as two variables ("auto", which
-has whole groups where a batch has four of them, and otherwise, up to 2000 parameters, one matrix
-for all); and with `step=sgm.MSGNHT_S(batches=...)`, or with the effects local ("rows"). "error"
-is the largest error of a mean in posterior sds, "of" the parameter that has it, "sd" the smallest
-and largest ratio of the sds. Passes over the data are those of the warm-up and of all draws of four
-chains.
+and NUTS draws them (2 chains of 1000). Ways: `sgm.sample(integrate=None)` on the model as one
+writes it, with the effects around their means or scaled from standard normal ones, or as two
+variables ("auto", which has whole groups where a batch has four of them, and otherwise, up to 2000
+parameters, one matrix for all); and with `step=sgm.MSGNHT_S(batches=...)`, or with the effects
+local ("rows"). "error" is the largest error of a mean in posterior sds, "of" the parameter that has
+it, "sd" the smallest and largest ratio of the sds. Passes over the data are those of the warm-up
+and of all draws of four chains.
 Writes benchmarks/results/random_slopes.txt.
 """
 
@@ -129,8 +129,10 @@ def run(n_groups: int, n: int, form: str, way: str) -> str:
     with with_effects(data, n_groups, form) as model:
         shapes = model.eval_rv_shapes()
         local = [rv.name for rv in model.free_RVs if n_groups in shapes[rv.name]]
-        step = None if way == "auto" else sgm.MSGNHT_S(local=local, batches=way, rng=2)
-        tree = sgm.sample(step=step, random_seed=2, progressbar=False, quiet=True)
+        chosen = {"integrate": None}
+        if way != "auto":
+            chosen = {"step": sgm.MSGNHT_S(local=local, batches=way, rng=2)}
+        tree = sgm.sample(random_seed=2, progressbar=False, quiet=True, **chosen)
     seconds = time.process_time() - began
     names, found, found_sd = moments(tree.posterior)
     errors, ratios = (found - mean) / sd, found_sd / sd

@@ -9,7 +9,15 @@ import pytensor
 from pymc.model import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
-from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, LARGEST_SHARED, Asked, Plan, adapts, planned
+from pymc_sgmcmc.adaptation.plan import (
+    LARGEST_DENSE,
+    LARGEST_SHARED,
+    Asked,
+    Plan,
+    adapts,
+    planned,
+    tell_of_rows,
+)
 from pymc_sgmcmc.argument_checks import is_auto
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.arrays import warn_if_integers_overflowed
@@ -48,6 +56,9 @@ def kernel_of(
     if plan.tentative and not source.local_variables:
         plan = planned(asked, None)
         source = _source(plan, asked)
+    chosen = plan.metric is not None and is_auto(asked.batch_size)
+    if chosen and asked.data is None and asked.latents is None:
+        tell_of_rows(asked.model, asked.minibatch_dim)
     if source.full:
         _log.info(message_of(source.full))
     if asked.updates_per_batch > 1 and not source.rows:

@@ -250,15 +250,23 @@ def automatic_batch_size(
             raise ValueError(
                 f"With {size} parameters adaptation needs batches of rows. {error}"
             ) from error
-        _log.info(f"All rows are used at each update: {error}")
         return None
     n_rows = sum(axis.length for axis in axes)
-    for advice in advice_on_tables(model, axes, LEAST_GROUPS):
-        _log.warning(advice)
     if many:
         return min(BATCH_OF_MANY, n_rows)
     batch_size = batch_size_for(size)
     return None if n_rows <= max(FEW_ROWS, 8 * batch_size) else batch_size
+
+
+def tell_of_rows(model: Model, minibatch_dim: str | None) -> None:
+    """Log why a model cannot be sliced into batches, or advice on tables with few rows."""
+    try:
+        axes = find_row_axes(model, minibatch_dim)
+    except ValueError as error:
+        _log.info(f"All rows are used at each update: {error}")
+        return
+    for advice in advice_on_tables(model, axes, LEAST_GROUPS):
+        _log.warning(advice)
 
 
 def batch_size_for(size: int) -> int:

@@ -99,7 +99,7 @@ def check_starts(
             raise _no_starts(initvals)
         check_names(model, one, "initvals")
         for name, value in (one or {}).items():
-            _check_shape(model, str(getattr(name, "name", name)), value)
+            _check_value(model, str(getattr(name, "name", name)), value)
     if not isinstance(initvals, dict | None) and len(initvals) != chains:
         raise ValueError(
             f"initvals has {len(initvals)} entries, but there are {chains} chains: pass one dict "
@@ -127,22 +127,28 @@ def _no_starts(initvals: Any) -> ValueError:
     )
 
 
-def _check_shape(model: Model, name: str, value: Any) -> None:
-    """Raise an error for an initial value whose axes are not those of its variable."""
+def _check_value(model: Model, name: str, value: Any) -> None:
+    """Raise an error for an initial value without numbers, or with other axes than its variable."""
     if isinstance(value, str) and value not in STRATEGIES:
         raise ValueError(
             f"initvals: the value {shown(value)} for '{name}' must be a number or an array, or one "
             f"of {', '.join(map(repr, STRATEGIES))}."
         )
-    if isinstance(value, str | Variable):
+    if value is None or isinstance(value, str | Variable):
         return
+    value = np.asarray(value)
+    if value.dtype.kind not in "biuf":
+        raise ValueError(
+            f"initvals: the value for '{name}' has the type {value.dtype}: it must have numbers. "
+            "Convert it, for example with np.asarray(value, dtype=float)."
+        )
     variables = {v.name: v for v in [*model.value_vars, *model.unobserved_RVs]}
     dims = dims_of(model, variables[name])
     shape = [
         n if dim is None else int(evaluate(model.dim_lengths[dim])[0])
         for n, dim in zip(variables[name].type.shape, dims, strict=True)
     ]
-    given = np.shape(value)
+    given = value.shape
     if given and (
         len(given) != len(shape)
         or any(n not in (None, m) for n, m in zip(shape, given, strict=True))

@@ -848,6 +848,25 @@ def test_metric_of_a_thousand_parameters(effects, rows, others, metric, why, mon
     assert (step.batch_size == 128) == (metric is LocalScales)
 
 
+@pytest.mark.slow(5)
+@pytest.mark.parametrize(
+    ("items", "message"), [(6, "All rows are used"), (0, "long form")], ids=["all rows", "advice"]
+)
+def test_what_is_said_of_a_table_is_said_once(items, message, monkeypatch, caplog):
+    """Local variables are tried first, and not found."""
+    monkeypatch.setattr(
+        "pymc_sgmcmc.step.adapted", lambda *args, **kwargs: SimpleNamespace(burn_in=1)
+    )
+    monkeypatch.setattr("pymc_sgmcmc.adaptation.plan.LARGEST_SHARED", 500)
+    with pm.Model() as model:
+        ease = pm.Normal("ease", shape=items) if items else np.linspace(-1, 1, 6)
+        logit = pm.Normal("theta", shape=600)[:, None] - ease
+        pm.Bernoulli("right", logit_p=logit, observed=np.ones((600, 6), int))
+    with caplog.at_level(logging.INFO):
+        sgm.MSGNHT_S(model=model, compile_kwargs=JAX)
+    assert sum(message in told for told in caplog.messages) == 1
+
+
 @pytest.mark.long
 @pytest.mark.slow(40)
 def test_default_call_finds_local_variables(caplog):

@@ -12,7 +12,7 @@ from pytensor.graph.op import Op
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import kernel
-from pymc_sgmcmc.adaptation.plan import automatic_batch_size
+from pymc_sgmcmc.adaptation.plan import automatic_batch_size, tell_of_rows
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 
@@ -73,7 +73,8 @@ def test_nobody_is_told_to_leave_a_batch_size_that_was_not_passed(caplog):
     """Without rows the automatic batch size is all the data, which a message says."""
     model = observed(lambda mu: pm.Normal("y", mu, 1, observed=0.3))
     with caplog.at_level("INFO", logger="pymc.sgmcmc"):
-        assert automatic_batch_size(model, None, 1, many=False, needed=False) is None
+        tell_of_rows(model, None)
+    assert automatic_batch_size(model, None, 1, many=False, needed=False) is None
     assert caplog.messages == [
         "All rows are used at each update: No observation dim found: the observed 'y' have no axis "
         "to slice into batches, each is one value."
@@ -240,6 +241,7 @@ def test_a_table_with_effects_across_its_few_rows_is_advised_the_long_form(peopl
         logit = theta[:, None] - np.linspace(-1, 1, 6)
         pm.Bernoulli("right", logit_p=logit, observed=np.ones((people, 6), int))
     assert automatic_batch_size(model, None, people, many=False, needed=False) is None
+    tell_of_rows(model, None)
     told = [message for message in caplog.messages if "long form" in message]
     assert len(told) == advised
     for message in told:

@@ -195,6 +195,7 @@ def run(step, **options):
         ("initvals", "x", "initvals='x' must be a dict of initial values by variable"),
         ("initvals", ["mu"], r"initvals=\['mu'\] must be .* or a list with one such dict, or None"),
         ("initvals", {"mu": "a"}, "initvals: the value 'a' for 'mu' must be .*'prior', 'support_"),
+        ("initvals", {"mu": np.array(1, object)}, "'mu' has the type object: it must have numbers"),
         ("initvals", {"twice": 1.0}, "initvals: 'twice' is a deterministic.*initial values: mu"),
         ("initvals", {"y": 1.0}, "initvals: the model has no variable 'y'. It has: mu"),
         (
