@@ -30,9 +30,6 @@ TESTS_BETWEEN_COLLECTIONS = 10
 COMPILED_CODE = {"NUMBA": 15.0, "CVM": 10.0}
 """CPU seconds that a test takes at least on these backends, most of them to compile."""
 
-FILES_ON_JAX = set()
-"""Files with tests whose parameters name JAX."""
-
 
 def backend_of(item):
     """The compilation mode among a test's parameters."""
@@ -49,7 +46,6 @@ def pytest_collection_modifyitems(items):
     docstrings are slow together.
     """
     on_jax = {item.originalname for item in items if backend_of(item) == "JAX"}
-    FILES_ON_JAX.update(item.path for item in items if backend_of(item) == "JAX")
     for item in items:
         seconds = COMPILED_CODE.get(backend_of(item))
         if seconds and item.originalname in on_jax:
@@ -64,11 +60,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Files that test the backends run on JAX as users run it, fully optimised.
-
-    All of a file alike, since its tests share compiled steps.
-    """
-    if item.path not in FILES_ON_JAX:
+    """The samplers' tests run on JAX as users run it, fully optimised."""
+    if item.path.name != "test_samplers.py":
         return (yield)
     import jax
 

@@ -42,7 +42,7 @@ TARGETS = {"linear": Linear, "rare rows": RareLogistic, "groups": Groups}
 
 @pytest.mark.slow(30)
 @pytest.mark.parametrize(
-    "name", ["linear", "rare rows", pytest.param("groups", marks=pytest.mark.long)]
+    "name", ["linear", *(pytest.param(n, marks=pytest.mark.long) for n in ("rare rows", "groups"))]
 )
 def test_default_call(name):
     target = TARGETS[name]()
@@ -100,7 +100,7 @@ def draws_of(model, step, seed=1, **options):
 @pytest.mark.parametrize(
     "options",
     [
-        {"adaptation": "dense", "step_size": 0.2},
+        pytest.param({"adaptation": "dense", "step_size": 0.2}, marks=pytest.mark.long),
         {"batch_size": 64, "thin": 20, "target_bias": 0.02},
         pytest.param({"gradient": "plain", "adaptation": "diag"}, marks=pytest.mark.long),
     ],

@@ -208,8 +208,8 @@ def point_of_means():
     return {name: np.asarray(value) for name, value in mean.items()}
 
 
-@pytest.mark.slow(12)
-@pytest.mark.parametrize("window", [pytest.param(None, marks=pytest.mark.long), 150])
+@pytest.mark.long
+@pytest.mark.parametrize("window", [None, 150])
 def test_scales_of_elements_are_those_given_all_else(window):
     """A normal model has the same curvature everywhere: exact, but for differences' errors."""
     run = warm_up(window=window)
@@ -237,7 +237,7 @@ def test_error_of_a_shared_scale_limits_the_step_size():
         assert h**2 * np.sqrt(2 * groups) * r / (1 - r) * 0.03 == pytest.approx(0.05)
 
 
-@pytest.mark.slow(2)
+@pytest.mark.long
 def test_noise_of_local_gradients():
     """The predicted variance is that of the gradients of batches that touch a group.
 
@@ -306,7 +306,7 @@ def test_noise_of_whole_groups_and_of_parts():
 
 
 @pytest.mark.slow(3)
-@pytest.mark.parametrize("batch_size", [10, 20])
+@pytest.mark.parametrize("batch_size", [pytest.param(10, marks=pytest.mark.long), 20])
 def test_an_epoch_of_whole_groups_gives_the_gradient_itself(batch_size):
     """Of the shared variables: the mean over all batches, whatever their numbers of groups."""
     run = warm_up(batch_size, "groups")
@@ -432,8 +432,10 @@ WAYS = pytest.mark.parametrize(
     "way",
     [
         "rows",
-        "groups",
-        *(pytest.param(way, marks=pytest.mark.long) for way in ("groups NUMBA", "rows streamed")),
+        *(
+            pytest.param(way, marks=pytest.mark.long)
+            for way in ("groups", "groups NUMBA", "rows streamed")
+        ),
     ],
 )
 

@@ -72,6 +72,7 @@ def test_killed_at_any_moment(finished, warm_ups, tmp_path):
     assert same(result, expected)
 
 
+@pytest.mark.long
 def test_extended_without_another_warm_up(finished, warm_ups):
     model, path, expected, _ = finished
     longer = run(path, model, draws=DRAWS + 5, random_seed=None)
@@ -124,6 +125,7 @@ def test_another_model_is_refused(finished):
 JAX = {"compile_kwargs": {"mode": "JAX"}}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_batches")
 def test_batches_around_an_anchor_resume(warm_ups, tmp_path):
     """Anchor, its gradient and the rows' weights come from the store too."""

@@ -74,7 +74,7 @@ def regression_of(n_rows):
     return model
 
 
-@pytest.mark.slow(10)
+@pytest.mark.long
 def test_loops_draw_the_same_with_and_without():
     """A resumed run may have another number of processes, and so fetch its rows in another way."""
     model = regression_of(CACHED // 16 + 1)  # the features are prefetched, the observed are not

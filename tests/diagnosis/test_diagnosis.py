@@ -663,7 +663,7 @@ def test_an_error_loses_nothing(step, caplog, monkeypatch):
     assert any("could not be diagnosed: ZeroDivisionError" in m for m in caplog.messages)
 
 
-@pytest.mark.slow(8)
+@pytest.mark.long
 def test_data_that_change_without_a_control_variate(caplog):
     """All rows at each update: warned of once a run, also by pm.sample, and named as the cause."""
     rng = np.random.default_rng(1)

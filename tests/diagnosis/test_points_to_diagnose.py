@@ -77,7 +77,7 @@ def interrupted_at_once(trace, draw):
     raise KeyboardInterrupt
 
 
-@pytest.mark.slow(4)
+@pytest.mark.long
 def test_resumed_and_interrupted_at_once(step, tmp_path):
     """Chains that have not been gone on with count with what they had: draws and averages."""
     with step.model:

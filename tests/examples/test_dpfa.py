@@ -138,6 +138,7 @@ def test_units_have_their_posterior(document):
     assert_mean(moments(None, None, units), posterior(DOCUMENTS[document], POINT, moments))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("document", range(3))
 def test_psi_has_its_posterior(document):
     psi, units = draws(document)
@@ -246,8 +247,8 @@ class Options:
     integrator, repeats = "S", 2
 
 
-@pytest.mark.slow(17)
-@pytest.mark.parametrize("script", [dpfa, pytest.param(dpfa_authors, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("script", [dpfa, dpfa_authors])
 def test_one_step_moves_all_and_learns(script):
     """Documents of one of two vocabularies: held-out words are predicted as if it were known."""
     rng = np.random.default_rng(0)

@@ -96,7 +96,7 @@ TOLERANCE = {"transformed": 0.02}
 @pytest.mark.parametrize(
     "form", [pytest.param(f, marks=pytest.mark.long if f == "crossed" else ()) for f in INTEGRATED]
 )
-def test_integrated_density_is_that_of_the_model(form):
+def test_integrated_density_is_that_of_the_model(form, python_by_default):
     model = getattr(hierarchies, form)()
     terms = group_terms(model, INTEGRATED[form])
     assert sorted(terms.names) == sorted(INTEGRATED[form])
@@ -137,7 +137,7 @@ def test_chosen_by_cost(n_groups, rows_of_group, expected):
     assert (terms is not None) == expected
 
 
-def test_groups_of_thousands_of_rows_and_of_none():
+def test_groups_of_thousands_of_rows_and_of_none(python_by_default):
     """The modes are found from afar, also where a step of Newton's would overflow."""
     rng = np.random.default_rng(2)
     group = np.repeat([0, 1, 3], [4000, 1, 30])

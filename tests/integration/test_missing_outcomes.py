@@ -339,7 +339,7 @@ def test_store_resumes_to_the_same_result(regression, tmp_path):
         np.testing.assert_array_equal(whole.posterior[name], parts.posterior[name])
 
 
-@pytest.mark.slow(20)
+@pytest.mark.long
 def test_only_what_is_named(regression):
     model, _, gone, *_ = regression
     with model:

@@ -145,7 +145,7 @@ def test_gradient_is_the_self_normalised_estimate(n_samples):
     assert np.all((ess > 1) & (ess < n_samples))
 
 
-@pytest.mark.slow(5)
+@pytest.mark.long
 def test_bias_falls_as_one_over_n_samples():
     model = belief_network(np.repeat(PATTERNS, COPIES, axis=0))
     exact = 0

@@ -493,7 +493,9 @@ def test_values_of_a_known_support_are_drawn_with_their_probabilities(mode):
         pytest.param(
             lambda: pm.Poisson("z", 3, dims="obs"), 12, False, "vectorized", marks=pytest.mark.long
         ),
-        (lambda: pm.Poisson("z", 3, dims="obs"), 5, True, "vectorized"),
+        pytest.param(
+            lambda: pm.Poisson("z", 3, dims="obs"), 5, True, "vectorized", marks=pytest.mark.long
+        ),
         (lambda: pm.Geometric("z", 0.3, dims="obs"), 5, True, "sequential"),
         (lambda: pm.Categorical("z", np.full(6, 1 / 6), dims="obs"), 5, False, "sequential"),
     ],

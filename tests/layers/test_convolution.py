@@ -75,7 +75,7 @@ def test_equal_maxima_have_one_gradient():
     assert gradient.sum() == 4
 
 
-@pytest.mark.slow(8)
+@pytest.mark.long
 def test_many_chains_at_once():
     """A leading axis on the kernels, as for chains in one call; the images are shared."""
     x = RNG.normal(size=(2, 7, 6, 1))

@@ -6,7 +6,9 @@ import pytest
 from pymc_sgmcmc.run.convergence import convergence
 
 
-@pytest.mark.parametrize("draws", [20, 40, 80])
+@pytest.mark.parametrize(
+    "draws", [20, *(pytest.param(n, marks=pytest.mark.long) for n in (40, 80))]
+)
 def test_chance_does_not_look_like_chains_that_are_apart(draws):
     # The alarm is 0.001 per set; sets of 20 or 40 draws exceed 1.05, most of them.
     found = [

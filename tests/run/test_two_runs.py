@@ -68,7 +68,7 @@ def left_over(path):
 
 
 @pytest.mark.slow(9)
-@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("overwrite", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_many_begin_at_once(model, step, path, overwrite):
     """One of eight gets the path, whether or not a run lies there; the others name it."""
     expected = small_run(model, step)

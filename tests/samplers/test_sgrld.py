@@ -164,7 +164,7 @@ def test_order_of_the_bias():
         assert orders[0] < order < orders[1], (alpha, order)
 
 
-@pytest.mark.slow(7)
+@pytest.mark.long
 def test_concentration_does_not_change_the_posterior():
     """The total is Gamma(A), independent of the simplex."""
     target = DirichletCategorical()

@@ -222,7 +222,7 @@ def test_other_samplers_on_jax(model, path, small_chunks, sampler, options):
     assert same(small_run(model, step, trace=path, resume=True), expected)
 
 
-@pytest.mark.slow(7)
+@pytest.mark.long
 def test_steps_of_pymc(path, small_chunks):
     """NUTS, still tuning when it is stopped, Slice and Metropolis go on exactly too."""
     with pm.Model() as model:
