@@ -28,6 +28,8 @@ set more precise (`belief_networks.evaluation`).
 """
 
 import json
+import shlex
+import sys
 import time
 
 import matplotlib.pyplot as plt
@@ -207,6 +209,8 @@ def add_to_table(run: dict, quick: bool) -> None:
     for name in sorted(runs):
         report.print(f"{name}: {runs[name]['command']}")
         report.print(f"    {runs[name]['rows']}")
+        if "evaluated by" in runs[name]:
+            report.print(f"    evaluated by: {runs[name]['evaluated by']}")
     (folder / "sbn.txt").write_text("\n".join(report.lines) + "\n")
 
 
@@ -266,7 +270,8 @@ def main():
     saved = (RESULTS / "quick" if args.quick else RESULTS) / "sbn" / f"{name}.npz"
     if args.evaluate:
         theta = load_parameters(saved)
-        run = {"live": live_units(theta, args.sizes)}
+        command = shlex.join(["python", "examples/sbn.py", *sys.argv[1:]])
+        run = {"live": live_units(theta, args.sizes), "evaluated by": command}
         run |= measure(model, theta, images.test, None, args)
         print(json.dumps(run, indent=1))
         add_to_table({"name": name.replace("_", " ")} | run, args.quick)
