@@ -42,14 +42,19 @@ def pytest_collection_modifyitems(items):
     """Files that take long first, so that none begins when the others are through.
 
     Those of a file run in one process, which compiles once what they share. A test of several
-    backends is quick on JAX, and slow on those that take long to compile; the examples of
-    docstrings are slow together.
+    backends is quick on JAX, and slow on those that take long to compile: there the samplers'
+    tests are enough for make test. The examples of docstrings are slow together.
     """
-    on_jax = {item.originalname for item in items if backend_of(item) == "JAX"}
+    on_jax = {
+        (item.path, item.originalname)
+        for item in items
+        if backend_of(item) == "JAX" and not item.get_closest_marker("long")
+    }
     for item in items:
         seconds = COMPILED_CODE.get(backend_of(item))
-        if seconds and item.originalname in on_jax:
-            item.add_marker(pytest.mark.slow(seconds))
+        if seconds and (item.path, item.originalname) in on_jax:
+            of_samplers = item.path.name == "test_samplers.py"
+            item.add_marker(pytest.mark.slow(seconds) if of_samplers else pytest.mark.long)
         if isinstance(item, pytest.DoctestItem):
             item.add_marker(pytest.mark.slow(2.0))
     of_file = Counter()

@@ -373,8 +373,8 @@ def improper():
     return model
 
 
-@pytest.mark.slow(6)
-@pytest.mark.parametrize("make", [separable, pytest.param(improper, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("make", [separable, improper])
 def test_what_the_data_leave_open_under_a_flat_prior(make):
     with make(), pytest.raises(SamplingError, match=r"leave .*undetermined"):
         sgm.sample(random_seed=1, **QUICK)
@@ -751,7 +751,7 @@ def test_starts_of_a_hierarchy_whose_scale_may_be_zero():
     ("n", "early", "xi", "diverges"),
     [
         (40, True, 1e3, False),
-        (5000, True, 20, False),
+        pytest.param(5000, True, 20, False, marks=pytest.mark.long),
         (5000, True, 60, True),
         (5000, False, 6, True),
     ],

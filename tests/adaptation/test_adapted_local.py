@@ -305,8 +305,8 @@ def test_noise_of_whole_groups_and_of_parts():
         assert block.scales[j] ** 2 * sums.var() == pytest.approx(expected, rel=0.25)
 
 
-@pytest.mark.slow(3)
-@pytest.mark.parametrize("batch_size", [pytest.param(10, marks=pytest.mark.long), 20])
+@pytest.mark.long
+@pytest.mark.parametrize("batch_size", [10, 20])
 def test_an_epoch_of_whole_groups_gives_the_gradient_itself(batch_size):
     """Of the shared variables: the mean over all batches, whatever their numbers of groups."""
     run = warm_up(batch_size, "groups")

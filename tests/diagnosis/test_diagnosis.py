@@ -474,8 +474,8 @@ def test_means_of_groups_that_are_spread_too_far():
     assert "spread of means, all 2000 groups of alpha" in str(wrong)
 
 
-@pytest.mark.slow(6)
-@pytest.mark.parametrize("empty", [pytest.param(0, marks=pytest.mark.long), 1000])
+@pytest.mark.long
+@pytest.mark.parametrize("empty", [0, 1000])
 def test_gradients_of_groups_are_taken_where_the_sampler_takes_them(empty):
     """At the ends of updates the groups are a little too narrow, but their scale is right.
 

@@ -202,6 +202,7 @@ def test_effective_sample_size_of_weights():
     assert ess == pytest.approx(100_000 * np.exp(-(0.7**2)), rel=0.02)
 
 
+@pytest.mark.long
 def test_estimates_that_cannot_be_trusted_warn():
     settings = {"model": SMALL, "random_seed": 1, "compile_kwargs": JAX}
     with pytest.warns(UserWarning, match=r"n_samples=2 annealing runs per row .* n_samples=16"):
@@ -478,7 +479,7 @@ def test_path_of_parameters_needs_data_that_do_not_depend_on_z_at_zero():
         )
 
 
-@pytest.mark.slow(4)
+@pytest.mark.long
 def test_parameters_are_not_stored_for_all_temperatures(monkeypatch):
     """For a network of a million weights and a thousand temperatures that would be gigabytes."""
     made = []

@@ -545,7 +545,7 @@ def test_chains_together_draw_what_they_draw_alone():
     assert not np.isclose(without_rows.sel(chain=0), without_rows.sel(chain=1)).any()
 
 
-@pytest.mark.slow(9)
+@pytest.mark.long
 def test_draws_do_not_depend_on_the_calls():
     """Groups without rows are drawn at the end of each call, from a copy of the generator."""
     step = crossed_step("JAX")

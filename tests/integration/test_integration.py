@@ -312,6 +312,7 @@ def test_effects_follow_what_is_shared(python_by_default):
     assert off.var() == pytest.approx(expected, rel=0.012)
 
 
+@pytest.mark.long
 def test_intercepts_and_slopes_have_the_tails_of_their_conditional_density(python_by_default):
     """Binary rows, against quadrature on a grid for each group."""
     rng = np.random.default_rng(9)

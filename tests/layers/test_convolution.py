@@ -93,7 +93,7 @@ def test_many_chains_at_once():
             np.testing.assert_allclose(got[c], expected, rtol=1e-10)
 
 
-@pytest.mark.slow(20)
+@pytest.mark.long
 def test_a_network_in_batches():
     """A step checks that disjoint batches add up; chains in one call predict as their draws do."""
     X, y = RNG.normal(size=(40, 64)), RNG.integers(3, size=40)

@@ -137,7 +137,7 @@ def stationary(alpha: float, e: float) -> tuple[np.ndarray, np.ndarray]:
     return centres, np.linalg.solve(balance, total)
 
 
-@pytest.mark.slow(5)
+@pytest.mark.long
 def test_stationary_law_in_sparse_corners():
     """Without data the expanded elements are independent; each has its exact stationary law."""
     e = 0.1
