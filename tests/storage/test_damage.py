@@ -204,11 +204,12 @@ def test_whole_chunks_of_other_draws(put, model, step, path, monkeypatch):
     put(model, step, path)
     # A copy lacks draws of either chain: whichever is read first is named.
     chain = "[01]" if put is copied_while_written else "0"
+    damaged = rf"draws 0 to \d of chain {chain} are damaged .* a copy"
     for again in (
         sgm.ZarrStore(path).to_datatree,
         lambda: small_run(model, step, trace=path, resume=True),
     ):
-        with pytest.raises(ValueError, match=rf"draws 0 to \d of chain {chain} are damaged .* a copy"):
+        with pytest.raises(ValueError, match=damaged):
             again()
 
 
