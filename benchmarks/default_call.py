@@ -29,6 +29,7 @@ import numpy as np
 import xarray as xr
 from group_posteriors import COMMON_SCALE
 from matplotlib.patches import Rectangle
+from posterior_table import PosteriorTable
 from posteriordb import n_rows
 from rivals import RIVALS
 from truth import POSTERIORS, moments, truth
@@ -57,7 +58,7 @@ COLUMNS = {
     "date": ">10",
     "said": "",
 }
-TEXTS = ("posterior", "sampler", "date", "said")
+TABLE = PosteriorTable(COLUMNS, texts=("posterior", "sampler", "date", "said"))
 EXPLAINED = """\
 Options choose the rows that are measured anew; each run on one core.
 
@@ -157,46 +158,6 @@ def measured(name: str, sampler: str, seed: int, limit: int) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def titles() -> str:
-    """Heads of the columns."""
-    heads = (
-        name if name == "said" else format(name, spec.partition(".")[0])
-        for name, spec in COLUMNS.items()
-    )
-    return " ".join(heads)
-
-
-def line_of(row: dict) -> str:
-    """A row as text; what is unknown is a dash."""
-    cells = []
-    for name, spec in COLUMNS.items():
-        value = row.get(name)
-        if name == "said":
-            cells.append(" ".join(str(value or "").split())[:200])
-        elif value is None or value != value:
-            width = spec.strip("<>").partition(".")[0]
-            cells.append(f"{'-':>{width}}")
-        else:
-            cells.append(format(value, spec))
-    return " ".join(cells).rstrip()
-
-
-def row_of(line: str) -> dict:
-    """A row from its text."""
-    cells = line.split(maxsplit=len(COLUMNS) - 1)
-    row: dict = dict(zip(COLUMNS, cells, strict=False))
-    for name in list(row):
-        if name not in TEXTS:
-            row[name] = None if row[name] == "-" else float(row[name])
-    return row
-
-
-def read() -> list[dict]:
-    """Rows of the table on disk."""
-    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
-    return [row_of(line) for line in lines if line.split(" ")[0] in POSTERIORS]
-
-
 def reaches_goal(row: dict) -> bool:
     """Whether every mean and sd is as close to the truth as it should be."""
     return row.get("error") is not None and (
@@ -230,7 +191,7 @@ def write(rows: list[dict]) -> None:
         if reached:
             lines.append(f"  {sampler:16}{sum(reached)} of {len(reached)}")
     lines += ["", "scale, over the seeds:", *common_scales(rows)]
-    lines += ["", titles(), *map(line_of, rows)]
+    lines += ["", TABLE.titles, *map(TABLE.line, rows)]
     RESULTS.write_text("\n".join(lines) + "\n")
 
 
@@ -282,9 +243,9 @@ def main():
         print(json.dumps(measure(name, sampler, int(seed)), default=float))
         return
     samplers = [DEFAULT, *([LOCAL] if args.local else []), *(RIVALS if args.rivals else [])]
-    rows = read()
+    rows = TABLE.read(RESULTS, POSTERIORS)
     if not args.figure:
-        print(titles())
+        print(TABLE.titles)
         for name in args.only or POSTERIORS:
             for sampler in samplers:
                 for seed in range(1, args.seeds + 1):
@@ -292,7 +253,7 @@ def main():
                     key = (name, sampler, seed)
                     rows = [r for r in rows if (r["posterior"], r["sampler"], r["seed"]) != key]
                     rows.append(row)
-                    print(line_of(row), flush=True)
+                    print(TABLE.line(row), flush=True)
                     write(rows)
     write(rows)
     draw(rows)

@@ -18,6 +18,7 @@ from pathlib import Path
 import arviz as az
 import numpy as np
 import xarray as xr
+from posterior_table import PosteriorTable
 from posteriordb import WITH_DRAWS, n_rows
 from scipy import stats
 from truth import A9A, CENTRED, POSTERIORS, Moments, truth
@@ -50,7 +51,7 @@ COLUMNS = {
     "CPU": ">5.0f",
     "said": "",
 }
-TEXTS = ("posterior", "before", "said")
+TABLE = PosteriorTable(COLUMNS, texts=("posterior", "before", "said"))
 NOTES = """\
 N, d: rows and parameters; before, said: verdicts on the minibatch draws and on the exact ones, and
 what else the exact phase says. Of all parameters, or of what groups share: error: largest |mean -
@@ -149,29 +150,6 @@ def measured(name: str, seeds: int, limit: float) -> list[dict]:
     return rows
 
 
-def line_of(row: dict) -> str:
-    """A row as text; what is unknown is a dash."""
-    cells = []
-    for name, spec in COLUMNS.items():
-        value = row.get(name)
-        if name == "said":
-            cells.append(" ".join(str(value or "").split())[:160])
-        elif value is None or value != value:
-            cells.append(f"{'-':>{spec.strip('<>').partition('.')[0]}}")
-        else:
-            cells.append(format(value, spec))
-    return " ".join(cells).rstrip()
-
-
-def row_of(line: str) -> dict:
-    """A row from its text."""
-    cells = line.split(maxsplit=len(COLUMNS) - 1)
-    row: dict = dict(zip(COLUMNS, cells, strict=False))
-    for name in set(row) - set(TEXTS):
-        row[name] = None if row[name] == "-" else float(row[name])
-    return row
-
-
 def write(rows: list[dict], out: Path) -> None:
     """The table, by posterior, and how many rows are right."""
     names = list(POSTERIORS)
@@ -190,11 +168,8 @@ def write(rows: list[dict], out: Path) -> None:
         f"runs with every mean within 0.1 sd and every sd within 10%: {close} of {len(rows)}",
         *([f"not run: {', '.join(missing)}"] if missing else []),
         "",
-        " ".join(
-            name if name == "said" else format(name, spec.partition(".")[0])
-            for name, spec in COLUMNS.items()
-        ),
-        *map(line_of, rows),
+        TABLE.titles,
+        *map(TABLE.line, rows),
     ]
     out.write_text("\n".join(lines) + "\n")
 
@@ -212,13 +187,12 @@ def main() -> None:
         for seed in range(1, args.seeds + 1):
             print(json.dumps(measure(args.one, seed), default=float), flush=True)
         return
-    lines = args.out.read_text().splitlines() if args.out.exists() else []
-    rows = [row_of(line) for line in lines if line.split(" ")[0] in POSTERIORS]
+    rows = TABLE.read(args.out, POSTERIORS)
     for name in args.only or POSTERIORS:
         found = measured(name, args.seeds, args.limit)
         new = {row["seed"] for row in found}
         rows = [r for r in rows if r["posterior"] != name or r["seed"] not in new] + found
-        print(*map(line_of, found), sep="\n", flush=True)
+        print(*map(TABLE.line, found), sep="\n", flush=True)
         write(rows, args.out)
 
 
