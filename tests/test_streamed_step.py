@@ -12,9 +12,9 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytest
+from loaders import Loader
 from pymc.step_methods.state import equal_dataclass_values
 from scipy.sparse import csr_array
-from test_streaming import Loader
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import kernel

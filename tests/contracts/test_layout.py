@@ -4,6 +4,7 @@ Imports inside functions and under TYPE_CHECKING count as well: what is named is
 """
 
 import ast
+from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import pymc_sgmcmc
 
 PACKAGE = Path(pymc_sgmcmc.__file__).parent
+TESTS = Path(__file__).parents[1]
 LINES = """
 instead_of_nuts
 sampling step_sampler
@@ -165,3 +167,15 @@ def test_private_names_stay_at_home():
         and not (module == "pymc_sgmcmc.pymc_internals" or part_of(module) == "backends")
     }
     assert private == set()
+
+
+def test_each_file_of_tests_runs_alone():
+    """pytest puts `tests` and a test file's own folder on the path, not the folders of others."""
+    files = sorted(TESTS.rglob("*.py"))
+    folders = defaultdict(set)
+    for file in files:
+        folders[file.stem].add(file.parent)
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("test_"):
+                assert folders[node.module] & {TESTS, file.parent}, f"{file} imports {node.module}"
