@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import io_toposort
 
@@ -22,4 +23,20 @@ def substitute(outputs: Sequence[Variable], replace: dict[Variable, Variable]) -
                 for old, out in zip(node.outputs, rebuilt.outputs, strict=True)
                 if old not in new
             )
+    return [new.get(out, out) for out in outputs]
+
+
+def without_views(outputs: Sequence[Variable]) -> list:
+    """Rebuild a graph without the views that `pymc.Deterministic` makes.
+
+    They do not vectorise: element by element would be copied.
+    """
+    new: dict[Variable, Variable] = {}
+    for node in io_toposort([], list(outputs)):
+        inputs = [new.get(i, i) for i in node.inputs]
+        if isinstance(node.op, ViewOp):
+            new[node.outputs[0]] = inputs[0]
+        elif inputs != node.inputs:
+            rebuilt = node.clone_with_new_inputs(inputs)
+            new.update(zip(node.outputs, rebuilt.outputs, strict=True))
     return [new.get(out, out) for out in outputs]

@@ -24,6 +24,7 @@ from pymc_sgmcmc.integration.integrated_model import IntegratedModel, integrated
 from pymc_sgmcmc.integration.points import points_of
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.log_densities import without_log_densities
+from pymc_sgmcmc.run.recorder import Recorder
 from pymc_sgmcmc.run.result import DrawsOnly, affordable_data, salvage
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -182,13 +183,12 @@ def _all_draws(
         vars = model.replace_rvs_by_values(chosen)
         for v, rv in zip(vars, chosen, strict=True):
             v.name = rv.name
-        first = NDArray(model=model, vars=vars)
-    like = {"fn": first.fn, "var_shapes": first.var_shapes, "var_dtypes": first.var_dtypes}
+        recorder = Recorder(model, vars, model.initial_point())
     traces: list[NDArray] = []
     for k, (point, drawn) in enumerate(zip(points, effects.of(points), strict=True)):
         chain, draw = divmod(k, posterior.sizes["draw"])
         if draw == 0:
-            traces.append(NDArray(model=model, vars=vars, **like))
+            traces.append(recorder.new_trace())
             traces[-1].setup(posterior.sizes["draw"], int(posterior.chain[chain]))
         traces[-1].record(effects.into(point, drawn), in_warmup=False)
     converter = DataTreeConverter if include_data else DrawsOnly

@@ -11,19 +11,30 @@ import pytensor.tensor as pt
 from pymc.backends.ndarray import NDArray
 from pymc.blocking import PointType
 from pymc.model import Model
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.replace import vectorize_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Cast
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
 from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.backends.compile_time import quick_graphs
-from pymc_sgmcmc.gradients.arrays import has_named_dims, tensor_model
+from pymc_sgmcmc.gradients.arrays import PYTHON, has_named_dims, python_function, tensor_model
+from pymc_sgmcmc.gradients.substitute import without_views
 from pymc_sgmcmc.step import minibatch_steps
 
 _log = logging.getLogger("pymc.sgmcmc")
 
 TILE = 64
 """Number of points that `Recorder.record` turns into recorded variables in one call."""
+MOST_OPERATIONS = 30
+"""Number of operations, each on whole arrays, that NumPy carries out while others still compile."""
+MOST_OPERANDS = 32
+"""Of an operation on elements, its result included, that NumPy allows."""
 NOTHING = "nothing_recorded"
 """Name of the number that is recorded where nothing else is."""
 
@@ -31,8 +42,8 @@ NOTHING = "nothing_recorded"
 class Recorder:
     """Turns points into recorded variables, given as expressions of value variables.
 
-    It is compiled when first needed, and pickled without what is compiled; ``mode`` is that of
-    deterministics.
+    It is compiled when first needed, and pickled without what is compiled. ``mode`` is that of
+    expressions which `is_quick_in_python` does not hold of.
     """
 
     def __init__(
@@ -55,13 +66,14 @@ class Recorder:
     @quick_graphs()
     def trace(self) -> NDArray:
         """PyMC's recorder, without draws: a function of one point, names, types and shapes."""
-        if self._mode is None:
+        mode = PYTHON if is_quick_in_python(self.vars) else self._mode
+        if mode is None:
             return NDArray(model=self.model, vars=self.vars, test_point=self._start)
         # What PyMC's recorder would compile itself, but in this mode.
         of_one_point = self.model.compile_fn(
             outs=[pytensor.Out(v, borrow=True) for v in self.vars],
             inputs=[pytensor.In(v, borrow=True) for v in self.model.value_vars],
-            mode=self._mode,
+            mode=mode,
             point_fn=False,
             on_unused_input="ignore",
             trust_input=True,
@@ -93,7 +105,9 @@ class Recorder:
             plain = tensor_model(self.model)
             inputs, outs = plain.value_vars, plain.tensors(outs)
         many = [v.type.clone(shape=(TILE, *v.type.shape))(v.name) for v in inputs]
-        outs = vectorize_graph(outs, dict(zip(inputs, many, strict=True)))
+        outs = vectorize_graph(without_views(outs), dict(zip(inputs, many, strict=True)))
+        if is_quick_in_python(outs):
+            return python_function(many, outs)
         return pytensor.function(many, outs, mode=self._mode, on_unused_input="ignore")
 
     def record(self, points: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -117,6 +131,23 @@ class Recorder:
             )
             for v in self.trace.vars
         }
+
+
+def is_quick_in_python(outputs: Sequence[Variable]) -> bool:
+    """Whether NumPy evaluates expressions in less time than it would take to compile them.
+
+    That is so of few operations, such as transforms back to the model's scale, none of which is a
+    loop over elements or has a graph of its own.
+    """
+    nodes = {v.owner for v in ancestors(outputs) if v.owner is not None}
+    return len(nodes) <= MOST_OPERATIONS and all(map(_is_one_call, nodes))
+
+
+def _is_one_call(node: Apply) -> bool:
+    if isinstance(node.op, Elemwise):
+        has_function = node.op.nfunc_spec is not None or isinstance(node.op.scalar_op, Cast)
+        return has_function and len(node.inputs) < MOST_OPERANDS
+    return not isinstance(node.op, Blockwise | HasInnerGraph)
 
 
 def recorder_of(

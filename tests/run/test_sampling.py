@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from kills import MODE, same, small_model, small_step
@@ -799,18 +800,43 @@ def test_jax_in_processes(tmp_path):
     assert "all the same" in done.stdout, done.stderr[-2000:]
 
 
-@pytest.mark.slow(2)
-def test_deterministics_are_compiled_in_the_mode_of_a_jax_step(regression):
-    with regression:
+def expressions(compiled):
+    """Recorded expressions of a value x of 40 elements, and what NumPy makes of them.
+
+    The Cholesky factor has to be taken point by point, so that it is compiled.
+    """
+    with pm.Model() as model:
+        x = pm.HalfNormal("x", shape=40)
+        pm.Deterministic("total", x.sum() + pt.as_tensor(1))
+        if compiled:
+            pm.Deterministic("root", pt.linalg.cholesky(pt.diag(x)))
+        pm.Normal("y", x[0], 1, observed=np.zeros(100))
+
+    def expected(x_log):
+        x = np.exp(x_log)
+        more = {"root": np.apply_along_axis(np.diag, -1, np.sqrt(x))} if compiled else {}
+        return {"x": x, "total": x.sum(axis=-1) + 1} | more
+
+    return model, expected
+
+
+@pytest.mark.slow(4)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_transforms_are_not_compiled_and_the_rest_as_a_jax_step(compiled):
+    model, expected = expressions(compiled)
+    with model:
         step = sgm.SGLD(step_size=1e-3, batch_size=20, compile_kwargs={"mode": "JAX"})
-    start = regression.initial_point()
-    recorder = recorder_of(regression, step, start, None, transformed=False)
-    assert isinstance(recorder.trace.fn.maker.linker, JAXLinker)
-    w = np.array([0.5, 2.0])
-    values = dict(
-        zip(recorder.trace.varnames, recorder.trace.fn(**(start | {"w": w})), strict=True)
-    )
-    np.testing.assert_allclose(values["slope_ratio"], 0.1, rtol=1e-12)
+    recorder = recorder_of(model, step, model.initial_point(), None, transformed=False)
+    for function in (recorder.trace.fn, recorder._many):
+        assert isinstance(function.maker.linker, JAXLinker) == compiled
+    points = np.random.default_rng(0).normal(size=(100, 40))
+    of_many = recorder.record({"x_log__": points})
+    of_one = [recorder.trace.fn(x_log__=point) for point in points[:2]]
+    for k, name in enumerate(recorder.trace.varnames):
+        right = expected(points)[name]
+        np.testing.assert_allclose(of_many[name], right, rtol=1e-12, atol=1e-15)
+        for one, value in zip(of_one, right, strict=False):
+            np.testing.assert_allclose(one[k], value, rtol=1e-12, atol=1e-15)
 
 
 def test_an_interrupt_while_draws_are_handed_on_leaves_no_gap(regression, monkeypatch):
