@@ -176,3 +176,71 @@ def test_bambi(by):
     new = model.predict(idata, data=frame.head(3), inplace=False).posterior["mu"]
     expected = np.polyval(exact, frame["a"][:3])
     np.testing.assert_allclose(new.mean(["chain", "draw"]), expected, atol=0.1)
+
+
+@pytest.fixture(scope="module")
+def customers():
+    """Purchases of 4000 customers, each of whom may be gone after any of theirs."""
+    rng = np.random.default_rng(1)
+    n = 4000
+    weeks = rng.uniform(20, 40, n)
+    rate, dropout = rng.gamma(0.8, 1 / 4.0, n), rng.beta(0.8, 2.5, n)
+    purchases, last = np.zeros(n), np.zeros(n)
+    time, here = rng.exponential(1 / rate), np.ones(n, bool)
+    while (here := here & (time < weeks)).any():
+        purchases += here
+        last = np.where(here, time, last)
+        here &= rng.random(n) > dropout
+        time += rng.exponential(1 / rate)
+    columns = {"customer_id": range(n), "frequency": purchases, "recency": last, "T": weeks}
+    return pd.DataFrame(columns)
+
+
+@pytest.mark.slow(30)
+@pytest.mark.long
+def test_pymc_marketing_customers(customers):
+    """Its `fit` builds the model; customers are rows, and come in batches."""
+    clv = pytest.importorskip("pymc_marketing.clv", reason="needs an environment of its own")
+    model = clv.BetaGeoModel()
+    with sgm.instead_of_nuts(chains=2, draws=200, quiet=True, compile_kwargs=JAX):
+        idata = model.fit(customers, random_seed=1)
+    assert model.fit_result.sizes["draw"] == 200
+    assert idata["diagnosis"].attrs["verdict"] in ("ok", "unclear")
+    assert "batch_size=None" not in idata.posterior.attrs["inference_library_settings"]
+    assert "model_config" in model.idata.attrs
+    # What made the data is within 4 standard deviations of the posterior.
+    for name, true in {"r": 0.8, "alpha": 4.0, "a": 0.8, "b": 2.5}.items():
+        draws = model.fit_result[name]
+        assert abs(float(draws.mean()) - true) < 4 * float(draws.std())
+    again = model.expected_purchases(future_t=10).mean(["chain", "draw"])
+    assert again.shape == (4000,)
+    assert float(again.min()) > 0
+
+
+@pytest.mark.slow(60)
+@pytest.mark.long
+def test_pymc_marketing_media():
+    """Last week's advertising acts this week: there are no batches, and all rows are used."""
+    mmm = pytest.importorskip("pymc_marketing.mmm", reason="needs an environment of its own")
+    rng = np.random.default_rng(1)
+    weeks = pd.date_range("2020-01-05", periods=150, freq="W")
+    X = pd.DataFrame({"date": weeks, "tv": rng.gamma(2, 1, 150), "price": rng.normal(size=150)})
+    seen = np.convolve(X["tv"] / X["tv"].max(), [0.6, 0.3, 0.1])[:150]
+    y = pd.Series(5 + 3 * np.tanh(seen) - 0.5 * X["price"] + rng.normal(0, 0.3, 150), name="y")
+    model = mmm.MMM(
+        date_column="date",
+        target_column="y",
+        channel_columns=["tv"],
+        control_columns=["price"],
+        adstock=mmm.GeometricAdstock(l_max=3),
+        saturation=mmm.LogisticSaturation(),
+    )
+    with sgm.instead_of_nuts(chains=2, draws=200, quiet=True):
+        idata = model.fit(X, y, random_seed=1, target_accept=0.95)
+    assert idata["diagnosis"].attrs["verdict"] in ("ok", "unclear")
+    assert idata.posterior["channel_contribution"].sizes["draw"] == 200
+    price = idata.posterior["gamma_control"] * y.max()
+    assert abs(float(price.mean()) + 0.5) < 4 * float(price.std())
+    assert float(price.std()) < 0.06
+    predicted = model.sample_posterior_predictive(X, random_seed=1)["y"]
+    assert np.corrcoef(predicted.mean("sample"), y)[0, 1] > 0.7
