@@ -38,7 +38,8 @@ def build_model(n_rows: int, columns: int = COLUMNS) -> pm.Model:
     X, y = data(n_rows, columns)
     with pm.Model() as model:
         w = pm.Normal("w", 0, PRIOR_SD, shape=columns)
-        pm.Bernoulli("y", logit_p=pm.Data("X", X) @ w, observed=y)
+        features = pm.Data("X", X, dims=("row", "feature"))
+        pm.Bernoulli("y", logit_p=features @ w, observed=y, dims="row")
     return model
 
 
