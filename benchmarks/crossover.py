@@ -49,7 +49,9 @@ CASES = (
 CERTIFICATE = "certificate"
 METHODS: dict[str, Callable[[Model, int], xr.DataTree]] = {
     "sgm.sample": lambda model, seed: sampled(model, seed),
+    "ess=4000": lambda model, seed: sampled(model, seed, ess=4000),
     "exact=True": lambda model, seed: sampled(model, seed, exact=True),
+    "exact,ess=4000": lambda model, seed: sampled(model, seed, exact=True, ess=4000),
     "nutpie": rivals.nutpie_nuts,
     "NumPyro-NUTS": rivals.numpyro_nuts,
     "HMCECS": hmcecs,
@@ -57,7 +59,8 @@ METHODS: dict[str, Callable[[Model, int], xr.DataTree]] = {
     "Laplace+PSIS": rivals.laplace_psis,
     "ADVI": rivals.advi,
 }
-ROWS_OF_TABLE = ("sgm.sample", CERTIFICATE, *list(METHODS)[1:])
+OURS = ("sgm.sample", CERTIFICATE, "ess=4000", "exact=True", "exact,ess=4000")
+ROWS_OF_TABLE = (*OURS, *[method for method in METHODS if method not in OURS])
 INDEPENDENT = ("Pathfinder+PSIS", "ADVI")
 """Draws of an approximation: their effective sample size says nothing about errors."""
 COLUMNS = {
@@ -77,16 +80,19 @@ COLUMNS = {
 TABLE = PosteriorTable(COLUMNS, texts=("case", "method", "said"))
 NOTES = """\
 case: columns x rows, or a9a (124 parameters, 32561 rows). Each method on one core of two that
-other work shared: CPU seconds, which that lengthens too, by up to a half. first: of the first call
-in a process, with compilation and empty caches; CPU: of the second. passes: row gradients / N, of
-all chains (of NumPyro without warm-up; densities of weighted points are not counted). error:
-largest |mean - true mean| / true sd; sd low, sd high: smallest and largest sd / true sd. ess:
-smallest bulk effective sample size, or that of the weights; ess/s: by CPU second of the second
-call. k-hat: shape of the tail of importance weights, good below 0.7. certificate: means and sds
-that it has corrected, in the same call as sgm.sample. Laplace+PSIS: 1000 points of the normal
-approximation at the mode; Pathfinder+PSIS: 1000 of 4000 points. HMCECS: batches of 200 rows, with
-Taylor expansions about the mode; its model is written by hand. All else as by default. A call is
-ended after {limit:g} CPU seconds; a method that was is not tried with more rows."""
+other work shared: CPU seconds, which that lengthens too. first: of the first call in a process,
+with compilation and empty caches; CPU: of the second. passes: row gradients / N, of all chains (of
+NumPyro without warm-up; densities of weighted points are not counted). error: largest |mean - true
+mean| / true sd; sd low, sd high: smallest and largest sd / true sd. ess: smallest bulk effective
+sample size, or that of the weights; ess/s: by CPU second of the second call. k-hat: shape of the
+tail of importance weights, good below 0.7; of sgm.sample that of its certificate's.
+sgm.sample: by default it ends at an effective sample size of 400; ess=4000: the same with 4000;
+certificate: means and sds that it has corrected, in the same call as sgm.sample; exact=True,
+exact,ess=4000: sgm.sample(exact=True). Laplace+PSIS: 1000 points of the normal approximation at the
+mode, which is found by a quasi-Newton method, its Hessian by differences of gradients;
+Pathfinder+PSIS: of pymc-extras, 1000 of 4000 points. HMCECS: of NumPyro, batches of 200 rows with
+Taylor expansions about the mode; its model is written by hand. All else as by default, 4 chains. A
+call is ended after {limit:g} CPU seconds; a method that was is not tried with more rows."""
 
 
 def sampled(model: Model, seed: int, **options) -> xr.DataTree:
@@ -231,7 +237,7 @@ def ended_with_fewer(case: str, method: str, rows: list[dict]) -> bool:
         and row["case"] != "a9a"
         and size_of(row["case"])[0] == columns
         and size_of(row["case"])[1] < n_rows
-        and row.get("said")
+        and "ended" in (row.get("said") or "")
         for row in rows
     )
 
@@ -254,8 +260,8 @@ def draw(rows: list[dict], limit: float, figure_file: Path) -> None:
                     missing.append(method)
                 continue
             y = max(row["error"], abs(row["sd low"] - 1), abs(row["sd high"] - 1))
-            marker = "o" if k < 3 else "^"
-            axis.plot(x, y, marker, color=f"C{k}", label=method, ms=7 if k < 3 else 6)
+            own_marker = "o" if method in OURS else "^"
+            axis.plot(x, y, own_marker, color=plt.cm.tab20(2 * (k % 10) + k // 10), label=method)
         axis.axhline(0.1, color="k", lw=0.5, ls=":")
         axis.set(xscale="log", yscale="log", title=title_of(case))
         if missing:
