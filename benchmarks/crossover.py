@@ -256,7 +256,7 @@ def draw(rows: list[dict], limit: float, figure_file: Path) -> None:
             row = own.get(method, {})
             x = row.get("CPU") or seconds.get(method)
             if x is None or row.get("error") is None:
-                if row.get("said"):
+                if "ended" in (row.get("said") or ""):
                     missing.append(method)
                 continue
             y = max(row["error"], abs(row["sd low"] - 1), abs(row["sd high"] - 1))
