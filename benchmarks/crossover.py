@@ -223,8 +223,18 @@ def replace(new: list[dict], out: Path, limit: float) -> list[dict]:
     head = f"python benchmarks/crossover.py   ({time.strftime('%Y-%m-%d')}, pymc {pm.__version__})"
     rows.sort(key=order)
     lines = [head, NOTES.format(limit=limit), "", TABLE.titles, *map(TABLE.line, rows)]
-    out.write_text("\n".join(lines) + "\n")
+    lines += ["", *not_run(rows)]
+    out.write_text("\n".join(lines).rstrip() + "\n")
     return rows
+
+
+def not_run(rows: list[dict]) -> Iterator[str]:
+    """What is missing, a line for each case."""
+    known = {(row["case"], row["method"]) for row in rows}
+    for case in CASES:
+        missing = [method for method in ROWS_OF_TABLE if (case, method) not in known]
+        if missing:
+            yield f"not run with {case}: {', '.join(missing)}"
 
 
 def ended_with_fewer(case: str, method: str, rows: list[dict]) -> bool:
