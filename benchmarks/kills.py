@@ -31,6 +31,8 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc.run import sequential
 
 KILLS = 50
+DRAWS_ADAPTED = 100
+"""Of each chain that adapts itself."""
 RESULTS = Path(__file__).parent / "results" / "kills.txt"
 
 
@@ -83,15 +85,24 @@ def killed_while_adapting(folder):
     """Runs with the default step: killed in the warm-up as often as while they sample."""
     model, path, other = kills.adapting_model(), folder / "adapting.zarr", folder / "other.zarr"
     rng = np.random.default_rng(1)
-    expected = kills.adapting_run(other, model, draws=100)
-    passes = expected.posterior.attrs["data_passes_warmup"]
+    of_draws = kills.CHAINS * (DRAWS_ADAPTED + kills.TUNE)
+    expected, of_warm_up = kills.warm_up_calls(
+        lambda: kills.adapting_run(other, model, draws=DRAWS_ADAPTED), of_draws
+    )
     n_early, n_late, n_runs, n_same = 0, 0, 0, 0
     while n_early + n_late < KILLS:
         shutil.rmtree(path, ignore_errors=True)
-        # A draw takes about four passes.
-        while kills.killed_after(
-            lambda: kills.adapting_run(path, model, draws=100), rng.integers(passes / 4)
-        ):
+        while True:
+            if path.exists():
+                calls = rng.integers(of_draws)
+            elif rng.integers(2):
+                calls = of_warm_up + rng.integers(of_draws)
+            else:
+                calls = rng.integers(of_warm_up)
+            if not kills.killed_after(
+                lambda: kills.adapting_run(path, model, draws=DRAWS_ADAPTED), calls
+            ):
+                break
             n_early, n_late = n_early + (not path.exists()), n_late + path.exists()
         n_runs += 1
         result = sgm.ZarrStore(path).to_datatree()

@@ -240,6 +240,17 @@ def adapting_run(path, model, **options):
     return small_run(model, None, trace=sgm.ZarrStore(path, seconds=0.0), **options)
 
 
+def warm_up_calls(work, draws):
+    """Do some work to its end; return its result and how often a warm-up called `Chain.draw`.
+
+    `draws` is the number of draws of all chains that follow the warm-up.
+    """
+    calls, original = [], Chain.draw
+    with patch.object(Chain, "draw", lambda *args: calls.append(0) or original(*args)):
+        result = work()
+    return result, len(calls) - draws
+
+
 def killed_after(work, calls, owner=Chain, method="draw"):
     """Do some work in a process that is killed after so many calls of a method; whether it was."""
     original, count = getattr(owner, method), 0

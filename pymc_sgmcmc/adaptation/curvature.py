@@ -7,6 +7,8 @@ import numpy as np
 from pymc.exceptions import SamplingError
 from scipy.linalg import solve_triangular
 
+from pymc_sgmcmc.gradients.metric import root_of_inverse
+
 FLOOR = 1e-13
 """Smallest eigenvalue relative to the largest, with a diagonal of ones."""
 
@@ -83,13 +85,6 @@ def positive(matrix: np.ndarray) -> np.ndarray:
     """Return the matrix with its negative eigenvalues made positive."""
     scale, values, vectors = eigen(matrix)
     return (vectors * values) @ vectors.T * np.outer(scale, scale)
-
-
-def root_of_inverse(matrix: np.ndarray) -> np.ndarray:
-    """Return L with L L' = the inverse of a positive matrix, shape (d, d)."""
-    scale = 1 / np.sqrt(np.diag(matrix))
-    cholesky = np.linalg.cholesky(matrix * np.outer(scale, scale))
-    return scale[:, None] * np.linalg.inv(cholesky).T
 
 
 class Factor:

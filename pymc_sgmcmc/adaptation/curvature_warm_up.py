@@ -18,7 +18,6 @@ from pymc_sgmcmc.adaptation.curvature import (
     no_wider_than,
     positive,
     refuse_undetermined,
-    root_of_inverse,
 )
 from pymc_sgmcmc.adaptation.jumps import (
     elements_compared,
@@ -45,7 +44,6 @@ from pymc_sgmcmc.adaptation.start import find_start
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import ENOUGH, WarmUp
 from pymc_sgmcmc.backends.blas_threads import blas_threads
-from pymc_sgmcmc.gradients.metric import Dense, Diagonal
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -229,37 +227,19 @@ class CurvatureWarmUp(WarmUp):
             change = largest_change(self.matrix, new)
             # The start's is dropped after the first window.
             self.matrix = new if k == 1 else (self.matrix * (k - 1) + new) / k
-        self.set_metric(np.eye(self.gradients.size))
+        self.metric.scale_to(self.matrix)
         return change
 
     def _settings(self, k: int) -> Settings:
-        """Measure the noise of the next updates, and set the metric along its axes."""
+        """Measure the noise of the next updates, and fit the metric to it."""
         noise = self.noise(k)
-        if isinstance(self.metric, Dense):
-            # The noise's axes become those of z, so that a thermostat per element absorbs it.
-            variances, axes = np.linalg.eigh(noise)
-            self.set_metric(axes)
-            largest = smallest = 1.0
-        else:
-            variances = np.diag(noise).copy()
-            variances[variances.argmax()] = np.linalg.eigvalsh(noise)[-1]
-            scaled = self.metric.transposed_times(self.metric.transposed_times(self.matrix).T)
-            eigenvalues = np.linalg.eigvalsh((scaled + scaled.T) / 2)
-            smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])
+        variances, largest, smallest = self.metric.fit_to_noise(noise, self.matrix)
         variances = np.maximum(variances, 0.0)
         chosen = pace(self.kernel.algorithm, variances, self.target_bias, largest, smallest)
         if k < 2:
             chosen = chosen.slower(0.5)
         self.kernel.load_adaptation()
         return Settings(variances, chosen, largest, smallest)
-
-    def set_metric(self, axes: np.ndarray) -> None:
-        metric = self.metric
-        if isinstance(metric, Dense):
-            metric.set(root_of_inverse(self.matrix) @ axes)
-        else:
-            assert isinstance(metric, Diagonal)
-            metric.set(1 / np.sqrt(np.diag(self.matrix)))
 
     # ---- short runs ------------------------------------------------------------------------
 
@@ -383,7 +363,7 @@ class CurvatureWarmUp(WarmUp):
             self.metric.arrays = [np.asarray(array) for array in earlier.scaling]
             inverse = np.linalg.inv(self.metric.matrix)
             self.matrix = inverse.T @ inverse
-            self.set_metric(np.eye(size))
+            self.metric.scale_to(self.matrix)
             self.anchor = self._anchor_from(earlier)
             self.stage = "row weights and noise"
             self.weight_rows()

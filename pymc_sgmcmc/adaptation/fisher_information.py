@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_sgmcmc.adaptation.curvature import positive, root_of_inverse
+from pymc_sgmcmc.adaptation.curvature import positive
+from pymc_sgmcmc.gradients.metric import root_of_inverse
 
 SMALLEST_SHARE = 0.02
 """Smallest share of the scores in the gradients that the latent variables' noise does not hide."""

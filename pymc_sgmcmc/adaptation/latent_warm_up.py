@@ -18,13 +18,11 @@ from pymc_sgmcmc.adaptation.curvature import (
     largest_change,
     positive,
     refuse_undetermined,
-    root_of_inverse,
 )
 from pymc_sgmcmc.adaptation.fisher_information import PairedGradients
 from pymc_sgmcmc.adaptation.short_runs import Settings, ShortRun, rounded
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import WarmUp, largest_move
-from pymc_sgmcmc.gradients.metric import Dense
 
 ADAM_PASSES = 5
 MIN_ADAM_UPDATES = 1000
@@ -130,20 +128,9 @@ class LatentWarmUp(WarmUp):
 
     def _settings(self, matrix: np.ndarray, seen: PairedGradients) -> Settings:
         """Set the metric for the next updates."""
-        metric, largest, smallest = self.metric, 1.0, 1.0
-        if isinstance(metric, Dense):
-            # The noise's axes become those of z, so that a thermostat per element absorbs it.
-            root = root_of_inverse(matrix)
-            noise, axes = np.linalg.eigh(root.T @ seen.within @ root)
-            metric.set(root @ axes)
-        else:
-            scale = np.diag(matrix) ** -0.5
-            metric.set(scale)
-            eigenvalues = np.linalg.eigvalsh(scale[:, None] * matrix * scale)
-            smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])
-            covariance = scale[:, None] * seen.within * scale
-            noise = np.diag(covariance).copy()
-            noise[noise.argmax()] = np.linalg.eigvalsh(covariance)[-1]
+        self.metric.scale_to(matrix)
+        within = self.metric.transposed_times(self.metric.transposed_times(seen.within).T)
+        noise, largest, smallest = self.metric.fit_to_noise(within, matrix)
         self.kernel.load_adaptation()
         noise = np.maximum(noise, 0.0)
         chosen = pace(self.kernel.algorithm, noise, self.target_bias, largest, smallest)

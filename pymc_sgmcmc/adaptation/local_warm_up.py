@@ -33,7 +33,6 @@ from pymc_sgmcmc.adaptation.curvature import (
     largest_change,
     positive,
     refuse_undetermined,
-    root_of_inverse,
 )
 from pymc_sgmcmc.adaptation.local_gradients import LocalBatch, LocalGradient, LocalGradients
 from pymc_sgmcmc.adaptation.short_runs import (
@@ -45,7 +44,7 @@ from pymc_sgmcmc.adaptation.short_runs import (
 from pymc_sgmcmc.adaptation.slowness import warn_of_slow_draws
 from pymc_sgmcmc.adaptation.step_size import pace, slowed
 from pymc_sgmcmc.adaptation.warm_up import WarmUp, largest_move
-from pymc_sgmcmc.gradients.metric import flat, split_flat
+from pymc_sgmcmc.gradients.metric import flat, root_of_inverse, split_flat
 
 _log = logging.getLogger("pymc.sgmcmc")
 

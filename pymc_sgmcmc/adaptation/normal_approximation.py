@@ -13,8 +13,9 @@ from math import ceil
 
 import numpy as np
 
-from pymc_sgmcmc.adaptation.curvature import positive, root_of_inverse
+from pymc_sgmcmc.adaptation.curvature import positive
 from pymc_sgmcmc.adaptation.objective import Evaluated, Objective
+from pymc_sgmcmc.gradients.metric import root_of_inverse
 
 PAIRS, COORDINATES = 2, 16
 """Smallest numbers of antithetic pairs of points, and of their coordinates together."""

@@ -53,7 +53,7 @@ class RowsWarmUp(CurvatureWarmUp):
             _log.debug("The normal approximation at the start is far too wide.")
             self.anchor, self.matrix = narrowed(objective, self.anchor, self.matrix, self.rng)
         self.anchor_gradient = self.objective.at(self.anchor).likelihood_gradient
-        self.set_metric(np.eye(self.gradients.size))
+        self.metric.scale_to(self.matrix)
 
     def weight_rows(self) -> None:
         """Weight rows by how their gradients change near the anchor, where they may be weighted."""

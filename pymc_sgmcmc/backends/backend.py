@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numba
 import numpy as np
 from pytensor import config
 from pytensor.compile.mode import Mode, get_mode
@@ -153,12 +154,18 @@ def backend_of(mode: Mode) -> Backend:
 
 
 def refuse_linker(mode: Mode) -> None:
-    """Raise an error for a mode whose linker is none of these backends'."""
+    """Raise an error for a mode whose linker is none of these backends', or that cannot run."""
     linker = mode.linker
     if isinstance(linker, JITLinker) and not isinstance(linker, JAXLinker | NumbaLinker):
         raise ValueError(
             f"compile_kwargs={{'mode': ...}}: steps do not run with {type(linker).__name__}. Pass "
             "the mode 'NUMBA', 'JAX' or, for the C compiler, 'CVM', or leave compile_kwargs= out."
+        )
+    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined] # set while numba is imported
+        raise ValueError(
+            "NUMBA_DISABLE_JIT=1 is set, with which neither PyTensor's numba backend nor what "
+            "shuffles the rows can run: unset it. To debug a model without compiled code, pass "
+            "compile_kwargs={'mode': 'FAST_COMPILE'}."
         )
 
 

@@ -8,8 +8,8 @@ from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.diagnosis.coordinates import coordinates_of_draws, stored_coordinates
 from pymc_sgmcmc.diagnosis.diagnose import evaluator_of
-from pymc_sgmcmc.exact.certificate import LARGEST
-from pymc_sgmcmc.exact.certified import can_be_certified, corrected_moments, with_certificate
+from pymc_sgmcmc.exact.certificate import can_be_certified, corrected_moments, with_certificate
+from pymc_sgmcmc.exact.importance_sampling import LARGEST
 from pymc_sgmcmc.gradients.all_rows import model_of_all_rows
 from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows

@@ -18,7 +18,7 @@ from pymc.model import Model
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.batches.streamed_data import StreamedData
-from pymc_sgmcmc.exact.certified import on_their_own_scale
+from pymc_sgmcmc.exact.certificate import on_their_own_scale
 from pymc_sgmcmc.gradients.all_rows import model_of_all_rows
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws

@@ -25,7 +25,7 @@ from pymc_sgmcmc.diagnosis.rows import (
     too_few,
 )
 from pymc_sgmcmc.diagnosis.stein import BLOCKS
-from pymc_sgmcmc.exact.certificate import LARGEST_K_HAT, PAIRS
+from pymc_sgmcmc.exact.importance_sampling import LARGEST_K_HAT, PAIRS
 
 LARGEST_RHAT = 1.05
 """Largest R-hat that passes, unless chance explains a larger one."""

@@ -1,206 +1,154 @@
-"""A certificate of draws: exact log densities of a few hundred points, weighted.
+"""The certificate of a result: its group, its part of the verdict, and corrected moments."""
 
-Points are drawn from a Student distribution q fitted to the draws, in opposite pairs about its
-mean. Their weights p / q, with p the exact posterior density times the evidence, are smoothed by a
-generalised Pareto distribution (PSIS), whose shape k-hat tells whether they can be used. If so,
-weighted moments are those of the exact posterior, and the mean weight is the evidence.
-
-Vehtari, Simpson, Gelman, Yao and Gabry (2024), Pareto smoothed importance sampling, Journal of
-Machine Learning Research 25(72).
-"""
-
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+import logging
+from typing import Any
 
 import numpy as np
-from arviz_stats.base import array_stats
-from scipy.special import gammaln, logsumexp
+import pandas as pd
+import pytensor
+from xarray import Dataset, DataTree
 
-from pymc_sgmcmc.exact.log_density import LogDensity
+from pymc_sgmcmc.backends.compile_time import without_code
+from pymc_sgmcmc.exact.importance_sampling import (
+    LARGEST,
+    LARGEST_K_HAT,
+    certify,
+    moments_of_draws,
+    weighted_moments,
+)
+from pymc_sgmcmc.exact.log_density import LogDensity, NotAllRead
+from pymc_sgmcmc.gradients.arrays import PYTHON, has_named_dims, tensor_model
+from pymc_sgmcmc.gradients.flat_model import FlatModel
+from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
+from pymc_sgmcmc.latents.latent_gradients import LatentGradients
 
-PAIRS = 200
-"""Number of pairs of points with exact densities: the tail's fit needs 400 points."""
-LARGEST = 150
-"""Largest number of parameters: of a covariance that n draws tell, log weights have a variance of
-about d^2 / 2 n, and beyond 1 they cannot be used. A matrix from the warm-up takes more."""
-LARGEST_K_HAT = 0.7
-"""Largest k-hat of weights that can be used."""
-MOST_READS = 3
-"""Number of times that points are drawn, each about the last weighted mean: with a larger k-hat the
-draws may be off, rather than the posterior far from a Student distribution."""
-BLOCKS = 10
-"""Number of blocks of each chain's draws, for the standard error of their moments."""
-DEGREES = np.array([4, 5, 6, 8, 10, 14, 20, 30, 50, 80, 150, 300, 1000, 10_000])
-"""Degrees of freedom among which the likelihood chooses; the last is a normal distribution."""
+_log = logging.getLogger("pymc.sgmcmc")
 
-
-class Estimate(NamedTuple):
-    """Values with their standard errors."""
-
-    value: np.ndarray
-    error: np.ndarray
+MOST_NUMBERS = 25_000_000
+"""Largest number of data of which densities are evaluated without being asked for: some two seconds
+on a core, and not a share of the run's time, so that a seed gives the same groups anywhere."""
 
 
-class Certificate(NamedTuple):
-    """What the exact densities say."""
-
-    points: np.ndarray
-    """theta, shape (n, d)."""
-    log_weights: np.ndarray
-    """Smoothed and normalised logarithms of weights, shape (n,)."""
-    k_hat: float
-    log_marginal_likelihood: Estimate
-    mean: Estimate
-    """Mean of the draws minus that of the posterior, in its standard deviations, along each
-    direction of z; shape (d,)."""
-    sd: Estimate
-    """Standard deviation of the draws relative to that of the posterior."""
-    degrees: float
-    """Degrees of freedom of the fitted distribution."""
+def can_be_certified(gradients: Any) -> bool:
+    """Whether densities are exact, of few enough parameters; a message says if they are not."""
+    if isinstance(gradients, LatentGradients):
+        _log.info("No certificate: with latents= densities are estimates.")
+    return isinstance(gradients, RowGradients | WholeGradients) and gradients.size <= LARGEST
 
 
-@dataclass(frozen=True)
-class Student:
-    """A multivariate Student distribution."""
-
-    mean: np.ndarray
-    root: np.ndarray
-    """Lower triangular root of the scale matrix."""
-    degrees: float
-    """Degrees of freedom."""
-
-    @classmethod
-    def of(cls, draws: np.ndarray, ess: float) -> "Student":
-        """Fit to draws of shape (n, d), which tell as much as ``ess`` independent ones.
-
-        The covariance is shrunk towards a multiple of the identity (Ledoit and Wolf 2004).
-        """
-        n, d = draws.shape
-        mean = draws.mean(axis=0)
-        away = draws - mean
-        covariance = away.T @ away / n
-        target = np.trace(covariance) / d * np.eye(d)
-        distance = np.square(covariance - target).sum()
-        noise = np.mean(np.square(np.square(away).sum(axis=1))) - np.square(covariance).sum()
-        share = min(1.0, noise / ess / distance) if distance > 0 else 1.0
-        covariance = share * target + (1 - share) * covariance
-        root = np.linalg.cholesky(covariance)
-        squares = np.square(np.linalg.solve(root, away.T)).sum(axis=0)
-        each = [_log_density(squares * v / (v - 2), v, d).mean() for v in DEGREES]
-        # of the covariance, whose scale matrix is smaller by (v - 2) / v
-        each += d / 2 * np.log(DEGREES / (DEGREES - 2))
-        degrees = float(DEGREES[np.argmax(each)])
-        return cls(mean, root * np.sqrt((degrees - 2) / degrees), degrees)
-
-    def draw(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw n pairs of points, the two of each opposite about the mean, shape (2 n, d)."""
-        x = rng.standard_normal((n, len(self.mean)))
-        x /= np.sqrt(rng.chisquare(self.degrees, size=(n, 1)) / self.degrees)
-        return self.mean + np.stack([x, -x], axis=1).reshape(2 * n, -1) @ self.root.T
-
-    def squares_less_variance(self, points: np.ndarray) -> np.ndarray:
-        """Squared distances from the mean along each axis, less what they are on average."""
-        variance = np.square(self.root).sum(axis=1) * self.degrees / (self.degrees - 2)
-        return np.square(points - self.mean) - variance
-
-    def log_density(self, points: np.ndarray) -> np.ndarray:
-        """Log density at points of shape (n, d)."""
-        squares = np.square(np.linalg.solve(self.root, (points - self.mean).T)).sum(axis=0)
-        log_determinant = np.log(np.diag(self.root)).sum()
-        return _log_density(squares, self.degrees, len(self.mean)) - log_determinant
-
-
-def _log_density(squares: np.ndarray, v: float, d: int) -> np.ndarray:
-    """Log density of a standard distribution with v degrees of freedom, by squared norms."""
-    constant = gammaln((v + d) / 2) - gammaln(v / 2) - d / 2 * np.log(v * np.pi)
-    return constant - (v + d) / 2 * np.log1p(squares / v)
-
-
-def certify(
-    density: LogDensity,
+def with_certificate(
+    idata: DataTree,
+    gradients: FlatModel,
     draws: np.ndarray,
     matrix: np.ndarray,
-    rng: np.random.Generator,
-) -> Certificate:
-    """Weigh points like the draws, of shape (chains, draws, d), by their exact densities.
+    measured: Dataset,
+    asked: bool = True,
+) -> Dataset:
+    """Add the group ``certificate`` to a result, and what it says to what the verdict rests on.
 
-    ``matrix`` is L of coordinates z, theta = c + L z, with standard deviations of about 1.
+    ``asked`` says that it may take any time, and that an error is raised instead of logged.
     """
-    centre, d = draws.mean(axis=(0, 1)), draws.shape[2]
-    z = np.linalg.solve(matrix, (draws - centre).reshape(-1, d).T).T
-    plain_mean, plain_sd = moments_of_draws(z.reshape(draws.shape))
-    ess = 1 / np.mean(np.square(plain_mean.error / plain_sd.value))
-    student, log_determinant = Student.of(z, ess), np.linalg.slogdet(matrix)[1]
-    tried: list[Certificate] = []
-    while len(tried) < MOST_READS and not (tried and tried[-1].k_hat < LARGEST_K_HAT):
-        drawn = student.draw(PAIRS, rng)
-        points = centre + drawn @ matrix.T
-        log_q = student.log_density(drawn) - log_determinant
-        log_ratio = density(points) - log_q
-        finite = np.isfinite(log_ratio)
-        if not finite.any():
-            raise ValueError("no point near the draws has a finite density")
-        log_ratio[~finite] = log_ratio[finite].min() - 700  # as good as no weight
-        log_weights, k_hat = array_stats.psislw(-log_ratio)  # takes log(q / p)
-        mean, sd = weighted_moments(drawn, log_weights, student.squares_less_variance(drawn))
-        off = Estimate(plain_mean.value - mean.value, np.hypot(plain_mean.error, mean.error))
-        ratio = Estimate(plain_sd.value, np.hypot(plain_sd.error, sd.error))
-        tried.append(
-            Certificate(
-                points,
-                log_weights,
-                float(k_hat) if np.isfinite(k_hat) else np.inf,  # one weight is all
-                _log_mean(log_ratio),
-                Estimate(*(part / sd.value for part in off)),
-                Estimate(*(part / sd.value for part in ratio)),
-                student.degrees,
+    try:
+        density = LogDensity(gradients)
+        if not asked and (numbers := density.numbers()) > MOST_NUMBERS:
+            _log.info(
+                f"No certificate of {numbers:.1g} numbers of data: it may take as long as the run. "
+                "Call sgm.certificate(idata, model)."
             )
+            return measured
+        found = certify(density, draws, matrix, np.random.default_rng(0))
+        posterior = idata["posterior"].to_dataset()
+        variables: dict[str, Any] = {"log_weight": ("sample", found.log_weights)}
+        values = on_their_own_scale(gradients, found.points)
+        for name, each in values.items():
+            dims = posterior[name].dims[2:] if name in posterior else None
+            variables[name] = (("sample", *(dims or _dims(name, each))), each)
+        attrs = {
+            "k_hat": found.k_hat,
+            "log_marginal_likelihood": float(found.log_marginal_likelihood.value),
+            "log_marginal_likelihood_error": float(found.log_marginal_likelihood.error),
+            "degrees_of_freedom": found.degrees,
+        }
+        own = {dim for name in values for dim in variables[name][0]}
+        coords = {k: v for k, v in posterior.coords.items() if k in own}
+        group = Dataset(variables, coords, attrs)
+    except NotAllRead as reason:
+        _log.info(f"No certificate: {reason}")
+        return measured
+    except Exception as error:
+        if asked:
+            raise
+        _log.info(f"No certificate: {type(error).__name__}: {error}")
+        return measured
+    idata["certificate"] = DataTree(group)
+    idata["posterior"].attrs |= attrs
+    return measured.assign(
+        k_hat=found.k_hat,
+        certified_mean=("direction", found.mean.value),
+        certified_mean_error=("direction", found.mean.error),
+        certified_sd=("direction", found.sd.value),
+        certified_sd_error=("direction", found.sd.error),
+    )
+
+
+def _dims(name: str, values: np.ndarray) -> list[str]:
+    return [f"{name}_dim_{i}" for i in range(values.ndim - 1)]
+
+
+def on_their_own_scale(gradients: FlatModel, points: np.ndarray) -> dict[str, np.ndarray]:
+    """Values of the random variables at points, by name."""
+    model = gradients.model
+    if has_named_dims(model):
+        model = tensor_model(model)
+    own = {v.name: v for v in model.value_vars}
+    inputs = [own[v.name] for v in gradients.source.vars]
+    random = [model.values_to_rvs[v] for v in inputs]
+    with without_code():
+        function = pytensor.function(
+            inputs, model.replace_rvs_by_values(random), mode=PYTHON, on_unused_input="ignore"
         )
-        student = replace(student, mean=mean.value)
-    return min(tried, key=lambda one: one.k_hat)
+        each = [function(*gradients.split(point)) for point in points]
+    return {
+        rv.name: np.stack(column)
+        for rv, column in zip(random, zip(*each, strict=True), strict=True)
+    }
 
 
-def weighted_moments(
-    values: np.ndarray, log_weights: np.ndarray, control: np.ndarray | float = 0.0
-) -> tuple[Estimate, Estimate]:
-    """Mean and standard deviation of weighted values in pairs, shape (n, k), with errors.
-
-    ``control`` is a variate of mean 0 for each value, which takes its noise out of variances.
-    """
-    w = np.exp(log_weights - logsumexp(log_weights))[:, None]
-    mean = (w * values).sum(axis=0)
-    squares = np.square(values - mean)
-    variance = (w * squares).sum(axis=0) / max(1 - np.square(w).sum(), 1e-12)
-    terms, control = w * (squares - variance), np.broadcast_to(control, values.shape) / len(w)
-    slope = (terms * control).sum(axis=0) / np.maximum(np.square(control).sum(axis=0), 1e-300)
-    terms, variance = terms - slope * control, variance - slope * control.sum(axis=0)
-    sd = np.sqrt(np.maximum(variance, 1e-300))
-    return Estimate(mean, _error(w * (values - mean))), Estimate(sd, _error(terms / (2 * sd)))
-
-
-def _error(terms: np.ndarray) -> np.ndarray:
-    """Standard error of a sum of terms whose mean is about 0, shape (n, k), in pairs."""
-    pairs = terms.reshape(-1, 2, terms.shape[1]).sum(axis=1)
-    return np.sqrt(np.square(pairs).sum(axis=0))
-
-
-def _log_mean(log_ratio: np.ndarray) -> Estimate:
-    """Log of the mean weight, and its error by the delta method."""
-    log_mean = logsumexp(log_ratio) - np.log(len(log_ratio))
-    relative = np.exp(log_ratio - log_mean).reshape(-1, 2).mean(axis=1)
-    error = relative.std(ddof=1) / np.sqrt(len(relative))
-    return Estimate(np.asarray(log_mean), error)
-
-
-def moments_of_draws(draws: np.ndarray) -> tuple[Estimate, Estimate]:
-    """Mean and standard deviation of draws, with errors from blocks of each chain."""
-    mean = draws.mean(axis=(0, 1))
-    squares = np.square(draws - mean)
-    sd = np.sqrt(squares.mean(axis=(0, 1)))
-
-    def error(values: np.ndarray) -> np.ndarray:
-        blocks = np.array_split(values, min(BLOCKS, values.shape[1]), axis=1)
-        means = np.concatenate([block.mean(axis=1) for block in blocks])
-        return means.std(axis=0, ddof=1) / np.sqrt(len(means))
-
-    return Estimate(mean, error(draws)), Estimate(sd, error(squares) / (2 * sd))
+def corrected_moments(idata: DataTree) -> pd.DataFrame:
+    """Moments of the draws beside those of the certificate's weighted points: see `certificate`."""
+    group = idata["certificate"].to_dataset()
+    posterior = idata["posterior"].to_dataset()
+    usable = group.attrs["k_hat"] < LARGEST_K_HAT
+    log_weights = group["log_weight"].values
+    columns: dict[str, list] = {
+        name: [] for name in ("mean", "corrected_mean", "sd", "corrected_sd", "bias", "bias_error")
+    }
+    index = []
+    for name in map(str, group.data_vars):
+        if name == "log_weight" or name not in posterior:
+            continue
+        values = group[name].values.reshape(len(log_weights), -1)
+        draws = posterior[name].values
+        index += [
+            name + (f"[{','.join(map(str, at))}]" if at else "")
+            for at in np.ndindex(*draws.shape[2:])
+        ]
+        draws = draws.reshape(*draws.shape[:2], -1)
+        mean, sd = weighted_moments(values, log_weights if usable else log_weights * np.nan)
+        plain, plain_sd = moments_of_draws(draws)
+        for column, numbers in {
+            "mean": plain.value,
+            "corrected_mean": mean.value,
+            "sd": plain_sd.value,
+            "corrected_sd": sd.value,
+            "bias": (plain.value - mean.value) / sd.value,
+            "bias_error": np.hypot(plain.error, mean.error) / sd.value,
+        }.items():
+            columns[column] += numbers.tolist()
+    table = pd.DataFrame(columns, index=index)
+    table.attrs = {k: v for k, v in group.attrs.items() if k != "degrees_of_freedom"}
+    if not usable:
+        for name in ("log_marginal_likelihood", "log_marginal_likelihood_error"):
+            table.attrs[name] = np.nan
+    return table

@@ -15,9 +15,9 @@ from xarray import Dataset, DataTree
 from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, LARGEST_SHARED
 from pymc_sgmcmc.adaptation.progress import TimeLimit
 from pymc_sgmcmc.backends.compile_time import quick_graphs
-from pymc_sgmcmc.exact.finish import Finished, NothingExact, finish
 from pymc_sgmcmc.exact.hamiltonian import Hamiltonian
 from pymc_sgmcmc.exact.log_density import LogDensity
+from pymc_sgmcmc.exact.transitions import Finished, NothingExact, finish
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients

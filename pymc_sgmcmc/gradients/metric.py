@@ -115,6 +115,27 @@ class Diagonal(Metric):
         """Set the flat diagonal of L, shape (d,)."""
         self.arrays = split_flat(np.asarray(scales, pytensor.config.floatX), self.shapes)
 
+    def scale_to(self, matrix: np.ndarray) -> None:
+        """Set L so that variances are 1 in z where those of theta given all else are 1 / diagonal.
+
+        ``matrix`` is the inverse of the covariance of theta, shape (d, d).
+        """
+        self.set(np.diag(matrix) ** -0.5)
+
+    def fit_to_noise(
+        self, noise: np.ndarray, matrix: np.ndarray
+    ) -> tuple[np.ndarray, float, float]:
+        """Return the noise's variances in z, and the largest and smallest curvature of z.
+
+        ``noise`` is the covariance of the gradient's noise in z, shape (d, d), and ``matrix`` the
+        inverse of the covariance of theta. The largest variance is that along the noise's own axes.
+        """
+        variances = np.diag(noise).copy()
+        variances[variances.argmax()] = np.linalg.eigvalsh(noise)[-1]
+        scaled = self.transposed_times(self.transposed_times(matrix).T)
+        eigenvalues = np.linalg.eigvalsh((scaled + scaled.T) / 2)
+        return variances, float(eigenvalues[-1]), float(eigenvalues[0])
+
     @property
     def z_shapes(self):
         return self.shapes
@@ -150,6 +171,22 @@ class Dense(Metric):
         """Set L, shape (d, d)."""
         self.arrays = [np.ascontiguousarray(matrix, pytensor.config.floatX)]
 
+    def scale_to(self, matrix: np.ndarray) -> None:
+        """Set L so that z has the covariance I where theta has the inverse of ``matrix``."""
+        self.set(root_of_inverse(matrix))
+
+    def fit_to_noise(
+        self, noise: np.ndarray, matrix: np.ndarray
+    ) -> tuple[np.ndarray, float, float]:
+        """Make the noise's axes those of z, so that a thermostat per element absorbs it.
+
+        Return its variances there, and the largest and smallest curvature of z, which are 1 after
+        `scale_to`. ``noise`` is the covariance of the gradient's noise in z, shape (d, d).
+        """
+        variances, axes = np.linalg.eigh(noise)
+        self.set(np.asarray(self.arrays[0], float) @ axes)
+        return variances, 1.0, 1.0
+
     @property
     def z_shapes(self):
         return [(self.size,)]
@@ -165,6 +202,13 @@ class Dense(Metric):
 
     def transposed_times(self, g):
         return g @ np.asarray(self.arrays[0], float)
+
+
+def root_of_inverse(matrix: np.ndarray) -> np.ndarray:
+    """Return L with L L' = the inverse of a positive matrix, shape (d, d)."""
+    scale = 1 / np.sqrt(np.diag(matrix))
+    cholesky = np.linalg.cholesky(matrix * np.outer(scale, scale))
+    return scale[:, None] * np.linalg.inv(cholesky).T
 
 
 def flat(arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -6,13 +6,22 @@ from functools import partial
 import numpy as np
 import pymc as pm
 import pytest
-from kills import CHAINS, ROWS, X, Y, adapting_model, adapting_run, killed_after, same
+from kills import (
+    CHAINS,
+    ROWS,
+    X,
+    Y,
+    adapting_model,
+    adapting_run,
+    killed_after,
+    same,
+    warm_up_calls,
+)
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation import plan
 from pymc_sgmcmc.adaptation.adapted import UnfitAdaptation
 from pymc_sgmcmc.adaptation.curvature_warm_up import CurvatureWarmUp
-from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.storage.record import adapted_path
 
 pytestmark = pytest.mark.slow(15)
@@ -46,11 +55,8 @@ def warm_ups(monkeypatch, tmp_path):
 def finished(tmp_path_factory):
     """A model, the store of an undisturbed run, its result, and the draws of its warm-up."""
     model, path = adapting_model(), tmp_path_factory.mktemp("finished") / "run.zarr"
-    draws, original = [], Chain.draw
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Chain, "draw", lambda *args: draws.append(0) or original(*args))
-        result = run(path, model)
-    return model, path, result, len(draws) - CHAINS * (DRAWS + TUNE)
+    result, of_warm_up = warm_up_calls(lambda: run(path, model), CHAINS * (DRAWS + TUNE))
+    return model, path, result, of_warm_up
 
 
 @pytest.mark.long

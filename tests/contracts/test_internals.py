@@ -4,6 +4,7 @@ import importlib.util
 import logging
 from functools import partial
 
+import numba
 import numpy as np
 import pymc as pm
 import pytensor
@@ -145,3 +146,14 @@ def test_a_linker_that_steps_do_not_know_is_refused(mode, made):
         pm.Normal("y", x, 1, observed=np.zeros(50))
         with pytest.raises(ValueError, match=r"not run with \w+Linker\. .*'NUMBA', 'JAX' .*'CVM'"):
             made(compile_kwargs={"mode": mode})
+
+
+@pytest.mark.parametrize("made", [partial(sgm.MSGNHT_S, step_size=0.1), sgm.sample])
+def test_no_compiled_code_is_refused(monkeypatch, made):
+    """The setting is read where numba is imported."""
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    with pm.Model():
+        x = pm.Normal("x")
+        pm.Normal("y", x, 1, observed=np.zeros(50))
+        with pytest.raises(ValueError, match=r"^NUMBA_DISABLE_JIT=1 .* unset it.*'FAST_COMPILE'"):
+            made()

@@ -1,0 +1,206 @@
+"""A certificate of draws: exact log densities of a few hundred points, weighted.
+
+Points are drawn from a Student distribution q fitted to the draws, in opposite pairs about its
+mean. Their weights p / q, with p the exact posterior density times the evidence, are smoothed by a
+generalised Pareto distribution (PSIS), whose shape k-hat tells whether they can be used. If so,
+weighted moments are those of the exact posterior, and the mean weight is the evidence.
+
+Vehtari, Simpson, Gelman, Yao and Gabry (2024), Pareto smoothed importance sampling, Journal of
+Machine Learning Research 25(72).
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from arviz_stats.base import array_stats
+from scipy.special import gammaln, logsumexp
+
+from pymc_sgmcmc.exact.log_density import LogDensity
+
+PAIRS = 200
+"""Number of pairs of points with exact densities: the tail's fit needs 400 points."""
+LARGEST = 150
+"""Largest number of parameters: of a covariance that n draws tell, log weights have a variance of
+about d^2 / 2 n, and beyond 1 they cannot be used. A matrix from the warm-up takes more."""
+LARGEST_K_HAT = 0.7
+"""Largest k-hat of weights that can be used."""
+MOST_READS = 3
+"""Number of times that points are drawn, each about the last weighted mean: with a larger k-hat the
+draws may be off, rather than the posterior far from a Student distribution."""
+BLOCKS = 10
+"""Number of blocks of each chain's draws, for the standard error of their moments."""
+DEGREES = np.array([4, 5, 6, 8, 10, 14, 20, 30, 50, 80, 150, 300, 1000, 10_000])
+"""Degrees of freedom among which the likelihood chooses; the last is a normal distribution."""
+
+
+class Estimate(NamedTuple):
+    """Values with their standard errors."""
+
+    value: np.ndarray
+    error: np.ndarray
+
+
+class Certificate(NamedTuple):
+    """What the exact densities say."""
+
+    points: np.ndarray
+    """theta, shape (n, d)."""
+    log_weights: np.ndarray
+    """Smoothed and normalised logarithms of weights, shape (n,)."""
+    k_hat: float
+    log_marginal_likelihood: Estimate
+    mean: Estimate
+    """Mean of the draws minus that of the posterior, in its standard deviations, along each
+    direction of z; shape (d,)."""
+    sd: Estimate
+    """Standard deviation of the draws relative to that of the posterior."""
+    degrees: float
+    """Degrees of freedom of the fitted distribution."""
+
+
+@dataclass(frozen=True)
+class Student:
+    """A multivariate Student distribution."""
+
+    mean: np.ndarray
+    root: np.ndarray
+    """Lower triangular root of the scale matrix."""
+    degrees: float
+    """Degrees of freedom."""
+
+    @classmethod
+    def of(cls, draws: np.ndarray, ess: float) -> "Student":
+        """Fit to draws of shape (n, d), which tell as much as ``ess`` independent ones.
+
+        The covariance is shrunk towards a multiple of the identity (Ledoit and Wolf 2004).
+        """
+        n, d = draws.shape
+        mean = draws.mean(axis=0)
+        away = draws - mean
+        covariance = away.T @ away / n
+        target = np.trace(covariance) / d * np.eye(d)
+        distance = np.square(covariance - target).sum()
+        noise = np.mean(np.square(np.square(away).sum(axis=1))) - np.square(covariance).sum()
+        share = min(1.0, noise / ess / distance) if distance > 0 else 1.0
+        covariance = share * target + (1 - share) * covariance
+        root = np.linalg.cholesky(covariance)
+        squares = np.square(np.linalg.solve(root, away.T)).sum(axis=0)
+        each = [_log_density(squares * v / (v - 2), v, d).mean() for v in DEGREES]
+        # of the covariance, whose scale matrix is smaller by (v - 2) / v
+        each += d / 2 * np.log(DEGREES / (DEGREES - 2))
+        degrees = float(DEGREES[np.argmax(each)])
+        return cls(mean, root * np.sqrt((degrees - 2) / degrees), degrees)
+
+    def draw(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw n pairs of points, the two of each opposite about the mean, shape (2 n, d)."""
+        x = rng.standard_normal((n, len(self.mean)))
+        x /= np.sqrt(rng.chisquare(self.degrees, size=(n, 1)) / self.degrees)
+        return self.mean + np.stack([x, -x], axis=1).reshape(2 * n, -1) @ self.root.T
+
+    def squares_less_variance(self, points: np.ndarray) -> np.ndarray:
+        """Squared distances from the mean along each axis, less what they are on average."""
+        variance = np.square(self.root).sum(axis=1) * self.degrees / (self.degrees - 2)
+        return np.square(points - self.mean) - variance
+
+    def log_density(self, points: np.ndarray) -> np.ndarray:
+        """Log density at points of shape (n, d)."""
+        squares = np.square(np.linalg.solve(self.root, (points - self.mean).T)).sum(axis=0)
+        log_determinant = np.log(np.diag(self.root)).sum()
+        return _log_density(squares, self.degrees, len(self.mean)) - log_determinant
+
+
+def _log_density(squares: np.ndarray, v: float, d: int) -> np.ndarray:
+    """Log density of a standard distribution with v degrees of freedom, by squared norms."""
+    constant = gammaln((v + d) / 2) - gammaln(v / 2) - d / 2 * np.log(v * np.pi)
+    return constant - (v + d) / 2 * np.log1p(squares / v)
+
+
+def certify(
+    density: LogDensity,
+    draws: np.ndarray,
+    matrix: np.ndarray,
+    rng: np.random.Generator,
+) -> Certificate:
+    """Weigh points like the draws, of shape (chains, draws, d), by their exact densities.
+
+    ``matrix`` is L of coordinates z, theta = c + L z, with standard deviations of about 1.
+    """
+    centre, d = draws.mean(axis=(0, 1)), draws.shape[2]
+    z = np.linalg.solve(matrix, (draws - centre).reshape(-1, d).T).T
+    plain_mean, plain_sd = moments_of_draws(z.reshape(draws.shape))
+    ess = 1 / np.mean(np.square(plain_mean.error / plain_sd.value))
+    student, log_determinant = Student.of(z, ess), np.linalg.slogdet(matrix)[1]
+    tried: list[Certificate] = []
+    while len(tried) < MOST_READS and not (tried and tried[-1].k_hat < LARGEST_K_HAT):
+        drawn = student.draw(PAIRS, rng)
+        points = centre + drawn @ matrix.T
+        log_q = student.log_density(drawn) - log_determinant
+        log_ratio = density(points) - log_q
+        finite = np.isfinite(log_ratio)
+        if not finite.any():
+            raise ValueError("no point near the draws has a finite density")
+        log_ratio[~finite] = log_ratio[finite].min() - 700  # as good as no weight
+        log_weights, k_hat = array_stats.psislw(-log_ratio)  # takes log(q / p)
+        mean, sd = weighted_moments(drawn, log_weights, student.squares_less_variance(drawn))
+        off = Estimate(plain_mean.value - mean.value, np.hypot(plain_mean.error, mean.error))
+        ratio = Estimate(plain_sd.value, np.hypot(plain_sd.error, sd.error))
+        tried.append(
+            Certificate(
+                points,
+                log_weights,
+                float(k_hat) if np.isfinite(k_hat) else np.inf,  # one weight is all
+                _log_mean(log_ratio),
+                Estimate(*(part / sd.value for part in off)),
+                Estimate(*(part / sd.value for part in ratio)),
+                student.degrees,
+            )
+        )
+        student = replace(student, mean=mean.value)
+    return min(tried, key=lambda one: one.k_hat)
+
+
+def weighted_moments(
+    values: np.ndarray, log_weights: np.ndarray, control: np.ndarray | float = 0.0
+) -> tuple[Estimate, Estimate]:
+    """Mean and standard deviation of weighted values in pairs, shape (n, k), with errors.
+
+    ``control`` is a variate of mean 0 for each value, which takes its noise out of variances.
+    """
+    w = np.exp(log_weights - logsumexp(log_weights))[:, None]
+    mean = (w * values).sum(axis=0)
+    squares = np.square(values - mean)
+    variance = (w * squares).sum(axis=0) / max(1 - np.square(w).sum(), 1e-12)
+    terms, control = w * (squares - variance), np.broadcast_to(control, values.shape) / len(w)
+    slope = (terms * control).sum(axis=0) / np.maximum(np.square(control).sum(axis=0), 1e-300)
+    terms, variance = terms - slope * control, variance - slope * control.sum(axis=0)
+    sd = np.sqrt(np.maximum(variance, 1e-300))
+    return Estimate(mean, _error(w * (values - mean))), Estimate(sd, _error(terms / (2 * sd)))
+
+
+def _error(terms: np.ndarray) -> np.ndarray:
+    """Standard error of a sum of terms whose mean is about 0, shape (n, k), in pairs."""
+    pairs = terms.reshape(-1, 2, terms.shape[1]).sum(axis=1)
+    return np.sqrt(np.square(pairs).sum(axis=0))
+
+
+def _log_mean(log_ratio: np.ndarray) -> Estimate:
+    """Log of the mean weight, and its error by the delta method."""
+    log_mean = logsumexp(log_ratio) - np.log(len(log_ratio))
+    relative = np.exp(log_ratio - log_mean).reshape(-1, 2).mean(axis=1)
+    error = relative.std(ddof=1) / np.sqrt(len(relative))
+    return Estimate(np.asarray(log_mean), error)
+
+
+def moments_of_draws(draws: np.ndarray) -> tuple[Estimate, Estimate]:
+    """Mean and standard deviation of draws, with errors from blocks of each chain."""
+    mean = draws.mean(axis=(0, 1))
+    squares = np.square(draws - mean)
+    sd = np.sqrt(squares.mean(axis=(0, 1)))
+
+    def error(values: np.ndarray) -> np.ndarray:
+        blocks = np.array_split(values, min(BLOCKS, values.shape[1]), axis=1)
+        means = np.concatenate([block.mean(axis=1) for block in blocks])
+        return means.std(axis=0, ddof=1) / np.sqrt(len(means))
+
+    return Estimate(mean, error(draws)), Estimate(sd, error(squares) / (2 * sd))
