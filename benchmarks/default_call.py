@@ -88,7 +88,7 @@ SAMPLERS = {DEFAULT: default, LOCAL: local, **RIVALS}
 def passes(tree: xr.DataTree) -> tuple[float | None, float | None]:
     """Passes over the data in tuning and afterwards; of NUTS, all gradients are over all rows."""
     attrs = tree["posterior"].attrs
-    if "data_passes" in attrs:
+    if "data_passes_warmup" in attrs:
         tuning = attrs["data_passes_warmup"]
         return tuning, attrs["data_passes"] - tuning
     if "sample_stats" in tree and "n_steps" in tree["sample_stats"]:

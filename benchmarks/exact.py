@@ -6,8 +6,8 @@
     python benchmarks/exact.py --backend JAX --only 100000 1000000 --out FILE   # on a GPU
 
 Writes benchmarks/results/exact.txt. The rows of numbers are logistic regressions with 20 correlated
-columns (crossover.py), whose truth is the normal approximation at the mode, its mean corrected by
-third derivatives; a9a and groups-intercepts, 2000 groups of 1 to 39 rows, are those of truth.py.
+columns (regressions.py); a9a and groups-intercepts, 2000 groups of 1 to 39 rows, are those of
+truth.py.
 Each case is a process of its own, and each call in it is made twice: the second is without
 compilation.
 """
@@ -20,10 +20,9 @@ import time
 from pathlib import Path
 
 import arviz as az
-import crossover
-import numpy as np
+import regressions
 from rivals import nutpie_nuts
-from truth import POSTERIORS, Moments, moments, truth
+from truth import POSTERIORS, Moments, errors, moments_of, truth
 
 import pymc_sgmcmc as sgm
 
@@ -43,15 +42,12 @@ evidence: of the certificate; evidence is the log marginal likelihood, with its 
 
 def build_model(case: str):
     """The model of a case."""
-    return crossover.build_model(int(case)) if case.isdigit() else POSTERIORS[case]()
+    return regressions.build_model(int(case)) if case.isdigit() else POSTERIORS[case]()
 
 
 def true_moments(case: str) -> Moments:
     """Means and sds of its posterior."""
-    if not case.isdigit():
-        return truth(case)
-    mean, sd = crossover.normal_approximation(int(case))
-    return Moments({"w": mean}, {"w": sd})
+    return regressions.true_moments(int(case)) if case.isdigit() else truth(case)
 
 
 def timed(call) -> tuple[object, float, float]:
@@ -64,16 +60,9 @@ def timed(call) -> tuple[object, float, float]:
 def judged(tree, true: Moments) -> dict:
     """Errors and effective sample size of draws."""
     posterior = tree["posterior"].to_dataset()[list(true.mean)]
-    draws = posterior.stack(sample=("chain", "draw"), create_index=False)
-    found = moments({v: draws[v].transpose("sample", ...).values for v in true.mean})
-    ratios = np.concatenate([found.sd[v] / true.sd[v] for v in true.mean])
-    errors = [np.abs(found.mean[v] - true.mean[v]) / true.sd[v] for v in true.mean]
     ess = az.ess(posterior)
-    return {
-        "error": np.concatenate(errors).max(),
-        "sd low": ratios.min(),
-        "sd high": ratios.max(),
-        "ess": min(ess[v].values.min() for v in true.mean),
+    return errors(moments_of(posterior), true) | {
+        "ess": min(ess[v].values.min() for v in true.mean)
     }
 
 
@@ -90,7 +79,7 @@ def measure(case: str, backend: str, nutpie: bool) -> list[dict]:
 
     if nutpie:
         tree, seconds, cpu = timed(lambda: nutpie_nuts(model, 1))
-        passes = float(tree["sample_stats"]["n_steps"].sum())
+        passes = tree["posterior"].attrs["data_passes"]
         found = {"call": "nutpie", "backend": "", "first": seconds, "CPU": cpu, "passes": passes}
         return [found | judged(tree, true)]
     for call, kwargs in (("default", {}), ("exact", {"exact": True})):

@@ -22,11 +22,13 @@ import group_posteriors
 import numpy as np
 import posteriordb
 import pymc as pm
+import xarray as xr
 from a9a_nuts import FILE as A9A
 from a9a_nuts import build_model, laplace
 from datasets import load_a9a, load_australian, load_caravan, load_pima
 from pymc.model import Model
 from pymc.step_methods.hmc.quadpotential import QuadPotentialFull
+from scipy.special import softmax
 from threadpoolctl import threadpool_limits
 
 RESULTS = Path(__file__).parent / "results" / "truth"
@@ -66,6 +68,34 @@ def moments(draws: dict[str, np.ndarray]) -> Moments:
         {name: x.mean(axis=0) for name, x in flat.items()},
         {name: x.std(axis=0) for name, x in flat.items()},
     )
+
+
+def moments_of(posterior: xr.Dataset, log_weights: np.ndarray | None = None) -> Moments:
+    """Of draws with dimensions chain and draw, which may have weights of shape (chains, draws)."""
+    draws = posterior.stack(sample=("chain", "draw"), create_index=False)
+    flat = {v: x.transpose("sample", ...).values for v, x in draws.items()}
+    if log_weights is None:
+        return moments(flat)
+    return weighted_moments(flat, softmax(log_weights.ravel()))
+
+
+def weighted_moments(draws: dict[str, np.ndarray], weights: np.ndarray) -> Moments:
+    """Of draws by variable, shapes (draws,) or (draws, elements), with weights that sum to 1."""
+    flat = {v: x.reshape(len(x), -1) for v, x in draws.items()}
+    mean = {v: weights @ x for v, x in flat.items()}
+    sd = {v: np.sqrt(weights @ np.square(x - mean[v])) for v, x in flat.items()}
+    return Moments(mean, sd)
+
+
+def errors(found: Moments, true: Moments) -> dict[str, float]:
+    """Largest error of a mean in true sds, smallest and largest sd / true sd."""
+    of_means = [np.abs(found.mean[v] - true.mean[v]) / true.sd[v] for v in true.mean]
+    ratios = np.concatenate([found.sd[v] / true.sd[v] for v in true.mean])
+    return {
+        "error": np.concatenate(of_means).max(),
+        "sd low": ratios.min(),
+        "sd high": ratios.max(),
+    }
 
 
 def truth(name: str) -> Moments:
@@ -117,10 +147,7 @@ def sampled(name: str) -> tuple[Moments, str]:
 def integrated(name: str) -> tuple[Moments, str]:
     """Means and sds of what groups share by quadrature, and a line about it."""
     draws, weights, ess = group_posteriors.weighted_draws(name)
-    flat = {v: x.reshape(len(x), -1) for v, x in draws.items()}
-    mean = {v: weights @ x for v, x in flat.items()}
-    sd = {v: np.sqrt(weights @ np.square(x - mean[v])) for v, x in flat.items()}
-    return Moments(mean, sd), (
+    return weighted_moments(draws, weights), (
         f"quadrature with {group_posteriors.NODES} nodes a group, and {len(weights)} weighted "
         f"draws, in effect {ess:.0f}"
     )
