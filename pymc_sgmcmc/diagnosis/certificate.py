@@ -38,11 +38,12 @@ def certificate(idata: DataTree, model: Model | None = None, data: Any = None) -
     pandas.DataFrame
         For each element of each variable ``mean``, ``corrected_mean``, ``sd``, ``corrected_sd`` and
         ``bias``: the difference of the two means in posterior standard deviations, with the Monte
-        Carlo standard error ``bias_error``. Its ``attrs`` have ``k_hat``,
-        ``log_marginal_likelihood`` (natural logarithm of the evidence) and
-        ``log_marginal_likelihood_error``. With a k-hat of 0.7 or more all that is corrected, and
-        the evidence, is NaN: the posterior is far from a Student distribution, or the draws are far
-        from the posterior.
+        Carlo standard error ``bias_error``. Its ``attrs`` have ``k_hat``, ``effective_points`` (how
+        many points of equal weight the 400 are worth: with few, corrected values have large errors,
+        and are a check rather than better values), ``log_marginal_likelihood`` (natural logarithm
+        of the evidence) and ``log_marginal_likelihood_error``. With a k-hat of 0.7 or more all that
+        is corrected, and the evidence, is NaN: the posterior is far from a Student distribution, or
+        the draws are far from the posterior.
 
     Raises
     ------

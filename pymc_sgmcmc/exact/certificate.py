@@ -13,6 +13,7 @@ from pymc_sgmcmc.exact.importance_sampling import (
     LARGEST,
     LARGEST_K_HAT,
     certify,
+    effective_number,
     moments_of_draws,
     weighted_moments,
 )
@@ -66,6 +67,7 @@ def with_certificate(
             variables[name] = (("sample", *(dims or _dims(name, each))), each)
         attrs = {
             "k_hat": found.k_hat,
+            "effective_points": effective_number(found.log_weights),
             "log_marginal_likelihood": float(found.log_marginal_likelihood.value),
             "log_marginal_likelihood_error": float(found.log_marginal_likelihood.error),
             "degrees_of_freedom": found.degrees,

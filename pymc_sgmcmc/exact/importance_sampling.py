@@ -178,6 +178,11 @@ def weighted_moments(
     return Estimate(mean, _error(w * (values - mean))), Estimate(sd, _error(terms / (2 * sd)))
 
 
+def effective_number(log_weights: np.ndarray) -> float:
+    """Return how many points of equal weight are worth as much as these."""
+    return float(np.exp(2 * logsumexp(log_weights) - logsumexp(2 * log_weights)))
+
+
 def _error(terms: np.ndarray) -> np.ndarray:
     """Standard error of a sum of terms whose mean is about 0, shape (n, k), in pairs."""
     pairs = terms.reshape(-1, 2, terms.shape[1]).sum(axis=1)

@@ -361,6 +361,10 @@ def test_a_run_has_exact_draws_and_the_evidence(regression, run):
     found, error = (table.attrs[f"log_marginal_likelihood{end}"] for end in ("", "_error"))
     assert abs(found - evidence) < 4 * error < 0.1
     assert table.attrs["k_hat"] < 0.7
+    weights = np.exp(idata.certificate["log_weight"] - idata.certificate["log_weight"].max())
+    worth = float(weights.sum() ** 2 / (weights**2).sum())
+    assert 100 < worth <= 400
+    np.testing.assert_allclose(table.attrs["effective_points"], worth)
     sds = np.sqrt(np.diag(covariance))
     assert np.all(np.abs(table["corrected_mean"] - mean) < 4 * table["bias_error"] * sds)
     assert np.all(np.abs(table["corrected_sd"] / sds - 1) < 0.2)
