@@ -26,7 +26,7 @@ from frozen_gradient import FrozenGradient_E, FrozenGradient_S
 from token_gibbs import Corpus
 from topic_gibbs import TopicGibbs, network, predict_words, sample_documents
 
-pytestmark = pytest.mark.usefixtures("python_by_default")
+pytestmark = [pytest.mark.usefixtures("python_by_default"), pytest.mark.long]
 
 SIZES = (2, 2, 1)
 BETA = dpfa.BETA

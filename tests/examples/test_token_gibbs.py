@@ -14,6 +14,8 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ALPHA = 0.3
 

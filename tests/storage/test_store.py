@@ -346,7 +346,7 @@ def test_killed_at_any_moment_of_writing(model, step, path):
 
 
 @pytest.mark.slow(12)
-@pytest.mark.parametrize("method", ["sequential", "parallel"])
+@pytest.mark.parametrize("method", [pytest.param("sequential", marks=pytest.mark.long), "parallel"])
 def test_killed_at_random_moments(model, step, path, method):
     """SIGKILL, again and again, then through; benchmarks/kills.py does it 50 times.
 
