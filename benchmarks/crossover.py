@@ -35,10 +35,10 @@ import xarray as xr
 from hmcecs import hmcecs
 from posterior_table import PosteriorTable
 from pymc.model import Model
-from scipy.special import softmax
 from truth import POSTERIORS, Moments, errors, moments_of, truth
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.exact.importance_sampling import effective_number
 
 RESULTS = Path(__file__).parent / "results" / "crossover.txt"
 CASES = (
@@ -123,11 +123,6 @@ def true_moments(case: str) -> Moments:
     return regressions.true_moments(n_rows, columns)
 
 
-def ess_of_weights(log_weights: np.ndarray) -> float:
-    """Kish's effective sample size."""
-    return float(1 / np.square(softmax(log_weights.ravel())).sum())
-
-
 def rows_of(method: str, tree: xr.DataTree, true: Moments) -> Iterator[dict]:
     """Rows of the table from a result: errors, effective sample sizes and what is known of it."""
     posterior = tree["posterior"].to_dataset()[list(true.mean)]
@@ -136,7 +131,7 @@ def rows_of(method: str, tree: xr.DataTree, true: Moments) -> Iterator[dict]:
     row = {"method": method, "passes": attrs.get("data_passes"), "k-hat": attrs.get("k_hat")}
     row |= errors(moments_of(posterior, weights), true)
     if weights is not None:
-        row["ess"] = ess_of_weights(weights)
+        row["ess"] = effective_number(weights.ravel())
     elif method not in INDEPENDENT:
         each = az.ess(posterior)
         row["ess"] = min(each[v].values.min() for v in true.mean)
@@ -153,8 +148,7 @@ def certified(tree: xr.DataTree, true: Moments) -> dict:
         own = table[[name.partition("[")[0] == v for name in table.index]]
         found.mean[v] = own["corrected_mean"].to_numpy()
         found.sd[v] = own["corrected_sd"].to_numpy()
-    ess = ess_of_weights(tree[CERTIFICATE]["log_weight"].values)
-    return errors(found, true) | {"ess": ess}
+    return errors(found, true) | {"ess": table.attrs["effective_points"]}
 
 
 def cpu_seconds() -> float:
