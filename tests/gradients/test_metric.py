@@ -260,3 +260,44 @@ def test_draws_do_not_depend_on_the_calls(mode):
         np.testing.assert_array_equal(paths[0], paths[1])
     else:  # XLA may order the sums otherwise in a scan of another length
         np.testing.assert_allclose(paths[0], paths[1], rtol=1e-9)
+
+
+# ---- scaled by a curvature and fitted to the noise ---------------------------------------
+
+
+def of_theta_and_noise():
+    """The inverse of a covariance of theta, and a covariance of the gradient's noise."""
+    a, b = np.random.default_rng(3).normal(size=(2, D, D))
+    units = np.diag([1.0, 100.0, 0.01, 1.0, 3.0])
+    return units @ (a @ a.T + np.eye(D)) @ units, units @ (b @ b.T) @ units
+
+
+def in_z(metric, matrix):
+    return metric.matrix.T @ matrix @ metric.matrix
+
+
+def test_dense_is_scaled_by_the_curvature_and_turned_to_the_noise():
+    matrix, noise = of_theta_and_noise()
+    metric = Dense(SHAPES)
+    metric.scale_to(matrix)
+    np.testing.assert_allclose(in_z(metric, matrix), np.eye(D), atol=1e-10)
+    variances, largest, smallest = metric.fit_to_noise(in_z(metric, noise), matrix)
+    np.testing.assert_allclose(in_z(metric, matrix), np.eye(D), atol=1e-10)
+    atol = 1e-10 * variances.max()
+    np.testing.assert_allclose(in_z(metric, noise), np.diag(variances), atol=atol)
+    assert largest == smallest == 1.0
+
+
+def test_diagonal_is_scaled_by_the_curvature_and_stays():
+    matrix, noise = of_theta_and_noise()
+    metric = Diagonal(SHAPES)
+    metric.scale_to(matrix)
+    np.testing.assert_allclose(metric.matrix, np.diag(np.diag(matrix) ** -0.5))
+    noise = in_z(metric, noise)
+    variances, largest, smallest = metric.fit_to_noise(noise, matrix)
+    np.testing.assert_allclose(metric.matrix, np.diag(np.diag(matrix) ** -0.5))
+    eigenvalues = np.linalg.eigvalsh(in_z(metric, matrix))
+    np.testing.assert_allclose([smallest, largest], eigenvalues[[0, -1]])
+    k = np.argmax(np.diag(noise))
+    np.testing.assert_allclose(np.delete(variances, k), np.delete(np.diag(noise), k))
+    np.testing.assert_allclose(variances[k], np.linalg.norm(noise, 2))
