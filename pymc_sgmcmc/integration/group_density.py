@@ -60,6 +60,12 @@ class GroupDensity:
         """Evaluate with gradient and Hessian at effects, shape (m, k): (m,), (m, k), (m, k, k)."""
         return self._derivatives(point, index, effects, rows)
 
+    def prior_derivatives(
+        self, point: PointType, index: np.ndarray, effects: np.ndarray, rows: GroupRows
+    ) -> list[np.ndarray]:
+        """Gradient and Hessian of the effects' prior alone, shapes (m, k) and (m, k, k)."""
+        return self._prior_derivatives(point, index, effects, rows)
+
     def map(self, function: Callable[[Any], Any], parts: Sequence[Any]) -> list:
         """Evaluate a function of the density for parts of the groups, in threads if it may be."""
         return mapped(function, parts, self.in_threads)
@@ -78,6 +84,12 @@ class GroupDensity:
             return [h, gradient, pt.stack(hessian, axis=1)]
 
         return self._compiled(pt.matrix("effects"), build)
+
+    @cached_property
+    def _prior_derivatives(self) -> Callable:
+        return self._compiled(
+            pt.matrix("effects"), lambda a, p: list(self.terms.prior_derivatives(a, p))
+        )
 
     @quick_graphs()
     def _compiled(self, effects: TensorVariable, build: Callable) -> Callable:

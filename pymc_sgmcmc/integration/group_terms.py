@@ -121,6 +121,18 @@ class GroupTerms:
         total = total[:, placeholders[self.places]].inc(rows.astype(a.dtype))
         return total + pt.add(*priors).astype(a.dtype)
 
+    def prior_derivatives(
+        self, a: TensorVariable, placeholders: dict
+    ) -> tuple[TensorVariable, TensorVariable]:
+        """Gradient and Hessian of log p(a_j | shared), shapes (groups, k) and (groups, k, k)."""
+        slots = {e.slots: part for e, part in zip(self.effects, self.split(a), strict=True)}
+        total = pt.add(*substitute(self.priors, {**placeholders, **slots})).sum()
+        gradient = pt.grad(total, a, disconnected_inputs="ignore")
+        rows = [
+            pt.grad(gradient[:, i].sum(), a, disconnected_inputs="ignore") for i in range(self.k)
+        ]
+        return gradient, pt.stack(rows, axis=1)
+
     @property
     def _all_rows(self) -> TensorVariable:
         return pt.add(*self.likelihoods) if len(self.likelihoods) > 1 else self.likelihoods[0]

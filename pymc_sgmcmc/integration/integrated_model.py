@@ -19,6 +19,7 @@ from pymc_sgmcmc.integration.group_rows import GroupRows, ragged
 from pymc_sgmcmc.integration.group_terms import GroupTerms
 from pymc_sgmcmc.integration.laplace import log_integrals, modes_and_factors
 from pymc_sgmcmc.integration.points import Points
+from pymc_sgmcmc.integration.prior_following import Followed, follow_prior
 from pymc_sgmcmc.latents.joint import without_latents
 
 DIM = "group of rows"
@@ -62,6 +63,9 @@ class Centres:
     ----------
     modes, factors, log_scales : arrays, shapes (groups, k), (groups, k, k), (groups,)
         a*, L and log |L| of each group; changed in place.
+    scores, of_rows : arrays, shapes (groups, k), (groups, k, k)
+        There the gradient of the rows' log likelihood, and its part of -h'', of groups with one
+        effect, whose modes follow its prior; changed in place.
     """
 
     def __init__(self, density: GroupDensity, rows: GroupRows):
@@ -70,6 +74,8 @@ class Centres:
         self.modes = np.zeros((n, k))
         self.factors = np.broadcast_to(np.eye(k), (n, k, k)).copy()
         self.log_scales = np.zeros(n)
+        self.follow = k == 1
+        self.scores, self.of_rows = np.zeros((n, k)), np.zeros((n, k, k))
 
     def move(self, point: PointType, index: np.ndarray | None = None, afresh: bool = False) -> None:
         """Find some groups' modes at values of what is shared, from where they were or afresh."""
@@ -79,6 +85,21 @@ class Centres:
         self.modes[index], self.factors[index] = modes, factors
         diagonals = np.diagonal(factors, axis1=1, axis2=2)
         self.log_scales[index] = np.log(np.abs(diagonals)).sum(axis=1)
+        if self.follow:
+            gradient, hessian = self._prior(point, index)
+            self.of_rows[index] = factors**-2.0 + hessian
+            self.scores[index] = -gradient  # of the joint density it is 0 at the mode
+
+    def at(self, point: PointType, index: np.ndarray) -> Followed:
+        """Return some groups' modes and factors as they are for values of what is shared."""
+        modes = self.modes[index]
+        if not self.follow:
+            return Followed(modes, self.factors[index], self.log_scales[index])
+        gradient, hessian = self._prior(point, index)
+        return follow_prior(modes, self.scores[index], self.of_rows[index], gradient, hessian, np)
+
+    def _prior(self, point: PointType, index: np.ndarray) -> list[np.ndarray]:
+        return self.density.prior_derivatives(point, index, self.modes[index], self.rows)
 
 
 class IntegratedModel(pm.Model):
@@ -110,8 +131,6 @@ def integrated_model(terms: GroupTerms, points: Points) -> IntegratedModel:
     first = data.add("first row", groups.first, (DIM,))
     sizes = data.add("rows of group", groups.sizes, (DIM,))
     modes = data.add("modes", centres.modes, (DIM,))
-    factors = data.add("factors", centres.factors, (DIM,))
-    log_scales = data.add("log scales", centres.log_scales, (DIM,))
     positions, places = ragged(first, sizes)
     if not groups.sorted:
         positions = data.add("rows by group", groups.order)[positions]
@@ -119,11 +138,18 @@ def integrated_model(terms: GroupTerms, points: Points) -> IntegratedModel:
     placeholders |= {whole: data.of(array) for array, whole in terms.arrays.items()}
     for rv in smaller.free_RVs:
         placeholders[model.rvs_to_values[rv]] = smaller.rvs_to_values[rv]
-    x = pt.constant(points.x.T.astype(modes.dtype))
-    moves = (factors[:, :, :, None] * x).sum(axis=2)  # (groups, k, points)
-    a = modes + pt.moveaxis(moves, 2, 0)
+    if centres.follow:
+        scores = data.add("scores", centres.scores, (DIM,))
+        of_rows = data.add("curvatures of rows", centres.of_rows, (DIM,))
+        gradient, hessian = terms.prior_derivatives(modes, placeholders)
+        now = follow_prior(modes, scores, of_rows, gradient, hessian, pt)
+    else:
+        factors = data.add("factors", centres.factors, (DIM,))
+        now = Followed(modes, factors, data.add("log scales", centres.log_scales, (DIM,)))
+    x = points.x.astype(modes.dtype)[:, :, None, None]
+    a = now.modes + sum(x[:, i] * now.factors[:, :, i] for i in range(terms.k))  # points first
     h = terms.log_joint_at_points(a.astype(pytensor.config.floatX), placeholders)
-    log_likelihood = log_integrals(h, log_scales.astype(h.dtype), points)
+    log_likelihood = log_integrals(h, now.log_scales.astype(h.dtype), points)
     own = data.of_length([log_likelihood])
     [log_likelihood] = clone_replace([log_likelihood], own, rebuild_strict=False)
     with smaller:

@@ -45,6 +45,8 @@ def quadrature_error(model: IntegratedModel, points: Sequence[PointType]) -> flo
 
 def _integrals(centres: Centres, point: PointType, index: np.ndarray, rule: Points) -> np.ndarray:
     """Log of some groups' integrals, up to a constant, around the centres of the run."""
-    moves = np.einsum("gij,sj->sgi", centres.factors[index], rule.x)
-    h = centres.density.at_points(point, index, centres.modes[index] + moves, centres.rows)
-    return logsumexp(h + (0.5 * np.sum(rule.x**2, axis=1) + rule.log_weights)[:, None], axis=0)
+    modes, factors, log_scales = centres.at(point, index)
+    a = modes + np.einsum("gij,sj->sgi", factors, rule.x)
+    h = centres.density.at_points(point, index, a, centres.rows)
+    half_squares = 0.5 * np.sum(rule.x**2, axis=1) + rule.log_weights
+    return logsumexp(h + half_squares[:, None], axis=0) + log_scales
