@@ -520,16 +520,24 @@ def test_chain_goes_on_after_it_left_all_sense(regression):
     assert np.abs(point["w"]).max() < 10
 
 
+@pytest.fixture(scope="module")
+def smallest():
+    """A model of one parameter."""
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("mu"), 1, observed=np.linspace(-1, 1, 100))
+    return model
+
+
 @pytest.mark.parametrize("sampler", [sgm.MSGNHT_S, sgm.SGNHT, sgm.SGHMC_S, sgm.SGLD, sgm.PSGLD])
 @pytest.mark.parametrize("asked", ["auto", True, False])
-def test_order_of_batches_suits_the_sampler(regression, sampler, asked):
+def test_order_of_batches_suits_the_sampler(smallest, sampler, asked):
     """Independent rows for a thermostat, shuffled epochs for others, unless one is asked for."""
     options = {"replacement": asked, "self_check": False, "compile_kwargs": {"mode": PYTHON}}
-    step = make_step(regression, sampler, **options)
+    step = make_step(smallest, sampler, **options)
     independent = sampler in (sgm.MSGNHT_S, sgm.SGNHT) if asked == "auto" else asked
     assert step.replacement == independent
     assert ("replacement=True" in repr(step)) == independent
-    of_all_rows = make_step(regression, sampler, **options | {"batch_size": None})
+    of_all_rows = make_step(smallest, sampler, **options | {"batch_size": None})
     assert of_all_rows.replacement == (asked is True)
 
 

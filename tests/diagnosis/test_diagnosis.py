@@ -27,6 +27,7 @@ from pymc_sgmcmc.diagnosis.verdict import NOTE, judge, rows, times_as_many_draws
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
 
+JAX = {"mode": "JAX"}
 N, D = 3000, 3
 
 
@@ -47,7 +48,7 @@ def posterior():
 @pytest.fixture(scope="module")
 def step(posterior):
     with posterior[0]:
-        return sgm.MSGNHT_S(rng=1)
+        return sgm.MSGNHT_S(rng=1, compile_kwargs=JAX)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +143,7 @@ def test_gradients_of_random_rows_are_unbiased(posterior):
     2000 estimates at one point: the mean's standard error is sqrt(noise / 2000).
     """
     model, mean, covariance = posterior
-    rows = RowGradients(model, model.value_vars)
+    rows = RowGradients(model, model.value_vars, compile_kwargs=JAX)
     matrix = np.linalg.cholesky(covariance)
     copies = 1 + np.arange(N) % 5
     for away, anchor in ((1.0, mean), (0.0, mean + 50 * matrix @ np.ones(D))):
@@ -172,7 +173,9 @@ def test_draws_are_mapped_to_value_variables():
     back = model.compile_fn(
         model.replace_rvs_by_values(model.free_RVs), inputs=model.value_vars, mode="FAST_COMPILE"
     )
-    drawn = {rv.name: np.empty((2, 4, *rv.shape.eval())) for rv in model.free_RVs}
+    drawn = {
+        rv.name: np.empty((2, 4, *rv.shape.eval(mode="FAST_COMPILE"))) for rv in model.free_RVs
+    }
     for at in np.ndindex(2, 4):
         point = {name: value[at] for name, value in values.items()}
         for rv, one in zip(model.free_RVs, back(point), strict=True):
@@ -671,7 +674,7 @@ def test_data_that_change_without_a_control_variate(caplog):
     with pm.Model() as model:
         target = pm.Data("target", X @ [1.0, -1.0] + rng.normal(size=200))
         pm.Normal("y", X @ pm.Normal("beta", 0, 3, shape=2), 1, observed=target)
-        step = sgm.MSGNHT_S(rng=1, compile_kwargs={"mode": "JAX"})
+        step = sgm.MSGNHT_S(rng=1, compile_kwargs=JAX)
     right = sample(step, 60)
     assert "data have changed" not in caplog.text + right["diagnosis"].attrs["remedy"]
     model.set_data("target", X @ [5.0, 5.0] + rng.normal(size=200))
