@@ -27,7 +27,6 @@ from pymc_sgmcmc.diagnosis.verdict import NOTE, judge, rows, times_as_many_draws
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
 
-JAX = {"mode": "JAX"}
 N, D = 3000, 3
 
 
@@ -48,7 +47,7 @@ def posterior():
 @pytest.fixture(scope="module")
 def step(posterior):
     with posterior[0]:
-        return sgm.MSGNHT_S(rng=1, compile_kwargs=JAX)
+        return sgm.MSGNHT_S(rng=1)
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +142,7 @@ def test_gradients_of_random_rows_are_unbiased(posterior):
     2000 estimates at one point: the mean's standard error is sqrt(noise / 2000).
     """
     model, mean, covariance = posterior
-    rows = RowGradients(model, model.value_vars, compile_kwargs=JAX)
+    rows = RowGradients(model, model.value_vars)
     matrix = np.linalg.cholesky(covariance)
     copies = 1 + np.arange(N) % 5
     for away, anchor in ((1.0, mean), (0.0, mean + 50 * matrix @ np.ones(D))):
@@ -674,7 +673,7 @@ def test_data_that_change_without_a_control_variate(caplog):
     with pm.Model() as model:
         target = pm.Data("target", X @ [1.0, -1.0] + rng.normal(size=200))
         pm.Normal("y", X @ pm.Normal("beta", 0, 3, shape=2), 1, observed=target)
-        step = sgm.MSGNHT_S(rng=1, compile_kwargs=JAX)
+        step = sgm.MSGNHT_S(rng=1, compile_kwargs={"mode": "JAX"})
     right = sample(step, 60)
     assert "data have changed" not in caplog.text + right["diagnosis"].attrs["remedy"]
     model.set_data("target", X @ [5.0, 5.0] + rng.normal(size=200))
