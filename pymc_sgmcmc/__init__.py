@@ -2,6 +2,9 @@
 
 from importlib.metadata import version
 
+# Before the others: it reads the source of every file that is being imported when it is.
+import arviz_base  # noqa: F401
+
 from pymc_sgmcmc.batches.shuffle_on_disk import shuffle_on_disk
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.diagnosis.certificate import certificate

@@ -265,7 +265,7 @@ def exact_gradient(case: Case, theta: dict) -> dict[str, np.ndarray]:
         [*vars, *values, weights], [of_rows, *gradients], mode=PYTHON, on_unused_input="ignore"
     )
     dims = [model.named_vars_to_dims[name] for name in case.latents]
-    shapes = [tuple(int(model.dim_lengths[dim].eval()) for dim in own) for own in dims]
+    shapes = [tuple(int(model.dim_lengths[dim].eval(mode=PYTHON)) for dim in own) for own in dims]
     supports = [case.exact[name] for name in case.latents]
     units = [int(np.prod(shape[1:], dtype=int)) for shape in shapes]
     configurations = product(*(s for s, n in zip(supports, units, strict=True) for _ in range(n)))

@@ -48,13 +48,17 @@ def step_for_all(model: Model, step: Any, start: PointType, compile_kwargs: Any)
         raise ValueError(
             f"step={step.__name__} is a class. Pass an instance: step={step.__name__}(...)"
         )
-    for one in step if isinstance(step, list | tuple) else [step]:
+    provided = list(step) if isinstance(step, list | tuple) else [step]
+    for one in provided:
         if not isinstance(one, BlockedStep | CompoundStep):
             raise ValueError(
                 f"step={shown(one)} is not a step. Pass one made in the model's context, such as "
                 "step=sgm.MSGNHT_S(), or leave step= out."
             )
-    provided, selected = assign_step_methods(model, step, methods=STEP_METHODS)
+    selected: dict[Any, list] = {}
+    # PyMC writes out the model's density, even where it has no steps to choose.
+    if {v for one in provided for v in one.vars} != set(model.value_vars):
+        provided, selected = assign_step_methods(model, provided, methods=STEP_METHODS)
     step = instantiate_steppers(
         model,
         steps=provided,

@@ -28,6 +28,7 @@ from pymc_sgmcmc.adaptation.objective import RowsObjective
 from pymc_sgmcmc.adaptation.scale_parameters import is_scale
 from pymc_sgmcmc.adaptation.short_runs import Diverged, ShortRun
 from pymc_sgmcmc.adaptation.start import find_start, start_of_scales
+from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
 from pymc_sgmcmc.gradients.metric import Dense, split_flat
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
@@ -442,7 +443,7 @@ def test_jumps_beside_what_changes_smoothly_are_named(form):
         mean = BEYOND[form](x, b, c)
         known = clone_replace(
             mean, {b: pt.constant(1.0, dtype=b.dtype), c: pt.constant(0.5, dtype=c.dtype)}
-        ).eval()
+        ).eval(mode=PYTHON)
         pm.Normal("y", mean, 0.3, observed=rng.normal(known, 0.3))
     gradients = RowGradients(model, model.value_vars, compile_kwargs=JAX)
     objective, theta = RowsObjective(gradients), np.array([1.0, 0.5])
@@ -773,4 +774,4 @@ def test_thermostats_take_up_what_chains_lose_in_height(n, early, xi, diverges, 
     with pm.Model():
         mu, sigma = pm.Normal("mu", 0, 10), pm.HalfNormal("sigma", 1)
         pm.Normal("y", mu, sigma, observed=np.random.default_rng(1).normal(size=n))
-        sgm.MSGNHT_S(rng=1)
+        sgm.MSGNHT_S(rng=1, compile_kwargs=JAX)

@@ -35,11 +35,13 @@ AS_WRITTEN = Mode(linker="py", optimizer=None).register(
 
 @pytest.fixture(autouse=True, scope="module")
 def _quick_graphs():
-    """No record of where each node was made, little garbage collection: quicker."""
+    """Python also where PyMC evaluates, no record of where each node was made, little garbage
+    collection.
+    """
     thresholds = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(200_000, 20, 1000)
-    with pytensor.config.change_flags(traceback__limit=0):
+    with pytensor.config.change_flags(mode="FAST_COMPILE", traceback__limit=0):
         yield
     gc.set_threshold(*thresholds)
     gc.unfreeze()

@@ -172,7 +172,9 @@ def test_draws_are_mapped_to_value_variables():
     back = model.compile_fn(
         model.replace_rvs_by_values(model.free_RVs), inputs=model.value_vars, mode="FAST_COMPILE"
     )
-    drawn = {rv.name: np.empty((2, 4, *rv.shape.eval())) for rv in model.free_RVs}
+    drawn = {
+        rv.name: np.empty((2, 4, *rv.shape.eval(mode="FAST_COMPILE"))) for rv in model.free_RVs
+    }
     for at in np.ndindex(2, 4):
         point = {name: value[at] for name, value in values.items()}
         for rv, one in zip(model.free_RVs, back(point), strict=True):

@@ -264,7 +264,12 @@ def regression():
 @pytest.fixture(scope="module")
 def result(regression):
     with regression[0]:
-        return sgm.sample(random_seed=1, progressbar=False, idata_kwargs={"log_prior": True})
+        return sgm.sample(
+            random_seed=1,
+            progressbar=False,
+            idata_kwargs={"log_prior": True},
+            compile_kwargs={"mode": "JAX"},
+        )
 
 
 @pytest.mark.slow(20)

@@ -12,6 +12,7 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc.integration.non_centring import centred_effects, with_non_centred_effects
 from pymc_sgmcmc.integration.stand_ins import is_own
 
+JAX = {"mode": "JAX"}
 GROUP, Y = hierarchies.GROUP, hierarchies.Y
 SCHOOLS = np.array([28, 8, -3, 7, -1, 1, 18, 12.0]), np.array([15, 10, 16, 11, 9, 11, 10, 18.0])
 """Rubin (1981): estimated effects of coaching in eight schools, and their standard errors."""
@@ -89,7 +90,7 @@ def exact_moments():
 def test_eight_schools():
     """The funnel of the centred parametrisation would leave the draws of log tau .5 sd off."""
     with schools():
-        tree = sgm.sample(ess=1000, random_seed=1, progressbar=False)
+        tree = sgm.sample(ess=1000, random_seed=1, progressbar=False, compile_kwargs=JAX)
     assert tree["diagnosis"].attrs["verdict"] == "ok"
     draws = tree.posterior
     assert list(draws) == ["mu", "tau", "theta"]
@@ -147,5 +148,5 @@ def test_effects_that_rows_determine_stay_centred(caplog):
     with pm.Model():
         a = pm.Normal("a", pm.Normal("mu"), pm.HalfNormal("tau"), shape=8)
         pm.Normal("y", a[group], 1, observed=rng.normal(group / 4, 1))
-        sgm.sample(20, tune=5, chains=1, random_seed=1, progressbar=False)
+        sgm.sample(20, tune=5, chains=1, random_seed=1, progressbar=False, compile_kwargs=JAX)
     assert "Rows say less" not in caplog.text

@@ -27,7 +27,14 @@ from pytensor.link.jax.linker import JAXLinker
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import run_chains, step_sampler
 from pymc_sgmcmc.gradients.arrays import PYTHON
-from pymc_sgmcmc.run import log_densities, parametrisation, progress, result, sequential
+from pymc_sgmcmc.run import (
+    log_densities,
+    parametrisation,
+    progress,
+    result,
+    sequential,
+    step_of_run,
+)
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.recorder import recorder_of
 from pymc_sgmcmc.step_sampler import StepSampler
@@ -613,6 +620,13 @@ def test_fork_and_jax_are_refused(model):
         step = sgm.SGLD(step_size=0.01, batch_size=20, compile_kwargs={"mode": "JAX"})
     with pytest.raises(ValueError, match="do not survive a fork"):
         sample(model, step, chain_method="parallel", mp_ctx="fork")
+
+
+def test_a_step_for_all_variables_is_taken_as_it_is(model, step, monkeypatch):
+    """PyMC, which would write out the model's density to choose steps, has none to choose."""
+    monkeypatch.setattr(step_of_run, "assign_step_methods", None)
+    for given in (step, [step]):
+        assert step_of_run.step_for_all(model, given, model.initial_point(), None) is step
 
 
 def test_step_of_another_model(step):
