@@ -2,7 +2,8 @@
 
 Each group has a Markov chain of its own, whose kernel leaves its effects' conditional density given
 the draw as it is: a few steps of Metropolis's algorithm with independent proposals from a Student
-density, which has the group's mode and curvature. Its tails are long enough for those of log rates
+density, which has the group's mode and curvature: with one effect per group those given the draw,
+else those in the middle of the posterior. Its tails are long enough for those of log rates
 of groups with few counts. Conditional densities are close to normal where they have a single mode,
 so that nearly all proposals are accepted, and steps that leave hardly a group where it was are few.
 """
@@ -15,7 +16,6 @@ import numpy as np
 from pymc.blocking import PointType
 
 from pymc_sgmcmc.integration.integrated_model import Centres
-from pymc_sgmcmc.integration.laplace import modes_and_factors
 
 TRIALS = 32
 """Proposals by which the rate of acceptance of each group is measured at the centre."""
@@ -47,8 +47,7 @@ class EffectDraws:
     ----------
     centres : Centres
     centre : dict of arrays
-        Values of what is shared in the middle of their posterior: the Student densities have the
-        groups' modes and curvatures there.
+        Values of what is shared in the middle of their posterior.
     rng : numpy.random.Generator
 
     Attributes
@@ -61,14 +60,15 @@ class EffectDraws:
 
     def __init__(self, centres: Centres, centre: PointType, rng: np.random.Generator):
         self.density, self.rng = centres.density, rng
-        rows, terms = self.density.rows, self.density.terms
+        rows = self.density.rows
         every = np.arange(len(rows.numbers))
-        start = np.zeros((len(every), terms.k))
-        start[centres.rows.numbers] = centres.modes
-        self.modes, self.factors = modes_and_factors(self.density, centre, every, start, rows)
-        self._x = np.empty_like(start)  # each group's effects, in units of its Student density
+        self._centres = Centres(self.density, rows)
+        self._centres.modes[centres.rows.numbers] = centres.modes
+        self._centres.move(centre)
+        # each group's effects, in units of its Student density
+        self._x = np.empty_like(self._centres.modes)
         # compiled before there are threads
-        self.density.at_points(centre, every[:1], self.modes[None, :1], rows)
+        self.density.at_points(centre, every[:1], self._centres.modes[None, :1], rows)
         blocks = self._blocks(every, TRIALS)
         found = self.density.map(lambda block: self._first(centre, block), blocks)
         effective, acceptance = (np.concatenate(each) for each in zip(*found, strict=True))
@@ -87,9 +87,11 @@ class EffectDraws:
 
     def of(self, points: Iterable[PointType]) -> Iterator[np.ndarray]:
         """Draw all groups' effects, shape (groups, k), at each of some points."""
+        every = np.arange(len(self._x))
         for point in points:
             self.density.map(partial(self._move, point), self._moves)
-            yield self.modes + np.einsum("gij,gj->gi", self.factors, self._x)
+            modes, factors, _ = self._centres.at(point, every)
+            yield modes + np.einsum("gij,gj->gi", factors, self._x)
 
     def _first(self, centre: PointType, block: _Block) -> tuple[np.ndarray, np.ndarray]:
         """Draw by weights of proposals; return their effective number and rate of acceptance."""
@@ -117,7 +119,7 @@ class EffectDraws:
 
     def _proposals(self, block: _Block) -> np.ndarray:
         """Independent Student draws, shape (steps, m, k)."""
-        k = self.modes.shape[1]
+        k = self._x.shape[1]
         shape = block.steps, len(block.groups)
         x = block.rng.standard_normal((*shape, k))
         degrees = k + EXTRA_DEGREES
@@ -126,7 +128,8 @@ class EffectDraws:
     def _log_weights(self, point: PointType, block: _Block, x: np.ndarray) -> np.ndarray:
         """Logs of densities relative to the Student density, up to a constant of each group."""
         groups, k = block.groups, x.shape[-1]
-        a = self.modes[groups] + np.einsum("gij,sgj->sgi", self.factors[groups], x)
+        modes, factors, _ = self._centres.at(point, groups)
+        a = modes + np.einsum("gij,sgj->sgi", factors, x)
         h = self.density.at_points(point, groups, a, self.density.rows)
         degrees = k + EXTRA_DEGREES
         log_weights = h + (degrees + k) / 2 * np.log1p(np.sum(x**2, axis=-1) / degrees)
