@@ -2,9 +2,9 @@
 
 Each group has a Markov chain of its own, whose kernel leaves its effects' conditional density given
 the draw as it is: a few steps of Metropolis's algorithm with independent proposals from a Student
-density, which has the group's mode and curvature: with one effect per group those given the draw,
-else those in the middle of the posterior. Its tails are long enough for those of log rates
-of groups with few counts. Conditional densities are close to normal where they have a single mode,
+density, which has the group's mode and curvature: with one normal effect per group those given the
+draw, else those in the middle of the posterior. Its tails are long enough for those of log rates of
+groups with few counts. Conditional densities are close to normal where they have a single mode,
 so that nearly all proposals are accepted, and steps that leave hardly a group where it was are few.
 """
 

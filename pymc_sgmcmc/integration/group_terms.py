@@ -8,9 +8,11 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from pymc.distributions.transforms import log
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import vectorize_graph
+from pytensor.tensor.random.basic import LogNormalRV, NormalRV
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
@@ -90,6 +92,16 @@ class GroupTerms:
     def values(self) -> list[TensorVariable]:
         """The effects' value variables."""
         return [effect.value for effect in self.effects]
+
+    @property
+    def is_one_normal(self) -> bool:
+        """Whether a group has one effect, with a prior that is normal as it is sampled."""
+        if self.k != 1:
+            return False
+        rv = self.model.values_to_rvs[self.values[0]]
+        transform = self.model.rvs_to_transforms[rv]
+        is_normal = isinstance(rv.owner.op, NormalRV) and transform is None
+        return is_normal or (isinstance(rv.owner.op, LogNormalRV) and transform is log)
 
     def split(self, a: TensorVariable) -> list[TensorVariable]:
         """Cut effects of shape (..., groups, k) into arrays like the variables' slots.

@@ -65,7 +65,7 @@ class Centres:
         a*, L and log |L| of each group; changed in place.
     scores, of_rows : arrays, shapes (groups, k), (groups, k, k)
         There the gradient of the rows' log likelihood, and its part of -h'', of groups with one
-        effect, whose modes follow its prior; changed in place.
+        normal effect, whose modes follow its prior; changed in place.
     """
 
     def __init__(self, density: GroupDensity, rows: GroupRows):
@@ -74,7 +74,7 @@ class Centres:
         self.modes = np.zeros((n, k))
         self.factors = np.broadcast_to(np.eye(k), (n, k, k)).copy()
         self.log_scales = np.zeros(n)
-        self.follow = k == 1
+        self.follow = density.terms.is_one_normal
         self.scores, self.of_rows = np.zeros((n, k)), np.zeros((n, k, k))
 
     def move(self, point: PointType, index: np.ndarray | None = None, afresh: bool = False) -> None:

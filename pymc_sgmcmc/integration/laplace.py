@@ -8,7 +8,7 @@ For each group, with h(a) = log p(y, a | shared) of its k effects::
 (adaptive quadrature: Pinheiro and Bates 1995), with points x_s and weights w_s for the standard
 normal density. The sum is nearly the same for all a* and L near these. So they are found once, at
 values of what is shared in the middle of the posterior, and for others follow only the prior of
-the effects, where a group has one (see `pymc_sgmcmc.integration.prior_following`).
+the effects, where a group has one normal effect (see `pymc_sgmcmc.integration.prior_following`).
 """
 
 from collections.abc import Callable

@@ -1,16 +1,17 @@
-"""Modes and curvatures of groups with one effect, which follow the effect's prior.
+"""Modes and curvatures of groups with one normal effect, which follow the effect's prior.
 
 They are found once, at values of what is shared in the middle of the posterior. The likelihood's
 part of gradient and curvature is nearly the same for others, but the prior's is not: where the
 scale that effects share is far below that at which modes were found, constant points would be too
 far apart for the narrow density, and the sum would grow without bound around the closest. So the
-prior's part is evaluated anew, and the modes take one of Newton's steps.
+prior's part is evaluated anew, and the modes take one of Newton's steps. With a prior that is not
+normal such a step may lead anywhere, and they stay.
 """
 
 from typing import Any, NamedTuple
 
-OF_PRIOR, LEAST_CURVATURE = 0.1, 1e-8
-"""Least curvature where h is not concave: a share of the prior's, or, without any, a number."""
+OF_PRIOR = 0.1
+"""Least curvature, relative to that of the prior, where the rows' density is not concave."""
 
 
 class Followed(NamedTuple):
@@ -27,7 +28,7 @@ class Followed(NamedTuple):
 def follow_prior(
     modes: Any, scores: Any, of_rows: Any, gradient: Any, hessian: Any, xp: Any
 ) -> Followed:
-    """Move the modes, and find L = (-h'')^{-1/2} there; where h is not concave -h'' is made so.
+    """Move the modes, and find L = (-h'')^{-1/2} there; -h'' is at least a share of the prior's.
 
     Parameters
     ----------
@@ -43,6 +44,5 @@ def follow_prior(
         `numpy` or `pytensor.tensor`, whose arrays these are.
     """
     curvature = xp.maximum(of_rows - hessian, -OF_PRIOR * hessian)[:, :, 0]
-    curvature = xp.maximum(curvature, LEAST_CURVATURE)
     moved = modes + (scores + gradient) / curvature
     return Followed(moved, (1 / xp.sqrt(curvature))[:, :, None], -xp.log(curvature[:, 0]) / 2)
