@@ -37,7 +37,9 @@ class ArraySource:
     @property
     def in_memory(self) -> np.ndarray | None:
         """The array itself, if it lies in memory or is mapped to it."""
-        return self._array if isinstance(self._array, np.ndarray) else None
+        if not isinstance(self._array, np.ndarray):
+            return None
+        return _as_array(self._array, self.names[0])
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray]:
         """Read consecutive rows."""

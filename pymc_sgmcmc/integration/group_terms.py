@@ -232,17 +232,21 @@ def group_terms(
 
 
 def _mapped(data: StreamedData) -> dict[str, SharedVariable]:
-    """The columns of a stream as arrays, of which the system reads the pages that are needed."""
+    """The columns of a stream as arrays, of which the system reads the pages that are needed.
+
+    They keep the source's type: whoever reads rows of them converts these to ``data.formats``.
+    """
     columns = {}
     for source in data.sources:
         for name in source.names:
             array = source.in_memory if isinstance(source, ArraySource) else None
-            dtype = data.formats[name].dtype
-            if array is None or array.dtype != dtype:
+            if array is None or not array.dtype.isnative:
                 raise NotIntegrated(
-                    f"data['{name}'] is not an array in memory or mapped to it, of type {dtype}: "
-                    "store it so with np.save, and open it with np.load(..., mmap_mode='r')"
+                    f"data['{name}'] is not an array in memory or mapped to it, in this machine's "
+                    "order of bytes: store it with np.save, and open it with "
+                    "np.load(..., mmap_mode='r')"
                 )
+            data.formats[name].check(name, array)
             columns[name] = pytensor.shared(array, name, borrow=True, shape=(None,) * array.ndim)
     return columns
 

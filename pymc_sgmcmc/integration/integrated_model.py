@@ -135,7 +135,8 @@ def integrated_model(terms: GroupTerms, points: Points) -> IntegratedModel:
     if not groups.sorted:
         positions = data.add("rows by group", groups.order)[positions]
     placeholders = {terms.groups: numbers, terms.rows: positions, terms.places: places}
-    placeholders |= {whole: data.of(array) for array, whole in terms.arrays.items()}
+    for array, whole in terms.arrays.items():
+        placeholders[whole] = data.of(array).astype(whole.dtype)
     for rv in smaller.free_RVs:
         placeholders[model.rvs_to_values[rv]] = smaller.rvs_to_values[rv]
     if centres.follow:

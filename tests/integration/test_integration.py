@@ -413,9 +413,11 @@ def test_intercepts_and_slopes_have_the_tails_of_their_conditional_density(pytho
     np.testing.assert_allclose(np.mean(outside, axis=0), 0.05, atol=0.006)
 
 
-def test_rows_on_disk_have_the_density_of_rows_in_memory(tmp_path, python_by_default):
+@pytest.mark.parametrize("dtype", ["uint32", "int64"])
+def test_rows_on_disk_have_the_density_of_rows_in_memory(tmp_path, dtype, python_by_default):
+    """Also where the model's containers are narrower: `pm.Data` makes int32 of int64."""
     rng = np.random.default_rng(7)
-    group = rng.permutation(np.repeat(np.arange(30), rng.integers(1, 6, 30)).astype("uint32"))
+    group = rng.permutation(np.repeat(np.arange(30), rng.integers(1, 6, 30)).astype(dtype))
     rows = {"customer": group, "x": rng.normal(size=len(group)).astype("float32")}
     rows["y"] = rng.integers(2, size=len(group)).astype("int8")
     for name, column in rows.items():
@@ -443,16 +445,35 @@ def test_rows_on_disk_have_the_density_of_rows_in_memory(tmp_path, python_by_def
     assert values[0] == pytest.approx(values[1], abs=1e-9)
 
 
-def test_streams_that_cannot_be_read_by_row_are_named(tmp_path):
-    rows = {"group": np.repeat(np.arange(600), 2), "y": np.zeros(1200)}
-    data = sgm.StreamedData({("group", "y"): [(rows["group"], rows["y"])]}, n_rows=1200)
+def _for_rows_of(data):
     with pm.Model() as model:
-        group = pm.Data("group", data.head()["group"], dims="row")
-        y = pm.Data("y", data.head()["y"], dims="row")
+        group = pm.Data("group", data.head(600)["group"].astype("int64"), dims="row")
+        y = pm.Data("y", data.head(600)["y"], dims="row")
         a = pm.Normal("a", shape=600)
-        pm.Normal("obs", a[group], 1, observed=y, dims="row")
+        pm.Poisson("obs", pm.math.exp(a[group]), observed=y, dims="row")
+    return model
+
+
+@pytest.mark.parametrize("stored", ["batches", ">i8"])
+def test_streams_that_cannot_be_read_by_row_are_named(stored):
+    group, y = np.repeat(np.arange(600), 2), np.zeros(1200, int)
+    if stored == "batches":
+        data = sgm.StreamedData({("group", "y"): [(group, y)]}, n_rows=1200)
+    else:
+        data = sgm.StreamedData({"group": group.astype(stored), "y": y})
     with pytest.raises(NotIntegrated, match=r"data\['group'\] is not an array in memory or mapped"):
-        group_terms(model, "auto", data)
+        group_terms(_for_rows_of(data), "auto", data)
+
+
+@pytest.mark.parametrize("fault", ["too large", "masked"])
+def test_faulty_rows_on_disk_are_named(fault):
+    """No stream reads them, which would name them, where effects are integrated out."""
+    y = np.ma.zeros(1200, int)
+    y[1100] = 2**31 if fault == "too large" else np.ma.masked
+    data = sgm.StreamedData({"group": np.repeat(np.arange(600), 2), "y": y})
+    named = {"too large": r"data\['y'\] holds 2147483648", "masked": "'y' have masked values"}
+    with pytest.raises(ValueError, match=named[fault]):
+        group_terms(_for_rows_of(data), "auto", data)
 
 
 def test_moments_of_effects_and_of_what_depends_on_them(python_by_default):
