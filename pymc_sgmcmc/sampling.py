@@ -272,7 +272,7 @@ def sample(
             groups = terms_to_integrate(
                 given.model, integrate, compile_kwargs, bool(given.predictions), given.data
             )
-            form = Form.of(given, groups, () if earlier is None else earlier.non_centred)
+            form = Form.of(given, groups, {} if earlier is None else earlier.non_centred)
             given = form.sampled
         model = given.model
         if exact:

@@ -75,8 +75,9 @@ class Adapted:
     """What batches are made of."""
     jitter: float = 1.0
     """Spread of chains' starts around ``starts``, in the metric's standard deviations."""
-    non_centred: list[str] = field(default_factory=list)
-    """Centred effects of which rows say little: the step samples them non-centred."""
+    non_centred: dict[str, np.ndarray] = field(default_factory=dict)
+    """Centred effects of which rows say little, and what they say of each, shape (2, *shape): the
+    step samples them partially non-centred."""
     predictions_only: bool = False
     """Whether there are too many parameters to judge means and standard deviations. If so,
     ``anchor``, ``smallest_eigval`` and ``ess_per_draw`` mean nothing, and all chains begin at
@@ -156,11 +157,10 @@ class Adapted:
     def summary(self) -> dict[str, Any]:
         """The choices that are numbers or words."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        chosen = {
-            k: v
-            for k, v in plain.items()
-            if isinstance(v, str | int | float | None) or k == "non_centred"
+        chosen: dict[str, Any] = {
+            k: v for k, v in plain.items() if isinstance(v, str | int | float | None)
         }
+        chosen["non_centred"] = list(self.non_centred)
         chosen["rows"] = "all alike" if self.row_copies is None else "weighted"
         chosen["noise_largest"] = float(self.noise.max())
         chosen["friction_mean"] = float(self.friction.mean())
@@ -199,6 +199,7 @@ def _of_result(idata: DataTree, model: Model, vars: Sequence) -> Adapted:
         "anchor": arrays["anchor"],
         "anchor_gradient": arrays["anchor_gradient"],
         "row_copies": None,
+        "non_centred": {},
         "noise": arrays["noise"],
         "friction": arrays["thermostat_predicted"],
         "starts": draws[np.linspace(0, len(draws) - 1, min(STARTS, len(draws))).astype(int)],

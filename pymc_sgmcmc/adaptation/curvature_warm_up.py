@@ -194,10 +194,15 @@ class CurvatureWarmUp(WarmUp):
 
     def _refuse_weak_effects(self) -> None:
         if non_centring_is_allowed():
-            curvature = np.diag(self.matrix)
-            names = weak_effects(self.kernel.model, self.gradients, self.anchor, curvature)
-            if names:
-                raise WeakEffects(names, self.passes)
+            found = weak_effects(
+                self.kernel.model,
+                self.gradients,
+                self.anchor,
+                np.diag(self.matrix),
+                self.objective.at(self.anchor).likelihood_gradient,
+            )
+            if found:
+                raise WeakEffects(found, self.passes)
 
     def _refuse_hidden_jumps(self, theta: np.ndarray) -> None:
         possible = elements_compared(self.gradients)

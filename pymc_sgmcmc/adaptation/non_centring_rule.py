@@ -22,9 +22,9 @@ _allowed: ContextVar[bool] = ContextVar("whether a model may be rewritten", defa
 class WeakEffects(Exception):
     """A warm-up found effects that are better sampled in the non-centred parametrisation."""
 
-    def __init__(self, names: list[str], passes: float):
-        super().__init__(f"The rows say little of {', '.join(names)}.")
-        self.names, self.passes = names, passes
+    def __init__(self, known: dict[str, np.ndarray], passes: float):
+        super().__init__(f"The rows say little of {', '.join(known)}.")
+        self.known, self.passes = known, passes
 
 
 @contextmanager
@@ -43,15 +43,16 @@ def non_centring_is_allowed() -> bool:
 
 
 def weak_effects(
-    model: Model, gradients: FlatModel, theta: np.ndarray, curvature: np.ndarray
-) -> list[str]:
-    """Return the names of centred effects of which the rows say less than their prior.
+    model: Model, gradients: FlatModel, theta: np.ndarray, curvature: np.ndarray, score: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return the centred effects of which the rows say less than their prior, and what they say.
 
-    ``curvature`` is its diagonal, shape (d,).
+    That is what `with_non_centred_effects` takes. ``curvature`` is its diagonal at theta, and
+    ``score`` the gradient of the log likelihood, shape (d,).
     """
     effects = centred_effects(model)
     if not effects:
-        return []
+        return {}
     scales = model.replace_rvs_by_values(list(effects.values()))
     with without_code():
         function = pytensor.function(
@@ -59,11 +60,13 @@ def weak_effects(
         )
     point = gradients.split(theta)
     scale_of = dict(zip(effects, function(*point), strict=True))
-    weak = []
+    weak = {}
     for value, array, part in zip(gradients.source.vars, point, gradients.parts, strict=True):
         rv = model.values_to_rvs[value]
         if rv in scale_of:
             of_prior = np.broadcast_to(scale_of[rv] ** -2.0, array.shape).ravel()
             if np.mean(of_prior / curvature[part]) > WEAK:
-                weak.append(rv.name)
+                h = np.maximum(curvature[part] - of_prior, 0.0)
+                known = np.stack([h, h * array.ravel() + score[part]])
+                weak[rv.name] = known.reshape(2, *array.shape)
     return weak

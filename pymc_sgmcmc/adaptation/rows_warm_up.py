@@ -22,6 +22,12 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 POSITIONS, ROWS_PER_POSITION = 50, 512
 """Numbers of points, and of rows at each of them, that give the noise."""
+MOST_SCALES, POINTS_OF_SCALES = 20, 6
+"""Largest number of scale parameters whose rows of Hessians are taken, and points they are of."""
+DIFFERENCE = 0.1
+"""Distance of the gradients whose difference gives a row of a Hessian, in standard deviations."""
+DIFFERENT = 1.5
+"""Ratio of second derivative and Fisher information from which the former is taken."""
 NOISY = 2.0
 """After the first window rows are weighted anew only if the noise is larger."""
 
@@ -43,7 +49,31 @@ class RowsWarmUp(CurvatureWarmUp):
     def curvatures(self) -> list[np.ndarray]:
         local = self.objective.at(self.anchor, with_curvature=True)
         self.anchor_gradient = local.likelihood_gradient
-        return [local.curvature()]
+        return [self._with_rows_of_scales(local.curvature())]
+
+    def _with_rows_of_scales(self, matrix: np.ndarray) -> np.ndarray:
+        """Replace the rows and columns of scale parameters by those of Hessians, where they differ.
+
+        Effects s z are not linear in log s, so that products of gradients, the Fisher information,
+        may be several times their second derivatives.
+        """
+        scales = np.flatnonzero(self.is_scale)
+        if self.past is None or not 0 < len(scales) <= MOST_SCALES:
+            return matrix
+        objective = self.objective_of(max(STEEP_ROWS, 10 * self.gradients.size))
+        points = self._points(POINTS_OF_SCALES)
+        rows = np.zeros((len(scales), len(matrix)))
+        for row, j, sd in zip(rows, scales, self.metric.spread()[scales], strict=True):
+            shift = np.zeros(len(matrix))
+            shift[j] = DIFFERENCE * sd
+            for p in points:
+                row += objective.at(p + shift).gradient - objective.at(p - shift).gradient
+            row /= 2 * shift[j] * len(points)
+        ratios = rows[np.arange(len(scales)), scales] / np.diag(matrix)[scales]
+        for row, j, ratio in zip(rows, scales, ratios, strict=True):
+            if not 1 / DIFFERENT < ratio < DIFFERENT:
+                matrix[j] = matrix[:, j] = row
+        return matrix
 
     def narrow(self) -> None:
         objective = self.objective_of(max(STEEP_ROWS, 10 * self.gradients.size))

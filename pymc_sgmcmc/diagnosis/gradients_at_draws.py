@@ -12,7 +12,6 @@ from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
-from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 MOST_DRAWS = 2000
 """Largest number of draws of all chains, evenly spaced, at which gradients are computed."""
@@ -154,13 +153,11 @@ class RowsAtDraws(AtDraws):
             min(MOST_DRAWS, MOST_EXACT // (g.n_rows * (size + ROW_COST)))
             for size in (g.size, of_a_row)
         )
-        if by_rows >= FEWEST_DRAWS:
-            return self, by_rows
-        if at_once < FEWEST_DRAWS:
+        if max(by_rows, at_once) < FEWEST_DRAWS:
             return None
-        options = {"mode": g.mode, **g.compile_kwargs}
-        whole = WholeGradients(g.model, g.source.vars, compile_kwargs=options)
-        return WholeAtDraws(whole, self.at), at_once
+        if by_rows >= MOST_DRAWS / 2 or at_once < 2 * by_rows:  # not worth its compilation
+            return self, by_rows
+        return WholeAtDraws(g.all_at_once, self.at), at_once
 
 
 class LatentsAtDraws(AtDraws):

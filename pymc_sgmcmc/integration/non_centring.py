@@ -1,13 +1,20 @@
-"""The non-centred parametrisation of effects that a model writes with their mean and scale.
+"""The partially non-centred parametrisation of effects that a model writes with mean and scale.
 
 Rows that say little of effects a ~ N(m, s) leave them to their prior, which is a funnel: the
-smaller s, the closer they are together. Of a = m + s z the standard variable z is then nearly
-independent of s (Papaspiliopoulos, Roberts and Skoeld 2007). So z is the free variable here, and a
-a deterministic.
+smaller s, the closer they are together. If the likelihood of an effect is about that of one
+observation b / h with precision h, its posterior given m and s is N(c, v) with
+
+    1 / v = 1 / s^2 + h        c = m + v (b - h m)
+
+and z = (a - c) / sqrt(v) is nearly independent of m and s. With h = 0 that is the non-centred
+parametrisation, and for large h the centred one (Papaspiliopoulos, Roberts and Skoeld 2003). So z
+is the free variable here, and a a deterministic: the density is that of the model whatever h and b
+are.
 """
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
+import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.transforms import log
@@ -40,13 +47,18 @@ def centred_effects(model: pm.Model) -> dict[TensorVariable, TensorVariable]:
 
 
 @quick_graphs()
-def with_non_centred_effects(model: pm.Model, names: Collection[str]) -> pm.Model:
-    """Return the model in the non-centred parametrisation of some of its `centred_effects`."""
-    for name in names:
+def with_non_centred_effects(model: pm.Model, known: Mapping[str, np.ndarray]) -> pm.Model:
+    """Return the model in the partially non-centred parametrisation of some `centred_effects`.
+
+    ``known`` has, for the name of each, h and b of its effects, shape (2, *shape).
+    """
+    for name, (h, b) in known.items():
         rv = model[name]
         mean, scale = rv.owner.op.dist_params(rv.owner)
-        z = pm.Normal.dist(0, 1, shape=rv.shape)
-        effects = mean + scale * z
+        sd = scale / pt.sqrt(1 + h * scale**2)
+        shift = sd * (b - h * mean)
+        z = pm.Normal.dist(-shift, scale / sd, shape=h.shape)
+        effects = mean + sd * (shift + z)
         if isinstance(rv.owner.op, LogNormalRV):
             effects = pt.exp(effects)
         model = with_stand_in(model, rv, z, effects, {})

@@ -33,6 +33,8 @@ def with_stand_in(
 ) -> pm.Model:
     """Rewrite a model: a free variable becomes a deterministic function of a new one.
 
+    If it is a stand-in itself, the new one takes its place, and it is no variable of the model.
+
     Parameters
     ----------
     model : pymc.Model
@@ -49,12 +51,13 @@ def with_stand_in(
     new = dict(zip(depend, substitute(depend, {**replace, rv: of_stand_in}), strict=True))
     for old, changed in new.items():
         changed.name = old.name
-    of_stand_in.name = name
     kept = {v: new.get(v, v) for v in model.named_vars.values() if v is not rv}
     other = model_of(model, kept, {v: model.rvs_to_values[v] for v in model.basic_RVs if v in kept})
-    other.deterministics.append(of_stand_in)
-    other.named_vars[name] = of_stand_in
-    if name in model.named_vars_to_dims:
-        other.named_vars_to_dims[name] = model.named_vars_to_dims[name]
-    other.register_rv(stand_in, name + SUFFIX)
+    if is_own(name):
+        of_stand_in.name = name
+        other.deterministics.append(of_stand_in)
+        other.named_vars[name] = of_stand_in
+        if name in model.named_vars_to_dims:
+            other.named_vars_to_dims[name] = model.named_vars_to_dims[name]
+    other.register_rv(stand_in, own_name(name) + SUFFIX)
     return other

@@ -1,7 +1,7 @@
 """Runs that sample effects centred or not as suits them, with results as the model is written."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from pymc_sgmcmc.integration.centring import with_centred_effects
 from pymc_sgmcmc.integration.choice import starts_in
 from pymc_sgmcmc.integration.group_terms import GroupTerms, group_terms
 from pymc_sgmcmc.integration.non_centring import with_non_centred_effects
-from pymc_sgmcmc.integration.stand_ins import is_own, own_name
+from pymc_sgmcmc.integration.stand_ins import own_name
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.integrated_effects import of_what_groups_share, with_effects
 from pymc_sgmcmc.run.log_densities import with_log_densities, without_log_densities
@@ -41,9 +41,9 @@ class Form:
 
     @classmethod
     def of(
-        cls, written: Arguments, groups: GroupTerms | None, weak: Collection[str] = ()
+        cls, written: Arguments, groups: GroupTerms | None, weak: Mapping[str, np.ndarray]
     ) -> "Form":
-        """Choose the form; rows say little of the effects named in ``weak``."""
+        """Choose the form; ``weak`` has what rows say, which is little, of the effects it names."""
         parametrised, terms = _parametrised(written, groups, weak)
         sampled = parametrised if terms is None else of_what_groups_share(parametrised, terms)
         return cls(written, groups, parametrised, terms, sampled)
@@ -55,12 +55,13 @@ class Form:
         try:
             with non_centring_allowed():
                 return self, self._step(rng)
-        except WeakEffects as found:
-            form = Form.of(self.written, self.groups, found.names)
-            step = form._step(rng)
-            passes = found.passes + step.adapted.data_passes
-            step.adapted = replace(step.adapted, non_centred=found.names, data_passes=passes)
-            return form, step
+        except WeakEffects as error:
+            found = error
+        form = Form.of(self.written, self.groups, found.known)
+        step = form._step(rng)
+        passes = found.passes + step.adapted.data_passes
+        step.adapted = replace(step.adapted, non_centred=found.known, data_passes=passes)
+        return form, step
 
     def _step(self, rng: np.random.Generator, earlier: Adapted | None = None) -> Any:
         given = self.sampled
@@ -83,23 +84,20 @@ class Form:
 
 
 def _parametrised(
-    given: Arguments, terms: GroupTerms | None, weak: Collection[str]
+    given: Arguments, terms: GroupTerms | None, weak: Mapping[str, np.ndarray]
 ) -> tuple[Arguments, GroupTerms | None]:
     """Return arguments, and terms to integrate, for the model in another parametrisation.
 
-    Effects of which rows say little, named in ``weak``, are non-centred, and others centred that
-    have many rows.
+    Effects in ``weak``, of which rows say little, are partially non-centred, and others centred
+    that have many rows.
     """
     model = given.model if terms is None else terms.model
     if _is_rewritable(given):
-        held = [own_name(name) for name in weak if not is_own(name)]
-        model = with_centred_effects(model, [*held, *(() if terms is None else terms.names)])
-        model = with_non_centred_effects(model, [name for name in weak if is_own(name)])
+        model = with_centred_effects(model, () if terms is None else terms.names)
+        model = with_non_centred_effects(model, weak)
     if weak:
         names = ", ".join(repr(own_name(name)) for name in weak)
-        _log.info(
-            f"Rows say less of {names} than the prior: sampled in the non-centred parametrisation."
-        )
+        _log.info(f"Rows say less of {names} than the prior: sampled partially non-centred.")
     if model is given.model:
         return given, terms
     if terms is not None and model is not terms.model:
