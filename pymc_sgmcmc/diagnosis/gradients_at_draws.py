@@ -4,6 +4,9 @@ They use neither its batches nor its control variate, row weights or compiled up
 in any of these is not repeated here; an error in the draws of latent variables is.
 """
 
+from collections.abc import Callable
+from copy import copy
+from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +15,7 @@ from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 MOST_DRAWS = 2000
 """Largest number of draws of all chains, evenly spaced, at which gradients are computed."""
@@ -28,8 +32,9 @@ are used: some ten seconds."""
 ROW_COST = 50
 """Cost of a row, in parameters of its gradient. The parameters that rows look up by numbers cost
 nothing in a gradient of all data at once."""
-ROW_GRADIENTS = 400_000
-"""Approximate number of row gradients at all draws together, which bounds the time."""
+ROW_GRADIENTS, MOST_ROW_GRADIENTS = 400_000, 1_600_000
+"""Approximate number of row gradients at all draws together, which bounds the time, and how far it
+is raised where these are too noisy."""
 FEWEST_ROWS = 32
 """Smallest number of random rows for each draw."""
 COMPARED = 20
@@ -72,8 +77,12 @@ class AtDraws:
         """Estimate the gradients at draws, shape (n, d), from all rows if they must be exact."""
         raise NotImplementedError
 
-    def with_all_rows(self) -> "tuple[AtDraws, int] | None":
-        """Return what is exact where this is too noisy, and at how many draws; None: too slow."""
+    def with_rows(self, times: float) -> "AtDraws | None":
+        """Return what takes so many times as many rows at each draw; None: not worth it."""
+        return None
+
+    def with_all_rows(self) -> "tuple[Callable[[], AtDraws], int] | None":
+        """Return what makes one that is exact, and at how many draws; None: too slow."""
         return None
 
 
@@ -110,12 +119,13 @@ class RowsAtDraws(AtDraws):
         self.copies = at.row_copies
         if self.copies is not None and len(self.copies) != gradients.n_rows:
             self.copies = None
+        self.row_gradients = ROW_GRADIENTS
 
     def __call__(self, draws, exact=False):
         gradients, matrix, anchor = self.gradients, self.at.matrix, self.at.anchor
         n_rows, (n, size) = gradients.n_rows, draws.shape
         rng = np.random.default_rng(0)
-        batch_size = max(FEWEST_ROWS, ROW_GRADIENTS // (2 * n))
+        batch_size = max(FEWEST_ROWS, self.row_gradients // (2 * n))
         prior = np.reshape([gradients.prior_gradient(theta) for theta in draws], (n, size))
         if exact or batch_size >= n_rows:
             each = [gradients.likelihood(theta, scatter=False).gradient for theta in draws]
@@ -144,6 +154,11 @@ class RowsAtDraws(AtDraws):
             return GradientsAtDraws(total @ matrix, variances[1], f"{method}, control variate")
         return GradientsAtDraws((prior + plain) @ matrix, variances[0], method)
 
+    def with_rows(self, times):
+        more = copy(self)
+        more.row_gradients = ceil(times * self.row_gradients)
+        return more if more.row_gradients <= MOST_ROW_GRADIENTS else None
+
     def with_all_rows(self):
         g = self.gradients
         if g.source.streamed is not None:
@@ -153,11 +168,17 @@ class RowsAtDraws(AtDraws):
             min(MOST_DRAWS, MOST_EXACT // (g.n_rows * (size + ROW_COST)))
             for size in (g.size, of_a_row)
         )
-        if max(by_rows, at_once) < FEWEST_DRAWS:
+        if by_rows >= FEWEST_DRAWS:
+            return lambda: self, by_rows
+        if at_once < FEWEST_DRAWS:
             return None
-        if by_rows >= MOST_DRAWS / 2 or at_once < 2 * by_rows:  # not worth its compilation
-            return self, by_rows
-        return WholeAtDraws(g.all_at_once, self.at), at_once
+        options = {"mode": g.mode, **g.compile_kwargs}
+
+        def at_all_rows_at_once() -> AtDraws:
+            whole = WholeGradients(g.model, g.source.vars, compile_kwargs=options)
+            return WholeAtDraws(whole, self.at)
+
+        return at_all_rows_at_once, at_once
 
 
 class LatentsAtDraws(AtDraws):

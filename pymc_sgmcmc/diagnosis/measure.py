@@ -44,6 +44,8 @@ LARGE = 4 * ALL_ROWS
 NOISE = 0.075
 """Standard error of a mean gradient that random rows may leave where each row has a gradient of its
 own; if it is larger, all rows are used where they are not too many."""
+MORE = 1.2
+"""Factor for the error of that standard error, where more random rows make it small enough."""
 MANY_DRAWS = 500
 """Smallest number of draws kept for the verdict alone that are compared, because the largest R-hat
 of many elements of fewer draws is chance."""
@@ -70,10 +72,18 @@ def measure(
         found["anchor_error"] = estimates.anchor_error
     chosen = _evenly(draws, EXACT_DRAWS if full_data else estimates.most)
     seen = estimates(chosen.reshape(-1, gradients.size), full_data)
-    noisy = seen.noise.max() > NOISE**2 * chosen[..., 0].size
-    if noisy and (exact := estimates.with_all_rows()) is not None:
+
+    def noise() -> float:
+        return float(seen.noise.max() / chosen[..., 0].size)
+
+    exact = estimates.with_all_rows() if noise() > NOISE**2 else None
+    if noise() > NOISE**2 and (exact is None or exact[1] < chosen[..., 0].size):
+        more = estimates.with_rows(MORE * noise() / NOISE**2)
+        if more is not None:
+            seen = more(chosen.reshape(-1, gradients.size))
+    if noise() > NOISE**2 and exact is not None:
         chosen = _evenly(draws, exact[1])
-        seen = exact[0](chosen.reshape(-1, gradients.size), True)
+        seen = exact[0]()(chosen.reshape(-1, gradients.size), True)
     found |= _together(draws)
     found |= gradients.further_measurements(chosen.reshape(-1, gradients.size))
     return _along_all(found, gradients, chosen, mean, seen, at)

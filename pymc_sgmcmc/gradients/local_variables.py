@@ -49,10 +49,10 @@ GROUPS_PER_BATCH = 4
 
 
 def n_looked_up(model: pm.Model) -> int:
-    """Count the elements of free variables that the likelihood looks up by numbers."""
+    """Count the elements of free variables that observed ones look up by numbers."""
     arrays = [
         v.owner.inputs[0]
-        for v in ancestors([*model.observed_RVs, *model.potentials])
+        for v in ancestors(model.observed_RVs)
         if v.owner is not None and isinstance(v.owner.op, AdvancedSubtensor)
     ]
     free = model.free_RVs

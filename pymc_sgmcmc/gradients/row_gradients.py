@@ -22,7 +22,6 @@ from pymc_sgmcmc.gradients.flat_model import FlatModel, RowBlock, Vector
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.gradients.pm_minibatch import refuse_minibatch
 from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.pymc_internals import jitted
 
 BLOCK_ROWS = 4096
@@ -78,12 +77,6 @@ class RowGradients(FlatModel):
         """The streamed rows that have numbers."""
         assert self.source.streamed is not None
         return next(shuffled_windows(self.source.streamed, np.random.default_rng(0))).rows
-
-    @cached_property
-    def all_at_once(self) -> WholeGradients:
-        """The gradient of all rows together, for which those of single rows are not needed."""
-        options = {"mode": self.mode, **self.compile_kwargs}
-        return WholeGradients(self.model, self.source.vars, compile_kwargs=options)
 
     @property
     def n_at_hand(self) -> int:
