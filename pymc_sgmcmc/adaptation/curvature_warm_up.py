@@ -199,7 +199,7 @@ class CurvatureWarmUp(WarmUp):
                 self.gradients,
                 self.anchor,
                 np.diag(self.matrix),
-                self.objective.at(self.anchor).likelihood_gradient,
+                -self.objective.at(self.anchor).gradient,
             )
             if found:
                 raise WeakEffects(found, self.passes)

@@ -43,30 +43,35 @@ def non_centring_is_allowed() -> bool:
 
 
 def weak_effects(
-    model: Model, gradients: FlatModel, theta: np.ndarray, curvature: np.ndarray, score: np.ndarray
+    model: Model, flat: FlatModel, theta: np.ndarray, curvature: np.ndarray, gradient: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return the centred effects of which the rows say less than their prior, and what they say.
+    """Return what is known of all centred effects but by their prior, if of some that says more.
 
-    That is what `with_non_centred_effects` takes. ``curvature`` is its diagonal at theta, and
-    ``score`` the gradient of the log likelihood, shape (d,).
+    It is what `with_non_centred_effects` takes; nothing if all priors say less. ``curvature`` is
+    the diagonal, shape (d,), and ``gradient`` that of the log posterior.
     """
     effects = centred_effects(model)
     if not effects:
         return {}
-    scales = model.replace_rvs_by_values(list(effects.values()))
+    priors = [v for rv in effects for v in rv.owner.op.dist_params(rv.owner)]
     with without_code():
         function = pytensor.function(
-            gradients.source.vars, scales, mode=PYTHON, on_unused_input="ignore"
+            flat.source.vars,
+            model.replace_rvs_by_values(priors),
+            mode=PYTHON,
+            on_unused_input="ignore",
         )
-    point = gradients.split(theta)
-    scale_of = dict(zip(effects, function(*point), strict=True))
-    weak = {}
-    for value, array, part in zip(gradients.source.vars, point, gradients.parts, strict=True):
+    point = flat.split(theta)
+    of_priors = iter(function(*point))
+    prior_of = {rv: (next(of_priors), next(of_priors)) for rv in effects}
+    known, is_weak = {}, False
+    for value, array, part in zip(flat.source.vars, point, flat.parts, strict=True):
         rv = model.values_to_rvs[value]
-        if rv in scale_of:
-            of_prior = np.broadcast_to(scale_of[rv] ** -2.0, array.shape).ravel()
-            if np.mean(of_prior / curvature[part]) > WEAK:
-                h = np.maximum(curvature[part] - of_prior, 0.0)
-                known = np.stack([h, h * array.ravel() + score[part]])
-                weak[rv.name] = known.reshape(2, *array.shape)
-    return weak
+        if rv in prior_of:
+            mean, scale = prior_of[rv]
+            of_prior = np.broadcast_to(scale**-2.0, array.shape).ravel()
+            is_weak |= bool(np.mean(of_prior / curvature[part]) > WEAK)
+            h = np.maximum(curvature[part] - of_prior, 0.0)
+            slope = gradient[part] + of_prior * np.ravel(array - mean)
+            known[rv.name] = np.stack([h, h * array.ravel() + slope]).reshape(2, *array.shape)
+    return known if is_weak else {}

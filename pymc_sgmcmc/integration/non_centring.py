@@ -27,14 +27,14 @@ from pymc_sgmcmc.gradients.arrays import has_named_dims
 from pymc_sgmcmc.integration.stand_ins import with_stand_in
 
 
-def centred_effects(model: pm.Model) -> dict[TensorVariable, TensorVariable]:
-    """Return the variables that are written with a scale which is sampled too, and that scale.
+def centred_effects(model: pm.Model) -> list[TensorVariable]:
+    """Return the variables that are written with a scale which is sampled too.
 
     They are normal, or log-normal and sampled on the logarithmic scale.
     """
     if has_named_dims(model):
-        return {}
-    free, found = set(model.free_RVs), {}
+        return []
+    free, found = set(model.free_RVs), []
     for rv in model.free_RVs:
         transform = model.rvs_to_transforms[rv]
         is_normal = isinstance(rv.owner.op, NormalRV) and transform is None
@@ -42,7 +42,7 @@ def centred_effects(model: pm.Model) -> dict[TensorVariable, TensorVariable]:
         if (is_normal or is_log_normal) and not all(rv.type.broadcastable):
             scale = rv.owner.op.dist_params(rv.owner)[1]
             if not free.isdisjoint(ancestors([scale])):
-                found[rv] = scale
+                found.append(rv)
     return found
 
 

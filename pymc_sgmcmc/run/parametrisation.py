@@ -97,7 +97,7 @@ def _parametrised(
         model = with_non_centred_effects(model, weak)
     if weak:
         names = ", ".join(repr(own_name(name)) for name in weak)
-        _log.info(f"Rows say less of {names} than the prior: sampled partially non-centred.")
+        _log.info(f"Rows say less of effects than the prior: partially non-centred are {names}.")
     if model is given.model:
         return given, terms
     if terms is not None and model is not terms.model:
