@@ -213,6 +213,25 @@ def crossed(n_rows):
     return model, shared, {"person": a, "city": b}
 
 
+def crossed_rare(n_rows):
+    """Rarer events, 1.4%, in 1000 cities."""
+    rng = np.random.default_rng(10)
+    people, cities = n_rows // 4, 1000
+    i, c = rng.integers(people, size=n_rows), rng.integers(cities, size=n_rows)
+    X = rng.normal(size=(n_rows, 3))
+    a, b = rng.normal(0, 1, people), rng.normal(0, 0.5, cities)
+    y = rng.binomial(1, 1 / (1 + np.exp(5 - X @ [0.5, -0.3, 0.0] - a[i] - b[c])))
+    with pm.Model() as model:
+        b0, beta = pm.Normal("b0", 0, 5), pm.Normal("beta", 0, 1, shape=3)
+        s_person, s_city = pm.HalfNormal("s_person", 1), pm.HalfNormal("s_city", 1)
+        person = pm.Normal("person", 0, s_person, shape=people)
+        city = pm.Normal("city", 0, s_city, shape=cities)
+        logit_p = b0 + pm.math.dot(X, beta) + person[i] + city[c]
+        pm.Bernoulli("y", logit_p=logit_p, observed=y)
+    shared = {"b0": -5.0, "beta": [0.5, -0.3, 0.0], "s_person": 1.0, "s_city": 0.5}
+    return model, shared, {"person": a, "city": b}
+
+
 def demand(n_rows):
     """Poisson sales: elasticities of items in 50 categories, and effects of category and week."""
     rng = np.random.default_rng(4)
@@ -267,6 +286,7 @@ CASES = {
     "bambi-slopes": lambda: bambi("y ~ x + (x|g)"),
     "bambi-two": lambda: bambi("y ~ x + (1|g) + (1|h)"),
     "crossed": lambda: crossed(20_000),
+    "crossed-rare": lambda: crossed_rare(40_000),
     "demand-50000": lambda: demand(50_000),
 }
 

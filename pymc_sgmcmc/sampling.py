@@ -201,7 +201,7 @@ def sample(
         group then is a row, and what groups share is sampled. The effects are drawn afterwards and
         are in ``posterior`` like all variables. "auto": those of the index with the most groups, if
         updates then cost less and nothing speaks against it; a message says what. Effects that are
-        sampled are centred or non-centred, as suits what their rows say of them.
+        sampled are centred or partially non-centred, as suits what their rows say of them.
     data : StreamedData, mapping or iterable, optional
         For the default step: rows that stay on disk, for which the model has placeholders (see
         `StreamedData`). Effects are integrated out where all sources are NumPy arrays or memory
