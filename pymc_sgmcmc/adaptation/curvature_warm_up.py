@@ -194,13 +194,8 @@ class CurvatureWarmUp(WarmUp):
 
     def _refuse_weak_effects(self) -> None:
         if non_centring_is_allowed():
-            found = weak_effects(
-                self.kernel.model,
-                self.gradients,
-                self.anchor,
-                np.diag(self.matrix),
-                -self.objective.at(self.anchor).gradient,
-            )
+            curvature = np.diag(self.matrix)
+            found = weak_effects(self.kernel.model, self.objective, self.anchor, curvature)
             if found:
                 raise WeakEffects(found, self.passes)
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytensor
 from pymc.model import Model
 
+from pymc_sgmcmc.adaptation.objective import Objective
 from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.gradients.arrays import PYTHON
-from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.integration.non_centring import centred_effects
 
 WEAK = 0.5
@@ -43,16 +43,17 @@ def non_centring_is_allowed() -> bool:
 
 
 def weak_effects(
-    model: Model, flat: FlatModel, theta: np.ndarray, curvature: np.ndarray, gradient: np.ndarray
+    model: Model, objective: Objective, theta: np.ndarray, curvature: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Return what is known of all centred effects but by their prior, if of some that says more.
 
     It is what `with_non_centred_effects` takes; nothing if all priors say less. ``curvature`` is
-    the diagonal, shape (d,), and ``gradient`` that of the log posterior.
+    the diagonal, shape (d,).
     """
     effects = centred_effects(model)
     if not effects:
         return {}
+    flat, gradient = objective.gradients, -objective.at(theta).gradient
     priors = [v for rv in effects for v in rv.owner.op.dist_params(rv.owner)]
     with without_code():
         function = pytensor.function(

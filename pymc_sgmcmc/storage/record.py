@@ -15,7 +15,7 @@ from pymc_sgmcmc.storage.metadata import refuse_foreign_names
 
 _log = logging.getLogger("pymc.sgmcmc")
 
-FORMAT = 2
+FORMAT = 3
 """Number of the format that this version writes and reads."""
 FOLDER = ".sampler"
 """Folder of a store that has everything except draws."""
