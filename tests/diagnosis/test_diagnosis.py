@@ -154,6 +154,12 @@ def test_gradients_of_random_rows_are_unbiased(posterior):
             error = np.sqrt(found.noise / 2000)
             assert (np.abs(found.gradients.mean(axis=0) - right.gradients[0]) < 4 * error).all()
             np.testing.assert_allclose(found.gradients.var(axis=0), found.noise, rtol=0.3)
+    estimates = RowsAtDraws(rows, Coordinates(matrix, "", anchor))
+    more = estimates.with_rows(3)
+    assert more is not None
+    assert estimates.with_rows(5) is None
+    # Variances of 100 x 20 and 300 x 20 rows' gradients, each with an error of some 3%.
+    np.testing.assert_allclose(more(draws).noise, estimates(draws).noise / 3, rtol=0.25)
 
 
 def test_draws_are_mapped_to_value_variables():
