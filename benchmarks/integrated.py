@@ -347,6 +347,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
+    parser.add_argument("--limit", type=int, default=900, help="seconds for a case")
     parser.add_argument("--one", nargs=2, metavar=("CASE", "SEED"), help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "integrated.txt")
     args = parser.parse_args()
@@ -359,12 +360,18 @@ def main():
     for name in args.only:
         for seed in args.seeds:
             command = [sys.executable, __file__, "--one", name, str(seed)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-                rows.append({"case": name, "seed": seed, "s": f"failed: {last}"})
+            try:
+                done = subprocess.run(
+                    command, capture_output=True, text=True, check=False, timeout=args.limit
+                )
+            except subprocess.TimeoutExpired:
+                rows.append({"case": name, "seed": seed, "s": f"no result in {args.limit} s"})
             else:
-                rows.append(json.loads(done.stdout.splitlines()[-1]))
+                if done.returncode:
+                    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+                    rows.append({"case": name, "seed": seed, "s": f"failed: {last}"})
+                else:
+                    rows.append(json.loads(done.stdout.splitlines()[-1]))
             print(rows[-1], flush=True)
             args.out.write_text("\n".join([*lines, *table(rows)]) + "\n", encoding="utf-8")
 

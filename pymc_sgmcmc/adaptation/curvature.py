@@ -1,6 +1,6 @@
 """Matrices of curvature: made positive, and turned into the scales of a metric."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,9 @@ NO_CURVATURE = 1e-7
 """Largest eigenvalue, so scaled, that may be the error of differences of gradients."""
 NO_INFORMATION = 1e-12
 """The same for a sum of rows' g g', which has no differences, in double precision."""
+
+DIFFERENT = 1.5
+"""Ratio of a second derivative to the Fisher information from which the former is taken."""
 
 
 class Eigen(NamedTuple):
@@ -123,6 +126,37 @@ def no_wider_than(sds: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     own = np.sqrt(np.diag(np.linalg.inv(matrix)))
     factor = np.where(sds > 0, np.maximum(own / np.maximum(sds, 1e-300), 1.0), 1.0)
     return matrix * np.outer(factor, factor)
+
+
+def with_second_derivatives(
+    information: np.ndarray,
+    elements: Sequence[int] | np.ndarray,
+    gradient: Callable[[np.ndarray], np.ndarray],
+    points: np.ndarray,
+    steps: np.ndarray,
+) -> np.ndarray:
+    """Put rows of a Hessian into a Fisher information where their diagonals differ.
+
+    Parameters
+    ----------
+    information : shape (d, d)
+    elements : integers
+        Which rows to compare.
+    gradient : function of a vector
+        Of -log posterior.
+    points : shape (n, d)
+        Where the Hessian is averaged,
+    steps : shape (d,)
+        ... by central differences over twice these.
+    """
+    found = information.copy()
+    for j in elements:
+        step = np.where(np.arange(len(steps)) == j, steps, 0.0)
+        differences = [gradient(p + step) - gradient(p - step) for p in points]
+        row = np.mean(differences, axis=0) / (2 * steps[j])
+        if not 1 / DIFFERENT < row[j] / information[j, j] < DIFFERENT:
+            found[j] = found[:, j] = row
+    return found
 
 
 def largest_change(old: np.ndarray, new: np.ndarray) -> float:

@@ -59,8 +59,9 @@ on."""
 SPREAD = 0.5
 """Spread of points around the start, relative to a normal approximation: further away may be where
 a skewed posterior never is."""
-STEEP_ROWS = 5_000
-"""Number of rows, or 10 per parameter, with which the first normal approximation is compared."""
+FIRST_ROWS, STEEP_ROWS = 1000, 5_000
+"""Number of rows, or 10 per parameter, with which the first steps to the start are made and normal
+approximations are compared."""
 ROWS_WITH_JUMPS = 2_000
 """Number of rows in which jumps of the likelihood are sought, if it compares parameters."""
 WIDE = 2.0
@@ -178,7 +179,7 @@ class CurvatureWarmUp(WarmUp):
 
     def _start(self, point: PointType) -> np.ndarray:
         n_rows = self.objective.n_rows
-        first = min(n_rows, max(1000, 10 * self.gradients.size))
+        first = min(n_rows, self._enough_rows(FIRST_ROWS))
         theta = self.gradients.flat(point)
         try:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -208,6 +209,14 @@ class CurvatureWarmUp(WarmUp):
 
     def objective_of(self, n: int) -> Objective:
         return self.objective.some(n, self.rng)
+
+    def _enough_rows(self, n: int) -> int:
+        """As many rows as tell what ``n`` of an ordinary model do, or 10 per parameter."""
+        return max(n // self.gradients.rows_worth, 10 * self.gradients.size)
+
+    def objective_of_steep_rows(self) -> Objective:
+        """Return the objective of some rows, enough to see where the posterior is steep."""
+        return self.objective_of(self._enough_rows(STEEP_ROWS))
 
     def _update_matrix(self, k: int, spread: np.ndarray | None) -> float:
         """Average the curvature anew; return the largest |log| of its change.
@@ -296,7 +305,7 @@ class CurvatureWarmUp(WarmUp):
 
     def _steepness(self, positions: np.ndarray) -> np.ndarray:
         """Largest slope of -log posterior at some points, per standard deviation of an element."""
-        objective = self.objective_of(STEEP_ROWS)
+        objective = self.objective_of_steep_rows()
         slopes = [np.nan_to_num(objective.at(p).gradient) for p in positions]
         return np.abs(slopes).max(axis=0) * self.metric.spread()
 
@@ -307,7 +316,7 @@ class CurvatureWarmUp(WarmUp):
 
     def _jittered(self, positions: np.ndarray, spread: float = 1.0) -> np.ndarray:
         """Return points around some, over-dispersed, but each with about their density."""
-        objective = self.objective_of(max(STEEP_ROWS, 10 * self.gradients.size))
+        objective = self.objective_of_steep_rows()
         shifts = spread * self.metric.times(self.rng.standard_normal(positions.shape))
         with np.errstate(over="ignore", invalid="ignore"):
             highest = max(objective.at(p).value for p in np.unique(positions, axis=0))

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
-from pymc_sgmcmc.adaptation.curvature_warm_up import SPREAD, STEEP_ROWS, CurvatureWarmUp
+from pymc_sgmcmc.adaptation.curvature import with_second_derivatives
+from pymc_sgmcmc.adaptation.curvature_warm_up import SPREAD, CurvatureWarmUp
 from pymc_sgmcmc.adaptation.normal_approximation import is_far_too_wide, narrowed
 from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective
 from pymc_sgmcmc.adaptation.row_weights import RowWeights
@@ -26,8 +27,6 @@ MOST_SCALES, POINTS_OF_SCALES = 20, 6
 """Largest number of scale parameters whose rows of Hessians are taken, and points they are of."""
 DIFFERENCE = 0.1
 """Distance of the gradients whose difference gives a row of a Hessian, in standard deviations."""
-DIFFERENT = 1.5
-"""Ratio of second derivative and Fisher information from which the former is taken."""
 NOISY = 2.0
 """After the first window rows are weighted anew only if the noise is larger."""
 
@@ -52,31 +51,23 @@ class RowsWarmUp(CurvatureWarmUp):
         return [self._with_rows_of_scales(local.curvature())]
 
     def _with_rows_of_scales(self, matrix: np.ndarray) -> np.ndarray:
-        """Replace the rows and columns of scale parameters by those of Hessians, where they differ.
+        """Take the second derivatives of few scale parameters where the rows' information is off.
 
-        Effects s z are not linear in log s, so that products of gradients, the Fisher information,
-        may be several times their second derivatives.
+        Effects s z are not linear in log s, so that it may be several times these.
         """
         scales = np.flatnonzero(self.is_scale)
         if self.past is None or not 0 < len(scales) <= MOST_SCALES:
             return matrix
-        objective = self.objective_of(max(STEEP_ROWS, 10 * self.gradients.size))
-        points = self._points(POINTS_OF_SCALES)
-        rows = np.zeros((len(scales), len(matrix)))
-        for row, j, sd in zip(rows, scales, self.metric.spread()[scales], strict=True):
-            shift = np.zeros(len(matrix))
-            shift[j] = DIFFERENCE * sd
-            for p in points:
-                row += objective.at(p + shift).gradient - objective.at(p - shift).gradient
-            row /= 2 * shift[j] * len(points)
-        ratios = rows[np.arange(len(scales)), scales] / np.diag(matrix)[scales]
-        for row, j, ratio in zip(rows, scales, ratios, strict=True):
-            if not 1 / DIFFERENT < ratio < DIFFERENT:
-                matrix[j] = matrix[:, j] = row
-        return matrix
+        objective, points = self.objective_of_steep_rows(), self._points(POINTS_OF_SCALES)
+
+        def gradient(theta: np.ndarray) -> np.ndarray:
+            return objective.at(theta).gradient
+
+        steps = DIFFERENCE * self.metric.spread()
+        return with_second_derivatives(matrix, scales, gradient, points, steps)
 
     def narrow(self) -> None:
-        objective = self.objective_of(max(STEEP_ROWS, 10 * self.gradients.size))
+        objective = self.objective_of_steep_rows()
         with np.errstate(over="ignore", invalid="ignore"):
             if not is_far_too_wide(objective, self.anchor, self.matrix, self.rng):
                 return
@@ -173,11 +164,13 @@ def noise_covariance(
     else:
         factors = len(urn) / np.bincount(urn, minlength=n_rows)  # 1 / q
     total = np.zeros((gradients.size, gradients.size))
+    if anchor is not None:
+        at_anchor = gradients.rows_of(anchor, len(positions) * ROWS_PER_POSITION)
     for theta in positions:
         rows = urn[rng.integers(len(urn), size=ROWS_PER_POSITION)]
         each = gradients.rows(theta, rows)[1]
         if anchor is not None:
-            each = each - gradients.rows(anchor, rows)[1]
+            each = each - at_anchor(rows)
         each = metric.transposed_times(factors[rows, None] * each)
         each -= each.mean(axis=0)
         total += each.T @ each / (ROWS_PER_POSITION - 1)

@@ -138,12 +138,13 @@ class RowsAtDraws(AtDraws):
             one_by_probability = len(urn) / self.copies
         plain, change = np.empty((n, size)), np.empty((n, size))
         variances = np.zeros((2, size))
+        at_anchor = gradients.rows_of(anchor, n * batch_size)
         compared = set(np.linspace(0, n - 1, COMPARED).astype(int).tolist())
         for k, theta in enumerate(draws):
             rows = urn[rng.integers(len(urn), size=batch_size)]
             scale = one_by_probability[rows, None]
             here = scale * gradients.rows(theta, rows)[1]
-            moved = here - scale * gradients.rows(anchor, rows)[1]
+            moved = here - scale * at_anchor(rows)
             plain[k], change[k] = here.mean(axis=0), moved.mean(axis=0)
             if k in compared:
                 spread = [np.var(each @ matrix, axis=0, ddof=1) for each in (here, moved)]

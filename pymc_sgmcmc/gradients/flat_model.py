@@ -44,6 +44,9 @@ class FlatModel:
     the values of the variables that are not sampled, by default the model's initial point.
     """
 
+    rows_worth = 1
+    """How many rows of an ordinary model a row of this one tells about as much as."""
+
     def __init__(
         self,
         model: Model,

@@ -28,6 +28,8 @@ BLOCK_ROWS = 4096
 """Rows of one compiled call, at most."""
 BLOCK_ELEMENTS = 2**22
 """Elements of the gradients of one compiled call: fewer rows where d is large."""
+MOST_LOOKED_UP = 10_000_000
+"""Elements of all rows' gradients at one point that are held, rather than computed again."""
 THREADS_FROM = 500
 """Parameters from which sums of products of gradients are computed in several threads."""
 
@@ -96,6 +98,18 @@ class RowGradients(FlatModel):
             place = slice(first, first := first + len(block.numbers))
             values[place], gradients[place] = self._evaluated(self._of_rows, split, block)
         return values, gradients
+
+    def rows_of(
+        self, theta: Vector, requests: int
+    ) -> Callable[[Sequence[int] | np.ndarray], np.ndarray]:
+        """Return what gives gradients of rows, shape (m, d), at one point.
+
+        They are looked up where all rows are fewer than the ``requests`` that will follow.
+        """
+        n = self.n_at_hand
+        if n > requests or n * self.size > MOST_LOOKED_UP:
+            return lambda index: self.rows(theta, index)[1]
+        return self.rows(theta, np.arange(n))[1].__getitem__
 
     def rows_at(self, points: np.ndarray, index: Sequence[int] | np.ndarray) -> np.ndarray:
         """Gradients of rows, shape (m, d), each at a point of its own, shape (m, d); not scaled."""

@@ -8,14 +8,15 @@ groups with few counts. Conditional densities are close to normal where they hav
 so that nearly all proposals are accepted, and steps that leave hardly a group where it was are few.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import batched
 
 import numpy as np
 from pymc.blocking import PointType
 
 from pymc_sgmcmc.integration.integrated_model import Centres
+from pymc_sgmcmc.integration.prior_following import Followed
 
 TRIALS = 32
 """Proposals by which the rate of acceptance of each group is measured at the centre."""
@@ -27,8 +28,10 @@ EXTRA_DEGREES = 7
 share of its weights is then .98 with one effect."""
 FEWEST_EFFECTIVE = 4
 """Effective number of `TRIALS` below which a group's draws are not trusted."""
-DENSITIES_PER_CALL = 100_000
+DENSITIES_PER_CALL = 50_000
 """Of single rows, about: their arrays fit into caches."""
+POINTS_AT_ONCE, NUMBERS_AT_ONCE = 32, 2**22
+"""Points, and effects at all of them, through which threads run before they wait for each other."""
 
 
 @dataclass
@@ -87,16 +90,24 @@ class EffectDraws:
 
     def of(self, points: Iterable[PointType]) -> Iterator[np.ndarray]:
         """Draw all groups' effects, shape (groups, k), at each of some points."""
-        every = np.arange(len(self._x))
-        for point in points:
-            self.density.map(partial(self._move, point), self._moves)
-            modes, factors, _ = self._centres.at(point, every)
-            yield modes + np.einsum("gij,gj->gi", factors, self._x)
+        at_once = max(1, min(POINTS_AT_ONCE, NUMBERS_AT_ONCE // self._x.size))
+        for some in batched(points, at_once):
+            yield from self._at_points(some)
+
+    def _at_points(self, points: Sequence[PointType]) -> np.ndarray:
+        drawn = np.empty((len(points), *self._x.shape))
+
+        def run_through(block: _Block) -> None:
+            for n, point in enumerate(points):
+                drawn[n, block.groups] = self._moved(point, block)
+
+        self.density.map(run_through, self._moves)
+        return drawn
 
     def _first(self, centre: PointType, block: _Block) -> tuple[np.ndarray, np.ndarray]:
         """Draw by weights of proposals; return their effective number and rate of acceptance."""
         x = self._proposals(block)
-        log_weights = self._log_weights(centre, block, x)
+        log_weights = self._log_weights(centre, block, x, self._centres.at(centre, block.groups))
         chosen = np.argmax(log_weights + block.rng.gumbel(size=log_weights.shape), axis=0)
         self._x[block.groups] = x[chosen, np.arange(len(block.groups))]
         weights = np.exp(log_weights - log_weights.max(axis=0))
@@ -105,17 +116,19 @@ class EffectDraws:
         pairs = 2 * np.arange(len(x) - 1, -1, -1) @ np.sort(weights, axis=0)
         return effective, pairs / ((len(x) - 1) * weights.sum(axis=0))
 
-    def _move(self, point: PointType, block: _Block) -> None:
-        """Take a group's Metropolis steps; all densities are evaluated in one call."""
+    def _moved(self, point: PointType, block: _Block) -> np.ndarray:
+        """Take Metropolis steps, whose densities are evaluated in one call; return the effects."""
         x = np.concatenate([self._x[block.groups][None], self._proposals(block)])
-        log_weights = self._log_weights(point, block, x)
+        centres = self._centres.at(point, block.groups)
+        log_weights = self._log_weights(point, block, x, centres)
         uniform = block.rng.standard_exponential(size=(block.steps, len(block.groups)))
         chosen, highest = np.zeros(len(block.groups), dtype=int), log_weights[0]
         for step, proposed in enumerate(log_weights[1:]):
             accepted = proposed - highest > -uniform[step]
             chosen[accepted] = step + 1
             highest = np.where(accepted, proposed, highest)
-        self._x[block.groups] = x[chosen, np.arange(len(block.groups))]
+        now = self._x[block.groups] = x[chosen, np.arange(len(block.groups))]
+        return centres.modes + np.einsum("gij,gj->gi", centres.factors, now)
 
     def _proposals(self, block: _Block) -> np.ndarray:
         """Independent Student draws, shape (steps, m, k)."""
@@ -125,12 +138,13 @@ class EffectDraws:
         degrees = k + EXTRA_DEGREES
         return x / np.sqrt(block.rng.chisquare(degrees, size=shape) / degrees)[..., None]
 
-    def _log_weights(self, point: PointType, block: _Block, x: np.ndarray) -> np.ndarray:
+    def _log_weights(
+        self, point: PointType, block: _Block, x: np.ndarray, centres: Followed
+    ) -> np.ndarray:
         """Logs of densities relative to the Student density, up to a constant of each group."""
-        groups, k = block.groups, x.shape[-1]
-        modes, factors, _ = self._centres.at(point, groups)
-        a = modes + np.einsum("gij,sgj->sgi", factors, x)
-        h = self.density.at_points(point, groups, a, self.density.rows)
+        k = x.shape[-1]
+        a = centres.modes + np.einsum("gij,sgj->sgi", centres.factors, x)
+        h = self.density.at_points(point, block.groups, a, self.density.rows)
         degrees = k + EXTRA_DEGREES
         log_weights = h + (degrees + k) / 2 * np.log1p(np.sum(x**2, axis=-1) / degrees)
         return np.where(np.isfinite(log_weights), log_weights, -1e300)

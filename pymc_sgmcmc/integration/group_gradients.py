@@ -4,6 +4,7 @@ from functools import cached_property
 
 import numpy as np
 
+from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.gradients.row_gradients import Likelihood, RowGradients
 from pymc_sgmcmc.integration.group_density import mapped
 from pymc_sgmcmc.integration.quadrature_error import quadrature_error
@@ -19,6 +20,7 @@ same on all machines."""
 class GroupGradients(RowGradients):
     """Gradients of single groups of an `IntegratedModel`; the warm-up moves its centres along."""
 
+    rows_worth = 5
     _blas_threads = 1  # parts of the groups are evaluated in threads of their own
 
     def likelihood(self, theta, index=None, scatter=True):
@@ -34,6 +36,15 @@ class GroupGradients(RowGradients):
         return Likelihood(
             sum(value), np.sum(gradient, axis=0), np.sum(products, axis=0) if scatter else None
         )
+
+    def rows(self, theta, index):
+        _ = self._of_rows
+        parts = np.array_split(np.asarray(index), n_cores() if self._in_threads else 1)
+        of_parts = mapped(
+            lambda part: RowGradients.rows(self, theta, part), parts, self._in_threads
+        )
+        values, gradients = zip(*of_parts, strict=True)
+        return np.concatenate(values), np.concatenate(gradients)
 
     @cached_property
     def _of_rows(self):
