@@ -76,8 +76,8 @@ class Adapted:
     jitter: float = 1.0
     """Spread of chains' starts around ``starts``, in the metric's standard deviations."""
     non_centred: dict[str, np.ndarray] = field(default_factory=dict)
-    """Centred effects of which rows say little, and what they say of each, shape (2, *shape): the
-    step samples them partially non-centred."""
+    """Centred effects of which rows say little, and what they say of each, shape (2, *shape), and
+    the widths of their scales: the step samples them partially non-centred."""
     predictions_only: bool = False
     """Whether there are too many parameters to judge means and standard deviations. If so,
     ``anchor``, ``smallest_eigval`` and ``ess_per_draw`` mean nothing, and all chains begin at

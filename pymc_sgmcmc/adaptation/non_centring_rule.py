@@ -11,7 +11,7 @@ from pymc.model import Model
 from pymc_sgmcmc.adaptation.objective import Objective
 from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.gradients.arrays import PYTHON
-from pymc_sgmcmc.integration.non_centring import centred_effects
+from pymc_sgmcmc.integration.non_centring import centred_effects, width_of_scale
 
 WEAK = 0.5
 """Share of the prior in the curvature along effects, their mean, from which they are weak."""
@@ -65,14 +65,16 @@ def weak_effects(
     point = flat.split(theta)
     of_priors = iter(function(*point))
     prior_of = {rv: (next(of_priors), next(of_priors)) for rv in effects}
-    known, is_weak = {}, False
+    known, widths, is_weak = {}, {}, False
     for value, array, part in zip(flat.source.vars, point, flat.parts, strict=True):
         rv = model.values_to_rvs[value]
         if rv in prior_of:
             mean, scale = prior_of[rv]
             of_prior = np.broadcast_to(scale**-2.0, array.shape).ravel()
-            is_weak |= bool(np.mean(of_prior / curvature[part]) > WEAK)
             h = np.maximum(curvature[part] - of_prior, 0.0)
             slope = gradient[part] + of_prior * np.ravel(array - mean)
             known[rv.name] = np.stack([h, h * array.ravel() + slope]).reshape(2, *array.shape)
-    return known if is_weak else {}
+            if np.mean(of_prior / curvature[part]) > WEAK:
+                is_weak = True
+                widths |= width_of_scale(model, rv, h)
+    return known | widths if is_weak else {}

@@ -9,7 +9,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.gradients.arrays import random_variable
 
-SCALE_TRANSFORMS = {"log", "log_exp_m1", "interval", "logodds", "chain"}
+SCALE_TRANSFORMS = {"log", "log_exp_m1", "interval", "logodds", "chain", "softplus"}
 """Names of PyMC's transforms to a logarithmic scale."""
 CHOLESKY_TRANSFORMS = {"cholesky-cov-packed", "cholesky-cov"}
 """Names of those of covariances, whose Cholesky factor has a logarithmic diagonal, row by row."""

@@ -10,6 +10,10 @@ and z = (a - c) / sqrt(v) is nearly independent of m and s. With h = 0 that is t
 parametrisation, and for large h the centred one (Papaspiliopoulos, Roberts and Skoeld 2003). So z
 is the free variable here, and a a deterministic: the density is that of the model whatever h and b
 are.
+
+Of s such rows say little too: that s^2 is below about (sum_j h_j^2 / 2)^{-1/2}. So log s has a long
+tail, through which chains take long, but the density of s itself is even near 0. It is sampled as
+x = log(exp(s / w) - 1), with a width w below that: proportional to s above w, to log s below.
 """
 
 from collections.abc import Mapping
@@ -18,13 +22,38 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.transforms import log
+from pymc.logprob.transforms import Transform
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import LogNormalRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.arrays import has_named_dims
-from pymc_sgmcmc.integration.stand_ins import with_stand_in
+from pymc_sgmcmc.integration.stand_ins import with_stand_in, with_transform
+
+WIDTH = 0.4
+"""w relative to the scale of which the rows can say whether s is below it."""
+
+
+class Softplus(Transform):
+    """x = log(exp(s / w) - 1) of a positive s."""
+
+    name = "softplus"
+    ndim_supp = 0
+
+    def __init__(self, width: float):
+        self.width = width
+
+    def forward(self, value, *inputs):
+        s = value / self.width
+        return s + pt.log(-pt.expm1(-s))
+
+    def backward(self, value, *inputs):
+        return self.width * pt.softplus(value)
+
+    def log_jac_det(self, value, *inputs):
+        return np.log(self.width) - pt.softplus(-value)
 
 
 def centred_effects(model: pm.Model) -> list[TensorVariable]:
@@ -50,16 +79,36 @@ def centred_effects(model: pm.Model) -> list[TensorVariable]:
 def with_non_centred_effects(model: pm.Model, known: Mapping[str, np.ndarray]) -> pm.Model:
     """Return the model in the partially non-centred parametrisation of some `centred_effects`.
 
-    ``known`` has, for the name of each, h and b of its effects, shape (2, *shape).
+    ``known`` has, for the name of each, h and b of its effects, shape (2, *shape), and for names
+    of `width_of_scale` w.
     """
-    for name, (h, b) in known.items():
-        rv = model[name]
+    effects = {rv.name for rv in centred_effects(model)}
+    for name in (n for n in known if n not in effects):
+        model = with_transform(model, model[name], Softplus(float(known[name])))
+    for name in (n for n in known if n in effects):
+        (h, b), rv = known[name], model[name]
         mean, scale = rv.owner.op.dist_params(rv.owner)
         sd = scale / pt.sqrt(1 + h * scale**2)
         shift = sd * (b - h * mean)
         z = pm.Normal.dist(-shift, scale / sd, shape=h.shape)
-        effects = mean + sd * (shift + z)
+        of_z = mean + sd * (shift + z)
         if isinstance(rv.owner.op, LogNormalRV):
-            effects = pt.exp(effects)
-        model = with_stand_in(model, rv, z, effects, {})
+            of_z = pt.exp(of_z)
+        model = with_stand_in(model, rv, z, of_z, {})
     return model
+
+
+def width_of_scale(
+    model: pm.Model, effects: TensorVariable, h: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return w, by its name, for the scale of some `centred_effects` of which the rows say little.
+
+    Nothing if it is no variable with one element on the logarithmic scale.
+    """
+    scale = effects.owner.op.dist_params(effects.owner)[1]
+    while scale.owner is not None and isinstance(scale.owner.op, DimShuffle):
+        scale = scale.owner.inputs[0]
+    has_one = all(scale.type.broadcastable)
+    if not (has_one and model.rvs_to_transforms.get(scale) is log and h.any()):
+        return {}
+    return {scale.name: np.asarray(WIDTH * (np.sum(h**2) / 2) ** -0.25)}

@@ -1,8 +1,11 @@
-"""Models in which another variable is sampled in place of one that follows from it."""
+"""Models in which another variable is sampled in place of one that follows from it, or another
+function of a variable.
+"""
 
 from collections.abc import Mapping
 
 import pymc as pm
+from pymc.logprob.transforms import Transform
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
@@ -60,4 +63,13 @@ def with_stand_in(
         if name in model.named_vars_to_dims:
             other.named_vars_to_dims[name] = model.named_vars_to_dims[name]
     other.register_rv(stand_in, own_name(name) + SUFFIX)
+    return other
+
+
+def with_transform(model: pm.Model, rv: TensorVariable, transform: Transform) -> pm.Model:
+    """Rewrite a model: a free variable is sampled on another scale."""
+    values = {v: model.rvs_to_values[v] for v in model.basic_RVs}
+    values[rv] = rv.type(f"{rv.name}_{transform.name}__")
+    other = model_of(model, {v: v for v in model.named_vars.values()}, values)
+    other.rvs_to_transforms[rv] = transform
     return other

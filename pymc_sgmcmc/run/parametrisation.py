@@ -96,7 +96,7 @@ def _parametrised(
         model = with_centred_effects(model, () if terms is None else terms.names)
         model = with_non_centred_effects(model, weak)
     if weak:
-        names = ", ".join(repr(own_name(name)) for name in weak)
+        names = ", ".join(repr(own_name(name)) for name, known in weak.items() if known.ndim)
         _log.info(f"Rows say less of effects than the prior: partially non-centred are {names}.")
     if model is given.model:
         return given, terms

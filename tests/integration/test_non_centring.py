@@ -11,7 +11,11 @@ from kills import same
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.integration import centring
 from pymc_sgmcmc.integration.centring import with_centred_effects
-from pymc_sgmcmc.integration.non_centring import centred_effects, with_non_centred_effects
+from pymc_sgmcmc.integration.non_centring import (
+    centred_effects,
+    width_of_scale,
+    with_non_centred_effects,
+)
 from pymc_sgmcmc.integration.stand_ins import is_own
 
 JAX = {"mode": "JAX"}
@@ -68,6 +72,41 @@ def test_what_was_centred_first(monkeypatch):
     tau = np.exp(point["tau_log__"])
     log_sds = -np.log(1 + h * tau**2).sum() / 2  # tau dz = sqrt(v) of what is sampled
     assert ours == pytest.approx(expected + log_sds, abs=1e-9)
+
+
+def test_a_scale_of_which_rows_say_little_is_sampled_on_another_scale():
+    written = hierarchies.centred()
+    [alpha] = centred_effects(written)
+    h = np.array([0.0, 0.4, 2, 50])
+    known = width_of_scale(written, alpha, h)
+    # The information about the variance near 0 is half the sum of squares.
+    assert known == {"tau": pytest.approx(0.4 / (np.sum(h**2) / 2) ** 0.25)}
+    model = with_non_centred_effects(written, known)
+    assert model.rvs_to_values[model["tau"]].name == "tau_softplus__"
+    assert set(model.named_vars) == set(written.named_vars)
+    start, of_written = model.initial_point(), written.initial_point()
+    [tau] = hierarchies.evaluated(model, model.replace_rvs_by_values([model["tau"]]), start)
+    assert np.log(tau) == pytest.approx(of_written["tau_log__"])
+    for x in (-30.0, -1.0, 0.5, 40.0):
+        point = start | {"tau_softplus__": np.asarray(x)}
+        values = [*model.replace_rvs_by_values([model["tau"]]), model.logp()]
+        tau, ours = hierarchies.evaluated(model, values, point)
+        assert tau == pytest.approx(known["tau"] * np.logaddexp(0, x))
+        point = of_written | {"tau_log__": np.log(tau)}
+        [of_log] = hierarchies.evaluated(written, [written.logp()], point)
+        slope = np.log(known["tau"]) - np.logaddexp(0, -x)  # log d tau / dx
+        assert ours == pytest.approx(of_log - np.log(tau) + slope, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("form", "h"),
+    [(hierarchies.centred, np.zeros(4)), (log_normal_slopes, np.ones(4))],
+    ids=["nothing is known of it", "several scales"],
+)
+def test_scales_that_stay_on_the_logarithmic_scale(form, h):
+    written = form()
+    [effects] = centred_effects(written)
+    assert not width_of_scale(written, effects, h)
 
 
 @pytest.mark.parametrize("form", [hierarchies.fixed_scales, hierarchies.noncentred])
