@@ -65,7 +65,9 @@ def weak_effects(
     point = flat.split(theta)
     of_priors = iter(function(*point))
     prior_of = {rv: (next(of_priors), next(of_priors)) for rv in effects}
-    known, widths, is_weak = {}, {}, False
+    known: dict[str, np.ndarray] = {}
+    widths: dict[str, np.ndarray] = {}
+    is_weak = False
     for value, array, part in zip(flat.source.vars, point, flat.parts, strict=True):
         rv = model.values_to_rvs[value]
         if rv in prior_of:

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.coloured_differences import colours, hessian_by_colours
 from pymc_sgmcmc.adaptation.curvature import with_second_derivatives
 from pymc_sgmcmc.adaptation.curvature_warm_up import SPREAD, CurvatureWarmUp
 from pymc_sgmcmc.adaptation.normal_approximation import is_far_too_wide, narrowed
-from pymc_sgmcmc.adaptation.objective import Objective, RowsObjective
+from pymc_sgmcmc.adaptation.objective import Evaluated, Objective, RowsObjective
 from pymc_sgmcmc.adaptation.row_weights import RowWeights
 from pymc_sgmcmc.adaptation.short_runs import Settings
 from pymc_sgmcmc.gradients.metric import Metric, split_flat
@@ -25,6 +26,8 @@ POSITIONS, ROWS_PER_POSITION = 50, 512
 """Numbers of points, and of rows at each of them, that give the noise."""
 MOST_SCALES, POINTS_OF_SCALES = 20, 6
 """Largest number of scale parameters whose rows of Hessians are taken, and points they are of."""
+FEW_ROWS_PER_PARAMETER, MOST_COLOURS = 20, 60
+"""Rows whose products of gradients are noisy, and differences that are not too many to avoid it."""
 DIFFERENCE = 0.1
 """Distance of the gradients whose difference gives a row of a Hessian, in standard deviations."""
 NOISY = 2.0
@@ -48,7 +51,24 @@ class RowsWarmUp(CurvatureWarmUp):
     def curvatures(self) -> list[np.ndarray]:
         local = self.objective.at(self.anchor, with_curvature=True)
         self.anchor_gradient = local.likelihood_gradient
-        return [self._with_rows_of_scales(local.curvature())]
+        return [self._with_rows_of_scales(self._curvature(local))]
+
+    def _curvature(self, local: Evaluated) -> np.ndarray:
+        """Of rows hardly more than parameters, the Hessian at the anchor where it is sparse."""
+        information, g = local.curvature(), self.gradients
+        if g.n_rows > FEW_ROWS_PER_PARAMETER * g.size:
+            return information
+        pattern = g.likelihood(self.anchor).scatter != 0
+        self.count(1)
+        if colours(pattern)[0].max() >= MOST_COLOURS:
+            return information
+        steps = DIFFERENCE / np.sqrt(np.diag(information))
+
+        def gradient(theta: np.ndarray) -> np.ndarray:
+            return -self.objective.at(theta).likelihood_gradient
+
+        of_rows = hessian_by_colours(gradient, self.anchor, steps, pattern)
+        return of_rows - g.prior_hessian(self.anchor)
 
     def _with_rows_of_scales(self, matrix: np.ndarray) -> np.ndarray:
         """Take the second derivatives of few scale parameters where the rows' information is off.

@@ -1,0 +1,59 @@
+"""Sparse Hessians from a few differences of gradients.
+
+Columns of which no two have an element in the same row share a difference: they have the same
+colour (Curtis, Powell and Reid 1974). Full columns, as of parameters that all rows share, have one
+each; their elements in the other columns follow by symmetry.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+FULL = 0.2
+"""Share of elements from which a column counts as full."""
+
+
+def colours(pattern: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Give each column of a symmetric pattern, shape (d, d) of bool, a colour, shape (d,).
+
+    Also returned is which columns are full, shape (d,) of bool.
+    """
+    full = pattern.mean(axis=0) > FULL
+    rest = (pattern & ~full[:, None] & ~full).astype("float32")
+    np.fill_diagonal(rest, 1.0)
+    conflict = rest @ rest > 0
+    found = np.full(len(pattern), -1)
+    found[full] = np.arange(full.sum())
+    first = int(full.sum())
+    for j in np.flatnonzero(~full):
+        taken = set(found[conflict[j]])
+        found[j] = next(c for c in range(first, first + j + 1) if c not in taken)
+    return found, full
+
+
+def hessian_by_colours(
+    gradient: Callable[[np.ndarray], np.ndarray],
+    theta: np.ndarray,
+    steps: np.ndarray,
+    pattern: np.ndarray,
+) -> np.ndarray:
+    """Return a Hessian with a known pattern by central differences, two gradients per colour.
+
+    Parameters
+    ----------
+    gradient : function of a vector, shape (d,)
+    theta, steps : shape (d,)
+        Where the Hessian is, and half of the distances between gradients.
+    pattern : shape (d, d) of bool
+        Symmetric; which elements may differ from 0.
+    """
+    of_column, full = colours(pattern)
+    hessian = np.zeros(pattern.shape)
+    for colour in range(of_column.max() + 1):
+        chosen = of_column == colour
+        step = np.where(chosen, steps, 0.0)
+        change = (gradient(theta + step) - gradient(theta - step)) / 2
+        own = pattern[:, chosen] if full[chosen].any() else pattern[:, chosen] & ~full[:, None]
+        hessian[:, chosen] = np.where(own, change[:, None] / steps[chosen], 0.0)
+    hessian[full] = hessian[:, full].T
+    return (hessian + hessian.T) / 2
