@@ -105,6 +105,7 @@ class RowsWarmUp(CurvatureWarmUp):
 
     def noise(self, k: int) -> np.ndarray:
         """Set anchor and row weights for the next updates; return the covariance of their noise."""
+        self.gradients.settle_around(self.anchor)  # evaluations elsewhere may have unsettled it
         if k == 0:
             self.weight_rows()
         if self.has_anchor:
@@ -156,7 +157,8 @@ class RowsWarmUp(CurvatureWarmUp):
 
     def finish(self, *args: Any, **found: Any) -> Adapted:
         chosen = super().finish(*args, **found)
-        # Gradients may have moved the points at which groups are integrated, which are data.
+        self.gradients.settle_around(self.anchor)
+        # The points at which groups are integrated are data, and may be others now.
         return replace(chosen, data_checksum=self._checksum())
 
     def _checksum(self) -> int | None:

@@ -22,6 +22,9 @@ CHANGED = 5.0
 FIRST_DAMPING, MORE_DAMPING, LESS_DAMPING = 1e-3, 8.0, 0.1
 LARGEST_MOVE = 1.0
 """Largest move of a scale parameter in a step, on its logarithmic scale."""
+FOLLOWING = 2.0
+"""Largest move of the others with it, in their standard deviations, per element the mean square:
+they are found anew anyway, and far away may be another mode."""
 STILL = 0.2
 """Scale parameters are found where they move by less in two rounds."""
 MAX_ROUNDS, STEPS_OF_OTHERS = 20, 5
@@ -164,7 +167,11 @@ class Centre:
                     matrix[k], matrix[:, k] = column, column
         matrix[self.scales, self.scales] += SLACK
         step = -Factor(matrix).solve(_mean_gradient(seen))
-        return step / max(1.0, np.abs(step[self.scales]).max() / LARGEST_MOVE)
+        step /= max(1.0, np.abs(step[self.scales]).max() / LARGEST_MOVE)
+        of_others = step[self.others]
+        away = of_others @ self.matrix[np.ix_(self.others, self.others)] @ of_others
+        step[self.others] /= max(1.0, np.sqrt(max(away, 0.0) / max(1, len(of_others))) / FOLLOWING)
+        return step
 
 
 def _mean_gradient(seen: Sequence[Evaluated]) -> np.ndarray:

@@ -23,6 +23,9 @@ class GroupGradients(RowGradients):
     rows_worth = 5
     _blas_threads = 1  # parts of the groups are evaluated in threads of their own
 
+    def settle_around(self, theta):
+        self.model.centres.move(self.point(theta))
+
     def likelihood(self, theta, index=None, scatter=True):
         if np.isfinite(theta).all():
             self.model.centres.move(self.point(theta), index)
