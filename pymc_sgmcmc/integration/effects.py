@@ -65,7 +65,7 @@ class EffectDraws:
         self.density, self.rng = centres.density, rng
         rows = self.density.rows
         every = np.arange(len(rows.numbers))
-        self._centres = Centres(self.density, rows)
+        self._centres = Centres(self.density, rows, centres.rule)
         self._centres.modes[centres.rows.numbers] = centres.modes
         self._centres.move(centre)
         # each group's effects, in units of its Student density

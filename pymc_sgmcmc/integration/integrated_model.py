@@ -18,6 +18,7 @@ from pymc_sgmcmc.integration.group_density import GroupDensity
 from pymc_sgmcmc.integration.group_rows import GroupRows, ragged
 from pymc_sgmcmc.integration.group_terms import GroupTerms
 from pymc_sgmcmc.integration.laplace import log_integrals, modes_and_factors
+from pymc_sgmcmc.integration.moments import means_and_factors
 from pymc_sgmcmc.integration.points import Points
 from pymc_sgmcmc.integration.prior_following import Followed, follow_prior
 from pymc_sgmcmc.latents.joint import without_latents
@@ -57,19 +58,21 @@ class _Data:
 
 
 class Centres:
-    """The points at which groups' densities are evaluated: around each group's mode.
+    """The points at which groups' densities are evaluated: around each group's mode or mean.
+
+    Modes follow the prior of one normal effect per group. Else there are means, by the rule.
 
     Attributes
     ----------
     modes, factors, log_scales : arrays, shapes (groups, k), (groups, k, k), (groups,)
-        a*, L and log |L| of each group; changed in place.
+        a* or the mean, L and log |L| of each group; changed in place.
     scores, of_rows : arrays, shapes (groups, k), (groups, k, k)
         There the gradient of the rows' log likelihood, and its part of -h'', of groups with one
         normal effect, whose modes follow its prior; changed in place.
     """
 
-    def __init__(self, density: GroupDensity, rows: GroupRows):
-        self.density, self.rows = density, rows
+    def __init__(self, density: GroupDensity, rows: GroupRows, rule: Points):
+        self.density, self.rows, self.rule = density, rows, rule
         n, k = len(rows.numbers), density.terms.k
         self.modes = np.zeros((n, k))
         self.factors = np.broadcast_to(np.eye(k), (n, k, k)).copy()
@@ -78,10 +81,14 @@ class Centres:
         self.scores, self.of_rows = np.zeros((n, k)), np.zeros((n, k, k))
 
     def move(self, point: PointType, index: np.ndarray | None = None, afresh: bool = False) -> None:
-        """Find some groups' modes at values of what is shared, from where they were or afresh."""
+        """Find some groups' points at values of what is shared, from where they were or afresh."""
         index = np.arange(len(self.modes)) if index is None else np.unique(index)
         start = np.zeros_like(self.modes[index]) if afresh else self.modes[index]
         modes, factors = modes_and_factors(self.density, point, index, start, self.rows)
+        if not self.follow:
+            modes, factors = means_and_factors(
+                self.density, point, index, modes, factors, self.rows, self.rule
+            )
         self.modes[index], self.factors[index] = modes, factors
         diagonals = np.diagonal(factors, axis1=1, axis2=2)
         self.log_scales[index] = np.log(np.abs(diagonals)).sum(axis=1)
@@ -124,7 +131,7 @@ def integrated_model(terms: GroupTerms, points: Points) -> IntegratedModel:
     every = GroupRows(terms.group_of_row, terms.n_groups)
     groups = every.without_empty()
     smaller.add_coords({DIM: groups.numbers})
-    centres = smaller.centres = Centres(GroupDensity(terms, every), groups)
+    centres = smaller.centres = Centres(GroupDensity(terms, every), groups, points)
     smaller.points = points
     data = _Data(smaller, len(groups.numbers))
     numbers = data.add("group", groups.numbers, (DIM,))

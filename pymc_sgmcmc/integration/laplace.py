@@ -45,8 +45,7 @@ def log_integrals(h: TensorVariable, modes_scale: TensorVariable, points: Points
     points : Points
     """
     k = points.x.shape[1]
-    half_squares = 0.5 * np.sum(points.x**2, axis=1) + points.log_weights
-    terms = h + half_squares[:, None].astype(h.dtype)
+    terms = h + points.log_ratios[:, None].astype(h.dtype)
     return pt.logsumexp(terms, axis=0) + modes_scale + 0.5 * k * np.log(2 * np.pi)
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import norm, qmc
 
-NODES = {1: 11, 2: 7}
+NODES = {1: 11, 2: 5, 3: 5}
 """Gauss-Hermite nodes per effect, in groups with so many effects,"""
 POINTS = 64
 """... and points of a Sobol sequence in groups with more."""
@@ -19,11 +19,16 @@ class Points(NamedTuple):
     log_weights: np.ndarray
     """Shape (points,)."""
 
+    @property
+    def log_ratios(self) -> np.ndarray:
+        """Logs of the weights relative to the normal density, up to a constant, shape (points,)."""
+        return 0.5 * np.sum(self.x**2, axis=1) + self.log_weights
+
 
 def points_of(k: int, refine: int = 1) -> Points:
     """Return the points for groups with k effects.
 
-    For one or two effects a product of Gauss-Hermite rules, whose error falls geometrically with
+    For up to three effects a product of Gauss-Hermite rules, whose error falls geometrically with
     the number of nodes. For more, antithetic points of a Sobol sequence, moved so that their mean
     and covariance are exact.
 

@@ -52,5 +52,4 @@ def _integrals(centres: Centres, point: PointType, index: np.ndarray, rule: Poin
     modes, factors, log_scales = centres.at(point, index)
     a = modes + np.einsum("gij,sj->sgi", factors, rule.x)
     h = centres.density.at_points(point, index, a, centres.rows)
-    half_squares = 0.5 * np.sum(rule.x**2, axis=1) + rule.log_weights
-    return logsumexp(h + half_squares[:, None], axis=0) + log_scales
+    return logsumexp(h + rule.log_ratios[:, None], axis=0) + log_scales

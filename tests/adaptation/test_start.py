@@ -8,10 +8,10 @@ from pymc.exceptions import SamplingError
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation.curvature_warm_up import CurvatureWarmUp
-from pymc_sgmcmc.adaptation.objective import RowsObjective
+from pymc_sgmcmc.adaptation.objective import Evaluated, Objective, RowsObjective
 from pymc_sgmcmc.adaptation.scale_parameters import is_scale
 from pymc_sgmcmc.adaptation.short_runs import Diverged
-from pymc_sgmcmc.adaptation.start import find_start
+from pymc_sgmcmc.adaptation.start import Centre, find_start
 from pymc_sgmcmc.adaptation.step_size import Pace
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 
@@ -67,6 +67,39 @@ def test_components_that_start_far_from_their_rows():
     for seed in (1, 2, 3):
         # Of a normal posterior of 7 parameters the mode is 3.5 below the truth on average.
         assert search.whole.at(search(seed)).value < at_truth + 3.5
+
+
+class Quadratic(Objective):
+    """theta' A theta / 2, whose gradient far from the anchor lies as if the mode were elsewhere."""
+
+    def __init__(self, matrix, mode):
+        self.matrix, self.mode = matrix, mode
+
+    def at(self, theta, with_curvature=False):
+        gradient = self.matrix @ (theta - self.mode)
+        value = (theta - self.mode) @ gradient / 2
+        return Evaluated(value, gradient, -gradient, lambda: self.matrix)
+
+    def _likelihood(self, theta, with_curvature):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("distance", [1.5, 60.0])
+def test_others_follow_a_scale_a_little(distance):
+    """In one step they go no further than 2 of their sds, in all directions together, the mean
+    square: what is far away may be another mode."""
+    matrix = np.array([[4.0, 0.5, 0.0], [0.5, 9.0, 0.1], [0.0, 0.1, 1.0]])
+    mode = np.array([0.2, distance / 3, 0.0])
+    is_scale = np.array([False, False, True])
+    centre = Centre(Quadratic(matrix, mode), np.zeros(3), is_scale)
+    step = centre.step(np.random.default_rng(1), differences=False)
+    own = matrix[:2, :2]
+    far = np.sqrt(step[:2] @ own @ step[:2] / 2)
+    if distance > 2:
+        assert far == pytest.approx(2.0)
+        np.testing.assert_allclose(step[1] / step[0], mode[1] / mode[0], rtol=0.05)
+    else:
+        assert far == pytest.approx(np.sqrt(mode[:2] @ own @ mode[:2] / 2), rel=0.05)
 
 
 @pytest.mark.slow(4)

@@ -16,6 +16,7 @@ from pymc_sgmcmc.adaptation import slowness
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.integration.choice import terms_to_integrate
 from pymc_sgmcmc.integration.effects import EffectDraws
+from pymc_sgmcmc.integration.group_gradients import GroupGradients
 from pymc_sgmcmc.integration.group_terms import NotIntegrated, group_terms
 from pymc_sgmcmc.integration.integrated_model import integrated_model
 from pymc_sgmcmc.integration.points import Points, points_of
@@ -133,6 +134,42 @@ def test_points_follow_normal_priors_only(prior, follows, python_by_default):
         assert there.factors.max() < np.exp(-3.0)
     else:
         np.testing.assert_array_equal(there.modes, integrated.centres.modes)
+
+
+def test_points_lie_around_the_mean_where_they_follow_no_prior(python_by_default):
+    """Log rates have densities with a long left tail, and far from it the modes."""
+    y = np.array([0, 0, 1, 3, 20])
+    with pm.Model() as model:
+        a = pm.Logistic("a", 0, pm.HalfNormal("scale"), shape=5)
+        pm.Poisson("y", pm.math.exp(a[np.arange(5)]), observed=y)
+    centres = integrated_model(group_terms(model, ["a"]), points_of(1)).centres
+    centres.move({"scale_log__": np.array(0.0)}, afresh=True)
+    x = np.linspace(-25, 5, 60_001)[:, None]
+    log_p = y * x - np.exp(x) - x - 2 * np.log1p(np.exp(-x))
+    p = np.exp(log_p - log_p.max(axis=0))
+    p /= p.sum(axis=0)
+    mean = np.sum(p * x, axis=0)
+    sd = np.sqrt(np.sum(p * (x - mean) ** 2, axis=0))
+    mode = x[np.argmax(log_p, axis=0), 0]
+    assert np.abs(mode - mean)[0] > 0.25 * sd[0]
+    np.testing.assert_allclose(centres.modes[:, 0], mean, atol=0.02)
+    np.testing.assert_allclose(centres.factors[:, 0, 0], sd, rtol=0.03)
+    np.testing.assert_allclose(centres.log_scales, np.log(centres.factors[:, 0, 0]))
+
+
+def test_evaluations_elsewhere_do_not_move_the_points_of_the_next_updates(python_by_default):
+    group = np.repeat(np.arange(50), 3)
+    with pm.Model() as model:
+        a = pm.Logistic("a", 0, pm.HalfNormal("scale"), shape=50)
+        pm.Normal("y", a[group], 1, observed=np.sin(np.arange(150.0)))
+    integrated = integrated_model(group_terms(model, ["a"]), points_of(1))
+    gradients = GroupGradients(integrated, integrated.value_vars)
+    gradients.settle_around(np.array([0.3]))
+    there = integrated.centres.factors.copy()
+    gradients.likelihood(np.array([-3.0]))
+    assert np.abs(integrated.centres.factors / there - 1).max() > 0.5
+    gradients.settle_around(np.array([0.3]))
+    np.testing.assert_allclose(integrated.centres.factors, there, rtol=1e-3)
 
 
 REFINE = {"transformed": 6}
