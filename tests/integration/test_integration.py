@@ -16,12 +16,12 @@ from pymc_sgmcmc.adaptation import slowness
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.integration.choice import terms_to_integrate
 from pymc_sgmcmc.integration.effects import EffectDraws
-from pymc_sgmcmc.integration.group_gradients import GroupGradients
 from pymc_sgmcmc.integration.group_terms import NotIntegrated, group_terms
 from pymc_sgmcmc.integration.integrated_model import integrated_model
 from pymc_sgmcmc.integration.points import Points, points_of
 from pymc_sgmcmc.integration.quadrature_error import quadrature_error
 from pymc_sgmcmc.run.integrated_effects import _moments
+from pymc_sgmcmc.run.step_of_run import default_step
 
 INTEGRATED = {
     "fixed_scales": ["alpha"],
@@ -157,19 +157,23 @@ def test_points_lie_around_the_mean_where_they_follow_no_prior(python_by_default
     np.testing.assert_allclose(centres.log_scales, np.log(centres.factors[:, 0, 0]))
 
 
-def test_evaluations_elsewhere_do_not_move_the_points_of_the_next_updates(python_by_default):
-    group = np.repeat(np.arange(50), 3)
+@pytest.mark.long
+def test_updates_have_the_points_of_the_anchor(python_by_default):
+    """Points were moved by every evaluation of the warm-up, as of densities far from there."""
+    rng = np.random.default_rng(2)
+    group = np.repeat(np.arange(60), 3)
+    y = rng.poisson(np.exp(rng.logistic(0, 0.5, 60))[group])
     with pm.Model() as model:
-        a = pm.Logistic("a", 0, pm.HalfNormal("scale"), shape=50)
-        pm.Normal("y", a[group], 1, observed=np.sin(np.arange(150.0)))
+        a = pm.Logistic("a", 0, pm.HalfNormal("scale"), shape=60)
+        pm.Poisson("y", pm.math.exp(a[group]), observed=y)
     integrated = integrated_model(group_terms(model, ["a"]), points_of(1))
-    gradients = GroupGradients(integrated, integrated.value_vars)
-    gradients.settle_around(np.array([0.3]))
-    there = integrated.centres.factors.copy()
-    gradients.likelihood(np.array([-3.0]))
-    assert np.abs(integrated.centres.factors / there - 1).max() > 0.5
-    gradients.settle_around(np.array([0.3]))
-    np.testing.assert_allclose(integrated.centres.factors, there, rtol=1e-3)
+    step = default_step(integrated, None, rng, of_groups=True)
+    centres, [anchor] = integrated.centres, step.adapted.anchor
+    at_the_end = centres.factors.copy()
+    centres.move({"scale_log__": anchor})
+    np.testing.assert_allclose(at_the_end, centres.factors, rtol=1e-4)
+    centres.move({"scale_log__": anchor + 0.2})
+    assert np.abs(at_the_end / centres.factors - 1).max() > 0.01
 
 
 REFINE = {"transformed": 6}
