@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import numpy as np
 from pymc.exceptions import SamplingError
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -67,10 +68,10 @@ class WarmUpProgress:
     def __exit__(self, *_) -> None:
         self._bar.stop()
 
-    def report(self, stage: str, passes: float, at_once: bool = False) -> None:
+    def report(self, stage: str, passes: float) -> None:
         """Show the stage, and the passes over the data made so far, if there is time left.
 
-        The line is drawn again after `REFRESH_SECONDS`, or ``at_once``.
+        The line is drawn again after `REFRESH_SECONDS`.
         """
         limit = self._limit
         if limit is not None and limit.has_passed:
@@ -89,7 +90,12 @@ class WarmUpProgress:
                 f"Warm-up: {stage}, {passes:.3g} passes over the data, {now - self._began:.0f} s "
                 "so far."
             )
-        if at_once or now - self._last > REFRESH_SECONDS:
+        if now - self._last > REFRESH_SECONDS:
             self._last = now
             self._bar.update(self._task, description=stage, passes=passes)
             self._bar.refresh()
+
+    def report_at_once(self, stage: str, passes: float) -> None:
+        """Show them whenever the line was drawn last."""
+        self._last = -np.inf
+        self.report(stage, passes)

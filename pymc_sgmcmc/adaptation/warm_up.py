@@ -136,7 +136,7 @@ class WarmUp:
         """Show how long the stage will take, as far as that is known."""
         self._forecast = f", about {seconds:.0f} s" if seconds >= 1 else ""
         if self._forecast:
-            self.progress.report(self.stage + self._forecast, self.passes, at_once=True)
+            self.progress.report_at_once(self.stage + self._forecast, self.passes)
 
     def count(self, passes: float) -> None:
         """Note and show further passes over the data."""
