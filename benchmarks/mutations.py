@@ -66,7 +66,7 @@ MUTATIONS = [
              "return is_normal or (", "return True or (",
              "tests/integration/test_integration.py -k follow"),
     Mutation("effects: points around modes", "integration/integrated_model.py",
-             "if not self.follow:\n            modes, factors", "if False:\n            modes, factors",
+             "modes, factors = means_and_factors(", "_ = means_and_factors(",
              "tests/integration/test_integration.py -k lie"),
     Mutation("effects: points where the warm-up left them", "adaptation/rows_warm_up.py",
              "        self.gradients.settle_around(self.anchor)\n", "",
