@@ -308,14 +308,18 @@ def test_a_handler_set_after_the_step_was_made(quick_step):
 def test_workers_of_pymc_leave_ctrl_c_to_their_parent(quick_step):
     """A terminal sends it to them too. If they ended by themselves, all draws would be lost."""
     model, step = quick_step
+    drawing, sent = set(), []
 
-    def to_workers():
-        for worker in multiprocessing.active_children():
-            os.kill(worker.pid, signal.SIGINT)
+    def to_workers(trace, draw):
+        drawing.add(draw.chain)
+        if len(drawing) == 2 and not sent:  # one that begins is not yet told to ignore it
+            sent.extend(multiprocessing.active_children())
+            for worker in sent:
+                os.kill(worker.pid, signal.SIGINT)
 
-    callback = at_draw(5, to_workers)
-    tree = interrupts.run(model, step, "pm", 2, draws=300, callback=callback)
+    tree = interrupts.run(model, step, "pm", 2, draws=300, callback=to_workers)
     assert tree.posterior.sizes["draw"] == 300
+    assert sent
 
 
 def test_a_second_signal_ends_a_run_at_once(default_handler, quick_step):
