@@ -36,6 +36,8 @@ def hessian_by_colours(
     theta: np.ndarray,
     steps: np.ndarray,
     pattern: np.ndarray,
+    of_column: np.ndarray,
+    full: np.ndarray,
 ) -> np.ndarray:
     """Return a Hessian with a known pattern by central differences, two gradients per colour.
 
@@ -46,8 +48,9 @@ def hessian_by_colours(
         Where the Hessian is, and half of the distances between gradients.
     pattern : shape (d, d) of bool
         Symmetric; which elements may differ from 0.
+    of_column, full : shape (d,)
+        Its `colours`.
     """
-    of_column, full = colours(pattern)
     hessian = np.zeros(pattern.shape)
     for colour in range(of_column.max() + 1):
         chosen = of_column == colour

@@ -11,7 +11,7 @@ import numpy as np
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.coloured_differences import colours, hessian_by_colours
-from pymc_sgmcmc.adaptation.curvature import with_second_derivatives
+from pymc_sgmcmc.adaptation.curvature import undetermined, with_second_derivatives
 from pymc_sgmcmc.adaptation.curvature_warm_up import SPREAD, CurvatureWarmUp
 from pymc_sgmcmc.adaptation.normal_approximation import is_far_too_wide, narrowed
 from pymc_sgmcmc.adaptation.objective import Evaluated, Objective, RowsObjective
@@ -56,18 +56,22 @@ class RowsWarmUp(CurvatureWarmUp):
     def _curvature(self, local: Evaluated) -> np.ndarray:
         """Of rows hardly more than parameters, the Hessian at the anchor where it is sparse."""
         information, g = local.curvature(), self.gradients
-        if g.n_rows > FEW_ROWS_PER_PARAMETER * g.size:
+        if g.n_rows > FEW_ROWS_PER_PARAMETER * g.size or not np.isfinite(information).all():
+            return information
+        # Differences have errors, which would hide that there is no curvature along a direction.
+        if undetermined(information, self.objective.no_curvature).size:
             return information
         pattern = g.likelihood(self.anchor).scatter != 0
         self.count(1)
-        if colours(pattern)[0].max() >= MOST_COLOURS:
+        of_column, full = colours(pattern)
+        if of_column.max() >= MOST_COLOURS:
             return information
         steps = DIFFERENCE / np.sqrt(np.diag(information))
 
         def gradient(theta: np.ndarray) -> np.ndarray:
             return -self.objective.at(theta).likelihood_gradient
 
-        of_rows = hessian_by_colours(gradient, self.anchor, steps, pattern)
+        of_rows = hessian_by_colours(gradient, self.anchor, steps, pattern, of_column, full)
         return of_rows - g.prior_hessian(self.anchor)
 
     def _with_rows_of_scales(self, matrix: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ same on all machines."""
 class GroupGradients(RowGradients):
     """Gradients of single groups of an `IntegratedModel`; the warm-up moves its centres along."""
 
-    rows_worth = 5
+    rows_worth = 5  # a group has several
     _blas_threads = 1  # parts of the groups are evaluated in threads of their own
 
     def settle_around(self, theta):

@@ -392,6 +392,20 @@ def test_columns_that_determine_nothing_are_named(column, names):
 
 
 @pytest.mark.slow(4)
+@pytest.mark.parametrize("column", ["zeros", "twice"])
+def test_of_few_rows_per_parameter_too(column):
+    """There the curvature is taken from differences, which have errors."""
+    rng = np.random.default_rng(1)
+    group, x = rng.integers(60, size=1100), rng.normal(size=1100)
+    second = np.zeros(1100) if column == "zeros" else 2 * x
+    with pm.Model():
+        w, a = pm.Flat("w", shape=2), pm.Normal("a", shape=60)
+        pm.Normal("y", w[0] * x + w[1] * second + a[group], observed=rng.normal(size=1100))
+        with pytest.raises(SamplingError, match=r"leave ('w\[0\]', )?'w\[1\]' undetermined"):
+            sgm.MSGNHT_S(batch_size=50, compile_kwargs=JAX)
+
+
+@pytest.mark.slow(4)
 def test_columns_far_from_zero_are_determined():
     """Their intercept is not: with means of 1e4 and proper priors it has an sd of about 160."""
     rng = np.random.default_rng(1)

@@ -45,9 +45,9 @@ def test_hessian_of_a_pattern(pattern, most):
         return quadratic @ theta + theta**3 / 3
 
     theta, steps = rng.normal(size=d), rng.uniform(1e-4, 1e-3, size=d)
-    found = hessian_by_colours(gradient, theta, steps, pattern)
+    of_column, full = colours(pattern)
+    found = hessian_by_colours(gradient, theta, steps, pattern, of_column, full)
     np.testing.assert_allclose(found, quadratic + np.diag(theta**2), atol=1e-6)
     assert len(calls) <= 2 * most
-    of_column, full = colours(pattern)
     for c in range(of_column.max() + 1):  # no row has two elements of a colour, but of full rows
         assert pattern[np.ix_(~full, of_column == c)].sum(axis=1).max(initial=0) <= 1

@@ -187,6 +187,18 @@ def test_rows_at_points_of_their_own(name, mode):
     np.testing.assert_allclose(found[:5], each, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("requests", [0, 1000])
+def test_rows_at_one_point_that_is_asked_for_often(requests, monkeypatch):
+    rows = row_gradients("linear")
+    theta, index = a_point(rows), [5, 2, 5, 0]
+    expected = rows.rows(theta, index)[1]
+    found = rows.rows_of(theta, requests)
+    evaluated = []
+    monkeypatch.setattr(rows, "rows", lambda t, i: evaluated.append(i) or (None, expected))
+    np.testing.assert_allclose(found(index), expected, rtol=1e-12)
+    assert bool(evaluated) == (requests == 0), "looked up, or evaluated"
+
+
 def test_points_and_names():
     rows = row_gradients("hierarchical")
     theta = np.arange(float(rows.size))
