@@ -272,7 +272,8 @@ def sample(
             groups = terms_to_integrate(
                 given.model, integrate, compile_kwargs, bool(given.predictions), given.data
             )
-            form = Form.of(given, groups, {} if earlier is None else earlier.non_centred)
+            chosen = {} if earlier is None else earlier.form
+            form = Form.of(given, groups, **chosen)
             given = form.sampled
         model = given.model
         if exact:

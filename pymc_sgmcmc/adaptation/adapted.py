@@ -78,6 +78,8 @@ class Adapted:
     non_centred: dict[str, np.ndarray] = field(default_factory=dict)
     """Centred effects of which rows say little, and what they say of each, shape (2, *shape), and
     the widths of their scales: the step samples them partially non-centred."""
+    equally_spaced: bool = False
+    """Whether the integrals over effects of groups have equally spaced points."""
     predictions_only: bool = False
     """Whether there are too many parameters to judge means and standard deviations. If so,
     ``anchor``, ``smallest_eigval`` and ``ess_per_draw`` mean nothing, and all chains begin at
@@ -90,6 +92,11 @@ class Adapted:
             return BURN_IN_OF_MANY
         times = BURN_IN_TIMES / max(self.ess_per_draw, 1e-3)
         return int(np.clip(np.ceil(times), LEAST_BURN_IN, MOST_BURN_IN))
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """The form in which the model is sampled: fields that a warm-up sets by `OtherForm`."""
+        return {"non_centred": self.non_centred, "equally_spaced": self.equally_spaced}
 
     def check(self, kernel: Kernel) -> None:
         """Raise `UnfitAdaptation` for a kernel of other sizes, data or batches than before."""

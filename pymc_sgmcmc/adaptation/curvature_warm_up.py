@@ -25,13 +25,10 @@ from pymc_sgmcmc.adaptation.jumps import (
     refuse_hidden_jumps,
     refuse_jumps,
 )
-from pymc_sgmcmc.adaptation.non_centring_rule import (
-    WeakEffects,
-    non_centring_is_allowed,
-    weak_effects,
-)
+from pymc_sgmcmc.adaptation.non_centring_rule import weak_effects
 from pymc_sgmcmc.adaptation.normal_approximation import spread_with_density
 from pymc_sgmcmc.adaptation.objective import Objective, WholeObjective
+from pymc_sgmcmc.adaptation.other_form import OtherForm, form_may_change
 from pymc_sgmcmc.adaptation.short_runs import (
     Diverged,
     Settings,
@@ -122,6 +119,9 @@ class CurvatureWarmUp(WarmUp):
     def narrow(self) -> None:
         """Move the anchor if the normal approximation there is far too wide."""
 
+    def refuse_coarse_integrals(self) -> None:
+        """Raise `OtherForm` if the effects of groups need other points to be integrated."""
+
     def weight_rows(self) -> None:
         """Draw rows by weight, where that pays."""
 
@@ -154,6 +154,7 @@ class CurvatureWarmUp(WarmUp):
         if k == 0:
             self._refuse_weak_effects()
             self.narrow()
+            self.refuse_coarse_integrals()
             self._refuse_hidden_jumps(self.anchor)
         return self._settings(k), change < SETTLED
 
@@ -194,11 +195,11 @@ class CurvatureWarmUp(WarmUp):
         return theta
 
     def _refuse_weak_effects(self) -> None:
-        if non_centring_is_allowed():
+        if form_may_change("non_centred"):
             curvature = np.diag(self.matrix)
             found = weak_effects(self.kernel.model, self.objective, self.anchor, curvature)
             if found:
-                raise WeakEffects(found, self.passes)
+                raise OtherForm("non_centred", found)
 
     def _refuse_hidden_jumps(self, theta: np.ndarray) -> None:
         possible = elements_compared(self.gradients)

@@ -1,9 +1,5 @@
 """Effects of which the rows say less than their prior: better sampled non-centred."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-
 import numpy as np
 import pytensor
 from pymc.model import Model
@@ -15,31 +11,6 @@ from pymc_sgmcmc.integration.non_centring import centred_effects, width_of_scale
 
 WEAK = 0.5
 """Share of the prior in the curvature along effects, their mean, from which they are weak."""
-
-_allowed: ContextVar[bool] = ContextVar("whether a model may be rewritten", default=False)
-
-
-class WeakEffects(Exception):
-    """A warm-up found effects that are better sampled in the non-centred parametrisation."""
-
-    def __init__(self, known: dict[str, np.ndarray], passes: float):
-        super().__init__(f"The rows say little of {', '.join(known)}.")
-        self.known, self.passes = known, passes
-
-
-@contextmanager
-def non_centring_allowed() -> Iterator[None]:
-    """Let warm-ups in this block raise `WeakEffects`."""
-    before = _allowed.set(True)
-    try:
-        yield
-    finally:
-        _allowed.reset(before)
-
-
-def non_centring_is_allowed() -> bool:
-    """Whether warm-ups may raise `WeakEffects`."""
-    return _allowed.get()
 
 
 def weak_effects(

@@ -15,6 +15,7 @@ from pymc_sgmcmc.adaptation.curvature import undetermined, with_second_derivativ
 from pymc_sgmcmc.adaptation.curvature_warm_up import SPREAD, CurvatureWarmUp
 from pymc_sgmcmc.adaptation.normal_approximation import is_far_too_wide, narrowed
 from pymc_sgmcmc.adaptation.objective import Evaluated, Objective, RowsObjective
+from pymc_sgmcmc.adaptation.other_form import OtherForm, form_may_change
 from pymc_sgmcmc.adaptation.row_weights import RowWeights
 from pymc_sgmcmc.adaptation.short_runs import Settings
 from pymc_sgmcmc.gradients.metric import Metric, split_flat
@@ -26,6 +27,8 @@ POSITIONS, ROWS_PER_POSITION = 50, 512
 """Numbers of points, and of rows at each of them, that give the noise."""
 MOST_SCALES, POINTS_OF_SCALES = 20, 6
 """Largest number of scale parameters whose rows of Hessians are taken, and points they are of."""
+POINTS_OF_INTEGRALS = 10
+"""Points between which the error of groups' integrals may change."""
 FEW_ROWS_PER_PARAMETER, MOST_COLOURS = 20, 60
 """Rows whose products of gradients are noisy, and differences that are not too many to avoid it."""
 DIFFERENCE = 0.1
@@ -99,6 +102,11 @@ class RowsWarmUp(CurvatureWarmUp):
             self.anchor, self.matrix = narrowed(objective, self.anchor, self.matrix, self.rng)
         self.anchor_gradient = self.objective.at(self.anchor).likelihood_gradient
         self.metric.scale_to(self.matrix)
+
+    def refuse_coarse_integrals(self) -> None:
+        points = self._points(POINTS_OF_INTEGRALS)
+        if form_may_change("equally_spaced") and self.gradients.are_coarse_integrals(points):
+            raise OtherForm("equally_spaced", True)
 
     def weight_rows(self) -> None:
         """Weight rows by how their gradients change near the anchor, where they may be weighted."""

@@ -8,6 +8,7 @@ import numpy as np
 from pymc.blocking import PointType
 
 from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
+from pymc_sgmcmc.adaptation.other_form import OtherForm
 from pymc_sgmcmc.adaptation.progress import WarmUpProgress
 from pymc_sgmcmc.adaptation.scale_parameters import is_scale
 from pymc_sgmcmc.adaptation.short_runs import (
@@ -79,7 +80,11 @@ class WarmUp:
     def run(self, point: PointType) -> Adapted:
         """Warm up from a point; if that is impossible, a `SamplingError` says why."""
         with self.progress:
-            return self._run(point)
+            try:
+                return self._run(point)
+            except OtherForm as found:
+                found.passes = self.passes
+                raise
 
     def _run(self, point: PointType) -> Adapted:
         self.begin(point)

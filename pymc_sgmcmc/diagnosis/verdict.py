@@ -373,8 +373,8 @@ BURN_IN = Number(
 )
 CHECKS: tuple[Callable[[Dataset], Iterator[Row]], ...] = (
     Number("nonfinite", "draws that are not finite", 0, 0, _of_nonfinite),
-    Number("anchor_error", "gradient at the anchor, error", 0, ANCHOR_TOLERANCE, _of_anchor),
     Number("quadrature_error", "error of the integrals (sd)", 0, TOLERANCE, _of_quadrature),
+    Number("anchor_error", "gradient at the anchor, error", 0, ANCHOR_TOLERANCE, _of_anchor),
     Number(
         "chain_correlation",
         "correlation of chains",

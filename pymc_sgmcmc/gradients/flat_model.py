@@ -118,6 +118,10 @@ class FlatModel:
         parts = [np.ravel(np.asarray(a, dtype="float64")) for a in arrays]
         return np.concatenate([np.empty(0), *parts])
 
+    def are_coarse_integrals(self, points: np.ndarray) -> bool:
+        """Whether, at some points, effects of groups are integrated with errors that matter."""
+        return False
+
     def further_measurements(self, draws: np.ndarray) -> dict[str, float]:
         """Measure for the verdict what this kind of model alone has, at draws, shape (n, d)."""
         return {}

@@ -21,6 +21,7 @@ from pymc_sgmcmc.integration.group_terms import (
 )
 from pymc_sgmcmc.integration.one_index import with_one_index
 from pymc_sgmcmc.integration.points import points_of
+from pymc_sgmcmc.integration.row_effects import with_row_numbers
 from pymc_sgmcmc.integration.stand_ins import own_name
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -49,7 +50,10 @@ def terms_to_integrate(
     ValueError
         For named effects that cannot be integrated out.
     """
-    if wanted is None or (wanted == "auto" and n_looked_up(model) < FEWEST_LOOKED_UP):
+    if wanted is None:
+        return None
+    model, of_rows = with_row_numbers(model) if data is None else (model, [])
+    if wanted == "auto" and not of_rows and n_looked_up(model) < FEWEST_LOOKED_UP:
         return None
     try:
         if predicts:
@@ -59,8 +63,8 @@ def terms_to_integrate(
         model = with_one_index(model)
         known = {own_name(rv.name): rv.name for rv in model.free_RVs}
         named = "auto" if wanted == "auto" else [known.get(name, name) for name in wanted]
-        terms = group_terms(model, named, data)
-        if wanted == "auto" and not _is_cheaper(terms):
+        terms = group_terms(model, named, data, of_rows)
+        if wanted == "auto" and not of_rows and not _is_cheaper(terms):
             raise NotIntegrated(
                 f"sampling the effects of {terms.n_groups} groups of so many rows costs less"
             )
@@ -70,9 +74,10 @@ def terms_to_integrate(
         _log.info(f"No effects are integrated out: {reason}.")
         return None
     names = ", ".join(f"'{own_name(name)}'" for name in terms.names)
+    one, kind = ("row", "rows") if of_rows else ("group", "groups")
     _log.info(
-        f"Integrated out of the likelihood: {names}, of {terms.n_groups} groups "
-        f"({len(points_of(terms.k).x)} points a group; integrate=None samples them instead)."
+        f"Integrated out of the likelihood: {names}, of {terms.n_groups} {kind} "
+        f"({len(points_of(terms.k).x)} points a {one}; integrate=None samples them instead)."
     )
     return terms
 

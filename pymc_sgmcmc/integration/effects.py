@@ -3,9 +3,10 @@
 Each group has a Markov chain of its own, whose kernel leaves its effects' conditional density given
 the draw as it is: a few steps of Metropolis's algorithm with independent proposals from a Student
 density, which has the group's mode and curvature: with one normal effect per group those given the
-draw, else those in the middle of the posterior. Its tails are long enough for those of log rates of
-groups with few counts. Conditional densities are close to normal where they have a single mode,
-so that nearly all proposals are accepted, and steps that leave hardly a group where it was are few.
+draw, else those in the middle of the posterior. Conditional densities are close to normal where
+they have a single mode, so that nearly all proposals are accepted, and steps that leave hardly a
+group where it was are few. Where those of one effect have several modes, proposals are from
+histograms of the densities in the middle of the posterior.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,15 +18,13 @@ from pymc.blocking import PointType
 
 from pymc_sgmcmc.integration.integrated_model import Centres
 from pymc_sgmcmc.integration.prior_following import Followed
+from pymc_sgmcmc.integration.proposals import Histograms, Proposals, Student
 
 TRIALS = 32
 """Proposals by which the rate of acceptance of each group is measured at the centre."""
 STEPS = (2, 4, 8, 16, 32)
 """Metropolis steps per draw: the fewest in which all but `KEPT` of a group's effects move."""
 KEPT = 0.01
-EXTRA_DEGREES = 7
-"""Degrees of freedom of the Student density, more than effects: for a normal density the effective
-share of its weights is then .98 with one effect."""
 FEWEST_EFFECTIVE = 4
 """Effective number of `TRIALS` below which a group's draws are not trusted."""
 DENSITIES_PER_CALL = 50_000
@@ -68,7 +67,8 @@ class EffectDraws:
         self._centres = Centres(self.density, rows, centres.rule)
         self._centres.modes[centres.rows.numbers] = centres.modes
         self._centres.move(centre)
-        # each group's effects, in units of its Student density
+        self._proposals = self._made_for(centre, every)
+        # each group's effects, in units of its proposals' density
         self._x = np.empty_like(self._centres.modes)
         # compiled before there are threads
         self.density.at_points(centre, every[:1], self._centres.modes[None, :1], rows)
@@ -106,7 +106,7 @@ class EffectDraws:
 
     def _first(self, centre: PointType, block: _Block) -> tuple[np.ndarray, np.ndarray]:
         """Draw by weights of proposals; return their effective number and rate of acceptance."""
-        x = self._proposals(block)
+        x = self._proposals.draw(block.rng, block.groups, block.steps)
         log_weights = self._log_weights(centre, block, x, self._centres.at(centre, block.groups))
         chosen = np.argmax(log_weights + block.rng.gumbel(size=log_weights.shape), axis=0)
         self._x[block.groups] = x[chosen, np.arange(len(block.groups))]
@@ -118,35 +118,42 @@ class EffectDraws:
 
     def _moved(self, point: PointType, block: _Block) -> np.ndarray:
         """Take Metropolis steps, whose densities are evaluated in one call; return the effects."""
-        x = np.concatenate([self._x[block.groups][None], self._proposals(block)])
+        proposed = self._proposals.draw(block.rng, block.groups, block.steps)
+        x = np.concatenate([self._x[block.groups][None], proposed])
         centres = self._centres.at(point, block.groups)
         log_weights = self._log_weights(point, block, x, centres)
         uniform = block.rng.standard_exponential(size=(block.steps, len(block.groups)))
         chosen, highest = np.zeros(len(block.groups), dtype=int), log_weights[0]
-        for step, proposed in enumerate(log_weights[1:]):
-            accepted = proposed - highest > -uniform[step]
+        for step, log_weight in enumerate(log_weights[1:]):
+            accepted = log_weight - highest > -uniform[step]
             chosen[accepted] = step + 1
-            highest = np.where(accepted, proposed, highest)
+            highest = np.where(accepted, log_weight, highest)
         now = self._x[block.groups] = x[chosen, np.arange(len(block.groups))]
         return centres.modes + np.einsum("gij,gj->gi", centres.factors, now)
 
-    def _proposals(self, block: _Block) -> np.ndarray:
-        """Independent Student draws, shape (steps, m, k)."""
-        k = self._x.shape[1]
-        shape = block.steps, len(block.groups)
-        x = block.rng.standard_normal((*shape, k))
-        degrees = k + EXTRA_DEGREES
-        return x / np.sqrt(block.rng.chisquare(degrees, size=shape) / degrees)[..., None]
+    def _made_for(self, centre: PointType, every: np.ndarray) -> Proposals:
+        centres = self._centres
+        if not centres.have_ranges:
+            return Student(centres.modes.shape[1])
+        at = centres.at(centre, every)
+        a = at.modes + at.factors[:, :, 0] * centres.rule.x[:, None]
+        h = np.empty(a.shape[:2])
+
+        def evaluate(block: slice) -> None:
+            rows = self.density.rows
+            h[:, block] = self.density.at_points(centre, every[block], a[:, block], rows)
+
+        evaluate(slice(0, 1))  # compiled before there are threads
+        self.density.map(evaluate, self.density.rows.blocks(every, DENSITIES_PER_CALL // len(a)))
+        return Histograms(centres.rule, h)
 
     def _log_weights(
         self, point: PointType, block: _Block, x: np.ndarray, centres: Followed
     ) -> np.ndarray:
-        """Logs of densities relative to the Student density, up to a constant of each group."""
-        k = x.shape[-1]
+        """Logs of densities relative to proposals', up to a constant of each group."""
         a = centres.modes + np.einsum("gij,sgj->sgi", centres.factors, x)
         h = self.density.at_points(point, block.groups, a, self.density.rows)
-        degrees = k + EXTRA_DEGREES
-        log_weights = h + (degrees + k) / 2 * np.log1p(np.sum(x**2, axis=-1) / degrees)
+        log_weights = h - self._proposals.log_density(block.groups, x)
         return np.where(np.isfinite(log_weights), log_weights, -1e300)
 
     def into(self, point: PointType, drawn: np.ndarray) -> PointType:

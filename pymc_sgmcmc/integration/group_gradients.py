@@ -12,6 +12,9 @@ from pymc_sgmcmc.pymc_internals import jitted, runs_python
 
 DRAWS = 50
 """At which the error of the quadrature is measured; its own relative error is about a tenth."""
+DENSITIES_AT_START, COARSE = 10_000_000, 0.1
+"""Densities of single rows from which it is first estimated, and the error from which points are
+equally spaced."""
 PARTS = 16
 """Into which sums over groups are cut for threads, however many cores there are: the sums are the
 same on all machines."""
@@ -55,6 +58,10 @@ class GroupGradients(RowGradients):
         density = self.model.centres.density
         self._in_threads = density.in_threads and not runs_python(function)
         return jitted(function) if self._in_threads else function
+
+    def are_coarse_integrals(self, points):
+        points = [self.point(theta) for theta in points]
+        return quadrature_error(self.model, points, DENSITIES_AT_START) > COARSE
 
     def further_measurements(self, draws):
         some = draws[np.linspace(0, len(draws) - 1, min(DRAWS, len(draws))).astype(int)]

@@ -1,6 +1,6 @@
 """Which effects of groups can be integrated out, and the terms of the model by group."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -24,7 +24,7 @@ from pymc_sgmcmc.gradients.local_model import Column, LocalVariable, NotLocal
 from pymc_sgmcmc.gradients.local_variables import LocalTerms
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to
-from pymc_sgmcmc.gradients.row_axis import find_row_axes
+from pymc_sgmcmc.gradients.row_axis import RowAxis, find_row_axes, find_row_axis
 from pymc_sgmcmc.gradients.row_groups import RowGroups
 from pymc_sgmcmc.gradients.substitute import substitute
 
@@ -158,6 +158,7 @@ def group_terms(
     model: pm.Model,
     wanted: Literal["auto"] | Sequence[str] = "auto",
     data: StreamedData | None = None,
+    of_rows: Collection[Variable] = (),
 ) -> GroupTerms:
     """Find the effects to integrate out, and write the model group by group.
 
@@ -171,6 +172,8 @@ def group_terms(
         Effects to integrate out.
     data : StreamedData, optional
         Rows that stay on disk, of memory-mapped arrays, if the model has placeholders for them.
+    of_rows : collection of random variables
+        Those that have an element for each row.
 
     Raises
     ------
@@ -185,7 +188,7 @@ def group_terms(
     index = pt.lvector("rows")
     try:
         with filled(model, data):
-            row_axis, *others = find_row_axes(model, None)
+            row_axis, *others = _row_axes(model, of_rows)
             part = batched_terms(model, row_axis, index, data=data)
     except ValueError as error:
         raise NotIntegrated(str(error)) from error
@@ -229,6 +232,10 @@ def group_terms(
         of_rows,
         [t.variable for t in terms],
     )
+
+
+def _row_axes(model: pm.Model, of_rows: Collection[Variable]) -> list[RowAxis]:
+    return [find_row_axis(model, None, of_rows)] if of_rows else find_row_axes(model)
 
 
 def _mapped(data: StreamedData) -> dict[str, SharedVariable]:

@@ -21,6 +21,7 @@ from pymc_sgmcmc.integration.laplace import log_integrals, modes_and_factors
 from pymc_sgmcmc.integration.moments import means_and_factors
 from pymc_sgmcmc.integration.points import Points
 from pymc_sgmcmc.integration.prior_following import Followed, follow_prior
+from pymc_sgmcmc.integration.ranges import middles_and_factors
 from pymc_sgmcmc.latents.joint import without_latents
 
 DIM = "group of rows"
@@ -60,7 +61,8 @@ class _Data:
 class Centres:
     """The points at which groups' densities are evaluated: around each group's mode or mean.
 
-    Modes follow the prior of one normal effect per group. Else there are means, by the rule.
+    Modes follow the prior of one normal effect per group. Else there are means, by the rule, or
+    where points of one effect are equally spaced the middles of where its density matters.
 
     Attributes
     ----------
@@ -77,7 +79,8 @@ class Centres:
         self.modes = np.zeros((n, k))
         self.factors = np.broadcast_to(np.eye(k), (n, k, k)).copy()
         self.log_scales = np.zeros(n)
-        self.follow = density.terms.is_one_normal
+        self.have_ranges = rule.equally_spaced and k == 1
+        self.follow = density.terms.is_one_normal and not rule.equally_spaced
         self.scores, self.of_rows = np.zeros((n, k)), np.zeros((n, k, k))
 
     def move(self, point: PointType, index: np.ndarray | None = None, afresh: bool = False) -> None:
@@ -85,7 +88,11 @@ class Centres:
         index = np.arange(len(self.modes)) if index is None else np.unique(index)
         start = np.zeros_like(self.modes[index]) if afresh else self.modes[index]
         modes, factors = modes_and_factors(self.density, point, index, start, self.rows)
-        if not self.follow:
+        if self.have_ranges:
+            modes, factors = middles_and_factors(
+                self.density, point, index, modes, factors, self.rows
+            )
+        elif not self.follow:
             modes, factors = means_and_factors(
                 self.density, point, index, modes, factors, self.rows, self.rule
             )

@@ -9,6 +9,10 @@ NODES = {1: 11, 2: 5, 3: 5}
 """Gauss-Hermite nodes per effect, in groups with so many effects,"""
 POINTS = 64
 """... and points of a Sobol sequence in groups with more."""
+EQUALLY_SPACED = {1: (41, 6.0), 2: (17, 4.8), 3: (9, 3.6)}
+"""Nodes per effect and the largest, in standard deviations, where densities have several modes."""
+SCAN = 201, 20.0
+"""Nodes and the largest of them for one effect, which find modes that are far apart."""
 
 
 class Points(NamedTuple):
@@ -18,6 +22,7 @@ class Points(NamedTuple):
     """Shape (points, k)."""
     log_weights: np.ndarray
     """Shape (points,)."""
+    equally_spaced: bool = False
 
     @property
     def log_ratios(self) -> np.ndarray:
@@ -25,12 +30,16 @@ class Points(NamedTuple):
         return 0.5 * np.sum(self.x**2, axis=1) + self.log_weights
 
 
-def points_of(k: int, refine: int = 1) -> Points:
+def points_of(k: int, refine: int = 1, equally_spaced: bool = False) -> Points:
     """Return the points for groups with k effects.
 
     For up to three effects a product of Gauss-Hermite rules, whose error falls geometrically with
     the number of nodes. For more, antithetic points of a Sobol sequence, moved so that their mean
     and covariance are exact.
+
+    Equally spaced nodes serve densities with several modes: within modes whose standard deviations
+    are five times the distance of nodes their error is negligible, at twice it below 1e-4, and they
+    leave out nothing between modes.
 
     Parameters
     ----------
@@ -38,6 +47,8 @@ def points_of(k: int, refine: int = 1) -> Points:
         Effects of a group.
     refine : int, default 1
         2: twice the nodes per effect, or twice the points.
+    equally_spaced : bool, default False
+        For groups of up to three effects; of more there are four times the points.
 
     Examples
     --------
@@ -48,13 +59,37 @@ def points_of(k: int, refine: int = 1) -> Points:
     3.0
     """
     if k in NODES:
-        x, w = np.polynomial.hermite_e.hermegauss(refine * NODES[k])
+        if equally_spaced:
+            n, largest = EQUALLY_SPACED[k]
+            x, w = _equally_spaced(refine * (n - 1) + 1, largest)
+        else:
+            x, w = np.polynomial.hermite_e.hermegauss(refine * NODES[k])
         grid = np.stack(np.meshgrid(*[x] * k, indexing="ij"), axis=-1).reshape(-1, k)
         weights = np.stack(np.meshgrid(*[w / w.sum()] * k, indexing="ij"), axis=-1)
-        return Points(grid, np.log(weights).sum(axis=-1).ravel())
+        return Points(grid, np.log(weights).sum(axis=-1).ravel(), equally_spaced)
+    refine = 4 * refine if equally_spaced else refine
     half = max(POINTS, 2 ** int(np.ceil(np.log2(2 * k + 2)))) * refine // 2
     uniform = qmc.Sobol(k, rng=np.random.default_rng(0)).random(half)
     x = norm.ppf(np.clip(uniform, 1e-9, 1 - 1e-9))
     x = np.concatenate([x, -x])
     x = x @ np.linalg.inv(np.linalg.cholesky(x.T @ x / len(x))).T
-    return Points(x, np.full(len(x), -np.log(len(x))))
+    return Points(x, np.full(len(x), -np.log(len(x))), equally_spaced)
+
+
+def finer_than(rule: Points) -> Points:
+    """Return points that show a rule's error: for one effect a scan, else twice the nodes."""
+    k = rule.x.shape[1]
+    if k > 1:
+        return points_of(k, 2, rule.equally_spaced)
+    return scan()
+
+
+def scan() -> Points:
+    """Return points for one effect that reach far from a mode."""
+    x, w = _equally_spaced(*SCAN)
+    return Points(x[:, None], np.log(w / w.sum()), equally_spaced=True)
+
+
+def _equally_spaced(n: int, largest: float) -> tuple[np.ndarray, np.ndarray]:
+    x = np.linspace(-largest, largest, n)
+    return x, norm.pdf(x)

@@ -13,24 +13,25 @@ from pymc.blocking import PointType
 from scipy.special import logsumexp
 
 from pymc_sgmcmc.integration.integrated_model import Centres, IntegratedModel
-from pymc_sgmcmc.integration.points import Points, points_of
+from pymc_sgmcmc.integration.points import Points, finer_than
 
 DENSITIES = 100_000_000
 """Densities of single rows that are evaluated, at most: a second or two."""
 LEAST_GROUPS = 20
 
 
-def quadrature_error(model: IntegratedModel, points: Sequence[PointType]) -> float:
+def quadrature_error(
+    model: IntegratedModel, points: Sequence[PointType], densities: int = DENSITIES
+) -> float:
     """Estimate the sd of D at draws of what is shared, from a random sample of the groups.
 
-    The finer rule has twice the nodes per effect, or twice the points.
+    ``densities`` bounds those of single rows that are evaluated.
     """
     centres, rule = model.centres, model.points
-    k = rule.x.shape[1]
-    finer = points_of(k, 2)
+    finer = finer_than(rule)
     per_group = centres.rows.sizes.mean() * len(points) * (len(rule.x) + len(finer.x))
     n_groups = len(centres.modes)
-    n = int(np.clip(DENSITIES // per_group, min(LEAST_GROUPS, n_groups), n_groups))
+    n = int(np.clip(densities // per_group, min(LEAST_GROUPS, n_groups), n_groups))
     index = np.sort(np.random.default_rng(0).choice(n_groups, n, replace=False))
 
     def change_at(point: PointType) -> np.ndarray:

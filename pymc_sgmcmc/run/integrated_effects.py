@@ -22,6 +22,7 @@ from pymc_sgmcmc.integration.effects import EffectDraws
 from pymc_sgmcmc.integration.group_terms import GroupTerms
 from pymc_sgmcmc.integration.integrated_model import IntegratedModel, integrated_model
 from pymc_sgmcmc.integration.points import points_of
+from pymc_sgmcmc.integration.stand_ins import has_stand_in
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.log_densities import without_log_densities
 from pymc_sgmcmc.run.recorder import Recorder
@@ -40,9 +41,14 @@ SUMMARISED = 50, 200
 and most."""
 
 
-def of_what_groups_share(given: Arguments, terms: GroupTerms) -> Arguments:
-    """Return the arguments for sampling what groups share, in the integrated model."""
-    model = integrated_model(terms, points_of(terms.k))
+def of_what_groups_share(
+    given: Arguments, terms: GroupTerms, equally_spaced: bool = False
+) -> Arguments:
+    """Return the arguments for sampling what groups share, in the integrated model.
+
+    Equally spaced points serve effects of groups with several modes.
+    """
+    model = integrated_model(terms, points_of(terms.k, equally_spaced=equally_spaced))
     recorded = recorded_names(terms, given.var_names)
     return replace(
         given,
@@ -126,7 +132,8 @@ def recorded_names(terms: GroupTerms, var_names: Sequence[Any] | None) -> list[s
     if var_names is not None:
         return [str(getattr(v, "name", v)) for v in var_names]
     model, n_rows = terms.model, len(terms.group_of_row)
-    shapes = {v.name: v.type.shape for v in model.deterministics}
+    computed = [v for v in model.deterministics if not has_stand_in(model, v.name)]
+    shapes = {v.name: v.type.shape for v in computed}
     return [v.name for v in model.unobserved_RVs if n_rows not in shapes.get(v.name, ())]
 
 

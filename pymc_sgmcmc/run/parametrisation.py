@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from pymc.model import Model
 from xarray import DataTree
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
-from pymc_sgmcmc.adaptation.non_centring_rule import WeakEffects, non_centring_allowed
+from pymc_sgmcmc.adaptation.other_form import OtherForm, form_changeable
 from pymc_sgmcmc.integration.centring import with_centred_effects
 from pymc_sgmcmc.integration.choice import starts_in
 from pymc_sgmcmc.integration.group_terms import GroupTerms, group_terms
@@ -22,6 +23,10 @@ from pymc_sgmcmc.run.log_densities import with_log_densities, without_log_densit
 from pymc_sgmcmc.run.step_of_run import default_step
 
 _log = logging.getLogger("pymc.sgmcmc")
+
+
+CHANGES = "non_centred", "equally_spaced"
+"""What a warm-up may find to suit better: fields of `Adapted`."""
 
 
 @dataclass(frozen=True)
@@ -41,26 +46,40 @@ class Form:
 
     @classmethod
     def of(
-        cls, written: Arguments, groups: GroupTerms | None, weak: Mapping[str, np.ndarray]
+        cls,
+        written: Arguments,
+        groups: GroupTerms | None,
+        non_centred: Mapping[str, np.ndarray] = MappingProxyType({}),
+        equally_spaced: bool = False,
     ) -> "Form":
-        """Choose the form; ``weak`` has what rows say, which is little, of the effects it names."""
-        parametrised, terms = _parametrised(written, groups, weak)
-        sampled = parametrised if terms is None else of_what_groups_share(parametrised, terms)
+        """Choose the form, by what a warm-up has found: fields of `Adapted`."""
+        parametrised, terms = _parametrised(written, groups, non_centred)
+        sampled = parametrised
+        if terms is not None:
+            sampled = of_what_groups_share(parametrised, terms, equally_spaced)
         return cls(written, groups, parametrised, terms, sampled)
 
     def warmed_up(self, rng: np.random.Generator, earlier: Adapted | None) -> tuple["Form", Any]:
-        """Return the form, another one if the warm-up finds weak effects, and the default step."""
-        if earlier is not None or not _is_rewritable(self.written):
-            return self, self._step(rng, earlier)
-        try:
-            with non_centring_allowed():
-                return self, self._step(rng)
-        except WeakEffects as error:
-            found = error
-        form = Form.of(self.written, self.groups, found.known)
-        step = form._step(rng)
-        passes = found.passes + step.adapted.data_passes
-        step.adapted = replace(step.adapted, non_centred=found.known, data_passes=passes)
+        """Return the form, another one if the warm-up finds one that suits, and the default step.
+
+        Each of its `CHANGES` is made once at most.
+        """
+        form, passes = self, 0.0
+        found: dict[str, Any] = {"non_centred": {}}
+        left = set(CHANGES) if earlier is None and _is_rewritable(self.written) else set()
+        while True:
+            try:
+                with form_changeable(left):
+                    step = form._step(rng, earlier)
+                break
+            except OtherForm as other:
+                left -= set(other.found)
+                found |= other.found
+                passes += other.passes
+            form = Form.of(self.written, self.groups, **found)
+        if form is not self:
+            passes += step.adapted.data_passes
+            step.adapted = replace(step.adapted, data_passes=passes, **found)
         return form, step
 
     def _step(self, rng: np.random.Generator, earlier: Adapted | None = None) -> Any:

@@ -1,0 +1,34 @@
+"""What a warm-up may find of the form in which a model is best sampled, which is then made anew."""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+_changeable: ContextVar[Collection[str]] = ContextVar("what may still change", default=())
+
+
+class OtherForm(Exception):
+    """A warm-up found that the model is better sampled in another form."""
+
+    def __init__(self, name: str, value: Any):
+        super().__init__(f"better sampled with another {name}")
+        self.found = {name: value}
+        """A field of `pymc_sgmcmc.adaptation.adapted.Adapted`, and its value."""
+        self.passes = 0.0
+        """Of the warm-up that ended so."""
+
+
+@contextmanager
+def form_changeable(names: Collection[str]) -> Iterator[None]:
+    """Let warm-ups in this block raise `OtherForm` with one of some names."""
+    before = _changeable.set(names)
+    try:
+        yield
+    finally:
+        _changeable.reset(before)
+
+
+def form_may_change(name: str) -> bool:
+    """Whether warm-ups may raise `OtherForm` with this name."""
+    return name in _changeable.get()

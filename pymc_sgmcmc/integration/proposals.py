@@ -1,0 +1,61 @@
+"""Independent proposals for Metropolis's algorithm, in units of each group's middle and factor."""
+
+from typing import Protocol
+
+import numpy as np
+
+from pymc_sgmcmc.integration.points import Points
+
+EXTRA_DEGREES = 7
+"""Degrees of freedom of the Student density, more than effects: for a normal density the effective
+share of its weights is then .98 with one effect."""
+UNIFORM = 0.2
+"""Share of the uniform density in that of a histogram: other values of what is shared may give
+another mode its weight."""
+
+
+class Proposals(Protocol):
+    """A density for each group."""
+
+    def draw(self, rng: np.random.Generator, groups: np.ndarray, n: int) -> np.ndarray:
+        """Draw, shape (n, m, k), for m groups."""
+
+    def log_density(self, groups: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Evaluate up to a constant of each group, shape (n, m)."""
+
+
+class Student:
+    """Student densities, whose tails suffice for log rates of groups with few counts."""
+
+    def __init__(self, k: int):
+        self.k, self.degrees = k, k + EXTRA_DEGREES
+
+    def draw(self, rng, groups, n):
+        x = rng.standard_normal((n, len(groups), self.k))
+        return x / np.sqrt(rng.chisquare(self.degrees, size=x.shape[:2]) / self.degrees)[..., None]
+
+    def log_density(self, groups, x):
+        power = (self.degrees + self.k) / 2
+        return -power * np.log1p(np.sum(x**2, axis=-1) / self.degrees)
+
+
+class Histograms:
+    """Histograms of densities of one effect, which may have several modes, over equal cells."""
+
+    def __init__(self, points: Points, h: np.ndarray):
+        """Take log densities at equally spaced points, shape (points, groups)."""
+        self.x = points.x[:, 0]
+        self.width = self.x[1] - self.x[0]
+        p = np.exp(h - h.max(axis=0)).T
+        p = (1 - UNIFORM) * p / p.sum(axis=1, keepdims=True) + UNIFORM / len(self.x)
+        self.log_p, self.cumulated = np.log(p), np.cumsum(p, axis=1)
+
+    def draw(self, rng, groups, n):
+        u = rng.uniform(size=(n, len(groups)))
+        cell = np.stack([(self.cumulated[groups] < one[:, None]).sum(axis=1) for one in u])
+        x = self.x[np.minimum(cell, len(self.x) - 1)]
+        return (x + self.width * (rng.uniform(size=x.shape) - 0.5))[..., None]
+
+    def log_density(self, groups, x):
+        cell = np.rint((x[..., 0] - self.x[0]) / self.width).astype(int)
+        return self.log_p[groups, np.clip(cell, 0, len(self.x) - 1)]

@@ -1,0 +1,89 @@
+"""Variables with an element for each row, as the true value of a covariate measured with error.
+
+They are effects of groups of one row each, looked up by the numbers of the rows.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pymc as pm
+from pytensor.compile.ops import view_op
+from pytensor.graph.traversal import walk
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_sgmcmc.gradients.arrays import dims_of, has_named_dims
+from pymc_sgmcmc.gradients.row_axis import RowAxis, batch_ndim, find_row_axis
+from pymc_sgmcmc.gradients.substitute import substitute
+from pymc_sgmcmc.integration.stand_ins import SUFFIX, own_name, with_stand_in
+from pymc_sgmcmc.pymc_internals import model_of
+
+
+def with_row_numbers(model: pm.Model) -> tuple[pm.Model, list[TensorVariable]]:
+    """Return the model with its effects of rows looked up by the rows' numbers, and these effects.
+
+    In the terms of the rows ``x`` becomes ``x[0:n]`` by numbers, as rows look up effects of groups;
+    priors stay as they are. A model without such effects is returned itself.
+    """
+    found = None if has_named_dims(model) else _row_effects(model)
+    if found is None:
+        return model, []
+    row_axis, effects = found
+    names = [own_name(rv.name) + SUFFIX for rv in effects]
+    for name in [rv.name for rv in effects]:  # a variable of the rows' dim could not be sliced
+        stand_in = model[name].owner.clone().outputs[1]
+        model = with_stand_in(model, model[name], stand_in, view_op(stand_in), {})
+    return _looked_up(model, names, row_axis.length)
+
+
+def _row_effects(model: pm.Model) -> tuple[RowAxis, list[TensorVariable]] | None:
+    """Find the longest axis of rows with effects of their own, and these."""
+    used = set(_used_one_by_one(model))
+    by_length: dict[int, list[TensorVariable]] = {}
+    for rv, shape in zip(model.free_RVs, _shapes(model), strict=True):
+        if rv in used and batch_ndim(rv) and np.issubdtype(np.dtype(rv.dtype), np.floating):
+            by_length.setdefault(shape[0], []).append(rv)
+    for length in sorted(by_length, reverse=True):
+        effects = by_length[length]
+        try:
+            row_axis = find_row_axis(model, None, effects)
+        except ValueError:
+            continue
+        dims = {dims_of(model, rv)[0] for rv in effects}
+        if row_axis.length == length and dims <= {None, row_axis.name}:
+            return row_axis, effects
+    return None
+
+
+def _shapes(model: pm.Model) -> list[tuple[int, ...]]:
+    shapes = model.eval_rv_shapes()
+    return [shapes[rv.name] for rv in model.free_RVs]
+
+
+def _used_one_by_one(model: pm.Model) -> Iterator[TensorVariable]:
+    """Yield the free variables that terms of the likelihood use other than by an index."""
+    free = set(model.free_RVs)
+
+    def parents(v):
+        looks_up = v.owner is None or isinstance(v.owner.op, AdvancedSubtensor)
+        return None if looks_up or v in free else reversed(v.owner.inputs)
+
+    for v in walk([*model.observed_RVs, *model.potentials], parents):
+        if v in free and isinstance(v.owner.op, RandomVariable):
+            yield v
+
+
+def _looked_up(
+    model: pm.Model, names: list[str], n_rows: int
+) -> tuple[pm.Model, list[TensorVariable]]:
+    """Look up some variables by numbers of rows, in observed variables and potentials."""
+    effects, numbers = [model[name] for name in names], np.arange(n_rows)
+    replace = {rv: rv for rv in model.free_RVs} | {rv: rv[numbers] for rv in effects}
+    terms = [*model.observed_RVs, *model.potentials]
+    new = dict(zip(terms, substitute(terms, replace), strict=True))
+    for old, changed in new.items():
+        changed.name = old.name
+    kept = {v: new.get(v, v) for v in model.named_vars.values()}
+    values = {v: model.rvs_to_values[v] for v in model.basic_RVs}
+    return model_of(model, kept, values), effects
