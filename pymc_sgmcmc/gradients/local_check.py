@@ -1,6 +1,6 @@
 """Self-check: is the model written for the groups of a batch the model itself?"""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pymc as pm
@@ -10,7 +10,7 @@ from pymc.logprob.utils import ParameterValueError
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import without_code
-from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, Array, array_value, python_function
+from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, python_function
 from pymc_sgmcmc.gradients.batch_check import DISTANCES, near
 from pymc_sgmcmc.gradients.batch_terms import Term
 from pymc_sgmcmc.gradients.local_model import Column, LocalModel, NotLocal
@@ -20,23 +20,25 @@ def check_local(
     model: pm.Model,
     local: LocalModel,
     terms: Sequence[Term],
-    arrays: dict[Array, TensorVariable],
+    data: Mapping[TensorVariable, np.ndarray],
     rows: TensorVariable,
     batch: np.ndarray,
-    groups_of: Callable[[TensorVariable], np.ndarray],
+    groups: Mapping[TensorVariable, np.ndarray],
     start: PointType,
 ) -> None:
     """Compare log probabilities of rows and of groups with the model's own, near the start.
 
-    Where they differ, `NotLocal` says which variables are not local.
+    ``data`` has arrays for what stands for them, ``batch`` the rows of these for ``rows``, and
+    ``groups`` the groups of the batch's rows for each index. Where log probabilities differ,
+    `NotLocal` says which variables are not local.
     """
     rng = np.random.default_rng(20242)
-    data = [np.asarray(array_value(a), dtype=whole.dtype) for a, whole in arrays.items()]
     everything = [v.value for v in local.variables]
     columns = local.columns
+    # Of whole groups a batch touches fewer than it has rows.
     most = min([c.slots for c in columns if c.slots < c.n_groups], default=len(batch))
-    batch = batch[:most]  # of whole groups a batch touches fewer than it has rows
-    inputs = [*model.value_vars, *(v.slots for v in local.variables), rows, *arrays.values()]
+    batch = batch[:most]
+    inputs = [*model.value_vars, *(v.slots for v in local.variables), rows, *data]
     for column in columns:
         inputs += [column.groups, column.places]
     dense = [term.logp for term in terms]
@@ -47,7 +49,7 @@ def check_local(
     with without_code(), np.errstate(all="ignore"):
         try:
             function = python_function(inputs, outputs, AS_WRITTEN)
-            touched = {c: _touched(c, groups_of(c.index)[batch]) for c in columns}
+            touched = {c: _touched(c, groups[c.index][:most]) for c in columns}
             for distance in DISTANCES:
                 given = near(start, model.value_vars, rng, distance)
                 point = dict(zip((v.name for v in model.value_vars), given, strict=True))
@@ -55,7 +57,7 @@ def check_local(
                     np.take(point[v.value.name], touched[v.column][0], axis=v.axis)
                     for v in local.variables
                 ]
-                given += [batch, *data]
+                given += [batch, *data.values()]
                 for column in columns:
                     given += touched[column]
                 try:

@@ -21,6 +21,7 @@ from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import (
     Array,
+    array_value,
     has_named_dims,
     refuse_nan,
     sum_of,
@@ -171,7 +172,9 @@ def _slice_into_batches(
             groups = StreamedRowGroups(index, arrays, n_rows, data)
 
         def check(of_groups: LocalModel) -> None:
-            check_local(model, of_groups, terms, arrays, index, batch, groups.of, start)
+            values = {v: np.asarray(array_value(a), v.dtype) for a, v in arrays.items()}
+            of_batch = {c.index: groups.of(c.index)[batch] for c in of_groups.columns}
+            check_local(model, of_groups, terms, values, index, batch, of_batch, start)
 
         builder = LocalTerms(model, shapes, terms, rest, index, batch_size, groups, batches)
         found = find_local(builder, local, check)

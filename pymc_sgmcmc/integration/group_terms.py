@@ -18,13 +18,21 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.batches.data_sources import ArraySource
 from pymc_sgmcmc.batches.streamed_data import StreamedData
-from pymc_sgmcmc.gradients.arrays import Array, has_named_dims
-from pymc_sgmcmc.gradients.batch_terms import batched_terms
-from pymc_sgmcmc.gradients.local_model import Column, LocalVariable, NotLocal
+from pymc_sgmcmc.gradients.arrays import Array, array_value, has_named_dims, shape_of
+from pymc_sgmcmc.gradients.batch_check import check_terms
+from pymc_sgmcmc.gradients.batch_terms import BatchModel, batched_terms
+from pymc_sgmcmc.gradients.local_check import check_local
+from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable, NotLocal
 from pymc_sgmcmc.gradients.local_variables import LocalTerms
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to
-from pymc_sgmcmc.gradients.row_axis import RowAxis, find_row_axes, find_row_axis
+from pymc_sgmcmc.gradients.row_axis import (
+    FEW_ROWS,
+    RowAxis,
+    batch_ndim,
+    find_row_axes,
+    find_row_axis,
+)
 from pymc_sgmcmc.gradients.row_groups import RowGroups
 from pymc_sgmcmc.gradients.substitute import substitute
 
@@ -32,6 +40,8 @@ type Integrate = Literal["auto"] | Sequence[str] | None
 
 MOST_EFFECTS = 30
 """Of a group, at most."""
+ROWS_CHECKED = 32
+"""Rows whose densities are compared with the model's."""
 
 
 class NotIntegrated(Exception):
@@ -159,6 +169,7 @@ def group_terms(
     wanted: Literal["auto"] | Sequence[str] = "auto",
     data: StreamedData | None = None,
     of_rows: Collection[Variable] = (),
+    check: bool = True,
 ) -> GroupTerms:
     """Find the effects to integrate out, and write the model group by group.
 
@@ -174,6 +185,8 @@ def group_terms(
         Rows that stay on disk, of memory-mapped arrays, if the model has placeholders for them.
     of_rows : collection of random variables
         Those that have an element for each row.
+    check : bool, default True
+        Whether to compare the densities of some groups with those of the model.
 
     Raises
     ------
@@ -206,11 +219,15 @@ def group_terms(
     groups = RowGroups(index, arrays, n_rows)
     builder = LocalTerms(model, shapes, terms, part.rest, index, 1, groups, "rows")
     column, found = _effects(builder, wanted)
+    group_of_row = groups.of(column.index) % column.n_groups
     try:
         local = {v.value: v for v in found}
         builder.shared(local)
         priors = [builder.prior(v, local) for v in found]
         rows = builder.rows_of(local)
+        if check:
+            of_groups = LocalModel(found, pt.zeros(()), priors, rows, builder.row_axes, None, [])
+            _check(part, row_axis, of_groups, arrays, group_of_row, model, data is None)
     except NotLocal as error:
         names = ", ".join(f"'{model.values_to_rvs[v].name}'" for v in error.values)
         raise NotIntegrated(f"{names}: {error}") from error
@@ -223,7 +240,7 @@ def group_terms(
         model,
         effects,
         column.n_groups,
-        groups.of(column.index) % column.n_groups,
+        group_of_row,
         column.groups,
         index,
         column.places,
@@ -234,8 +251,47 @@ def group_terms(
     )
 
 
+def _check(
+    part: BatchModel,
+    row_axis: RowAxis,
+    of_groups: LocalModel,
+    arrays: dict[Array, TensorVariable],
+    group_of_row: np.ndarray,
+    model: pm.Model,
+    in_memory: bool,
+) -> None:
+    """Raise `NotLocal` or `NotIntegrated` unless rows depend on their own groups' effects alone.
+
+    The batch has rows of some of the groups, not of all: running sums over groups would pass.
+    """
+    start, rng = model.initial_point(), np.random.default_rng(0)
+    if in_memory:
+        try:
+            check_terms(model, part.terms, part.arrays, part.index, row_axis, start)
+        except ValueError as error:
+            raise NotIntegrated(str(error)) from error
+    with_rows = np.unique(group_of_row)
+    some = rng.choice(with_rows, min(ROWS_CHECKED, (len(with_rows) + 1) // 2), replace=False)
+    theirs = np.flatnonzero(np.isin(group_of_row, some))
+    batch = rng.choice(theirs, min(ROWS_CHECKED, len(theirs)), replace=False)
+    axes = [axis for _, axis in part.axes]
+    data = {
+        whole: np.take(array_value(array), batch, axis).astype(whole.dtype)
+        for (array, whole), axis in zip(arrays.items(), axes, strict=True)
+    }
+    groups = {of_groups.columns[0].index: group_of_row[batch]}
+    rows = np.arange(len(batch))
+    check_local(model, of_groups, part.terms, data, part.index, rows, groups, start)
+
+
 def _row_axes(model: pm.Model, of_rows: Collection[Variable]) -> list[RowAxis]:
-    return [find_row_axis(model, None, of_rows)] if of_rows else find_row_axes(model)
+    if not of_rows:
+        return find_row_axes(model)
+    row_axis = find_row_axis(model, None, of_rows)
+    for rv in model.observed_RVs:
+        if rv not in row_axis.axes and batch_ndim(rv) and max(shape_of(rv)) > FEW_ROWS:
+            raise NotIntegrated(f"'{rv.name}' has rows of another kind")
+    return [row_axis]
 
 
 def _mapped(data: StreamedData) -> dict[str, SharedVariable]:
@@ -281,7 +337,9 @@ def _effects(
     if not of_column:
         raise NotIntegrated("; ".join(f"'{n}': {r}" for n, r in reasons.items()) or "no effects")
     index, n_groups = max(of_column, key=lambda key: key[1])
-    column = Column(index, n_groups, 0, pt.lvector("groups"), pt.lvector("places"), pt.vector("w"))
+    slots = min(ROWS_CHECKED, n_groups)
+    groups, places = pt.lvectors("groups", "places")
+    column = Column(index, n_groups, slots, groups, places, pt.vector("w"))
     variables = []
     for v in of_column[index, n_groups]:
         shape = list(builder.shapes[v.value])

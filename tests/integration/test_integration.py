@@ -6,6 +6,7 @@ import hierarchies
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 import pytest
 from scipy.optimize import minimize
 from scipy.special import logsumexp
@@ -203,6 +204,38 @@ def test_refused_by_name():
     """Effects that the rest depends on, and names that are no effects."""
     with pytest.raises(NotIntegrated, match="'scale': no data are an index"):
         group_terms(hierarchies.crossed(), ["scale"])
+
+
+ACROSS = {
+    "running sum": pt.cumsum,
+    "lag": lambda z: z + pt.concatenate([[0.0], z[:-1]]),
+    "deviations": lambda z: z - z.mean(),
+    "order": pt.sort,
+    "shares": pm.math.softmax,
+}
+"""What makes the effect of a group depend on those of others."""
+
+
+@pytest.mark.parametrize("across", ACROSS)
+def test_groups_that_depend_on_effects_of_others_are_refused(across):
+    """As of a random walk over weeks: integrals group by group would be of another model."""
+    group = np.repeat(np.arange(40), 3)
+    with pm.Model() as model:
+        effects = ACROSS[across](pm.Normal("z", shape=40))
+        pm.Normal("y", effects[group], pm.HalfNormal("s"), observed=np.sin(np.arange(120.0)))
+    with pytest.raises(NotIntegrated, match="'z': rows of 'y' depend on groups other than"):
+        group_terms(model, ["z"])
+
+
+def test_rows_that_depend_on_each_other_are_refused():
+    """Autocorrelated errors of rows, beside effects of groups."""
+    group, y = np.repeat(np.arange(40), 3), np.sin(np.arange(120.0))
+    with pm.Model(coords={"row": range(120)}) as model:
+        error = pm.Data("y", y, dims="row") - pm.Normal("a", shape=40)[group]
+        before = pt.concatenate([[0.0], error[:-1]])
+        pm.Potential("y_logp", pm.logp(pm.Normal.dist(0.5 * before, 1), error), dims="row")
+    with pytest.raises(NotIntegrated, match="'y_logp' is not conditionally independent"):
+        group_terms(model, ["a"])
 
 
 def intercepts(n_groups, rows_of_group):

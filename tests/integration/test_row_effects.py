@@ -132,6 +132,37 @@ def test_other_models_stay_as_they_are():
     assert with_row_numbers(model) == (model, [])
 
 
+ACROSS = {
+    "running sum": pt.cumsum,
+    "lag": lambda z: z + pt.concatenate([[0.0], z[:-1]]),
+    "deviations": lambda z: z - z.mean(),
+    "order": pt.sort,
+    "reversed": lambda z: z[::-1],
+}
+"""What makes an element depend on others."""
+
+
+@pytest.mark.parametrize("across", ACROSS)
+def test_rows_that_depend_on_effects_of_others_are_refused(across, caplog):
+    """A random walk over the rows, say: integrals row by row would be of another model."""
+    caplog.set_level(logging.INFO, logger="pymc.sgmcmc")
+    with pm.Model() as model:
+        effects = ACROSS[across](pm.Normal("z", shape=N))
+        pm.Normal("y", effects, pm.HalfNormal("s"), observed=Z)
+    assert terms_to_integrate(model, "auto", None, predicts=False) is None
+    assert "The term 'y' is not conditionally independent" in caplog.text
+
+
+def test_rows_of_another_kind_are_not_taken_for_a_prior(caplog):
+    """They would be evaluated whole at every update."""
+    caplog.set_level(logging.INFO, logger="pymc.sgmcmc")
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("z", shape=N), pm.HalfNormal("s"), observed=Z)
+        pm.Normal("w", pm.Normal("mu"), observed=np.zeros(3000))
+    assert terms_to_integrate(model, "auto", None, predicts=False) is None
+    assert "'w' has rows of another kind" in caplog.text
+
+
 def two_classes(n, level, s, noise):
     """Values of rows that are of one of two classes, each with an effect of its own."""
     rng = np.random.default_rng(3)
