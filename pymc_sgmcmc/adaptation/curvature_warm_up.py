@@ -206,7 +206,9 @@ class CurvatureWarmUp(WarmUp):
         if not possible.any():
             return
         objective = self.objective.sample(ROWS_WITH_JUMPS, np.random.default_rng(0))
-        refuse_hidden_jumps(objective, theta, self.metric, possible)
+        self.gradients.settle_around(theta)
+        with self.gradients.points_held():
+            refuse_hidden_jumps(objective, theta, self.metric, possible)
 
     def objective_of(self, n: int) -> Objective:
         return self.objective.some(n, self.rng)

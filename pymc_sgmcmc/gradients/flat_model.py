@@ -1,6 +1,7 @@
 """A model as functions of one flat vector: its prior, and the likelihood of all data or a batch."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -117,6 +118,14 @@ class FlatModel:
         """Join arrays, one a variable, in one vector."""
         parts = [np.ravel(np.asarray(a, dtype="float64")) for a in arrays]
         return np.concatenate([np.empty(0), *parts])
+
+    def settle_around(self, theta: Vector) -> None:
+        """Prepare for evaluations of single rows near a point, which nothing needs here."""
+
+    @contextmanager
+    def points_held(self) -> Iterator[None]:
+        """Hold the points at which groups are integrated, where evaluations would move them."""
+        yield
 
     def are_coarse_integrals(self, points: np.ndarray) -> bool:
         """Whether, at some points, effects of groups are integrated with errors that matter."""

@@ -87,9 +87,6 @@ class RowGradients(FlatModel):
             self.n_rows if self.source.streamed is None else len(next(iter(self.sample.values())))
         )
 
-    def settle_around(self, theta: Vector) -> None:
-        """Prepare for evaluations of single rows near a point, which nothing needs here."""
-
     def rows(self, theta: Vector, index: Sequence[int] | np.ndarray) -> tuple[Vector, np.ndarray]:
         """Log likelihoods and gradients of rows, shapes (m,) and (m, d), not scaled.
 

@@ -1,5 +1,6 @@
 """Gradients of groups as rows, evaluated around each group's mode wherever it is."""
 
+from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
@@ -12,9 +13,9 @@ from pymc_sgmcmc.pymc_internals import jitted, runs_python
 
 DRAWS = 50
 """At which the error of the quadrature is measured; its own relative error is about a tenth."""
-DENSITIES_AT_START, COARSE = 10_000_000, 0.1
-"""Densities of single rows from which it is first estimated, and the error from which points are
-equally spaced."""
+DENSITIES_AT_START, COARSE = 10_000_000, 0.03
+"""Densities of single rows from which it is first estimated, near the anchor, and the error from
+which points are equally spaced: it grows as the square of the distance or faster."""
 PARTS = 16
 """Into which sums over groups are cut for threads, however many cores there are: the sums are the
 same on all machines."""
@@ -26,11 +27,22 @@ class GroupGradients(RowGradients):
     rows_worth = 5  # a group has several
     _blas_threads = 1  # parts of the groups are evaluated in threads of their own
 
+    _follows = True
+
+    @contextmanager
+    def points_held(self):
+        # Points that move along change values by errors of the integrals, which gradients lack.
+        self._follows = False
+        try:
+            yield
+        finally:
+            self._follows = True
+
     def settle_around(self, theta):
         self.model.centres.move(self.point(theta))
 
     def likelihood(self, theta, index=None, scatter=True):
-        if np.isfinite(theta).all():
+        if self._follows and np.isfinite(theta).all():
             self.model.centres.move(self.point(theta), index)
         _ = self._of_rows  # compiled before there are threads
         of_parts = mapped(

@@ -12,7 +12,8 @@ from pymc.distributions.transforms import log
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import vectorize_graph
-from pytensor.tensor.random.basic import LogNormalRV, NormalRV
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.basic import LogNormalRV, MvNormalRV, NormalRV
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
@@ -104,14 +105,17 @@ class GroupTerms:
         return [effect.value for effect in self.effects]
 
     @property
-    def is_one_normal(self) -> bool:
-        """Whether a group has one effect, with a prior that is normal as it is sampled."""
-        if self.k != 1:
-            return False
-        rv = self.model.values_to_rvs[self.values[0]]
-        transform = self.model.rvs_to_transforms[rv]
-        is_normal = isinstance(rv.owner.op, NormalRV) and transform is None
-        return is_normal or (isinstance(rv.owner.op, LogNormalRV) and transform is log)
+    def are_normal(self) -> bool:
+        """Whether effects have priors that are normal as they are sampled, each with its own."""
+        effects = [self.model.values_to_rvs[value] for value in self.values]
+        return all(self._is_normal(rv) for rv in effects) and not any(
+            other in ancestors(rv.owner.inputs) for rv in effects for other in effects
+        )
+
+    def _is_normal(self, rv: TensorVariable) -> bool:
+        op, transform = rv.owner.op, self.model.rvs_to_transforms[rv]
+        is_normal = isinstance(op, NormalRV | MvNormalRV) and transform is None
+        return is_normal or (isinstance(op, LogNormalRV) and transform is log)
 
     def split(self, a: TensorVariable) -> list[TensorVariable]:
         """Cut effects of shape (..., groups, k) into arrays like the variables' slots.

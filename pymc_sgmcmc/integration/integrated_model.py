@@ -20,7 +20,7 @@ from pymc_sgmcmc.integration.group_terms import GroupTerms
 from pymc_sgmcmc.integration.laplace import log_integrals, modes_and_factors
 from pymc_sgmcmc.integration.moments import means_and_factors
 from pymc_sgmcmc.integration.points import Points
-from pymc_sgmcmc.integration.prior_following import Followed, follow_prior
+from pymc_sgmcmc.integration.prior_following import Followed, follow_prior, part_of_rows
 from pymc_sgmcmc.integration.ranges import middles_and_factors
 from pymc_sgmcmc.latents.joint import without_latents
 
@@ -61,16 +61,16 @@ class _Data:
 class Centres:
     """The points at which groups' densities are evaluated: around each group's mode or mean.
 
-    Modes follow the prior of one normal effect per group. Else there are means, by the rule, or
-    where points of one effect are equally spaced the middles of where its density matters.
+    They are modes of one normal effect, else means, by the rule, and where points of one effect are
+    equally spaced the middles of where its density matters. The first two follow a normal prior.
 
     Attributes
     ----------
     modes, factors, log_scales : arrays, shapes (groups, k), (groups, k, k), (groups,)
         a* or the mean, L and log |L| of each group; changed in place.
     scores, of_rows : arrays, shapes (groups, k), (groups, k, k)
-        There the gradient of the rows' log likelihood, and its part of -h'', of groups with one
-        normal effect, whose modes follow its prior; changed in place.
+        There the gradient of the rows' log likelihood, and its part of the precision, where
+        effects are normal and the points follow their prior; changed in place.
     """
 
     def __init__(self, density: GroupDensity, rows: GroupRows, rule: Points):
@@ -80,7 +80,7 @@ class Centres:
         self.factors = np.broadcast_to(np.eye(k), (n, k, k)).copy()
         self.log_scales = np.zeros(n)
         self.have_ranges = rule.equally_spaced and k == 1
-        self.follow = density.terms.is_one_normal and not rule.equally_spaced
+        self.follow = density.terms.are_normal and not rule.equally_spaced
         self.scores, self.of_rows = np.zeros((n, k)), np.zeros((n, k, k))
 
     def move(self, point: PointType, index: np.ndarray | None = None, afresh: bool = False) -> None:
@@ -92,7 +92,7 @@ class Centres:
             modes, factors = middles_and_factors(
                 self.density, point, index, modes, factors, self.rows
             )
-        elif not self.follow:
+        elif not self.follow or modes.shape[1] > 1:
             modes, factors = means_and_factors(
                 self.density, point, index, modes, factors, self.rows, self.rule
             )
@@ -101,8 +101,8 @@ class Centres:
         self.log_scales[index] = np.log(np.abs(diagonals)).sum(axis=1)
         if self.follow:
             gradient, hessian = self._prior(point, index)
-            self.of_rows[index] = factors**-2.0 + hessian
-            self.scores[index] = -gradient  # of the joint density it is 0 at the mode
+            self.of_rows[index] = part_of_rows(factors, hessian)
+            self.scores[index] = -gradient  # so that the points stay for these values
 
     def at(self, point: PointType, index: np.ndarray) -> Followed:
         """Return some groups' modes and factors as they are for values of what is shared."""

@@ -3,12 +3,14 @@
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import norm, qmc
+from scipy.stats import chi2, norm, qmc
 
 NODES = {1: 11, 2: 5, 3: 5}
 """Gauss-Hermite nodes per effect, in groups with so many effects,"""
-POINTS = 64
-"""... and points of a Sobol sequence in groups with more."""
+POINTS, POINTS_PER_EFFECT = 64, 5
+"""... and fewest points of a Sobol sequence in groups with more; their number is a power of 2."""
+ROUNDS = 20
+"""In which their covariance and their distances become exact."""
 EQUALLY_SPACED = {1: (41, 6.0), 2: (17, 4.8), 3: (9, 3.6)}
 """Nodes per effect and the largest, in standard deviations, where densities have several modes."""
 SCAN = 201, 20.0
@@ -35,7 +37,8 @@ def points_of(k: int, refine: int = 1, equally_spaced: bool = False) -> Points:
 
     For up to three effects a product of Gauss-Hermite rules, whose error falls geometrically with
     the number of nodes. For more, antithetic points of a Sobol sequence, moved so that their mean
-    and covariance are exact.
+    and covariance are exact, and mean and variance of their squared distances from the centre: by
+    these the integral changes with the scale of a density, as where that of the rows' errors does.
 
     Equally spaced nodes serve densities with several modes: within modes whose standard deviations
     are five times the distance of nodes their error is negligible, at twice it below 1e-4, and they
@@ -68,11 +71,16 @@ def points_of(k: int, refine: int = 1, equally_spaced: bool = False) -> Points:
         weights = np.stack(np.meshgrid(*[w / w.sum()] * k, indexing="ij"), axis=-1)
         return Points(grid, np.log(weights).sum(axis=-1).ravel(), equally_spaced)
     refine = 4 * refine if equally_spaced else refine
-    half = max(POINTS, 2 ** int(np.ceil(np.log2(2 * k + 2)))) * refine // 2
+    half = max(POINTS, 2 ** int(np.ceil(np.log2(POINTS_PER_EFFECT * k)))) * refine // 2
     uniform = qmc.Sobol(k, rng=np.random.default_rng(0)).random(half)
     x = norm.ppf(np.clip(uniform, 1e-9, 1 - 1e-9))
+    squares = chi2.ppf((np.arange(half) + 0.5) / half, k)
+    squares = k + (squares - k) * np.sqrt(2 * k) / squares.std()
+    for _ in range(ROUNDS):
+        lengths = np.sqrt(np.sum(x**2, axis=1))
+        x *= (np.sqrt(squares)[lengths.argsort().argsort()] / lengths)[:, None]
+        x = x @ np.linalg.inv(np.linalg.cholesky(x.T @ x / half)).T
     x = np.concatenate([x, -x])
-    x = x @ np.linalg.inv(np.linalg.cholesky(x.T @ x / len(x))).T
     return Points(x, np.full(len(x), -np.log(len(x))), equally_spaced)
 
 

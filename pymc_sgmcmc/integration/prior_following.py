@@ -1,48 +1,99 @@
-"""Modes and curvatures of groups with one normal effect, which follow the effect's prior.
+r"""Points and curvatures of groups with normal effects, which follow the effects' prior.
 
-They are found once, at values of what is shared in the middle of the posterior. The likelihood's
-part of gradient and curvature is nearly the same for others, but the prior's is not: where the
-scale that effects share is far below that at which modes were found, constant points would be too
-far apart for the narrow density, and the sum would grow without bound around the closest. So the
-prior's part is evaluated anew, and the modes take one of Newton's steps. With a prior that is not
-normal such a step may lead anywhere, and they stay.
+They are found once, at values of what is shared in the middle of the posterior: mean (or mode) a*
+and covariance of each group's k effects. The likelihood's part of gradient and curvature is nearly
+the same for other values, but the prior's is not: where the scale that effects share is far below
+that at which points were found, constant points would be too far apart for the narrow density, and
+the sum would grow without bound around the closest. So the prior's part is evaluated anew: with
+precision P of a group's normal approximation,
+
+    P = (rows' part) + (prior's part now),   a = a* + P^{-1} (rows' score + prior's gradient at a*)
+
+With a prior that is not normal such a step may lead anywhere, and the points stay.
 """
 
 from typing import Any, NamedTuple
 
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
+
 OF_PRIOR = 0.1
-"""Least curvature, relative to that of the prior, where the rows' density is not concave."""
+"""Least curvature, relative to that of the prior, where the rows' density of one effect is not
+concave."""
+UNROLLED = 4
+"""Effects up to which a graph has the elements of small matrices one by one."""
 
 
 class Followed(NamedTuple):
     """Where and how densely groups are evaluated."""
 
     modes: Any
-    """a*, shape (groups, k)."""
+    """a, shape (groups, k)."""
     factors: Any
-    """L, shape (groups, k, k)."""
+    """L, shape (groups, k, k), with L L' = P^{-1}."""
     log_scales: Any
     """log |L|, shape (groups,)."""
+
+
+def part_of_rows(factors: np.ndarray, hessian: np.ndarray) -> np.ndarray:
+    """Return the rows' part of the precision (L L')^{-1}, shape (groups, k, k).
+
+    That of one effect may be negative, those of several are made positive.
+    """
+    if factors.shape[1] == 1:
+        return factors**-2.0 + hessian
+    inverse = np.linalg.inv(factors)
+    values, vectors = np.linalg.eigh(inverse.swapaxes(1, 2) @ inverse + hessian)
+    return (vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.swapaxes(1, 2)
 
 
 def follow_prior(
     modes: Any, scores: Any, of_rows: Any, gradient: Any, hessian: Any, xp: Any
 ) -> Followed:
-    """Move the modes, and find L = (-h'')^{-1/2} there; -h'' is at least a share of the prior's.
+    """Move the points, and find L there.
 
     Parameters
     ----------
-    modes : shape (groups, 1)
+    modes : shape (groups, k)
         a* at other values of what is shared.
-    scores : shape (groups, 1)
+    scores : shape (groups, k)
         The gradient of the log likelihood of the groups' rows there,
-    of_rows : shape (groups, 1, 1)
-        ... and its part of -h''.
-    gradient, hessian : shapes (groups, 1) and (groups, 1, 1)
+    of_rows : shape (groups, k, k)
+        ... and its part of the precision.
+    gradient, hessian : shapes (groups, k) and (groups, k, k)
         Of the log prior at ``modes``, for the present values of what is shared.
     xp : module
         `numpy` or `pytensor.tensor`, whose arrays these are.
     """
-    curvature = xp.maximum(of_rows - hessian, -OF_PRIOR * hessian)[:, :, 0]
-    moved = modes + (scores + gradient) / curvature
-    return Followed(moved, (1 / xp.sqrt(curvature))[:, :, None], -xp.log(curvature[:, 0]) / 2)
+    k = (modes.type if xp is pt else modes).shape[1]
+    if k == 1:
+        curvature = xp.maximum(of_rows - hessian, -OF_PRIOR * hessian)[:, :, 0]
+        moved = modes + (scores + gradient) / curvature
+        return Followed(moved, (1 / xp.sqrt(curvature))[:, :, None], -xp.log(curvature[:, 0]) / 2)
+    precision = of_rows - hessian
+    if xp is np:
+        inverse_root = np.linalg.inv(np.linalg.cholesky(precision))
+    elif k <= UNROLLED:
+        inverse_root = _inverse_root(precision, k)
+    else:
+        root = pt.linalg.cholesky(precision, lower=True)
+        inverse_root = pt.linalg.solve_triangular(root, pt.eye(k, dtype=root.dtype), lower=True)
+    step = xp.sum(inverse_root * (scores + gradient)[:, None, :], axis=2)  # L' times it
+    moved = modes + xp.sum(inverse_root * step[:, :, None], axis=1)
+    logs = sum(xp.log(inverse_root[:, i, i]) for i in range(k))
+    return Followed(moved, inverse_root.swapaxes(1, 2), logs)
+
+
+def _inverse_root(matrices: TensorVariable, k: int) -> TensorVariable:
+    """Return K^{-1}, shape (groups, k, k), with K K' the matrices, K lower triangular."""
+    root: list[list] = [[None] * k for _ in range(k)]
+    inverse: list[list] = [[pt.zeros_like(matrices[:, 0, 0])] * k for _ in range(k)]
+    for i in range(k):
+        for j in range(i + 1):
+            left = matrices[:, i, j] - sum(root[i][m] * root[j][m] for m in range(j))
+            root[i][j] = pt.sqrt(left) if i == j else left / root[j][j]
+        inverse[i][i] = 1 / root[i][i]
+        for j in range(i):
+            inverse[i][j] = -sum(root[i][m] * inverse[m][j] for m in range(j, i)) / root[i][i]
+    return pt.stack([pt.stack(row, axis=1) for row in inverse], axis=1)
