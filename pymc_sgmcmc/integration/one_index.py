@@ -2,6 +2,7 @@
 
 from math import prod
 
+import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.compile.ops import ViewOp
@@ -74,4 +75,8 @@ def _flat(array: TensorVariable, known: dict, shape: tuple[int, ...]) -> TensorV
         return array.reshape(())
     if not set(known).isdisjoint(ancestors([array])):
         return array.owner.op(*(_flat(i, known, shape) for i in array.owner.inputs))
-    return pt.broadcast_to(array, shape).reshape((prod(shape),))
+    matrix = pt.atleast_2d(array)
+    both = np.divmod(np.arange(prod(shape)), shape[1])  # numbers of groups, of which some are taken
+    broadcast = matrix.type.broadcastable
+    row, column = (np.zeros_like(k) if one else k for k, one in zip(both, broadcast, strict=True))
+    return matrix[row, column]

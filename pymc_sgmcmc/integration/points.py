@@ -57,8 +57,8 @@ def points_of(k: int, refine: int = 1, equally_spaced: bool = False) -> Points:
     --------
     >>> import numpy as np
     >>> from pymc_sgmcmc.integration.points import points_of
-    >>> x, log_weights = points_of(1)
-    >>> float(np.sum(np.exp(log_weights) * x[:, 0] ** 4).round(6))
+    >>> points = points_of(1)
+    >>> float(np.sum(np.exp(points.log_weights) * points.x[:, 0] ** 4).round(6))
     3.0
     """
     if k in NODES:

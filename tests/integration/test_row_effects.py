@@ -8,6 +8,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from kills import same
 from scipy import stats
 from scipy.special import expit, logsumexp
 
@@ -238,6 +239,27 @@ def test_effects_with_two_modes_have_their_conditional_density(python_by_default
         sd = np.sqrt(p @ of(grid) ** 2 - mean**2)
         off = np.abs(of(draws).mean(axis=0) - mean) / (sd / np.sqrt(1500) + 1e-3)
         assert off.max() < 5
+
+
+@pytest.mark.long
+def test_interrupted_and_resumed(tmp_path):
+    """The store knows which points the integrals have: the warm-up is not made again."""
+    model, _ = two_classes(300, level=1.0, s=0.6, noise=0.7)
+
+    def run(path, **arguments):
+        return sgm.sample(
+            40, tune=10, chains=2, cores=1, random_seed=3, model=model, trace=path,
+            progressbar=False, compute_convergence_checks=False, **arguments,
+        )  # fmt: skip
+
+    def interrupt(trace, draw):
+        if draw.draw_idx == 30:
+            raise KeyboardInterrupt
+
+    expected = run(tmp_path / "whole.zarr")
+    assert json.loads(expected.posterior.attrs["adaptation"])["equally_spaced"]
+    run(tmp_path / "cut.zarr", callback=interrupt)
+    assert same(run(tmp_path / "cut.zarr", resume=True), expected)
 
 
 @pytest.mark.slow(60)
