@@ -60,7 +60,7 @@ MUTATIONS = [
              "modes + (scores + gradient) / curvature", "modes",
              "tests/integration/test_integration.py -k follow"),
     Mutation("effects: constant points", "integration/integrated_model.py",
-             "self.follow = density.terms.are_normal", "self.follow = False",
+             "self.follow = follows and", "self.follow = False and",
              "tests/integration/test_integration.py -k follow"),
     Mutation("effects: several do not follow the prior", "integration/prior_following.py",
              "(scores + gradient)[:, None, :]", "scores[:, None, :]",

@@ -13,9 +13,11 @@ from pymc_sgmcmc.pymc_internals import jitted, runs_python
 
 DRAWS = 50
 """At which the error of the quadrature is measured; its own relative error is about a tenth."""
-DENSITIES_AT_START, COARSE = 10_000_000, 0.03
-"""Densities of single rows from which it is first estimated, near the anchor, and the error from
-which points are equally spaced: it grows as the square of the distance or faster."""
+DENSITIES_AT_START = 10_000_000
+"""Of single rows, from which it is first estimated, near the anchor."""
+COARSE, COARSE_OF_SEVERAL = 0.03, 0.2
+"""Errors there from which points are equally spaced, for one effect and for several, which take
+ten times the points then. Errors grow as the square of the distance from the anchor or faster."""
 PARTS = 16
 """Into which sums over groups are cut for threads, however many cores there are: the sums are the
 same on all machines."""
@@ -73,7 +75,8 @@ class GroupGradients(RowGradients):
 
     def are_coarse_integrals(self, points):
         points = [self.point(theta) for theta in points]
-        return quadrature_error(self.model, points, DENSITIES_AT_START) > COARSE
+        most = COARSE if self.model.points.x.shape[1] == 1 else COARSE_OF_SEVERAL
+        return quadrature_error(self.model, points, DENSITIES_AT_START) > most
 
     def further_measurements(self, draws):
         some = draws[np.linspace(0, len(draws) - 1, min(DRAWS, len(draws))).astype(int)]
