@@ -154,6 +154,15 @@ def test_rows_that_depend_on_effects_of_others_are_refused(across, caplog):
     assert "The term 'y' is not conditionally independent" in caplog.text
 
 
+def test_effects_that_a_shared_variable_depends_on_are_refused(caplog):
+    caplog.set_level(logging.INFO, logger="pymc.sgmcmc")
+    with pm.Model() as model:
+        z = pm.Normal("z", shape=N)
+        pm.Normal("y", z + pm.Normal("level", z.mean()), observed=Z)
+    assert terms_to_integrate(model, "auto", None, predicts=False) is None
+    assert "the term of 'level' depends on it" in caplog.text
+
+
 def test_rows_of_another_kind_are_not_taken_for_a_prior(caplog):
     """They would be evaluated whole at every update."""
     caplog.set_level(logging.INFO, logger="pymc.sgmcmc")
