@@ -42,14 +42,17 @@ MOST_EFFECTS = 1000
 
 
 @quick_graphs()
-def with_centred_effects(model: pm.Model, but: Collection[str] = ()) -> pm.Model:
+def with_centred_effects(
+    model: pm.Model, but: Collection[str] = (), n_rows: int | None = None
+) -> pm.Model:
     """Return the model in the centred parametrisation, or itself if there is nothing to rewrite.
 
-    The variables that rows say little of stay as they are, and so do those named in ``but``.
+    The variables that rows say little of stay as they are, and so do those named in ``but``. The
+    number of rows is found where it is not given.
     """
     if has_named_dims(model):
         return model
-    shapes, written, n_rows = model.eval_rv_shapes(), model, None
+    shapes, written = model.eval_rv_shapes(), model
     for rv in model.free_RVs:
         z, size = written[rv.name], prod(shapes[rv.name])
         if rv.name in but or not 1 < size <= MOST_EFFECTS or not _is_standard(written, z):

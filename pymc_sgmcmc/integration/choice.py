@@ -22,7 +22,7 @@ from pymc_sgmcmc.integration.group_terms import (
 from pymc_sgmcmc.integration.one_index import with_one_index
 from pymc_sgmcmc.integration.points import points_of
 from pymc_sgmcmc.integration.row_effects import with_row_numbers
-from pymc_sgmcmc.integration.stand_ins import own_name
+from pymc_sgmcmc.integration.stand_ins import own_name, without_suffix
 
 _log = logging.getLogger("pymc.sgmcmc")
 
@@ -70,8 +70,9 @@ def terms_to_integrate(
             )
     except NotIntegrated as reason:
         if wanted != "auto":
-            raise ValueError(f"integrate={wanted!r}: {reason}. Leave integrate='auto'.") from reason
-        _log.info(f"No effects are integrated out: {reason}.")
+            why = without_suffix(str(reason))
+            raise ValueError(f"integrate={wanted!r}: {why}. Leave integrate='auto'.") from reason
+        _log.info(f"No effects are integrated out: {without_suffix(str(reason))}.")
         return None
     names = ", ".join(f"'{own_name(name)}'" for name in terms.names)
     one, kind = ("row", "rows") if of_rows else ("group", "groups")

@@ -88,6 +88,8 @@ class GroupTerms:
     """Of the rows, shape (rows,)."""
     variables: list[Variable]
     """The observed variables and potentials that run along the rows."""
+    of_rows: bool
+    """Whether the groups are the rows themselves, which have effects of their own."""
 
     @property
     def k(self) -> int:
@@ -242,7 +244,7 @@ def group_terms(
     for v in found:
         shape = tuple(n for axis, n in enumerate(shapes[v.value]) if axis != v.axis)
         effects.append(Effect(v.value, v.axis, v.slots, shape))
-    of_rows = [_of_each(row, term.axis) for row, term in zip(rows, terms, strict=True)]
+    likelihoods = [_of_each(row, term.axis) for row, term in zip(rows, terms, strict=True)]
     return GroupTerms(
         model,
         effects,
@@ -253,8 +255,9 @@ def group_terms(
         column.places,
         arrays,
         priors,
-        of_rows,
+        likelihoods,
         [t.variable for t in terms],
+        bool(of_rows),
     )
 
 

@@ -16,13 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.tensor.variable import TensorVariable
 
 OF_PRIOR = 0.1
 """Least curvature, relative to that of the prior, where the rows' density of one effect is not
 concave."""
-UNROLLED = 4
-"""Effects up to which a graph has the elements of small matrices one by one."""
 
 
 class Followed(NamedTuple):
@@ -74,8 +71,6 @@ def follow_prior(
     precision = of_rows - hessian
     if xp is np:
         inverse_root = np.linalg.inv(np.linalg.cholesky(precision))
-    elif k <= UNROLLED:
-        inverse_root = _inverse_root(precision, k)
     else:
         root = pt.linalg.cholesky(precision, lower=True)
         inverse_root = pt.linalg.solve_triangular(root, pt.eye(k, dtype=root.dtype), lower=True)
@@ -83,17 +78,3 @@ def follow_prior(
     moved = modes + xp.sum(inverse_root * step[:, :, None], axis=1)
     logs = sum(xp.log(inverse_root[:, i, i]) for i in range(k))
     return Followed(moved, inverse_root.swapaxes(1, 2), logs)
-
-
-def _inverse_root(matrices: TensorVariable, k: int) -> TensorVariable:
-    """Return K^{-1}, shape (groups, k, k), with K K' the matrices, K lower triangular."""
-    root: list[list] = [[None] * k for _ in range(k)]
-    inverse: list[list] = [[pt.zeros_like(matrices[:, 0, 0])] * k for _ in range(k)]
-    for i in range(k):
-        for j in range(i + 1):
-            left = matrices[:, i, j] - sum(root[i][m] * root[j][m] for m in range(j))
-            root[i][j] = pt.sqrt(left) if i == j else left / root[j][j]
-        inverse[i][i] = 1 / root[i][i]
-        for j in range(i):
-            inverse[i][j] = -sum(root[i][m] * inverse[m][j] for m in range(j, i)) / root[i][i]
-    return pt.stack([pt.stack(row, axis=1) for row in inverse], axis=1)

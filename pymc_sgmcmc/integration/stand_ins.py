@@ -27,6 +27,11 @@ def own_name(name: str) -> str:
     return name.removesuffix(SUFFIX)
 
 
+def without_suffix(message: str) -> str:
+    """Return a message with the names that variables have in the model as it is written."""
+    return message.replace(SUFFIX, "")
+
+
 def has_stand_in(model: pm.Model, name: str) -> bool:
     """Whether a deterministic is a free variable of the model that was rewritten."""
     return name + SUFFIX in model.named_vars

@@ -64,8 +64,7 @@ class Form:
 
         Each of its `CHANGES` is made once at most.
         """
-        form, passes = self, 0.0
-        found: dict[str, Any] = {"non_centred": {}}
+        form, passes, found = self, 0.0, dict[str, Any]()
         left = set(CHANGES) if earlier is None and _is_rewritable(self.written) else set()
         while True:
             try:
@@ -112,7 +111,8 @@ def _parametrised(
     """
     model = given.model if terms is None else terms.model
     if _is_rewritable(given):
-        model = with_centred_effects(model, () if terms is None else terms.names)
+        known = () if terms is None else (terms.names, len(terms.group_of_row))
+        model = with_centred_effects(model, *known)
         model = with_non_centred_effects(model, weak)
     if weak:
         names = ", ".join(repr(own_name(name)) for name, known in weak.items() if known.ndim)
@@ -120,7 +120,8 @@ def _parametrised(
     if model is given.model:
         return given, terms
     if terms is not None and model is not terms.model:
-        terms = group_terms(model, terms.names, given.data)
+        of_rows = [model[name] for name in terms.names] if terms.of_rows else ()
+        terms = group_terms(model, terms.names, given.data, of_rows)
     initvals = starts_in(model, given.initvals)
     idata_kwargs = without_log_densities(given.idata_kwargs)
     return replace(given, model=model, initvals=initvals, idata_kwargs=idata_kwargs), terms

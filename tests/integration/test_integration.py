@@ -121,10 +121,7 @@ def test_groups_with_one_effect_follow_the_scale(log_scale, python_by_default):
 @pytest.mark.parametrize("k", [4, 6])
 @pytest.mark.parametrize("log_scale", [-2.0, -0.3, 0.5])
 def test_groups_with_several_effects_follow_the_scale(k, log_scale, python_by_default):
-    """Of normal rows the integral is known: constant points would be off by hundreds.
-
-    Four by four matrices are written out in the graph, larger ones are for LAPACK.
-    """
+    """Of normal rows the integral is known: constant points would be off by hundreds."""
     rng = np.random.default_rng(1)
     group, X, y = np.repeat(np.arange(20), 8), rng.normal(size=(160, k)), rng.normal(size=160)
     with pm.Model() as model:

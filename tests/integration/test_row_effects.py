@@ -20,6 +20,8 @@ from pymc_sgmcmc.integration.integrated_model import integrated_model
 from pymc_sgmcmc.integration.points import points_of
 from pymc_sgmcmc.integration.quadrature_error import quadrature_error
 from pymc_sgmcmc.integration.row_effects import with_row_numbers
+from pymc_sgmcmc.run.arguments import Arguments
+from pymc_sgmcmc.run.parametrisation import Form
 
 N = 40
 rng = np.random.default_rng(8)
@@ -154,13 +156,29 @@ def test_rows_that_depend_on_effects_of_others_are_refused(across, caplog):
     assert "The term 'y' is not conditionally independent" in caplog.text
 
 
+def test_group_effects_beside_those_of_rows_are_centred(python_by_default):
+    """Rows of a table are found again after the model has been rewritten."""
+    school = np.arange(N) % 2
+    with pm.Model() as model:
+        ability = (
+            pm.Normal("ability", shape=N) + pm.HalfNormal("tau") * pm.Normal("z", shape=2)[school]
+        )
+        hard = pm.Normal("hard", shape=5)
+        answers = np.random.default_rng(1).binomial(1, 0.4, (N, 5))
+        pm.Bernoulli("y", logit_p=ability[:, None] - hard[None, :], observed=answers)
+    terms = terms_to_integrate(model, "auto", None, predicts=False)
+    form = Form.of(Arguments(model=model, idata_kwargs={}), terms)
+    assert form.terms is not terms
+    assert {v.name for v in form.sampled.model.free_RVs} == {"tau", "z (as sampled)", "hard"}
+
+
 def test_effects_that_a_shared_variable_depends_on_are_refused(caplog):
     caplog.set_level(logging.INFO, logger="pymc.sgmcmc")
     with pm.Model() as model:
         z = pm.Normal("z", shape=N)
         pm.Normal("y", z + pm.Normal("level", z.mean()), observed=Z)
     assert terms_to_integrate(model, "auto", None, predicts=False) is None
-    assert "the term of 'level' depends on it" in caplog.text
+    assert "'z': the term of 'level' depends on it" in caplog.text
 
 
 def test_rows_of_another_kind_are_not_taken_for_a_prior(caplog):
