@@ -149,6 +149,26 @@ def test_groups_with_several_effects_follow_the_scale(k, log_scale, python_by_de
         assert float(function(*point.values())) == pytest.approx(exact(**point), abs=1e-6)
 
 
+@pytest.mark.parametrize("k", [2, 3])
+def test_equally_spaced_points_of_several_effects(k, python_by_default):
+    """Where their covariance was found the sums over a grid are the integrals of normal rows."""
+    rng = np.random.default_rng(1)
+    group, X, y = np.repeat(np.arange(20), 8), rng.normal(size=(160, k)), rng.normal(size=160)
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, pm.HalfNormal("scale"), shape=(20, k))
+        pm.Normal("y", (X * a[group]).sum(axis=1), 0.5, observed=y)
+    integrated = integrated_model(group_terms(model, ["a"]), points_of(k, equally_spaced=True))
+    at = np.array(-0.5)
+    integrated.centres.move({"scale_log__": at}, afresh=True)
+    found = integrated.compile_fn(integrated.potentials[0].sum(), mode=PYTHON)({"scale_log__": at})
+    expected = 0.0
+    for j in range(20):
+        x = X[group == j]
+        covariance = np.exp(2 * at) * x @ x.T + 0.25 * np.eye(8)
+        expected += multivariate_normal(np.zeros(8), covariance).logpdf(y[group == j])
+    assert float(found) == pytest.approx(expected, abs={2: 1e-6, 3: 1e-4}[k])
+
+
 def test_several_effects_of_unlike_priors_stay_where_they_were():
     """One is in the prior of the other, by its exponential."""
     group = np.repeat(np.arange(20), 3)
