@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-# Before the others: it reads the source of every file that is being imported when it is.
+# Imported first, because it reads the source of every file that is being imported at that moment.
 import arviz_base  # noqa: F401
 
 from pymc_sgmcmc.batches.shuffle_on_disk import shuffle_on_disk
@@ -69,5 +69,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """List the public names only, which `__all__` has."""
+    """List only the public names, those in `__all__`."""
     return __all__

@@ -12,20 +12,20 @@ from pymc_sgmcmc.argument_checks import positive_number
 
 Tensors = list[TensorVariable]
 State = dict[str, Tensors]
-"""A sampler's own variables by name, one list entry per model variable or one in total."""
+"""A sampler's own variables by name, with one list entry per model variable or a single entry."""
 
 
 class Gradient(Protocol):
-    """A batch's estimate of grad log posterior at one theta; lists have one entry per variable."""
+    """A batch's estimate of grad log posterior at one theta, in lists of one entry per variable."""
 
     @property
     def prior(self) -> Tensors:
-        """Gradient of the log prior (with transforms' Jacobians)."""
+        """Gradient of the log prior (with the transforms' Jacobians)."""
         ...
 
     @property
     def likelihood(self) -> Tensors:
-        """Gradient of the log likelihood, scaled by N / n: unbiased for that of all the data."""
+        """Gradient of the log likelihood, scaled by N / n: an unbiased estimate for all data."""
         ...
 
     @property
@@ -39,29 +39,20 @@ class Gradient(Protocol):
         ...
 
     def mean_curvature(self, direction: Sequence[TensorVariable]) -> Tensors:
-        """Hessian of the mean log likelihood times a direction.
-
-        Parameters
-        ----------
-        direction : list of variables
-            Shaped like theta.
-
-        Returns
-        -------
-        list of variables
-            Shaped like theta. It costs one more backward pass.
+        """Hessian of the mean log likelihood times a direction, both shaped like theta; it costs
+        one more backward pass.
         """
         ...
 
 
 @dataclass(frozen=True)
 class MappedGradient:
-    """A gradient with respect to other variables, by a linear map of each of its parts."""
+    """A gradient with respect to other variables, obtained by a linear map of each of its parts."""
 
     whole: Gradient
     to_own: Callable[[Tensors], Tensors]
     to_whole: Callable[[Tensors], Tensors]
-    """Maps a direction of the other variables to one of the gradient's own."""
+    """Maps a direction in the other variables to one in the gradient's own variables."""
 
     @property
     def prior(self) -> Tensors:
@@ -90,7 +81,7 @@ class Noise(Protocol):
 
 
 def check_temperature(temperature: float) -> None:
-    """Raise an error unless a temperature is a positive finite number."""
+    """Raise an error unless the temperature is a positive finite number."""
     remedy = "The draws are from the posterior to the power 1 / temperature (default 1)."
     positive_number("temperature", temperature, remedy)
 
@@ -104,13 +95,13 @@ class Algorithm(ABC):
     step_size_shape: ClassVar[tuple[int, ...]] = ()
     """Shape of the ``h`` of an update: a scalar, unless each group has its own step size."""
     dynamics: ClassVar[Literal["langevin", "friction", "thermostat"] | None] = None
-    """How it reacts to a gradient's noise, from which its step size can be chosen: "langevin"
-    heats up, "friction" too, but for its fixed friction, a "thermostat" absorbs it. None: there is
-    no automatic step size."""
+    """How the sampler reacts to the gradient's noise, from which its step size can be chosen:
+    "langevin" heats up, "friction" heats up apart from its fixed friction, and a "thermostat"
+    absorbs the noise. With None there is no automatic step size."""
     thermostats: ClassVar[str | None] = None
-    """Name of the thermostats in the state, if it has any."""
+    """Name of the thermostats in the state, or None if the sampler has none."""
     counts_elements: ClassVar[bool] = False
-    """Whether `update` takes ``n_elements`` too."""
+    """Whether `update` also takes ``n_elements``."""
 
     @abstractmethod
     def init(self, theta: Sequence[np.ndarray], rng: np.random.Generator) -> dict[str, list]:
@@ -157,8 +148,8 @@ class Algorithm(ABC):
         If `counts_elements`, there is one more argument:
 
         n_elements : list of integer scalars, optional
-            How many elements of each variable move; None: all of theta. The others have momentum,
-            gradient and noise 0, and what becomes of them is not used.
+            How many elements of each variable move; None: all of theta. The others have zero
+            momentum, gradient and noise, and their new values are not used.
 
         Returns
         -------
@@ -169,41 +160,22 @@ class Algorithm(ABC):
         """
 
     def for_groups(self) -> "Algorithm":
-        """Return the algorithm for groups' effects with adapted scales, which share a scale.
+        """Return the algorithm for group effects whose adapted scales share one scale.
 
-        An error that is small in each effect, but alike in all, is a large one of what they share.
+        An error that is small in each effect but has the same sign in all of them is a large error
+        of what they share.
         """
         return self
 
     def positions(self, name: str, n_vars: int) -> Sequence[int]:
-        """Indices of the variables to which a state's arrays belong, if there is one for each.
-
-        Parameters
-        ----------
-        name : str
-            A name of the state.
-        n_vars : int
-            Number of variables.
-
-        Returns
-        -------
-        sequence of int
-            In the order of the arrays.
+        """Return the indices of the variables to which the arrays of a state belong, in the order
+        of the arrays.
         """
         return range(n_vars)
 
     def diagnostics(self, state: State) -> Tensors:
-        """Scalars that show how well the sampler works.
-
-        Parameters
-        ----------
-        state : dict of lists of variables
-            After a draw's last update.
-
-        Returns
-        -------
-        list of scalar variables
-            In the order of `statistics`, which names them.
+        """Return scalars that show how well the sampler works, in the order of `statistics`, from
+        the state after a draw's last update.
         """
         return []
 
@@ -219,7 +191,7 @@ class Algorithm(ABC):
 
     @property
     def drift_to_gradient(self) -> float:
-        """Share of a drift between an update's end and the nearest point with a gradient."""
+        """Share of a drift step between an update's end and the nearest point with a gradient."""
         return 0.0
 
     @property
@@ -227,45 +199,26 @@ class Algorithm(ABC):
         """Whether it answers the noise of each update with friction, as a thermostat does.
 
         Such a sampler needs independent batches: over a shuffled epoch the noise cancels but the
-        friction stays, and the draws are too narrow. For any other sampler, noise that cancels is
-        less noise.
+        friction stays, and the draws are too narrow. Any other sampler only benefits when the noise
+        cancels.
         """
         return self.dynamics == "thermostat"
 
     def step_size_of(self, variable: int, h: np.ndarray) -> np.ndarray:
-        """Return the step size with which a variable is updated.
+        """Return the scalar step size with which a variable is updated.
 
-        Parameters
-        ----------
-        variable : int
-            Its index; the number of variables stands for the log posterior.
-        h : array
-            Step size of an update, of shape `step_size_shape`.
-
-        Returns
-        -------
-        array
-            A scalar.
+        ``variable`` is its index, where the number of variables stands for the log posterior; ``h``
+        is an update's step size, of shape `step_size_shape`.
         """
         return h
 
     def burn_in_warning(
         self, diagnostics: dict[str, float], n_elements: int, shuffled: bool
     ) -> str | None:
-        """Return a warning about a chain that has finished its burn-in, if there is one.
+        """Return a warning, logged once per chain, about a chain that has finished its burn-in, if
+        there is a reason.
 
-        Parameters
-        ----------
-        diagnostics : dict of float
-            The diagnostics of one draw, by name.
-        n_elements : int
-            Elements of theta, all variables together.
-        shuffled : bool
-            Whether batches come from shuffled epochs.
-
-        Returns
-        -------
-        str or None
-            A message, logged once per chain.
+        ``diagnostics`` are those of one draw, and ``n_elements`` counts the elements of all
+        variables.
         """
         return None

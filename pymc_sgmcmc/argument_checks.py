@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 LARGEST = int(np.iinfo(np.int64).max)
-"""Updates and draws are counted in 64 bits."""
+"""Largest number of updates or draws, which are counted in 64 bits."""
 
 
 LONGEST = 80
-"""Characters of a value in a message."""
+"""Largest number of characters of a value shown in a message."""
 
 
 def shown(value: Any) -> str:
-    """A value in a message: on one line, or its type where that would be too long."""
+    """Return a value for a message: its repr on one line, or its type if that is too long."""
     text = repr(value)
     return text if len(text) <= LONGEST and "\n" not in text else f"<{type(value).__name__}>"
 
@@ -34,9 +34,10 @@ def whole_number(
     most_is: str = "",
     remedy: str = "",
 ) -> int:
-    """Raise an error, naming the argument, unless a value is a whole number from least to most.
+    """Return a value as a whole number from ``least`` to ``most``, or raise an error that names the
+    argument.
 
-    ``unit`` says what is counted, and ``most_is`` what the upper end stands for.
+    ``unit`` says what is counted, and ``most_is`` what the upper bound stands for.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
@@ -69,9 +70,10 @@ def as_float(value: Any) -> float | None:
 def real_number(
     name: str, value: Any, what: str, fits: Callable[[float], bool], remedy: str = ""
 ) -> float:
-    """Raise an error, naming the argument, unless a value is a real number with some property.
+    """Return a value as a float with a required property, or raise an error that names the
+    argument.
 
-    ``what`` names the property, and ``fits`` tests it; it is not called with NaN.
+    ``what`` describes the property and ``fits`` tests it; ``fits`` is not called with NaN.
     """
     number = as_float(value)
     if number is None or np.isnan(number) or not fits(number):
@@ -80,18 +82,18 @@ def real_number(
 
 
 def positive_number(name: str, value: Any, remedy: str = "") -> float:
-    """Raise an error unless a value is a positive finite number: see `real_number`."""
+    """Return a positive finite number, or raise an error: see `real_number`."""
     what = "a positive finite number"
     return real_number(name, value, what, lambda x: 0 < x < np.inf, remedy)
 
 
 def nonnegative_number(name: str, value: Any, remedy: str = "") -> float:
-    """Raise an error unless a value is a finite number >= 0: see `real_number`."""
+    """Return a finite number >= 0, or raise an error: see `real_number`."""
     return real_number(name, value, "a finite number >= 0", lambda x: 0 <= x < np.inf, remedy)
 
 
 def true_or_false(name: str, value: Any) -> bool:
-    """Raise an error, naming the argument, unless a value is True or False."""
+    """Return True or False, or raise an error that names the argument."""
     array = np.asarray(value)
     if array.ndim or array.dtype.kind != "b":
         raise ValueError(f"{name}={shown(value)} must be True or False.")
@@ -99,5 +101,5 @@ def true_or_false(name: str, value: Any) -> bool:
 
 
 def is_auto(value: Any) -> bool:
-    """Whether an argument is "auto"; arrays are compared with nothing."""
+    """Whether an argument is the string "auto"; arrays are not compared."""
     return isinstance(value, str) and value == "auto"

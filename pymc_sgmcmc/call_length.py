@@ -1,34 +1,35 @@
-"""The length of compiled calls: about half a second, so that Ctrl-C takes effect soon."""
+"""The length of compiled calls, about half a second so that Ctrl-C takes effect soon."""
 
 import numpy as np
 
 FIRST_CALL = 100
-"""Updates in the first compiled call, after which their speed is known."""
+"""Number of updates in the first compiled call, after which their speed is known."""
 SECONDS_PER_CALL = 0.5
-"""A call is kept to about this long, unless too much of it would be the fixed cost of a call."""
+"""Target duration of a compiled call in seconds, unless its fixed cost would then be too large a
+share."""
 FIXED_SHARE, LONG_CALL = 0.1, 1.5
-"""Share to which that cost is kept, in calls of up to so many seconds: a call copies the state,
-which may have many millions of elements."""
+"""Share of a call's time to which its fixed cost is limited, in calls of up to ``LONG_CALL``
+seconds: a call copies the state, which may have many millions of elements."""
 LARGEST_FIXED_SHARE = 0.25
-"""Share to which that cost is kept in longer calls."""
+"""Share of a call's time to which its fixed cost is limited in longer calls."""
 LEAST_SHARE = 1 / 3
-"""Smallest share of a call's time that counts as its updates', so that calls on a busy machine are
-not made long by a rough estimate of the cost."""
+"""Smallest share of a call's time attributed to its updates, so that a rough estimate of the fixed
+cost on a busy machine does not make calls long."""
 
 
 def seconds_of_updates(fixed: float, target: float) -> float:
-    """Return how long the updates of a call may take, beside its fixed cost."""
+    """Return how many seconds the updates of a call may take, in addition to its fixed cost."""
     long = min(fixed / FIXED_SHARE, max(LONG_CALL, fixed / LARGEST_FIXED_SHARE))
     return max(target, long) - fixed
 
 
 def seconds_per_update(seconds: float, n_updates: int, fixed: float) -> float:
-    """Return how long each update of a call took, without the call's fixed cost."""
+    """Return the seconds per update of a call, without the call's fixed cost."""
     return max(seconds - fixed, LEAST_SHARE * seconds) / n_updates
 
 
 class CallLength:
-    """Chooses ``n_updates`` of a chain's next call from the time the last ones took."""
+    """Chooses ``n_updates`` of a chain's next call from the durations of the previous ones."""
 
     def __init__(self, longest: int):
         self.longest = longest
@@ -51,7 +52,7 @@ class CallLength:
         self.n_updates = min(self.longest, 2 ** int(np.log2(max(affordable, 1))))
 
     def _fixed_cost(self) -> float:
-        """Seconds that a call of no updates would take, from the shortest and the longest."""
+        """Estimate the seconds of a call without updates, from the shortest and longest call."""
         short, long = min(self._seconds), max(self._seconds)
         if short == long:
             return 0.0

@@ -33,7 +33,7 @@ from pymc_sgmcmc.loop import Outcome, failure_of
 from pymc_sgmcmc.schedules import Constant, Schedule
 
 BURNT_IN = 50
-"""Number of draws (or that of tuning draws, if larger) after which a chain counts as burnt in."""
+"""Number of draws after which a chain counts as burnt in, unless there are more tuning draws."""
 
 
 @dataclass_state
@@ -53,26 +53,27 @@ class Advance(NamedTuple):
     """The result of the updates of a draw."""
 
     moved: PointType
-    """The sampled variables; as before the draw if an update was not finite."""
+    """The sampled variables; their values before the draw if an update was not finite."""
     step_size: np.ndarray
-    """Step size of the last update, or of the one that was not finite."""
+    """Step size of the last update, or of the update that was not finite."""
     diagnostics: dict[str, float]
     potential: float
     gradient_norm: float
     nonfinite: bool
     n_updates: int
-    """Updates of the chain so far."""
+    """Number of updates of the chain so far."""
     warning: SamplerWarning | None
 
 
 class Chain(WithSamplingState):
     """A chain: its streams of batches and noise, all spawned from ``rng``, and the sampler's state.
 
-    ``tune`` is used by warnings only; with ``fetch_ahead`` a thread fetches rows of large tables
-    ahead; what ``check`` raises between the compiled calls of a draw abandons that draw.
+    ``tune`` is used only by warnings. With ``fetch_ahead`` a thread fetches rows of large tables
+    ahead. An exception that ``check`` raises between the compiled calls of a draw abandons that
+    draw.
     """
 
-    # PyMC has no public name for this
+    # PyMC has no public name for this.
     _state_class = SGMCMCState
 
     def __init__(
@@ -106,7 +107,7 @@ class Chain(WithSamplingState):
     # ---- updates ---------------------------------------------------------------------------
 
     def begin(self, point: PointType) -> None:
-        """Draw the initial sampler state, and compile if this process has not yet."""
+        """Draw the initial sampler state, and compile unless this process has done so."""
         kernel = self.kernel
         if self.state is not None and kernel.loop is not None:
             return
@@ -119,7 +120,7 @@ class Chain(WithSamplingState):
     def try_out(self, point: PointType) -> None:
         """Run the first updates, and raise `BadStart` if the gradient at the start is not finite.
 
-        What the backend does not have is found here too.
+        Operations that the backend does not support are also found here.
         """
         self.begin(point)
         theta, others = self.kernel.split(point)
@@ -139,14 +140,14 @@ class Chain(WithSamplingState):
             )
 
     def check_start(self, point: PointType) -> None:
-        """Raise `BadStart` without a finite density or gradient; nothing of this chain moves on."""
+        """Raise `BadStart` unless density and gradient are finite; this chain does not advance."""
         check_start(self.kernel.model, self.kernel.source, point)
         Chain(self.kernel, np.random.default_rng(0), tune=0).try_out(point)
 
     def draw(self, point: PointType) -> Advance:
         """Run the updates of a draw, in one compiled call or several of half a second.
 
-        `BadStart` says so if the chain's first call finds no finite density or gradient.
+        Raises `BadStart` if the chain's first call finds no finite density or gradient.
         """
         kernel, thin = self.kernel, self.kernel.thin
         self.begin(point)
@@ -156,7 +157,7 @@ class Chain(WithSamplingState):
         failure: tuple[int, int] | None = None
         while done < thin and failure is None:
             if done > 0:
-                self._check()  # the draw is abandoned: it may be a long one
+                self._check()  # abandons the draw, which may be a long one
             n = min(thin - done, self.call_length.n_updates)
             began = time.perf_counter()
             outcome, h = self.run(theta, others, n)
@@ -182,12 +183,12 @@ class Chain(WithSamplingState):
             if warning is None and n_updates == self.burnt_in:
                 warning = self.burn_in_warning({name: shown[name] for name in kernel.statistics})
         else:
-            # The whole draw is undone: which calls succeeded depends on their lengths.
+            # The whole draw is undone, because which calls succeeded depends on their lengths.
             theta, self.state = before
             variable, at = failure
             n_updates, h = n_updates - len(h) + at, h[: at + 1]
             warning = self.failure(variable, n_updates, h[at])
-        # A failed draw counts for the schedule too.
+        # A failed draw also counts for the schedule.
         n_updates = self.n_updates = self.n_updates + thin - done
         norm, potential = shown.pop("gradient_norm"), shown.pop("potential")
         moved = kernel.moved(theta)
@@ -202,17 +203,17 @@ class Chain(WithSamplingState):
     def _run(self, theta: list, others: list, typed_h: Any) -> Outcome:
         rows, constants = self.batches_of_call(len(typed_h))
         loop = self.kernel.loop
-        assert loop is not None  # `begin` has made it
+        assert loop is not None  # made by `begin`
         outcome = loop(typed_h, rows, theta, self.state, self.noise, [*constants, *others])
         self.noise = outcome.rng
         return outcome
 
     def _typed(self, h: np.ndarray) -> Any:
-        """Step sizes as the loop takes them."""
+        """Return the step sizes in the form that the loop takes."""
         return self.kernel.backend.array(h.astype(pytensor.config.floatX))
 
     def _step_sizes_of_call(self, n_updates: int) -> tuple[np.ndarray, Any]:
-        """Step sizes as they are and as the loop takes them."""
+        """Return the step sizes of a call, plain and in the form that the loop takes."""
         kernel = self.kernel
         schedule, h, typed_h = self._last_step_sizes
         if isinstance(schedule, Constant) and schedule is kernel.schedule and len(h) == n_updates:
@@ -223,7 +224,7 @@ class Chain(WithSamplingState):
         return h, typed_h
 
     def batches_of_call(self, n_updates: int) -> tuple[list, list]:
-        """Return what describes the batches, and constants: of fetched rows those of the call."""
+        """Return arrays that describe the batches, and constants including the fetched rows."""
         rows: list[np.ndarray] = []
         streamed: dict[str, np.ndarray] | None = None
         constants = list(self.kernel.constants)
@@ -243,8 +244,10 @@ class Chain(WithSamplingState):
     def groups_of(
         self, rows: np.ndarray, streamed: dict[str, np.ndarray] | None
     ) -> list[np.ndarray]:
-        """Return groups, places and weights for each index, then the rows' weights, if batches have
-        whole groups. ``streamed`` has the rows by container, if they are not in memory.
+        """Return groups, slots and weights for each index, and the rows' weights if batches have
+        whole groups.
+
+        ``streamed`` has the rows by container if they are not in memory.
         """
         whole, of_streamed = self.kernel.whole_groups, self.kernel.streamed_groups
         each: list = [None] * len(self.touched)
@@ -257,7 +260,7 @@ class Chain(WithSamplingState):
     # ---- warnings --------------------------------------------------------------------------
 
     def order_warning(self) -> SamplerWarning | None:
-        """Return a warning about the order of streamed rows, once per chain."""
+        """Return a warning about the order of streamed rows, at most once per chain."""
         for batches in self.batches:
             if message := batches.order_warning():
                 return SamplerWarning(WarningType.BAD_PARAMS, message, "warning")
@@ -284,8 +287,8 @@ class Chain(WithSamplingState):
     def failure(self, variable: int, update: int, h: np.ndarray) -> SamplerWarning | None:
         """Return the warning about a non-finite update, once per chain.
 
-        ``variable`` is its number, that after the last for the log posterior, and ``h`` the step
-        size.
+        ``variable`` is an index, where the number of variables stands for the log posterior, and
+        ``h`` is the step size.
         """
         if self.warned:
             return None
@@ -308,7 +311,7 @@ class Chain(WithSamplingState):
 
     @property
     def thin(self) -> int:
-        """Updates of a draw."""
+        """Number of updates per draw."""
         return self.kernel.thin
 
     @property
@@ -370,7 +373,7 @@ def _batches(
 
 
 def _exact_sum(arrays: Sequence[np.ndarray]) -> float:
-    """Sum of all elements, rounded once."""
+    """Sum all elements, rounding only once."""
     return fsum(itertools.chain.from_iterable(array.tolist() for array in arrays))
 
 

@@ -1,4 +1,4 @@
-"""What `help` shows for a sampler: its own arguments and errors together with the shared ones."""
+"""What `help` shows for a sampler: its own arguments and errors, combined with the shared ones."""
 
 import inspect
 import re
@@ -21,15 +21,16 @@ step_size : float, Schedule, callable or "auto", default "auto"
 batch_size : int, "auto" or None, default "auto"
     Rows per batch, for an ordinary model. None: all data at each update, or the batches that the
     model itself makes with `pm.Minibatch`. "auto" means None unless the step is adapted; then it is
-    about two rows per parameter, or all of up to 2000 rows or 8 batches; with ``latents`` 128
-    rows.
+    about two rows per parameter, or all rows if there are up to 2000 of them or 8 batches; with
+    ``latents`` it is 128 rows.
 adaptation : {"auto", "dense", "diag"}, Adapted, step, DataTree or None, default "auto"
     The metric L to adapt. "auto": none with a given ``step_size``; otherwise dense up to 2000
-    parameters and diagonal for more; but with more than 1000 and local variables a scale for each
-    of their elements, and dense for the others. What another step of the same model and data has
-    found, its attribute ``adapted``, is used without a warm-up. A step of the same model and other
-    data (yesterday's), or a result of `sample` with ``store_adaptation=True`` and a dense metric,
-    gives its metric and step size; only anchor, row weights and noise are found anew.
+    parameters and diagonal for more; but with more than 1000 parameters and local variables, one
+    scale for each element of the local variables and a dense metric for the others. Passing another
+    step of the same model and data, or its attribute ``adapted``, reuses what that step has found,
+    without a warm-up. A step of the same model and other data (yesterday's), or a result of
+    `sample` with ``store_adaptation=True`` and a dense metric, provides its metric and step size;
+    only the anchor, row weights and noise are estimated again.
 gradient : {"auto", "plain", "control_variate"}, default "auto"
     Whether an adapted step takes a batch's gradient alone, or adds the exact gradient at an anchor
     to the batch's estimate of the change from there: two gradients per update with far less noise.
@@ -45,30 +46,31 @@ latents : Gibbs or another `Latents`, optional
     without them.
 local : "auto", list of str or None, default "auto"
     Variables with an element (or row) for each group of rows, such as ``alpha`` in
-    ``alpha[group_of_row]``, that move only with their groups' rows: an update then costs the same
-    for any number of groups. "auto": those with at least 500 groups, and more groups than rows in
-    a batch, if the model allows it; of an adapted step, if the model has more than 1000 parameters.
-    Needs batches of rows; `SGRLD` moves all elements at every update.
+    ``alpha[group_of_row]``, that move only with their groups' rows: the cost of an update then does
+    not depend on the number of groups. "auto": those with at least 500 groups, and more groups than
+    rows in a batch, if the model allows it; for an adapted step, if the model has more than 1000
+    parameters. Needs batches of rows; `SGRLD` moves all elements at every update.
 batches : {"auto", "rows", "groups"}, default "auto"
-    What batches are made of: random rows; or whole groups of the local variables, as many as have
-    ``batch_size`` rows together (a larger group comes in parts), whose own gradients have no
-    minibatch noise then. The groups of several local variables must be nested, and all rows in
-    memory. "auto": whole groups where an adapted step has local variables with several elements for
-    each group (an intercept and a slope, say), whose groups are nested, in memory, and small enough
-    that a batch has four of them; otherwise rows.
+    What batches are made of: random rows; or whole groups of the local variables, with about
+    ``batch_size`` rows together (a larger group comes in parts), whose own gradients then have no
+    minibatch noise. The groups of several local variables must be nested, and all rows in memory.
+    "auto": whole groups if an adapted step has local variables with several elements for each group
+    (an intercept and a slope, say), and the groups are nested, in memory, and small enough that a
+    batch has four of them; otherwise rows.
 thin : int or "auto", default "auto"
-    Updates per recorded draw, all in one compiled call. "auto": for an adapted step so many that
-    draws are nearly independent, otherwise 1.
+    Updates per recorded draw, all in one compiled call. "auto": for an adapted step, enough that
+    draws are nearly independent; otherwise 1.
 replacement : bool or "auto", default "auto"
-    True: draw rows independently (of ``data`` from one shuffle window after the other). False: in
-    shuffled epochs, each row once. "auto" is what suits the sampler best: independent rows for a
-    thermostat (`SGNHT`, `SGNHT_S`, `MSGNHT_E`, `MSGNHT_S`, `Groups` with one of them), which takes
-    noise that cancels over an epoch for heat, and for adapted steps (but for ``data`` with a
-    control variate); shuffled epochs for the others. `pm.Minibatch` draws independent rows itself.
+    True: draw rows independently (rows of ``data`` from successive shuffle windows). False: in
+    shuffled epochs, each row once. "auto" is what suits the sampler best: independent rows for
+    thermostats (`SGNHT`, `SGNHT_S`, `MSGNHT_E`, `MSGNHT_S`, `Groups` with one of them), which
+    mistake noise that cancels over an epoch for heat, and for adapted steps (except for ``data``
+    with a control variate); shuffled epochs for the others. `pm.Minibatch` draws independent rows
+    itself.
 updates_per_batch : int, default 1
-    Consecutive updates that use the same batch. More than one saves what is done once for a batch,
-    such as reading its rows, but the noise of the gradient adds up over them: it has the variance
-    of that many updates with independent batches times their number.
+    Consecutive updates that use the same batch. More than one saves what is done once per batch,
+    such as reading its rows, but the noise of the gradient accumulates over them: its variance is
+    that of as many updates with independent batches, times their number.
 self_check : bool, default True
     Check at construction that the likelihoods of disjoint batches add up to that of all rows.
 data : dict, iterable or StreamedData, optional
@@ -78,7 +80,7 @@ data : dict, iterable or StreamedData, optional
 model : pymc.Model, optional
     Default: the model on the context stack.
 rng : int or numpy.random.Generator, optional
-    `pm.sample` replaces it by each chain's own generator.
+    `pm.sample` replaces it with each chain's own generator.
 initial_point : dict, optional
     Point at which the compiled updates are tried out; default: the model's initial point.
 compile_kwargs : dict, optional
@@ -92,7 +94,7 @@ temperature : float, default 1
     T > 0: the draws are from posterior^(1 / T), with the density with respect to the variables on
     their own scale. T < 1 ("cold") concentrates them, T > 1 spreads them. It multiplies the
     variance of the injected noise and, with momentum, the kinetic energy, so that a step size is
-    about as good at any temperature. Other values than 1 need a number or schedule as
+    about as good at any temperature. Values other than 1 need a number or schedule as
     ``step_size``."""
 
 COMMON_RAISES = """\
@@ -108,8 +110,8 @@ pymc.exceptions.SamplingError
     adapted step diverges."""
 
 NOT_OF_GROUPS = {"vars", "step_size", "adaptation", "gradient", "target_bias"}
-"""Shared parameters that `Groups` does not have: variables and step sizes belong to each group, and
-are not adapted."""
+"""Shared parameters that `Groups` does not have, because variables and step sizes belong to each
+group and are not adapted."""
 
 
 def describe(cls: Any, constructor: Callable) -> None:

@@ -1,7 +1,8 @@
 """Records: what an update needs of a group, next to each other in memory.
 
-Of many groups a variable, its momentum, thermostats and scales are in memory, not in the caches.
-Within a call they are interleaved (an array of structures), so that a group is one cache line.
+Of many groups, a variable with its momentum, thermostats and scales lies in memory, not in the
+caches. Within a call these arrays are interleaved (an array of structures), so that a group is one
+cache line.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ Tensors = list[TensorVariable]
 
 
 class GroupRecords:
-    """Which arrays stand together in a compiled call: those of the same groups, type and shape.
+    """Arrays of the same groups, type and shape that are interleaved in a compiled call.
 
     Array c of A has rows c, A + c, 2 A + c, ... of their record. Updates move the first
     ``n_moving`` arrays.
@@ -41,7 +42,7 @@ class GroupRecords:
         self._read_apart = [k for k in apart if k >= n_moving]
 
     def packed(self, arrays: Sequence[TensorVariable]) -> tuple[Tensors, Tensors]:
-        """Split arrays into what updates carry along, records last, and what they only read."""
+        """Split arrays into those that updates carry along, records last, and read-only ones."""
         records = []
         for members in self._members:
             each = [pt.moveaxis(arrays[k], self._axes[k], 0) for k in members]
@@ -51,7 +52,7 @@ class GroupRecords:
         return moving, [arrays[k] for k in self._read_apart]
 
     def unpacked(self, moving: Sequence[TensorVariable]) -> Tensors:
-        """Return the moving arrays, from what updates carried along."""
+        """Recover the moving arrays from what updates carried along."""
         arrays = dict(zip(self._moving_apart, moving, strict=False))
         for members, record in zip(self._members, self._records(moving), strict=True):
             n_groups, *of_a_group = self._groups_first(members[0])
@@ -64,7 +65,7 @@ class GroupRecords:
     def gathered(
         self, moving: Tensors, read: Tensors, touched: Sequence[Touched | None]
     ) -> Tensors:
-        """Take the elements in the slots, of all arrays; arrays without groups are taken whole."""
+        """Take the slots' elements of all arrays; arrays without groups are taken whole."""
         apart = [*self._moving_apart, *self._read_apart]
         whole = [*moving[: len(self._moving_apart)], *read]
         taken = gathered(whole, [touched[k] for k in apart])
@@ -78,7 +79,7 @@ class GroupRecords:
     def scattered(
         self, moving: Tensors, new: Tensors, touched: Sequence[Touched | None]
     ) -> Tensors:
-        """Put new elements of the moving arrays from the slots back."""
+        """Write new elements of the moving arrays from the slots back to the records."""
         apart = self._moving_apart
         of = [touched[k] for k in apart]
         put = scattered(moving[: len(apart)], [new[k] for k in apart], of)
@@ -94,12 +95,12 @@ class GroupRecords:
         return list(moving[len(self._moving_apart) :])
 
     def _rows(self, members: list[int], c: int, touched: Sequence[Touched | None]) -> Touched:
-        """Rows of a record that belong to its member number c."""
+        """Return the rows of a record that belong to its member number c."""
         which = touched[members[c]]
         assert which is not None
         return Touched(which.groups * len(members) + c, which.weights, axis=0)
 
     def _groups_first(self, k: int) -> tuple[int, ...]:
-        """Shape of an array whose axis of groups is moved to the front."""
+        """Return an array's shape with its axis of groups moved to the front."""
         shape, axis = self._shapes[k], self._axes[k]
         return (shape[axis], *shape[:axis], *shape[axis + 1 :])

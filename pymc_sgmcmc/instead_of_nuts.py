@@ -41,9 +41,9 @@ def instead_of_nuts(**arguments: Any) -> Iterator[None]:
     ``n_init``, ``nuts``, ``nuts_sampler``, ``target_accept`` and the like. A message names what is
     not used.
 
-    Calls with ``step=`` and calls of other threads run `pm.sample` itself, which is back when the
-    block is left, be it by an exception. A function that was imported by ``from pymc import
-    sample`` is not replaced.
+    Calls with ``step=`` and calls in other threads run `pm.sample` itself, which is restored when
+    the block is left, also by an exception. A function imported with ``from pymc import sample`` is
+    not replaced.
 
     Examples
     --------

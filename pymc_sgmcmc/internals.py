@@ -1,6 +1,6 @@
-"""What this package uses of others that is not their public interface, by file and name.
+"""What this package uses of other packages beyond their public interface, by file and name.
 
-`tests/contracts/test_internals.py` names what an upgrade has taken away.
+`tests/contracts/test_internals.py` names what an upgrade has removed.
 """
 
 import logging
@@ -61,7 +61,7 @@ INTERNALS: dict[str, tuple[str, ...]] = {
     ),
     "backends/interrupts.py": ("numba.core.serialize:_numba_unpickle",),
     "backends/normals_numba.py": ("numba.np.random.generator_core:next_uint64",),
-    # PyTensor's way to give an operation an implementation.
+    # The mechanism by which PyTensor assigns an implementation to an operation.
     "backends/vectorized_math.py": (
         f"{_NUMBA}.basic:numba_njit",
         f"{_NUMBA}.basic:register_funcify_and_cache_key",
@@ -106,11 +106,12 @@ INTERNALS: dict[str, tuple[str, ...]] = {
     "storage/metadata.py": ("zarr.core.buffer:cpu.Buffer.from_bytes",),
     "storage/recorded_store.py": ("zarr.core.buffer:default_buffer_prototype",),
 }
-"""``module:name``; a name may be an attribute that ``__init__`` sets."""
+"""Maps each file to names of the form ``module:name``, where a name may be an attribute that
+``__init__`` sets."""
 
 
 def is_there(name: str) -> bool:
-    """Whether a name of the table can be found."""
+    """Whether a name in the table can be found."""
     module, _, path = name.partition(":")
     try:
         found: Any = import_module(module)
@@ -132,7 +133,7 @@ def _is_set_by_init(kind: Any, attribute: str) -> bool:
 
 @cache
 def available(file: str, consequence: str) -> bool:
-    """Whether all that a file needs is there; if not, say once what follows from that."""
+    """Whether everything that a file needs is available; if not, log the consequence once."""
     gone = [name for name in INTERNALS[file] if not is_there(name)]
     if gone:
         _log.warning(

@@ -28,8 +28,8 @@ from pymc_sgmcmc.schedules import Schedule, step_sizes
 class Kernel:
     """An algorithm's updates on a gradient source, and the number of updates per draw.
 
-    It is pickled without compiled code and copies of the data, which `load_data` and `compile` make
-    anew.
+    Pickles contain neither compiled code nor copies of the data; `load_data` and `compile` recreate
+    them.
     """
 
     def __init__(
@@ -56,14 +56,15 @@ class Kernel:
         self.metric = metric
         self.updates_per_batch = updates_per_batch
         self.row_copies: np.ndarray | None = None
-        """How often each row is in the urn that batches are drawn from; None: once."""
+        """Number of times each row is in the urn that batches are drawn from; None means once."""
         self.friction: np.ndarray | None = None
-        """Thermostats at the start of a chain, flat; None: as the algorithm has it."""
+        """Flat thermostats at the start of a chain; None leaves the algorithm's own start."""
         self.data_checksum: int | None = None
-        """Of the data that a control variate's anchor was computed from."""
+        """Checksum of the data from which a control variate's anchor was computed."""
         self.statistics = (*algorithm.statistics, *source.statistics)
         self.averaged = ("gradient_norm", *source.statistics)
-        """Statistics that are means over a draw's updates; the others are of its last."""
+        """Statistics that are means over a draw's updates; the others are those of its last
+        update."""
         self.n_elements = sum(int(np.prod(shape)) for shape in source.shapes)
         self._moved, self._held = (
             [(v.name, np.dtype(v.dtype)) for v in vars] for vars in (source.vars, source.others)
@@ -127,8 +128,8 @@ class Kernel:
         self.streamed_groups = self.source.streamed_groups()
         self.load_adaptation()
         self.places: dict[Any, int] = {}
-        """Where each array of the data is among the constants: by its name, and by what stands for
-        it in the source's expressions."""
+        """Position of each array of the data among the constants, by its name and by the variable
+        that represents it in the source's expressions."""
         for k, (array, variable) in enumerate(self.source.data, start=len(scales)):
             self.places |= {array.name: k, variable: k}
         first = self.source.rows[0] if self.source.rows else None
@@ -147,7 +148,7 @@ class Kernel:
         return total
 
     def set_row_copies(self, copies: np.ndarray | None) -> None:
-        """Draw rows by weight: each is in the urn so often, and weighted by 1 / (N q)."""
+        """Draw rows by weight: row i is ``copies[i]`` times in the urn, with weight 1 / (N q_i)."""
         [rows] = self.source.rows
         assert rows.weights is not None
         weights = np.ones(rows.n_rows)
@@ -164,15 +165,15 @@ class Kernel:
         self.scaling = [self.backend.array(a) for a in arrays]
 
     def tables(self, rows: Rows) -> dict[TensorVariable, np.ndarray]:
-        """The data whose rows should be fetched ahead of the calls, if any."""
+        """Return the data whose rows should be fetched ahead of the calls, if any."""
         if self.backend.has_accelerator:
             return {}
-        # On the CPU this does not copy, not even arrays of JAX.
+        # On the CPU this does not copy, even for JAX arrays.
         tables = {v: np.asarray(self.constants[self.places[v]]) for v in self.source.tables(rows)}
         return tables if prefetching_pays(tables) else {}
 
     def compile(self, state_like: dict[str, list[np.ndarray]], by_number: bool = True) -> None:
-        """Compile the updates, unless this process has; ``by_number``: they look rows up."""
+        """Compile the updates unless this process has done so; ``by_number``: they look rows up."""
         if self.loop is not None:
             return
         mode = self.mode

@@ -1,4 +1,4 @@
-"""A file lock that one process holds."""
+"""A file lock held by one process."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 LOCKS_HOLD = fcntl is not None
-"""Whether this system has such locks; without them every lock seems free."""
+"""Whether this system has such locks; if not, every lock appears to be free."""
 
 SECONDS_FOR_LOCK = 15.0
 """Seconds to wait for the process of an earlier run to end."""
@@ -24,8 +24,8 @@ SECONDS_FOR_LOCK = 15.0
 class Lock:
     """Keeps two processes from writing the same chains; released when its process ends.
 
-    Forked processes hold it too, until they end or this one releases it; ``what`` says what is
-    locked.
+    Forked processes also hold it, until they end or this one releases it; ``what`` describes what
+    is locked.
     """
 
     def __init__(self, path: Path, what: str):
@@ -34,7 +34,7 @@ class Lock:
         self._process: int | None = None
 
     def acquire(self, seconds: float | None = None) -> None:
-        """Wait for the lock, by default for `SECONDS_FOR_LOCK`; after that it is an error."""
+        """Wait for the lock, `SECONDS_FOR_LOCK` by default, then raise an error."""
         if not LOCKS_HOLD:
             return
         until = time.monotonic() + (SECONDS_FOR_LOCK if seconds is None else seconds)
@@ -54,15 +54,15 @@ class Lock:
             if self._is_there(file):
                 self._file, self._process = file, os.getpid()
                 return
-            file.close()  # the file was deleted meanwhile: open the current one
+            file.close()  # the file was deleted in the meantime: open the current one
 
     @property
     def is_held(self) -> bool:
-        """Whether the file at the path is the one that is locked: not if its folder was deleted."""
+        """Whether the locked file is still the one at the path: its folder was not deleted."""
         return not LOCKS_HOLD or (self._file is not None and self._is_there(self._file))
 
     def _opened(self) -> Any:
-        """Open the file: an existing one only to read where nothing can be written."""
+        """Open the file; an existing one is opened read-only where writing is not possible."""
         try:
             return open(self.path, "a")  # held until `release`
         except OSError as error:
@@ -89,22 +89,22 @@ class Lock:
 
 
 def locked_folder(folder: Path, lock: Lock, mode: int = 0o777) -> None:
-    """Make a folder with a lock in it, and take the lock."""
+    """Create a folder that contains a lock, and acquire the lock."""
     while True:
         folder.mkdir(mode, parents=True, exist_ok=True)
         lock.path.parent.mkdir(exist_ok=True)
         try:
             lock.acquire()
             return
-        except FileNotFoundError:  # another process has just deleted it, as not yet locked
+        except FileNotFoundError:  # another process has just deleted the folder, not yet locked
             continue
 
 
 def delete_abandoned(folders: Iterable[Path], lock_name: str | Path) -> None:
-    """Delete those folders of which the lock is held by no process: theirs has died."""
+    """Delete the folders whose lock no process holds: the process that made them has died."""
     for folder in folders if LOCKS_HOLD else ():
         lock = Lock(folder / lock_name, "this folder")
-        with suppress(OSError, RuntimeError):  # of another user, alive, or just finished
+        with suppress(OSError, RuntimeError):  # owned by another user, in use, or just finished
             if lock.path.exists():
                 lock.acquire(seconds=0.0)
                 shutil.rmtree(folder, ignore_errors=True)

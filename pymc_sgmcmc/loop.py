@@ -25,8 +25,8 @@ from pymc_sgmcmc.pymc_internals import jitted
 from pymc_sgmcmc.slots import Touched, gathered, masked, n_touched
 
 DIVERGENCE_LIMIT = 1e15
-"""An update has diverged if the sum of theta (on the unconstrained scale) exceeds this limit, or
-the sum of the gradients' norms its square."""
+"""Limit beyond which an update counts as diverged: the sum of theta (on the unconstrained scale)
+exceeds it, or the sum of the gradients' norms exceeds its square."""
 
 
 class Outcome(NamedTuple):
@@ -34,16 +34,17 @@ class Outcome(NamedTuple):
 
     theta: list
     state: Any
-    """Lists of arrays by name, or all of them in one list."""
+    """Lists of arrays by name, or all arrays in one list."""
     rng: Any
     potential: Any
-    """Estimate of -log posterior from the last batch, a scalar: at the final theta, or at the point
-    of the last gradient if the source is costly."""
+    """Estimate of -log posterior from the last batch, a scalar, at the final theta or, if the
+    source is costly, at the point of the last gradient."""
     squared_gradient: Any
     """Squared norm of each variable's gradient at each update, shape (k, number of variables)."""
     per_update: list
-    """Shape (k,) each: norm of the whole gradient, then what the source's `statistics` name. They
-    are not summed here: a draw's mean must not depend on how its updates are split into calls."""
+    """Norm of the whole gradient, then what the source's `statistics` name, each of shape (k,).
+    They are not summed here, because a draw's mean must not depend on how its updates are split
+    into calls."""
     checksum: Any
     """A scalar: finite if theta, gradients, diagnostics and potential are finite and no update has
     diverged (`DIVERGENCE_LIMIT`)."""
@@ -52,7 +53,7 @@ class Outcome(NamedTuple):
 
 
 def failure_of(outcome: Outcome) -> tuple[int, int] | None:
-    """Wait for a call; return its first non-finite variable and update, None if there is none."""
+    """Wait for a call, and return its first non-finite variable and update, or None."""
     if isfinite(np.asarray(outcome.checksum)):
         return None
     squared, theta = np.asarray(outcome.squared_gradient), map(np.asarray, outcome.theta)
@@ -78,7 +79,7 @@ def first_nonfinite(squared_gradient: Any, theta: list, xp: Any) -> tuple[Any, A
 def _variables_of(
     arrays: Sequence, positions: Sequence[int], shapes: Sequence[tuple]
 ) -> list[int | None]:
-    """For each array of a state the variable that it is shaped like; None: it is not."""
+    """Return the variable that each array of a state is shaped like, or None for each array."""
     own = [shapes[i] for i in positions]
     if [np.shape(a) for a in arrays] == own:
         return list(positions)
@@ -128,7 +129,7 @@ class Loop:
         rng = random_generator_type("rng")
 
         def touched_by(batch):
-            """The groups that a batch touches: of z, and of theta, state and scaling together."""
+            """Return the groups that a batch touches: of z, and of theta, state and scaling."""
             touched = source.touched(batch)
             if metric is None:
                 return touched, [*touched, *self.of_state(touched)]
@@ -166,7 +167,7 @@ class Loop:
                 last = evaluations[-1]
                 return last if metric is None else metric.gradient(last, scaling_now)
 
-            # z, where the algorithm works
+            # z is the variable in which the algorithm works.
             z = old_theta if metric is None else metric.zeros(old_theta)
 
             def noise(like=None):
@@ -198,8 +199,8 @@ class Loop:
         n_own = len(source.statistics) + source.is_costly
         outputs = scan(
             one_update,
-            # JAX needs the number of steps, which it takes from the only sequence. The rows are
-            # looked up by a counter instead.
+            # JAX needs the number of steps, and takes it from the only sequence. The rows are
+            # looked up with a counter instead.
             sequences=[h],
             outputs_info=[
                 pt.constant(0, dtype="int64"),
@@ -225,24 +226,25 @@ class Loop:
             last_theta = gathered(moving[: self.n_vars], source.touched(last_batch))
             evaluation = source.at(last_theta, last_batch, own_constants, own, stream)
             potential = evaluation.potential
-        # From a copy of the generator: the next call must not depend on where this one ends.
+        # From a copy of the generator, because the next call must not depend on where this one
+        # ends.
         drawn = source.with_prior_draws(moving[: self.n_vars], own_constants, stream.copy())
         moving = [*drawn, *moving[self.n_vars :]]
         diagnostics = algorithm.diagnostics(final_state)
         means = [d.mean() for d in own_outputs]
         total = pt.add(*(m.sum() for m in moving[: self.n_vars]), *diagnostics, *means, 0.0)
         good = pt.and_(pt.abs(total) < DIVERGENCE_LIMIT, gradient_norms.sum() < DIVERGENCE_LIMIT**2)
-        good = pt.and_(good, pt.abs(potential) < np.inf)  # or theta has no density
+        good = pt.and_(good, pt.abs(potential) < np.inf)  # otherwise theta has no density
         checksum = pt.switch(good, total, np.nan)
         # A parameter out of its range (after too large a step) must not raise an error: the update
         # is recognised as non-finite, and the draw is undone.
         mode = get_mode(compile_kwargs.get("mode")).including("local_remove_check_parameter")
-        # Of x[i].set(x[i] + a + b) PyTensor makes x[i].inc(a), as of groups with a single slot.
+        # PyTensor turns x[i].set(x[i] + a + b) into x[i].inc(a), for example with a single slot.
         mode = mode.excluding("local_set_to_inc_subtensor")
         self.mode = with_cheap_calls(mode)
         kwargs = {name: value for name, value in compile_kwargs.items() if name != "mode"}
         self.function = pytensor.function(
-            # The generator is advanced in place: copying one costs as much as many updates.
+            # The generator is advanced in place, since copying it costs as much as many updates.
             # The output is borrowed too, because JAX cannot copy a generator.
             [
                 h,
@@ -273,14 +275,14 @@ class Loop:
         self._call = jitted(self.function) if in_threads else self.function
 
     def of_state(self, touched: list[Touched | None]) -> list[Touched | None]:
-        """For each array of the state, the groups that a batch moves, as `touched` for z."""
+        """Return the groups that a batch moves in each array of the state, as `touched` does."""
         of_state: list[Touched | None] = []
         for variables in self._variable_of.values():
             of_state += [None if i is None else touched[i] for i in variables]
         return of_state
 
     def named(self, flat: list) -> dict[str, list]:
-        """Arrays of a state in one list, by name."""
+        """Return the arrays of a state, given in one list, by name."""
         return {name: flat[part] for name, part in self._parts.items()}
 
     def __call__(self, h, rows, theta, state, rng, constants) -> Outcome:
@@ -290,7 +292,7 @@ class Loop:
         return outcome._replace(state=self.named(outcome.state))
 
     def outcome(self, out: Sequence) -> Outcome:
-        """Name what the compiled function returns; the state stays a list."""
+        """Name the outputs of the compiled function; the state stays a list."""
         n_state = sum(self.layout.values())
         theta, state = list(out[: self.n_vars]), list(out[self.n_vars : self.n_vars + n_state])
         rng, potential, squared, checksum, *rest = out[self.n_vars + n_state :]

@@ -12,17 +12,17 @@ from pymc_sgmcmc.algorithm import Tensors
 from pymc_sgmcmc.backends.random_operations import GeneratorCopy, Normals
 
 ELEMENTS_OF_OWN_DRAW = 2**13
-"""The noise of a variable with more elements than this is drawn separately."""
+"""Number of elements above which a variable's noise is drawn separately."""
 
 
 class NoiseStream:
-    """A chain's random generator in a graph: each draw advances ``rng``."""
+    """A chain's random generator in a graph; each draw advances ``rng``."""
 
     def __init__(self, rng):
         self.rng = rng
 
     def copy(self) -> "NoiseStream":
-        """Return a stream that does not advance this one."""
+        """Return a stream whose draws do not advance this one."""
         return NoiseStream(GeneratorCopy()(self.rng))
 
     def draw(self, distribution: Callable, *parameters, **kwargs) -> TensorVariable:
@@ -33,8 +33,8 @@ class NoiseStream:
     def fine_uniforms(self, shape: Sequence[int], dtype: str) -> TensorVariable:
         """Uniform draws to be compared with probabilities that may be tiny.
 
-        JAX's of 32 bits are multiples of 2^-23, of which 0 is below any probability, so a second
-        draw adds bits.
+        JAX's 32-bit draws are multiples of 2^-23, and the draw 0 is below any probability, so a
+        second draw adds bits.
         """
         if dtype == "float64":
             return self.draw(pt.random.uniform, size=shape, dtype=dtype)
@@ -42,11 +42,11 @@ class NoiseStream:
         return both[0] + both[1] * np.asarray(2**-23, dtype)
 
     def normals_like(self, theta: Sequence[TensorVariable]) -> Tensors:
-        """Fresh N(0, I) draws shaped like theta, in its float types (a wider one costs double)."""
+        """Draw fresh N(0, I) noise shaped like theta, in its float types (a wider costs double)."""
         draws: dict[int, TensorVariable] = {}
         groups: dict[Any, list[int]] = {}
         for k, t in enumerate(theta):
-            # One call for all small variables, because each call has a fixed cost. The draws of a
+            # All small variables share one call, because each call has a fixed cost. The draws of a
             # large variable are used at once, while they are in the cache.
             alone = k if math.prod(t.type.shape) > ELEMENTS_OF_OWN_DRAW else None
             groups.setdefault((t.dtype, alone), []).append(k)

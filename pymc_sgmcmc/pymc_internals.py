@@ -1,4 +1,4 @@
-"""All uses of PyMC's and PyTensor's private API, but what a step must override (step, chain)."""
+"""All uses of PyMC's and PyTensor's private API, except what a step must override (step, chain)."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
@@ -25,8 +25,8 @@ def quiet_logging(quiet: bool) -> Iterator[None]:
     if not quiet:
         yield
         return
-    # Only PyMC's function lists the loggers that are silenced. It stores the levels it finds: a
-    # second run in another thread would find the silent ones, and leave them.
+    # Only PyMC's function lists the loggers that are silenced. It stores the levels it finds, so a
+    # second run in another thread would find and keep the silent ones.
     run = object()
     with _levels_lock:
         if not _quiet_runs:
@@ -42,7 +42,7 @@ def quiet_logging(quiet: bool) -> Iterator[None]:
 
 
 def statistics_of(trace: NDArray) -> list[dict[str, np.ndarray]]:
-    """Return a recorder's statistics: one dict per step, of arrays that may be written to."""
+    """Return a recorder's statistics: one dict per step, with writable arrays."""
     # `get_sampler_stats` is read-only; `record` takes one draw at a time.
     return trace._stats
 
@@ -55,7 +55,8 @@ def forget_statistics(trace: NDArray) -> None:
 
 def report(multitrace: MultiTrace, n_tune: int, n_draws: int, seconds: float) -> None:
     """Set the properties of a run that become attributes of its DataTree."""
-    # `SamplerReport` has properties without setters for these; `pm.sample` sets them like this.
+    # `SamplerReport` has properties without setters for these; `pm.sample` sets them in the same
+    # way.
     multitrace.report._n_tune = n_tune
     multitrace.report._n_draws = n_draws
     multitrace.report._t_sampling = seconds
@@ -67,13 +68,13 @@ def model_of(
     values: Mapping[Variable, Variable],
     of_type: type[Model] = Model,
 ) -> Any:
-    """Return a model of some variables of another, with the coords and dim lengths of that one.
+    """Return a model of some variables of another one, with that model's coords and dim lengths.
 
-    ``variables`` has what stands for each variable, and ``values`` the value variables of random
-    ones.
+    ``variables`` maps each variable to its replacement, and ``values`` does so for the value
+    variables of random ones.
     """
     new = of_type(check_bounds=model.check_bounds, model=None)
-    # `add_coords` copies them, so data that is set later would change only one of the models.
+    # `add_coords` would copy them, so that data set later would change only one of the models.
     new._coords, new._dim_lengths = model.coords, model.dim_lengths
     for kind in ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"):
         getattr(new, kind).extend(variables[v] for v in getattr(model, kind) if v in variables)
@@ -99,16 +100,16 @@ def is_worker() -> bool:
 
 def saves_state(step: WithSamplingState) -> bool:
     """Whether a step has a `sampling_state` from which it can continue."""
-    # Steps that save nothing have the property too: only the class of their state shows it.
+    # Steps that save nothing also have the property; only the class of their state shows it.
     return type(step)._state_class is not DataClassState
 
 
 def jitted(function: Any) -> Callable:
-    """Return what numba or JAX compiled of a PyTensor function, without PyTensor's wrapper."""
-    # It is mapped over chains or called by threads, which the wrapper does not support.
+    """Return the function that numba or JAX compiled, without PyTensor's wrapper."""
+    # It is mapped over chains or called from threads, which the wrapper does not support.
     return function.vm.jit_fn
 
 
 def runs_python(function: Any) -> bool:
-    """Whether some of a function of this package's numba linker runs in Python."""
+    """Whether part of a function of this package's numba linker runs in Python."""
     return getattr(jitted(function), "runs_python", False)

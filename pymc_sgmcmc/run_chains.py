@@ -1,4 +1,4 @@
-"""From arguments and starting points to the result: one run of chains."""
+"""One run of chains, from arguments and starting points to the result."""
 
 import logging
 from collections.abc import Sequence
@@ -52,8 +52,8 @@ def run_chains(
 ) -> DataTree:
     """Run all chains from their starting points, with their own generators.
 
-    ``given`` is checked, with one step for all variables. ``length`` is how long the run may be
-    instead of ``draws``, if it can be ended early, and ``exact`` makes the draws exact.
+    ``given`` is checked, with one step for all variables. ``length`` is the permitted length of a
+    run that may end early, in place of ``draws``, and ``exact`` makes the draws exact.
     """
     model, step, chains, tune = given.model, given.step, given.chains, given.tune
     refuse_step_in_use(step)
@@ -145,7 +145,7 @@ def run_chains(
 
 
 def _prepare(predictions: Predictions, step: Any, point: PointType) -> None:
-    """Begin a run's predictions: compile them as the step is, and check them at a point."""
+    """Begin a run's predictions: compile them for the step, and check them at a point."""
     ours = minibatch_steps(step)
     if predictions.predictor.compile_kwargs is None and ours:
         predictions.predictor.compile_kwargs = ours[0].kernel.compile_kwargs
@@ -161,12 +161,12 @@ def _check(
     verdict: VerdictSoFar,
     is_start: bool,
 ) -> None:
-    """Judge the draws, which are worth more than their check: an error in it is only logged."""
+    """Judge the draws; an error in the check is only logged, because the draws are worth more."""
     try:
         if adaptation_of(step) is None:
             check_convergence(tree, model)
             warn_of_burn_in(tree)
-        else:  # the verdict looks at R-hat and effective sample sizes too
+        else:  # the verdict includes R-hat and effective sample sizes
             diagnose_run(tree, step, points, verdict.measured(tree), is_start)
     except KeyboardInterrupt:
         _log.warning("Interrupted: convergence is not checked.")

@@ -44,7 +44,7 @@ from pymc_sgmcmc.storage.store import store_of
 _log = logging.getLogger("pymc.sgmcmc")
 
 DRAWS = 1000
-"""Default number of draws of steps that are not adapted."""
+"""Default number of draws for steps that are not adapted."""
 
 
 @naming_alternatives
@@ -96,13 +96,13 @@ def sample(
     ----------
     draws : int, optional
         Draws to keep for each chain. A draw is `thin` updates of the step. Default: for an adapted
-        step as many as ``ess`` needs, at least 500 and at most 10,000; with a ``trace`` as many as
-        the warm-up expects to need; for an adapted step of more than 2000 parameters, each draw
-        of which is a pass over the data, 100; for other steps 1000.
+        step, the number that ``ess`` needs, from 500 to 10,000, or with a ``trace`` the number that
+        the warm-up expects to need; for an adapted step with more than 2000 parameters, where each
+        draw is a pass over the data, 100; for other steps 1000.
     tune : int, optional
-        Draws of burn-in before those, discarded; default: the step's own (500 for minibatch steps,
-        15 to 50 for adapted ones, whose chains start within the posterior: five autocorrelation
-        times of the slowest parameter).
+        Draws of burn-in, discarded; default: the step's own (500 for minibatch steps, 15 to 50 for
+        adapted ones, whose chains start within the posterior: five autocorrelation times of the
+        slowest parameter).
     chains : int, default 4
         Independent chains.
     cores : int, optional
@@ -121,51 +121,51 @@ def sample(
         Default: `MSGNHT_S` for all variables, with everything adapted.
     ess : float, default 400
         Effective sample size, of all chains together and for the mean of each variable's worst
-        element, at which an adapted run of a free length ends, if R-hat is at most 1.01 or what
-        chance explains and, with ``compute_convergence_checks``, standard errors are small enough
-        for a clear verdict.
+        element, at which an adapted run without a given length ends. R-hat must also be at most
+        1.01 or explained by chance and, with ``compute_convergence_checks``, standard errors must
+        be small enough for a clear verdict.
     exact : bool, default False
         Finish the run on all rows: 32 short Hamiltonian chains with Metropolis' correction start at
-        draws of the minibatch chains, in their metric, and go on until they have forgotten these
-        and ``ess`` is reached. No error of minibatches or of the step size is left. See the page
-        "Can I trust this?". For up to 2000 parameters, after an adapted step. ``max_passes`` does
-        not count it.
+        draws of the minibatch chains, in their metric, and continue until they have forgotten these
+        starting points and ``ess`` is reached. No error of minibatches or of the step size remains.
+        See the page "Can I trust this?". For up to 2000 parameters, after an adapted step.
+        ``max_passes`` does not count it.
     max_passes : float, optional
-        Most passes over the data, warm-up included, of such a run.
+        Largest number of passes over the data, warm-up included, of such a run.
     max_seconds : float, optional
-        Seconds after which a run ends, from the call on, with compilation and warm-up. It returns
+        Seconds from the call after which a run ends, compilation and warm-up included. It returns
         the draws so far, and a message says so; with a ``trace`` it can be resumed. If the warm-up
         of the default step alone takes longer, an error names its stage.
     store_adaptation : bool, default False
-        Add the group ``adaptation``: metric, anchor, row weights, noise.
+        Add the group ``adaptation``: metric, anchor, row weights and noise.
     var_names : list of str, optional
         Variables to record. Default: all free variables and deterministics, except deterministics
         with one number per row of the data, which a message names. For the verdict on an adapted
-        step some draws of free variables that are left out are kept until it is made.
+        step, some draws of excluded free variables are kept until it is made.
     initvals : dict or list of dict, optional
         Initial values by variable, for all chains or one dict per chain; a value may be an array,
-        ``"prior"`` or ``"support_point"``. A chain of an adapted step starts inside the posterior
-        that the warm-up saw where they are far outside; a warning says so.
+        ``"prior"`` or ``"support_point"``. If they are far outside the posterior that the warm-up
+        of an adapted step saw, the chain starts inside it, and a warning says so.
     init : {"jitter", "point"}, default "jitter"
         "jitter" adds uniform random numbers in [-1, 1], on the unconstrained scale and different
         for each chain, to variables that have no initial value (in the model or in ``initvals``).
         PyMC does so for NUTS, so that R-hat can detect chains that do not mix. "point" starts all
         chains at the same point, as `pm.sample` does with explicit steps.
     trace : ZarrStore, str or pathlib.Path, optional
-        Write draws to disk as they are made, with the state of the sampler: see `ZarrStore`. For a
-        path, a store is created there.
+        Write draws to disk as they are made, with the state of the sampler: see `ZarrStore`. A path
+        creates a store there.
     discard_tuned_samples : bool, default True
         False adds the groups ``warmup_posterior`` and ``warmup_sample_stats``.
     compute_convergence_checks : bool, default True
-        For an adapted step log the verdict of `diagnose`, which looks at R-hat and effective sample
-        sizes too, and add the group ``diagnosis``. For another one log PyMC's warnings about these,
-        and a warning if its thermostats still drifted.
-        In large models they are computed for evenly spaced elements only, and a message says so.
+        For an adapted step, log the verdict of `diagnose`, which includes R-hat and effective
+        sample sizes, and add the group ``diagnosis``. For any other step, log PyMC's warnings about
+        these, and a warning if its thermostats were still drifting. In large models they are
+        computed for evenly spaced elements only, and a message says so.
     keep_warning_stat : bool, default False
-        Keep the statistic "warning"; such a result cannot be saved. A store does not have it.
+        Keep the statistic "warning"; such a result cannot be saved. Stores do not contain it.
     idata_kwargs : dict, optional
         For `pymc.to_inference_data`. ``log_likelihood`` and ``log_prior`` are computed for the
-        result; a store does not have them.
+        result; stores do not contain them.
     callback : callable, optional
         Called as ``callback(trace=..., draw=...)`` after each draw, in this process. It may raise
         `KeyboardInterrupt` to end the run with the draws so far.
@@ -174,18 +174,18 @@ def sample(
     blas_cores : int, "auto" or None, default "auto"
         Total number of BLAS threads of all processes; "auto": one per core.
     model : pymc.Model or bambi.Model, optional
-        Default: the model on the context stack. A model of Bambi is fitted by its own ``fit``.
+        Default: the model on the context stack. A Bambi model is fitted by its own ``fit``.
     compile_kwargs : dict, optional
         For the default step and steps that PyMC chooses; a step that you made has its own. Default:
         PyTensor's mode, numba; for the default step of models with more than 2000 parameters JAX,
         if it is installed.
     chain_method : {"sequential", "parallel", "vectorized", "dask"}, optional
-        Run chains in turns in this process, side by side in processes, all in one compiled call
+        Run chains in turn in this process, in parallel processes, all in one compiled call
         (requires one step for all variables, compiled for JAX or numba), or as tasks of a Dask
-        cluster. The default depends on the backend, device and cores; a message says which it is.
+        cluster. The default depends on the backend, device and cores; a message names it.
     client : distributed.Client, optional
-        For ``chain_method="dask"``; default: the current client. With a ``trace`` in a folder that
-        all workers can reach, another worker resumes the chains of a lost one from their
+        For ``chain_method="dask"``; default: the current client. If a worker is lost and ``trace``
+        is in a folder that all workers can reach, another worker resumes its chains from their
         checkpoints.
     resume : bool, default False
         Continue the run in ``trace``, exactly as if it had never stopped. With more ``draws`` than
@@ -193,27 +193,28 @@ def sample(
     include_data : bool, optional
         Copy the model's data into the result. Default: if it takes less than 50 MB.
     predictions : Predictions or list of Predictions, optional
-        Averages of predictions on test data, made where the chains run; with ``var_names=[]`` no
-        draws are kept. They are saved and resumed with the chains. The length of the run is then
+        Averages of predictions on test data, computed where the chains run; with ``var_names=[]``
+        no draws are kept. They are saved and resumed with the chains. The length of the run is then
         ``draws``, or what the warm-up expects to need.
     integrate : "auto", list of names or None, default "auto"
         For the default step: effects of groups of rows to integrate out of the likelihood; each
-        group then is a row, and what groups share is sampled. The effects are drawn afterwards and
-        are in ``posterior`` like all variables. "auto": those of the index with the most groups, if
-        updates then cost less and nothing speaks against it; a message says what. Effects that are
-        sampled are centred or partially non-centred, as suits what their rows say of them.
+        group is then treated as a row, and the parameters that groups share are sampled. The
+        effects are drawn afterwards and are in ``posterior`` like all variables. "auto": the
+        effects of the index with the most groups, if updates then cost less and nothing speaks
+        against it; a message names the effects. Effects that are sampled are centred or partially
+        non-centred, depending on how much their rows say about them.
     data : StreamedData, mapping or iterable, optional
         For the default step: rows that stay on disk, for which the model has placeholders (see
-        `StreamedData`). Effects are integrated out where all sources are NumPy arrays or memory
-        maps, fastest if the rows of a group lie together.
+        `StreamedData`). Effects are integrated out if all sources are NumPy arrays or memory maps,
+        and fastest if the rows of a group are contiguous.
 
     Returns
     -------
     DataTree
         Groups ``posterior``, ``sample_stats``, ``observed_data``, ``constant_data``, and one for
-        each of ``predictions``. For an adapted step the attributes of ``posterior`` have
-        ``data_passes`` (row gradients / N, of all chains and with the warm-up),
-        ``data_passes_warmup``, and ``adaptation``: all that was chosen, as JSON.
+        each of ``predictions``. For an adapted step, ``posterior`` has the attributes
+        ``data_passes`` (row gradients / N, over all chains and the warm-up),
+        ``data_passes_warmup``, and ``adaptation``: everything that was chosen, as JSON.
 
     Raises
     ------
@@ -222,19 +223,19 @@ def sample(
     pymc.exceptions.SamplingError
         If no chain got past tuning.
     RuntimeError
-        For a step of a run that has not ended, as in its callback.
+        For a step of a run that has not ended, as within that run's callback.
 
     Notes
     -----
     A chain with a non-finite update stops: a message names the variable, the update and the remedy.
     The other chains continue. If the chains end up with different lengths, they are cut to a common
     length or left out, whichever keeps more draws. Ctrl-C ends the run after the current draw and
-    returns the draws so far; a second Ctrl-C does not wait for that draw. Any other exception has
-    them in its attribute ``idata``.
+    returns the draws so far; a second Ctrl-C does not wait for that draw. Any other exception
+    carries them in its attribute ``idata``.
 
     Missing outcomes (masked or NaN) on which nothing else depends are left out by the default step,
-    and drawn afterwards: ``posterior`` has them as from `pm.sample`. A message names those that
-    stay parameters.
+    and drawn afterwards: ``posterior`` contains them, as with `pm.sample`. A message names those
+    that remain parameters.
 
     Several threads may sample at once. Build their models one after the other, since PyMC changes
     PyTensor's configuration for a moment while it builds one.

@@ -64,11 +64,11 @@ class PolynomialDecay(Schedule):
     a : float
         Scale, positive; the first step size is ``a * b ** -c``.
     b : float, default 1
-        Offset in updates, positive: larger starts the decay later.
+        Offset in updates, positive: with a larger offset the decay starts later.
     c : float, default 0.33
-        Decay exponent, in (0, 1]: beyond 1 the steps have a finite sum, and a chain ends before it
-        has come anywhere. With 0.5 < c <= 1 their squares have one, which makes SGLD exact in the
-        limit.
+        Decay exponent, in (0, 1]: beyond 1 the steps have a finite sum, and a chain stops before it
+        has moved far enough. With 0.5 < c <= 1 their squares also have a finite sum, which makes
+        SGLD exact in the limit.
 
     Raises
     ------
@@ -218,7 +218,7 @@ def as_schedule(step_size: StepSize) -> Schedule:
 def step_sizes(
     schedule: Schedule, start: int, n_updates: int, updates_per_epoch: float
 ) -> np.ndarray:
-    """Step sizes of updates ``start .. start + n_updates - 1``, checked to be positive."""
+    """Return the step sizes of updates ``start .. start + n_updates - 1``; all must be positive."""
     if isinstance(schedule, Constant):
         return np.full(n_updates, schedule.value)
     values = schedule(np.arange(start, start + n_updates), updates_per_epoch)

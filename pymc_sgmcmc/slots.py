@@ -1,7 +1,7 @@
 """Slots: the elements of local variables that an update moves, gathered and scattered back.
 
 All other elements, with their momentum and thermostats, stay in their arrays, which compiled
-updates change in place: what an update costs does not depend on the number of groups.
+updates change in place, so the cost of an update does not depend on the number of groups.
 """
 
 import math
@@ -17,11 +17,11 @@ class Touched(NamedTuple):
     """The groups of an array that a batch touches."""
 
     groups: TensorVariable
-    """Their numbers, one for each slot; slots left over repeat the first."""
+    """Numbers of the groups, one for each slot; unused slots repeat the first group."""
     weights: TensorVariable
-    """0 in the slots left over."""
+    """Weight of each slot's group; 0 in unused slots."""
     axis: int
-    """The array's axis of groups."""
+    """The axis of the array that indexes groups."""
 
     @property
     def slots(self) -> tuple:
@@ -29,14 +29,14 @@ class Touched(NamedTuple):
         return (*(slice(None),) * self.axis, self.groups)
 
     def used(self, ndim: int) -> TensorVariable:
-        """Which slots are in use, for arrays of so many axes."""
+        """Whether each slot is in use, broadcastable to arrays with ``ndim`` axes."""
         return pt.expand_dims(self.weights > 0, [a for a in range(ndim) if a != self.axis])
 
 
 def gathered(
     arrays: Sequence[TensorVariable], touched: Sequence[Touched | None]
 ) -> list[TensorVariable]:
-    """Take the elements in the slots; arrays without groups are taken whole."""
+    """Take the slots' elements; arrays without groups are taken whole."""
     return [
         a if which is None else a[which.slots] for a, which in zip(arrays, touched, strict=True)
     ]
@@ -47,7 +47,7 @@ def scattered(
     new: Sequence[TensorVariable],
     touched: Sequence[Touched | None],
 ) -> list[TensorVariable]:
-    """Put new elements from the slots back into their arrays."""
+    """Write new elements from the slots back into their arrays."""
     return [
         n if which is None else pt.set_subtensor(a[which.slots], _repeated(n, which))
         for a, n, which in zip(arrays, new, touched, strict=True)
@@ -57,7 +57,7 @@ def scattered(
 def masked(
     arrays: Sequence[TensorVariable], touched: Sequence[Touched | None]
 ) -> list[TensorVariable]:
-    """Put 0 into slots left over, so that they do not count in sums over elements."""
+    """Set unused slots to 0, so that they do not count in sums over elements."""
     return [
         a if which is None else pt.switch(which.used(a.ndim), a, np.asarray(0, a.dtype))
         for a, which in zip(arrays, touched, strict=True)
@@ -67,7 +67,7 @@ def masked(
 def n_touched(
     arrays: Sequence[TensorVariable], touched: Sequence[Touched | None]
 ) -> list[TensorVariable]:
-    """Count the elements of each variable, without those in slots left over."""
+    """Count the elements of each variable, excluding unused slots."""
     counts = []
     for a, which in zip(arrays, touched, strict=True):
         if which is None:
@@ -79,6 +79,6 @@ def n_touched(
 
 
 def _repeated(slots: TensorVariable, which: Touched) -> TensorVariable:
-    """Give slots left over the element of the first: both are written to the same place."""
+    """Copy the first slot's element into unused slots: both are written to the same place."""
     first = slots[(*(slice(None),) * which.axis, slice(0, 1))]
     return pt.switch(which.used(slots.ndim), slots, first)

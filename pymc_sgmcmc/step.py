@@ -70,12 +70,13 @@ class SGMCMCStep(BlockedStep):
     _thread: int | None
     """The thread that has begun this chain; None before the first draw."""
     _checksum_at_warm_up: int | None = None
-    """Of the data that the step was adapted to; None where others are refused, or streamed."""
+    """Checksum of the data that the step was adapted to; None if the data are streamed, or if
+    changed data are refused."""
     data_changed: bool = False
-    """Whether the last run found other data than those that the step was adapted to."""
+    """Whether the last run found data other than those that the step was adapted to."""
     default_blocked = True
     default_tune_steps = 500
-    # What a step overrides has no public name in PyMC: this, and the two progress-bar methods.
+    # What a step overrides here, this and the two progress-bar methods, has no public name in PyMC.
     _state_class = SGMCMCState
 
     def __init_subclass__(cls, **kwargs):
@@ -187,7 +188,7 @@ class SGMCMCStep(BlockedStep):
             self.adapted = adapted(
                 self.kernel,
                 self._gradients,
-                # The same without a seed: draws depend on that of the run alone.
+                # The same without a seed, because draws depend only on the run's seed.
                 np.random.default_rng(0) if rng is None else self.rng,
                 start,
                 target_bias,
@@ -200,7 +201,7 @@ class SGMCMCStep(BlockedStep):
             self.setup_chain(self.rng, tune=0, draws=0)
             if self.kernel.data_checksum is None and data is None:
                 self._checksum_at_warm_up = self.kernel.checksum()
-        self._thread = None  # whichever draws first
+        self._thread = None  # the thread that draws first
 
     @classmethod
     def on(cls, vars, *, step_size: StepSize, **hyperparameters) -> Group:
@@ -317,7 +318,7 @@ class SGMCMCStep(BlockedStep):
         self._thread = get_ident()
 
     def go_on_with(self, chain: Chain) -> None:
-        """Draw from an earlier chain of this step, where another one was begun meanwhile."""
+        """Resume an earlier chain of this step after another one was begun in the meantime."""
         self.chain, self.rng, self._thread = chain, chain.rng, get_ident()
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
@@ -365,7 +366,7 @@ class SGMCMCStep(BlockedStep):
         }
 
     def _take_thread(self) -> None:
-        """Draw in this thread from now on; raise an error if another one began the chain."""
+        """Draw in this thread from now on; raise an error if another thread began the chain."""
         with _TAKING:
             if self._thread not in (None, get_ident()):
                 raise RuntimeError(
@@ -384,7 +385,7 @@ class SGMCMCStep(BlockedStep):
 
     @property
     def thin(self) -> int:
-        """Updates per draw."""
+        """Number of updates per draw."""
         return self.kernel.thin
 
     @thin.setter
@@ -415,7 +416,7 @@ class SGMCMCStep(BlockedStep):
 
     @property
     def gradients(self) -> Gradients:
-        """What an adapted step's warm-up has evaluated, and a verdict does."""
+        """Evaluations made by an adapted step's warm-up, and by a verdict on it."""
         if self._gradients is None:  # the step was unpickled
             start = self.model.initial_point()
             self._gradients = kind_of(self.kernel).gradients(self.kernel, start, self.minibatch_dim)
@@ -457,7 +458,8 @@ class SGMCMCStep(BlockedStep):
         self.sampling_state = saved
 
     def __deepcopy__(self, memo):
-        # Same as copy.copy: own chain, kernel and compiled updates, for the same model and data.
+        # The same as copy.copy: its own chain, kernel and compiled updates, for the same model and
+        # data.
         return copy(self)
 
     # ---- progress bar ----------------------------------------------------------------------
@@ -480,7 +482,7 @@ class SGMCMCStep(BlockedStep):
         return columns, {key: [0.0] * n_chains for key in self._shown()}
 
     def _compare_data(self) -> None:
-        """Warn of other data than those that the step was adapted to."""
+        """Warn if the data are not those that the step was adapted to."""
         then = self._checksum_at_warm_up
         self.data_changed = then is not None and then != self.kernel.checksum()
         if self.data_changed:
@@ -498,12 +500,12 @@ class SGMCMCStep(BlockedStep):
 
 
 def minibatch_steps(step: Any) -> list[SGMCMCStep]:
-    """Return the steps of this package among those that a step consists of."""
+    """Return those parts of a step that are steps of this package."""
     return [one for one in flatten_steps(step) if isinstance(one, SGMCMCStep)]
 
 
 def adaptation_of(step: Any) -> Adapted | None:
-    """Return what a step is adapted to; None for several steps, and those of PyMC."""
+    """Return what a step is adapted to; None for several steps and for PyMC's steps."""
     return getattr(step, "adapted", None)
 
 

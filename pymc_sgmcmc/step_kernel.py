@@ -1,4 +1,4 @@
-"""A step's kernel: which gradients and batches its updates have, by the step's arguments."""
+"""A step's kernel: the gradients and batches of its updates, according to the step's arguments."""
 
 import logging
 import math
@@ -46,9 +46,9 @@ FIRST_STEP_SIZE = 1e-3
 def kernel_of(
     asked: Asked, schedule: Schedule | None, thin: int | None, compile_kwargs: dict[str, Any]
 ) -> tuple[Kernel, int | None]:
-    """Make the kernel of a step, and return the planned rows per batch too.
+    """Make the kernel of a step, and return it with the planned rows per batch.
 
-    Arguments that do not go together are an error.
+    Raises an error for arguments that cannot be combined.
     """
     local = asked.local if asked.takes_local and asked.latents is None else None
     plan = planned(asked, local)
@@ -95,7 +95,7 @@ def model_of_step(
 ) -> tuple[Model, int | Literal["auto"] | None]:
     """Return the model whose gradients the updates use, and the rows per batch.
 
-    Latent variables are not in it, nor is pm.Minibatch where gradients of single rows are needed.
+    It contains no latent variables, nor pm.Minibatch where gradients of single rows are needed.
     """
     if latents is not None:
         return without_latents(model, latents.vars), batch_size
@@ -116,9 +116,9 @@ def model_of_step(
 
 
 def _source(plan: Plan, asked: Asked) -> GradientSource:
-    """Make the gradient source of a step, or raise an error for arguments that do not go together.
+    """Make the gradient source of a step, or raise an error for arguments that cannot be combined.
 
-    With ``batches="auto"`` they have whole groups where an adapted step's local variables need it.
+    With ``batches="auto"`` it has whole groups where an adapted step's local variables need them.
     """
     temperature, local, batches = asked.algorithm.temperature, asked.local, asked.batches
     if plan.metric is not None and temperature != 1:
@@ -154,7 +154,7 @@ def _source(plan: Plan, asked: Asked) -> GradientSource:
         if plan.metric is not None:
             local = plan.local
         elif batches == "auto":
-            batches = "rows"  # as settings by hand are for
+            batches = "rows"  # which manual settings assume
         found = None if reason is not None else local
         source = gradient_source(asked.model, asked.vars, local=found, batches=batches, **options)
         shared = _shared_elements(source)
@@ -190,13 +190,13 @@ def _source(plan: Plan, asked: Asked) -> GradientSource:
 
 
 def _ones_per_row(model: Model, minibatch_dim: str | None) -> SharedVariable:
-    """Weights of rows that are drawn alike, as an input of a gradient source."""
+    """Return equal weights of all rows, as an input of a gradient source."""
     ones = np.ones(n_rows_of(model, minibatch_dim), pytensor.config.floatX)
     return pytensor.shared(ones, name="row weights", shape=(None,))
 
 
 def _shared_elements(source: GradientSource) -> int:
-    """Count the elements that are not of local variables; 0 where there are none of these."""
+    """Count the elements that do not belong to local variables; 0 if there are none of these."""
     local = {v.value for v in source.local_variables}
     if not local:
         return 0
@@ -205,7 +205,7 @@ def _shared_elements(source: GradientSource) -> int:
 
 
 def _reason_to_move_together(source: GradientSource) -> str | None:
-    """Say why a metric for all parameters is better than one for local variables, if it is."""
+    """Return the reason why one metric for all parameters is better than local scales, if any."""
     if not source.local_variables:
         return None
     shared, size = _shared_elements(source), sum(map(math.prod, source.shapes))
@@ -218,7 +218,7 @@ def _reason_to_move_together(source: GradientSource) -> str | None:
 
 
 def _metric(source: GradientSource, metric: Metric | None) -> Metric | None:
-    """Return the metric of a plan, or the one that the source's local variables need."""
+    """Return a plan's metric, or the one that the source's local variables need."""
     local = {v.value for v in source.local_variables}
     if metric is None or not local:
         return metric
@@ -226,10 +226,10 @@ def _metric(source: GradientSource, metric: Metric | None) -> Metric | None:
 
 
 def _independent_rows(source: GradientSource, plan: Plan, asked: Asked) -> bool:
-    """Whether batches are of independent rows: as asked for, or what suits the sampler best."""
+    """Whether rows are drawn independently: as requested, or as suits the sampler best."""
     adapted, streamed = plan.metric is not None, source.streamed is not None
-    # What an adapted step has measured is the noise of independent rows. Of a stream with a
-    # control variate there is hardly any that epochs could average out.
+    # An adapted step has measured the noise of independent rows. A stream with a control variate
+    # has hardly any noise that epochs could average out.
     measured = adapted and (not streamed or bool(source.local_variables))
     if asked.replacement is False and measured and plan.batch_size is not None:
         raise ValueError(
@@ -244,7 +244,7 @@ def _independent_rows(source: GradientSource, plan: Plan, asked: Asked) -> bool:
 
 
 def _reason_against_local(plan: Plan, asked: Asked) -> str | None:
-    """Say why no variable of a step can be local, if so."""
+    """Return the reason why no variable of a step can be local, if there is one."""
     if not asked.takes_local:
         return "SGRLD moves all elements at every update"
     if plan.batch_size is None:

@@ -1,4 +1,4 @@
-"""PyMC's planned interface of samplers: one method that gets a run with everything prepared."""
+"""PyMC's planned interface of samplers: one method that receives a fully prepared run."""
 
 from collections.abc import Sequence
 from dataclasses import replace

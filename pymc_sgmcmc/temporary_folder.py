@@ -1,4 +1,4 @@
-"""A folder for the time that a process works: one that was killed leaves it to the next process."""
+"""A folder that lasts while a process works; if that is killed, the next one deletes it."""
 
 import shutil
 import tempfile
@@ -15,7 +15,7 @@ OWNER = "owner.lock"
 
 @contextmanager
 def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
-    """Make a folder for a ``with`` block, and delete those that killed processes have left."""
+    """Create a folder for a ``with`` block, and delete those left behind by killed processes."""
     parent = Path(tempfile.gettempdir() if parent is None else parent)
     delete_abandoned(parent.glob(f"{PREFIX}*"), OWNER)
     folder = parent / f"{PREFIX}{uuid.uuid4().hex}"
@@ -23,7 +23,7 @@ def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
     try:
         try:
             locked_folder(folder, lock, mode=0o700)
-        except OSError:  # a file system without locks, where no other process deletes it either
+        except OSError:  # a file system without locks, so no other process deletes it
             if not folder.is_dir():
                 raise
         yield folder

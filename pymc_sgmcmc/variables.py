@@ -8,7 +8,7 @@ from pymc.util import get_value_vars_from_user_vars
 
 
 def counterparts(model: Model, smaller: Model, vars) -> list | None:
-    """Return the same variables in the model without latent variables."""
+    """Return the corresponding variables in the model without latent variables."""
     if vars is None:
         return None
     own = {value: smaller.rvs_to_values.get(rv) for rv, value in model.rvs_to_values.items()}
@@ -25,13 +25,13 @@ def counterparts(model: Model, smaller: Model, vars) -> list | None:
 
 
 RESERVED = ("chain", "draw")
-"""The dims of every result: ArviZ can read no variable of such a name."""
+"""Dims of every result; ArviZ cannot read a variable with such a name."""
 SELF = "self"
-"""PyMC passes values by name to compiled functions, whose own first argument has this name."""
+"""Name of the first argument of compiled functions, to which PyMC passes values by name."""
 
 
 def refuse_reserved_names(model: Model) -> None:
-    """Raise an error for variables whose name no result, or no compiled function, can take."""
+    """Raise an error for variables whose name a result or a compiled function cannot take."""
     for rv in model.free_RVs:
         if rv.name == SELF:
             raise ValueError(
@@ -47,7 +47,7 @@ def refuse_reserved_names(model: Model) -> None:
 
 
 def refuse_missing_counts(model: Model, value) -> None:
-    """Raise an error for the missing values of a discrete observed variable."""
+    """Raise an error if a discrete observed variable has missing values."""
     name = model.values_to_rvs[value].name.removesuffix("_unobserved")
     is_missing = f"{name}_observed" in model.named_vars and f"{name}_unobserved" in model.named_vars
     if is_missing and not np.issubdtype(np.dtype(value.dtype), np.floating):
@@ -59,7 +59,7 @@ def refuse_missing_counts(model: Model, value) -> None:
 
 
 def continuous(model: Model, vars) -> list:
-    """Value variables to sample, all of them continuous."""
+    """Return the value variables to sample, after checking that all are continuous."""
     if vars is None:
         chosen = list(model.value_vars)
     else:
