@@ -1,4 +1,4 @@
-"""Runs with an adapted step: where chains start, how long they are, what is told of the warm-up."""
+"""Runs with an adapted step: the chains' starts, their length, and the report of the warm-up."""
 
 import json
 import logging
@@ -16,11 +16,12 @@ from pymc_sgmcmc.run.enough_draws import FEWEST, MOST
 _log = logging.getLogger("pymc.sgmcmc")
 
 DRAWS_OF_MANY = 100
-"""Draws of each chain where there are too many parameters to judge their effective sample size."""
+"""Draws of each chain if there are too many parameters to judge their effective sample size."""
 MARGIN = 1.5
-"""Draws of a run that cannot be cut afterwards, relative to what the warm-up expects to need."""
+"""Number of draws of a run that cannot be cut afterwards, as a multiple of what the warm-up expects
+to need."""
 LARGEST_BURN_IN_SHARE = 0.25
-"""Largest share of the burn-in in the draws for which there are passes."""
+"""Largest share of the draws that ``max_passes`` allows to be spent on burn-in."""
 
 
 def adapted_starts(
@@ -44,7 +45,7 @@ def starts_near_the_posterior(
     initvals: StartDict | Sequence[StartDict | None] | None,
     generators: Sequence[np.random.Generator],
 ) -> list[PointType]:
-    """Return the starts asked for, or others inside the posterior where they are far outside.
+    """Return the requested starts, replacing those far outside the posterior by others inside it.
 
     A warning names the chains whose initial values are not used.
     """
@@ -66,24 +67,24 @@ def starts_near_the_posterior(
             near.append(start)
     if far:
         _log.warning(
-            f"initvals of chains {', '.join(far)} are far outside of the posterior that the "
-            "warm-up saw: these chains start inside it. A mode there is not visited; to begin at "
-            "initvals, set a step by hand (step_size=)."
+            f"initvals of chains {', '.join(far)} are far outside the posterior that the warm-up "
+            "saw, so these chains start inside it. A mode near these values is not visited; to "
+            "start there, make a step with a number as step_size=."
         )
     return near
 
 
 class FreeLength(NamedTuple):
-    """A run that ends when its draws are enough."""
+    """The permitted length of a run that ends when it has enough draws."""
 
     ess: float
-    """Effective sample size asked for."""
+    """Requested effective sample size."""
     most: int
     """Largest number of draws of each chain."""
     expected: int
-    """Number of draws that it should need, with a margin."""
+    """Number of draws of each chain that the run should need, with a margin."""
     tune: int
-    """Burn-in draws before them."""
+    """Number of burn-in draws of each chain before them."""
 
 
 def free_length(
@@ -94,10 +95,10 @@ def free_length(
     tune: int | None,
     default_tune: int,
 ) -> FreeLength:
-    """Return how long a run may be: with ``max_passes``, those of the warm-up included.
+    """Return how long a run may be; ``max_passes`` includes the passes of the warm-up.
 
-    The burn-in then has at most a quarter of the draws for which there are passes, unless ``tune``
-    says it.
+    With ``max_passes``, burn-in takes at most a quarter of the draws that it allows, unless
+    ``tune`` is given.
     """
     most, burn_in = MOST, default_tune if tune is None else tune
     if max_passes is not None:
@@ -111,7 +112,7 @@ def free_length(
 
 
 def draws_of_many(draws: int | None) -> int:
-    """Return the draws of each chain of a model with many parameters."""
+    """Return the number of draws of each chain for a model with many parameters."""
     if draws is None:
         _log.info(
             f"{DRAWS_OF_MANY} draws per chain, each after a pass over the data: with so many "
@@ -121,7 +122,7 @@ def draws_of_many(draws: int | None) -> int:
 
 
 def describe_adaptation(tree: DataTree, step: Any, tune: int, with_arrays: bool) -> None:
-    """Add what the warm-up chose, and the passes over the data, to a result."""
+    """Add what the warm-up chose, and the number of passes over the data, to a result."""
     adapted = step.adapted
     posterior = tree["posterior"]
     draws = posterior.sizes["chain"] * (posterior.sizes["draw"] + tune)
@@ -135,7 +136,7 @@ def describe_adaptation(tree: DataTree, step: Any, tune: int, with_arrays: bool)
         return
     names = np.array(element_labels(step.vars, step.kernel.source.shapes))
     metric = step.kernel.metric
-    # A matrix of many elements would not fit into memory.
+    # With many elements, a full matrix would not fit into memory.
     diagonal = adapted.predictions_only or adapted.metric == "local"
     arrays = {
         "metric": (

@@ -1,6 +1,6 @@
 """The chains of a run, advanced to their end or to Ctrl-C, with no draw lost.
 
-The events of an engine are handled here: draws are kept, progress shown, the callback called.
+The events of an engine are handled here: draws are kept, progress is shown, the callback is called.
 """
 
 import itertools
@@ -32,11 +32,11 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 
 _in_use: WeakSet[Any] = WeakSet()
-"""Steps of runs that have not ended: a step is the state of one chain."""
+"""Steps of runs that have not ended, because a step holds the state of one chain."""
 
 
 def refuse_step_in_use(step: Any) -> None:
-    """Raise an error for a step of a run of `sample` that has not ended."""
+    """Raise an error for a step that belongs to an unfinished run of `sample`."""
     for one in flatten_steps(step):
         if one in _in_use:
             raise RuntimeError(
@@ -48,7 +48,7 @@ def refuse_step_in_use(step: Any) -> None:
 
 @contextmanager
 def in_use(step: Any) -> Generator[None]:
-    """Have other runs refuse a step until the block ends, in whichever way."""
+    """Make other runs refuse a step until the block ends, for whatever reason."""
     steps = flatten_steps(step)
     _in_use.update(steps)
     try:
@@ -67,9 +67,10 @@ def advanced(
     needs: Callable[[DataTree], float] | None,
     limit: TimeLimit | None,
 ) -> DataTree:
-    """Advance all chains with the engine and return the draws, as ``convert`` makes them of memory.
+    """Advance all chains with the engine, and return the draws as converted by ``convert``.
 
-    ``needs`` returns how many times as many draws the verdict on a result of free ``length`` needs.
+    ``needs`` returns the factor by which the verdict on a result of free ``length`` needs more
+    draws.
     """
     store, in_memory = run.store, None
     example = example_of(run, convert)
@@ -86,7 +87,7 @@ def advanced(
         seconds = time.perf_counter() - began
         if in_memory is not None:
             return convert(in_memory, seconds=seconds)
-        with suppress(OSError):  # a full disk can be read
+        with suppress(OSError):  # a full disk can still be read
             store.add_seconds(seconds)
         return store.to_datatree()
 
@@ -108,7 +109,7 @@ def advanced(
             in_use(run.step),
             interrupts.handled(signal.SIGTERM),
             interrupts.deferred,
-            closing(events),  # the engine ends when no draw is on its way
+            closing(events),  # the engine ends when no draw is in progress
         ):
             # The progress bar has a thread, and a process should not be forked while threads run.
             first = [event for event in [next(events, None)] if event is not None]
@@ -117,7 +118,7 @@ def advanced(
                 _collect(events_and_first, in_memory, progress, callback, run, stops, enough, limit)
     except KeyboardInterrupt:
         interrupted = True
-    except BaseException as error:  # a handler of SIGTERM, say, that calls sys.exit
+    except BaseException as error:  # for example, a SIGTERM handler that calls sys.exit
         salvage(error, result)
         raise
     tree: DataTree | None = None
@@ -152,7 +153,7 @@ def _collect(
     enough: EnoughDraws | None,
     limit: TimeLimit | None,
 ) -> None:
-    """Keep the engine's draws until it ends, there are ``enough`` or the time has passed."""
+    """Keep the engine's draws until it ends, until there are ``enough`` or until the time is up."""
     for event in events:
         if isinstance(event, Stopped):
             stops.append(event)

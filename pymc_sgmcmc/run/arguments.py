@@ -19,9 +19,10 @@ from pymc_sgmcmc.run.starts import check_names, check_starts
 from pymc_sgmcmc.run.step_of_run import sampled_model
 
 CHAINS = 4
-"""Default number of chains: enough for R-hat, and the same on every machine."""
+"""Default number of chains, enough for R-hat and the same on every machine."""
 MOST_CHAINS = 100_000
-"""Each has a generator, a recorder and a starting point of its own, made before anything else."""
+"""Largest number of chains; each has its own generator, recorder and starting point, made before
+anything else."""
 SWITCHES = (
     "quiet",
     "discard_tuned_samples",
@@ -35,7 +36,7 @@ SWITCHES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """The arguments of `sample`, which has their types and documents them."""
+    """The arguments of `sample`, with their types; `sample` documents them."""
 
     draws: Any = None
     tune: Any = None
@@ -115,7 +116,7 @@ def _checked_cores(cores: Any, blas_cores: Any) -> int:
 
 
 def _checked_predictions(model: Model, predictions: Any) -> list[Predictions]:
-    """Return predictions as a list: of this model, each with a name of its own."""
+    """Return predictions as a list, of which each is for this model and has its own name."""
     if isinstance(predictions, Predictions):
         predictions = [predictions]
     if not isinstance(predictions, Iterable):
@@ -128,7 +129,7 @@ def _checked_predictions(model: Model, predictions: Any) -> list[Predictions]:
         if not isinstance(one, Predictions):
             raise TypeError(f"predictions={shown(one)} must be made by sgm.Predictions(...).")
         if {v.name for v in one.predictor.model.value_vars} != {v.name for v in model.value_vars}:
-            raise ValueError(f"{one!r} has been made for another model: make it for this one.")
+            raise ValueError(f"{one!r} was made for another model: make it for this one.")
         if one.name in names:
             raise ValueError(
                 f"Two of predictions have the name '{one.name}': give each of them another name=."
@@ -138,7 +139,7 @@ def _checked_predictions(model: Model, predictions: Any) -> list[Predictions]:
 
 
 def _check_kinds(given: Arguments) -> None:
-    """Raise an error for arguments that would only fail when draws have been made."""
+    """Raise an error for arguments that would otherwise fail only once the draws have been made."""
     model, callback, idata_kwargs = given.model, given.callback, given.idata_kwargs
     if not isinstance(model, Model | None):
         fits = " A model that has fit(): with sgm.instead_of_nuts(): model.fit(...)."

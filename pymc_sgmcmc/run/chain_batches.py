@@ -1,4 +1,4 @@
-"""The batches of many chains for one compiled call: row numbers, or streamed rows themselves."""
+"""Batches of many chains for one compiled call: row numbers, or the streamed rows themselves."""
 
 import math
 from collections.abc import Sequence
@@ -11,21 +11,22 @@ from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.gradients.source import GradientSource
 
 IN_USE = 3
-"""Calls whose batches are in use at the same time: those of one are taken while two run."""
+"""Number of calls whose batches are in use at the same time: those of one are taken while
+two run."""
 ALIGNMENT = 64
-"""Alignment of arrays in bytes. On the CPU JAX uses arrays aligned like this without a copy, which
-would take as long as many updates."""
+"""Alignment of arrays in bytes. On the CPU JAX uses arrays with this alignment without a copy,
+which would take as long as many updates."""
 
 
 class CallBatches(NamedTuple):
-    """Batches of a call: of all chains, for ``room`` pieces of draws."""
+    """Batches of all chains for one call, with ``room`` pieces of draws."""
 
     rows: list[np.ndarray]
-    """Row numbers of each stream, shape (room, chains, updates, batch size); then the arrays that
-    describe the groups of each batch."""
+    """Row numbers of each stream, shape (room, chains, updates, batch size), followed by the arrays
+    that describe the groups of each batch."""
     blocks: dict[int, np.ndarray]
-    """Streamed rows, shape (room, chains, updates * batch size, ...), by their place among the
-    loop's constants. ``rows`` then has positions in the block."""
+    """Streamed rows, shape (room, chains, updates * batch size, ...), by their position among the
+    loop's constants. ``rows`` then contains positions in the block."""
     states: list[list[dict[str, Any]]]
     """State of each chain's streams after these batches."""
 
@@ -41,7 +42,7 @@ class ChainBatches:
     def take(self, threads: Executor, n: int, room: int, n_updates: int) -> CallBatches:
         """Take the batches of ``n`` pieces of ``n_updates`` from each chain's streams.
 
-        The arrays have ``room`` pieces; those after the first ``n`` are never read.
+        The arrays have ``room`` pieces; the pieces after the first ``n`` are never read.
         """
         kernel = self.chains[0].kernel
         self._turn = (self._turn + 1) % IN_USE
@@ -73,7 +74,7 @@ class ChainBatches:
         return array
 
     def _numbers_in_block(self, k: int, shape: tuple[int, ...]) -> np.ndarray:
-        """Positions of streamed rows in their block, always the same."""
+        """Return the positions of streamed rows in their block, which are always the same."""
         known = self._arrays.get((k,))
         numbers = self._array((k,), shape, np.int32)
         if numbers is not known:
@@ -90,7 +91,7 @@ class ChainBatches:
     def _touched(
         self, threads: Executor, rows: list[np.ndarray], blocks: dict[str, np.ndarray], n: int
     ) -> list[np.ndarray]:
-        """What local variables need of each batch: see `Chain.groups_of`."""
+        """Return what local variables need of each batch: see `Chain.groups_of`."""
         types = self.chains[0].kernel.source.batch_types[len(rows) :]
         arrays = [
             self._array((self._turn, "touched", k), (*rows[0].shape[:3], length), dtype)
@@ -133,7 +134,7 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def bytes_per_update(source: GradientSource) -> int:
-    """Bytes of the batches per update and chain."""
+    """Return the number of bytes of the batches per update and chain."""
     of_groups = source.batch_types[len(source.rows) :]
     n_bytes = sum(length * np.dtype(dtype).itemsize for length, dtype in of_groups)
     for stream in source.rows:
@@ -144,7 +145,7 @@ def bytes_per_update(source: GradientSource) -> int:
 
 
 def most_updates(chains: Sequence[Chain], n_bytes: int) -> int:
-    """Largest number of updates per call: streamed rows must fit into ``n_bytes``."""
+    """Return the largest number of updates per call whose streamed rows fit into ``n_bytes``."""
     first = chains[0]
     if first.kernel.source.streamed is None:
         return first.thin

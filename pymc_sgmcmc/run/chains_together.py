@@ -1,4 +1,4 @@
-"""What chains that advance together share, be they threads on numba or one mapped call on JAX."""
+"""The common part of chains that advance together, in threads on numba or mapped on JAX."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,29 +13,30 @@ from pymc_sgmcmc.chain import Chain, SGMCMCState
 from pymc_sgmcmc.step import SGMCMCStep
 
 SECONDS_PER_CALL = 0.2
-"""Target length of a call of whole draws."""
+"""Target duration of a call of whole draws, in seconds."""
 BYTES_PER_CALL = 2**26
-"""Largest memory of a call's draws and row indices, unless a single draw needs more."""
+"""Largest memory of a call's draws and row indices, in bytes, unless a single draw needs more."""
 MAX_WARNINGS = 4
-"""If more chains than this warn or stop at the same time, they share one message."""
+"""Largest number of chains that warn or stop at the same time with separate messages; more share
+one."""
 
 
 @dataclass
 class Drawn:
-    """Consecutive draws of all chains, all of them from tuning or none."""
+    """Consecutive draws of all chains, either all from tuning or none."""
 
     first: int
     n: int
     theta: list[Any]
     """One array per variable with leading axes (room, chains); the first ``n`` draws are filled."""
     stats: dict[str, np.ndarray]
-    """Statistics by name, shapes (chains, n)."""
+    """Statistics by name, each of shape (chains, n)."""
     failures: dict[int, Any]
-    """By chain, the warning about its first non-finite draw."""
+    """Warnings about each chain's first non-finite draw, by chain."""
     carry: Any = None
-    """State of the chains after the last of these draws, on JAX."""
+    """State of the chains after the last of these draws; only on JAX."""
     batch_states: Any = None
-    """State of each chain's batches after these draws, on JAX."""
+    """State of each chain's batches after these draws; only on JAX."""
 
 
 class ChainsTogether:
@@ -54,11 +55,11 @@ class ChainsTogether:
         self.points = [dict(start) for start in starts]
         self.kernel.load_data()
         self.chains = [Chain(self.kernel, rng, tune, check=self._check) for rng in rngs]
-        self.chains[0].begin(self.points[0])  # compiles, if this process has not yet
+        self.chains[0].begin(self.points[0])  # compiles, unless this process has done so
         self.most_draws_a_call = BYTES_PER_CALL
 
     def _check(self) -> None:
-        """Raise an error between two compiled calls of a draw, which is then given up."""
+        """Abandon a draw by raising an error between two of its compiled calls."""
         raise_deferred()
 
     def restore(
@@ -71,7 +72,7 @@ class ChainsTogether:
             chain.sampling_state = state
 
     def saved(self, drawn: Drawn) -> tuple[list[PointType], list[SGMCMCState]]:
-        """Points and states of the chains after the draws that were yielded last."""
+        """Return points and states of the chains after the draws that were yielded last."""
         return self.points, [chain.sampling_state for chain in self.chains]
 
     def fetch(self, arrays: list[Any]) -> list[Any]:
@@ -84,7 +85,7 @@ class ChainsTogether:
 
 
 def check_step(step: Any) -> None:
-    """Raise an error for a step whose chains cannot be advanced together, with the remedy."""
+    """Raise an error, with the remedy, for a step whose chains cannot be advanced together."""
     remedy = "Use chain_method='parallel' or 'sequential'"
     if not isinstance(step, SGMCMCStep):
         raise ValueError(
@@ -106,7 +107,7 @@ def check_step(step: Any) -> None:
 
 
 def shorten(warnings: np.ndarray) -> None:
-    """Keep one warning if many chains have the same one."""
+    """Keep only one warning if many chains have the same one."""
     warned = np.flatnonzero(warnings)
     if len(warned) > MAX_WARNINGS:
         first = warnings[warned[0]]

@@ -1,7 +1,7 @@
 """Engine: chains as tasks of a Dask cluster.
 
-A worker gets the run and compiles once, and runs its chains one after another; with a store that
-all machines can access it writes the draws itself. The tasks of a lost worker go to another one,
+A worker receives the run, compiles once, and runs its chains one after another; with a store that
+all machines can access, it writes the draws itself. The tasks of a lost worker go to another one,
 which continues from the chain's last checkpoint.
 """
 
@@ -41,7 +41,7 @@ def client_of(client: Any) -> Any:
             client = distributed.Client.current()
         except ValueError:
             raise ValueError(
-                "chain_method='dask' needs a client: create distributed.Client(address) before, or "
+                "chain_method='dask' needs a client: create distributed.Client(address) first, or "
                 "pass client=."
             ) from None
     if not client.scheduler_info()["workers"]:
@@ -56,7 +56,7 @@ def on_cluster(run: Run, client: Any) -> Generator[Event]:
     name = f"pymc_sgmcmc-{uuid.uuid4().hex}"
     queue = distributed.Queue(name, client=client, maxsize=MAX_QUEUED_BLOCKS)
     stop = distributed.Event(name, client=client)
-    # As one array of bytes: Dask would inspect a Run, and pickle the data for each task.
+    # As one array of bytes, because Dask would inspect a Run, and pickle the data for each task.
     payload = client.scatter(cloudpickle.dumps(run), broadcast=True, hash=False)
     tasks = [
         client.submit(_run_chain, payload, chain, name, key=f"{name}-{chain}", pure=False)
@@ -66,7 +66,7 @@ def on_cluster(run: Run, client: Any) -> Generator[Event]:
     interrupt: BaseException | None = None
     try:
         while True:
-            ended = all(task.done() for task in tasks)  # before the last look into the queue
+            ended = all(task.done() for task in tasks)  # before the queue is read for the last time
             for pickled in queue.get(batch=True) if queue.qsize() else ():
                 yield cloudpickle.loads(pickled)
             for task in tasks:
@@ -76,7 +76,7 @@ def on_cluster(run: Run, client: Any) -> Generator[Event]:
                 break
             try:
                 raise_deferred()
-            except BaseException as error:  # first take what the tasks have drawn by then
+            except BaseException as error:  # first take what the tasks have drawn so far
                 interrupt = error
                 stop.set()
             time.sleep(POLL_SECONDS)
@@ -95,12 +95,12 @@ def on_cluster(run: Run, client: Any) -> Generator[Event]:
 
 @lru_cache(maxsize=1)
 def _load(name: str, payload: bytes) -> Run:
-    """Load a run once per worker, where it compiles once for all its chains."""
+    """Load a run once per worker, which then compiles only once for all its chains."""
     return cloudpickle.loads(payload)
 
 
 def _run_chain(payload: bytes, chain: int, name: str) -> None:
-    """Run a chain to its end, or until the caller has enough, in a worker."""
+    """Run a chain in a worker to its end, or until the caller has enough draws."""
     import distributed
 
     client = distributed.get_client()

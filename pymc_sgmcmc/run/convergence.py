@@ -1,4 +1,4 @@
-"""Whether the chains of a run have come together: effective sample size and R-hat."""
+"""Whether the chains of a run have converged, judged by effective sample size and R-hat."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from arviz_stats.base import array_stats
 from scipy import stats
 
 MOST_ELEMENTS = 500
-"""Largest number of elements that are examined, evenly spaced over each variable's."""
+"""Largest number of elements that are examined, evenly spaced over those of each variable."""
 ALARM = 0.001
 """Probability that chance alone makes the largest R-hat exceed `rhat_by_chance`."""
 
@@ -17,17 +17,17 @@ class Convergence(NamedTuple):
     """The convergence of all the elements that were examined."""
 
     ess: float
-    """The smallest bulk effective sample size, of all chains together."""
+    """The smallest bulk effective sample size, over all chains together."""
     rhat: float
     """The largest R-hat; 1 for a single chain."""
     rhat_by_chance: float
-    """The largest that chance explains."""
+    """The largest R-hat that chance explains."""
 
 
 def convergence(each: Iterable[np.ndarray]) -> Convergence:
     """Return the smallest effective sample size and largest R-hat of draws (chains, draws, ...).
 
-    Of large variables only evenly spaced elements are examined.
+    Only evenly spaced elements of large variables are examined.
     """
     arrays = [draws.reshape(*draws.shape[:2], -1) for draws in each]
     ess, rhat, slowest, looked_at = np.inf, 1.0, None, 0
@@ -39,7 +39,7 @@ def convergence(each: Iterable[np.ndarray]) -> Convergence:
             if np.ptp(one) == 0:  # a constant
                 continue
             looked_at += 1
-            # np.minimum and np.maximum keep a NaN
+            # np.minimum and np.maximum propagate NaN.
             ess = np.minimum(ess, array_stats.ess(one, chain_axis=0, draw_axis=1))
             if len(one) > 1:
                 its_own = array_stats.rhat(one, chain_axis=0, draw_axis=1)
@@ -51,9 +51,9 @@ def convergence(each: Iterable[np.ndarray]) -> Convergence:
 
 
 def rhat_by_chance(draws: np.ndarray, n_elements: int) -> float:
-    """Return the largest R-hat that chance explains; ``draws`` are of the element that has it.
+    """Return the largest R-hat that chance explains, from the draws of the worst element.
 
-    For m half chains of n independent draws R-hat^2 = (n - 1 + F) / n, with F of m - 1 and m (n -
+    For m half chains of n independent draws R-hat^2 = (n - 1 + F) / n, where F has m - 1 and m (n -
     1) degrees of freedom, once for the centre and once for the spread; n is the effective sample
     size within chains.
     """

@@ -1,4 +1,4 @@
-"""All chains in one compiled JAX call, on one device or spread over several."""
+"""All chains in one compiled JAX call, on one device or distributed over several."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -14,20 +14,20 @@ from pymc_sgmcmc.loop import Loop, Outcome, first_nonfinite
 from pymc_sgmcmc.pymc_internals import jitted
 
 CHAINS = "chains"
-"""Name of the mesh axis: the first axis of every array of a `Carry`."""
+"""Name of the mesh axis, the first axis of every array of a `Carry`."""
 
 
 class Carry(NamedTuple):
-    """The state of all chains between two pieces of a draw: arrays with a leading chain axis."""
+    """The state of all chains between two pieces of a draw, as arrays with a leading chain axis."""
 
     theta: list
     state: list
     """State of the algorithm and of the source, flat, in the loop's order."""
     rng: Any
     variable: Any
-    """Number of the variable that became non-finite in this draw, or -1."""
+    """Index of the variable that became non-finite in this draw, or -1."""
     update: Any
-    """Number of the update, within the draw, at which it did."""
+    """Index of the update within the draw at which that happened."""
 
 
 class Piece(NamedTuple):
@@ -46,9 +46,9 @@ class Piece(NamedTuple):
 def _go_on(
     carry: Carry, outcome: Outcome, done: Any, failure: tuple[Any, Any, Any]
 ) -> tuple[Carry, Piece]:
-    """Go on from a piece of one chain's draw; once one is not finite, stay where it was finite.
+    """Continue from a piece of one chain's draw, unless it is not finite: then stay before it.
 
-    ``failure`` says whether the piece is not finite, and has the variable and update of
+    ``failure`` contains whether the piece is not finite, and the variable and update from
     `first_nonfinite`.
     """
     failed, culprit, at = failure
@@ -105,7 +105,7 @@ class DeviceChains:
 
     @property
     def slowdown(self) -> float:
-        """Estimated time of all chains relative to one chain, before it is measured."""
+        """Estimated time of all chains relative to that of one chain, before it is measured."""
         return len(self.carry.variable) if self.devices[0].platform == "cpu" else 1
 
     def advance(
@@ -119,7 +119,7 @@ class DeviceChains:
         """Run the first ``n`` of the pieces of draws in ``h``, (D, k), without waiting for them.
 
         ``rows`` has row numbers of each stream, shape (D, chains, k, batch size), and ``blocks``
-        streamed rows, (D, chains, k * batch size, ...), by their place among the constants.
+        streamed rows, (D, chains, k * batch size, ...), by their position among the constants.
         """
         self.carry, pieces = self._advance(
             self.carry,
@@ -139,7 +139,7 @@ def _compiled(function: Callable, outcome: Callable, devices: tuple) -> tuple[Me
     advance = partial(_advance, function, outcome)
     chains, pieces, everywhere = P(CHAINS), P(None, CHAINS), P()
     if len(devices) > 1:
-        # Chains never communicate: with shard_map XLA need not find that out.
+        # Chains never communicate; shard_map spares XLA finding that out.
         advance = jax.shard_map(
             advance,
             mesh=mesh,
@@ -147,14 +147,14 @@ def _compiled(function: Callable, outcome: Callable, devices: tuple) -> tuple[Me
             out_specs=(chains, pieces),
             check_vma=False,
         )
-    # For one device too: outputs are the next inputs, and another sharding would compile again.
+    # Also for one device: outputs are the next inputs, and another sharding would compile again.
     return mesh, jax.jit(
         advance, out_shardings=(NamedSharding(mesh, chains), NamedSharding(mesh, pieces))
     )
 
 
 def _advance(function, outcome, carry, n, done, h, batches, constants):
-    """``n`` pieces of all chains, in one compiled loop."""
+    """Run ``n`` pieces of all chains in one compiled loop."""
 
     def one_chain(carry, h, batches):
         rows, blocks = batches
@@ -165,7 +165,7 @@ def _advance(function, outcome, carry, n, done, h, batches, constants):
         return _go_on(carry, out, done, failure)
 
     all_chains = jax.vmap(one_chain, in_axes=(0, None, 0))
-    if len(h) == 1:  # without a loop's copies, which for a large network take as long as an update
+    if len(h) == 1:  # avoids a loop's copies, which in a large network take as long as an update
         carry, piece = all_chains(carry, h[0], _piece(batches, 0))
         return carry, jax.tree.map(lambda one: one[None], piece)
     _, like = jax.eval_shape(all_chains, carry, h[0], _piece(batches, 0))

@@ -1,4 +1,4 @@
-"""Choose how the chains of a run are advanced: in turns, in processes, together, on a cluster."""
+"""Choose how the chains of a run are advanced: in turn, in processes, together or on a cluster."""
 
 import logging
 import multiprocessing
@@ -21,7 +21,7 @@ from pymc_sgmcmc.step import minibatch_steps
 _log = logging.getLogger("pymc.sgmcmc")
 
 MAX_ELEMENTS_ON_CPU = 200_000
-"""Elements of all chains above which a single chain keeps a CPU busy."""
+"""Number of elements, of all chains together, above which a single chain keeps a CPU busy."""
 METHODS = ("sequential", "parallel", "vectorized", "dask")
 
 
@@ -30,7 +30,7 @@ def _forks(step: Any) -> bool:
 
 
 def check_method(method: Any) -> None:
-    """Raise an error for a chain method that there is not."""
+    """Raise an error for an unknown chain method."""
     if method is not None and method not in METHODS:
         raise ValueError(
             f"chain_method={shown(method)} must be one of {', '.join(map(repr, METHODS))}."
@@ -44,9 +44,10 @@ def chain_method_of(
     cores: int,
     even: bool = False,
 ) -> str:
-    """Return the requested chain method, checked, or the one that is fastest (see docs/scaling.md).
+    """Return the requested chain method, checked, or the fastest one (see docs/scaling.md).
 
-    With ``even`` all chains must be equally far at any time, as in a run of a free length.
+    With ``even``, as in a run of free length, all chains must have the same number of draws at any
+    time.
     """
     if method is not None:
         check_method(method)
@@ -56,7 +57,7 @@ def chain_method_of(
     if len(starts) == 1:
         return "sequential"
     if _forks(step) and not even:
-        daemonic = multiprocessing.current_process().daemon  # of a Pool, say: it has no children
+        daemonic = multiprocessing.current_process().daemon  # in a Pool, say: no children
         return "parallel" if cores > 1 and not daemonic else "sequential"
     try:
         check_step(step)

@@ -1,6 +1,6 @@
-"""Stop a run once its effective sample size is what was asked for and the verdict can be told.
+"""Stop a run once it has the requested effective sample size and a clear verdict.
 
-That depends on how many draws all chains have, never on time.
+The decision depends on the number of draws of all chains, never on time.
 """
 
 import logging
@@ -15,18 +15,18 @@ from pymc_sgmcmc.run.run import Run
 _log = logging.getLogger("pymc.sgmcmc")
 
 FEWEST = 500
-"""Number of draws of each chain after which the effective sample size is computed first."""
+"""Number of draws of each chain after which the effective sample size is first computed."""
 MOST = 10_000
-"""Number of draws after which it is computed last."""
+"""Number of draws of each chain after which it is last computed."""
 GROWTH = 1.5
-"""Factor between the numbers of draws after which it is computed."""
+"""Factor between successive numbers of draws at which it is computed."""
 LARGEST_RHAT = 1.01
 
 
 class EnoughDraws:
-    """Whether draws in memory have the effective sample size ``ess``, or are the run's ``draws``.
+    """Decides whether the draws have the effective sample size ``ess`` or are all ``draws``.
 
-    ``times_as_many_draws`` returns how many times as many draws the verdict needs to be clear.
+    ``times_as_many_draws`` returns the factor by which a clear verdict needs more draws.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class EnoughDraws:
         self.look_at = min(FEWEST, run.draws)
 
     def reached(self) -> bool:
-        """Look, if it is time; if there are enough, cut all chains to the same length."""
+        """Judge the draws when due; if there are enough, cut all chains to the same length."""
         n_warmup, traces = self.in_memory.n_warmup, self.in_memory.traces
         while all(len(trace) - n_warmup >= self.look_at for trace in traces):
             ess, rhat, by_chance = self._look()
@@ -58,15 +58,15 @@ class EnoughDraws:
                     found = "unknown" if np.isnan(ess) else f"{ess:.0f}"
                     _log.warning(
                         f"After {self.look_at} draws per chain the smallest effective sample size "
-                        f"is {found} (R-hat {rhat:.3f}), and {self.ess:.0f} were asked for. Pass "
-                        "draws=, a larger max_passes, or reparametrise the slowest variables."
+                        f"is {found} (R-hat {rhat:.3f}), but {self.ess:.0f} was requested. Pass "
+                        "draws= or a larger max_passes, or reparametrise the slowest variables."
                     )
                 return True
             self.look_at = min(self.most, int(np.ceil(GROWTH * self.look_at)))
         return False
 
     def _verdict_is_clear(self) -> bool:
-        """Whether the verdict can be told, or as many draws as are possible would not help."""
+        """Whether the verdict is clear, or would stay unclear with as many draws as possible."""
         if self.times_as_many_draws is None:
             return True
         lengths = [trace.draw_idx for trace in self.in_memory.traces]

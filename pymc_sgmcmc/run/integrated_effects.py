@@ -1,4 +1,4 @@
-"""The effects that were integrated out, in the result of a run."""
+"""The integrated-out effects in the result of a run."""
 
 import logging
 from collections.abc import Sequence
@@ -31,22 +31,24 @@ from pymc_sgmcmc.run.result import DrawsOnly, affordable_data, salvage
 _log = logging.getLogger("pymc.sgmcmc")
 
 MOST_NUMBERS = 100_000_000
-"""Of all draws of the effects, and of what depends on them, that a result has unless asked."""
+"""Largest number of values, over all draws of the effects and of what depends on them, that a
+result contains unless ``var_names`` asks for them."""
 MOST_BAD = 0.01
-"""Share of groups with draws of effects that are not trusted, beyond which a warning says so."""
+"""Share of groups with untrustworthy draws of effects above which a warning is given."""
 MOST_DENSITIES = 10_000_000_000
-"""Of single rows, that all draws of the effects take unless asked: some minutes of a core."""
+"""Largest number of densities of single rows that drawing all effects may take, unless
+``var_names`` asks for them: some minutes on one core."""
 SUMMARISED = 50, 200
-"""Draws of each effect in its mean and standard deviation, where its draws are left out: fewest,
-and most."""
+"""Fewest and most draws of each effect for its mean and standard deviation, if its draws are left
+out."""
 
 
 def of_what_groups_share(
     given: Arguments, terms: GroupTerms, equally_spaced: bool = False
 ) -> Arguments:
-    """Return the arguments for sampling what groups share, in the integrated model.
+    """Return the arguments for sampling the shared parameters, in the integrated model.
 
-    Equally spaced points serve effects of groups with several modes.
+    Equally spaced points are for effects of groups with several modes.
     """
     model = integrated_model(terms, points_of(terms.k, equally_spaced=equally_spaced))
     recorded = recorded_names(terms, given.var_names)
@@ -67,26 +69,13 @@ def with_effects(
     asked: Arguments,
     rng: np.random.Generator,
 ) -> DataTree:
-    """Complete a result of the integrated model: effects, and what depends on them.
+    """Complete a result ``tree`` of the integrated model with effects and what depends on them.
 
-    Parameters
-    ----------
-    tree : DataTree
-        Of the integrated model.
-    terms : GroupTerms
-    integrated : pymc.Model
-        Made from them.
-    asked : Arguments
-        Of `sample`. Without ``var_names`` the posterior has all variables of ``terms.model`` except
-        deterministics with one number per row, and effects of which there would be too many draws.
-        The group ``effects`` then has their means and standard deviations.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    DataTree
-        ``posterior``, ``observed_data`` and ``constant_data`` are those of ``terms.model``; the
-        rest is that of ``tree``.
+    ``asked`` are the arguments of `sample`. Without ``var_names`` the posterior has all variables
+    of ``terms.model`` except deterministics with one number per row, and effects that would have
+    too many draws; the group ``effects`` then has their means and standard deviations. Groups
+    ``posterior``, ``observed_data`` and ``constant_data`` are those of ``terms.model``; the rest is
+    that of ``tree``.
     """
     var_names = asked.var_names
     idata_kwargs = without_log_densities(asked.idata_kwargs)
@@ -120,7 +109,7 @@ def with_effects(
             )
             tree["effects"] = DataTree(_moments(terms, effects, some, of_effects))
     except KeyboardInterrupt:
-        _log.warning("Interrupted: the effects of groups are not drawn; what they share is kept.")
+        _log.warning("Interrupted: effects of groups are not drawn; shared parameters are kept.")
     except Exception as error:
         salvage(error, lambda: tree)
         raise
@@ -128,7 +117,7 @@ def with_effects(
 
 
 def recorded_names(terms: GroupTerms, var_names: Sequence[Any] | None) -> list[str]:
-    """Names of what a result has: by default all but deterministics of rows."""
+    """Return the names of a result's variables, by default all except deterministics of rows."""
     if var_names is not None:
         return [str(getattr(v, "name", v)) for v in var_names]
     model, n_rows = terms.model, len(terms.group_of_row)
@@ -138,13 +127,13 @@ def recorded_names(terms: GroupTerms, var_names: Sequence[Any] | None) -> list[s
 
 
 def _that_depend(terms: GroupTerms, names: Sequence[str]) -> list[str]:
-    """Of some variables, the effects and those computed from them."""
+    """Return those of the named variables that are effects or are computed from them."""
     effects = {terms.model.values_to_rvs[v] for v in terms.values}
     return [n for n in names if not effects.isdisjoint(ancestors([terms.model[n]]))]
 
 
 def points_of_draws(integrated: Model, posterior: Dataset) -> list[PointType]:
-    """Return what groups share at each draw, chain by chain."""
+    """Return the shared parameters at each draw, chain by chain."""
     values = integrated.value_vars
     with quick_graphs():
         flat = value_draws(integrated, values, posterior)
@@ -163,14 +152,14 @@ def points_of_draws(integrated: Model, posterior: Dataset) -> list[PointType]:
 def _effects(
     integrated: IntegratedModel, points: list[PointType], rng: np.random.Generator
 ) -> EffectDraws:
-    """What draws effects around the means of the draws of what groups share."""
+    """Return an object that draws effects, prepared at the mean of the shared parameters' draws."""
     centre = {name: np.mean([point[name] for point in points], axis=0) for name in points[0]}
     effects = EffectDraws(integrated.centres, centre, rng)
     if effects.share_of_bad > MOST_BAD:
         _log.warning(
-            f"The effects of {effects.share_of_bad:.1%} of the groups are far from normal, given "
-            "all else: do not trust these draws. What groups share is judged by the verdict; pass "
-            "integrate=None to sample the effects themselves."
+            f"Given everything else, the effects of {effects.share_of_bad:.1%} of the groups are "
+            "far from normal: do not trust these draws. The verdict covers the shared parameters; "
+            "pass integrate=None to sample the effects themselves."
         )
     return effects
 
@@ -210,14 +199,14 @@ def _all_draws(
 def _moments(
     terms: GroupTerms, effects: EffectDraws, points: list[PointType], names: Sequence[str]
 ) -> Dataset:
-    """Means and standard deviations over some draws."""
+    """Return means and standard deviations over some draws."""
     model = terms.model
     chosen = [v for v in model.unobserved_RVs if v.name in names]
     with quick_graphs():
         outputs = model.replace_rvs_by_values(chosen)
         function = model.compile_fn(outputs, inputs=model.value_vars, on_unused_input="ignore")
     means: list[Any] = [0.0] * len(chosen)
-    squares: list[Any] = [0.0] * len(chosen)  # of deviations, by Welford's running sums
+    squares: list[Any] = [0.0] * len(chosen)  # of deviations, as Welford's running sums
     for n, (point, drawn) in enumerate(zip(points, effects.of(points), strict=True), 1):
         for k, value in enumerate(function(effects.into(point, drawn))):
             off = value - means[k]

@@ -1,4 +1,4 @@
-"""Log likelihood and log prior of a result's draws, where `idata_kwargs` asks for them.
+"""Log likelihood and log prior of a result's draws, if `idata_kwargs` requests them.
 
 PyMC computes them from its recorders, which a store does not have.
 """
@@ -18,12 +18,12 @@ COMPUTE = {"log_likelihood": compute_log_likelihood, "log_prior": compute_log_pr
 
 
 def without_log_densities(idata_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the other arguments of the conversion."""
+    """Return the arguments of the conversion without those for log densities."""
     return {name: value for name, value in idata_kwargs.items() if name not in COMPUTE}
 
 
 def with_log_densities(tree: DataTree, model: Model, idata_kwargs: dict[str, Any]) -> DataTree:
-    """Return a result, with the draws of all free variables, with the groups that are asked for."""
+    """Add the requested groups to a result, which has the draws of all free variables."""
     for name, compute in COMPUTE.items():
         wanted = idata_kwargs.get(name, False)
         if wanted is False or wanted is None:
@@ -38,6 +38,6 @@ def with_log_densities(tree: DataTree, model: Model, idata_kwargs: dict[str, Any
                     progressbar=False,
                 )
         except KeyboardInterrupt:
-            _log.warning(f"Interrupted: {name} is not computed. pm.compute_{name} does it later.")
+            _log.warning(f"Interrupted: {name} is not computed. pm.compute_{name} can do so later.")
             return tree
     return tree

@@ -1,4 +1,4 @@
-"""Runs without missing outcomes of rows, which are drawn afterwards for the result."""
+"""Runs without rows' missing outcomes, which are drawn afterwards for the result."""
 
 import logging
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 
 def without_missing_outcomes(given: Arguments) -> tuple[Arguments, MissingOutcomes | None]:
-    """Return arguments for the model without missing outcomes, where nothing depends on these."""
+    """Return arguments for the model without missing outcomes on which nothing else depends."""
     if given.data is not None:
         return given, None
     missing = missing_outcomes(given.model, [one.var for one in given.predictions])
@@ -54,7 +54,7 @@ def without_missing_outcomes(given: Arguments) -> tuple[Arguments, MissingOutcom
 def with_missing_outcomes(
     tree: DataTree, missing: MissingOutcomes, given: Arguments, rng: np.random.Generator
 ) -> DataTree:
-    """Complete a result: missing outcomes, what depends on them, and log densities.
+    """Complete a result with missing outcomes, what depends on them, and log densities.
 
     Without ``var_names`` it has no deterministics with one number per row.
     """
@@ -76,7 +76,7 @@ def with_missing_outcomes(
             tree["observed_data"] = DataTree(own)
         return with_log_densities(tree, missing.written, given.idata_kwargs)
     except KeyboardInterrupt:
-        _log.warning("Interrupted: missing outcomes are not drawn; all else is returned.")
+        _log.warning("Interrupted: missing outcomes are not drawn; everything else is returned.")
     except Exception as error:
         salvage(error, lambda: tree)
         raise
@@ -86,7 +86,7 @@ def with_missing_outcomes(
 def _drawn(
     posterior: Dataset, missing: MissingOutcomes, given: Arguments, rng: np.random.Generator
 ) -> Dataset:
-    """Draw missing outcomes, and compute what depends on them or has a number per row."""
+    """Draw missing outcomes, and compute what depends on them or has one number per row."""
     names = _to_draw(missing, given.var_names)
     n_draws = posterior.sizes["chain"] * posterior.sizes["draw"]
     with quick_graphs():
@@ -95,7 +95,7 @@ def _drawn(
     if given.var_names is None and size * n_draws > MOST_NUMBERS:
         _log.info(
             f"{n_draws} draws of {', '.join(map(repr, names))} would take too much memory. Name "
-            "them in var_names= to have them."
+            "them in var_names= to get them."
         )
         return Dataset()
     if not names:
@@ -116,7 +116,7 @@ def _drawn(
 
 
 def _to_draw(missing: MissingOutcomes, var_names: Sequence[Any] | None) -> list[str]:
-    """Names of what is asked for and not among what is sampled."""
+    """Return the names of requested variables that are not sampled."""
     if var_names is not None:
         named = [str(getattr(v, "name", v)) for v in var_names]
         return [name for name in named if name not in missing.sampled.named_vars]
@@ -133,7 +133,7 @@ def _to_draw(missing: MissingOutcomes, var_names: Sequence[Any] | None) -> list[
 def _function(
     missing: MissingOutcomes, names: Sequence[str], seed: int
 ) -> tuple[Any, list[Variable]]:
-    """Compile what draws variables, given the values of those that are sampled."""
+    """Compile a function that draws variables, given the values of those that are sampled."""
     model = missing.written
     free = {rv: rv.type(rv.name) for rv in missing.sampled.free_RVs}
     known: dict[Variable, Variable] = {

@@ -1,4 +1,4 @@
-"""What looks at a run's draws where they are made: predictions, and the points for its verdict."""
+"""Observers of a run's draws, where these are made: predictions, and the points for its verdict."""
 
 from collections.abc import Iterable, Sequence
 from itertools import product
@@ -13,7 +13,7 @@ from pymc_sgmcmc.run.points_to_diagnose import PointsToDiagnose
 class Observers:
     """The `Predictions` and `PointsToDiagnose` of a run, which see each draw after tuning.
 
-    What they make of a chain's draws is saved, and sent between processes, with the chain.
+    What they compute from a chain's draws is saved, and sent between processes, with the chain.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class Observers:
         return bool(self._each)
 
     def begin(self, chains: Iterable[int]) -> None:
-        """Forget what was made of some chains."""
+        """Discard what was computed from some chains."""
         for observer, chain in product(self._each, chains):
             observer.begin_chain(chain)
 
@@ -36,7 +36,7 @@ class Observers:
             observer.add(chain, point, stats)
 
     def state(self, chains: Iterable[int]) -> dict[str, Any]:
-        """Return what was made of those of some chains that have begun, as plain values."""
+        """Return, as plain values, what was computed from those of the chains that have begun."""
 
         def of(observer: Any) -> list[dict[str, Any]]:
             return [observer.state(chain) for chain in chains if chain in observer.chains]
@@ -49,7 +49,7 @@ class Observers:
     def restore(
         self, chains: Iterable[int], state: dict[str, Any], only_unseen: bool = False
     ) -> None:
-        """Go on from what `state` returned, as far as it was asked for when that was saved."""
+        """Continue from what `state` returned, for the observers that existed when it was saved."""
         for observer in self._each:
             saved = (
                 state.get("points")
@@ -76,7 +76,7 @@ class Observers:
                 )
 
     def have_seen_all(self, n_chains: int) -> bool:
-        """Whether each has draws of every chain, made in this session or restored."""
+        """Whether each observer has draws of every chain, from this session or restored."""
         return all(self._has_seen(*pair) for pair in product(self._each, range(n_chains)))
 
     @staticmethod

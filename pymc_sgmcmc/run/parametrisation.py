@@ -1,4 +1,4 @@
-"""Runs that sample effects centred or not as suits them, with results as the model is written."""
+"""Runs that sample effects centred or non-centred, with results in the model's own form."""
 
 import logging
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 
 CHANGES = "non_centred", "equally_spaced"
-"""What a warm-up may find to suit better: fields of `Adapted`."""
+"""Fields of `Adapted` by which a warm-up may find that another form is better."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Form:
     written: Arguments
     """Arguments for the model as it is written."""
     groups: GroupTerms | None
-    """That model group by group, where effects are integrated out."""
+    """The written model group by group, if effects are integrated out."""
     parametrised: Arguments
-    """Arguments for the model with its effects centred, or not, as suits them."""
+    """Arguments for the model with each effect centred or non-centred, whichever suits it."""
     terms: GroupTerms | None
-    """That model group by group."""
+    """The model of `parametrised` group by group."""
     sampled: Arguments
-    """Arguments for the latter without the effects that are integrated out."""
+    """Arguments for that model without the effects that are integrated out."""
 
     @classmethod
     def of(
@@ -52,7 +52,7 @@ class Form:
         non_centred: Mapping[str, np.ndarray] = MappingProxyType({}),
         equally_spaced: bool = False,
     ) -> "Form":
-        """Choose the form, by what a warm-up has found: fields of `Adapted`."""
+        """Choose the form from what a warm-up has found, the fields of `Adapted`."""
         parametrised, terms = _parametrised(written, groups, non_centred)
         sampled = parametrised
         if terms is not None:
@@ -60,9 +60,9 @@ class Form:
         return cls(written, groups, parametrised, terms, sampled)
 
     def warmed_up(self, rng: np.random.Generator, earlier: Adapted | None) -> tuple["Form", Any]:
-        """Return the form, another one if the warm-up finds one that suits, and the default step.
+        """Return the form, or a better one that the warm-up finds, and the default step.
 
-        Each of its `CHANGES` is made once at most.
+        Each of its `CHANGES` is made at most once.
         """
         form, passes, found = self, 0.0, dict[str, Any]()
         left = set(CHANGES) if earlier is None and _is_rewritable(self.written) else set()
@@ -88,7 +88,7 @@ class Form:
         )
 
     def complete(self, tree: DataTree, model: Model, rng: np.random.Generator) -> DataTree:
-        """Return a result of the sampled model with all that the written one has, in its order."""
+        """Return a result of the sampled model with the written one's variables, in its order."""
         if self.terms is not None:
             tree = with_effects(tree, self.terms, model, self.parametrised, rng)
         if self.parametrised.model is self.written.model:
@@ -106,8 +106,8 @@ def _parametrised(
 ) -> tuple[Arguments, GroupTerms | None]:
     """Return arguments, and terms to integrate, for the model in another parametrisation.
 
-    Effects in ``weak``, of which rows say little, are partially non-centred, and others centred
-    that have many rows.
+    Effects in ``weak``, about which rows say little, become partially non-centred; others with many
+    rows become centred.
     """
     model = given.model if terms is None else terms.model
     if _is_rewritable(given):
@@ -116,7 +116,10 @@ def _parametrised(
         model = with_non_centred_effects(model, weak)
     if weak:
         names = ", ".join(repr(own_name(name)) for name, known in weak.items() if known.ndim)
-        _log.info(f"Rows say less of effects than the prior: partially non-centred are {names}.")
+        _log.info(
+            "Rows say less about these effects than the prior, so they are partially non-centred: "
+            f"{names}."
+        )
     if model is given.model:
         return given, terms
     if terms is not None and model is not terms.model:
@@ -128,9 +131,9 @@ def _parametrised(
 
 
 def _is_rewritable(given: Arguments) -> bool:
-    """Whether a model may be sampled in another parametrisation than that in which it is written.
+    """Whether a model may be sampled in a parametrisation other than the written one.
 
-    Predictions, a warm-up that is stored for later runs, and placeholders of streamed rows are of
-    the model as it is written.
+    Predictions, a warm-up stored for later runs, and placeholders of streamed rows belong to the
+    model as it is written.
     """
     return not (given.predictions or given.store_adaptation or given.data is not None)

@@ -12,7 +12,7 @@ from pytensor.tensor.variable import TensorVariable
 
 @dataclass
 class Kept:
-    """Evenly spaced draws of one chain: every ``stride``-th of the ``n`` that were made."""
+    """Evenly spaced draws of one chain: every ``stride``-th of the ``n`` made so far."""
 
     points: list[PointType] = field(default_factory=list)
     n: int = 0
@@ -20,10 +20,10 @@ class Kept:
 
 
 class PointsToDiagnose:
-    """Keeps evenly spaced draws of each chain, of which the length is not known.
+    """Keeps evenly spaced draws of each chain, whose length is not known in advance.
 
-    With twice as many as asked for, about ``most`` of all chains together, every other one is
-    dropped, and from then on every second of those to come.
+    Once there are twice as many as requested, about ``most`` for all chains together, every other
+    one is dropped and the stride doubles.
     """
 
     def __init__(self, most: int, n_chains: int):
@@ -31,7 +31,7 @@ class PointsToDiagnose:
         self.chains: dict[int, Kept] = {}
 
     def begin_chain(self, chain: int) -> None:
-        """Forget what was kept of a chain."""
+        """Discard what was kept of a chain."""
         self.chains[chain] = Kept()
 
     def add(self, chain: int, point: PointType, stats: Any = None) -> None:
@@ -53,9 +53,10 @@ class PointsToDiagnose:
         self.chains[chain] = Kept(list(state["points"]), state["seen"], state["stride"])
 
     def draws(self, vars: Sequence[TensorVariable]) -> np.ndarray | None:
-        """Return as many draws of each chain that has any, unconstrained, shape (chains, draws, d).
+        """Return an equal number of unconstrained draws of each chain, shape (chains, draws, d), or
+        None.
 
-        None if there are none.
+        Chains without draws are left out.
         """
         each = [kept.points for _, kept in sorted(self.chains.items()) if kept.points]
         if not each:

@@ -1,7 +1,7 @@
-"""Engine: chains in processes of their own.
+"""Engine: chains in separate processes.
 
-One worker per core runs one chain after another, compiles once, writes to the store itself and
-sends blocks of draws; PyMC's process per chain compiles for each and sends single draws.
+Each worker runs chains one after another, compiles once, writes to the store itself and sends
+blocks of draws; PyMC's process per chain compiles for each chain and sends single draws.
 """
 
 import multiprocessing
@@ -26,16 +26,16 @@ from pymc_sgmcmc.run.sequential import ChainRunner
 from pymc_sgmcmc.temporary_folder import temporary_folder
 
 POLL_SECONDS = 0.1
-"""Time between two looks for Ctrl-C."""
+"""Seconds between two checks for Ctrl-C."""
 SECONDS_TO_NOTICE = 0.7 if os.name == "posix" else 10.0
-"""Time for a worker to find, between two draws, that it is to end, before it is interrupted (on
-other systems than POSIX, killed)."""
+"""Seconds for a worker to notice, between two draws, that it must end, before it is interrupted
+(killed on systems other than POSIX)."""
 SECONDS_TO_END = 10.0
-"""Time for a worker to save its state before it is killed."""
+"""Seconds for a worker to save its state before it is killed."""
 
 
 class ChainError(SamplingError):
-    """An exception in a worker process; that exception is its cause."""
+    """An exception in a worker process, which is its cause."""
 
 
 def context_for(mp_ctx: Any, forks: bool) -> Any:
@@ -57,7 +57,7 @@ def context_for(mp_ctx: Any, forks: bool) -> Any:
 def parallel(run: Run, workers: int, mp_ctx: Any, blas_threads: int | None) -> Generator[Event]:
     """Run chains in ``workers`` processes, and yield events in order of arrival.
 
-    What a chain raises is a `ChainError`, and so is a worker that ends by itself.
+    An exception in a chain becomes a `ChainError`, and so does a worker that ends by itself.
     """
     forked = mp_ctx.get_start_method() == "fork"
     with temporary_folder() as folder:
@@ -65,13 +65,13 @@ def parallel(run: Run, workers: int, mp_ctx: Any, blas_threads: int | None) -> G
             run.recorder.trace  # noqa: B018  compiled once, inherited by all
             payload: Any = run
         else:
-            # In a file: as an argument the data would be pickled again for each worker.
+            # In a file, because as an argument the data would be pickled again for each worker.
             payload = folder / "run.pickle"
             with open(payload, "wb") as file:
                 cloudpickle.dump(run, file)
         pool = _Pool(mp_ctx, workers, payload, forked, blas_threads)
         try:
-            yield Resumed(range(0), 0)  # for no chain: the processes have been forked
+            yield Resumed(range(0), 0)  # without chains: the processes have been forked
             yield from pool.run(run.n_chains)
         except (KeyboardInterrupt, SystemExit):
             yield from pool.rest()
@@ -141,11 +141,12 @@ class _Pool:
         return event
 
     def rest(self) -> Iterator[Event]:
-        """Make all workers save their states and end, and return what they have drawn by then."""
+        """Make all workers save their states and end, and return what they have drawn so far."""
         for connection in self.process_of:
             with suppress(OSError):
                 connection.send(None)
-        # Between two draws; then between two calls of a long draw; then anywhere: see `interrupts`.
+        # First between two draws, then between two calls of a long draw, then anywhere: see
+        # `interrupts`.
         for seconds in (SECONDS_TO_NOTICE, SECONDS_TO_NOTICE, SECONDS_TO_END):
             until = time.monotonic() + seconds
             while self.chain_of and (left := until - time.monotonic()) > 0:
@@ -154,7 +155,7 @@ class _Pool:
                         event = connection.recv()
                     except (EOFError, OSError):
                         event = None
-                    if event is None or isinstance(event, tuple):  # an error comes too late
+                    if event is None or isinstance(event, tuple):  # too late for an error
                         del self.chain_of[connection]
                     else:
                         yield event
@@ -162,7 +163,7 @@ class _Pool:
                 self.process_of[connection].terminate()
 
     def end(self) -> list[Event]:
-        """Make all workers end, and return what they have drawn by then."""
+        """Make all workers end, and return what they have drawn so far."""
         events = list(self.rest())
         until = time.monotonic() + SECONDS_TO_END
         for connection, process in self.process_of.items():
@@ -174,7 +175,7 @@ class _Pool:
 
 
 def _stop(number: int, frame: Any) -> None:
-    """Handle SIGTERM: abandon the current draw."""
+    """Handle SIGTERM by abandoning the current draw."""
     _ignore_sigterm()
     raise KeyboardInterrupt
 
@@ -185,7 +186,7 @@ def _ignore_sigterm() -> None:
 
 
 def _work(connection: Any, inherited: list, payload: Any, blas_threads: int | None) -> None:
-    """Run the chains that come through the pipe, until None comes or it is closed."""
+    """Run the chains that come through the pipe, until None arrives or the pipe is closed."""
     for other in inherited:
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
@@ -216,7 +217,7 @@ def _run_chain(connection: Any, run: Run, chain: int) -> None:
             with closing(run_and_keep(ChainRunner(run, chain), run)) as events:
                 for event in events:
                     connection.send(event)
-                    if connection.poll():  # a busy worker is sent nothing but that it is to end
+                    if connection.poll():  # a busy worker is only ever sent the request to end
                         _ignore_sigterm()
                         break
         finally:
@@ -233,7 +234,7 @@ def _run_chain(connection: Any, run: Run, chain: int) -> None:
 
 
 def _gone(connection: Any) -> bool:
-    """Whether the other end is closed."""
+    """Whether the other end of a pipe is closed."""
     try:
         return connection.poll()
     except OSError:
@@ -241,7 +242,7 @@ def _gone(connection: Any) -> bool:
 
 
 def _sendable(error: Exception) -> tuple[bytes, str]:
-    """An exception and its traceback; only its message if it cannot be pickled."""
+    """Return an exception and its traceback; only its message if it cannot be pickled."""
     trace = traceback.format_exc()
     try:
         pickled = cloudpickle.dumps(error)

@@ -11,11 +11,11 @@ from pymc.progress_bar import MCMCProgressBarManager, default_progress_theme
 from pymc_sgmcmc.run.run import Block, Resumed
 
 MAX_BARS = 16
-"""More chains than this share one bar."""
+"""Number of chains above which they share one bar."""
 
 
 class Progress(MCMCProgressBarManager):
-    """Bars of all chains: rate, step size, temperature; red for a chain that failed."""
+    """Bars of all chains with rate, step size and temperature; red for a failed chain."""
 
     def __init__(self, step, chains, draws, tune, progressbar: Any = True, theme: Any = None):
         if progressbar is True and chains > MAX_BARS:
@@ -26,7 +26,7 @@ class Progress(MCMCProgressBarManager):
         self._done = np.zeros(chains, dtype=int)
 
     def resumed(self, event: Resumed) -> None:
-        """Show the draws that chains had made before."""
+        """Show the draws that chains have made in an earlier session."""
         self._done[event.chains.start : event.chains.stop] = event.n_draws
         for chain in event.chains if self._show_progress else ():
             self._update(chain, event.n_draws, total=self.total_draws)
@@ -54,7 +54,7 @@ class Progress(MCMCProgressBarManager):
         self._per_chain = max(self._per_chain, draws + self._tune)
 
     def kept(self, draws: int) -> None:
-        """End the bars at the draws of each chain that are kept: some chains have made more."""
+        """End the bars at the draws of each chain that are kept; some chains have made more."""
         per_bar = len(self._done) if self.combined_progress else 1
         for bar in range(len(self._done) // per_bar) if self._show_progress else ():
             self._backend.update(

@@ -1,4 +1,4 @@
-"""Another function where libraries, such as Bambi, call `pm.sample`, in a ``with`` block."""
+"""A ``with`` block in which calls of `pm.sample`, such as those of Bambi, run another function."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ import pymc as pm
 from pymc_sgmcmc.run.unknown_arguments import of_pymc_sample
 
 _replacement: ContextVar[Callable | None] = ContextVar("replacement of pm.sample", default=None)
-"""None outside of all blocks of this thread."""
+"""The function to call instead; None outside all blocks of this thread."""
 _blocks = 0
 _counting = Lock()
 
@@ -42,7 +42,7 @@ def _end() -> None:
     global _blocks
     with _counting:
         _blocks -= 1
-        # Where another library has wrapped it meanwhile, it stays, and only passes calls on.
+        # If another library has wrapped it in the meantime, it stays, and only passes calls on.
         if _blocks == 0 and hasattr(pm.sample, "replaced"):
             pm.sample = pm.sample.replaced
 
@@ -64,12 +64,12 @@ def _choosing(pymc_sample: Callable) -> Callable:
 
 
 def is_bambi(model: Any) -> bool:
-    """Whether this is a model of Bambi, which need not be installed."""
+    """Whether this is a Bambi model; Bambi need not be installed."""
     return type(model).__module__.split(".")[0] == "bambi" and hasattr(model, "fit")
 
 
 def fitting_bambi[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """Make `sample` run inside the `fit` of a Bambi model that it is given."""
+    """Make `sample`, given a Bambi model, run inside that model's `fit`."""
     known = list(signature(function).parameters)
 
     @wraps(function)

@@ -1,4 +1,4 @@
-"""From points to recorded variables, by default all but those with one number per row."""
+"""From points to recorded variables, by default all except those with one number per row."""
 
 import logging
 from collections.abc import Sequence
@@ -32,18 +32,19 @@ _log = logging.getLogger("pymc.sgmcmc")
 TILE = 64
 """Number of points that `Recorder.record` turns into recorded variables in one call."""
 MOST_OPERATIONS = 30
-"""Number of operations, each on whole arrays, that NumPy carries out while others still compile."""
+"""Number of operations on whole arrays that NumPy carries out while other modes still compile."""
 MOST_OPERANDS = 32
-"""Of an operation on elements, its result included, that NumPy allows."""
+"""Largest number of operands of an elementwise operation, its result included, that NumPy
+allows."""
 NOTHING = "nothing_recorded"
-"""Name of the number that is recorded where nothing else is."""
+"""Name of the number that is recorded if nothing else is."""
 
 
 class Recorder:
     """Turns points into recorded variables, given as expressions of value variables.
 
-    It is compiled when first needed, and pickled without what is compiled. ``mode`` is that of
-    expressions which `is_quick_in_python` does not hold of.
+    It is compiled when first needed, and pickled without compiled code. ``mode`` is used for
+    expressions for which `is_quick_in_python` does not hold.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Recorder:
         return NDArray(model=self.model, vars=self.vars, test_point=self._start, fn=of_one_point)
 
     def new_trace(self) -> NDArray:
-        """Return another recorder of PyMC's for the same variables, without draws."""
+        """Return another PyMC recorder for the same variables, without draws."""
         like = self.trace
         return NDArray(
             model=self.model,
@@ -93,7 +94,7 @@ class Recorder:
 
     @property
     def _derived(self) -> list:
-        """Recorded variables that are not value variables themselves."""
+        """Recorded variables that are not themselves value variables."""
         return [v for v in self.trace.vars if v not in self.model.value_vars]
 
     @cached_property
@@ -116,7 +117,8 @@ class Recorder:
         n = len(next(iter(points.values())))
         columns: dict[str, list] = {v.name: [] for v in derived}
         for first in range(0, n if derived else 0, TILE):
-            # Tiles of a fixed size: the end of a block must not change how its draws are rounded.
+            # Tiles have a fixed size, because the end of a block must not change how its draws are
+            # rounded.
             tile = [points[v.name][first : first + TILE] for v in self.model.value_vars]
             short = TILE - len(tile[0])
             if short:
@@ -134,10 +136,10 @@ class Recorder:
 
 
 def is_quick_in_python(outputs: Sequence[Variable]) -> bool:
-    """Whether NumPy evaluates expressions in less time than it would take to compile them.
+    """Whether NumPy evaluates expressions faster than they could be compiled.
 
-    That is so of few operations, such as transforms back to the model's scale, none of which is a
-    loop over elements or has a graph of its own.
+    This holds for few operations, such as transforms back to the model's scale, none of which loops
+    over elements or has a graph of its own.
     """
     nodes = {v.owner for v in ancestors(outputs) if v.owner is not None}
     return len(nodes) <= MOST_OPERATIONS and all(map(_is_one_call, nodes))
@@ -203,7 +205,7 @@ def recorder_of(
 
 
 def _nothing(model: Model) -> TensorVariable:
-    """A number that takes the place of recorded variables: PyMC counts draws by those."""
+    """Return a number that takes the place of recorded variables, by which PyMC counts draws."""
     zero = pt.zeros_like(model.value_vars[0].sum())
     zero.name = NOTHING
     return zero

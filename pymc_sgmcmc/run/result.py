@@ -24,9 +24,10 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 VERSION = version("pymc-sgmcmc")
 MAX_DATA_BYTES = 50_000_000
-"""Larger data is not copied into the result unless asked for."""
+"""Size of the data in bytes above which they are copied into the result only on request."""
 MAX_CHECKED = 4_000_000
-"""Numbers (elements x chains x draws) used by convergence checks: about a second's work."""
+"""Largest number of values (elements x chains x draws) in convergence checks, about a second's
+work."""
 
 
 class InMemoryDraws:
@@ -43,7 +44,7 @@ class InMemoryDraws:
 
     @classmethod
     def example(cls, run: Run) -> "InMemoryDraws":
-        """One arbitrary draw of one chain, which shows the form of a result."""
+        """Make one arbitrary draw of one chain, which shows the form of a result."""
         in_memory = cls(replace(run, starts=run.starts[:1], draws=1, tune=min(run.tune, 1)))
         for trace in in_memory.traces:
             trace.draw_idx = trace.draws
@@ -68,7 +69,7 @@ class InMemoryDraws:
 
 
 class DrawsOnly(DataTreeConverter):
-    """Leaves the data out."""
+    """A converter that leaves the data out."""
 
     def observed_data_to_xarray(self):
         return None
@@ -98,7 +99,7 @@ def to_datatree(
 ) -> DataTree:
     """Convert PyMC's in-memory recorders as `pm.sample` does, cut as in `longest_cut`.
 
-    It is an error if no chain has a draw after tuning. ``settings`` are stored as JSON in
+    Raises an error if no chain has a draw after tuning. ``settings`` are stored as JSON in
     ``sample_stats``.
     """
     n_warmup = in_memory.n_warmup
@@ -126,7 +127,7 @@ def to_datatree(
 def check_convergence(tree: DataTree, model: Model) -> None:
     """Log PyMC's convergence warnings, from at most `MAX_CHECKED` numbers.
 
-    In a large model they are of elements evenly spaced over each variable.
+    In a large model only elements evenly spaced over each variable are checked.
     """
     free = {rv.name for rv in model.free_RVs}
     posterior = tree["posterior"].to_dataset()
@@ -153,7 +154,7 @@ def check_convergence(tree: DataTree, model: Model) -> None:
 
 
 def _some_of(name: str, draws: DataArray, share: float) -> DataArray:
-    """Return the draws of evenly spaced elements, at least of one."""
+    """Return the draws of evenly spaced elements, at least one."""
     flat = draws.values.reshape(*draws.shape[:2], -1)
     size = flat.shape[2]
     chosen = np.unique(np.linspace(0, size - 1, max(1, int(size * share))).astype(int))
@@ -161,7 +162,7 @@ def _some_of(name: str, draws: DataArray, share: float) -> DataArray:
 
 
 def data_bytes(model: Model) -> int:
-    """Bytes of the model's data, which a result with data would copy."""
+    """Return the bytes of the model's data that a result with data would copy."""
     arrays = {*model.data_vars, *(model.rvs_to_values[rv] for rv in model.observed_RVs)}
     total = 0
     for array in arrays:
@@ -189,7 +190,7 @@ def affordable_data(model: Model) -> bool:
 
 
 def summary(run: Run, tree: DataTree) -> str:
-    """Say how much was sampled, how long it took, and which chains are left out."""
+    """Describe how much was sampled, how long it took, and which chains are left out."""
     sizes = tree["posterior"].sizes
     left_out = sorted(set(range(run.n_chains)) - {int(c) for c in tree["posterior"].chain})
     text = (
@@ -205,6 +206,6 @@ def salvage(error: BaseException, result: Callable[[], DataTree]) -> None:
     """Attach the draws made so far to an exception."""
     try:
         error.idata = result()  # type: ignore[attr-defined]
-    except Exception:  # there are no draws, or the same error again: only the first matters
+    except Exception:  # no draws, or the same error again: only the first error matters
         return
     error.add_note("The draws made so far are in this exception's attribute `idata`.")

@@ -1,6 +1,6 @@
-"""What a result is made of: names, labels and `idata_kwargs`, checked before anything is sampled.
+"""The form of a result: names, labels and `idata_kwargs`, checked before anything is sampled.
 
-What xarray does not take would end a run when all its draws have been made.
+What xarray does not accept would otherwise end a run after all its draws have been made.
 """
 
 import inspect
@@ -24,7 +24,7 @@ SAMPLES = ("chain", "draw")
 def names_in_result(
     model: Model, var_names: Sequence | None, include_data: bool | None
 ) -> list[str]:
-    """Return the names of variables and data that a result has whatever the step is."""
+    """Return the names of variables and data that every result has, whatever the step is."""
     chosen = model.free_RVs if var_names is None else var_names
     with_data = is_affordable(data_bytes(model)) if include_data is None else include_data
     return [str(getattr(v, "name", v)) for v in chosen] + data_names(model, with_data)
@@ -38,9 +38,9 @@ def data_names(model: Model, include_data: bool) -> list[str]:
 def check_form(
     model: Model, names: Iterable[str], idata_kwargs: Mapping[str, Any]
 ) -> dict[str, np.ndarray | None]:
-    """Return the labels of each dim of some variables and data in the result, None for numbers.
+    """Return the labels of each dim of some variables and data in the result, or None for numbers.
 
-    Labels that a result cannot have are an error that names the dim, the value and the remedy.
+    Labels that a result cannot have raise an error that names the dim, the value and the remedy.
     """
     own = idata_kwargs.get("coords") or {}
     coords = {**model.coords, **own}
@@ -51,7 +51,7 @@ def check_form(
                 continue
             if "/" in dim:
                 raise ValueError(
-                    f"The name of the dim '{dim}' has a '/', which a DataTree keeps for paths: "
+                    f"The name of the dim '{dim}' has a '/', which a DataTree reserves for paths: "
                     "rename it."
                 )
             labels = coords.get(dim)
@@ -65,7 +65,7 @@ def check_form(
 
 
 def _dims(model: Model, name: str, idata_kwargs: Mapping[str, Any]) -> Sequence[str | None]:
-    """Dims of a variable in the result, None for those that ArviZ will name."""
+    """Return the dims of a variable in the result, None for those that ArviZ will name."""
     given = (idata_kwargs.get("dims") or {}).get(name)
     if given is not None:
         return [dim for dim in given if dim not in SAMPLES]
@@ -74,7 +74,7 @@ def _dims(model: Model, name: str, idata_kwargs: Mapping[str, Any]) -> Sequence[
 
 
 def _labels(dim: str, labels: Any, used: bool = True) -> np.ndarray:
-    """Labels as an array, which must have one axis where they are used."""
+    """Return labels as an array, which must have one axis if they are used."""
     array = _as_array(labels)
     if array is None or (used and array.ndim != 1):
         raise ValueError(
@@ -86,7 +86,7 @@ def _labels(dim: str, labels: Any, used: bool = True) -> np.ndarray:
 
 
 def _as_array(labels: Any) -> np.ndarray | None:
-    """Labels as PyMC converts them; None for tuples of different lengths."""
+    """Return labels as PyMC converts them, or None for tuples of different lengths."""
     try:
         return np.asarray(labels)
     except ValueError:
@@ -94,7 +94,7 @@ def _as_array(labels: Any) -> np.ndarray | None:
 
 
 def _shown(labels: Any) -> str:
-    """The first labels."""
+    """Return the first labels, for a message."""
     first = ", ".join(repr(label) for label in list(labels)[:2])
     return f"{first}, ..." if len(labels) > 2 else first
 
@@ -115,7 +115,7 @@ def _check_length(model: Model, name: str, axis: int, dim: str, n_labels: int) -
 def check_idata_kwargs(
     model: Model, var_names: Sequence | None, idata_kwargs: Mapping[str, Any]
 ) -> None:
-    """Raise an error for arguments that `pymc.to_inference_data` would not take in the end."""
+    """Raise an error for arguments that `pymc.to_inference_data` would not accept in the end."""
     known = [name for name in inspect.signature(to_inference_data).parameters if name != "trace"]
     for name in idata_kwargs:
         if name not in known:
@@ -172,7 +172,7 @@ def _check_log_density(model: Model, var_names: Sequence | None, name: str, valu
 
 
 def example_of(run: Run, convert: Callable[..., DataTree]) -> DataTree:
-    """Convert one arbitrary draw before any is made: what fails now would fail at the end."""
+    """Convert one arbitrary draw before sampling, so that what would fail at the end fails now."""
     try:
         return convert(InMemoryDraws.example(run), seconds=0.0)
     except Exception as error:

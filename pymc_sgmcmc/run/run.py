@@ -1,6 +1,6 @@
 """A run and its events.
 
-Every chain makes blocks of draws. These classes are all that engines and storage share.
+Every chain makes blocks of draws. Engines and storage share only these classes.
 """
 
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ from pymc_sgmcmc.run.observers import Observers
 from pymc_sgmcmc.run.recorder import Recorder
 
 _FILL = {"f": np.nan, "O": None}
-"""Value of draws that were not made, as in a store; 0 for all other types."""
+"""Fill values, by kind of type, for draws that were not made, as in a store; other types have 0."""
 
 
 @dataclass
 class Block:
-    """Consecutive draws of some chains, all of them from tuning or none."""
+    """Consecutive draws of some chains, either all from tuning or none."""
 
     chains: range
     first: int
@@ -34,10 +34,11 @@ class Block:
     points: list[list[PointType]] | None = None
     """Value variables of each chain's draws, if a callback or `Predictions` need them."""
     counts: list[int] | None = None
-    """Draws of each chain, if some made fewer: the rest is filled with NaN (0, False, None)."""
+    """Number of draws of each chain, if some made fewer; the rest is filled with NaN (0, False,
+    None)."""
 
     def count(self, k: int) -> int:
-        """Number of draws of the k-th of its chains."""
+        """Return the number of draws of the block's k-th chain."""
         return self.n_draws if self.counts is None else self.counts[k]
 
     def each_draw(self) -> Iterator[tuple[int, int, PointType, list[dict[str, Any]]]]:
@@ -49,7 +50,7 @@ class Block:
                 yield chain, self.first + i, point, stats
 
     def end_early(self, counts: list[int]) -> None:
-        """Keep only the first ``counts`` draws of each chain, and fill the rest."""
+        """Keep only the first ``counts`` draws of each chain, and fill in the rest."""
         self.counts = counts
         missing = np.arange(self.n_draws) >= np.array(counts)[:, None]
         for arrays in (self.values, *self.stats):
@@ -77,7 +78,7 @@ class Resumed:
 
 @dataclass
 class Observed:
-    """What another process' `Observers` have made of some chains, as their state."""
+    """State of another process's `Observers`, computed from some chains."""
 
     chains: range
     state: dict[str, Any]
@@ -96,21 +97,22 @@ class Run:
     draws: int
     starts: list[PointType]
     rngs: list[RandomGeneratorState]
-    """States, not generators: NumPy forgets a generator's children when it pickles it."""
+    """States instead of generators, because NumPy forgets a generator's children when it pickles
+    it."""
     recorder: Recorder
     """Turns points into recorded variables."""
     keep_warmup: bool
     each_draw: bool = False
-    """Blocks of one draw, with its point, for a callback."""
+    """Whether blocks consist of one draw with its point, for a callback."""
     store: Any = None
     seed: Any = None
-    """The seed given by the user, as plain values."""
+    """The user's seed, as plain values."""
     together: bool = False
     """Whether one runner advances all chains."""
     fresh: Any = None
     """The step's state before its first chain."""
     observers: Observers = field(default_factory=Observers)
-    """What sees draws where they are made, recorded or not."""
+    """The observers of draws, recorded or not, in the process that makes them."""
 
     @property
     def n_chains(self) -> int:
@@ -118,12 +120,12 @@ class Run:
 
     @property
     def chains_together(self) -> int:
-        """Chains of one runner."""
+        """Number of chains of one runner."""
         return self.n_chains if self.together else 1
 
     @property
     def needs_points(self) -> bool:
-        """Whether blocks have their draws' points."""
+        """Whether blocks contain their draws' points."""
         return self.each_draw or bool(self.observers)
 
     @property
@@ -137,7 +139,7 @@ class Run:
 
 
 def reason_to_stop(run: Run, chain: int, n_draws: int, failure: dict[str, Any]) -> str:
-    """Tell the user why a chain stopped after some draws, tuning included."""
+    """Return a message that explains why a chain stopped after some draws, tuning included."""
     phase = "tuning " if n_draws < run.tune else ""
     done = n_draws - (0 if phase else run.tune)
     return (

@@ -1,7 +1,7 @@
 """The interface between making draws and keeping them.
 
 A *runner* advances some chains together and yields blocks; `run_and_keep` shows them to the run's
-observers and writes them to its store, from time to time with the runner's state. An *engine*
+observers and writes them to its store, at intervals together with the runner's state. An *engine*
 decides where runners run: `sequential.py`, `processes.py`, `cluster.py` or `vectorized.py`.
 """
 
@@ -13,7 +13,7 @@ from pymc_sgmcmc.run.run import Block, Event, Resumed, Run, Stopped
 
 
 class Runner(Protocol):
-    """Advances one chain, or several at once that are always at the same draw."""
+    """Advances one chain, or several chains that are always at the same draw."""
 
     chains: range
 
@@ -60,16 +60,16 @@ def run_and_keep(runner: Runner, run: Run) -> Generator[Event]:
             writer.commit(_state(runner, run))
             raise
         except BaseException:  # in the middle of a draw, or of a write
-            with suppress(OSError):  # an error of the store has been raised already
+            with suppress(OSError):  # a store's error has already been raised
                 writer.commit(None)
             raise
-        # The state of a single chain that stopped is not saved, so that it stops again if resumed;
-        # the state of chains together says which have stopped.
+        # The state of a single chain that stopped is not saved, so that the chain stops again if
+        # resumed; the state of chains together records which have stopped.
         writer.commit(None if stopped and not run.together else _state(runner, run))
 
 
 def _observed(runner: Runner, run: Run) -> Iterator[Block | Stopped]:
-    """Yield a runner's events, after the run's observers have seen the draws."""
+    """Yield a runner's events after the run's observers have seen their draws."""
     for event in runner.blocks():
         if run.observers and isinstance(event, Block):
             if event.first >= run.tune:
@@ -81,7 +81,7 @@ def _observed(runner: Runner, run: Run) -> Iterator[Block | Stopped]:
 
 
 def _state(runner: Runner, run: Run) -> dict[str, Any] | None:
-    """Return the state of a runner, with what observers have made of its chains."""
+    """Return the state of a runner, with what observers have computed from its chains."""
     state = runner.state()
     if state is None or not run.observers:
         return state

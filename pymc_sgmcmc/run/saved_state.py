@@ -20,13 +20,13 @@ SCALAR = "__scalar__"
 
 
 def to_plain(value: Any, where: str) -> Any:
-    """Turn a step's saved state into plain values, or raise an error that names what cannot be."""
+    """Turn a step's saved state into plain values, or raise an error that names the culprit."""
     if is_dataclass(value) and not isinstance(value, type):
         plain = {
             f.name: to_plain(getattr(value, f.name), f"{where}.{f.name}") for f in fields(value)
         }
         return {CLASS: type(value).__name__, **plain}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named one
+    if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named tuple
         plain = {name: to_plain(getattr(value, name), f"{where}.{name}") for name in value._fields}
         return {CLASS: type(value).__name__, **plain}
     if isinstance(value, Mapping):
@@ -85,7 +85,8 @@ def _nth(items: Any, k: int) -> Any:
 def save(path: Path, plain: Any) -> None:
     """Write plain values to a file that exists either completely or not at all.
 
-    It is a NumPy archive, whose checksums detect damage: one entry per array, and all else as JSON.
+    It is a NumPy archive, whose checksums detect damage: one entry per array, and everything else
+    as JSON.
     """
     arrays: list[np.ndarray] = []
 

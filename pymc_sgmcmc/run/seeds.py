@@ -15,11 +15,11 @@ from pymc_sgmcmc.argument_checks import shown
 from pymc_sgmcmc.run.saved_state import from_plain, to_plain
 
 STATE = RandomGeneratorState.__name__
-"""What a store's record says of a seed that is a generator's state."""
+"""Marks, in a store's record, a seed that is a generator's state."""
 
 
 def check_seed(random_seed: Any) -> None:
-    """Raise an error for seeds that NumPy would take, and dicts that are not from a store."""
+    """Raise an error for seeds that NumPy would accept, and for dicts that are not from a store."""
     empty = isinstance(random_seed, list | tuple | np.ndarray) and np.size(random_seed) == 0
     foreign = isinstance(random_seed, dict) and random_seed.get("__class__") != STATE
     if isinstance(random_seed, bool) or (np.isscalar(random_seed) and random_seed == -1):
@@ -38,7 +38,7 @@ def seeded(random_seed: Any) -> tuple[Any, np.random.Generator]:
     if isinstance(random_seed, dict):  # a generator's state, from a store
         state = from_plain(random_seed, RandomGeneratorState({}, {}))
         return random_seed, random_generator_from_state(state)
-    if isinstance(random_seed, np.random.SeedSequence):  # a copy: it counts what is spawned of it
+    if isinstance(random_seed, np.random.SeedSequence):  # a copy: it counts spawns
         random_seed = np.random.default_rng(deepcopy(random_seed))
     if isinstance(random_seed, np.random.Generator | np.random.BitGenerator):
         generator = get_random_generator(random_seed)

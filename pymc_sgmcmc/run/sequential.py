@@ -1,4 +1,4 @@
-"""Engine: chains that take turns, in this process; and the runner of one chain."""
+"""Engine: chains that take turns in this process, and the runner of a single chain."""
 
 import time
 from collections import deque
@@ -18,13 +18,13 @@ from pymc_sgmcmc.run.saved_state import from_plain, to_plain
 from pymc_sgmcmc.step import SGMCMCStep, minibatch_steps
 
 SECONDS_PER_BLOCK = 0.1
-"""Draws are passed on about ten times a second: often enough for a progress bar."""
+"""Seconds between blocks of draws: ten blocks a second are enough for a progress bar."""
 BYTES_PER_BLOCK = 2**23
-"""Largest size of a block of draws, which is passed on sooner if draws are large."""
+"""Largest size in bytes of a block of draws; blocks of large draws are passed on sooner."""
 SECONDS_PER_TURN = 0.5
-"""Shortest turn of a chain, where chains of one process take turns."""
+"""Shortest turn in seconds of a chain that shares a process with others."""
 TURNS_PER_CHANGE = 20
-"""Shortest turn in multiples of the time of a change, which shuffles all row numbers."""
+"""Shortest turn as a multiple of the time to change chains, which shuffles all row numbers."""
 
 
 class ChainRunner:
@@ -62,7 +62,7 @@ class ChainRunner:
         self._check_step()
         self._away = self.run.step.sampling_state
         if not any(_reads_in_order(step) for step in self._steps):
-            self._own = []  # its rows are not needed meanwhile
+            self._own = []  # its rows are not needed in the meantime
 
     def go_on(self) -> None:
         """Take the step back after `pause`."""
@@ -75,12 +75,12 @@ class ChainRunner:
         self._away = None
 
     def _other_chain(self) -> SGMCMCStep | None:
-        """The step that has begun another chain since the last draw of this one, if any."""
+        """Return the step that has begun another chain since this chain's last draw, if any."""
         each = zip(self._steps, self._own, strict=True)
         return next((step for step, chain in each if step.chain is not chain), None)
 
     def _check_step(self) -> None:
-        """Raise an error if something else than this run has drawn with the step."""
+        """Raise an error if anything other than this run has drawn with the step."""
         if (step := self._other_chain()) is not None:
             raise RuntimeError(
                 f"This {type(step).__name__} has begun another chain while this run is in "
@@ -182,7 +182,8 @@ class _Waiting:
             ],
             [list(points)] if run.needs_points else None,
         )
-        # Last: after an earlier Ctrl-C the same draws are passed on again, in the same places.
+        # Done last, so that after an earlier Ctrl-C the same draws are passed on again, in the same
+        # places.
         self.first, self.draws, self.since = self.first + n, [], time.perf_counter()
         return block
 
@@ -197,7 +198,7 @@ def _column(name: str, dtype: Any, sampler: int, stats: Sequence[Sequence[dict]]
 
 
 def _forget_other_chains(step: Any, fresh: Any) -> None:
-    """Give steps their first state; ours begin a chain without that, and keep those of others."""
+    """Give steps their first state; ours begin a chain without it, and keep that of others."""
     if isinstance(step, CompoundStep):
         for one, state in zip(step.methods, fresh.methods, strict=True):
             _forget_other_chains(one, state)
@@ -206,13 +207,13 @@ def _forget_other_chains(step: Any, fresh: Any) -> None:
 
 
 def _reads_in_order(step: SGMCMCStep) -> bool:
-    """Whether rows come from an iterable, which begins again to be read on from the middle."""
+    """Whether rows come from an iterable, which must restart to be read from the middle."""
     streamed = step.source.streamed
     return streamed is not None and not streamed.by_row
 
 
 def _nonfinite(stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the variable that became non-finite in a draw, if any, and where."""
+    """Return the variable that became non-finite in a draw and where, or None."""
     for step_stats in stats:
         if step_stats.get("nonfinite", False):
             return step_stats["warning"].extra
@@ -222,12 +223,12 @@ def _nonfinite(stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 def sequential(run: Run) -> Generator[Event]:
     """Run all chains in this process, in turns of about half a second.
 
-    Other steps than ours, such as PyMC's, run one chain after another: not all save their whole
-    state.
+    Steps that are not ours, such as PyMC's, run one chain after another, because not all of them
+    save their whole state.
     """
     ours = minibatch_steps(run.step)
     in_turns = len(ours) == len(flatten_steps(run.step))
-    # Perhaps of a run of pm.sample, in whose callback this is: it goes on afterwards.
+    # This may be inside the callback of a run of pm.sample, which continues afterwards.
     earlier = {step: step.chain for step in ours if step.n_updates > 0}
     waiting = deque(range(run.n_chains))
     begun: dict[int, tuple[ChainRunner, Generator]] = {}

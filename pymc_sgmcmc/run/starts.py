@@ -14,7 +14,7 @@ from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.arrays import dims_of, evaluate
 
 STRATEGIES = ("prior", "support_point")
-"""What PyMC takes for an initial value and is none."""
+"""Strings that PyMC accepts as initial values."""
 
 
 @quick_graphs()
@@ -26,7 +26,7 @@ def starts_of(
 ) -> list[PointType]:
     """Return each chain's starting point: PyMC's initial point, with the jitter of PyMC's NUTS.
 
-    It is uniform in [-1, 1], unconstrained, for variables that have no initial value of their own.
+    The jitter is uniform in [-1, 1], unconstrained, for variables without their own initial value.
     """
     one = initvals if isinstance(initvals, dict) else None
     each = [one] * len(generators) if isinstance(initvals, dict | None) else list(initvals)
@@ -42,7 +42,7 @@ def starts_of(
             and not named & {rv.name, model.rvs_to_values[rv].name}
         }
 
-    # In the order and with the seeds of `pm.sample`: the same seed gives the same chains there.
+    # In the order and with the seeds of `pm.sample`, so the same seed gives the same chains there.
     seeds = [int(rng.integers(2**30)) for rng in generators]
     if isinstance(initvals, dict | None):
         functions = make_initial_point_fns_per_chain(
@@ -91,7 +91,7 @@ def check_names(model: Model, names: Any, argument: str, predictions: bool = Fal
 def check_starts(
     model: Model, initvals: StartDict | Sequence[StartDict | None] | None, init: str, chains: int
 ) -> None:
-    """Raise an error for starts that the model does not have, or not one per chain."""
+    """Raise an error for starts that the model does not have, or unless there is one per chain."""
     if not isinstance(initvals, dict | list | tuple | None):
         raise _no_starts(initvals)
     for one in [initvals] if isinstance(initvals, dict) else initvals or []:
@@ -128,7 +128,9 @@ def _no_starts(initvals: Any) -> ValueError:
 
 
 def _check_value(model: Model, name: str, value: Any) -> None:
-    """Raise an error for an initial value without numbers, or with other axes than its variable."""
+    """Raise an error for an initial value without numbers, or with axes other than its
+    variable's.
+    """
     if isinstance(value, str) and value not in STRATEGIES:
         raise ValueError(
             f"initvals: the value {shown(value)} for '{name}' must be a number or an array, or one "

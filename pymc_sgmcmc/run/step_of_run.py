@@ -1,4 +1,4 @@
-"""The step of a run: one for all variables, as given or the default one."""
+"""The step of a run: a single one for all variables, either given or the default step."""
 
 import logging
 from contextlib import suppress
@@ -29,7 +29,7 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 
 def sampled_model(model: Model, step: Any) -> Model:
-    """Return the sampled model: that of a step that has made it from this one, if any."""
+    """Return the sampled model, which may be one that the step has derived from this model."""
     steps = step if isinstance(step, list | tuple) else [step]
     for one in steps:
         if isinstance(one, SGMCMCStep) and one.made_for is model:
@@ -56,7 +56,7 @@ def step_for_all(model: Model, step: Any, start: PointType, compile_kwargs: Any)
                 "step=sgm.MSGNHT_S(), or leave step= out."
             )
     selected: dict[Any, list] = {}
-    # PyMC writes out the model's density, even where it has no steps to choose.
+    # PyMC computes the model's density even if it has no steps to choose.
     if {v for one in provided for v in one.vars} != set(model.value_vars):
         provided, selected = assign_step_methods(model, provided, methods=STEP_METHODS)
     step = instantiate_steppers(
@@ -100,7 +100,7 @@ def default_step(
     of_groups: bool = False,
     data: StreamedData | None = None,
 ) -> MSGNHT_S:
-    """Make the step for all variables, with the warm-up of the run to resume if there is one."""
+    """Make the step for all variables, with the warm-up of the run that is resumed, if any."""
     compile_kwargs = _compile_kwargs_of(model) if compile_kwargs is None else compile_kwargs
     make = partial(MSGNHT_S, model=model, compile_kwargs=compile_kwargs, rng=rng)
     if of_groups:
@@ -112,14 +112,14 @@ def default_step(
     else:
         make = partial(make, data=data)
     if earlier is not None:
-        with suppress(UnfitAdaptation):  # the store then says what differs from its run
+        with suppress(UnfitAdaptation):  # the store then reports what differs from its run
             return make(adaptation=earlier)
     return make()
 
 
 @quick_graphs()
 def _compile_kwargs_of(model: Model) -> dict[str, Any] | None:
-    """Return how the default step is compiled: networks on JAX, which compiles them far sooner."""
+    """Return how to compile the default step: networks with JAX, which compiles them far sooner."""
     start = model.initial_point()
     size = sum(np.size(start[v.name]) for v in model.continuous_value_vars)
     chosen_by_user = (pytensor.config.mode, pytensor.config.linker) != ("Mode", "auto")

@@ -28,15 +28,15 @@ from pymc_sgmcmc.run.chains_together import (
 )
 
 POLL_SECONDS = 0.1
-"""Time between two looks for Ctrl-C."""
+"""Seconds between two checks for Ctrl-C."""
 
 
 class _Abandoned(Exception):
-    """A draw was given up between two compiled calls, since the run was interrupted."""
+    """Abandons a draw between two compiled calls, because the run was interrupted."""
 
 
 class ThreadedChains(ChainsTogether):
-    """Chains that threads advance."""
+    """Chains that advance in threads."""
 
     def __init__(self, *args: Any):
         super().__init__(*args)
@@ -49,16 +49,16 @@ class ThreadedChains(ChainsTogether):
 
     @property
     def n_threads(self) -> int:
-        """Chains that run at the same time: one where an operation runs in Python.
+        """Number of chains that run at the same time: one if an operation runs in Python.
 
-        PyTensor keeps its results in one place, so that two chains would find each other's.
+        PyTensor keeps that operation's results in one place, so two chains would find each other's.
         """
         assert self.kernel.loop is not None
         in_turns = runs_python(self.kernel.loop.function)
         return 1 if in_turns else min(len(self.chains), n_cores())
 
     def run(self) -> Iterator[Drawn]:
-        """Advance all chains to the end, by blocks of about `SECONDS_PER_CALL`."""
+        """Advance all chains to the end, in blocks of about `SECONDS_PER_CALL`."""
         n_bytes = sum(np.asarray(value).nbytes for value in self.points[0].values())
         most = BYTES_PER_CALL // (max(n_bytes, 1) * len(self.chains))
         most = max(1, min(most, self.most_draws_a_call))
@@ -77,7 +77,7 @@ class ThreadedChains(ChainsTogether):
                     while wait(made, POLL_SECONDS).not_done:
                         raise_deferred()
                     raise_deferred()
-                except BaseException as error:  # first the block ends, unless it is a long draw
+                except BaseException as error:  # the block ends first, unless it is one long draw
                     interrupt = error
                     if n == 1:
                         self._abandon.set()
@@ -93,7 +93,7 @@ class ThreadedChains(ChainsTogether):
                 n = max(1, min(2 * n, int(n * SECONDS_PER_CALL / max(seconds, 1e-6))))
 
     def _draw(self, c: int, n: int) -> list[tuple[PointType, dict[str, Any]]]:
-        """Make draws of one chain: points and statistics; once one is not finite it stays there."""
+        """Make draws of one chain, as points and statistics; it stays at a non-finite draw."""
         draws: list[tuple[PointType, dict[str, Any]]] = []
         point = self.points[c]
         for _ in range(n):

@@ -19,7 +19,7 @@ RENAMED = {
     "start": "initvals",
     "warmup": "tune",
 }
-"""What other samplers and older versions of PyMC call arguments of `sample`."""
+"""Names that other samplers and older versions of PyMC give to arguments of `sample`."""
 _FOR_NUTS = "it is an argument of NUTS, which pm.sample runs, without step="
 INSTEAD = {
     "target_accept": "it sets the step size of NUTS; that of a minibatch step follows from the "
@@ -36,15 +36,15 @@ INSTEAD = {
     "return_inferencedata": "the result is a DataTree in any case, so leave it out",
     "backend": "pass the compilation mode, compile_kwargs={'mode': 'JAX'}",
 }
-"""Arguments of `pm.sample` and its NUTS that have no counterpart of the same meaning."""
+"""Remedies for arguments of `pm.sample` and its NUTS without an equivalent argument here."""
 OF_NUTS = {"init", "tune", *INSTEAD} - {"backend", "return_inferencedata"}
-"""Arguments of `pm.sample` that set NUTS, or how long it tunes."""
+"""Arguments of `pm.sample` that configure NUTS, or set how long it tunes."""
 LENGTHS = {"ess", "max_passes", "max_seconds"}
-"""Arguments of `sample` that end a run by themselves."""
+"""Arguments of `sample` that determine when a run ends."""
 
 
 def instead_of(name: str, known: list[str]) -> str:
-    """Say what to pass instead of an argument that `sample` does not have."""
+    """Return what to pass instead of an argument that `sample` does not have."""
     if name in INSTEAD:
         return f": {INSTEAD[name]}."
     if name in signature(MSGNHT_S).parameters:
@@ -54,7 +54,7 @@ def instead_of(name: str, known: list[str]) -> str:
 
 
 def naming_alternatives[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function say what to pass instead of arguments that it does not have."""
+    """Make a function's errors about unknown arguments say what to pass instead."""
     known = list(signature(function).parameters)
 
     @wraps(function)
@@ -70,9 +70,9 @@ def naming_alternatives[**P, R](function: Callable[P, R]) -> Callable[P, R]:
 def of_pymc_sample(
     passed: dict[str, Any], given: dict[str, Any], known: list[str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return what `sample` takes of a call of `pm.sample`, and what it leaves to NUTS.
+    """Return the arguments of a call of `pm.sample` that `sample` uses, and those left to NUTS.
 
-    What is in ``given`` takes the place of arguments; ``known`` are all arguments of `sample`.
+    Entries of ``given`` replace arguments of the call; ``known`` are all arguments of `sample`.
     """
     rest = {name: value for name, value in passed.items() if name not in given}
     unused = OF_NUTS | ({"draws"} if LENGTHS & given.keys() else set())

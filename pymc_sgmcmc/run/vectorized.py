@@ -47,7 +47,7 @@ class VectorizedRunner:
                 return
 
     def _end(self, drawn: Drawn, chain: int) -> tuple[int, str]:
-        """Number of draws after which a chain ends, and the message for the user."""
+        """Return the number of draws after which a chain ends, and the message for the user."""
         n_draws = drawn.first + int(np.argmax(drawn.stats["nonfinite"][chain]))
         if n_draws == 0:
             try:
@@ -58,7 +58,7 @@ class VectorizedRunner:
         return n_draws, reason_to_stop(self.run, chain, n_draws, failure)
 
     def _stops(self, chains: Iterable[int]) -> Iterator[Stopped]:
-        """Events of chains that have stopped; if there are many, only the first has a message."""
+        """Yield events of chains that have stopped; of many, only the first has a message."""
         chains = list(chains)
         for k, c in enumerate(chains):
             message = self._stopped[c][1]

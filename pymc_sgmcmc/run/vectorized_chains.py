@@ -1,6 +1,7 @@
 """All chains of a run together on JAX: one compiled call advances every chain by many updates.
 
-Each has the batches, noise and start that it would have alone, and the update is mapped over them.
+Each chain has the batches, noise and start that it would have alone; the update is mapped over
+chains.
 """
 
 import time
@@ -30,31 +31,31 @@ if TYPE_CHECKING:
     from pymc_sgmcmc.run.devices import DeviceChains, Piece
 
 MAX_SECONDS_PER_CALL = 0.5
-"""A draw that takes at most this long is one call; longer draws are split into calls of about this
-length, each of which copies its results. Two calls may be in progress, and Ctrl-C should take
-effect within a second."""
+"""Longest call in seconds: longer draws are split into calls of about this length, each of which
+copies its results. Two calls may be in progress, and Ctrl-C should take effect within a second."""
 
 
 class Call(NamedTuple):
-    """The task of one compiled call: ``n`` whole draws, or a part of one."""
+    """The task of one compiled call: ``n`` whole draws, or part of one."""
 
     first: int
     """Number of the first draw, tuning included."""
     done: int
-    """Updates of that draw made by earlier calls."""
+    """Number of updates of that draw made by earlier calls."""
     n: int
     room: int
-    """Number of draws that the arrays can hold. It seldom changes: each value is compiled."""
+    """Number of draws that the arrays can hold; it seldom changes, because each value is
+    compiled."""
     n_updates: int
-    """Updates of each draw in this call."""
+    """Number of updates of each draw in this call."""
     h: np.ndarray
     """Step sizes, shape (n, n_updates)."""
     batches: Future
-    """Batches of all chains, a `CallBatches`."""
+    """Batches of all chains, as a `CallBatches`."""
 
 
 class VectorizedChains(ChainsTogether):
-    """Chains that one compiled call advances."""
+    """Chains that are advanced by one compiled call."""
 
     def __init__(self, *args: Any):
         super().__init__(*args)
@@ -69,7 +70,7 @@ class VectorizedChains(ChainsTogether):
         self._threads: Executor
 
     def saved(self, drawn: Drawn) -> tuple[list[PointType], list[SGMCMCState]]:
-        """Points and states of the chains after some draws."""
+        """Return points and states of the chains after some draws."""
         carry = self._stacked.fetch(drawn.carry)
         points, states = [], []
         for c, chain in enumerate(self.chains):
@@ -86,7 +87,7 @@ class VectorizedChains(ChainsTogether):
         return self._stacked.fetch(arrays)
 
     def run(self) -> Iterator[Drawn]:
-        """Advance all chains to the end; while a call runs, the draws of the last call are read."""
+        """Advance all chains to the end; the draws of the last call are read while one runs."""
         self._stacked = self._stack()
         self._probe()
         planned, under_way = (self.n_done, 0), None
@@ -98,12 +99,12 @@ class VectorizedChains(ChainsTogether):
                 now = None
                 if call is not None:
                     batches = call.batches.result()
-                    # The rest is not run: any positive numbers will do.
+                    # The rest is not run, so any positive numbers will do.
                     h = np.concatenate([call.h, np.repeat(call.h[-1:], call.room - call.n, axis=0)])
                     pieces = self._stacked.advance(
                         call.n, call.done, h, batches.rows, batches.blocks
                     )
-                    # JAX has compiled, if necessary, and computes from now on.
+                    # If JAX had to compile, it has done so, and computes from now on.
                     dispatched = time.perf_counter()
                     now = call, pieces, self._stacked.carry, batches.states, dispatched
                     call = self._plan(*self._after(call))
@@ -114,7 +115,7 @@ class VectorizedChains(ChainsTogether):
                 under_way = now
                 try:
                     raise_deferred()
-                except BaseException as error:  # first read what is under way
+                except BaseException as error:  # first read the calls in progress
                     interrupt, call = error, None
         if interrupt is not None:
             raise interrupt
@@ -143,7 +144,7 @@ class VectorizedChains(ChainsTogether):
     # ---- length of calls -------------------------------------------------------------------
 
     def _probe(self) -> None:
-        """Estimate a call's length from one chain's speed; `_pace` corrects it."""
+        """Estimate a call's length from the speed of one chain; `_pace` corrects it."""
         chain = Chain(self.kernel, np.random.default_rng(0), tune=0)
         chain.begin(self.points[0])
         theta, others = self.kernel.split(self.points[0])
@@ -156,7 +157,7 @@ class VectorizedChains(ChainsTogether):
         self._choose(seconds * self._stacked.slowdown / n)
 
     def _choose(self, seconds: float) -> None:
-        """Choose the calls' length from the seconds per update of all chains."""
+        """Choose the length of calls from the seconds per update of all chains."""
         thin = self.kernel.thin
         most = most_updates(self.chains, BYTES_PER_CALL)
         if seconds * thin > MAX_SECONDS_PER_CALL or most < thin:
@@ -184,7 +185,7 @@ class VectorizedChains(ChainsTogether):
         return is_new
 
     def _pace(self, call: Call, seconds: float, exact: bool) -> None:
-        """Correct the calls' length by a call's time, or (not ``exact``) an upper bound of it."""
+        """Correct the length of calls by a call's time or (not ``exact``) an upper bound of it."""
         thin = self.kernel.thin
         seconds /= call.n * call.n_updates
         is_part = self._updates_a_call < thin
@@ -216,7 +217,7 @@ class VectorizedChains(ChainsTogether):
         return Call(first, done, n, room, n_updates, h, batches)
 
     def _after(self, call: Call) -> tuple[int, int]:
-        """Return the draw, and the update in it, at which the next call begins."""
+        """Return the draw, and the update within it, at which the next call begins."""
         done = call.done + call.n_updates
         return (call.first + call.n, 0) if done == self.kernel.thin else (call.first, done)
 
@@ -225,9 +226,9 @@ class VectorizedChains(ChainsTogether):
     def _read(
         self, call, pieces, carry, batch_states, dispatched: float, is_new: bool
     ) -> Drawn | None:
-        """Wait for a call; None if it did not finish a draw.
+        """Wait for a call, and return its draws, or None if it did not finish a draw.
 
-        ``is_new``: the next call was compiled meanwhile, so that this one cannot be timed.
+        ``is_new``: the next call was compiled in the meantime, so this one cannot be timed.
         """
         waited = not self._stacked.is_ready(pieces)
         small = self._stacked.fetch(pieces._replace(theta=[]))
@@ -274,9 +275,9 @@ def _warnings_of(
     shown: dict[str, np.ndarray],
     nonfinite: np.ndarray,
 ) -> tuple[np.ndarray, dict[int, SamplerWarning]]:
-    """Return the chains' warnings, each at its chain and draw, and those about failures by chain.
+    """Return the warnings of chains, by chain and draw, and those about failures, by chain.
 
-    ``small`` is a call's `Piece` on the host; ``shown`` and ``nonfinite`` have the shape (chains,
+    ``small`` is a call's `Piece` on the host; ``shown`` and ``nonfinite`` have shape (chains,
     draws).
     """
     kernel = chains[0].kernel
@@ -306,10 +307,10 @@ def _warnings_of(
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
-    """Mean over the last axis, adding in order: the order of `sum` depends on the shape."""
+    """Average over the last axis, adding in order: the order of `sum` depends on the shape."""
     return np.cumsum(values, axis=-1)[..., -1] / values.shape[-1]
 
 
 def _power_of_two(number: float) -> int:
-    """The largest power of two up to a number, at least 1."""
+    """Return the largest power of two up to a number, at least 1."""
     return 1 << max(0, int(number).bit_length() - 1)

@@ -434,7 +434,7 @@ def test_bad_predictions(model, step):
         run(model, step, [averages(model), averages(model)])
     with pm.Model() as other:
         pm.Normal("z", pm.Data("X", X[:, 0]))
-    with pytest.raises(ValueError, match="has been made for another model"):
+    with pytest.raises(ValueError, match="was made for another model"):
         run(model, step, sgm.Predictions("z", {"X": X_TEST[:, 0]}, model=other))
     with pytest.raises(ValueError, match=r"var_names=\[\] would record nothing"):
         run(model, step, var_names=[])
