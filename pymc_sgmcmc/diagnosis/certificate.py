@@ -1,4 +1,4 @@
-"""`certificate`: the moments of draws beside those that exact densities give."""
+"""`certificate`: the moments of draws compared with those that exact densities give."""
 
 from typing import Any
 
@@ -16,20 +16,20 @@ from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
 
 
 def certificate(idata: DataTree, model: Model | None = None, data: Any = None) -> pd.DataFrame:
-    """Return means and standard deviations beside those that exact densities give.
+    """Return means and standard deviations next to those that exact densities give.
 
     `sample` evaluates exact log densities at 400 points of a Student distribution that is fitted to
-    its draws, in one read of the data, where these are up to 25 million numbers; with a model it is
-    done here, for any data and draws. Weighted by them, these points have the exact posterior's
-    moments, if the Pareto shape k-hat of the weights is below 0.7.
+    its draws, in one pass over the data, if these have up to 25 million numbers; with a model it is
+    done here, for any data and draws. Weighted by the densities, these points have the exact
+    posterior's moments, if the Pareto shape k-hat of the weights is below 0.7.
 
     Parameters
     ----------
     idata : DataTree
         From `sample` or `pm.sample`. With a model its group ``certificate`` is set.
     model : pymc.Model, optional
-        The sampled model, to evaluate its densities anew: this compiles a function. Default: what
-        `sample` has found.
+        The sampled model, whose densities are then evaluated again; this compiles a function.
+        Default: what `sample` has found.
     data : StreamedData or what it takes, optional
         The rows, if the model has placeholders for them.
 
@@ -38,12 +38,13 @@ def certificate(idata: DataTree, model: Model | None = None, data: Any = None) -
     pandas.DataFrame
         For each element of each variable ``mean``, ``corrected_mean``, ``sd``, ``corrected_sd`` and
         ``bias``: the difference of the two means in posterior standard deviations, with the Monte
-        Carlo standard error ``bias_error``. Its ``attrs`` have ``k_hat``, ``effective_points`` (how
-        many points of equal weight the 400 are worth: with few, corrected values have large errors,
-        and are a check rather than better values), ``log_marginal_likelihood`` (natural logarithm
-        of the evidence) and ``log_marginal_likelihood_error``. With a k-hat of 0.7 or more all that
-        is corrected, and the evidence, is NaN: the posterior is far from a Student distribution, or
-        the draws are far from the posterior.
+        Carlo standard error ``bias_error``. Its ``attrs`` have ``k_hat``, ``effective_points`` (the
+        number of points of equal weight to which the 400 are equivalent: if it is small, corrected
+        values have large errors, and are a check rather than better values),
+        ``log_marginal_likelihood`` (natural logarithm of the evidence) and
+        ``log_marginal_likelihood_error``. With a k-hat of 0.7 or more, all corrected values and the
+        evidence are NaN: the posterior is far from a Student distribution, or the draws are far
+        from the posterior.
 
     Raises
     ------
@@ -80,7 +81,7 @@ def certificate(idata: DataTree, model: Model | None = None, data: Any = None) -
 
 
 def _make(idata: DataTree, model: Model, data: Any) -> None:
-    """Evaluate exact densities, and set the group."""
+    """Evaluate exact densities, and set the group ``certificate``."""
     model = of_observed_rows(model_of_all_rows(model))
     if model.discrete_value_vars:
         names = ", ".join(f"'{v.name}'" for v in model.discrete_value_vars)

@@ -7,12 +7,12 @@ import numpy as np
 from xarray import DataTree
 
 LARGEST_COVARIANCE = 500
-"""Largest number of elements of theta for which a covariance of draws serves as a metric, which
-needs 10 draws for each of them."""
+"""Largest number of elements of theta for which the covariance of the draws serves as a metric; it
+needs 10 draws for each element."""
 
 
 class Coordinates(NamedTuple):
-    """Coordinates z with theta = L z, and what the sampler knew of the gradient."""
+    """Coordinates z with theta = L z, and the sampler's anchor and gradient there."""
 
     matrix: np.ndarray
     """L, shape (d, d)."""
@@ -21,14 +21,14 @@ class Coordinates(NamedTuple):
     anchor: np.ndarray | None = None
     """Anchor of the control variate, shape (d,)."""
     anchor_gradient: np.ndarray | None = None
-    """Gradient of the log likelihood that the sampler took for that of all rows at the anchor,
+    """Gradient at the anchor that the sampler took for that of the log likelihood of all rows,
     shape (d,)."""
     row_copies: np.ndarray | None = None
-    """How often each row is among those from which the sampler drew, shape (N,)."""
+    """Number of times that each row is among those from which the sampler drew, shape (N,)."""
 
 
 def stored_coordinates(idata: DataTree, names: Sequence[str]) -> Coordinates | None:
-    """Return the metric and the anchor of the warm-up, if the result has them for this model."""
+    """Return the warm-up's metric and anchor, if the result has them for this model."""
     if "adaptation" not in idata.children:
         return None
     group = idata["adaptation"].to_dataset()
@@ -48,7 +48,7 @@ def stored_coordinates(idata: DataTree, names: Sequence[str]) -> Coordinates | N
 def coordinates_of_draws(draws: np.ndarray) -> Coordinates:
     """Return a root of the draws' covariance, or their standard deviations if d is large.
 
-    Each column of L is mostly along one element.
+    Each column of L lies mostly along one element.
     """
     flat = draws.reshape(-1, draws.shape[2])
     n, size = flat.shape

@@ -1,4 +1,4 @@
-"""`diagnose`: measure what shows whether draws can be trusted, and give a verdict."""
+"""`diagnose`: measure whether draws can be trusted, and give a verdict."""
 
 import json
 import logging
@@ -50,10 +50,10 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 
 MOST_KEPT = 25_000_000
-"""Largest number of elements of the draws that are kept for the verdict alone, which bounds their
+"""Largest number of elements of the draws that are kept only for the verdict, which bounds their
 memory; `EXACT_DRAWS` draws are kept in any case."""
 LARGEST_POINT = 1_500_000
-"""Largest number of elements of a draw for which draws are kept for the verdict alone, because
+"""Largest number of elements of a draw for which draws are kept only for the verdict, because
 memory has to hold `EXACT_DRAWS` of them."""
 
 
@@ -66,41 +66,43 @@ def diagnose(
 ) -> Diagnosis:
     """Judge draws as "ok", "failed" or "unclear", and say what to do.
 
-    It answers three questions that the sampler does not answer itself: whether the gradients at the
-    draws satisfy the identities that hold for draws from the posterior (in coordinates where
-    standard deviations are 1, a mean of 0, and a mean product with the draws of -1), whether the
-    chains have converged, and whether the noise is what the warm-up measured.
+    It answers three questions that the sampler itself does not: whether the gradients at the draws
+    satisfy the identities that hold for draws from the posterior (in coordinates where standard
+    deviations are 1, a mean of 0, and a mean product with the draws of -1), whether the chains have
+    converged, and whether the noise is what the warm-up measured.
 
     Parameters
     ----------
     idata : DataTree
         From `sample` or `pm.sample`. Its group ``diagnosis`` is set to the result.
     model : pymc.Model, optional
-        The sampled model, with its present data, whose gradients are computed anew; this compiles
-        functions. Default: what `sample` has stored is judged again, with the present draws'
-        effective sample size and R-hat; if nothing is stored, the model on the context stack.
+        The sampled model, with its present data, whose gradients are then computed again; this
+        compiles functions. Default: what `sample` has stored is judged again, with the effective
+        sample size and R-hat of the present draws; if nothing is stored, the model on the context
+        stack.
     full_data : bool, default False
         Compute exact gradients at 100 draws, instead of gradients of random rows at 2000.
     data : StreamedData or what it takes, optional
         The rows, if the model has placeholders for them. They are read once, or once for each exact
         gradient.
     step : step, optional
-        The adapted step with which `pm.sample` has made the draws. Nothing is compiled anew, and
+        The adapted step with which `pm.sample` has made the draws. Nothing is compiled again, and
         ``idata`` gets the attributes that it has from `sample`: ``data_passes``,
         ``data_passes_warmup`` and ``adaptation``.
 
     Returns
     -------
     Diagnosis
-        An `xarray.Dataset` that prints as a short table, with ``.plot()``, and with the attributes
-        ``verdict`` and ``remedy``.
+        An `xarray.Dataset` that prints as a short table, has a method ``.plot()``, and has the
+        attributes ``verdict`` and ``remedy``.
 
     Raises
     ------
     ValueError
-        If ``idata`` has no posterior, variables were not recorded, the model has discrete
-        variables, no observed ones or another number of rows than the warm-up saw; if ``full_data``
-        or ``data`` is given without a model; if ``step`` is not adapted, or given with a model.
+        If ``idata`` has no posterior, or variables were not recorded; if the model has discrete
+        variables, no observed ones, or a different number of rows than the warm-up saw; if
+        ``full_data`` or ``data`` is given without a model; if ``step`` is not adapted, or given
+        with a model.
 
     Notes
     -----
@@ -152,7 +154,7 @@ def diagnose(
     if model is None:
         if full_data or data is not None:
             given = "data=" if data is not None else "full_data=True"
-            raise ValueError(f"{given} needs model=: gradients are computed anew.")
+            raise ValueError(f"{given} needs model=: gradients are computed again.")
         names = stored.attrs.get("variables", list(posterior.data_vars))
         measured = stored.assign(measure_chains(idata, posterior, np.atleast_1d(names).tolist()))
     else:
@@ -188,7 +190,7 @@ def diagnose(
 def _check_step(step: Any, model: Model | None, full_data: bool, data: Any) -> None:
     if getattr(step, "adapted", None) is None:
         raise ValueError(
-            f"step={step!r} is not adapted, so there is no warm-up to tell of: leave step= out and "
+            f"step={step!r} is not adapted, so there is no warm-up to report: leave step= out and "
             "pass model=."
         )
     if model is not None or full_data or data is not None:
@@ -209,9 +211,10 @@ def _stored(idata: DataTree, result: Diagnosis) -> Diagnosis:
 def points_to_diagnose(
     step: Any, recorded: Sequence[str], n_chains: int
 ) -> PointsToDiagnose | None:
-    """Return what keeps draws for the verdict of a run, or None if the recorded ones suffice.
+    """Return an object that keeps draws for the verdict of a run, or None.
 
-    It is None also if the verdict needs no gradients, or if the draws would take too much memory.
+    It is None if the recorded draws suffice, if the verdict needs no gradients, or if the draws
+    would take too much memory.
     """
     adapted = getattr(step, "adapted", None)
     if adapted is None or adapted.predictions_only:
@@ -224,7 +227,7 @@ def points_to_diagnose(
 
 
 class VerdictSoFar:
-    """What the verdict on a run with an adapted step would say while the run goes on.
+    """What the verdict on a run with an adapted step would be while the run goes on.
 
     ``points`` has draws of all variables, if some were not recorded.
     """
@@ -234,7 +237,7 @@ class VerdictSoFar:
         self._measured: dict[tuple[int, int], Dataset] = {}
 
     def times_as_many_draws(self, idata: DataTree) -> float:
-        """Return how many times as many draws the verdict needs, 1 if it needs no more."""
+        """Return the factor by which the verdict needs more draws, 1 if it needs no more."""
         try:
             measured = _measured_of_run(idata, self.step, self.points)
         except Exception:  # the end of the run logs it
@@ -243,7 +246,7 @@ class VerdictSoFar:
         return times_as_many_draws(measured)
 
     def measured(self, idata: DataTree) -> Dataset | None:
-        """Return what was measured of this result, if it has no draws since it was last judged."""
+        """Return the measurements of this result, unless it has draws newer than these."""
         return self._measured.get(_sizes(idata))
 
 
@@ -261,7 +264,7 @@ def diagnose_run(
 ) -> None:
     """Add the diagnosis of a run with an adapted step to its result, and log the verdict or error.
 
-    ``is_start`` says that the draws are only where exact chains start.
+    ``is_start`` means that the draws are only starting points of exact chains.
     """
     try:
         if measured is None:
@@ -280,7 +283,7 @@ def diagnose_run(
 def diagnose_exact(idata: DataTree, step: Any, draws: np.ndarray, gradients: np.ndarray) -> None:
     """Add the diagnosis of exact draws to a result, and log the verdict.
 
-    ``draws`` and ``gradients`` at them, with respect to z, have the shape (chains, draws, d).
+    ``draws`` and the ``gradients`` at them, with respect to z, have the shape (chains, draws, d).
     """
     at = Coordinates(step.kernel.metric.matrix, step.adapted.metric)
     measured = measure_exact(idata, step.gradients, draws, gradients, at)
@@ -298,7 +301,7 @@ def _certified(
     points: PointsToDiagnose | None,
     measured: Dataset,
 ) -> Dataset:
-    """Add a certificate, where the posterior's directions were measured."""
+    """Add a certificate, if the posterior's directions were measured."""
     gradients = step.gradients
     if not can_be_certified(gradients):
         return measured
@@ -310,9 +313,9 @@ def _certified(
 
 
 def warn_of_burn_in(idata: DataTree) -> None:
-    """Warn of thermostats that still drifted, in a run with step sizes set by hand.
+    """Warn of thermostats that were still drifting, in a run with manually set step sizes.
 
-    R-hat does not show this, because all chains are too hot alike; without a thermostat, chains
+    R-hat does not show this, because all chains are equally too hot; without a thermostat, chains
     that have not forgotten their starts differ.
     """
     measured = Dataset(thermostat_drift(idata["sample_stats"].to_dataset()))
@@ -328,7 +331,7 @@ def _measured_of_run(idata: DataTree, step: Any, points: PointsToDiagnose | None
 
 
 def evaluator_of(model: Model, data: Any) -> tuple[FlatModel, type[AtDraws]]:
-    """Return gradients of single rows, or of all data where rows are few or inseparable."""
+    """Return gradients of single rows, or of all data if rows are few or inseparable."""
     vars = list(model.continuous_value_vars)
     if data is not None:
         return RowGradients(model, vars, data=StreamedData.of(data)), RowsAtDraws
@@ -343,7 +346,7 @@ def evaluator_of(model: Model, data: Any) -> tuple[FlatModel, type[AtDraws]]:
 def _local_gradients(model: Model, size: int, data: Any) -> LocalGradients:
     """Return gradients of a model with more parameters than a matrix can have.
 
-    It is an error if none of its variables is local.
+    Raises an error if none of its variables is local.
     """
     if data is None:
         batch_size = automatic_batch_size(model, None, size, many=True, needed=False)
@@ -361,12 +364,12 @@ def _local_gradients(model: Model, size: int, data: Any) -> LocalGradients:
 
 
 def _check_rows(posterior: Dataset, model: Model) -> None:
-    """Raise an error if the model has another number of rows than the warm-up saw."""
+    """Raise an error if the model's number of rows differs from what the warm-up saw."""
     then = json.loads(posterior.attrs.get("adaptation", "{}")).get("n_rows")
     if then is None:
         return
     lengths = [axis.length for axis in find_row_axes(model)]
-    if then not in (sum(lengths), *lengths):  # with minibatch_dim= there were those of one dim
+    if then not in (sum(lengths), *lengths):  # with minibatch_dim=, only the rows of one dim
         raise ValueError(
             f"The draws are of {then} rows, but the model has {sum(lengths)} now: restore the data "
             "(pm.set_data), or pass data= if they were streamed."

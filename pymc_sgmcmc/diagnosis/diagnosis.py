@@ -19,9 +19,9 @@ tolerance, but not beyond chance; no: beyond both."""
 class Diagnosis(Dataset):
     """The measurements of `diagnose` as variables, with the attributes ``verdict`` and ``remedy``.
 
-    It is printed as a table, which has a row for each check with what it found, what is right, and
-    whether it passed. These are the variables, along ``direction`` (coordinates z of the metric) or
-    single numbers:
+    It is printed as a table with a row for each check, which shows what it found, what is right,
+    and whether it passed. These are the variables, along ``direction`` (coordinates z of the
+    metric) or single numbers:
 
     - ``gradient``, ``virial``, ``cross``, ``mean_virial``: estimates of the Stein identities, right
       at 0, 1, 0, 1; each has its standard error in a variable ``..._error``;

@@ -1,7 +1,7 @@
 """Gradients at recorded draws, computed independently of the sampler.
 
-They use neither its batches nor its control variate, row weights or compiled updates, so an error
-in any of these is not repeated here; an error in the draws of latent variables is.
+They do not use its batches, control variate, row weights or compiled updates, so an error in any of
+these is not repeated here; an error in the draws of latent variables is.
 """
 
 from collections.abc import Callable
@@ -18,49 +18,50 @@ from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 MOST_DRAWS = 2000
-"""Largest number of draws of all chains, evenly spaced, at which gradients are computed."""
+"""Largest number of evenly spaced draws, of all chains together, at which gradients are
+computed."""
 EXACT_DRAWS = 100
 """Number of draws at which gradients are computed if each takes all rows."""
 FEWEST_DRAWS = 200
-"""Smallest number of draws at which all rows are used because some of them are too noisy."""
+"""Smallest number of draws at which all rows are used if random rows are too noisy."""
 WHOLE_ROWS = 20_000_000
-"""Number of rows of all draws together for models with gradients of all data at once, which bounds
-the time; with few rows there are more draws."""
+"""Largest number of rows, over all draws, for models with gradients of all data at once; it bounds
+the time, so that with few rows there are more draws."""
 MOST_EXACT = 3_000_000_000
-"""Largest number of rows of all draws together, times (parameters + `ROW_COST`), for which all rows
-are used: some ten seconds."""
+"""Largest number of rows, over all draws, times (parameters + `ROW_COST`), for which all rows are
+used: about ten seconds."""
 ROW_COST = 50
-"""Cost of a row, in parameters of its gradient. The parameters that rows look up by numbers cost
-nothing in a gradient of all data at once."""
+"""Cost of a row, expressed in parameters of its gradient. Parameters that rows look up by number
+cost nothing in a gradient of all data at once."""
 ROW_GRADIENTS, MOST_ROW_GRADIENTS = 400_000, 1_600_000
-"""Approximate number of row gradients at all draws together, which bounds the time, and how far it
-is raised where these are too noisy."""
+"""Approximate number of row gradients over all draws, which bounds the time, and the number to
+which it is raised if these are too noisy."""
 FEWEST_ROWS = 32
 """Smallest number of random rows for each draw."""
 COMPARED = 20
 """Number of draws at which the noise with and without a control variate is compared."""
 NOISE = 0.05
-"""Standard error of the mean gradient of all draws that latent variables may leave, which is half
-of what the verdict tolerates."""
+"""Standard error that latent variables may leave in the mean gradient of all draws, half of what
+the verdict tolerates."""
 TRIED = 20
-"""Number of batches at each of `COMPARED` draws from which this standard error is predicted."""
+"""Number of batches, at each of `COMPARED` draws, from which this standard error is predicted."""
 
 
 class GradientsAtDraws(NamedTuple):
-    """Estimates of the gradient of the log posterior with respect to z."""
+    """Estimates of the gradient of the log posterior with respect to z, shape (n, d)."""
 
     gradients: np.ndarray
     """Shape (n, d)."""
     noise: np.ndarray
     """Mean variance of an estimate, given the draw, along each direction, shape (d,)."""
     method: str
-    """Method, for the report: "exact", or "100 random rows"."""
+    """Method, for the report, such as "exact" or "100 random rows"."""
 
 
 class AtDraws:
     """Estimates gradients at draws, in coordinates with an anchor.
 
-    ``anchor_error`` is how far off the sampler's gradient at its anchor is, if it has one.
+    ``anchor_error`` is the error of the sampler's gradient at its anchor, if it has one.
     """
 
     anchor_error: float | None = None
@@ -70,7 +71,7 @@ class AtDraws:
 
     @property
     def most(self) -> int:
-        """Draws of all chains that are worth their time."""
+        """Largest number of draws, of all chains together, that are worth their time."""
         return MOST_DRAWS
 
     def __call__(self, draws: np.ndarray, exact: bool = False) -> GradientsAtDraws:
@@ -78,16 +79,16 @@ class AtDraws:
         raise NotImplementedError
 
     def with_rows(self, times: float) -> "AtDraws | None":
-        """Return what takes so many times as many rows at each draw; None: not worth it."""
+        """Return an estimator from so many times as many rows at each draw; None: not worth it."""
         return None
 
     def with_all_rows(self) -> "tuple[Callable[[], AtDraws], int] | None":
-        """Return what makes one that is exact, and at how many draws; None: too slow."""
+        """Return a maker of an exact estimator, and the number of its draws; None: too slow."""
         return None
 
 
 class WholeAtDraws(AtDraws):
-    """By evaluations of all data."""
+    """Estimates gradients from all data."""
 
     @property
     def most(self):
@@ -103,10 +104,10 @@ class WholeAtDraws(AtDraws):
 
 
 class RowsAtDraws(AtDraws):
-    """From independent random rows, with a control variate if this makes the noise smaller.
+    """Estimates gradients from random rows, with a control variate if this reduces the noise.
 
-    Rows are drawn with replacement and scaled by 1 / (B q), q = 1 / N if all are drawn alike. The
-    control variate is the same rows' gradients at the anchor.
+    Rows are drawn with replacement and scaled by 1 / (B q), where q = 1 / N if all rows are equally
+    likely. The control variate consists of the same rows' gradients at the anchor.
     """
 
     def __init__(self, gradients: RowGradients, at: Coordinates):
@@ -183,7 +184,7 @@ class RowsAtDraws(AtDraws):
 
 
 class LatentsAtDraws(AtDraws):
-    """From random rows, with latent variables drawn anew.
+    """Estimates gradients from random rows, with newly drawn latent variables.
 
     There are so many batches that their noise hardly matters for the mean over the draws.
     """

@@ -1,15 +1,15 @@
 """Stein identities of models with local variables.
 
-Shared variables have them along each direction, as in other models. Local variables have means over
-their elements, because single elements would need gradients of all rows at each draw. The scale
-that groups share depends on the width of the posteriors of their effects, which the virial shows,
-and on how far the means of these are apart. With m_j the mean of an effect, s_j its sd, and m the
-mean over groups::
+Shared variables satisfy them along each direction, as in other models. For local variables, means
+over their elements are used, because single elements would need gradients of all rows at each draw.
+The scale that groups share depends on the width of the posteriors of their effects, which the
+virial shows, and on how far apart the means of these are. With m_j the mean of an effect, s_j its
+sd, and m the mean over groups::
 
     outward = -2 mean of s_j^2 (m_j - m) E[g_j] / mean of s_j^2  =  0,
 
-because E[g_j] = 0. Means that are e_j too high have E[g_j] = -e_j / s_j^2, so that it is positive
-where they are too far from each other.
+because E[g_j] = 0. If the mean of an effect is e_j too high, E[g_j] = -e_j / s_j^2, so ``outward``
+is positive where the means are too far from each other.
 
 Gradients are of batches, and then of the groups that these touch, or of all rows.
 """
@@ -25,10 +25,10 @@ from pymc_sgmcmc.gradients.metric import split_flat
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 MOST_BATCHES = 40_000
-"""Number of batches at all draws together, which bounds the time; there is at least one at each
-draw."""
+"""Largest number of batches over all draws, which bounds the time; there is at least one batch at
+each draw."""
 BATCHES_OF_PRIOR = 40
-"""Number of batches that show which part of what is known of an effect is the prior's."""
+"""Number of batches from which the prior's share of the information on an effect is estimated."""
 
 
 class LocalIdentities(NamedTuple):
@@ -36,19 +36,20 @@ class LocalIdentities(NamedTuple):
 
     stein: SteinIdentities
     names: list[str]
-    """What each direction is mostly along: an element of a shared variable, or a local variable."""
+    """The element of a shared variable, or the local variable, along which each direction mostly
+    lies."""
     noise: np.ndarray
     """Variance of a gradient's estimate along each shared direction, then zeros."""
     rows: str
-    """Rows at each draw, for the report."""
+    """Rows at each draw, as text for the report."""
     outward: Estimate
-    """How much too far apart each local variable's means are, as defined above."""
+    """For each local variable, by how much its means are too far apart, as defined above."""
     prior_share: np.ndarray
-    """The prior's share of the precision of an effect with rows, for each local variable."""
+    """For each local variable, the prior's share of the precision of an effect with rows."""
 
 
 class AtDraw(NamedTuple):
-    """What the gradients at one draw give."""
+    """Contributions of the gradients at one draw."""
 
     shared: np.ndarray
     """Gradient along the shared directions, shape (s,)."""
@@ -75,7 +76,7 @@ def local_identities(
     """Estimate the identities from gradients at draws of value variables, shape (chains, draws, d).
 
     ``matrix`` is L of the s shared elements, which come first in ``order`` and have the ``names``;
-    ``blocks`` are those of each chain. With ``whole`` all rows are used at each draw.
+    ``blocks`` is the number of blocks of each chain. With ``whole`` all rows are used at each draw.
     """
     s = len(matrix)
     shared = draws[:, :, order[:s]] - draws[:, :, order[:s]].mean(axis=(0, 1))
@@ -95,7 +96,7 @@ def local_identities(
         ]
     else:
         each = [AtDraw(*np.zeros(len(AtDraw._fields))) for _ in flat]
-        for i, piece in whole.pieces(flat):  # whatever is needed of a gradient is linear in it
+        for i, piece in whole.pieces(flat):  # everything needed is linear in the gradient
             k = part[i]
             of_piece = _of_gradient(
                 gradients, piece, flat[i] - centres[k], away[k], matrix, order, sd
@@ -123,11 +124,11 @@ def local_identities(
 
 
 def means_of_others(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return means of draws on which a draw does not depend, and which of them each draw has.
+    """Return means of other draws, and the index of the one that each draw is compared with.
 
-    About the mean of all n independent draws the virial would be 1 - 1 / n, a deviation that takes
-    up much of what is tolerated for many groups. The means, shape (parts, d), are therefore those
-    of the other chains or, for a single chain, of its other half.
+    About the mean of all n independent draws the virial would be 1 - 1 / n, a deviation that uses
+    up much of the tolerance for many groups. The means, shape (parts, d), are therefore those of
+    the other chains or, for a single chain, of its other half.
     """
     chains, n, _ = draws.shape
     if chains > 1:
@@ -152,7 +153,7 @@ def _of_batches(
     count: int,
     rng: np.random.Generator,
 ) -> AtDraw:
-    """Return averages over batches that have no row twice."""
+    """Return averages over batches that contain no row twice."""
     values, aways, sds, outwards = (
         _of_variables(gradients, flat) for flat in (theta, theta - centre, sd, outward)
     )
@@ -174,7 +175,7 @@ def _of_batches(
 
 
 def _from_each_other(gradients: LocalGradients, centre: np.ndarray, sd: np.ndarray) -> np.ndarray:
-    """Return 2 s_j^2 / mean(s^2) (m_j - m) of elements of groups with rows, 0 of others."""
+    """Return 2 s_j^2 / mean(s^2) (m_j - m) for elements of groups with rows, and 0 for others."""
     means, variances = (_of_variables(gradients, flat) for flat in (centre, sd**2))
     found = [np.zeros_like(mean) for mean in means]
     for k in gradients.local:
@@ -216,7 +217,9 @@ def _of_gradient(
     order: np.ndarray,
     sd: np.ndarray,
 ) -> AtDraw:
-    """Return what a gradient of all rows, or a part of one, gives at ``away`` from the mean."""
+    """Return what a gradient of all rows, or a part of it, contributes at ``away`` from the
+    mean.
+    """
     shared = gradient[order[: len(matrix)]] @ matrix
     aways, sds, outwards, total = (
         _of_variables(gradients, flat) for flat in (away, sd, outward, gradient)
@@ -238,7 +241,7 @@ def _of_variables(gradients: LocalGradients, flat: np.ndarray) -> list[np.ndarra
 def _means(
     away: np.ndarray, sd: np.ndarray, outward: np.ndarray, gradient: np.ndarray
 ) -> list[float]:
-    """Return the means over elements that move, as `AtDraw` has them."""
+    """Return the means over elements that move, as in `AtDraw`."""
     moving = sd > 0
     return [(factor * gradient)[moving].mean() for factor in (sd, -away, -outward)]
 

@@ -1,4 +1,4 @@
-"""The measurements of a verdict: chains, thermostats, and the gradients at the draws."""
+"""The measurements for a verdict: chains, thermostats, and the gradients at the draws."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -34,21 +34,21 @@ from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.run.convergence import convergence
 
 MOST_NUMBERS = 100_000_000
-"""Number of elements of all draws together for models with local variables, which bounds the
+"""Largest number of elements over all draws for models with local variables, which bounds the
 memory."""
 ALL_ROWS = 100_000_000
-"""Number of rows of all draws together for models with local variables whose gradients take all
+"""Largest number of rows over all draws for models with local variables whose gradients take all
 rows, which bounds the time."""
 LARGE = 4 * ALL_ROWS
-"""Number of rows of `FEWEST_DRAWS` draws together above which random rows are used instead."""
+"""Number of rows over `FEWEST_DRAWS` draws above which random rows are used instead."""
 NOISE = 0.075
-"""Standard error of a mean gradient that random rows may leave where each row has a gradient of its
-own; if it is larger, all rows are used where they are not too many."""
+"""Standard error that random rows may leave in a mean gradient if each row has its own gradient;
+beyond it, all rows are used if they are not too many."""
 MORE = 1.2
-"""Factor for the error of that standard error, where more random rows make it small enough."""
+"""Safety factor for the error of that standard error, if more random rows make it small enough."""
 MANY_DRAWS = 500
-"""Smallest number of draws kept for the verdict alone that are compared, because the largest R-hat
-of many elements of fewer draws is chance."""
+"""Smallest number of draws, kept only for the verdict, whose chains are compared: with fewer draws,
+the largest R-hat of many elements is due to chance."""
 COMPARED = 500
 """Largest number of elements along which chains are compared in models with local variables."""
 
@@ -96,7 +96,7 @@ def measure_exact(
     at_draws: np.ndarray,
     at: Coordinates,
 ) -> Dataset:
-    """Measure everything of exact draws, from the gradients with respect to z at all of them."""
+    """Measure exact draws, from the gradients with respect to z at all of them."""
     free = [rv.name for rv in gradients.model.free_RVs]
     posterior = idata["posterior"].to_dataset()
     found = measure_chains(idata, posterior, free, draws) | _together(draws)
@@ -112,7 +112,7 @@ def _along_all(
     seen: GradientsAtDraws,
     at: Coordinates,
 ) -> Dataset:
-    """Add the identities along all directions to what was found of the chains."""
+    """Add the identities along all directions to the measurements of the chains."""
     chains, n, size = draws.shape
     blocks = min(blocks_for(min(found["ess"], chains * n), chains), n)
     z = np.linalg.solve(at.matrix, (draws - mean).reshape(-1, size).T).T
@@ -156,7 +156,7 @@ def measure_local(
     chains, n, _ = draws.shape
     found |= _together(draws[:, :, np.linspace(0, size - 1, min(size, COMPARED)).astype(int)])
     order, shared, names = gradients.order()
-    if times is None:  # scales of the groups' elements alone, which are most of all elements
+    if times is None:  # only scales of the groups' elements, which are most of all
         scales = draws.std(axis=(0, 1))
         scales[order[:shared]] = 0.0
         times = partial(np.multiply, scales)
@@ -195,7 +195,7 @@ def _identities(
     blocks: int,
     attrs: dict[str, Any],
 ) -> Dataset:
-    """Join what was found of the chains and of the gradients."""
+    """Combine the measurements of the chains and of the gradients."""
     variables = {
         **found,
         "gradient": ("direction", stein.gradient.mean),
@@ -262,11 +262,11 @@ def measure_chains(
 
 
 def thermostat_drift(stats: Dataset) -> dict[str, float]:
-    """Measure how much too hot the draws were on average, by the drift of their thermostats.
+    """Measure by how much the draws were too hot on average, from the drift of their thermostats.
 
     A thermostat moves by h (p * p - T) in each update, so its drift over a run is the sum of all
-    excess temperatures, which is small if the chain has burnt in. Of several thermostats (`Groups`)
-    the one that drifts most counts.
+    excess temperatures, which is small if the chain has burnt in. Of several thermostats
+    (`Groups`), the one that drifts most counts.
     """
     worst: dict[str, float] = {}
     for name in map(str, stats.data_vars):
@@ -280,7 +280,7 @@ def thermostat_drift(stats: Dataset) -> dict[str, float]:
         excess = np.diff(xi) / (h[:, 1:] * np.diff(updates))  # mean over the updates of each draw
         mean, error = block_estimate(excess, BLOCKS)
         chains = len(excess)
-        if chains > 1:  # that the drift of all chains falls with time is no error
+        if chains > 1:  # a drift that falls with time in all chains is no error
             apart = block_estimate(excess - excess.mean(axis=0), BLOCKS)
             error = apart.error * np.sqrt(chains / (chains - 1))
         right = np.mean(temperature) - mean
@@ -304,10 +304,10 @@ def _drift(
     """Move draws in place, along a momentum, to where the sampler took its gradients.
 
     A symmetric splitting ends its updates half a drift away from there. On a normal posterior the
-    variance is too small by the part h^2 / 4 at the end of an update, and right at the gradient.
-    The gradient of a scale adds this up over all elements that share the scale, so its mean would
-    show an error that the scale does not have. ``times`` multiplies a momentum, shape (..., d), by
-    the metric.
+    variance is too small by the fraction h^2 / 4 at the end of an update, and right at the
+    gradient. The gradient of a scale adds this up over all elements that share the scale, so its
+    mean would show an error that the scale does not have. ``times`` multiplies a momentum, shape
+    (..., d), by the metric.
     """
     drift = json.loads(posterior.attrs.get("adaptation", "{}")).get("drift_to_gradient", 0.0)
     rng = np.random.default_rng(1)
@@ -322,7 +322,7 @@ def _whole(gradients: LocalGradients) -> WholeGradients:
 
 
 def _evenly(draws: np.ndarray, most: int) -> np.ndarray:
-    """Return evenly spaced draws of each chain, about ``most`` of all chains together."""
+    """Return evenly spaced draws of each chain, about ``most`` for all chains together."""
     return draws[:, _even(draws.shape[1], ceil(most / draws.shape[0]))]
 
 

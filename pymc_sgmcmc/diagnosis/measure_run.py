@@ -1,4 +1,4 @@
-"""What the verdict on a run rests on, with the step at hand that made it."""
+"""The measurements for the verdict on a run, given the step that made it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ from pymc_sgmcmc.gradients.value_draws import value_draws
 def _measure_network(
     idata: DataTree, step: Any, gradients: FlatModel, draws: np.ndarray | None
 ) -> Dataset:
-    """Compare the thermostat with its prediction: of parameters alone nothing can be said."""
+    """Compare the thermostat with its prediction; the parameters alone allow no judgement."""
     found = {"parameters": step.kernel.n_elements}
     if "thermostat" in idata["sample_stats"]:
         found["thermostat"] = float(idata["sample_stats"]["thermostat"].mean())
@@ -43,7 +43,7 @@ def _measure_groups(
 
 
 def _measure_draws(at_draws: type[AtDraws]) -> Callable[..., Dataset]:
-    """Return what measures everything by gradients at draws of all variables."""
+    """Return a function that measures everything from gradients at draws of all variables."""
 
     def measure_run(
         idata: DataTree, step: Any, gradients: FlatModel, draws: np.ndarray | None
@@ -72,5 +72,5 @@ MEASURES: dict[str, Callable[..., Dataset]] = {
     "rows": _measure_draws(RowsAtDraws),
     "whole": _measure_draws(WholeAtDraws),
 }
-"""For each kind of model, by what it is `judged_as`: gets a run's result, step and evaluator, and
-draws of all variables if not all were recorded."""
+"""The measurement for each kind of model, by what it is `judged_as`; it takes a run's result, step
+and evaluator, and draws of all variables if not all were recorded."""

@@ -24,8 +24,8 @@ POINTS: tuple[tuple[Passed, str, str], ...] = (
 def plot_identities(measured: Dataset, **kwargs: Any) -> np.ndarray:
     """Plot the mean gradient and the virial along each direction.
 
-    A point fails (red) if it is outside the band of tolerated deviations and its bar, the deviation
-    that Monte Carlo error explains, does not reach what is right.
+    A point fails (red) if it lies outside the band of tolerated deviations and its bar, the
+    deviation that Monte Carlo error explains, does not reach the right value.
     """
     import matplotlib.pyplot as plt
 

@@ -1,14 +1,14 @@
 r"""`robust`: draws whose spread does not trust the model's variances.
 
-Of a model that is wrong about the rows' distribution the posterior's covariance V says how curved
-the log likelihood is, not how much its maximum varies from one data set to the next. That is the
-sandwich V J V, with J the sum of g g' over the gradients g of single rows. Draws are moved by an
-open-faced sandwich (Shaby 2014)::
+If a model is wrong about the rows' distribution, the posterior's covariance V describes how curved
+the log likelihood is, not how much its maximum varies from one data set to the next. The latter is
+the sandwich V J V, where J is the sum of g g' over the gradients g of single rows. Draws are moved
+by an open-faced sandwich (Shaby 2014)::
 
     theta -> m + A (theta - m),   A = V^(1/2) (V^(1/2) J V^(1/2))^(1/2) V^(-1/2)
 
-with m their mean: they then have the covariance A V A' = V J V. Where the model is right, J V = I
-up to the prior's share, and they stay where they are.
+where m is their mean; they then have the covariance A V A' = V J V. If the model is right, J V = I
+up to the prior's share, and the draws stay where they are.
 """
 
 from typing import Any
@@ -26,19 +26,19 @@ from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
 
 
 def robust(idata: DataTree, model: Model, data: Any = None) -> DataTree:
-    """Return draws with the covariance of a sandwich estimator: for a model that may be wrong.
+    """Return draws with the covariance of a sandwich estimator, for a model that may be wrong.
 
     Standard deviations and intervals are then about right for the parameters to which the maximum
-    of the likelihood converges, though rows vary more, or otherwise, than the model says. Means
+    of the likelihood converges, even if rows vary more than the model says, or differently. Means
     stay what they are.
 
     Parameters
     ----------
     idata : DataTree
-        From `sample` or `pm.sample`, of independent rows. It is left as it is.
+        From `sample` or `pm.sample`, of independent rows. It is not changed.
     model : pymc.Model
-        The sampled one. All of its parameters should be informed by many rows: the effect of a
-        group is not.
+        The sampled model. All of its parameters should be informed by many rows, which the effect
+        of a group is not.
     data : StreamedData or what it takes, optional
         The rows, if the model has placeholders for them.
 
@@ -76,7 +76,7 @@ def robust(idata: DataTree, model: Model, data: Any = None) -> DataTree:
     model = of_observed_rows(model_of_all_rows(model))
     if model.discrete_value_vars:
         names = ", ".join(f"'{v.name}'" for v in model.discrete_value_vars)
-        raise ValueError(f"{names}: along discrete variables rows have no gradient.")
+        raise ValueError(f"{names}: rows have no gradient with respect to discrete variables.")
     streamed = None if data is None else StreamedData.of(data)
     gradients = RowGradients(model, model.value_vars, data=streamed)
     posterior = idata["posterior"].to_dataset().transpose("chain", "draw", ...)
@@ -102,7 +102,7 @@ def robust(idata: DataTree, model: Model, data: Any = None) -> DataTree:
 
 
 def _sandwich(covariance: np.ndarray, scatter: np.ndarray) -> np.ndarray:
-    """A of the draws' covariance V and of J."""
+    """Return A, from the draws' covariance V and J."""
     values, vectors = np.linalg.eigh(covariance)
     root = (vectors * np.sqrt(values)) @ vectors.T
     inverse = (vectors / np.sqrt(values)) @ vectors.T

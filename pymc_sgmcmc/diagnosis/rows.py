@@ -1,4 +1,4 @@
-"""Rows of the verdict's table: a number, what is right, and whether it passes.
+"""Rows of the verdict's table: a number, the right value, and whether it passes.
 
 A deviation fails if it is larger than the tolerance AND larger than chance explains. Of m
 deviations with normal errors the largest exceeds t standard errors with probability at most ALARM =
@@ -21,7 +21,7 @@ LARGEST_ERROR = 0.15
 ALARM = 0.001
 """Probability that chance alone makes any direction fail."""
 FEWEST_ESS = 100
-"""Smallest effective sample size, and number of draws with gradients, that is judged."""
+"""Smallest effective sample size that is judged, and smallest number of draws with gradients."""
 IDENTITIES = ("gradient", "virial", "cross")
 """Names of the Stein identities that are measured along directions or pairs of them."""
 
@@ -41,23 +41,24 @@ class Row(NamedTuple):
     """What to do if the row did not pass, in one sentence."""
     tolerance: float | str = ""
     error: float = np.nan
-    """Monte Carlo standard error, if it is known."""
+    """Monte Carlo standard error, if known."""
     chance: float = 0.0
     """Deviation that the standard error explains."""
     decimals: int | None = None
-    """Number of decimals of all its numbers; None: three digits for each."""
+    """Number of decimals of all its numbers; None means three significant digits for each."""
 
 
 def threshold(n_tests: int, n_blocks: int) -> float:
-    """Return how many standard errors chance explains, for ``n_tests`` numbers together.
+    """Return the number of standard errors that chance explains, for ``n_tests`` numbers together.
 
-    ``n_blocks`` is the number of blocks, of all chains, from which the standard errors were made.
+    ``n_blocks`` is the number of blocks, over all chains, from which the standard errors were
+    computed.
     """
     return float(stats.t.isf(ALARM / (2 * n_tests), max(1, n_blocks - 1)))
 
 
 def limit_of(measured: Dataset) -> float:
-    """Return how many standard errors chance explains, for all Stein identities together."""
+    """Return the number of standard errors that chance explains, for all identities together."""
     tests = 2 * measured.sizes["direction"] + measured.sizes.get("pair", 0) + 1
     if "outward" in measured:
         tests += int(np.count_nonzero(measured["shared_by"] > 1))
@@ -70,14 +71,14 @@ def too_few(measured: Dataset) -> bool:
 
 
 def precision(measured: Dataset) -> tuple[float, float]:
-    """Return the identities' largest standard error, and how much of it is the gradients' noise."""
+    """Return the identities' largest standard error, and how much of it is gradient noise."""
     errors = [measured[f"{name}_error"].values for name in IDENTITIES]
     noise = np.sqrt(float(measured["gradient_noise"].max()) / int(measured["gradients"]))
     return float(np.max(np.concatenate(errors))), float(noise)
 
 
 def imprecise(measured: Dataset) -> str:
-    """Say what has to be done before the identities can be judged."""
+    """Return what has to be done before the identities can be judged."""
     if too_few(measured):
         return (
             f"Gradients were computed at only {int(measured['gradients'])} draws: draw more, in "
@@ -93,7 +94,7 @@ def imprecise(measured: Dataset) -> str:
 
 
 def judged(off: float, tolerance: float, chance: float) -> Passed:
-    """Judge a deviation from what is right."""
+    """Judge a deviation from the right value."""
     if np.isnan(off):
         return "unclear"
     if abs(off) <= tolerance:
@@ -106,17 +107,17 @@ class Number:
     """A check of a number that has a right value, which yields its row if it was measured."""
 
     name: str
-    """Name of the measurement; that of its standard error, if it has one, ends in ``_error``."""
+    """Name of the measurement; the name of its standard error, if any, ends in ``_error``."""
     label: str
     right: float
     tolerance: float
     remedy: Callable[[float, str, Dataset], str]
-    """Makes one sentence from the value, what its direction is mostly along, and all measurements.
-    """
+    """Makes one sentence from the value, the element along which its direction mostly lies, and all
+    measurements."""
     errors: Callable[[Dataset], float] = lambda measured: 0.0
-    """Returns how many standard errors chance explains."""
+    """Returns the number of standard errors that chance explains."""
     only_above: bool = False
-    """Whether values below the right one are right too."""
+    """Whether values below the right one are also right."""
 
     def __call__(self, measured: Dataset) -> Iterator[Row]:
         if self.name not in measured:
@@ -133,7 +134,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Identity(Number):
-    """A check of a Stein identity, by the direction, or pair of directions, that is off most."""
+    """A check of a Stein identity by its worst direction, or pair of directions."""
 
     def __call__(self, measured: Dataset) -> Iterator[Row]:
         if not measured.get(self.name, np.empty(0)).size:
@@ -145,7 +146,7 @@ class Identity(Number):
         if failed.any():
             off = np.where(failed, off, 0)
         elif dims == ("direction",) and "shared_by" in measured:
-            off = np.where(measured["shared_by"] > 1, -1, off)  # they have rows of their own
+            off = np.where(measured["shared_by"] > 1, -1, off)  # they have separate rows
         k, label, where = int(np.argmax(off)), self.label, ""
         if off[k] < 0:
             return

@@ -20,9 +20,9 @@ import numpy as np
 TOP = 5
 """Number of directions, those with the largest gradients, whose off-diagonals are estimated."""
 BLOCKS = 10
-"""Largest number of blocks of each chain, from whose means standard errors are made."""
+"""Largest number of blocks of each chain, from whose means standard errors are computed."""
 ESS_PER_BLOCK = 10
-"""Effective sample size of a block, with which the means of blocks are nearly independent."""
+"""Effective sample size of a block for which the means of blocks are nearly independent."""
 
 
 class Estimate(NamedTuple):
@@ -40,15 +40,15 @@ class SteinIdentities(NamedTuple):
     virial: Estimate
     """E[-(z_i - m_i) g_i], shape (d,)."""
     mean_virial: Estimate
-    """Its mean over all directions, a number that shows what is too small to be seen along each."""
+    """Mean virial over all directions, which shows errors too small to be seen along each."""
     cross: Estimate
-    """E[-(z_i - m_i) g_j] of the pairs, as the mean of both orders."""
+    """E[-(z_i - m_i) g_j] of the pairs, averaged over both orders."""
     pairs: np.ndarray
     """Numbers i, j of the directions, shape (pairs, 2)."""
 
 
 def stein_identities(z: np.ndarray, g: np.ndarray, blocks: int) -> SteinIdentities:
-    """Estimate the expectations from draws less their mean and gradients, (chains, draws, d)."""
+    """Estimate the expectations from centred draws and their gradients, each (chains, draws, d)."""
     products = -z * g
     top = np.sort(np.argsort(-np.square(g).mean(axis=(0, 1)))[:TOP])
     pairs = np.array([(i, j) for i in top for j in top if i < j], dtype=int).reshape(-1, 2)
@@ -77,7 +77,7 @@ def block_estimate(values: np.ndarray, blocks: int) -> Estimate:
 
 
 def blocks_for(ess: float, chains: int) -> int:
-    """Return the number of blocks of each chain, which is smaller the more its draws depend."""
+    """Return the number of blocks of each chain, smaller the more its draws are correlated."""
     return int(np.clip(np.nan_to_num(ess) / (chains * ESS_PER_BLOCK), 2, BLOCKS))
 
 

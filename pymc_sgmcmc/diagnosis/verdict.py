@@ -30,12 +30,12 @@ from pymc_sgmcmc.exact.importance_sampling import LARGEST_K_HAT, PAIRS
 LARGEST_RHAT = 1.05
 """Largest R-hat that passes, unless chance explains a larger one."""
 LARGEST_RHAT_BY_CHANCE = 1.1
-"""If chance explains a larger R-hat than this, R-hat cannot tell whether chains are apart."""
+"""Largest R-hat explained by chance with which R-hat can still tell whether chains differ."""
 THERMOSTAT_FACTOR = 2.0
 """Largest factor between the thermostat and its prediction."""
 ANCHOR_TOLERANCE = 0.01
-"""Tolerated error of the gradient at the anchor, along z, in standard deviations by which it moves
-the mean."""
+"""Tolerated error of the gradient at the anchor along z, as the number of standard deviations by
+which it moves the mean."""
 EXACT = "pass exact=True, which leaves no error of the sampler"
 """Remedy for an error of the step size or of minibatches."""
 WHOLE_GROUPS = (
@@ -78,7 +78,7 @@ def rows(measured: Dataset) -> Iterator[Row]:
 
 
 def _would_have_shown(measured: Dataset) -> str:
-    """Say how large an error had to be to be seen."""
+    """Return a sentence on how large an error would have been noticed."""
 
     def least(name: str) -> float:
         return max(TOLERANCE, limit_of(measured) * float(measured[f"{name}_error"].max()))
@@ -93,7 +93,7 @@ def _would_have_shown(measured: Dataset) -> str:
 
 
 def tolerances(measured: Dataset, name: str) -> np.ndarray:
-    """Return how far a Stein identity may be off along each direction, or for each pair."""
+    """Return the tolerated deviation of a Stein identity along each direction, or for each pair."""
     each = np.full(measured[name].shape, TOLERANCE)
     if name == "virial" and "shared_by" in measured:
         groups = measured["shared_by"].values
@@ -103,7 +103,7 @@ def tolerances(measured: Dataset, name: str) -> np.ndarray:
 
 
 def _of_effects(measured: Dataset) -> Iterator[Row]:
-    """Yield a row for each scale that many groups share, by the spread of their effects."""
+    """Yield a row for each scale that many groups share, judged by the spread of their effects."""
     if "shared_by" not in measured or "virial" not in measured:
         return
     groups = measured["shared_by"].values
@@ -135,18 +135,18 @@ def _of_effects(measured: Dataset) -> Iterator[Row]:
 def tolerance_of_groups(groups: np.ndarray, prior_share: np.ndarray) -> np.ndarray:
     """Return how far the mean virial of the groups' effects, and `outward`, may be off.
 
-    An error of the effects alpha_j, given all else, moves the log of the scale tau that they share
-    by its variance, 1 / (2 G (1 - r)^2), times what the error adds to its gradient, the sum over
-    groups of ((alpha_j - mu) / tau)^2. r is the prior's share of an effect's precision, s_j^2 /
-    tau^2.
+    An error of the effects alpha_j, given everything else, moves the log of the scale tau that they
+    share by its variance, 1 / (2 G (1 - r)^2), times what the error adds to its gradient, the sum
+    over groups of ((alpha_j - mu) / tau)^2. Here r is the prior's share of an effect's precision,
+    s_j^2 / tau^2.
 
-    - Variances that are off by a part v add G r v, the virial being 1 + v.
+    - Variances that are off by a fraction v add G r v, the virial being 1 + v.
     - Means m_j that are off by e_j add 2 / tau^2 times the sum of (m_j - mu) e_j, which is G r
       times `outward` (see `pymc_sgmcmc.diagnosis.local_identities`).
 
     In sds of log tau, both errors are r sqrt(G / 2) / (1 - r) times v or `outward`, and may be a
-    tenth. An r of more than a half counts as a half: neither has to be smaller than 0.1 sqrt(2 /
-    G).
+    tenth. An r above a half counts as a half; neither v nor `outward` has to be smaller than 0.1
+    sqrt(2 / G).
     """
     r = np.clip(prior_share, 0.01, 0.5)
     return TOLERANCE * np.sqrt(2 / groups) * (1 - r) / r
@@ -156,7 +156,7 @@ def tolerance_of_groups(groups: np.ndarray, prior_share: np.ndarray) -> np.ndarr
 
 
 def times_as_many_draws(measured: Dataset) -> float:
-    """Return how many times as many draws an unclear verdict needs, 1 if it needs no more draws."""
+    """Return the factor by which an unclear verdict needs more draws, 1 if it needs no more."""
     if "virial" not in measured or judge(measured)[0] != "unclear":
         return 1.0
     largest, noise = precision(measured)
@@ -182,7 +182,7 @@ def _effective_sample_size(measured: Dataset) -> Iterator[Row]:
 
 
 def _gradients_at_draws(measured: Dataset) -> Iterator[Row]:
-    """Yield rows for the number of draws with gradients and the standard error that they leave."""
+    """Yield rows for the number of draws with gradients, and the resulting standard error."""
     if "ess" not in measured:
         return
     number = int(measured.get("gradients", 0))
@@ -276,7 +276,7 @@ def _of_virial(virial: float, where: str, measured: Dataset) -> str:
         )
     return (
         f"The draws have missed a part of the posterior{where}, as in a hierarchy whose scale may "
-        "be zero: write effects of which the data tell little in non-centred form, or use NUTS."
+        "be zero: write effects about which the data say little in non-centred form, or use NUTS."
     )
 
 
@@ -319,9 +319,10 @@ def _of_temperature(temperature: float, where: str, measured: Dataset) -> str:
 
 
 def _k_hat(measured: Dataset) -> Iterator[Row]:
-    """Whether exact densities can be used, and by how much the draws' moments differ from theirs.
+    """Whether exact densities can be used, and how far the draws' moments differ from theirs.
 
-    A large k-hat is not held against the draws: their posterior may be no Student distribution.
+    A large k-hat is not held against the draws, because their posterior need not be a Student
+    distribution.
     """
     if "k_hat" not in measured:
         return
