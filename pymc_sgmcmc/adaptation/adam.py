@@ -1,4 +1,4 @@
-"""Adam: ascent by gradients of batches."""
+"""Adam: gradient ascent with gradients of batches."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import numpy as np
 LEARNING_RATE = 0.01
 """Rate of the first update, in units of each element."""
 SCATTER = 0.1
-"""Standard deviation of the points where Adam begins, in the same units."""
+"""Standard deviation of Adam's starting points, in units of each element."""
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
@@ -16,8 +16,7 @@ def adam(
 ) -> np.ndarray:
     """Climb by noisy slopes, with a rate that falls to zero as a cosine (Kingma and Ba 2015).
 
-    No element moves much farther than `reach`, with ``unit``, shape (d,), as the scale of its
-    steps.
+    No element moves much farther than `reach`; ``unit``, shape (d,), is the scale of its steps.
     """
     mean, square = np.zeros_like(theta), np.zeros_like(theta)
     for t in range(1, n_updates + 1):
@@ -27,19 +26,19 @@ def adam(
 
 
 def direction(g: np.ndarray, mean: np.ndarray, square: np.ndarray, t: int) -> np.ndarray:
-    """Direction of the t-th update, from 1 on (Algorithm 1); updates the running means in place."""
+    """Return the direction of update t >= 1 (Algorithm 1), and update the means in place."""
     mean[...] = BETA1 * mean + (1 - BETA1) * g
     square[...] = BETA2 * square + (1 - BETA2) * g * g
     return mean / (1 - BETA1**t) / (np.sqrt(square / (1 - BETA2**t)) + EPSILON)
 
 
 def reach(unit: np.ndarray, n_updates: int) -> np.ndarray:
-    """Return how far each element gets if all slopes along it agree, shape (d,)."""
+    """Return how far each element gets if all its slopes agree in sign, shape (d,)."""
     return LEARNING_RATE * unit * n_updates / 2
 
 
 def prior_unit(curvature: np.ndarray) -> np.ndarray:
-    """Return the prior's standard deviations where they are below 1, else 1.
+    """Return the prior's standard deviations, or 1 where they are larger.
 
     ``curvature`` is the diagonal of the Hessian of the log prior, shape (d,).
     """

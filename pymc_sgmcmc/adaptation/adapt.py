@@ -26,10 +26,10 @@ def adapted(
     earlier: Adapted | None = None,
     anew: bool = False,
 ) -> Adapted:
-    """Warm up, unless an earlier warm-up is given, and set the kernel to what was chosen.
+    """Warm up, unless an earlier warm-up is given, and configure the kernel with what was chosen.
 
-    ``schedule`` and ``thin`` are the user's choices; with ``anew`` the data may be others than
-    those of the ``earlier`` warm-up.
+    ``schedule`` and ``thin`` are the user's choices; with ``anew`` the data may differ from those
+    of the ``earlier`` warm-up.
     """
     chosen = earlier
     if chosen is None or anew:
@@ -39,8 +39,8 @@ def adapted(
         else:
             chosen = warm_up.renew(chosen)
             _log.info(
-                "Metric and step size are those of an earlier warm-up; anchor and rows anew in "
-                f"{chosen.data_passes:.3g} passes over the data."
+                "Metric and step size are those of an earlier warm-up; anchor and rows were found "
+                f"again in {chosen.data_passes:.3g} passes over the data."
             )
     if isinstance(schedule, Constant):
         h = schedule.value
@@ -66,7 +66,7 @@ def adapted(
 
 
 def announce(kernel: Kernel) -> None:
-    """Say what is about to be adapted: compiling it may take longer than the warm-up."""
+    """Log what is about to be adapted, because compiling it may take longer than the warm-up."""
     source = kernel.source
     rows = "all rows at each update"
     if source.rows:

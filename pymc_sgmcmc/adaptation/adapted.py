@@ -1,4 +1,4 @@
-"""What a warm-up has chosen: plain arrays and numbers, from which a step's kernel is set."""
+"""What a warm-up has chosen: plain arrays and numbers, with which a step's kernel is configured."""
 
 import json
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.schedules import Constant
 
 FAR = 5.0
-"""Posterior standard deviations (root mean square over directions) from the anchor at which a
-start is left for another: there the control variate's noise would be too large."""
+"""Distance from the anchor, in posterior standard deviations (root mean square over directions),
+beyond which a start is replaced, because the control variate's noise would be too large there."""
 BURN_IN_TIMES = 5
 """Length of the burn-in, in autocorrelation times of the slowest element."""
 LEAST_BURN_IN, MOST_BURN_IN = 15, 50
-"""Smallest and largest number of draws of the burn-in."""
+"""Smallest and largest number of burn-in draws."""
 BURN_IN_OF_MANY = 20
-"""Number of draws of the burn-in where a draw is a pass over the data."""
+"""Number of burn-in draws if each draw is a pass over the data."""
 STARTS = 16
-"""Number of an earlier result's draws that are starts."""
-ANEW = "Pass adaptation='auto' to adapt it anew."
-"""The remedy for what does not fit."""
+"""Number of an earlier result's draws that serve as starts."""
+ANEW = "Pass adaptation='auto' to adapt it again."
+"""Remedy for an earlier adaptation that does not fit."""
 
 
 class UnfitAdaptation(ValueError):
@@ -42,52 +42,53 @@ class Adapted:
     scaling: list[np.ndarray] = field(repr=False)
     """Arrays of the metric."""
     anchor: np.ndarray = field(repr=False)
-    """Posterior mean as the warm-up saw it, shape (d,): the anchor of the control variate."""
+    """Posterior mean as the warm-up saw it, shape (d,), which is the anchor of the control
+    variate."""
     anchor_gradient: np.ndarray = field(repr=False)
-    """Gradient of the log likelihood there, shape (d,); zeros without a control variate."""
+    """Gradient of the log likelihood at the anchor, shape (d,); zeros without a control variate."""
     row_copies: np.ndarray | None = field(repr=False)
-    """How often each row is in the urn, shape (N,); None where all are drawn alike."""
+    """Number of times each row is in the urn, shape (N,); None if all rows are equally likely."""
     noise: np.ndarray = field(repr=False)
     """Variances of the gradient's noise along z, shape (d,)."""
     friction: np.ndarray = field(repr=False)
-    """Thermostats to be expected, D + h nu / 2, shape (d,)."""
+    """Expected thermostats, D + h nu / 2, shape (d,)."""
     starts: np.ndarray = field(repr=False)
-    """Where the chains of the warm-up ended, shape (chains, d)."""
+    """Points at which the chains of the warm-up ended, shape (chains, d)."""
     largest_eigval: float
-    """Largest eigenvalue of the curvature in z as the warm-up saw it; 1 where the metric is
-    dense."""
+    """Largest eigenvalue of the curvature in z as the warm-up saw it; 1 if the metric is dense."""
     smallest_eigval: float
     step_size: float
     thin: int
     batch_size: int | None
     windows: int
     ess_per_draw: float
-    """Effective draws per draw of one chain, of the slowest element in the pilot run."""
+    """Effective draws per draw of one chain, for the slowest element in the pilot run."""
     passes_per_draw: float
-    """Row gradients of one chain's draw / N."""
+    """Row gradients for one draw of one chain, divided by N."""
     data_passes: float
-    """Row gradients of the warm-up / N."""
+    """Row gradients of the warm-up, divided by N."""
     data_checksum: int | None = None
-    """Checksum of the data of the anchor's gradient; None without a control variate."""
+    """Checksum of the data from which the anchor's gradient was computed; None without a control
+    variate."""
     n_rows: int | None = None
-    """N; None where all rows are used at each update."""
+    """Number of rows N; None if all rows are used at each update."""
     batches: Literal["rows", "groups"] = "rows"
-    """What batches are made of."""
+    """What batches are made of: "rows" or "groups"."""
     jitter: float = 1.0
-    """Spread of chains' starts around ``starts``, in the metric's standard deviations."""
+    """Spread of the chains' starts around ``starts``, in the metric's standard deviations."""
     non_centred: dict[str, np.ndarray] = field(default_factory=dict)
-    """Centred effects of which rows say little, and what they say of each, shape (2, *shape), and
-    the widths of their scales: the step samples them partially non-centred."""
+    """Centred effects about which rows say little, with what they say of each, shape (2, *shape),
+    and the widths of their scales; the step samples them partially non-centred."""
     equally_spaced: bool = False
     """Whether the integrals over effects of groups have equally spaced points."""
     predictions_only: bool = False
     """Whether there are too many parameters to judge means and standard deviations. If so,
-    ``anchor``, ``smallest_eigval`` and ``ess_per_draw`` mean nothing, and all chains begin at
+    ``anchor``, ``smallest_eigval`` and ``ess_per_draw`` are meaningless, and all chains start at
     ``starts``."""
 
     @property
     def burn_in(self) -> int:
-        """Draws of burn-in: chains start within the posterior, but spread too far."""
+        """Number of burn-in draws: chains start within the posterior, but too widely spread."""
         if self.predictions_only:
             return BURN_IN_OF_MANY
         times = BURN_IN_TIMES / max(self.ess_per_draw, 1e-3)
@@ -99,7 +100,7 @@ class Adapted:
         return {"non_centred": self.non_centred, "equally_spaced": self.equally_spaced}
 
     def check(self, kernel: Kernel) -> None:
-        """Raise `UnfitAdaptation` for a kernel of other sizes, data or batches than before."""
+        """Raise `UnfitAdaptation` for a kernel whose sizes, data or batches differ from before."""
         source = kernel.source
         there = {
             "parameters": (len(self.anchor), kernel.n_elements),
@@ -109,7 +110,7 @@ class Adapted:
             there["rows"] = (self.n_rows, source.rows[0].n_rows)
         if self.data_checksum not in (None, kernel.checksum()):
             raise UnfitAdaptation(
-                f"adaptation= was chosen for other data than {kernel.name} has here. {ANEW}"
+                f"adaptation= was chosen for data other than those of {kernel.name}. {ANEW}"
             )
         now_of = "rows" if kernel.whole_groups is None else "groups"
         if self.batches != now_of:
@@ -149,20 +150,20 @@ class Adapted:
         return {v.name: a.astype(v.dtype) for v, a in zip(kernel.source.vars, arrays, strict=True)}
 
     def near_start(self, kernel: Kernel, point: PointType, rng: np.random.Generator) -> PointType:
-        """Return a chain's start: the point, or one of the posterior where it is far outside."""
+        """Return a chain's start: the point, or one of the posterior if that is far outside."""
         if self.predictions_only or self.is_far(kernel, point):
             return {**point, **self.jittered_start(kernel, rng)}
         return point
 
     def is_far(self, kernel: Kernel, point: PointType) -> bool:
-        """Whether a point is far outside of the posterior, as the warm-up saw it."""
+        """Whether a point is far outside the posterior, as the warm-up saw it."""
         assert kernel.metric is not None
         theta = flat([point[v.name] for v in kernel.source.vars])
         z = kernel.metric.inverse_times(theta - self.anchor)
         return not np.linalg.norm(z) < FAR * np.sqrt(len(z))
 
     def summary(self) -> dict[str, Any]:
-        """The choices that are numbers or words."""
+        """Return the choices that are numbers or words."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         chosen: dict[str, Any] = {
             k: v for k, v in plain.items() if isinstance(v, str | int | float | None)

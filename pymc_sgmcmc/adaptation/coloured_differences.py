@@ -1,8 +1,8 @@
 """Sparse Hessians from a few differences of gradients.
 
 Columns of which no two have an element in the same row share a difference: they have the same
-colour (Curtis, Powell and Reid 1974). Full columns, as of parameters that all rows share, have one
-each; their elements in the other columns follow by symmetry.
+colour (Curtis, Powell and Reid 1974). Full columns, such as those of parameters that all rows
+share, have a colour each; their elements in the other columns follow by symmetry.
 """
 
 from collections.abc import Callable
@@ -10,13 +10,13 @@ from collections.abc import Callable
 import numpy as np
 
 FULL = 0.2
-"""Share of elements from which a column counts as full."""
+"""Share of nonzero elements from which a column counts as full."""
 
 
 def colours(pattern: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Give each column of a symmetric pattern, shape (d, d) of bool, a colour, shape (d,).
+    """Return a colour for each column of a symmetric boolean pattern, and which columns are full.
 
-    Also returned is which columns are full, shape (d,) of bool.
+    The pattern has shape (d, d), the two results have shape (d,).
     """
     full = pattern.mean(axis=0) > FULL
     rest = (pattern & ~full[:, None] & ~full).astype("float32")
@@ -41,15 +41,9 @@ def hessian_by_colours(
 ) -> np.ndarray:
     """Return a Hessian with a known pattern by central differences, two gradients per colour.
 
-    Parameters
-    ----------
-    gradient : function of a vector, shape (d,)
-    theta, steps : shape (d,)
-        Where the Hessian is, and half of the distances between gradients.
-    pattern : shape (d, d) of bool
-        Symmetric; which elements may differ from 0.
-    of_column, full : shape (d,)
-        Its `colours`.
+    ``steps``, shape (d,), are half the distances between gradients, and ``pattern``, shape (d, d),
+    is the symmetric pattern of elements that may differ from 0; ``of_column`` and ``full`` are its
+    `colours`.
     """
     hessian = np.zeros(pattern.shape)
     for colour in range(of_column.max() + 1):

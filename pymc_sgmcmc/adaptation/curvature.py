@@ -10,22 +10,23 @@ from scipy.linalg import solve_triangular
 from pymc_sgmcmc.gradients.metric import root_of_inverse
 
 FLOOR = 1e-13
-"""Smallest eigenvalue relative to the largest, with a diagonal of ones."""
+"""Smallest eigenvalue relative to the largest, of a matrix scaled to a unit diagonal."""
 
 UNDERFLOWN = 1e8
-"""Elements beyond this, with a diagonal of ones, have a diagonal that is rounded to nothing."""
+"""Size of an element, in a matrix scaled to a unit diagonal, beyond which its diagonal has been
+rounded to zero."""
 
 NO_CURVATURE = 1e-7
-"""Largest eigenvalue, so scaled, that may be the error of differences of gradients."""
+"""Largest eigenvalue, with a unit diagonal, that may be the error of differences of gradients."""
 NO_INFORMATION = 1e-12
-"""The same for a sum of rows' g g', which has no differences, in double precision."""
+"""The same for a sum of the rows' g g' in double precision, which involves no differences."""
 
 DIFFERENT = 1.5
-"""Ratio of a second derivative to the Fisher information from which the former is taken."""
+"""Ratio of a second derivative to the Fisher information beyond which the former is used."""
 
 
 class Eigen(NamedTuple):
-    """A symmetric matrix as s Q diag(w) Q' s, with a diagonal of ones between the scales s."""
+    """A symmetric matrix as s Q diag(w) Q' s, with a unit diagonal between the scales s."""
 
     scale: np.ndarray
     values: np.ndarray
@@ -33,10 +34,9 @@ class Eigen(NamedTuple):
 
 
 def undetermined(matrix: np.ndarray, no_curvature: float = NO_CURVATURE) -> np.ndarray:
-    """Return the parameters along which there is no curvature, as a vector of numbers.
+    """Return the indices of the parameters along which there is no curvature.
 
-    They have a diagonal of zero, or are large in a direction with an eigenvalue that is all but
-    zero.
+    Their diagonal is zero, or they are large in a direction whose eigenvalue is almost zero.
     """
     diagonal = np.abs(np.diag(matrix))
     flat = np.flatnonzero(~(diagonal > 1e-200))
@@ -73,10 +73,10 @@ def refuse_undetermined(
 
 
 def eigen(matrix: np.ndarray) -> Eigen:
-    """Decompose a matrix with a diagonal scaled to ones; of eigenvalues the absolute values count.
+    """Decompose a matrix scaled to a unit diagonal, using the absolute values of its eigenvalues.
 
-    Along directions of negative ones the posterior is not concave, but that far it is about as
-    wide.
+    Along directions with negative eigenvalues the posterior is not concave, but it is about as wide
+    as their absolute values suggest.
     """
     scale = np.sqrt(np.maximum(np.abs(np.diag(matrix)), 1e-300))
     values, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
@@ -93,7 +93,7 @@ def positive(matrix: np.ndarray) -> np.ndarray:
 class Factor:
     """Cholesky factor of a symmetric matrix, made positive as in `eigen`, to solve and to draw.
 
-    ``damping`` is added to the diagonal after that is scaled to ones.
+    ``damping`` is added to the diagonal after scaling it to ones.
     """
 
     def __init__(self, matrix: np.ndarray, damping: float = FLOOR):
@@ -122,7 +122,7 @@ class Factor:
 
 
 def no_wider_than(sds: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """Return a positive matrix with smaller standard deviations, but the same correlations."""
+    """Return a positive matrix with smaller standard deviations and unchanged correlations."""
     own = np.sqrt(np.diag(np.linalg.inv(matrix)))
     factor = np.where(sds > 0, np.maximum(own / np.maximum(sds, 1e-300), 1.0), 1.0)
     return matrix * np.outer(factor, factor)
@@ -135,19 +135,10 @@ def with_second_derivatives(
     points: np.ndarray,
     steps: np.ndarray,
 ) -> np.ndarray:
-    """Put rows of a Hessian into a Fisher information where their diagonals differ.
+    """Insert rows of a Hessian into a Fisher information where their diagonals differ.
 
-    Parameters
-    ----------
-    information : shape (d, d)
-    elements : integers
-        Which rows to compare.
-    gradient : function of a vector
-        Of -log posterior.
-    points : shape (n, d)
-        Where the Hessian is averaged,
-    steps : shape (d,)
-        ... by central differences over twice these.
+    ``elements`` are the rows to compare, ``gradient`` is that of -log posterior, and the Hessian is
+    averaged over ``points``, shape (n, d), by central differences over twice ``steps``, shape (d,).
     """
     found = information.copy()
     for j in elements:
@@ -160,7 +151,7 @@ def with_second_derivatives(
 
 
 def largest_change(old: np.ndarray, new: np.ndarray) -> float:
-    """Largest |log| of the eigenvalues of old^-1 new, both positive."""
+    """Return the largest |log| of the eigenvalues of old^-1 new, both positive."""
     root = root_of_inverse(old)
     values = np.linalg.eigvalsh(root.T @ new @ root)
     return float(np.abs(np.log(np.maximum(values, 1e-12))).max())

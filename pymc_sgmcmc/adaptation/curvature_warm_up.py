@@ -1,6 +1,6 @@
 """The warm-up by curvature: a start, then windows of metric, step size and short run.
 
-For models whose curvature fits into a matrix, here by Hessians of all data at each update.
+For models whose curvature fits into a matrix. This class uses Hessians of all data at each update.
 """
 
 import logging
@@ -47,52 +47,57 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 CHAINS = 4
 SETTLED = 2.0
-"""Windows end when the metric's largest |log| change is below this twice."""
+"""Largest |log| change of the metric with which windows end, if it occurs twice."""
 DRAWS = 50
 """Number of draws of each chain in a window."""
 MAX_THIN = 200
-"""Largest number of updates between them: a window need not reach the posterior if the next goes
-on."""
+"""Largest number of updates between these draws: a window need not reach the posterior if the next
+one continues."""
 SPREAD = 0.5
-"""Spread of points around the start, relative to a normal approximation: further away may be where
-a skewed posterior never is."""
+"""Spread of points around the start relative to a normal approximation, because a skewed posterior
+may have no mass farther away."""
 FIRST_ROWS, STEEP_ROWS = 1000, 5_000
-"""Number of rows, or 10 per parameter, with which the first steps to the start are made and normal
-approximations are compared."""
+"""Numbers of rows (but at least 10 per parameter) used for the first steps to the start, and to
+compare normal approximations."""
 ROWS_WITH_JUMPS = 2_000
 """Number of rows in which jumps of the likelihood are sought, if it compares parameters."""
 WIDE = 2.0
-"""Standard deviations of the metric relative to those of the last window's draws, at most: where
-rows say little of the curvature, as those without events do, it is far too wide."""
+"""Largest standard deviations of the metric relative to those of the last window's draws: if rows
+say little about the curvature, such as rows without events, the metric is far too wide."""
 ENOUGH_TO_SEE = 2.0
-"""Length of a window, in relaxations, from which its draws' standard deviations tell this."""
+"""Length of a window's recorded draws, in relaxations, from which their standard deviations show
+this."""
 STARTS = 16
-"""Number of points around where the warm-up's chains ended, of which each chain takes one."""
+"""Number of points around the final points of the warm-up's chains; each chain starts at one of
+them."""
 APART = 0.1
-"""Distance to which a chain moves from its point, in the metric's standard deviations."""
+"""Distance that a chain's start is moved from its point, in the metric's standard deviations."""
 MOST_NAMED = 3
 """Largest number of elements that a message names."""
 HESSIANS = 8
-"""Points of the chains at which Hessians are averaged, where all rows are used at each update."""
+"""Number of points of the chains at which Hessians are averaged if all rows are used at each
+update."""
 PILOT_DRAWS = 50
 SEEN = 0.06
-"""Effective draws per draw of a pilot below which their number is uncertain, and it is run anew."""
+"""Effective draws per draw of a pilot below which their number is uncertain and the pilot is run
+again."""
 MAX_DOUBLINGS = 6
 MAX_PILOT_COST = 3e10
-"""Largest product of a pilot's updates, rows per batch and parameters, which takes a minute or
-so."""
+"""Largest product of a pilot's updates, rows per batch and parameters, which takes about a
+minute."""
 NOISY_AT_FIRST, NOISIER = 50.0, 5.0
-"""Largest thermostats relative to what is expected, while chains still fall, and afterwards."""
+"""Largest thermostats relative to their expectation, while chains are still descending and
+afterwards."""
 FIXED_COST = 1e4
 """Smallest cost of an update, in rows x parameters."""
 MOST_PASSES = 10
 """Largest number of passes over new data in which their anchor is sought."""
 AT_THE_ANCHOR = 0.1
-"""Length of a step, in posterior standard deviations, at which that anchor is found."""
+"""Largest step, in posterior standard deviations, at which that anchor counts as found."""
 
 
 class CurvatureWarmUp(WarmUp):
-    """Adapts a kernel by Hessians of all its parameters; `RowsWarmUp` by the curvature of rows."""
+    """Adapts a kernel by Hessians of all its parameters; `RowsWarmUp` uses rows' curvature."""
 
     min_windows, max_windows = 2, 8
 
@@ -104,10 +109,10 @@ class CurvatureWarmUp(WarmUp):
         self.matrix = np.eye(self.gradients.size)
         self.anchor_gradient = np.zeros(self.gradients.size)
 
-    # ---- what rows know better -------------------------------------------------------------
+    # ---- what subclasses with gradients of rows override ------------------------------------
 
     def make_objective(self) -> Objective:
-        """Return what the start minimises."""
+        """Return the objective that the start minimises."""
         return WholeObjective(self.gradients, self.report, self.foresee)
 
     def curvatures(self) -> list[np.ndarray]:
@@ -120,18 +125,18 @@ class CurvatureWarmUp(WarmUp):
         """Move the anchor if the normal approximation there is far too wide."""
 
     def refuse_coarse_integrals(self) -> None:
-        """Raise `OtherForm` if the effects of groups need other points to be integrated."""
+        """Raise `OtherForm` if the integrals over groups' effects need other points."""
 
     def weight_rows(self) -> None:
-        """Draw rows by weight, where that pays."""
+        """Draw rows by weight, if that is worthwhile."""
 
     def noise(self, k: int) -> np.ndarray:
-        """Make the kernel ready for the updates of a window; return their noise in z, (d, d)."""
+        """Prepare the kernel for the updates of a window; return their noise in z, (d, d)."""
         return np.zeros((self.gradients.size, self.gradients.size))
 
     @property
     def rows_per_update(self) -> int:
-        """Rows of an update, or as many as cost the same."""
+        """Number of rows of an update, or the number with the same cost."""
         return FEW_ROWS
 
     # ---- the course of the warm-up ---------------------------------------------------------
@@ -144,7 +149,7 @@ class CurvatureWarmUp(WarmUp):
         self.point, self.anchor = point, self._start(point)
         self.positions = np.tile(self.anchor, (CHAINS, 1))
         self.relaxations = 0.0
-        """Length of that window, in relaxations."""
+        """Length of the recorded half of the last window, in relaxations."""
 
     def prepare(self, k: int) -> tuple[Settings, bool]:
         spread = None
@@ -165,7 +170,7 @@ class CurvatureWarmUp(WarmUp):
             return int(np.clip(np.ceil(share * settings.pace.relaxation), 1, MAX_THIN))
 
         def run(slower: Settings) -> ShortRun:
-            # Closer to the anchor at each restart.
+            # Each restart begins closer to the anchor.
             closer = slower.pace.step_size / settings.pace.step_size
             if k == 0:
                 near = self._jittered(np.tile(anchor, (CHAINS, 1)), SPREAD * closer)
@@ -214,7 +219,7 @@ class CurvatureWarmUp(WarmUp):
         return self.objective.some(n, self.rng)
 
     def _enough_rows(self, n: int) -> int:
-        """As many rows as tell what ``n`` of an ordinary model do, or 10 per parameter."""
+        """Return how many rows are worth ``n`` of an ordinary model, or 10 per parameter."""
         return max(n // self.gradients.rows_worth, 10 * self.gradients.size)
 
     def objective_of_steep_rows(self) -> Objective:
@@ -222,9 +227,9 @@ class CurvatureWarmUp(WarmUp):
         return self.objective_of(self._enough_rows(STEEP_ROWS))
 
     def _update_matrix(self, k: int, spread: np.ndarray | None) -> float:
-        """Average the curvature anew; return the largest |log| of its change.
+        """Average the curvature again; return the largest |log| of its change.
 
-        ``spread`` is the standard deviation of the last window's draws, where it is known.
+        ``spread`` is the standard deviation of the last window's draws, if known.
         """
         matrices = self.curvatures()
         if k == 0:
@@ -237,7 +242,7 @@ class CurvatureWarmUp(WarmUp):
             self.matrix, change = new, np.inf
         else:
             change = largest_change(self.matrix, new)
-            # The start's is dropped after the first window.
+            # The curvature at the start is dropped after the first window.
             self.matrix = new if k == 1 else (self.matrix * (k - 1) + new) / k
         self.metric.scale_to(self.matrix)
         return change
@@ -264,7 +269,7 @@ class CurvatureWarmUp(WarmUp):
         for _ in range(MAX_DOUBLINGS):
             run = self._draws(run.draws[:, -1], settings, thin, PILOT_DRAWS, fresh=False)
             per_draw = effective_sizes(run.draws).min() / (CHAINS * PILOT_DRAWS)
-            if SEEN <= per_draw < ENOUGH:  # of these draws, every second or fourth would do
+            if SEEN <= per_draw < ENOUGH:  # every second or fourth draw would do
                 longer = 2 if 2 * per_draw >= ENOUGH else 4
                 return run, longer * thin, longer * per_draw
             cost = CHAINS * PILOT_DRAWS * 2 * thin * self._cost_of_update
@@ -282,7 +287,7 @@ class CurvatureWarmUp(WarmUp):
         early: bool = False,
         fresh: bool = True,
     ) -> ShortRun:
-        """Run the chains from some positions; those that go too far away have diverged."""
+        """Run the chains from some positions; chains that go too far away have diverged."""
         points = [{**self.point, **self.gradients.point(theta)} for theta in positions]
         self.foresee(self.runs.seconds_per_update * thin * n * len(points))
         try:
@@ -296,7 +301,7 @@ class CurvatureWarmUp(WarmUp):
         if distance > (1000.0 if early else 50.0) + 5 * np.sqrt(self.gradients.size):
             each = np.abs(away).max(axis=(0, 1)) / self.metric.spread()
             raise Diverged(f"{self._largest(each)} went {each.max():.0f} standard deviations away")
-        # Thermostats also take up what chains lose in height: without batches only that.
+        # Thermostats also absorb what chains lose in height; without batches they absorb only that.
         thermostats = run.thermostats if fresh and self.kernel.source.rows else None
         most = (NOISY_AT_FIRST if early else NOISIER) * run.friction.max()
         if thermostats is not None and thermostats.max() > most:
@@ -307,18 +312,18 @@ class CurvatureWarmUp(WarmUp):
         return run
 
     def _steepness(self, positions: np.ndarray) -> np.ndarray:
-        """Largest slope of -log posterior at some points, per standard deviation of an element."""
+        """Return the largest slope of -log posterior, per standard deviation of an element."""
         objective = self.objective_of_steep_rows()
         slopes = [np.nan_to_num(objective.at(p).gradient) for p in positions]
         return np.abs(slopes).max(axis=0) * self.metric.spread()
 
     def _largest(self, each: np.ndarray) -> str:
-        """Names of the elements for which a number is largest."""
+        """Return the names of the elements for which a number is largest."""
         order = np.argsort(-each)[:MOST_NAMED]
         return ", ".join(f"'{self.gradients.names[j]}'" for j in order if each[j] > each.max() / 2)
 
     def _jittered(self, positions: np.ndarray, spread: float = 1.0) -> np.ndarray:
-        """Return points around some, over-dispersed, but each with about their density."""
+        """Return over-dispersed points around some points, each of about the same density."""
         objective = self.objective_of_steep_rows()
         shifts = spread * self.metric.times(self.rng.standard_normal(positions.shape))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -353,9 +358,7 @@ class CurvatureWarmUp(WarmUp):
         return super().freeze(settings, starts, thin, **own | others)
 
     def _seconds_per_gradient(self) -> float:
-        """Time a gradient of all rows, by updates or by gradients of single rows, whichever takes
-        less.
-        """
+        """Time a gradient of all rows: the faster of updates and gradients of single rows."""
         by_updates = self.runs.seconds_per_update / self.passes_of(1)
         began = time.perf_counter()
         self.objective.at(self.anchor)
@@ -364,7 +367,7 @@ class CurvatureWarmUp(WarmUp):
     # ---- new data --------------------------------------------------------------------------
 
     def renew(self, earlier: Adapted) -> Adapted:
-        """Adapt to new data by the metric and step size that were chosen for others."""
+        """Adapt to new data with the metric and step size that were chosen for other data."""
         size = self.gradients.size
         if len(earlier.anchor) != size:
             raise UnfitAdaptation(
@@ -391,11 +394,11 @@ class CurvatureWarmUp(WarmUp):
             )
 
     def _anchor_from(self, earlier: Adapted) -> np.ndarray:
-        """Return the mode of the new data, by steps from the earlier anchor in its metric."""
+        """Find the mode of the new data by steps from the earlier anchor in its metric."""
         theta, metric = earlier.anchor.astype(float), self.metric
         self.stage = "anchor"
         n_rows = self.objective.n_rows
-        # With more rows than then the posterior is narrower than the metric.
+        # With more rows than before, the posterior is narrower than the metric.
         rate = min(1.0, (earlier.n_rows or n_rows) / n_rows)
         for _ in range(MOST_PASSES):
             here = self.objective.at(theta)

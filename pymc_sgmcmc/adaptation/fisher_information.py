@@ -1,8 +1,8 @@
 r"""The Fisher information of a model with latent variables, from gradients of batches.
 
 The gradient of a batch, given one draw of its rows' latent variables, is g = s + e: s is the sum of
-the rows' scores times N / n (Fisher's identity), and e has the mean 0 given the rows. Two draws
-for the same rows have the same s and independent e, so that
+the rows' scores times N / n (Fisher's identity), and e has mean 0 given the rows. Two draws for the
+same rows have the same s and independent e, so that
 
     Cov(g1, g2) = Cov(s) = N / n times the empirical Fisher information,
     Cov(g)      = Cov(s) + Cov(e), the noise of an update.
@@ -22,18 +22,18 @@ SMALLEST_SHARE = 0.02
 
 
 class PairedGradients(NamedTuple):
-    """Covariances of batches' gradients, of two draws of the latent variables each."""
+    """Covariances of batches' gradients, from two draws of the latent variables for each batch."""
 
     within: np.ndarray
     """Covariance of a gradient, shape (d, d)."""
     between: np.ndarray
-    """Covariance of the two gradients of a batch, shape (d, d)."""
+    """Covariance between the two gradients of a batch, shape (d, d)."""
     n: int
     """Number of batches, less one for each position."""
 
     @classmethod
     def of(cls, one: np.ndarray, other: np.ndarray) -> "PairedGradients":
-        """Compare gradients of the same batches at one position, shape (batches, d) each."""
+        """Compare two gradients of the same batches at one position, shape (batches, d) each."""
         one, other = one - one.mean(axis=0), other - other.mean(axis=0)
         n = len(one) - 1
         cross = one.T @ other
@@ -48,7 +48,7 @@ class PairedGradients(NamedTuple):
         return PairedGradients(within, self.between + share * (more.between - self.between), n)
 
     def covariance_of_scores(self) -> np.ndarray:
-        """Cov(s), made positive, its shares shrunk to their mean (Ledoit and Wolf 2004)."""
+        """Return Cov(s), made positive, its shares shrunk to their mean (Ledoit and Wolf 2004)."""
         within = positive(self.within)
         root = root_of_inverse(within)
         shares = root.T @ self.between @ root

@@ -1,4 +1,4 @@
-"""Parameters that the likelihood follows by jumps, or whose edges it has: no gradient knows."""
+"""Parameters that change the likelihood by jumps or bound its support, which no gradient shows."""
 
 from collections.abc import Sequence
 
@@ -17,37 +17,38 @@ from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 TRIES = 2
 """Number of points away from the start at which the likelihood is compared."""
 SAME = 1e-9
-"""Largest relative change of a log likelihood that may be rounding."""
+"""Largest relative change of a log likelihood that may be due to rounding."""
 MOST_NAMED = 5
 STEEP = 3.0
-"""Standard deviations from the mode, by gradient and curvature, from which on an end of the search
-is no mode."""
+"""Distance from the mode, in standard deviations by gradient and curvature, beyond which the end of
+a search is no mode."""
 STEPS = (
     *(scalar.LT, scalar.GT, scalar.LE, scalar.GE, scalar.EQ, scalar.NEQ),
     *(scalar.Floor, scalar.Ceil, scalar.Trunc, scalar.IntDiv, scalar.Mod, scalar.Sign),
     *(scalar.RoundHalfToEven, scalar.RoundHalfAwayFromZero),
 )
-"""Scalar operations whose result is constant in between jumps, or has jumps."""
+"""Scalar operations whose result is constant between jumps, or has jumps."""
 LINES = 3
 """Number of random lines through the posterior along which jumps are sought."""
 NODES = (8, 9)
-"""Numbers of nodes of two quadratures along a line, which differ where the gradient has kinks."""
+"""Numbers of nodes of two quadratures along a line, whose results differ if the gradient
+has kinks."""
 KINKS = 10.0
-"""Smallest ratio of a jump to their difference."""
+"""Smallest ratio of a jump to the difference of the quadratures."""
 LEAST_JUMP = 0.2
-"""Smallest jump of the log likelihood, over two posterior standard deviations. Kinks of single rows
-were taken for jumps of up to 0.05."""
+"""Smallest jump of the log likelihood over two posterior standard deviations; kinks of single rows
+were mistaken for jumps of up to 0.05."""
 MOST_TRIED = 20
 """Largest number of elements that are tried one by one."""
 BISECTIONS = 30
 GAINS = (0.5, 5.0, 50.0)
-"""Gains of log density by which an edge is sought."""
+"""Predicted gains of log density at which an edge is sought."""
 
 
 def refuse_jumps(objective: Objective, theta: np.ndarray, rng: np.random.Generator) -> None:
     """Raise an error for parameters that change the likelihood although its gradient is zero.
 
-    A sampler that moves by gradients would draw them from their prior, which no identity shows.
+    A gradient-based sampler would draw them from their prior, which no identity shows.
     """
     gradients = objective.gradients
 
@@ -81,7 +82,7 @@ def refuse_jumps(objective: Objective, theta: np.ndarray, rng: np.random.Generat
 
 
 def compared(log_likelihood: Variable, vars: Sequence[Variable]) -> list[bool]:
-    """Which variables a step function in a graph depends on, those of checks left out."""
+    """Return which variables a step function in a graph depends on, except in checks."""
     outputs, seen, found = [log_likelihood], set(), list[Variable]()
     while outputs:
         node = outputs.pop().owner
@@ -96,7 +97,7 @@ def compared(log_likelihood: Variable, vars: Sequence[Variable]) -> list[bool]:
 
 
 def elements_compared(gradients: RowGradients | WholeGradients) -> np.ndarray:
-    """Which elements of theta belong to variables that the likelihood compares, shape (d,)."""
+    """Return which elements of theta are in variables that the likelihood compares, shape (d,)."""
     source = gradients.source
     sizes = [int(np.prod(shape)) for shape in source.shapes]
     return np.repeat(compared(source.log_likelihood, source.vars), sizes)
@@ -105,7 +106,7 @@ def elements_compared(gradients: RowGradients | WholeGradients) -> np.ndarray:
 def refuse_hidden_jumps(
     objective: Objective, theta: np.ndarray, metric: Metric, possible: np.ndarray
 ) -> None:
-    """Raise an error for parameters by which the likelihood changes smoothly and by jumps.
+    """Raise an error for parameters with which the likelihood changes smoothly and by jumps.
 
     Along a line through the posterior it changes by the integral of its gradient and by its jumps.
     """
@@ -113,7 +114,7 @@ def refuse_hidden_jumps(
     directions = metric.times(np.random.default_rng(0).standard_normal((LINES, size)))
 
     def jump(shift: np.ndarray) -> float:
-        """How far the likelihood jumps between theta - shift and theta + shift."""
+        """Return how far the likelihood jumps between theta - shift and theta + shift."""
         change = _likelihood(objective, theta + shift)[0] - _likelihood(objective, theta - shift)[0]
         integrals = []
         for n in NODES:
@@ -140,8 +141,8 @@ def refuse_hidden_jumps(
 def refuse_edges(objective: Objective, start: np.ndarray, end: np.ndarray) -> None:
     """Raise an error for parameters that the data push against an edge of their support.
 
-    The search for the mode went from ``start`` to ``end``, which may be beyond an edge of rows that
-    it has not seen.
+    The search for the mode went from ``start`` to ``end``, which may lie beyond an edge set by rows
+    that it has not seen.
     """
     theta, local = end, objective.at(end)
     if not np.isfinite(local.value):
@@ -156,7 +157,7 @@ def refuse_edges(objective: Objective, start: np.ndarray, end: np.ndarray) -> No
     steep = np.flatnonzero(slope > STEEP * np.sqrt(curvature))
 
     def has_edge(k: int) -> bool:
-        for gain in GAINS:  # of log density, if the gradient told all
+        for gain in GAINS:  # of log density, as predicted by the gradient
             there = theta.copy()
             there[k] -= gain / local.gradient[k]
             if not np.isfinite(objective.at(there).value):
@@ -174,13 +175,13 @@ def refuse_edges(objective: Objective, start: np.ndarray, end: np.ndarray) -> No
 
 
 def _likelihood(objective: Objective, theta: np.ndarray) -> tuple[float, np.ndarray]:
-    """The log likelihood and its gradient; -infinity where there is no density."""
+    """Return the log likelihood and its gradient; -infinity where there is no density."""
     local = objective.at(theta)
     return -local.value - objective.gradients.log_prior(theta), local.likelihood_gradient
 
 
 def _last_inside(objective: Objective, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """The last point with a density on the way from one that has it to one that has not."""
+    """Return the last point with a density on the way from one that has it to one that does not."""
     inside, outside = 0.0, 1.0
     for _ in range(BISECTIONS):
         middle = (inside + outside) / 2

@@ -31,11 +31,13 @@ class Kind:
     """One kind of model."""
 
     judged_as: str
-    """What the verdict on its draws rests on: a key of `pymc_sgmcmc.diagnosis.measure_run`."""
+    """Key of `pymc_sgmcmc.diagnosis.measure_run` for the measurements behind the verdict on its
+    draws."""
     fits: Callable[[Kernel], bool]
     """Whether a step's model is of this kind."""
     gradients: Callable[[Kernel, PointType, str | None], Any]
-    """Makes the evaluator; it also gets values of what is not sampled, and ``minibatch_dim``."""
+    """Makes the evaluator, also from values of the variables that are not sampled and
+    ``minibatch_dim``."""
     warm_up: type[WarmUp]
 
 

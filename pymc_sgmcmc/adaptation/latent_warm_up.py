@@ -1,9 +1,9 @@
 """The warm-up of models whose latent variables are integrated out by draws of them.
 
-The metric is from the Fisher information that the latent variables leave
+The metric is derived from the Fisher information that the latent variables leave
 (`pymc_sgmcmc.adaptation.fisher_information`), along the axes of the noise. All chains begin near
-ONE point that Adam has found, and near one of theirs again when they have parted, as from a saddle
-of a mixture: in another mode the labels of components could be exchanged.
+ONE point that Adam has found, and near one of their own points again if they have parted, as from a
+saddle of a mixture: in another mode the labels of components could be exchanged.
 """
 
 from typing import Any
@@ -27,26 +27,28 @@ from pymc_sgmcmc.adaptation.warm_up import WarmUp, largest_move
 ADAM_PASSES = 5
 MIN_ADAM_UPDATES = 1000
 ASCENTS = 6
-"""Largest number of ascents by Adam, which is used again while some elements are on a long way."""
+"""Largest number of ascents by Adam, which is repeated while some elements are still far from their
+target."""
 FAR = 0.5
-"""Share of what Adam can move an element, beyond which that element is on a long way."""
+"""Share of the distance that Adam can move an element, beyond which the element is still far."""
 GROWTH = 10.0
 """Factor by which the steps of such an element grow."""
 CHAINS = 4
 SETTLED = 1.0
-"""Largest |log| change of the metric, twice, with which windows end."""
+"""Largest |log| change of the metric with which windows end, if it occurs twice."""
 DRIFT = 1.5
-"""Largest move of a mean, in standard deviations of a window, with which they end."""
+"""Largest move of a mean with which windows end, in standard deviations of a window."""
 DRAWS = 12
 """Number of draws of each chain in a window."""
 SPREAD = 0.5
 """Spread of the chains' first points, relative to a normal approximation."""
 APART = 10.0
-"""Distance of the means of chains that have parted, in standard deviations of a window."""
+"""Distance between the means of chains that have parted, in standard deviations of a window."""
 POSITIONS = 8
 """Number of points at which gradients are compared after a window."""
 FEWEST_PAIRS, PAIRS_PER_ELEMENT = 400, 5
-"""Numbers of batches with two gradients each, at all positions together."""
+"""Smallest number of batches with two gradients each, over all positions, and its minimum per
+element."""
 SETTLE_DRAWS, PILOT_DRAWS = 5, 30
 MAX_DOUBLINGS = 3
 
@@ -65,19 +67,19 @@ class LatentWarmUp(WarmUp):
     def begin(self, point: PointType) -> None:
         self.point, self.theta = point, self._start(self.gradients.flat(point))
         self.draws = self.past = self.theta[None]
-        """Draws of the last window, flat, and of the one before."""
+        """Flat draws of the last window and of the one before."""
         self.points: list[PointType] | None = None
-        """Where the chains are; None: they begin near the last draw."""
+        """Positions of the chains; None if they begin near the last draw."""
         self.parted = False
         self.seen: PairedGradients
         self.matrix: np.ndarray
-        """The curvature, after a window."""
+        """The curvature after a window."""
 
     def prepare(self, k: int) -> tuple[Settings, bool]:
         draws = self.draws
         positions = draws[np.linspace(0, len(draws) - 1, POSITIONS).astype(int)] if k else draws
         found = self._paired_gradients(positions)
-        # What was seen at the start, or where the chains parted, is dropped.
+        # Gradients seen at the start, or where the chains parted, are dropped.
         self.seen = found if k <= 1 or self.parted else self.seen.joined(found)
         matrix = self._curvature(self.seen, positions)
         if k == 0:
@@ -100,14 +102,14 @@ class LatentWarmUp(WarmUp):
         draws = draws[:, DRAWS // 2 :]
         self.parted = _parted(draws)
         if self.parted:
-            # Of the chain that has moved farthest from where they began.
+            # For the chain that has moved farthest from the common starting point.
             z = (draws.mean(axis=1) - self.theta) / self.metric.spread()
             farthest = int(np.argmax(np.linalg.norm(z, axis=1)))
             draws, self.points = draws[farthest : farthest + 1], None
         self.past, self.draws = self.draws, draws.reshape(-1, self.theta.size)
 
     def _start(self, begin: np.ndarray) -> np.ndarray:
-        """Climb the log posterior, with larger steps along elements that are on a long way."""
+        """Climb the log posterior, with larger steps for elements that still have far to go."""
         unit = prior_unit(self.gradients.prior_curvature_diagonal(begin))
         theta = begin + unit * self.rng.uniform(-1, 1, begin.size)
         n_updates = int(max(MIN_ADAM_UPDATES, ADAM_PASSES / self.share_of_rows))
@@ -165,7 +167,7 @@ class LatentWarmUp(WarmUp):
         return found
 
     def _curvature(self, seen: PairedGradients, positions: np.ndarray) -> np.ndarray:
-        """Curvature of -log posterior: the Fisher information plus the prior's."""
+        """Return the curvature of -log posterior: the Fisher information plus the prior's."""
         of_prior = -np.mean([self.gradients.prior_hessian(theta) for theta in positions], axis=0)
         refuse_undetermined(self.share_of_rows * seen.within + of_prior, self.gradients.names)
         return positive(self.share_of_rows * seen.covariance_of_scores() + of_prior)

@@ -1,4 +1,4 @@
-"""Gradients of a batch at the elements of the groups that it touches, in NumPy."""
+"""Gradients of a batch for the elements of the groups that it touches, in NumPy."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -38,15 +38,16 @@ class LocalBatch(NamedTuple):
     rows: np.ndarray
     """Row numbers, shape (n,)."""
     touched: list[GroupsOfBatches]
-    """The groups of this batch alone, for each column."""
+    """The groups of this batch, for each index column."""
     row_weights: np.ndarray | None
-    """Weights of the rows, where batches have whole groups."""
+    """Weights of the rows, if batches have whole groups."""
     constants: list[Any] | None = None
-    """Constants of a stream's batch, in whose rows the row numbers are; None: the kernel's."""
+    """Constants of a stream's batch, into whose rows the row numbers point; None for the
+    kernel's."""
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """Return the arrays that describe the batch, as those of the source's batches."""
+        """Return the arrays that describe the batch, in the form of the source's batches."""
         of_rows = [] if self.row_weights is None else [self.row_weights]
         return [self.rows, *(a[0] for touched in self.touched for a in touched), *of_rows]
 
@@ -61,7 +62,7 @@ class LocalGradient(NamedTuple):
 class LocalGradients:
     """Gradients of batches of a step with local variables, whose kernel has its data loaded.
 
-    ``rows_per_batch`` is n, or in batches of whole groups the mean, and ``share`` is that number /
+    ``rows_per_batch`` is n, or its mean for batches of whole groups, and ``share`` is that number /
     N.
     """
 
@@ -74,13 +75,13 @@ class LocalGradients:
         columns = {column: k for k, column in enumerate(self.source.columns)}
         of = {v.value: v for v in self.source.variables}
         self.variables = [of.get(v) for v in self.source.vars]
-        """For each variable, what makes it local; None if it is shared."""
+        """For each variable, the description that makes it local; None if it is shared."""
         self._column = {k: columns[v.column] for k, v in enumerate(self.variables) if v is not None}
         self._stream: Iterator[LocalBatch] | None = None
         self.load_data()
 
     def load_data(self) -> None:
-        """Take the current groups of rows: again after `pm.set_data`."""
+        """Read the current groups of rows; needed again after `pm.set_data`."""
         self.kernel.load_data()
         self.forget_rows()
         whole = self.kernel.whole_groups
@@ -93,7 +94,7 @@ class LocalGradients:
         self.share = self.rows_per_batch / self.n_rows
 
     def order(self) -> tuple[np.ndarray, int, list[str]]:
-        """The elements of theta with the shared ones first, how many these are, and their names."""
+        """The elements of theta, shared ones first, the number of these, and their names."""
         shapes = self.source.shapes
         metric = LocalScales(shapes, [v is not None for v in self.variables])
         shared = [k for k, local in enumerate(self.variables) if local is None]
@@ -102,28 +103,28 @@ class LocalGradients:
 
     @property
     def local(self) -> list[int]:
-        """Numbers of the local variables."""
+        """Indices of the local variables."""
         return list(self._column)
 
     def axis(self, variable: int) -> int:
-        """The axis of groups of a local variable."""
+        """Return the axis of groups of a local variable."""
         local = self.variables[variable]
         assert local is not None
         return local.axis
 
     def _by_group(self, values: np.ndarray, variable: int) -> np.ndarray:
-        """Shape numbers of groups to multiply the elements of a local variable."""
+        """Reshape values of groups to multiply the elements of a local variable."""
         shape = [1] * len(self.source.shapes[variable])
         shape[self.axis(variable)] = len(values)
         return values.reshape(shape)
 
     def sizes(self, variable: int) -> np.ndarray:
-        """Rows of each group of a local variable, shaped to multiply its elements."""
+        """Return the number of rows of each group, shaped to multiply a variable's elements."""
         of_rows = self.kernel.groups_of_rows[self._column[variable]]
         return self._by_group(of_rows.sizes.astype(float), variable)
 
     def touch_rates(self, variable: int) -> TouchRates:
-        """How often batches touch each group of a local variable, shaped as `sizes`."""
+        """Return how often batches touch each group of a local variable, shaped as `sizes`."""
         column, whole = self._column[variable], self.kernel.whole_groups
         sizes = self.kernel.groups_of_rows[column].sizes.astype(float)
         if whole is None:
@@ -136,9 +137,9 @@ class LocalGradients:
     def batches(
         self, count: int, rng: np.random.Generator, apart: bool = False
     ) -> Iterator[LocalBatch]:
-        """Draw batches as a chain's updates do; of a stream they go on where the last ones ended.
+        """Draw batches as a chain's updates do; batches of a stream continue after the last ones.
 
-        ``apart``: as long as rows suffice, no two batches of rows in memory have the same.
+        With ``apart``, as long as rows suffice, no two batches of rows in memory share a row.
         """
         if self.source.streamed is not None:
             if self._stream is None:
@@ -154,7 +155,7 @@ class LocalGradients:
         return map(self.batch, taken)
 
     def forget_rows(self) -> None:
-        """Give the windows of a stream back; the next batches begin anew."""
+        """Release the windows of a stream; the next batches begin from its start."""
         self._stream = None
 
     def _streamed(self, chain: Chain) -> Iterator[LocalBatch]:
@@ -179,17 +180,17 @@ class LocalGradients:
     def slots(self, variable: int, batch: LocalBatch) -> tuple:
         """Return the index of the used slots in a local variable's array, and in one of slots."""
         touched = batch.touched[self._column[variable]]
-        used = int(np.count_nonzero(touched.weights[0]))  # those left over are the last
+        used = int(np.count_nonzero(touched.weights[0]))  # unused slots come last
         before = (slice(None),) * self.axis(variable)
         return (*before, touched.groups[0][:used]), (*before, slice(used))
 
     def rows_per_seen(self, variable: int, batch: LocalBatch) -> np.ndarray:
-        """n_j / m_j of the slots in use, shaped to multiply their elements."""
+        """Return n_j / m_j of the used slots, shaped to multiply their elements."""
         weights = batch.touched[self._column[variable]].weights[0] * self._row_weight
         return self._by_group(weights[weights > 0].astype(float), variable)
 
     def gathered(self, theta: Sequence[np.ndarray], batch: LocalBatch) -> list[np.ndarray]:
-        """Take the elements in the slots, those left over too; shared variables are whole."""
+        """Take the elements in the slots, even unused ones; shared variables are taken whole."""
         elements = list(theta)
         for k, column in self._column.items():
             groups = batch.touched[column].groups[0]
@@ -208,7 +209,7 @@ class LocalGradients:
         return LocalGradient(out[:k], out[k:])
 
     def _refuse_infinite(self, batch: LocalBatch) -> None:
-        """Raise an error for a batch of a stream without a gradient, if it has infinite values."""
+        """Raise an error for a batch of a stream without a gradient if it has infinite values."""
         assert self.source.streamed is not None
         assert batch.constants is not None
         places = self.kernel.places

@@ -1,22 +1,22 @@
 r"""The warm-up of models with local variables, whose elements move only with their groups' rows.
 
-Given all else, an element of group j has about the precision of its prior and of its n_j rows,
+Given everything else, an element of group j has about the precision of its prior and its n_j rows,
 
     1 / L_j^2 = prior precision + n_j c_j,     c_j the curvature of a row,
 
-and the gradient of a batch with m_j of its rows the noise, along z,
+and the gradient of a batch with m_j of its rows has the noise, along z,
 
     nu_j = L_j^2 n_j^2 v_j c_j
 
-if the rows' gradients have the variance c_j, as they have where the model is right. v_j is that of
-the mean of m_j rows (`pymc_sgmcmc.adaptation.touch_rates`): E[1 / m_j] (1 - 1 / n_j) in batches of
-rows, 0 for groups that batches have as a whole. The scale of
-the shared variables is that given the local ones: a matrix, from differences of their gradients,
-along the axes of their noise, which is that of N / n. All are slowed where they are noisy
+if the rows' gradients have the variance c_j, as they do if the model is right. v_j is the variance
+of the mean of m_j rows (`pymc_sgmcmc.adaptation.touch_rates`): E[1 / m_j] (1 - 1 / n_j) in batches
+of rows, 0 for groups that batches contain as a whole. The scale of the shared variables is
+conditional on the local ones: a matrix from differences of their gradients, along the axes of their
+noise, which is that of N / n. All scales are slowed where they are noisy
 (`pymc_sgmcmc.adaptation.step_size.slowed`), so that one step size suits all.
 
-The chains of the warm-up begin with shared variables held, until the groups are spread as the
-posterior spreads them: scales of groups that have not would fall to zero.
+The chains of the warm-up begin with shared variables held, until the groups are spread as in the
+posterior: otherwise the groups' scales would fall to zero.
 """
 
 import logging
@@ -49,50 +49,55 @@ from pymc_sgmcmc.gradients.metric import flat, root_of_inverse, split_flat
 _log = logging.getLogger("pymc.sgmcmc")
 
 SHARED_ERROR = {"thermostat": 0.03, "friction": 0.2}
-"""Error of a scale that groups share, by the step size; measured: 0.01 to 0.04, and 0.2."""
+"""Assumed error of a scale that groups share, as a multiple of h^2 sqrt(2 G) sds; measured were
+0.01 to 0.04, and 0.2."""
 PRIOR_SHARES = 0.01, 0.5
-"""Smallest and largest r that batches of rows count with."""
+"""Smallest and largest prior share r that is used for batches of rows."""
 CHAINS = 2
 HELD = 2
 """Number of first windows in which shared variables do not move."""
 SETTLED = 2.0
-"""Largest |log| change of the shared variables' metric, twice, with which windows end."""
+"""Largest |log| change of the shared variables' metric with which windows end, if it occurs
+twice."""
 DRIFT = 1.5
-"""Largest move of their means, in standard deviations of a window, with which windows end."""
+"""Largest move of the shared variables' means with which windows end, in standard deviations of a
+window."""
 HELD_DRAWS, DRAWS = 8, 12
-"""Numbers of draws of each chain in a window."""
+"""Number of draws of each chain in a window with shared variables held, and in the others."""
 MOST_ROWS = 1_000_000
-"""Largest number of rows that give the groups' curvature, at most a pass."""
+"""Largest number of rows for the groups' curvature, at most one pass."""
 ROWS_OF_MEAN = 5.0
-"""Number of rows that the mean of all groups counts as in the curvature of each group."""
+"""Number of rows that the mean over all groups counts for in the curvature of each group."""
 SHARED_ROWS = 20_000
 """Largest number of rows for each difference of the shared variables' gradients, at most two
 passes."""
 NOISE_BATCHES = 100
-"""Number of batches that give the noise of few shared variables; of more, three for each."""
+"""Smallest number of batches for the noise of the shared variables, and at least three per
+element."""
 SLOW = 0.9
-"""Share of the groups that move fast enough for draws to be nearly independent."""
+"""Share of the groups that must move fast enough for draws to be nearly independent."""
 TRACKED = 100
-"""Number of elements of local variables whose effective sample size counts."""
+"""Number of elements of local variables whose effective sample size is tracked."""
 WORST_TRACKED = 0.05
-"""Share of them that may have a smaller one."""
+"""Share of the tracked elements that may have a smaller effective sample size."""
 PILOT_DRAWS = 40
 MAX_DOUBLINGS = 2
 GRADIENTS_OF_NUTS = 63
-"""Number of gradients of a draw of NUTS, in a hierarchy with many groups."""
+"""Number of gradients per draw of NUTS in a hierarchy with many groups."""
 
 
 class BlockScales(NamedTuple):
-    """Scales of one variable's elements, or of all shared ones."""
+    """Scales of one variable's elements, or of all shared elements."""
 
     scales: np.ndarray
-    """L: a matrix for the shared ones."""
+    """The scales L, a matrix for the shared elements."""
     noise: np.ndarray
-    """nu along z."""
+    """Noise nu along z."""
     updates: np.ndarray
-    """Updates in which each element forgets where it was, with a step size of 1 and D = 1."""
+    """Number of updates in which each element forgets its position, with a step size of 1 and D =
+    1."""
     prior_share: float = 0.0
-    """r: the prior's part of the curvature, on average over groups with rows."""
+    """The prior's share r of the curvature, averaged over groups with rows."""
 
 
 class LocalWarmUp(WarmUp):
@@ -116,8 +121,8 @@ class LocalWarmUp(WarmUp):
     def run(self, point: PointType) -> Adapted:
         if self._batches_of == "rows" and self.kernel.algorithm.dynamics != "thermostat":
             _log.warning(
-                f"{self.kernel.name} does not absorb the noise of batches of rows, and what that "
-                "does to each group adds up in scales that groups share, so these may be off. "
+                f"{self.kernel.name} does not absorb the noise of batches of rows. Its effect on "
+                "each group adds up in scales that groups share, so these may be off. "
                 "Use MSGNHT_S, or pass batches='groups' to SGHMC_S."
             )
         try:
@@ -146,7 +151,7 @@ class LocalWarmUp(WarmUp):
         return settings, settled
 
     def _holds(self, k: int) -> bool:
-        """Whether shared variables do not move in a window."""
+        """Whether shared variables are held in a window."""
         return k < HELD or not self.n_shared
 
     def window(self, k: int, settings: Settings) -> None:
@@ -184,10 +189,11 @@ class LocalWarmUp(WarmUp):
         return Settings(noise, chosen._replace(relaxation=max(slowest)))
 
     def _largest_of_many(self, blocks: list[BlockScales]) -> float:
-        """Step size with which what G groups share is right, to within the target bias.
+        """Return the step size with which scales shared by G groups are right, within the target
+        bias.
 
-        The integrator's error is alike in all groups: about `SHARED_ERROR` h^2 sqrt(2 G) in sds of
-        a shared scale; in batches of rows times r / (1 - r).
+        The integrator's error has the same sign in all groups: about `SHARED_ERROR` h^2 sqrt(2 G)
+        in sds of a shared scale; in batches of rows times r / (1 - r).
         """
         error = SHARED_ERROR[self.kernel.algorithm.dynamics or "friction"]
         largest = 0.0
@@ -204,7 +210,7 @@ class LocalWarmUp(WarmUp):
     # ---- scales ----------------------------------------------------------------------------
 
     def _batches(self, n_rows: float) -> Iterator[LocalBatch]:
-        """Draw batches that have about this number of rows together."""
+        """Draw batches with about this number of rows in total."""
         return self.gradients.batches(ceil(n_rows / self.gradients.rows_per_batch), self.rng)
 
     def _at(self, elements: list[np.ndarray], batch: LocalBatch) -> LocalGradient:
@@ -212,10 +218,10 @@ class LocalWarmUp(WarmUp):
         return self.gradients.at(elements, batch)
 
     def _local_blocks(self, theta: list[list[np.ndarray]]) -> list[BlockScales]:
-        """Find the scale and the noise of each element of each local variable.
+        """Estimate the scale and the noise of each element of each local variable.
 
-        The diagonal of a group's curvature is that of signs times it times them, on average over
-        random signs.
+        The diagonal of a group's curvature is the average, over random signs, of the signs times
+        the curvature times the signs.
         """
         g = self.gradients
         local = g.local
@@ -271,7 +277,7 @@ class LocalWarmUp(WarmUp):
         )
 
     def _shared_gradient(self, theta, batch: LocalBatch, shift=None) -> np.ndarray:
-        """Gradient of the shared elements, flat, of the whole log posterior."""
+        """Return the flat gradient of the whole log posterior for the shared elements."""
         elements = self.gradients.gathered(theta, batch)
         if shift is not None:
             pieces = iter(split_flat(shift, [e.shape for e in self._of_shared(elements)]))
@@ -287,10 +293,10 @@ class LocalWarmUp(WarmUp):
         return [e for e, v in zip(each, self.gradients.variables, strict=True) if v is None]
 
     def _shared_curvature(self, points: list[PointType], past: np.ndarray | None) -> np.ndarray:
-        """Hessian of -log posterior over the shared elements, the local ones as they are."""
+        """Return the Hessian of -log posterior over the shared elements, given the local ones."""
         theta = [self.kernel.split(point)[0] for point in points]
         g, n = self.gradients, self.n_shared
-        # Where rows are independent, the variance of a batch's gradient is about N / n times this.
+        # If rows are independent, the variance of a batch's gradient is about N / n times this.
         noise = self._noise(theta)
         information = np.diag(noise) * g.share
         if g.share == 1:  # one batch of all groups, without noise
@@ -312,7 +318,7 @@ class LocalWarmUp(WarmUp):
         return positive(hessian)
 
     def _noise(self, theta: list[list[np.ndarray]]) -> np.ndarray:
-        """Covariance of a batch's gradient of the shared elements, shape (s, s)."""
+        """Return the covariance of a batch's gradient for the shared elements, shape (s, s)."""
         count = max(NOISE_BATCHES, 3 * self.n_shared)
         total = np.zeros((self.n_shared, self.n_shared))
         for at in theta:
@@ -323,7 +329,7 @@ class LocalWarmUp(WarmUp):
         return total / len(theta)
 
     def _shared_block(self, theta: list[list[np.ndarray]], curvature: np.ndarray) -> BlockScales:
-        """Scale the shared elements, along the axes of their noise."""
+        """Choose scales for the shared elements, along the axes of their noise."""
         root = root_of_inverse(curvature)
         variances, axes = np.linalg.eigh(root.T @ self._noise(theta) @ root)
         variances = np.maximum(variances, 0.0)
@@ -343,9 +349,7 @@ class LocalWarmUp(WarmUp):
         return flat(self.kernel.split(point)[0])
 
     def _tracked(self) -> np.ndarray:
-        """Choose the elements of theta that are recorded: all shared ones, some of groups with
-        rows.
-        """
+        """Choose the elements of theta to record: all shared ones, and some of groups with rows."""
         order, g = self.metric.order, self.gradients
         shared, local = order[: self.n_shared], order[self.n_shared :]
         with_rows = [np.broadcast_to(g.sizes(k) > 0, g.source.shapes[k]).ravel() for k in g.local]

@@ -1,12 +1,12 @@
 r"""The warm-up of models with so many parameters that no matrix of their curvature is made.
 
-The chains' starts are found by Adam, from scattered points, so that they may end in different
-modes. The variance V of a batch's likelihood gradient, divided by R = N / n, is about the diagonal
-of the Fisher information, and
+The chains' starts are found by Adam, from scattered points, so they may end in different modes. The
+variance V of a batch's likelihood gradient, divided by R = N / n, is about the diagonal of the
+Fisher information, and
 
     L_i = (V_i / R + prior precision_i)^(-1/2)
 
-the scale of each element. It makes all elements about equally uncertain; it does not make
+is the scale of each element. It makes all elements about equally uncertain; it does not make
 posteriors of networks exact: predictions can be judged, means and standard deviations cannot.
 """
 
@@ -23,10 +23,10 @@ STARTS = 4
 ADAM_PASSES = 20
 MIN_ADAM_UPDATES = 2000
 VARIANCE_BATCHES = 100
-"""Batches at each start, from which V is estimated."""
+"""Number of batches at each start from which V is estimated."""
 POWER_ITERATIONS = 25
 CURVATURE_BATCHES = 10
-"""Batches whose gradients are differenced for a product with the Hessian."""
+"""Number of batches whose gradients are differenced for a product with the Hessian."""
 
 
 class ManyParametersWarmUp(WarmUp):
@@ -63,7 +63,7 @@ class ManyParametersWarmUp(WarmUp):
         return self.rng.integers(self.gradients.n_rows, size=self.gradients.batch_size)
 
     def _adam(self, begin: np.ndarray, unit: np.ndarray) -> np.ndarray:
-        """Climb the log posterior from a point nearby."""
+        """Climb the log posterior from a point near the given one."""
         gradients = self.gradients
         theta = begin + SCATTER * unit * self.rng.standard_normal(begin.size)
         passes = ADAM_PASSES * gradients.n_rows / gradients.batch_size
@@ -75,7 +75,7 @@ class ManyParametersWarmUp(WarmUp):
         return adam(slope, theta, unit, int(max(MIN_ADAM_UPDATES, passes)))
 
     def _variance(self, theta: np.ndarray) -> np.ndarray:
-        """Variance of the gradient of a batch, by Welford's running sums."""
+        """Return the variance of a batch's gradient, by Welford's running sums."""
         mean, total = np.zeros_like(theta), np.zeros_like(theta)
         for k in range(1, VARIANCE_BATCHES + 1):
             slope = self.gradients.likelihood_gradient(theta, self._batch())
@@ -85,7 +85,7 @@ class ManyParametersWarmUp(WarmUp):
         return total / (VARIANCE_BATCHES - 1)
 
     def _largest_curvature(self, theta: np.ndarray) -> float:
-        """Largest eigenvalue of L' H L by power iterations, H from differences of gradients."""
+        """Return the largest eigenvalue of L' H L by power iterations, H by differences."""
         batches = [self._batch() for _ in range(CURVATURE_BATCHES)]
 
         def slope(at):

@@ -1,4 +1,4 @@
-"""Effects of which the rows say less than their prior: better sampled non-centred."""
+"""Effects about which the rows say less than their prior, better sampled non-centred."""
 
 import numpy as np
 import pytensor
@@ -10,16 +10,16 @@ from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.integration.non_centring import centred_effects, width_of_scale
 
 WEAK = 0.5
-"""Share of the prior in the curvature along effects, their mean, from which they are weak."""
+"""Mean share of the prior in the curvature along effects above which the effects are weak."""
 
 
 def weak_effects(
     model: Model, objective: Objective, theta: np.ndarray, curvature: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return what is known of all centred effects but by their prior, if of some that says more.
+    """Return what is known about all centred effects apart from their prior, if some are weak.
 
-    It is what `with_non_centred_effects` takes; nothing if all priors say less. ``curvature`` is
-    the diagonal, shape (d,).
+    The result is the argument of `with_non_centred_effects`, and empty if no effects are weak.
+    ``curvature`` is the diagonal, shape (d,).
     """
     effects = centred_effects(model)
     if not effects:

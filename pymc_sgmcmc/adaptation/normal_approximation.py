@@ -1,8 +1,8 @@
 """Is a normal approximation far wider than the posterior; if so, make it narrower.
 
-The curvature at the mode says too little where the likelihood is nearly flat there and falls
-steeply on one side, as for a level of a factor without events. A normal approximation that holds on
-average over its own points has, with U = -log posterior and E over N(mean, covariance),
+The curvature at the mode says too little if the likelihood is nearly flat there and falls steeply
+on one side, as for a level of a factor without events. A normal approximation that holds on average
+over its own points satisfies, with U = -log posterior and E over N(mean, covariance),
 
     E[grad U] = 0,    E[Hessian of U] = covariance^-1
 
@@ -18,18 +18,21 @@ from pymc_sgmcmc.adaptation.objective import Evaluated, Objective
 from pymc_sgmcmc.gradients.metric import root_of_inverse
 
 PAIRS, COORDINATES = 2, 16
-"""Smallest numbers of antithetic pairs of points, and of their coordinates together."""
+"""Smallest number of antithetic pairs of points, and smallest number of all their coordinates."""
 FAR_TOO_WIDE = 4.0
-"""Rise of -log posterior over these points, relative to that of a normal posterior, d / 2."""
+"""Rise of -log posterior over these points that is too large, relative to that of a normal
+posterior, d / 2."""
 SPREADS = 1.0, 0.5, 0.25, 0.0
-"""Spreads of points around a centre that are tried, until none is where the posterior never is."""
+"""Spreads of points around a centre that are tried in turn, until all points lie within the
+posterior."""
 LARGEST_RISE = 10.0
-"""Largest rise of -log posterior over these, beside `FAR_TOO_WIDE` d / 2."""
+"""Largest rise of -log posterior over these points, in addition to `FAR_TOO_WIDE` d / 2."""
 MAX_ROUNDS = 20
 CALM = 3
-"""Number of rounds in a row that are not far too wide, after which it is narrow enough."""
+"""Number of consecutive rounds that are not far too wide, after which the approximation is narrow
+enough."""
 SHARE = 0.5
-"""Weight of a round in the covariance, and share of its step: the points are few."""
+"""Weight of a round in the covariance, and share of its step taken, because the points are few."""
 
 
 def _points(mean: np.ndarray, matrix: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -53,7 +56,7 @@ def _rises_too_much(values: list[float], lowest: float, size: int) -> bool:
 def spread_with_density(
     objective: Objective, centre: np.ndarray, shifts: np.ndarray, highest: float
 ) -> tuple[float, list[Evaluated]]:
-    """Return the share of shifts that leads to points of about the centre's density, and those.
+    """Return the largest spread whose points all have about the centre's density, and those points.
 
     ``shifts``, shape (points, d), are draws of a normal approximation around 0, and ``highest`` is
     -log posterior of the centre.
@@ -69,7 +72,7 @@ def spread_with_density(
 def narrowed(
     objective: Objective, mean: np.ndarray, matrix: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Make a normal approximation narrower, until it is about as wide as the posterior.
+    """Narrow a normal approximation until it is about as wide as the posterior.
 
     ``matrix`` is the positive inverse of its covariance; the mean must have a density.
     """
@@ -84,7 +87,7 @@ def narrowed(
             continue
         calm = 0
         inside = [local for local in seen if np.isfinite(local.value)]
-        if len(inside) < len(seen):  # how far the density reaches, the curvature does not say
+        if len(inside) < len(seen):  # the curvature does not show how far the density reaches
             matrix = matrix / max(SHARE, len(inside) / len(seen))
             continue
         curvature = np.mean([positive(local.curvature()) for local in seen], axis=0)
@@ -100,7 +103,7 @@ def narrowed(
 def _stepped(
     objective: Objective, mean: np.ndarray, step: np.ndarray, matrix: np.ndarray
 ) -> np.ndarray:
-    """Make a part of a step, of one standard deviation per element at most."""
+    """Take part of a step, at most one standard deviation per element."""
     length = np.sqrt(step @ matrix @ step / len(step))
     there = mean + SHARE * step / max(1.0, length)
     return there if np.isfinite(objective.at(there).value) else mean

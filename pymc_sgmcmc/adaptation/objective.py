@@ -1,4 +1,4 @@
-"""What the warm-up minimises: -log posterior, of all rows, of some of them, or of a whole model."""
+"""The objective of the warm-up: -log posterior of all rows, of some rows, or of a whole model."""
 
 import time
 from abc import ABC, abstractmethod
@@ -13,26 +13,26 @@ from pymc_sgmcmc.gradients.row_gradients import RowGradients
 
 
 class Evaluated(NamedTuple):
-    """The objective near a point: flat arrays."""
+    """The objective near a point, with flat arrays."""
 
     value: float
-    """-log posterior; infinite where it has no density."""
+    """-log posterior; infinite where there is no density."""
     gradient: np.ndarray
     """Gradient of `value`, shape (d,)."""
     likelihood_gradient: np.ndarray
-    """The part of the log likelihood of all rows (with its own sign), shape (d,)."""
+    """Gradient of the log likelihood of all rows (with its own sign), shape (d,)."""
     curvature: Callable[[], np.ndarray]
-    """Returns what this evaluation tells of the second derivatives, shape (d, d): the empirical
-    Fisher information of the rows plus the prior's Hessian, or the whole Hessian."""
+    """Returns the second derivatives as far as this evaluation determines them, shape (d, d): the
+    empirical Fisher information of the rows plus the prior's Hessian, or the whole Hessian."""
 
 
 class Objective(ABC):
     """-log posterior of a flat theta; ``before_pass`` is called before each evaluation."""
 
     n_rows = 1
-    """N; 1 where rows cannot be told apart."""
+    """Number of rows N; 1 if rows are inseparable."""
     no_curvature = NO_CURVATURE
-    """Largest relative eigenvalue of `Evaluated.curvature` that may be its error."""
+    """Largest relative eigenvalue of `Evaluated.curvature` that may be an error."""
 
     def __init__(self, gradients: Any, before_pass: Callable[[], None] = lambda: None):
         self.gradients, self.before_pass = gradients, before_pass
@@ -42,19 +42,19 @@ class Objective(ABC):
 
     @property
     def passes(self) -> float:
-        """Passes over the data so far, those of samples included."""
+        """Number of passes over the data so far, including those of samples."""
         return self._passes + sum(sample.passes for sample in self._samples)
 
     def sample(self, n: int, rng: np.random.Generator) -> "Objective":
-        """Return the objective of n random rows, where rows can be told apart."""
+        """Return the objective of n random rows, if rows are separable."""
         return self
 
     def some(self, n: int, rng: np.random.Generator) -> "Objective":
-        """Return the objective of n random rows, or of all if these are hardly more."""
+        """Return the objective of n random rows, or of all rows if there are hardly more."""
         return self if n > self.n_rows / 2 else self.sample(n, rng)
 
     def at(self, theta: np.ndarray, with_curvature: bool = False) -> Evaluated:
-        """Evaluate it with its gradient; in the same pass with its curvature, if so."""
+        """Evaluate the objective and its gradient, and on request the curvature as well."""
         g = self.gradients
         loglik, score, curvature = self._likelihood(theta, with_curvature)
         gradient = -(g.prior_gradient(theta) + score)
@@ -66,7 +66,7 @@ class Objective(ABC):
     def _likelihood(
         self, theta: np.ndarray, with_curvature: bool
     ) -> tuple[float, np.ndarray, Callable[[], np.ndarray]]:
-        """Return the log likelihood, its gradient, and what finds the curvature."""
+        """Return the log likelihood, its gradient, and a function that computes the curvature."""
 
     def _begin_pass(self, passes: float) -> None:
         self.before_pass()
@@ -74,7 +74,7 @@ class Objective(ABC):
 
 
 class RowsObjective(Objective):
-    """The objective of all rows, or of those numbered in ``index``, which stand for all of them."""
+    """The objective of all rows, or of the rows ``index``, which represent all rows."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class RowsObjective(Objective):
 class WholeObjective(Objective):
     """The objective of a model whose rows are all used at each update.
 
-    ``foresee`` is called with the seconds that a Hessian will take, and with 0 after it.
+    ``foresee`` is called with the seconds that a Hessian will take, and with 0 afterwards.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class WholeObjective(Objective):
 
     def _hessian(self, theta: np.ndarray) -> np.ndarray:
         began = time.perf_counter()
-        self.gradients.log_likelihood(theta)  # compiled by now
+        self.gradients.log_likelihood(theta)  # ensures that it is compiled
         self.foresee(self.gradients.gradients_of_hessian * (time.perf_counter() - began))
         hessian = self.gradients.hessian(theta)
         self._begin_pass(self.gradients.gradients_of_hessian + 1)

@@ -1,4 +1,4 @@
-"""What a warm-up may find of the form in which a model is best sampled, which is then made anew."""
+"""Exceptions by which a warm-up reports that a model is better sampled in another form."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -16,12 +16,12 @@ class OtherForm(Exception):
         self.found = {name: value}
         """A field of `pymc_sgmcmc.adaptation.adapted.Adapted`, and its value."""
         self.passes = 0.0
-        """Of the warm-up that ended so."""
+        """Passes over the data of the warm-up that ended in this way."""
 
 
 @contextmanager
 def form_changeable(names: Collection[str]) -> Iterator[None]:
-    """Let warm-ups in this block raise `OtherForm` with one of some names."""
+    """Let warm-ups in this block raise `OtherForm` with one of the given names."""
     before = _changeable.set(names)
     try:
         yield

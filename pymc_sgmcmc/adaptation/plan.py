@@ -23,27 +23,27 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 METRICS = ("dense", "diag")
 LARGEST_DENSE = 2000
-"""Elements of theta up to which the metric is a dense matrix; with more it is diagonal."""
+"""Largest number of elements of theta for a dense metric; beyond it the metric is diagonal."""
 LARGEST_SHARED = 1000
-"""Elements of theta above which those of groups of rows are local; also most elements beside local
-ones."""
+"""Number of elements of theta above which those of groups of rows are local, and largest number of
+elements in addition to local ones."""
 BATCH_OF_MANY = 128
 """Rows per batch of a model with more parameters, or with latent variables integrated out."""
 LARGEST_DENSE_WITH_LATENTS = 500
-"""Elements of theta up to which the metric of such a model is a dense matrix: it takes several
-gradients of batches an element."""
+"""Largest number of elements of theta for a dense metric with latent variables, which takes several
+gradients of batches per element."""
 
 
 class Plan(NamedTuple):
-    """What a step adapts: with a metric None, nothing."""
+    """What a step adapts; without a metric, nothing."""
 
     batch_size: int | None
     metric: Metric | None = None
     control_variate: bool = False
     local: Local = None
-    """Which variables may be local where something is adapted."""
+    """The variables that may be local if something is adapted."""
     tentative: bool = False
-    """Whether there is another plan if none of them is: that with ``local=None``."""
+    """Whether there is another plan, with ``local=None``, if no variable is local."""
 
 
 def adapts(step_size: Any, adaptation: Any) -> bool:
@@ -53,10 +53,10 @@ def adapts(step_size: Any, adaptation: Any) -> bool:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a step is asked for: its arguments, and the models and variables that they are about."""
+    """The request for a step: its arguments, and the models and variables that they refer to."""
 
     name: str
-    """The sampler's, for messages."""
+    """Name of the sampler, for messages."""
     algorithm: Algorithm
     takes_local: bool
     """Whether the sampler's updates may move only some elements of a variable."""
@@ -72,7 +72,7 @@ class Asked:
     """Point near which batches are compared with all rows."""
     step_size: Any
     adaptation: Any
-    """It may also be "local", of an earlier warm-up."""
+    """The argument, or "local" for an earlier warm-up."""
     gradient: Any
     batch_size: Any
     minibatch_dim: str | None
@@ -88,7 +88,7 @@ class Asked:
 def planned(asked: Asked, local: Local) -> Plan:
     """Decide what a step adapts, or raise an error for arguments that contradict each other.
 
-    ``local`` says which variables may be local.
+    ``local`` names the variables that may be local.
     """
     batch_size = asked.batch_size
     if asked.adaptation not in ("auto", None, *METRICS, "local"):
@@ -117,7 +117,7 @@ def planned(asked: Asked, local: Local) -> Plan:
     if asked.updates_per_batch > 1:
         raise ValueError(
             "updates_per_batch= and an automatic step size do not go together yet: adaptation "
-            f"counts on batches that are independent. {remedy}"
+            f"assumes independent batches. {remedy}"
         )
     size = sum(int(np.prod(shape)) for shape in asked.shapes)
     if asked.latents is not None:
@@ -145,7 +145,7 @@ def planned(asked: Asked, local: Local) -> Plan:
     metric = (
         Diagonal(asked.shapes) if local else _metric(asked.adaptation, asked.shapes, size, remedy)
     )
-    # The gradient at the anchor is exact only while all other variables stay as they are.
+    # The gradient at the anchor is exact only while all other variables keep their values.
     alone = len(asked.vars) == len(asked.model.value_vars)
     if asked.gradient == "control_variate" and not alone:
         names = ", ".join(f"'{v.name}'" for v in asked.model.value_vars if v not in asked.vars)
@@ -186,7 +186,7 @@ def planned(asked: Asked, local: Local) -> Plan:
 
 
 def _check_latents(asked: Asked, size: int, remedy: str) -> None:
-    """Refuse what is not adapted together with latent variables."""
+    """Refuse arguments that cannot be adapted together with latent variables."""
     latents = asked.latents
     assert latents is not None
     name = type(latents).__name__
@@ -218,8 +218,8 @@ def _check_latents(asked: Asked, size: int, remedy: str) -> None:
         )
     if asked.gradient == "control_variate":
         raise ValueError(
-            "gradient='control_variate' and latents= do not go together: an anchor's draws of the "
-            "latent variables are others. Leave gradient='auto'."
+            "gradient='control_variate' and latents= do not go together: latent variables drawn at "
+            "an anchor differ from those of an update. Leave gradient='auto'."
         )
 
 
@@ -237,11 +237,11 @@ def _metric(kind: str, shapes: Sequence[tuple[int, ...]], size: int, remedy: str
 def automatic_batch_size(
     model: Model, minibatch_dim: str | None, size: int, many: bool, needed: bool
 ) -> int | None:
-    """Choose the rows per batch: about 2 per parameter; None for all of few rows.
+    """Choose the rows per batch: about 2 per parameter, or None to use all if rows are few.
 
     With a control variate the noise is then that of about one posterior standard deviation. Models
     with many parameters, or with local ones, have small batches whatever the number of rows. If
-    batches are ``needed`` and the model cannot be sliced into any, an error says why.
+    batches are ``needed`` and the model cannot be sliced, an error explains why.
     """
     try:
         axes = find_row_axes(model, minibatch_dim)
@@ -275,11 +275,12 @@ def batch_size_for(size: int) -> int:
 
 
 def groups_for(size: int, rows_per_group: float) -> int:
-    """Groups per batch where their effects are integrated out.
+    """Return the number of groups per batch if their effects are integrated out.
 
-    An eighth of the number of rows: a group costs far more, and with the control variate the noise
-    stays a fraction of that which is injected. But with few rows a group, as of persons beside a
-    thousand cities, batches have as many rows as elsewhere: each row tells of one city only.
+    This is an eighth of the number of rows, because a group costs far more, and with the control
+    variate the noise stays a fraction of the injected noise. But with few rows per group, such as
+    persons in addition to a thousand cities, batches have as many rows as elsewhere, because each
+    row informs about one city only.
     """
     rows = batch_size_for(size)
     return max(32, rows // 8, ceil(rows / rows_per_group))

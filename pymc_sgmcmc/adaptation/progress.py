@@ -1,4 +1,4 @@
-"""A line on the screen with the stage of a warm-up and its passes over the data; its time limit."""
+"""A line on the screen with a warm-up's stage and passes over the data, and its time limit."""
 
 import logging
 import time
@@ -13,13 +13,13 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 _log = logging.getLogger("pymc.sgmcmc")
 
 REFRESH_SECONDS = 0.1
-"""Time between two drawings of the line."""
+"""Seconds between two drawings of the line."""
 SECONDS_OF_SILENCE = 30.0
-"""Time between two messages in the log, where no line can be drawn."""
+"""Seconds between two messages in the log, if no line can be drawn."""
 
 
 class TimeLimit:
-    """Seconds that a call may take, from now on."""
+    """A limit on the seconds that a call may take, counted from its construction."""
 
     def __init__(self, seconds: float):
         self.seconds = seconds
@@ -45,7 +45,7 @@ def warm_ups(shown: bool, limit: TimeLimit | None = None) -> Iterator[None]:
 
 
 class WarmUpProgress:
-    """Shows one line while a warm-up runs, drawn when it reports; outside of terminals it logs."""
+    """Shows one line while a warm-up runs, drawn when it reports; without a terminal it logs."""
 
     def __init__(self):
         columns = [
@@ -96,6 +96,6 @@ class WarmUpProgress:
             self._bar.refresh()
 
     def report_at_once(self, stage: str, passes: float) -> None:
-        """Show them whenever the line was drawn last."""
+        """Show the stage and the passes, regardless of when the line was last drawn."""
         self._last = -np.inf
         self.report(stage, passes)

@@ -6,23 +6,23 @@ from pymc_sgmcmc.gradients.metric import Metric
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 
 UNEVEN = 8
-"""Rows are weighted where the largest change exceeds the mean by this factor."""
+"""Ratio of the largest change to the mean above which rows are weighted."""
 SAMPLE, SAMPLE_POINTS = 20_000, 4
-"""Numbers of rows and points by which that is found out."""
+"""Numbers of rows and of points with which this ratio is estimated."""
 SPREAD = 0.5
 """Distance of these points from the anchor, relative to the posterior's spread."""
 DISTANCE = 2.0
 """Distance from the anchor at which a row's gradient is evaluated, in standard deviations."""
 BLOCK_ELEMENTS = 2**22
-"""Elements of the rows' gradients that are held at once."""
+"""Largest number of elements of the rows' gradients that are held at once."""
 FORGET = 0.5
-"""What was seen before counts by this factor: it may have been where the posterior is not."""
+"""Factor that discounts earlier changes, which may have been seen outside the posterior."""
 UNIFORM_SHARE = 0.2
-"""Share of the probability that is spread over all rows: no weight exceeds 1 / this."""
+"""Share of the probability that is spread over all rows, so that no weight exceeds 1 / this."""
 
 
 class RowWeights:
-    """The largest change seen of each row's gradient in the metric, None where rows are even."""
+    """The largest change seen in each row's gradient in the metric; None if rows are even."""
 
     def __init__(self, gradients: RowGradients):
         self.gradients = gradients
@@ -30,7 +30,7 @@ class RowWeights:
         self.passes = 0.0
 
     def see(self, anchor: np.ndarray, metric: Metric, rng: np.random.Generator) -> None:
-        """Look at the rows' gradients around an anchor."""
+        """Evaluate the rows' gradients around an anchor."""
         if self.largest is None:
             if not self._uneven(anchor, metric, rng):
                 return
@@ -39,7 +39,7 @@ class RowWeights:
         self.largest = np.maximum(FORGET * self.largest, seen)
 
     def _uneven(self, anchor: np.ndarray, metric: Metric, rng: np.random.Generator) -> bool:
-        """Whether some rows' gradients change far more than most, at a few random points."""
+        """Whether some rows' gradients change far more than most, judged at a few random points."""
         n_rows = self.gradients.n_rows
         some = np.sort(rng.choice(n_rows, min(n_rows, SAMPLE), replace=False))
         self.passes += (1 + SAMPLE_POINTS) * len(some) / n_rows
@@ -51,9 +51,10 @@ class RowWeights:
         return bool(largest.max() >= UNEVEN * largest.mean())
 
     def _changes(self, anchor: np.ndarray, metric: Metric) -> np.ndarray:
-        """Largest change of each row's gradient, where the row itself leads away from the anchor.
+        """Return the largest change of each row's gradient, in the row's own direction from the
+        anchor.
 
-        Random points, of which all rows share a few, miss the rows of rare columns.
+        A few random points that all rows share would miss the rows of rare columns.
         """
         n_rows = self.gradients.n_rows
         self.passes += 3
@@ -75,7 +76,7 @@ class RowWeights:
 
     @property
     def copies(self) -> np.ndarray | None:
-        """How often each row is in the urn, at least once; None where rows are even.
+        """Return the number of times each row is in the urn, at least once; None if rows are even.
 
         q = .8 u / sum u + .2 / N, in units of .2 / N.
         """

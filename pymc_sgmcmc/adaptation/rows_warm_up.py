@@ -1,6 +1,6 @@
 """The warm-up of models with gradients of single rows: with an anchor, row weights and noise.
 
-Everything that the compiled updates need is an input of theirs, so nothing is compiled again.
+All inputs that the compiled updates need are arguments, so nothing is compiled again.
 """
 
 import logging
@@ -24,17 +24,19 @@ from pymc_sgmcmc.gradients.row_gradients import RowGradients
 _log = logging.getLogger("pymc.sgmcmc")
 
 POSITIONS, ROWS_PER_POSITION = 50, 512
-"""Numbers of points, and of rows at each of them, that give the noise."""
+"""Number of points, and number of rows at each point, from which the noise is estimated."""
 MOST_SCALES, POINTS_OF_SCALES = 20, 6
-"""Largest number of scale parameters whose rows of Hessians are taken, and points they are of."""
+"""Largest number of scale parameters whose rows of Hessians are used, and number of points over
+which these are averaged."""
 POINTS_OF_INTEGRALS = 10
-"""Points between which the error of groups' integrals may change."""
+"""Number of points between which the error of groups' integrals may change."""
 FEW_ROWS_PER_PARAMETER, MOST_COLOURS = 20, 60
-"""Rows whose products of gradients are noisy, and differences that are not too many to avoid it."""
+"""Rows per parameter below which products of gradients are noisy, and number of differences from
+which it is too costly to replace them by a Hessian."""
 DIFFERENCE = 0.1
-"""Distance of the gradients whose difference gives a row of a Hessian, in standard deviations."""
+"""Distance, in standard deviations, between gradients whose difference gives a row of a Hessian."""
 NOISY = 2.0
-"""After the first window rows are weighted anew only if the noise is larger."""
+"""Noise above which rows are weighted again after the first window."""
 
 
 class RowsWarmUp(CurvatureWarmUp):
@@ -57,11 +59,11 @@ class RowsWarmUp(CurvatureWarmUp):
         return [self._with_rows_of_scales(self._curvature(local))]
 
     def _curvature(self, local: Evaluated) -> np.ndarray:
-        """Of rows hardly more than parameters, the Hessian at the anchor where it is sparse."""
+        """Return the information or, for few rows per parameter, a sparse Hessian at the anchor."""
         information, g = local.curvature(), self.gradients
         if g.n_rows > FEW_ROWS_PER_PARAMETER * g.size or not np.isfinite(information).all():
             return information
-        # Differences have errors, which would hide that there is no curvature along a direction.
+        # Differences have errors, which would hide a direction without curvature.
         if undetermined(information, self.objective.no_curvature).size:
             return information
         pattern = g.likelihood(self.anchor).scatter != 0
@@ -78,9 +80,10 @@ class RowsWarmUp(CurvatureWarmUp):
         return of_rows - g.prior_hessian(self.anchor)
 
     def _with_rows_of_scales(self, matrix: np.ndarray) -> np.ndarray:
-        """Take the second derivatives of few scale parameters where the rows' information is off.
+        """Use second derivatives of few scale parameters if the rows' information is inaccurate.
 
-        Effects s z are not linear in log s, so that it may be several times these.
+        Effects s z are not linear in log s, so the information may be several times the second
+        derivatives.
         """
         scales = np.flatnonzero(self.is_scale)
         if self.past is None or not 0 < len(scales) <= MOST_SCALES:
@@ -109,7 +112,7 @@ class RowsWarmUp(CurvatureWarmUp):
             raise OtherForm("equally_spaced", True)
 
     def weight_rows(self) -> None:
-        """Weight rows by how their gradients change near the anchor, where they may be weighted."""
+        """Weight rows by how their gradients change near the anchor, if they may be weighted."""
         if self.weights is not None:
             self.weights.see(self.anchor, self.metric, self.rng)
             self.kernel.set_row_copies(self.weights.copies)
@@ -132,7 +135,7 @@ class RowsWarmUp(CurvatureWarmUp):
         return noise
 
     def _covariance(self) -> np.ndarray:
-        """Covariance of a batch's gradient in z, shape (d, d)."""
+        """Return the covariance of a batch's gradient in z, shape (d, d)."""
         noise = noise_covariance(
             self.gradients,
             self.metric,
@@ -143,12 +146,12 @@ class RowsWarmUp(CurvatureWarmUp):
             self.rng,
         )
         if self.past is None and self.has_anchor:
-            noise /= SPREAD**2  # which grows about as the square of the distance
+            noise /= SPREAD**2  # noise grows about as the square of the distance
         self.count(2 * POSITIONS * ROWS_PER_POSITION / self.gradients.n_rows)
         return noise
 
     def _points(self, n: int) -> np.ndarray:
-        """Return points of the posterior: of the chains, or of a Gaussian before there are any."""
+        """Return points of the posterior, from the chains or, before these, from a Gaussian."""
         past = self.past
         if past is None:
             z = self.rng.standard_normal((n, len(self.anchor)))
@@ -170,7 +173,7 @@ class RowsWarmUp(CurvatureWarmUp):
     def finish(self, *args: Any, **found: Any) -> Adapted:
         chosen = super().finish(*args, **found)
         self.gradients.settle_around(self.anchor)
-        # The points at which groups are integrated are data, and may be others now.
+        # The points at which groups are integrated are data, and may have changed.
         return replace(chosen, data_checksum=self._checksum())
 
     def _checksum(self) -> int | None:
@@ -188,8 +191,8 @@ def noise_covariance(
 ) -> np.ndarray:
     """Estimate the covariance of L' times a batch's gradient over some points, shape (d, d).
 
-    Batches are drawn with replacement from ``urn`` (None: all rows alike), and ``anchor`` is that
-    of the control variate.
+    Batches are drawn with replacement from ``urn`` (None: all rows are equally likely), and
+    ``anchor`` is that of the control variate.
     """
     n_rows = gradients.n_rows
     if urn is None:

@@ -1,4 +1,4 @@
-"""The scale parameters of a model: near 0 of one a hierarchy's joint density has no bound."""
+"""Scale parameters of a model: as one approaches 0, a hierarchy's joint density has no bound."""
 
 from collections.abc import Sequence
 
@@ -12,13 +12,14 @@ from pymc_sgmcmc.gradients.arrays import random_variable
 SCALE_TRANSFORMS = {"log", "log_exp_m1", "interval", "logodds", "chain", "softplus"}
 """Names of PyMC's transforms to a logarithmic scale."""
 CHOLESKY_TRANSFORMS = {"cholesky-cov-packed", "cholesky-cov"}
-"""Names of those of covariances, whose Cholesky factor has a logarithmic diagonal, row by row."""
+"""Names of transforms of covariances whose Cholesky factor has a logarithmic diagonal, row
+by row."""
 
 
 def is_scale(model: Model, vars: Sequence[TensorVariable], shapes) -> np.ndarray:
-    """Which elements of theta are scale parameters, shape (d,).
+    """Return which elements of theta are scale parameters, shape (d,).
 
-    They are on a logarithmic scale, and no effects of a hierarchy: log-normal slopes are none.
+    They are on a logarithmic scale and are not effects of a hierarchy, such as log-normal slopes.
     """
     flags, effects = [], _effects(model)
     for value, shape in zip(vars, shapes, strict=True):
@@ -33,7 +34,7 @@ def is_scale(model: Model, vars: Sequence[TensorVariable], shapes) -> np.ndarray
 
 
 def _effects(model: Model) -> set[TensorVariable]:
-    """Free variables whose prior depends on others, and on which no other's prior depends."""
+    """Return free variables whose prior depends on others, and on which no other's depends."""
     free = set(model.free_RVs)
     above = {rv: free.intersection(ancestors(rv.owner.inputs)) for rv in free}
     depended_on = set().union(*above.values())

@@ -1,4 +1,4 @@
-"""Short runs of chains, by which a warm-up moves on and sees how fast the posterior is explored."""
+"""Short runs of chains, by which a warm-up moves on and measures how fast they explore."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.schedules import Constant
 
 RESTARTS = 6
-"""Largest number of restarts of a window that diverges, each with half of the step size."""
+"""Largest number of restarts of a window that diverges, each with half the step size."""
 
 
 CENTRING = (
@@ -29,14 +29,14 @@ CENTRING = (
 
 
 class Diverged(Exception):
-    """A short run diverged: says what was seen, as a sentence's part."""
+    """A short run diverged; the message describes what was seen, as part of a sentence."""
 
 
 class Settings(NamedTuple):
     """Settings of a short run, or of all updates after the warm-up."""
 
     noise: np.ndarray
-    """nu, variances of the gradient's noise along z."""
+    """Variances nu of the gradient's noise along z."""
     pace: Pace
     largest_eigval: float = 1.0
     """Largest eigenvalue of the curvature in z."""
@@ -48,22 +48,23 @@ class Settings(NamedTuple):
 
 
 class ShortRun(NamedTuple):
-    """What chains did."""
+    """The result of a short run of chains."""
 
     points: list[PointType]
-    """Where each ended."""
+    """The point at which each chain ended."""
     draws: np.ndarray
     """Recorded elements, shape (chains, draws, elements)."""
     thermostats: np.ndarray | None
-    """Mean of the thermostats over chains and draws, shape (d,); None where friction is fixed."""
+    """Mean of the thermostats over chains and draws, shape (d,); None if friction is fixed."""
     friction: np.ndarray
-    """What is expected of it."""
+    """The friction that was expected."""
 
 
 class ShortRuns:
-    """Chains that a kernel draws from for a while, then with other settings.
+    """Chains that draw from a kernel for a while, then with other settings.
 
-    ``elements`` maps a point to what is recorded; ``before_draw`` is told each draw's updates.
+    ``elements`` maps a point to the recorded values; ``before_draw`` is called with each draw's
+    number of updates.
     """
 
     def __init__(
@@ -77,12 +78,12 @@ class ShortRuns:
         self.elements, self.before_draw = elements, before_draw
         self.chains: list[Chain] = []
         self.seconds_per_update = 0.0
-        """Time of an update of one chain in the last run; 0 before there is one."""
+        """Seconds per update of one chain in the last run; 0 before the first run."""
 
     def run(
         self, points: list[PointType], settings: Settings, thin: int, n: int, fresh: bool = True
     ) -> ShortRun:
-        """Draw ``n`` times from each point; ``fresh`` chains have the present thermostats."""
+        """Make ``n`` draws from each point; ``fresh`` chains have the present thermostats."""
         kernel = self.kernel
         step_size = settings.pace.step_size
         kernel.schedule, kernel.thin = Constant(step_size), thin
@@ -118,7 +119,7 @@ class ShortRuns:
 
 
 def with_restarts[R](settings: Settings, run: Callable[[Settings], R]) -> tuple[Settings, R]:
-    """Run chains, with smaller step sizes if they diverge; return the settings too."""
+    """Run chains, with smaller step sizes if they diverge; also return the settings used."""
     for _ in range(RESTARTS):
         try:
             return settings, run(settings)
@@ -134,18 +135,18 @@ def with_restarts[R](settings: Settings, run: Callable[[Settings], R]) -> tuple[
 
 
 def _nonfinite(warning: SamplerWarning | None) -> str:
-    """What a chain's warning says; it warns once."""
+    """Describe a chain's warning, which is given only once."""
     extra = {} if warning is None or warning.extra is None else warning.extra
     return f"{extra.get('name', 'a variable')} became non-finite"
 
 
 def effective_sizes(draws: np.ndarray) -> np.ndarray:
-    """Effective sample size of each element of draws of shape (chains, draws, elements)."""
+    """Return the effective sample size of each element; draws are (chains, draws, elements)."""
     each = [array_stats.ess(column, chain_axis=0, draw_axis=1) for column in draws.T.swapaxes(1, 2)]
     return np.array(each, dtype=float)
 
 
 def rounded(n: float) -> int:
-    """Round up to four binary digits: JAX compiles each number of updates anew."""
+    """Round up to four binary digits, because JAX compiles each number of updates separately."""
     unit = 2 ** max(0, int(np.log2(max(n, 1.0))) - 3)
     return max(1, unit * ceil(n / unit))

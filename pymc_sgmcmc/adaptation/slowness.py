@@ -1,4 +1,4 @@
-"""Say before the draws that they will be slow, and what NUTS would take."""
+"""A warning, before the draws, that they will be slow, with an estimate for NUTS."""
 
 import logging
 from collections.abc import Callable
@@ -12,20 +12,21 @@ from pymc_sgmcmc.adaptation.short_runs import CENTRING
 _log = logging.getLogger("pymc.sgmcmc")
 
 MANY_UPDATES, MANY_PASSES = 200, 5.0
-"""Numbers per draw from which draws are slow; where a metric suits, the updates are 5 to 50."""
+"""Numbers of updates and of passes per draw from which draws are slow; with a suitable metric, a
+draw takes 5 to 50 updates."""
 LEAST_SECONDS = 30.0
-"""Smallest time of a run that is slow."""
+"""Shortest run, in seconds, that counts as slow."""
 ESS = 400
-"""Effective sample size that is foreseen."""
+"""Effective sample size for which the time is estimated."""
 DRAWS_OF_NUTS = 8000
-"""Number of draws of `pm.sample()`: 4 chains, each with 1000 draws of tuning and 1000 others."""
+"""Number of draws of `pm.sample()`: 4 chains with 1000 tuning draws and 1000 others each."""
 LARGEST_TREE = 10
 STEP_OF_NUTS = 1.6
-"""Step size of NUTS in the smallest standard deviation, relative to d^(-1/4)."""
+"""Step size of NUTS in units of the smallest standard deviation, relative to d^(-1/4)."""
 
 
 def gradients_of_nuts(curvature: np.ndarray) -> int:
-    """Gradients of a draw of NUTS with a diagonal metric, by the positive curvature.
+    """Return the gradients per draw of NUTS with a diagonal metric, given the positive curvature.
 
     A trajectory turns around after half a period of the slowest direction.
     """

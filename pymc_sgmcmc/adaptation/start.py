@@ -1,4 +1,4 @@
-"""Where the warm-up starts: near the posterior's mode, or, with scale parameters, its bulk."""
+"""The start of the warm-up: near the posterior's mode, or, with scale parameters, in its bulk."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,25 +13,27 @@ from pymc_sgmcmc.gradients.whole_gradients import FAR
 
 MAX_STEPS = 50
 MEMORY = 10
-"""Number of last steps whose changes of the gradient correct the curvature."""
+"""Number of previous steps whose changes of the gradient correct the curvature."""
 SUFFICIENT_DECREASE = 1e-4
 SHORTER, MOST_CUTS = (0.1, 0.5), 20
-"""Smallest and largest factor by which a step that does not descend is cut, and how often."""
+"""Smallest and largest factor by which a step that does not descend is cut, and largest number of
+cuts."""
 CHANGED = 5.0
-"""The curvature is evaluated anew where it was off by this factor along a step, or that was cut."""
+"""Factor by which the curvature may be off along a step before it is evaluated again; it also is
+after a cut."""
 FIRST_DAMPING, MORE_DAMPING, LESS_DAMPING = 1e-3, 8.0, 0.1
 LARGEST_MOVE = 1.0
 """Largest move of a scale parameter in a step, on its logarithmic scale."""
 FOLLOWING = 2.0
-"""Largest move of the others with it, in their standard deviations, per element the mean square:
-they are found anew anyway, and far away may be another mode."""
+"""Largest move of the other parameters along with it, as the root mean square in their standard
+deviations: they are found again anyway, and farther away there may be another mode."""
 STILL = 0.2
-"""Scale parameters are found where they move by less in two rounds."""
+"""Largest move of the scale parameters, in each of two rounds, with which they count as found."""
 MAX_ROUNDS, STEPS_OF_OTHERS = 20, 5
 SLACK = 0.1
-"""Curvature that is added to that of scale parameters, which a prior may leave without any."""
+"""Curvature added to that of scale parameters, which a prior may leave without any."""
 MOST_CUTS_OF_SCALES, CUT_OF_SCALES = 4, 0.25
-"""Largest number of cuts of a step of scales in a round, and their factor."""
+"""Largest number of cuts of a step of scales in a round, and the factor of each cut."""
 LARGEST_TO_DIFFERENCE = 10
 """Largest number of scale parameters whose curvature is taken from differences of gradients."""
 PAIRS = 2
@@ -39,13 +41,13 @@ PAIRS = 2
 GROWTH = 8
 """Factor by which the sample of rows grows."""
 AGREED = 0.5
-"""Scale parameters hardly depend on it if they move by less than this on their logarithmic scale:
-what the sample adds to them falls as 1 / n, so a seventh of the last move is left."""
+"""Move, on their logarithmic scale, below which scale parameters hardly depend on the sample of
+rows: its effect on them falls as 1 / n, so a seventh of the last move remains."""
 MAX_STARTS, LARGEST_TO_RESTART = 4, 50
-"""Largest number of points to begin at, until the best has been reached twice; with more parameters
-than the second number only one."""
+"""Largest number of starting points tried until the best mode has been reached twice, and the
+number of parameters above which only one is tried."""
 SAME = 1.0
-"""Largest difference of heights of the same mode."""
+"""Largest difference in height of what counts as the same mode."""
 ALIKE = 1e-6
 """Largest difference of elements that are alike."""
 
@@ -58,14 +60,14 @@ def newton(
     *,
     max_steps: int = MAX_STEPS,
 ) -> np.ndarray:
-    """Minimise by Fisher scoring that the last changes of the gradient correct, with a line search.
+    """Minimise by Fisher scoring, corrected by recent changes of the gradient, with a line search.
 
     The empirical Fisher information is far from the curvature where residuals are far from what the
     model expects. So it is only the first matrix of the quasi-Newton method L-BFGS (Nocedal and
     Wright 2006, Numerical Optimization, algorithm 7.4), which needs no further gradients.
 
-    Only the ``free`` coordinates move. The search ends where twice the expected decrease per
-    coordinate, g' H^-1 g / d, is below ``tolerance``, never above where it began.
+    Only the ``free`` coordinates move. The search ends when twice the expected decrease per
+    coordinate, g' H^-1 g / d, is below ``tolerance``, and never above where it began.
     """
     moved = np.flatnonzero(free)
     if not moved.size:
@@ -84,7 +86,7 @@ def newton(
         whole = np.zeros_like(theta)
         whole[moved] = -_inverse_times(here.gradient[moved], factor, changes)
         decrement = -(here.gradient @ whole)
-        # The first matrix alone does not say how much lower the minimum is.
+        # The first matrix alone does not show how much lower the minimum is.
         if max(decrement, 2 * gained) < tolerance * moved.size:
             break
         share = 1.0
@@ -110,7 +112,7 @@ def newton(
 
 
 def _shorter(rise: float, slope: float) -> float:
-    """Share of a step, that did not descend, at which a parabola is lowest."""
+    """Return the share of a step that did not descend at which a parabola is lowest."""
     lowest = slope / (2 * (rise + slope)) if np.isfinite(rise) else 0.0
     return float(np.clip(lowest, *SHORTER))
 
@@ -118,7 +120,7 @@ def _shorter(rise: float, slope: float) -> float:
 def _inverse_times(
     gradient: np.ndarray, factor: Factor, changes: deque[tuple[np.ndarray, np.ndarray]]
 ) -> np.ndarray:
-    """The corrected inverse curvature times a gradient."""
+    """Return the corrected inverse curvature times a gradient."""
     vector, along = gradient, []
     for step, change in reversed(changes):
         along.append(step @ vector / (step @ change))
@@ -133,7 +135,7 @@ def _inverse_times(
 
 
 class Centre:
-    """A mode of all but the scale parameters, with a normal approximation of these others."""
+    """A mode of all parameters except scales, with a normal approximation of these others."""
 
     def __init__(self, objective: Objective, theta: np.ndarray, is_scale: np.ndarray):
         self.objective, self.theta = objective, theta
@@ -147,7 +149,7 @@ class Centre:
             self.height = self.local.value + self.factor.log_determinant / 2
 
     def step(self, rng: np.random.Generator, differences: bool) -> np.ndarray:
-        """Newton's step by gradients averaged over antithetic draws of the others.
+        """Return Newton's step from gradients averaged over antithetic draws of the others.
 
         The curvature of scales may be taken from differences of these gradients.
         """
@@ -188,9 +190,9 @@ def start_of_scales(
     """Move scale parameters by gradients averaged over a Gaussian around the others' mode.
 
     The joint mode of a hierarchy may lie at scale 0, far from the posterior's bulk; the averaged
-    gradient is about that of the marginal posterior of the scales. By the latter the result is
-    never above where it began, a mode of the other parameters. With ``differences``, where that may
-    be far, the curvature of few scales is taken from differences of gradients.
+    gradient is about that of the marginal posterior of the scales. In terms of the latter, the
+    result is never above where it began, a mode of the other parameters. With ``differences``, if
+    that may be far, the curvature of few scales is taken from differences of gradients.
     """
     best = centre = Centre(objective, theta, is_scale)
     calm = 0
@@ -225,10 +227,10 @@ def find_start(
 ) -> np.ndarray:
     """Find where the warm-up starts, from any point with a density.
 
-    The first steps are made on ``n_first`` of the rows, the next ones on more, so that few take
-    all. Where rows are few for each group of a hierarchy, the groups seem to differ more than they
-    do: so scale parameters are found anew on more rows until they stay where they are.
-    ``objective_of`` returns the objective of so many rows, or of all.
+    The first steps use ``n_first`` of the rows, the next ones use more, so that few steps take all.
+    If a hierarchy has few rows for each group, the groups seem to differ more than they do, so
+    scale parameters are found again on more rows until they stay the same. ``objective_of`` returns
+    the objective of so many rows, or of all.
     """
     others = ~is_scale
     n = n_first
@@ -252,7 +254,7 @@ def find_start(
 def _best_of_starts(
     objective: Objective, theta: np.ndarray, is_scale: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Climb from the given point and from some around it, for there may be several modes."""
+    """Climb from the given point and from some around it, because there may be several modes."""
     modes, ends, heights = [], [], []
     for k in range(MAX_STARTS if len(theta) <= LARGEST_TO_RESTART else 1):
         begin = theta + (k > 0) * rng.uniform(-1, 1, len(theta))
@@ -278,9 +280,9 @@ def _refuse_alike(
     best: np.ndarray,
     held: np.ndarray,
 ) -> None:
-    """Raise an error for elements that begin alike, and stay so by their gradients, but differ.
+    """Raise an error for elements that begin alike and stay so by their gradients, but differ.
 
-    Which of them is which would be chance.
+    Which element is which would be decided by chance.
     """
     g = objective.gradients
     for v, part in zip(g.source.vars, g.parts, strict=True):
@@ -289,8 +291,8 @@ def _refuse_alike(
         apart = [np.ptp(theta[part]) for theta in (begin, mode, best)]
         if max(apart[:2]) < ALIKE < apart[2]:
             raise SamplingError(
-                f"The warm-up found no start: the elements of '{v.name}' begin alike, and by their "
-                "gradients stay so, but the log posterior is higher where they differ. The "
+                f"The warm-up found no start: the elements of '{v.name}' begin alike, and their "
+                "gradients keep them so, but the log posterior is higher where they differ. The "
                 "components of a mixture need an order "
                 "(transform=pm.distributions.transforms.ordered) and different values of initval=."
             )

@@ -12,8 +12,8 @@ thermostat                below .05 for h <= .25          absorbed: below .05 wh
                                                           <= .2 and h sqrt(nu) <= .7
 ========================  ==============================  ==============================
 
-The lines of SGLD and of fixed friction follow from the stationary covariance of the linear
-recursions; those of the thermostat were measured.
+The rows for SGLD and fixed friction follow from the stationary covariance of the linear recursions;
+those for the thermostat were measured.
 """
 
 from math import ceil, sqrt
@@ -33,11 +33,11 @@ REFERENCE_BIAS = 0.05
 
 
 class Pace(NamedTuple):
-    """How fast a chain goes."""
+    """The speed of a chain: its step size and relaxation."""
 
     step_size: float
     relaxation: float
-    """Updates in which a chain forgets where it was, in directions of average noise."""
+    """Number of updates in which a chain forgets its position, in directions of average noise."""
 
     def slower(self, factor: float) -> "Pace":
         """Return the pace with a smaller step size."""
@@ -45,7 +45,7 @@ class Pace(NamedTuple):
 
     @property
     def thin(self) -> int:
-        """Updates per draw, so that draws are nearly independent."""
+        """Number of updates per draw with which draws are nearly independent."""
         return max(1, ceil(self.relaxation))
 
 
@@ -80,12 +80,12 @@ def pace(
 
 
 def expected_friction(algorithm: Algorithm, step_size: float, noise: np.ndarray) -> np.ndarray:
-    """D + h nu / 2: what a thermostat settles at, and what the friction is where it is fixed."""
+    """Return D + h nu / 2, at which a thermostat settles, or the friction if it is fixed."""
     return algorithm.injected_noise + step_size * noise / 2
 
 
 def slowed(algorithm: Algorithm, noise: np.ndarray, target_bias: float) -> np.ndarray:
-    """Return factors of L, with which noisy directions bear the step size of those without noise.
+    """Return factors of L that let noisy directions bear the step size of noiseless ones.
 
     With the factor f a direction has the noise f^2 nu, as with a step size f h and a friction D /
     f.

@@ -1,4 +1,4 @@
-"""What all warm-ups share: the course over windows, with progress, and a frozen result."""
+"""The common part of all warm-ups: the course over windows, with progress, and a frozen result."""
 
 import logging
 from functools import cached_property
@@ -25,16 +25,17 @@ from pymc_sgmcmc.kernel import Kernel
 _log = logging.getLogger("pymc.sgmcmc")
 
 ENOUGH = 0.15
-"""Effective draws per draw of a pilot; with fewer, there are more updates per draw."""
+"""Smallest effective draws per draw of a pilot; below it, the updates per draw are increased."""
 SHARE = 0.5
-"""Distance between draws of a window, in relaxations, where windows move on by these."""
+"""Distance between the draws of a window, in relaxations."""
 
 
 class WarmUp:
-    """Adapts a kernel with a metric: `run` returns what was chosen, and has set the kernel so.
+    """Adapts a kernel with a metric: `run` returns what was chosen, and configures the kernel.
 
     From a start follow windows of short runs, each with the settings that the last one suggests,
-    until two have changed little; then a pilot run. A warm-up of another course overrides `_run`.
+    until two have changed little; then a pilot run. A warm-up with a different course overrides
+    `_run`.
     """
 
     min_windows, max_windows = 0, 0
@@ -55,30 +56,30 @@ class WarmUp:
 
     @cached_property
     def is_scale(self) -> np.ndarray:
-        """Parameters under a log or logit transform, shape (d,)."""
+        """Whether each parameter is under a log or logit transform, shape (d,)."""
         source = self.kernel.source
         return is_scale(self.kernel.model, source.vars, source.shapes)
 
     @property
     def passes(self) -> float:
-        """Row gradients so far / N."""
+        """Number of row gradients so far, divided by N."""
         return self._counted_passes
 
     @property
     def share_of_rows(self) -> float:
-        """Rows of a batch / N."""
+        """Number of rows of a batch, divided by N."""
         rows = self.kernel.source.rows
         return rows[0].batch_size / rows[0].n_rows if rows else 1.0
 
     def passes_of(self, n_updates: int) -> float:
-        """Passes over the data of some updates."""
+        """Return the passes over the data of some updates."""
         loop = self.kernel.loop
         assert loop is not None
         at_anchor = 2 if self.kernel.source.has_control_variate else 1
         return n_updates * loop.n_gradients * at_anchor * self.share_of_rows
 
     def run(self, point: PointType) -> Adapted:
-        """Warm up from a point; if that is impossible, a `SamplingError` says why."""
+        """Warm up from a point; a `SamplingError` explains why if that is impossible."""
         with self.progress:
             try:
                 return self._run(point)
@@ -107,9 +108,9 @@ class WarmUp:
         return self.finish(settings, run, thin, windows=k, ess_per_draw=per_draw)
 
     def renew(self, earlier: Adapted) -> Adapted:
-        """Adapt to new data by what was chosen for others of the same model."""
+        """Adapt to new data with what was chosen for other data of the same model."""
         raise UnfitAdaptation(
-            "adaptation= of other data is for models without latents= and of at most 2000 "
+            "adaptation= of other data works for models without latents= and with at most 2000 "
             "parameters, none of them local: pass adaptation='auto'."
         )
 
@@ -118,7 +119,7 @@ class WarmUp:
         raise NotImplementedError
 
     def prepare(self, k: int) -> tuple[Settings, bool]:
-        """Set the metric by the draws so far; return settings, and whether little has changed."""
+        """Set the metric from the draws so far; return settings, and whether little has changed."""
         raise NotImplementedError
 
     def window(self, k: int, settings: Settings) -> None:
@@ -126,11 +127,11 @@ class WarmUp:
         raise NotImplementedError
 
     def pilot(self, settings: Settings) -> tuple[ShortRun, int, float]:
-        """Return a run whose draws are nearly independent, its updates and effective draws each."""
+        """Return a run with nearly independent draws, its updates and effective draws per draw."""
         raise NotImplementedError
 
     def finish(self, settings: Settings, run: ShortRun, thin: int, **found: Any) -> Adapted:
-        """Freeze what was chosen by the pilot run."""
+        """Freeze what was chosen according to the pilot run."""
         raise NotImplementedError
 
     def report(self) -> None:
@@ -138,13 +139,13 @@ class WarmUp:
         self.progress.report(self.stage + self._forecast, self.passes)
 
     def foresee(self, seconds: float) -> None:
-        """Show how long the stage will take, as far as that is known."""
+        """Show how long the stage will take, if known."""
         self._forecast = f", about {seconds:.0f} s" if seconds >= 1 else ""
         if self._forecast:
             self.progress.report_at_once(self.stage + self._forecast, self.passes)
 
     def count(self, passes: float) -> None:
-        """Note and show further passes over the data."""
+        """Add to the passes over the data, and show them."""
         self._counted_passes += passes
         self.report()
 
@@ -173,7 +174,7 @@ class WarmUp:
         doublings: int,
         fresh: bool,
     ) -> tuple[ShortRun, int, float]:
-        """Double the updates per draw of a pilot run until draws are `ENOUGH` apart."""
+        """Double the updates per draw of a pilot run until its draws reach `ENOUGH`."""
         for k in range(doublings + 1):
             run = self.runs.run(points, settings, thin, n_draws, fresh=fresh and k == 0)
             per_draw = self.effective_size(run.draws) / (len(points) * n_draws)
@@ -183,7 +184,7 @@ class WarmUp:
         return run, thin, per_draw
 
     def freeze(self, settings: Settings, starts: np.ndarray, thin: int, **others: Any) -> Adapted:
-        """Freeze what was chosen, with ``others`` as fields of `Adapted`, and set the kernel so."""
+        """Freeze what was chosen, with ``others`` as fields of `Adapted`; configure the kernel."""
         kernel, step_size = self.kernel, settings.pace.step_size
         rows = kernel.source.rows
         common = {
@@ -211,6 +212,6 @@ class WarmUp:
 
 
 def largest_move(draws: np.ndarray, past: np.ndarray) -> float:
-    """Largest move of an element's mean between windows, in standard deviations of a window."""
+    """Return the largest move of an element's mean between windows, in a window's sds."""
     spread = np.sqrt((draws.var(axis=0) + past.var(axis=0)) / 2) + np.finfo(float).tiny
     return float(np.max(np.abs(draws.mean(axis=0) - past.mean(axis=0)) / spread, initial=0.0))
