@@ -477,7 +477,7 @@ class Silent:
     ("data", "matches"),
     [
         ({"X": X}, ["'y' holds rows like", "data={'y'"]),
-        ({"X": X, "y": Y, "z": Y}, ["'z'", "no pm.Data container", "'X', 'y'", r"head\(\)"]),
+        ({"X": X, "y": Y, "z": Y}, ["'z'", "not a pm.Data container", "'X', 'y'", r"head\(\)"]),
         ({"X": X, "y": Y[:99]}, ["different numbers of rows", r"'X'\] 100", r"'y'\] 99"]),
         ({"X": X[:, :1], "y": Y}, [r"data\['X'\]", r"\(1,\)", r"\(2,\)"]),
         ({"X": X.astype(float), "y": Y}, [r"data\['X'\]", "float64", "uint8", "convert"]),

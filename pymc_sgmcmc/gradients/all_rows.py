@@ -1,4 +1,4 @@
-"""The model of all rows behind one that is written with `pm.Minibatch`."""
+"""The model with all rows that corresponds to one written with `pm.Minibatch`."""
 
 from typing import NamedTuple
 
@@ -19,24 +19,24 @@ from pymc_sgmcmc.pymc_internals import model_of
 
 
 class AllRows(NamedTuple):
-    """A model of all rows, and the rows per batch for which it was written."""
+    """A model with all rows, and the rows per batch for which it was written."""
 
     model: pm.Model
     batch_size: int
 
 
 def with_all_rows(model: pm.Model) -> AllRows:
-    """Write a model without `pm.Minibatch`: with all the rows from which its batches are drawn.
+    """Rewrite a model without `pm.Minibatch`, with all rows from which its batches are drawn.
 
-    Values and data are the same, and Deterministics that depend on a batch are left out. It must
-    have one call of `pm.Minibatch`, and the number of rows as ``total_size=``, or an error names
-    the variable.
+    Values and data are the same, and Deterministics that depend on a batch are left out. The model
+    must have one call of `pm.Minibatch`, and the number of rows as ``total_size=``; otherwise an
+    error names the variable.
     """
     refuse_unscaled(model)
     for var in [*model.free_RVs, *model.potentials]:
         if uses_minibatch(model, var):
             raise ValueError(
-                f"'{var.name}' uses pm.Minibatch and has no total_size=, so what it is with all "
+                f"'{var.name}' uses pm.Minibatch and has no total_size=, so its value with all "
                 "rows is not known."
             )
     observed = [rv for rv in model.observed_RVs if uses_minibatch(model, rv)]
@@ -71,7 +71,7 @@ def model_of_all_rows(model: pm.Model) -> pm.Model:
 
 
 def _n_rows(rv: Variable, nodes: list) -> int:
-    """Rows of the tables from which a single call draws."""
+    """Return the number of rows of the tables from which a single call draws."""
     if len({node.inputs[-1] for node in nodes}) > 1:
         raise ValueError(
             f"'{rv.name}' and other variables take their rows from several calls of pm.Minibatch."

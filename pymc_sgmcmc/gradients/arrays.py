@@ -1,4 +1,4 @@
-"""The arrays of a model: data containers and constants, and what follows from them alone."""
+"""The arrays of a model: data containers and constants, and what depends on them alone."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,16 +33,17 @@ def narrow(fgraph, node):
 PYTHON = Mode(linker="py", optimizer="fast_compile").register(
     (dfs_rewriter(narrow, ignore_newtrees=False), 100)
 )
-"""Mode for graphs that run once or twice: generates no code (if `pytensor.config.cxx` is empty)."""
+"""Mode for graphs that run once or twice; it generates no code (if `pytensor.config.cxx` is
+empty)."""
 
 AS_WRITTEN = Mode(linker="py", optimizer="minimum_compile").register(
     (dfs_rewriter(narrow, ignore_newtrees=False), 100)
 )
-"""The same, for log probabilities that have been simplified."""
+"""The same, for log probabilities that are already simplified."""
 
 
 def python_function(inputs: Iterable[Variable], outputs: Any, mode: Mode = PYTHON) -> Any:
-    """Make a function that runs in Python, for few calls; its arguments may be unused."""
+    """Make a function that runs in Python, for few calls; arguments may be unused."""
     with without_code():
         return pytensor.function(list(inputs), outputs, mode=mode, on_unused_input="ignore")
 
@@ -66,7 +67,7 @@ def array_name(array: Array) -> str:
 
 
 def data_name(array: Array) -> str:
-    """Return the same at the beginning of a sentence."""
+    """Return the same name for the beginning of a sentence."""
     return f"The data '{array.name}'" if array.name else array_name(array).capitalize()
 
 
@@ -75,7 +76,8 @@ def leaf_arrays(
     stop: Sequence[Variable],
     folds: Mapping[Variable, Variable] | None = None,
 ) -> list[Array]:
-    """Shared variables and array constants that outputs depend on other than through ``stop``.
+    """Return the shared variables and array constants on which outputs depend, except through
+    ``stop``.
 
     ``folds`` has replacements of some expressions.
     """
@@ -109,21 +111,21 @@ def has_named_dims(model: pm.Model) -> bool:
 
 def tensor_model(model: pm.Model) -> Any:
     """Return a model of `pymc.dims` with plain tensors for its values and data."""
-    # Imported here: PyTensor's named dims add rewrites to everything that is compiled.
+    # Imported here, because PyTensor's named dims add rewrites to everything that is compiled.
     from pymc_sgmcmc.gradients.named_dims import TensorModel
 
     return TensorModel(model)
 
 
 def random_variable(model: pm.Model, value: Variable) -> Variable:
-    """Return the free variable of a value, which may be one of `tensor_model`."""
+    """Return the free variable of a value, which may belong to a `tensor_model`."""
     return next(rv for rv in model.free_RVs if model.rvs_to_values[rv].name == value.name)
 
 
 def arrays_of(
     model: pm.Model, rv: Variable, folds: Mapping[Variable, Variable] | None = None
 ) -> list[Array]:
-    """Arrays that an observed or latent variable depends on, including its own values."""
+    """Return the arrays that an observed or latent variable depends on, with its own values."""
     others = [o for o in [*model.free_RVs, *model.observed_RVs] if o is not rv]
     value = model.rvs_to_values.get(rv)
     return leaf_arrays([rv] if value is None else [rv, value], others, folds)
@@ -138,7 +140,7 @@ def observed_array(model: pm.Model, rv: Variable) -> Variable:
 
 
 def shape_of(var: Variable) -> tuple[int, ...]:
-    """Shape of an expression of data."""
+    """Return the shape of an expression of data."""
     if isinstance(var, SharedVariable | Constant):
         return array_value(var).shape
     if None not in var.type.shape:
@@ -166,7 +168,7 @@ def refuse_nan(array: Array) -> None:
 def refuse_nan_in(name: str, value: np.ndarray) -> None:
     """Raise an error for an array with NaN."""
     if np.issubdtype(value.dtype, np.floating):
-        # pm.set_data masks NaN values, and a masked sum would skip them
+        # pm.set_data masks NaN values, and a masked sum would skip them.
         n_missing = int(np.isnan(np.ma.filled(value, np.nan)).sum())
         if n_missing:
             raise ValueError(f"{name} has {n_missing} NaN values: drop or impute them.")

@@ -17,10 +17,10 @@ from pymc_sgmcmc.gradients.refusals import explained
 from pymc_sgmcmc.gradients.row_axis import RowAxis
 
 MAX_ROWS = 20_000
-"""If there are more rows, the check uses a random subset of this size to bound its cost."""
+"""Largest number of rows to check; if there are more, a random subset bounds the cost."""
 DISTANCES = (0.5, 0.5, 0.5, *(0.5 * 10.0**-k for k in range(1, 11)))
-"""Largest distances of points from the start, in the order in which they are tried: if the data is
-large, only points near the start have a finite likelihood."""
+"""Largest distances of points from the start, in the order in which they are tried: with much data,
+only points near the start have a finite likelihood."""
 
 
 REMEDY = (
@@ -40,8 +40,8 @@ def check_terms(
     """Raise an error that names a term whose batches do not add up.
 
     At a random point near the start, the log likelihoods of four disjoint batches must sum to that
-    of all rows: the model's own if there are at most `MAX_ROWS`, else that of a random subset as
-    one batch.
+    of all rows: the model's own if there are at most `MAX_ROWS`, otherwise that of a random subset
+    as one batch.
     """
     rng = np.random.default_rng(20240)
     subset = rows_looked_at(row_axis.length, model)
@@ -49,7 +49,7 @@ def check_terms(
     pieces = np.array_split(subset, min(4, n_rows))
     data = [np.asarray(array_value(a), dtype=whole.dtype) for a, whole in arrays.items()]
     values = model.value_vars
-    # In Python mode: each graph runs only a few times.
+    # In Python mode, because each graph runs only a few times.
     with without_code(), np.errstate(all="ignore"):
         for term in terms:
             try:
@@ -119,14 +119,14 @@ def compare(
 
 
 def total_of(inputs: Sequence[TensorVariable], term: TensorVariable):
-    """Make a function of the sum of a term."""
+    """Make a function that sums a term."""
     return python_function(inputs, term.sum(), AS_WRITTEN)
 
 
 def rows_looked_at(n_rows: int, model: pm.Model) -> np.ndarray:
-    """Numbers of all rows, or of a random `MAX_ROWS`, in random order: always the same.
+    """Return the numbers of all rows, or of `MAX_ROWS` random ones, in a fixed random order.
 
-    A model whose rows cost more than those of others has a smaller number, ``rows_checked``.
+    A model whose rows are more expensive than others' has a smaller number, ``rows_checked``.
     """
     rng = np.random.default_rng(20240)
     most = getattr(model, "rows_checked", MAX_ROWS)

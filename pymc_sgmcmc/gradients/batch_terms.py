@@ -2,7 +2,7 @@
 
 The likelihood of a batch is not derived from the graph of the full likelihood, which depends on the
 number of rows. Instead each observed variable is rebuilt from the batch's rows, resized by PyMC's
-own `change_dist_size`, and its log probability derived by PyMC as for any other variable.
+own `change_dist_size`, and PyMC derives its log probability as for any other variable.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -44,11 +44,11 @@ class Term:
 
     name: str
     logp: TensorVariable
-    """Elementwise, not scaled; depends on the value variables, ``rows`` and the data."""
+    """Elementwise and unscaled; depends on the value variables, ``rows`` and the data."""
     full: TensorVariable
     """The same for all rows, from the model itself."""
     axis: int
-    """Axis of the rows in both."""
+    """Axis of the rows in both expressions."""
     variable: Variable
     """The model's own variable."""
 
@@ -57,7 +57,7 @@ class SlicedArray(NamedTuple):
     """An array that is sliced into batches."""
 
     full: TensorVariable
-    """Placeholder for all its rows in the terms."""
+    """Placeholder for the array, with all its rows, in the terms."""
     axis: int
     """Axis of the rows."""
 
@@ -74,13 +74,13 @@ class BatchModel(NamedTuple):
     latents: dict[Variable, Variable]
     """Each latent variable, rebuilt for a batch from the arguments of `batched_terms`."""
     observed: dict[str, TensorVariable]
-    """Values of each observed variable along the rows, rows along the first axis."""
+    """Values of each observed variable along the rows, with rows along the first axis."""
     index: TensorVariable
     """Row numbers of the batch."""
 
     @property
     def arrays(self) -> dict[Array, TensorVariable]:
-        """Each sliced array, with what stands for it in the terms."""
+        """Maps each sliced array to its placeholder in the terms."""
         return {array: s.full for array, s in self.sliced.items()}
 
     @property
@@ -89,7 +89,7 @@ class BatchModel(NamedTuple):
         return tuple((array, s.axis) for array, s in self.sliced.items())
 
     def simplified(self) -> "BatchModel":
-        """Return the same with simplified terms, in which equal index arrays are one."""
+        """Return the same with simplified terms, in which equal index arrays are merged."""
         logps = clone_replace([term.logp for term in self.terms], _equal_indices(self.sliced))
         simplified = rewrite_pregrad(logps)
         both = zip(self.terms, simplified, strict=True)
@@ -106,8 +106,8 @@ def batched_terms(
 ) -> BatchModel:
     """Build the terms of the model that are sliced into batches of the rows in ``index``.
 
-    ``latents`` has placeholders for the batch's values of each latent variable, rows along the
-    first axis, and ``global_values`` replaces the other free variables, by default by the model's
+    ``latents`` has placeholders for the batch's values of each latent variable, with rows along the
+    first axis, and ``global_values`` replaces the other free variables, by default with the model's
     value variables. Arrays whose rows are streamed have the types of ``data``.
     """
     latents = latents or {}
@@ -134,7 +134,7 @@ def batched_terms(
     for rv, axis in row_axis.axes.items():
         slice_rows(observed_array(model, rv), axis)
     length = model.dim_lengths.get(row_axis.name)
-    if isinstance(length, SharedVariable):  # otherwise a constant like any other
+    if isinstance(length, SharedVariable):  # otherwise it is a constant like any other
         batch[length] = index.shape[0].astype(length.dtype)
     named_dims = not isinstance(model, pm.Model)
     variables = [*latents, *row_axis.axes, *potentials]
@@ -151,7 +151,7 @@ def batched_terms(
             reason = dependent_rows(model, var, full, row_axis, row_axis.length)
             raise reason or error from error
 
-    # Free variables are replaced first, so that data inside their priors is not sliced.
+    # Free variables are replaced first, so that data inside their priors are not sliced.
     free = {rv: rv.type(rv.name) for rv in model.free_RVs if rv not in latents}
     if global_values is None:
         values = model.replace_rvs_by_values(list(free))
@@ -169,7 +169,7 @@ def batched_terms(
         return out
 
     def with_captured(logp: TensorVariable) -> TensorVariable:
-        """Slice the remaining arrays: those captured by the functions of a `pm.CustomDist`."""
+        """Slice the remaining arrays, those captured by the functions of a `pm.CustomDist`."""
         captured = folded([logp], row_axis.length, stop=[])
         slice_all(leaf_arrays([logp], [], captured))
         replace = {v: batch.get(c, c) for v, c in captured.items()}
@@ -245,7 +245,7 @@ def batched_terms(
 def _equal_indices(sliced: Mapping[Array, SlicedArray]) -> dict[TensorVariable, TensorVariable]:
     """Map plain index arrays with the same values to the placeholder of the first of them.
 
-    PyTensor makes a constant each time that a model uses the same NumPy array.
+    PyTensor makes a new constant each time a model uses the same NumPy array.
     """
     first: dict[tuple, TensorVariable] = {}
     same = {}
@@ -261,7 +261,7 @@ def of_size(rv: Variable, size: tuple) -> Variable:
     """Change the size of a random variable, as PyMC does."""
     out = change_dist_size(rv, size)
     if isinstance(out.owner.op, CustomSymbolicDistRV):
-        # PyMC gives it the parameters of the original distribution instead of these.
+        # PyMC would give it the parameters of the original distribution instead of these.
         own = rv.owner.op.dist_params(rv.owner)
         new_size, *_ = out.owner.inputs
         rngs = out.owner.inputs[1 + len(own) :]

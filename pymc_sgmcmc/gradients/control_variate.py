@@ -6,9 +6,9 @@ For an anchor a near the posterior's mean and a batch S of n of the N rows::
 
 with g_i the gradient of the log likelihood of row i.
 
-The sum over all rows i is computed once; the noise of the rest is about as small as theta is near
-a, whatever N is. w_i are the weights of rows that are not drawn uniformly, 1 / (N q_i). Baker et
-al. (2019), Control variates for stochastic gradient MCMC, Statistics and Computing 29.
+The sum over all rows i is computed once; the noise of the rest shrinks as theta approaches a,
+whatever N is. w_i = 1 / (N q_i) are the weights of rows that are not drawn uniformly. Baker et al.
+(2019), Control variates for stochastic gradient MCMC, Statistics and Computing 29.
 """
 
 from dataclasses import dataclass, field, fields
@@ -28,13 +28,13 @@ class ControlVariate(GradientSource):
     has_control_variate = True
 
     anchor: list[SharedVariable] = field(kw_only=True)
-    """One array per variable, in its shape."""
+    """The anchor: one array per variable, in its shape."""
     anchor_gradient: list[SharedVariable] = field(kw_only=True)
     """Gradient of the log likelihood of all rows at the anchor, one array per variable."""
 
     @classmethod
     def of(cls, source: GradientSource) -> "ControlVariate":
-        """Put a control variate around a source without latents; its anchor is yet to be set."""
+        """Add a control variate to a source without latents; its anchor is set later."""
         anchor, gradient = (
             [
                 pytensor.shared(np.zeros(shape, v.dtype), name=f"{what} of {v.name}", shape=shape)
@@ -73,6 +73,6 @@ class ControlVariate(GradientSource):
         return here._replace(likelihood=likelihood)
 
     def _values(self, replace: dict) -> dict[SharedVariable, TensorVariable]:
-        """What stands for each of the own arrays."""
+        """Map each of the control variate's own arrays to its replacement."""
         own = {*self.anchor, *self.anchor_gradient}
         return {array: replace[variable] for array, variable in self.data if array in own}

@@ -1,7 +1,8 @@
 """Check that the data still fits together and that indices in it are within range.
 
-`pm.set_data` may change it after a step was made. Compiled updates do not check this: if a row or
-an index is out of range, numba reads beyond the array and JAX takes the last element instead.
+`pm.set_data` may change the data after a step was made. Compiled updates do not check this: if a
+row or an index is out of range, numba reads beyond the array and JAX takes the last element
+instead.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -25,15 +26,15 @@ from pymc_sgmcmc.gradients.source import GradientSource
 
 
 class Lookup(NamedTuple):
-    """An index into an array that data alone determines, as in ``effect[group]``."""
+    """An index into an array that only data determine, as in ``effect[group]``."""
 
     index: Variable
     length: Variable
-    """Length of the axis that is indexed."""
+    """Length of the indexed axis."""
     data: str
-    """What the index comes from, for messages."""
+    """The data that the index comes from, for messages."""
     indexed: str
-    """What is indexed, for messages."""
+    """The indexed array, for messages."""
 
     def check(self, index: np.ndarray, length: int) -> None:
         """Raise an error for an index out of range."""
@@ -56,7 +57,7 @@ class IndexCheck:
         self._rows = [rows.index for rows in source.rows]
         streamed = set(source.streamed.names if source.streamed else ())
         self._streamed = [v.name in streamed for v in self._data]
-        # Streamed data has placeholders only: its rows are checked as they are read.
+        # Streamed data have only placeholders: their rows are checked as they are read.
         placeholders = {v for v, s in zip(self._data, self._streamed, strict=True) if s}
         names = {v: array_name(array) for array, v in source.data}
         outputs = [source.log_prior, source.log_likelihood]
@@ -110,7 +111,7 @@ def lookups_in(
 ) -> list[Lookup]:
     """Find where integers that depend only on ``known`` data and row numbers index an array.
 
-    By the numbers of ``rows`` the data are sliced; ``names`` and ``variables`` are for messages.
+    The data are sliced by the numbers in ``rows``; ``names`` and ``variables`` are for messages.
     """
     found = {}
     for node in {v.owner: None for v in ancestors(outputs) if v.owner is not None}:
@@ -119,7 +120,7 @@ def lookups_in(
         indexed, *indices = node.inputs
         axis = 0
         for entry in node.op.idx_list:
-            if not isinstance(entry, int):  # a slice cannot go beyond
+            if not isinstance(entry, int):  # a slice cannot exceed the array
                 axis += 1
                 continue
             index = indices[entry]
@@ -139,7 +140,7 @@ def lookups_in(
 
 
 def _subject(index: Variable, names: Sequence[str]) -> str:
-    """What an index comes from, as the subject of a sentence after "The"."""
+    """Return what an index comes from, as the subject of a sentence after "The"."""
     if not names and isinstance(index, TensorConstant) and index.ndim:
         names = [array_name(index)]
     listed = " and ".join(sorted(names)) or f"index {index}"
@@ -159,7 +160,7 @@ def _length(array: Variable, axis: int, known: set[Variable]) -> Variable | None
 
 
 def _shown(array: Variable, variables: Sequence[Variable], names: Mapping[Variable, str]) -> str:
-    """Return a name of what is indexed: its own, or those of the variables it is made of."""
+    """Return a name for an indexed array: its own, or those of the variables it is made of."""
     if array in names:
         return names[array]
     made_of = set(ancestors([array]))
@@ -169,7 +170,7 @@ def _shown(array: Variable, variables: Sequence[Variable], names: Mapping[Variab
 
 
 def shapes_of_data(source: GradientSource) -> list[tuple[int, ...]]:
-    """Shapes of the current data."""
+    """Return the shapes of the current data."""
     return [array_value(array).shape for array, _ in source.data]
 
 

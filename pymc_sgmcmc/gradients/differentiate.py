@@ -1,4 +1,4 @@
-"""Gradients of log densities, tidied, or an error that names the variable without one."""
+"""Simplified gradients of log densities, or an error that names the variable without one."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.variable import TensorVariable
 
 NO_GRADIENT = (NullTypeGradError, NotImplementedError, DisconnectedInputError)
-"""What PyTensor raises where an operation has no derivative."""
+"""Exceptions that PyTensor raises for operations without a derivative."""
 
 
 def gradients_of(log_p: TensorVariable, vars: list[TensorVariable]) -> list[TensorVariable]:
@@ -36,9 +36,9 @@ def _gradient_of(log_p: TensorVariable, var: TensorVariable) -> TensorVariable:
 def second_derivatives_times(
     gradients: Sequence[TensorVariable], vars: Sequence[TensorVariable]
 ) -> tuple[list[TensorVariable], list[TensorVariable]] | None:
-    """Return arrays like the variables, and the Hessian times the vector of them.
+    """Return arrays like the variables, and the Hessian times the vector that they represent.
 
-    None where some operation has no second derivative.
+    None if some operation has no second derivative.
     """
     along = [var.type() for var in vars]
     slope = pt.add(*(pt.sum(g * v) for g, v in zip(gradients, along, strict=True)), 0.0)
@@ -58,7 +58,7 @@ def _source_of(variable: TensorVariable, property: str) -> TensorVariable | None
 
 @node_rewriter([DimShuffle])
 def transposed_matrix_times_vector(fgraph, node):
-    """Turn A.T v into v A: XLA compiles the former to a slow separate loop."""
+    """Turn A.T v into v A, because XLA compiles the former to a slow separate loop."""
     if not node.op.is_squeeze or node.op.drop != (1,):
         return None
     product = node.inputs[0].owner

@@ -33,20 +33,21 @@ class RowBlock(NamedTuple):
     """Rows that are evaluated together."""
 
     numbers: np.ndarray
-    """Their numbers in the data, shape (m,); of streamed rows, in `columns`."""
+    """Numbers of the rows in the data, shape (m,), or in `columns` if they are streamed."""
     columns: Mapping[str, np.ndarray]
-    """The rows themselves, by the name of the array that they take the place of."""
+    """The rows themselves, by the name of the array that they replace."""
 
 
 class FlatModel:
-    """A model with respect to all sampled variables in one vector of d elements.
+    """A model as functions of all sampled variables in one vector of d elements.
 
-    All that has no rows counts as prior: it is small, so nothing is compiled for it. ``start`` has
-    the values of the variables that are not sampled, by default the model's initial point.
+    Everything without rows counts as prior: it is small, so nothing is compiled for it. ``start``
+    has the values of the variables that are not sampled, by default the model's initial point.
     """
 
     rows_worth = 1
-    """How many rows of an ordinary model a row of this one tells about as much as."""
+    """Number of rows of an ordinary model that are about as informative as one row of this
+    model."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class FlatModel:
         self.load_data()
 
     def load_data(self) -> None:
-        """Put the model's current data on the backend, checked: again after `pm.set_data`."""
+        """Put the model's checked current data on the backend; needed again after `pm.set_data`."""
         self.source.check_data()
         data = [array_value(array) for array, _ in self.source.data]
         self._index_check(data, [rows.n_rows for rows in self.source.rows])
@@ -89,50 +90,50 @@ class FlatModel:
 
     @property
     def n_rows(self) -> int:
-        """N, the current number of rows."""
+        """Current number of rows N."""
         return self.source.rows[0].n_rows
 
     @property
     def batch_size(self) -> int:
-        """Rows per batch."""
+        """Number of rows per batch."""
         return self.source.rows[0].batch_size
 
     # ---- one vector for all variables ------------------------------------------------------
 
     def flat(self, point: Mapping[str, Any]) -> Vector:
-        """Join the sampled variables of a point in one float64 vector, shape (d,)."""
+        """Join the sampled variables of a point into one float64 vector, shape (d,)."""
         return self.joined([point[v.name] for v in self.source.vars])
 
     def point(self, theta: Vector) -> dict[str, np.ndarray]:
-        """Split a vector into the sampled variables, each of its own type and shape."""
+        """Split a vector into the sampled variables, each with its own type and shape."""
         return dict(zip((str(v.name) for v in self.source.vars), self.split(theta), strict=True))
 
     def split(self, theta: np.ndarray) -> list[np.ndarray]:
-        """Cut vectors, shape (..., d), into arrays, one a variable."""
+        """Cut vectors, shape (..., d), into one array per variable."""
         variables = zip(self.source.vars, self.source.shapes, self.parts, strict=True)
         theta = np.asarray(theta)
         lead = theta.shape[:-1]
         return [theta[..., p].reshape((*lead, *s)).astype(v.dtype) for v, s, p in variables]
 
     def joined(self, arrays: Sequence[Any]) -> Vector:
-        """Join arrays, one a variable, in one vector."""
+        """Join arrays, one per variable, into one vector."""
         parts = [np.ravel(np.asarray(a, dtype="float64")) for a in arrays]
         return np.concatenate([np.empty(0), *parts])
 
     def settle_around(self, theta: Vector) -> None:
-        """Prepare for evaluations of single rows near a point, which nothing needs here."""
+        """Prepare for evaluations of single rows near a point; nothing to do in this class."""
 
     @contextmanager
     def points_held(self) -> Iterator[None]:
-        """Hold the points at which groups are integrated, where evaluations would move them."""
+        """Hold the points of integration over groups, which evaluations would otherwise move."""
         yield
 
     def are_coarse_integrals(self, points: np.ndarray) -> bool:
-        """Whether, at some points, effects of groups are integrated with errors that matter."""
+        """Whether integrals over groups' effects have errors that matter at some points."""
         return False
 
     def further_measurements(self, draws: np.ndarray) -> dict[str, float]:
-        """Measure for the verdict what this kind of model alone has, at draws, shape (n, d)."""
+        """Measure, for the verdict at draws of shape (n, d), what only this kind of model has."""
         return {}
 
     # ---- the likelihood --------------------------------------------------------------------
@@ -163,12 +164,12 @@ class FlatModel:
 
     @cached_property
     def _gradient(self) -> Callable:
-        """The likelihood's gradient, a function of the source's inputs."""
+        """Gradient of the likelihood, as a function of the source's inputs."""
         return self.compiled(self.source.inputs, self.source.likelihood)
 
     @quick_graphs()
     def compiled(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable:
-        """Compile a function, whose arguments are not checked."""
+        """Compile a function whose arguments are not checked."""
         mode = with_cheap_calls(self.mode)
         function = pytensor.function(list(inputs), list(outputs), mode=mode, **self.compile_kwargs)
         function.trust_input = True
@@ -177,20 +178,20 @@ class FlatModel:
     # ---- the prior -------------------------------------------------------------------------
 
     def log_prior(self, theta: Vector) -> float:
-        """Log density of the prior, up to a constant."""
+        """Return the log density of the prior, up to a constant."""
         return float(self._prior(*self.split(theta))[0])
 
     def prior_gradient(self, theta: Vector) -> Vector:
-        """Gradient of the log prior, shape (d,)."""
+        """Return the gradient of the log prior, shape (d,)."""
         return self.joined(self._prior(*self.split(theta))[1:])
 
     def prior_hessian(self, theta: Vector) -> np.ndarray:
-        """Hessian of the log prior, shape (d, d)."""
+        """Return the Hessian of the log prior, shape (d, d)."""
         times = partial(self._prior_products, theta)
         return matrix_by_products(times, self.parts, self.source.shapes, self._rtol)
 
     def prior_curvature_diagonal(self, theta: Vector) -> Vector:
-        """Diagonal of the Hessian of the log prior, shape (d,)."""
+        """Return the diagonal of the Hessian of the log prior, shape (d,)."""
         return diagonal_by_products(partial(self._prior_products, theta), self.parts, self._rtol)
 
     @property
@@ -204,9 +205,9 @@ class FlatModel:
 
     @cached_property
     def _prior_products(self) -> Callable[[Vector, np.ndarray], np.ndarray]:
-        """The Hessian times each of some vectors, shape (m, d), and the result in that shape.
+        """Function that multiplies the Hessian by each of some vectors, all of shape (m, d).
 
-        By differences of gradients where there is no second derivative.
+        It uses differences of gradients if there is no second derivative.
         """
         vars = self.source.vars
         derived = second_derivatives_times(self.source.prior, vars)
@@ -238,7 +239,7 @@ class FlatModel:
     def in_python(
         self, inputs: Sequence[TensorVariable], outputs: Sequence[TensorVariable]
     ) -> Callable:
-        """Return a function that is not compiled; out of a parameter's range it is not finite."""
+        """Return an uncompiled function, which is not finite if a parameter is out of its range."""
         fixed = [*(variable for _, variable in self.source.data), *self.source.others]
         mode = PYTHON.including("local_remove_check_parameter")
         function = python_function([*inputs, *fixed], list(outputs), mode)

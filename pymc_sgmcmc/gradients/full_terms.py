@@ -1,4 +1,4 @@
-"""Terms that every update evaluates with all their data, beside batches of the others."""
+"""Terms that every update evaluates with all their data, in addition to batches of the others."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,11 +15,11 @@ class FullTerm(NamedTuple):
     name: str
     is_potential: bool
     n_rows: int
-    """Longest axis of the data that it is computed from."""
+    """Length of the longest axis of the data from which the term is computed."""
 
 
 def full_terms(model: pm.Model, rest: Sequence[Variable], batch_size: int) -> list[FullTerm]:
-    """Return those of the terms outside of batches that have more data than a batch."""
+    """Return those terms outside the batches that have more data than a batch."""
     found = [
         FullTerm(
             str(var.name),
@@ -32,7 +32,7 @@ def full_terms(model: pm.Model, rest: Sequence[Variable], batch_size: int) -> li
 
 
 def message_of(terms: Sequence[FullTerm]) -> str:
-    """Say what such terms cost, and what would make batches of them."""
+    """Return a message on what such terms cost, and how they could be sliced into batches."""
     listed = ", ".join(f"'{term.name}' ({term.n_rows} rows of data)" for term in terms)
     potentials = [f"'{term.name}'" for term in terms if term.is_potential]
     remedy = (
@@ -41,6 +41,6 @@ def message_of(terms: Sequence[FullTerm]) -> str:
         "pm.CustomDist with observed=."
     )
     return (
-        f"Outside of the batches, every update evaluates all of {listed}. The number of passes "
+        f"Outside the batches, every update evaluates all of {listed}. The number of passes "
         f"over the data does not count this.{remedy if potentials else ''}"
     )

@@ -5,8 +5,9 @@ With N_1 rows of the first likelihood and N_2 of the second, i runs from 0 to N_
     log p(y | theta) = sum_i [i < N_1] log p(y_1i | theta) + [i >= N_1] log p(y_2,i-N_1 | theta)
 
 A batch of n rows of both, scaled by (N_1 + N_2) / n, is then unbiased like that of one likelihood.
-All its rows are evaluated by every likelihood, which counts its own: where a row is another's, one
-of its own rows stands in, each in turn, so that no group has far more than its share of rows.
+Every likelihood evaluates all rows of the batch and counts only its own: a row of another
+likelihood is replaced by one of its own rows, each in turn, so that no group gets far more than its
+share of rows.
 """
 
 from collections.abc import Sequence
@@ -21,9 +22,9 @@ from pymc_sgmcmc.gradients.batch_terms import BatchModel, Term
 
 
 def joined_terms(parts: Sequence[BatchModel], index: TensorVariable) -> list[Term]:
-    """Return all terms as functions of row numbers of all parts, from the first to the last.
+    """Return all terms as functions of row numbers that cover all parts, from first to last.
 
-    Arrays that several parts slice have one placeholder, that of the first of them.
+    Arrays that several parts slice share the placeholder of the first of these parts.
     """
     terms: list[Term] = []
     arrays: dict[Array, TensorVariable] = {}

@@ -1,4 +1,4 @@
-"""Self-check: is the model written for the groups of a batch the model itself?"""
+"""Self-check: does the model written for the groups of a batch equal the model itself?"""
 
 from collections.abc import Mapping, Sequence
 
@@ -28,14 +28,14 @@ def check_local(
 ) -> None:
     """Compare log probabilities of rows and of groups with the model's own, near the start.
 
-    ``data`` has arrays for what stands for them, ``batch`` the rows of these for ``rows``, and
-    ``groups`` the groups of the batch's rows for each index. Where log probabilities differ,
-    `NotLocal` says which variables are not local.
+    ``data`` maps placeholders to arrays, ``batch`` are their rows for ``rows``, and ``groups`` are
+    the groups of the batch's rows for each index. If log probabilities differ, `NotLocal` names the
+    variables that are not local.
     """
     rng = np.random.default_rng(20242)
     everything = [v.value for v in local.variables]
     columns = local.columns
-    # Of whole groups a batch touches fewer than it has rows.
+    # A batch of whole groups touches fewer groups than it has rows.
     most = min([c.slots for c in columns if c.slots < c.n_groups], default=len(batch))
     batch = batch[:most]
     inputs = [*model.value_vars, *(v.slots for v in local.variables), rows, *data]
@@ -89,6 +89,6 @@ def check_local(
 
 
 def _touched(column: Column, groups_of_rows: np.ndarray) -> list[np.ndarray]:
-    """The groups in the slots and the place of each row."""
+    """Return the groups in the slots and the place of each row."""
     groups, places = np.unique(groups_of_rows % column.n_groups, return_inverse=True)
     return [np.resize(groups, column.slots).astype(np.int64), places.astype(np.int64)]

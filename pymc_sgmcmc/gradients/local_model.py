@@ -20,21 +20,21 @@ from pymc_sgmcmc.noise import NoiseStream
 class Column:
     """An index of rows: the data that say which group a row belongs to.
 
-    The last three stand for what a batch touches, as `pymc_sgmcmc.batches.touched` finds it.
+    The last three fields represent what a batch touches, as found by `pymc_sgmcmc.batches.touched`.
     """
 
     index: TensorVariable
-    """The group of each row of a batch, an expression of row numbers and data."""
+    """The group of each row of a batch, as an expression of row numbers and data."""
     n_groups: int
     slots: int
-    """Most groups that a batch touches."""
+    """Largest number of groups that a batch touches."""
     groups: TensorVariable
     places: TensorVariable
     weights: TensorVariable
 
     @classmethod
     def of(cls, index: TensorVariable, n_groups: int, batch_size: int) -> "Column":
-        """Make the column of an index into a number of groups."""
+        """Make the column of an index into ``n_groups`` groups."""
         slots = min(batch_size, n_groups)
         groups = pt.tensor("groups", shape=(slots,), dtype="int64")
         weights = pt.tensor("weights", shape=(slots,), dtype=pytensor.config.floatX)
@@ -46,7 +46,7 @@ class EmptyGroups(NamedTuple):
 
     numbers: TensorConstant
     variable: TensorVariable
-    """What stands for them, since so many numbers in a graph would not be cached."""
+    """Placeholder for the numbers, because so many numbers in a graph would not be cached."""
 
 
 class PriorDraw(NamedTuple):
@@ -71,20 +71,20 @@ class PriorDraw(NamedTuple):
 
 
 class LocalVariable(NamedTuple):
-    """A value variable, and what stands for the elements of the groups in the slots."""
+    """A value variable, and its replacement with only the groups in the slots."""
 
     value: TensorVariable
     column: Column
     axis: int
-    """Its axis of groups."""
+    """The axis of groups."""
     slots: TensorVariable
-    """Shaped like the value, with the slots for the groups."""
+    """Shaped like the value, with the slots in place of the groups."""
     prior_draw: PriorDraw | None = None
-    """What draws the elements of groups without rows, if there are any."""
+    """Draws the elements of groups without rows, if there are any."""
 
     @classmethod
     def of(cls, value: TensorVariable, column: Column, shape: tuple[int, ...]) -> "LocalVariable":
-        """Make that of a value of this shape."""
+        """Make the local variable for a value of this shape."""
         axis = shape.index(column.n_groups)
         of_slots = (*shape[:axis], column.slots, *shape[axis + 1 :])
         return cls(value, column, axis, TensorType(value.dtype, of_slots)(value.name))
@@ -95,17 +95,17 @@ class LocalModel(NamedTuple):
 
     variables: list[LocalVariable]
     shared_prior: TensorVariable
-    """Log prior of all other variables, a scalar."""
+    """Log prior of all variables that are not local, a scalar."""
     priors: list[TensorVariable]
     """Log prior of each local variable for each slot, shape (slots,)."""
     rows: list[TensorVariable]
     """Log likelihood of each row of a batch, by term."""
     row_axes: list[int]
-    """Axis of the rows in each."""
+    """Axis of the rows in each log likelihood."""
     row_weights: TensorVariable | None
-    """Weight of each row of a batch, where batches have whole groups."""
+    """Weight of each row of a batch, if batches have whole groups."""
     sizes: list[np.ndarray]
-    """Rows of each group, for each of ``columns``."""
+    """Number of rows of each group, for each of ``columns``."""
 
     @property
     def expressions(self) -> list[TensorVariable]:
@@ -121,16 +121,16 @@ class LocalModel(NamedTuple):
 
     @property
     def prior_draws(self) -> list[PriorDraw]:
-        """What draws the elements of groups without rows."""
+        """The draws of elements of groups without rows."""
         return [v.prior_draw for v in self.variables if v.prior_draw is not None]
 
     @property
     def empty(self) -> dict[TensorConstant, TensorVariable]:
-        """The groups without rows, and what stands for them."""
+        """Maps the groups without rows to their placeholders."""
         return dict(draw.groups for draw in self.prior_draws)
 
     def rebuilt(self, expressions: Sequence[TensorVariable]) -> "LocalModel":
-        """Return the model with other expressions, listed in the same way."""
+        """Return the model with other expressions, listed in the order of `expressions`."""
         take = iter(expressions).__next__
         shared_prior = take()
         priors = [take() for _ in self.priors]
@@ -150,7 +150,7 @@ class LocalModel(NamedTuple):
 
 
 class NotLocal(Exception):
-    """Why some variables are not local."""
+    """Raised with the reason why some variables are not local."""
 
     def __init__(self, values: Sequence[Variable], reason: str):
         super().__init__(reason)

@@ -14,7 +14,7 @@ class LocalScales(Metric):
     """A scale for each element of local variables, and a matrix for all others together.
 
     z has one flat vector for the shared variables, if there are any, then an array for each local
-    variable, shaped like it. An update gathers the scales of the groups that it moves.
+    variable, with its shape. An update gathers the scales of the groups that it moves.
     """
 
     name = "local"
@@ -30,7 +30,7 @@ class LocalScales(Metric):
         shared = [part for part, local in zip(parts, is_local, strict=True) if not local]
         local = [part for part, local in zip(parts, is_local, strict=True) if local]
         self.order = np.concatenate([*shared, *local])
-        """Element of theta of each element of z."""
+        """Index into theta of each element of z."""
         super().__init__(shapes)
 
     def identity(self):

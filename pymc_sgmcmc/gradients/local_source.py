@@ -10,8 +10,8 @@ the prior in full, since alpha_j moves only when it is touched. That of the shar
     g = grad log p(shared) + N/n sum_{i in batch} (grad log p(y_i | ...)
                                                    + 1 / n_{j(i)} grad log p(alpha_{j(i)} | shared))
 
-The prior of a group is spread over its rows, so both sums are unbiased. Groups without rows have
-no say in it: given the shared variables, they have their prior's distribution.
+The prior of a group is spread over its rows, so both sums are unbiased. Groups without rows do not
+contribute: given the shared variables, they have their prior's distribution.
 
 In batches of whole groups each row has a weight u_i, by which its log likelihood and its share of
 the groups' prior are multiplied, and n_j / m_j is n_j / (m_j u_i); see `batches.whole_groups`.
@@ -38,19 +38,19 @@ from pymc_sgmcmc.slots import Touched
 class LocalSource(GradientSource):
     """A source of batches of rows in which some variables are local to groups of rows.
 
-    What it inherits is the same model with all groups, with which data and starts are checked. An
-    evaluation is of ``of_batch``: there a local variable has the groups in the slots alone.
+    The inherited part is the same model with all groups, with which data and starts are checked. An
+    evaluation uses ``of_batch``, in which a local variable has only the groups in the slots.
     """
 
     variables: list[LocalVariable] = field(kw_only=True)
     columns: list[Column] = field(kw_only=True)
     row_weights: TensorVariable | None = field(kw_only=True)
     sizes: list[np.ndarray] = field(kw_only=True)
-    """Rows of each group, for each column, as counted when the step was made."""
+    """Number of rows of each group, for each column, counted when the step was made."""
     of_batch: GradientSource = field(kw_only=True)
 
     def tables(self, rows):
-        """None: row numbers are needed to know the groups."""
+        """Return no tables, because row numbers are needed to know the groups."""
         return []
 
     @property
@@ -118,7 +118,7 @@ class LocalSource(GradientSource):
                 for sizes, c in zip(self.sizes, self.columns, strict=True)
             ]
         found = self._groups_of_data()(rows.n_rows, {})
-        groups = [  # an index below zero counts from the end, as in the model
+        groups = [  # a negative index counts from the end, as in the model
             GroupsOfRows.of(
                 index.astype(np.int64) % c.n_groups, c.n_groups, c.slots, c.weights.dtype
             )
@@ -144,7 +144,7 @@ class LocalSource(GradientSource):
         return WholeGroups(groups_of_rows[k], self.rows[0].batch_size, around)
 
     def _check_empty(self, groups: dict[Column, GroupsOfRows]) -> None:
-        """Raise an error if other groups have no rows than when the step was made."""
+        """Raise an error if other groups are without rows than when the step was made."""
         for v in self.variables:
             now = np.flatnonzero(groups[v.column].sizes == 0)
             then = np.empty(0) if v.prior_draw is None else v.prior_draw.groups.numbers.data

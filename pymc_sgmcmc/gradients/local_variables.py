@@ -2,7 +2,7 @@
 
 A local variable has an element (or row) for each group, enters the likelihood only through
 ``alpha[group_of_row]`` or ``f(alpha)[group_of_row]``, and has a prior that is a sum over groups.
-Both are rebuilt for the groups that a batch touches, which stand in `slots`; `local_check` then
+Both are rebuilt for the groups that a batch touches, which are in `slots`; `local_check` then
 compares the numbers with the model's own.
 """
 
@@ -40,16 +40,17 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 Local = Literal["auto"] | Sequence[str] | None
 LEAST_GROUPS = 500
-"""Smallest number of groups with which "auto" makes variables local, if a batch has fewer rows than
-that: moving all of them would cost more than the rest of an update, and most would get no gradient
+"""Smallest number of groups for which "auto" makes variables local, if a batch has fewer rows than
+groups: moving all groups would cost more than the rest of an update, and most would get no gradient
 at all."""
 
 GROUPS_PER_BATCH = 4
-"""Smallest mean number of groups in a batch of whole groups, for their noise to average out."""
+"""Smallest mean number of groups in a batch of whole groups, with which their noise
+averages out."""
 
 
 def n_looked_up(model: pm.Model) -> int:
-    """Count the elements of free variables that observed ones look up by numbers."""
+    """Count the elements of free variables that observed variables look up by index."""
     arrays = [
         v.owner.inputs[0]
         for v in ancestors(model.observed_RVs)
@@ -63,7 +64,7 @@ def n_looked_up(model: pm.Model) -> int:
 def elements_per_group(
     variables: Sequence[LocalVariable], shapes: Mapping[TensorVariable, tuple[int, ...]]
 ) -> int:
-    """Count the elements of a group, in those that have most."""
+    """Return the largest number of elements per group."""
     elements = Counter[Column]()
     for v in variables:
         elements[v.column] += int(np.prod(shapes[v.value])) // v.column.n_groups
@@ -81,16 +82,16 @@ class _Lookup(NamedTuple):
 def find_local(
     builder: "LocalTerms", wanted: Local, check: Callable[[LocalModel], None]
 ) -> LocalModel | None:
-    """Write the model for the groups that a batch touches, as far as it allows.
+    """Write the model for the groups that a batch touches, as far as possible.
 
-    With ``wanted="auto"`` variables of many groups are local where that is possible; ``check``
-    raises `NotLocal` if a model's numbers are not the original's.
+    With ``wanted="auto"`` variables with many groups are local if that is possible; ``check``
+    raises `NotLocal` if a model's numbers differ from the original's.
     """
     model, vars, batches = builder.model, list(builder.shapes), builder.batches
     names = None if wanted == "auto" else _checked_names(model, vars, wanted)
     reasons: dict[str, str] = {}
     candidates = []
-    # Those that rows look up first: another variable may be in their prior.
+    # Variables that rows look up come first, because another variable may be in their prior.
     for value in sorted(vars, key=builder.is_looked_up, reverse=True):
         name = model.values_to_rvs[value].name
         if names is not None and name not in names:
@@ -133,7 +134,7 @@ def find_local(
         listed = ", ".join(f"'{model.values_to_rvs[v.value].name}'" for v in local.variables)
         _log.info(f"Only the groups of a batch's rows move (local='auto'): {listed}.")
     if local is not None and local.row_weights is not None and batches == "auto":
-        _log.info("Batches have whole groups, for each has several elements (batches='auto').")
+        _log.info("Batches have whole groups, as each has several elements (batches='auto').")
     return local
 
 
@@ -149,13 +150,14 @@ def _checked_names(model: pm.Model, vars: Sequence[Variable], wanted: Any) -> li
 
 
 class LocalTerms:
-    """Rebuilds a model's terms for some candidates among variables of some shapes.
+    """Rebuilds a model's terms for candidate local variables, given all variables' shapes.
 
     ``terms`` are the likelihood of a batch with the row numbers ``rows``, and ``rest`` the observed
     variables and potentials that do not run along the rows. With ``batches="auto"`` batches have
-    whole groups if these are in memory, have several elements each, are nested, and a batch has
-    several. A batch of rows knows such a group's elements with errors that go together, and
-    thermostats hold the energy of each element right, not that of all their combinations.
+    whole groups if these are in memory, have several elements each, are nested, and a batch
+    contains several of them. In a batch of rows the errors of such a group's elements are
+    correlated, and thermostats control the energy of each element but not that of all their
+    combinations.
     """
 
     def __init__(self, model, shapes, terms, rest, rows, batch_size, groups, batches):
@@ -172,14 +174,14 @@ class LocalTerms:
         self.lookups = self._lookups()
 
     def is_large(self, name: str) -> bool:
-        """Whether a variable would be local under "auto"."""
+        """Whether "auto" would make a variable local."""
         value = self.model.rvs_to_values[self.model[name]]
         return max(self.shapes[value], default=0) >= max(LEAST_GROUPS, self.batch_size + 1)
 
     def is_indexed(self, name: str) -> bool:
-        """Whether elements of it are taken by numbers, as effects of groups are.
+        """Whether its elements are taken by index, as effects of groups are.
 
-        Numbers may also choose among values of rows, as the classes' probabilities.
+        An index may also choose among values of rows, such as the classes' probabilities.
         """
         value = self.model.rvs_to_values[self.model[name]]
         nodes = {v.owner: None for v in ancestors(self.terms) if v.owner is not None}
@@ -212,17 +214,17 @@ class LocalTerms:
         return int(of_point(*(start[v.name] for v in self.model.value_vars)))
 
     def is_looked_up(self, value: TensorVariable) -> bool:
-        """Whether rows index into something made of it."""
+        """Whether rows index into an expression of the value."""
         return any(value in ancestors([lookup.array]) for lookup in self.lookups)
 
     def sizes_in(self, column: Column) -> np.ndarray:
-        """The rows of each group."""
+        """Return the number of rows of each group."""
         if column.index not in self.sizes:
             self.sizes[column.index] = self.groups.sizes(column)
         return self.sizes[column.index]
 
     def empty_groups(self, column: Column) -> EmptyGroups:
-        """The groups without rows."""
+        """Return the groups without rows."""
         if column not in self.empty:
             empty = np.flatnonzero(self.sizes_in(column) == 0)
             variable = pt.tensor("empty", shape=(empty.size,), dtype="int64")
@@ -249,7 +251,7 @@ class LocalTerms:
         return LocalVariable.of(value, column, self.shapes[value])
 
     def _columns_by_prior(self, value: TensorVariable) -> set[Column]:
-        """Columns of variables with an element per group in whose prior a variable is."""
+        """Return the columns of variables with an element per group in whose prior a value is."""
         found = set()
         for (index, n_groups), column in self.columns.items():
             if n_groups not in self.shapes[value]:
@@ -264,7 +266,8 @@ class LocalTerms:
     def with_slots(self, variables: list[LocalVariable]) -> list[LocalVariable]:
         """Give variables as many slots as batches of whole groups need.
 
-        It is an error if no groups have all others nested in them, or if rows are streamed.
+        Raises an error if the groups are not all nested in those of one column, or if rows are
+        streamed.
         """
         if self.batches == "groups" and self.groups.are_streamed:
             raise ValueError(
@@ -294,11 +297,11 @@ class LocalTerms:
         ]
 
     def _rows_are_biased(self, variables: list[LocalVariable]) -> bool:
-        """Whether a row in memory tells of several elements of its group."""
+        """Whether a row in memory informs about several elements of its group."""
         return not self.groups.are_streamed and elements_per_group(variables, self.shapes) > 1
 
     def _are_small(self, column: Column) -> bool:
-        """Whether a batch has several groups."""
+        """Whether a batch contains several groups."""
         sizes = self.sizes_in(column)
         return self.batch_size >= GROUPS_PER_BATCH * sizes[sizes > 0].mean()
 
@@ -387,7 +390,7 @@ class LocalTerms:
         return out
 
     def _prior_draw(self, v: LocalVariable) -> PriorDraw | None:
-        """Return what draws the elements of groups without rows."""
+        """Return the draw of elements of groups without rows, or None if there are none."""
         empty = self.empty_groups(v.column)
         n_empty = empty.variable.type.shape[0]
         if not n_empty:

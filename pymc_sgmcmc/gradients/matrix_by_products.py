@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 type Times = Callable[[np.ndarray], np.ndarray]
-"""The matrix times each of some vectors, shape (m, d)."""
+"""Multiplies the matrix by each of some vectors, shape (m, d)."""
 
 STRIDES = (1, 3, 17)
-"""Elements of a variable that lie so far apart are probed together for the diagonal: all of them
-where the elements are independent, every third in a random walk."""
+"""Distances of a variable's elements that are probed together for the diagonal: all of them if the
+elements are independent, every third one in a random walk."""
 MANY_GROUPS = 8
-"""Elements along a variable's first axis from which its groups are tried together."""
+"""Smallest length of a variable's first axis for which its groups are probed together."""
 
 
 def matrix_by_products(
@@ -19,9 +19,9 @@ def matrix_by_products(
 ) -> np.ndarray:
     """Find a matrix whose rows and columns are the elements of several variables.
 
-    Of variables whose groups (the first axis) are independent given all others, all groups are
-    tried together. ``parts`` has the place of each variable among the d elements, and ``rtol`` is
-    the relative error of a product.
+    For variables whose groups (the first axis) are independent given everything else, all groups
+    are probed together. ``parts`` has the place of each variable among the d elements, and ``rtol``
+    is the relative error of a product.
     """
     size = parts[-1].stop if parts else 0
     matrix = np.zeros((size, size))
@@ -40,9 +40,9 @@ def matrix_by_products(
 def _blocks_of_groups(times, parts, shapes, rtol) -> list[tuple[slice, list[tuple]]]:
     """Find variables with independent groups: their elements, and blocks of the matrix.
 
-    A block has row and column numbers and values. Groups are independent if products with two
-    random vectors agree on each group's own block. Of variables with different numbers of groups
-    that are coupled, those with the most groups are taken.
+    A block has row numbers, column numbers and values. Groups are independent if products with two
+    random vectors agree on each group's own block. Of coupled variables with different numbers of
+    groups, those with the most groups are taken.
     """
     rng = np.random.default_rng(20243)
     size = parts[-1].stop if parts else 0
@@ -82,8 +82,8 @@ def _blocks_of_groups(times, parts, shapes, rtol) -> list[tuple[slice, list[tupl
 def diagonal_by_products(times: Times, parts: Sequence[slice], rtol: float) -> np.ndarray:
     """Find the diagonal of a matrix, shape (d,).
 
-    Elements far apart (`STRIDES`) are tried together, with two random vectors: where these agree
-    the diagonal is known, for the others unit vectors are used.
+    Elements far apart (`STRIDES`) are probed together with two random vectors: where these agree,
+    the diagonal is known; for the other elements unit vectors are used.
     """
     rng = np.random.default_rng(20243)
     size = parts[-1].stop if parts else 0

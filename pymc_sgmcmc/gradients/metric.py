@@ -1,9 +1,9 @@
 r"""Metrics: a change of variables theta = theta_0 + L z, so that the sampler works in z.
 
 With L L' about the posterior's covariance, all directions of z have about the same scale, and a
-step size means the same on every model. theta_0 is the point before the update: an update begins
-at z = 0 and moves theta by L z, and the gradient with respect to z is L' g. So nothing is solved or
-inverted, and L may change between compiled calls.
+step size has the same meaning for every model. theta_0 is the point before the update: an update
+begins at z = 0 and moves theta by L z, and the gradient with respect to z is L' g. So nothing is
+solved or inverted, and L may change between compiled calls.
 """
 
 from abc import ABC, abstractmethod
@@ -20,10 +20,10 @@ from pymc_sgmcmc.slots import Touched
 
 
 class Metric(ABC):
-    """The shape of L; its numbers are inputs of the compiled updates."""
+    """The form of L, whose numbers are inputs of the compiled updates."""
 
     name: Literal["dense", "diag", "local"]
-    """Name as in the argument ``adaptation=``; "local" stands for `LocalScales`."""
+    """Name as in the argument ``adaptation=``; "local" is the name of `LocalScales`."""
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]):
         self.shapes = list(shapes)
@@ -33,78 +33,75 @@ class Metric(ABC):
 
     @abstractmethod
     def identity(self) -> list[np.ndarray]:
-        """Arrays with which L is the identity."""
+        """Return arrays with which L is the identity."""
 
     @property
     @abstractmethod
     def z_shapes(self) -> list[tuple[int, ...]]:
-        """Shapes of z: as theta's, or one flat vector."""
+        """Shapes of z: those of theta, or one flat vector."""
 
     @abstractmethod
     def to_theta(self, z: Tensors, arrays: Tensors) -> Tensors:
-        """L z, shaped like theta, for z of the shapes `z_shapes`; ``arrays`` are as `inputs`."""
+        """Return L z, shaped like theta; z has shapes `z_shapes`, ``arrays`` are as `inputs`."""
 
     @abstractmethod
     def to_z(self, g: Tensors, arrays: Tensors) -> Tensors:
-        """L' g, shaped like z; ``g`` is shaped like theta."""
+        """Return L' g, shaped like z; ``g`` is shaped like theta."""
 
     @abstractmethod
     def times(self, z: np.ndarray) -> np.ndarray:
-        """L z in NumPy, for flat vectors z, shape (..., d)."""
+        """Return L z in NumPy, for flat vectors z, shape (..., d)."""
 
     @abstractmethod
     def transposed_times(self, g: np.ndarray) -> np.ndarray:
-        """L' g in NumPy, for flat vectors g, shape (..., d)."""
+        """Return L' g in NumPy, for flat vectors g, shape (..., d)."""
 
     @property
     def matrix(self) -> np.ndarray:
-        """L, shape (d, d)."""
+        """Return L, shape (d, d)."""
         return self.times(np.eye(self.size)).T
 
     def inverse_times(self, shift: np.ndarray) -> np.ndarray:
-        """z of theta - theta_0, a flat vector, shape (d,)."""
+        """Return z for a flat vector theta - theta_0, shape (d,)."""
         return np.linalg.solve(self.matrix, shift)
 
     def spread(self) -> np.ndarray:
-        """Standard deviation of each element of L z for z ~ N(0, I), shape (d,)."""
+        """Return the standard deviation of each element of L z for z ~ N(0, I), shape (d,)."""
         return np.linalg.norm(self.times(np.eye(self.size)), axis=0)
 
     @property
     def inputs(self) -> list[TensorVariable]:
-        """Symbolic inputs that stand for `arrays`."""
+        """Symbolic inputs for `arrays`."""
         return [pt.tensor(shape=a.shape, dtype=pytensor.config.floatX) for a in self.arrays]
 
     def start(self, dtypes: Sequence[str]) -> list[np.ndarray]:
-        """z = 0, for a sampler's initial state, by the types of the sampled variables."""
+        """Return z = 0 for a sampler's initial state, given the types of the sampled variables."""
         if len(self.z_shapes) == len(self.shapes):
             return [np.zeros(s, t) for s, t in zip(self.z_shapes, dtypes, strict=True)]
         return [np.zeros(self.size, np.result_type(*dtypes))]
 
     def z_touched(self, touched: Sequence[Touched | None]) -> list[Touched | None]:
-        """Return the groups that a batch moves, for each array of z.
-
-        ``touched`` has those of each variable.
-        """
+        """Return the groups that a batch moves in each array of z, from those of each variable."""
         return [None] * len(self.z_shapes)
 
     def inputs_touched(self, touched: Sequence[Touched | None]) -> list[Touched | None]:
-        """Return the groups that a batch moves, for each of `inputs`, as `z_touched`."""
+        """Return the groups that a batch moves in each of `inputs`, like `z_touched`."""
         return [None] * len(self.arrays)
 
     def zeros(self, theta: Tensors) -> Tensors:
-        """z = 0, symbolic, for the elements of theta that an update moves."""
+        """Return symbolic zeros z for the elements of theta that an update moves."""
         starts = self.start([t.dtype for t in theta])
         return [pt.zeros(a.shape, dtype=a.dtype) for a in starts]
 
     def gradient(self, whole: Gradient, arrays: Tensors) -> MappedGradient:
-        """Gradient with respect to z: L' times that with respect to theta."""
+        """Return the gradient with respect to z: L' times that with respect to theta."""
         return MappedGradient(
             whole, lambda g: self.to_z(g, arrays), lambda z: self.to_theta(z, arrays)
         )
 
 
 class Diagonal(Metric):
-    """L is diagonal: a scale for each element. z has theta's shapes."""
+    """A diagonal L with a scale for each element; z has theta's shapes."""
 
     name = "diag"
 
@@ -116,7 +113,7 @@ class Diagonal(Metric):
         self.arrays = split_flat(np.asarray(scales, pytensor.config.floatX), self.shapes)
 
     def scale_to(self, matrix: np.ndarray) -> None:
-        """Set L so that variances are 1 in z where those of theta given all else are 1 / diagonal.
+        """Set L so that z has variance 1 where theta, given everything else, has 1 / diagonal.
 
         ``matrix`` is the inverse of the covariance of theta, shape (d, d).
         """
@@ -160,7 +157,7 @@ class Diagonal(Metric):
 
 
 class Dense(Metric):
-    """L is any matrix, shape (d, d). z is one flat vector."""
+    """Any matrix L, shape (d, d); z is one flat vector."""
 
     name = "dense"
 
@@ -172,7 +169,7 @@ class Dense(Metric):
         self.arrays = [np.ascontiguousarray(matrix, pytensor.config.floatX)]
 
     def scale_to(self, matrix: np.ndarray) -> None:
-        """Set L so that z has the covariance I where theta has the inverse of ``matrix``."""
+        """Set L so that z has the covariance I if theta has the inverse of ``matrix``."""
         self.set(root_of_inverse(matrix))
 
     def fit_to_noise(
@@ -212,7 +209,7 @@ def root_of_inverse(matrix: np.ndarray) -> np.ndarray:
 
 
 def flat(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Join arrays in one vector of float64."""
+    """Join arrays into one float64 vector."""
     return np.concatenate([np.ravel(a) for a in arrays]).astype(float)
 
 

@@ -44,7 +44,7 @@ from pymc_sgmcmc.gradients.row_groups import RowGroups, StreamedRowGroups
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 
 LARGE_CONSTANT = 10**6
-"""Bytes of a constant up to which numba copies it into the compiled code."""
+"""Largest size of a constant, in bytes, that numba copies into the compiled code."""
 
 
 @quick_graphs()
@@ -121,7 +121,7 @@ def _n_rows(terms: Sequence[Variable]) -> TensorVariable:
 
 
 def _whole(model: Model):
-    """All the data at each update: exact gradients."""
+    """Use all the data at each update, for exact gradients."""
     likelihood = model.logp(vars=model.observed_RVs, sum=False) if model.observed_RVs else []
     prior = model.logp(vars=[*model.free_RVs, *model.potentials])
     return prior, sum_of(likelihood), _n_rows(likelihood), [], {}, []
@@ -130,7 +130,7 @@ def _whole(model: Model):
 def _slice_into_batches(
     model, vars, batch_size, minibatch_dim, self_check, data, start, row_weights, local, batches
 ):
-    """Batches of an unchanged model."""
+    """Slice an unchanged model into batches."""
     try:
         if data is None:
             row_axes = find_row_axes(model, minibatch_dim)
@@ -189,7 +189,7 @@ def _terms_of(
     data: StreamedData | None,
     start: PointType,
 ) -> BatchModel:
-    """Terms along one dimension, for a batch of its rows."""
+    """Return the terms along one dimension, for a batch of its rows."""
     part = batched_terms(model, row_axis, pt.lvector("rows"), data=data).simplified()
     if data is not None:
         check_covered(part.sliced, data)
@@ -203,9 +203,10 @@ def _terms_of(
 def explicit_data(
     expressions: Sequence[TensorVariable], arrays: dict[Array, TensorVariable]
 ) -> tuple[list[TensorVariable], dict[Array, TensorVariable]]:
-    """Make the data explicit inputs of expressions; ``arrays`` are explicit already.
+    """Make the data explicit inputs of expressions; ``arrays`` already are.
 
-    Large constants too, which would be part of the compiled code, and on numba its address.
+    This includes large constants: otherwise the compiled code would contain them or, on numba,
+    their address.
     """
     for var in ancestors(expressions):
         if isinstance(var, SharedVariable) and isinstance(var.type, RandomType):
@@ -223,7 +224,7 @@ def explicit_data(
 
 @quick_graphs()
 def shapes_of(model: Model, vars: Sequence[TensorVariable]) -> list[tuple[int, ...]]:
-    """Shapes of value variables."""
+    """Return the shapes of value variables."""
     if all(None not in v.type.shape for v in vars):
         return [v.type.shape for v in vars]
     start = model.initial_point()

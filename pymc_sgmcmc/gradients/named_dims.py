@@ -77,7 +77,7 @@ class TensorModel:
                 tensor = TensorConstant(kind, leaf.data, name=leaf.name)
             else:
                 tensor = kind(leaf.name)
-            if isinstance(leaf, Constant):  # without a name in the model that has its dims
+            if isinstance(leaf, Constant):  # has no name in the model to look up its dims
                 tensor.tag.dims = leaf.type.dims
             self._tensors[leaf] = tensor
         return self._tensors[leaf]
@@ -85,7 +85,7 @@ class TensorModel:
     def tensors(self, expressions: Sequence[Variable]) -> list[TensorVariable]:
         """Return expressions with plain tensors instead of tensors with named dims.
 
-        An error names an operation that PyTensor has only for named dims.
+        An error names any operation that PyTensor has only for named dims.
         """
         named = [v for v in ancestors(expressions) if isinstance(v.type, XTensorType)]
         if not named:
@@ -98,7 +98,7 @@ class TensorModel:
         outputs = [
             tensor_from_xtensor(e) if isinstance(e.type, XTensorType) else e for e in expressions
         ]
-        # With our tensors as inputs, not PyTensor's copies of them: ours get values later.
+        # Our tensors are the inputs, not PyTensor's copies of them, because ours get values later.
         outputs = clone_replace(outputs, leaves)
         in_the_way = dfs_rewriter(length_of_tensor, without_view)
         for _ in range(2):

@@ -19,14 +19,14 @@ def _containers(model: pm.Model, data: StreamedData) -> dict[str, SharedVariable
         if name not in known:
             names = ", ".join(f"'{n}'" for n in known) or "none"
             raise ValueError(
-                f"data= has rows for '{name}', which is no pm.Data container of the model (its "
+                f"data= has rows for '{name}', which is not a pm.Data container of the model (its "
                 f"containers are {names}). Add pm.Data('{name}', data.head()['{name}'], dims=...)."
             )
     return {name: known[name] for name in data.names}
 
 
 def fitted_to(model: pm.Model, data: StreamedData) -> StreamedData:
-    """Check data against the model's containers and fit its types to them."""
+    """Check data against the model's containers and adapt its types to them."""
     formats = {}
     for name, array in _containers(model, data).items():
         value = array_value(array)

@@ -1,4 +1,4 @@
-"""Models written with `pm.Minibatch`: its draws replaced by batches of this package."""
+"""Models written with `pm.Minibatch`, whose draws are replaced by batches of this package."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -20,7 +20,7 @@ from pymc_sgmcmc.gradients.source import Rows, check_batch_size
 
 
 def minibatch_nodes(outputs: Sequence[Variable]) -> list[Apply]:
-    """Draws of `pm.Minibatch` that outputs depend on."""
+    """Return the draws of `pm.Minibatch` that outputs depend on."""
     nodes = {v.owner: None for v in ancestors(outputs) if v.owner is not None}
     return [node for node in nodes if isinstance(node.op, MinibatchOp)]
 
@@ -37,7 +37,7 @@ def written_in_minibatches(model: Model) -> bool:
 
 
 def refuse_minibatch(model: Model, what: str) -> None:
-    """Raise an error that names a variable with `pm.Minibatch`, for ``what`` is not known of it."""
+    """Raise an error that names a variable with `pm.Minibatch`, for which ``what`` is not known."""
     for var in (*model.free_RVs, *model.observed_RVs, *model.potentials):
         if uses_minibatch(model, var):
             raise ValueError(
@@ -79,10 +79,10 @@ def written_with_minibatch(model: Model):
         *tensors, rng = node.inputs
         for tensor, part in zip(tensors, node.outputs[:-1], strict=True):
             if isinstance(tensor, Constant):  # as an input, data is not copied into the graph
-                shape = (None, *tensor.type.shape[1:])  # of some rows, where they are fetched
+                shape = (None, *tensor.type.shape[1:])  # the rows of a batch, if these are fetched
                 arrays.setdefault(tensor, TensorType(tensor.dtype, shape)(tensor.name))
             batch[part] = arrays.get(tensor, tensor)[streams[rng].index]
-    # without a static number of rows, so that pm.set_data may change it
+    # Without a static number of rows, so that pm.set_data may change it.
     prior, likelihood = clone_replace([prior, likelihood], batch, rebuild_strict=False)
     rows = list(streams.values())
     terms = [*model.observed_RVs, *model.potentials]
@@ -125,7 +125,7 @@ def _stream(
     rng: Variable,
     total_sizes: Collection[int],
 ) -> Rows:
-    """Row indices of the pm.Minibatch call that draws ``tensors`` together."""
+    """Return the row indices of the pm.Minibatch call that draws ``tensors`` together."""
     if not isinstance(tensors[0], SharedVariable | Constant):
         raise ValueError(
             f"pm.Minibatch of the expression {tensors[0]}: pass a plain array or pm.Data to "

@@ -1,4 +1,4 @@
-"""Errors for models that cannot be sliced into batches: the variable, one cause, one remedy."""
+"""Errors for models that cannot be sliced into batches: the variable, a cause and a remedy."""
 
 from collections.abc import Container, Mapping, Sequence
 
@@ -68,7 +68,7 @@ def table_of_groups(
 
 
 def _long_form(shape: Sequence[int], local: Mapping[int, Sequence[Variable]]) -> str:
-    """How to write a table with elements of free variables along its axes with a row a value."""
+    """Explain how to write a table with free variables along its axes in long form."""
     index = [f"i{axis}" for axis in range(len(shape))]
     looked_up = ", ".join(
         f"{rv.name}[{index[axis]}]" for axis, variables in local.items() for rv in variables
@@ -111,7 +111,7 @@ def potentials_without_dims(model: pm.Model) -> ValueError:
 
 
 def has_axis(model: pm.Model, variable: Variable, name: str | None, length: int) -> bool:
-    """Whether a variable has an axis with this name, or of this length if there is no name."""
+    """Whether a variable has an axis with this name, or of this length if it has no name."""
     dims = dims_of(model, variable)
     if name is not None:
         return name in dims
@@ -123,7 +123,7 @@ def has_axis(model: pm.Model, variable: Variable, name: str | None, length: int)
 
 
 def local_variable(model: pm.Model, of: Variable, length: int) -> Variable | None:
-    """Find a free variable whose elements are combined with the rows of a term one by one.
+    """Find a free variable whose elements are combined one by one with the rows of a term.
 
     Variables that rows index into do not count, so a group's effect may have any length.
     """
@@ -140,7 +140,7 @@ def local_variable(model: pm.Model, of: Variable, length: int) -> Variable | Non
 
 
 def combined_rows(model: pm.Model, full: TensorVariable, length: int) -> str | None:
-    """Describe what combines several rows in a term, if the graph shows it."""
+    """Describe the operation that combines several rows in a term, if the graph shows it."""
     start = model.initial_point()
     shapes = {v: np.shape(start[v.name]) for v in model.value_vars}
     for v in ancestors([full]):
@@ -184,7 +184,7 @@ def _combines(node: Apply, length: int, values: Container[Variable]) -> str | No
     if isinstance(op, Dot) and along[-1:] == [len(shape) - 1]:
         data = (v for v in ancestors(node.inputs[1:]) if v.owner is None and v not in values)
         rows = any(length in getattr(v.type, "shape", ()) for v in data)
-        return "a matrix product" if rows else None  # else a matrix with as many columns
+        return "a matrix product" if rows else None  # else a matrix with that many columns
     return None
 
 

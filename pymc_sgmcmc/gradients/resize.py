@@ -1,7 +1,7 @@
-"""Rebuild expressions of all rows of the data for a batch of them.
+"""Rebuild expressions of all rows of the data for a batch of rows.
 
-The number of rows is fixed in a graph in three ways: by expressions of constants alone, by lengths
-(``reshape((N, k))``), and by the types of the inner graphs of operations.
+The number of rows is fixed in a graph in three ways: by expressions that depend only on constants,
+by lengths (``reshape((N, k))``), and by the types of the inner graphs of operations.
 """
 
 from collections.abc import Collection, Sequence
@@ -30,10 +30,10 @@ from pymc_sgmcmc.gradients.arrays import evaluate
 def folded(
     outputs: Sequence[Variable], n_rows: int, stop: Collection[Variable]
 ) -> dict[Variable, TensorConstant]:
-    """Evaluate expressions of constants alone that involve the number of rows.
+    """Evaluate expressions that depend only on constants and involve the number of rows.
 
-    Those computed row by row are left, since they can be computed from a batch's rows, without
-    memory for the results of all rows; and so are expressions of which those in ``stop`` are
+    Expressions computed row by row are left out, since they can be computed from a batch's rows,
+    without memory for the results of all rows; so are expressions from which those in ``stop`` are
     computed.
     """
     constant: set[Variable] = set()
@@ -73,7 +73,7 @@ def _is_length(var: Variable, n_rows: int) -> bool:
 
 
 def _computes_by_row(node: Apply, by_row: Collection[Variable], n_rows: int) -> bool:
-    """Whether each row of an expression depends on one row of its constants only."""
+    """Whether each row of an expression depends on only one row of its constants."""
     arrays = node.inputs
     if isinstance(node.op, Subtensor):
         arrays = node.inputs[:1]
@@ -110,7 +110,7 @@ def _may_be_held(var: Variable, n_rows: int) -> bool:
 
 
 def with_plain_scalars(var: Variable) -> Variable:
-    """Evaluate expressions of constants alone that have one element.
+    """Evaluate expressions with one element that depend only on constants.
 
     PyMC omits an infinite bound only if it is a constant. `model.logp` evaluates such expressions
     beforehand, `pm.logp` does not.
@@ -141,8 +141,8 @@ def resized(
 ) -> list[Variable]:
     """Rebuild expressions with a batch's arrays instead of those of all rows.
 
-    ``replace`` has the replacement of each variable, and ``size``, the rows in the batch, takes the
-    place of ``n_rows`` in lengths; None leaves lengths as they are.
+    ``replace`` maps each variable to its replacement, and ``size``, the number of rows in the
+    batch, replaces ``n_rows`` in lengths; None leaves lengths as they are.
     """
     new = dict(replace)
     for node in io_toposort(list(replace), list(outputs)):
@@ -155,14 +155,14 @@ def resized(
         if any(a is not b for a, b in zip(inputs, node.inputs, strict=True)):
             for old, out in zip(node.outputs, _rebuilt(node, inputs, n_rows, size), strict=True):
                 out.name = old.name
-                for tag, value in vars(old.tag).items():  # for example that a matrix is triangular
+                for tag, value in vars(old.tag).items():  # for example, that a matrix is triangular
                     vars(out.tag).setdefault(tag, value)
                 new.setdefault(old, out)
     return [new.get(out, out) for out in outputs]
 
 
 def _lengths(node: Apply) -> range:
-    """Positions of the inputs of an operation that are lengths of its output."""
+    """Return the positions of an operation's inputs that are lengths of its output."""
     op = node.op
     if isinstance(op, AllocEmpty):
         return range(len(node.inputs))
@@ -207,7 +207,7 @@ def _rebuilt(
 def _with_inner_types(
     op: OpFromGraph, inputs: list[Variable], n_rows: int, size: TensorVariable | None
 ) -> Sequence[Variable]:
-    """Apply an operation to inputs of other types than its inner graph was built for."""
+    """Apply an operation to inputs whose types differ from those of its inner graph."""
     graph = op.fgraph.unfreeze()
     if type(op) is OpFromGraph and op.pullback_overrides is None:  # nothing but its inner graph
         return resized(graph.outputs, dict(zip(graph.inputs, inputs, strict=True)), n_rows, size)

@@ -1,4 +1,4 @@
-"""Find the dimension along which a model's data is sliced into batches."""
+"""Find the dimension along which a model's data are sliced into batches."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,10 +28,11 @@ from pymc_sgmcmc.gradients.refusals import (
 )
 
 FEW_ROWS = 2000
-"""Largest number of rows that are all used at each update if there are no others: their noise in
-batches would cost more than they do."""
+"""Largest number of rows that are all used at each update if there are no others: in batches, their
+noise would cost more than they do."""
 FEW_BESIDE = 10
-"""Smallest ratio of another likelihood's rows to few rows beside which these are all used too."""
+"""Smallest ratio of another likelihood's rows to few rows at which the few are all used at each
+update."""
 
 type Key = tuple[str | None, int]
 """Name, if it has one, and length of a dimension."""
@@ -39,7 +40,7 @@ type Key = tuple[str | None, int]
 
 @dataclass(frozen=True)
 class RowAxis:
-    """The dimension along which the model's data is sliced into batches."""
+    """The dimension along which the model's data are sliced into batches."""
 
     name: str | None
     length: int
@@ -51,16 +52,16 @@ class RowAxis:
 
 
 def batch_ndim(var: Variable) -> int:
-    """Number of leading axes along which the elements of a variable are separate draws."""
+    """Return the number of leading axes along which a variable's elements are separate draws."""
     return var.ndim - getattr(var.owner.op, "ndim_supp", 0)
 
 
 def _separate_axes(var: Variable) -> list[int]:
-    """Axes along which the elements of a variable are separate draws."""
+    """Return the axes along which a variable's elements are separate draws."""
     dims = getattr(var.type, "dims", None)
     if dims is None:
         return list(range(batch_ndim(var)))
-    while var.owner.inputs and not hasattr(var.owner.op, "core_dims"):  # a transposed one
+    while var.owner.inputs and not hasattr(var.owner.op, "core_dims"):  # a transposed variable
         var = var.owner.inputs[0]
         if var.owner is None:
             return list(range(len(dims)))
@@ -69,7 +70,7 @@ def _separate_axes(var: Variable) -> list[int]:
 
 
 def _named_axes(model: pm.Model, rv: Variable) -> list[Key]:
-    """(name or None, length) of each axis; an unnamed axis takes a data container's dim name."""
+    """Return (name or None, length) of each axis; an unnamed axis takes its data's dim name."""
     shape = shape_of(observed_array(model, rv))
     names = list(dims_of(model, rv))
     by_length: dict[int, set[str]] = {}
@@ -104,7 +105,7 @@ def refuse_missing(model: pm.Model) -> None:
 
 
 def _refuse_unsuitable(model: pm.Model) -> None:
-    """Raise an error for observed variables that PyMC has split in two or scaled already."""
+    """Raise an error for observed variables that PyMC has already split in two or scaled."""
     refuse_missing(model)
     for rv in model.observed_RVs:
         if isinstance(rv.owner.op, MinibatchRandomVariable):
@@ -135,7 +136,7 @@ def find_row_axis(
 
 
 def find_row_axes(model: pm.Model, minibatch_dim: str | None = None) -> list[RowAxis]:
-    """Find the dimensions of the rows: several where likelihoods have rows of their own."""
+    """Find the dimensions of the rows, several if likelihoods have their own rows."""
     axes = _labelled_axes(model)
     keys = _own_rows(model, axes) if minibatch_dim is None else []
     if not keys:
@@ -144,7 +145,7 @@ def find_row_axes(model: pm.Model, minibatch_dim: str | None = None) -> list[Row
 
 
 def advice_on_tables(model: pm.Model, rows: Sequence[RowAxis], least: int) -> Iterator[str]:
-    """Yield advice for tables that have ``least`` effects across their rows, and more than rows."""
+    """Yield advice for tables with at least ``least`` effects, and more than rows, across rows."""
     axes = _labelled_axes(model)
     for row_axis in rows:
         for rv, own in row_axis.axes.items():
@@ -161,7 +162,7 @@ def n_rows_of(model: pm.Model, minibatch_dim: str | None = None) -> int:
 
 
 def _labelled_axes(model: pm.Model) -> dict[Variable, list[Key]]:
-    """Name and length of the axes of each variable that may have rows."""
+    """Return name and length of the axes of each variable that may have rows."""
     _refuse_unsuitable(model)
     axes = {rv: _named_axes(model, rv) for rv in model.observed_RVs if rv.ndim > 0}
     if not axes:  # a likelihood written as potentials with dims=
@@ -184,7 +185,7 @@ def _labelled_axes(model: pm.Model) -> dict[Variable, list[Key]]:
 
 
 def _named_key(model: pm.Model, axes: dict[Variable, list[Key]], minibatch_dim: str) -> Key:
-    """Name and length of the dim that the user has chosen."""
+    """Return name and length of the dim that the user has chosen."""
     if minibatch_dim not in model.dim_lengths:
         known = ", ".join(f"'{dim}'" for dim in model.dim_lengths) or "none"
         raise ValueError(
@@ -224,7 +225,7 @@ def _row_axis(
 def _candidates(
     model: pm.Model, axes: dict[Variable, list[Key]], free: Collection[Variable]
 ) -> list[Key]:
-    """Dimensions that may be the rows: of separate draws, and of none of the free variables."""
+    """Return dimensions that may be the rows: of separate draws, and not of any free variable."""
     free_dims = _dims_of_all(model, free)
     free_lengths = {n for rv in free for n in rv.type.shape if n is not None}
     free_lengths |= {int(n) for n in evaluate(*(model.dim_lengths[dim] for dim in free_dims))}
@@ -238,10 +239,11 @@ def _candidates(
 
 
 def _own_rows(model: pm.Model, axes: dict[Variable, list[Key]]) -> list[Key]:
-    """Rows of each likelihood where all have one dimension that may be theirs, else none.
+    """Return the rows of each likelihood if each has just one candidate dimension, else none.
 
-    Those with an element of a free variable each are left out: they are groups of other rows. So
-    are few beside many, which cost little at each update and would add much noise in batches.
+    Dimensions with an element of a free variable each are left out, because they are groups of
+    other rows. So are few rows next to many, which cost little at each update and would add much
+    noise in batches.
     """
     keys: dict[Key, None] = {}
     for rv, labels in axes.items():
@@ -251,7 +253,7 @@ def _own_rows(model: pm.Model, axes: dict[Variable, list[Key]]) -> list[Key]:
         keys |= dict.fromkeys(own)
     rows = [key for key in keys if not any(has_axis(model, rv, *key) for rv in model.free_RVs)]
     if any(name is None and [m for _, m in rows].count(n) > 1 for name, n in rows):
-        return []  # perhaps the same rows: without names nobody knows
+        return []  # possibly the same rows, which cannot be known without names
     most = max((n for _, n in rows), default=0)
     if any(n > most for _, n in keys):
         return []  # more than groups would be
@@ -271,7 +273,7 @@ def _only_candidate(
     if len(candidates) > 1:  # prefer a dim that all observed variables have
         common = [c for c in candidates if all(c in labels for labels in axes.values())]
         candidates = common or candidates
-    if len(candidates) > 1:  # prefer a dim that the predictors have too
+    if len(candidates) > 1:  # prefer a dim that the predictors also have
         lengths = {
             n
             for rv in axes
@@ -303,7 +305,7 @@ def _only_candidate(
 def _no_candidate(
     model: pm.Model, axes: dict[Variable, list[Key]], latents: Collection[Variable]
 ) -> ValueError:
-    """Return the error for a model none of whose dimensions can be sliced."""
+    """Return the error for a model without any dimension that can be sliced."""
     free = [rv for rv in model.free_RVs if rv not in latents]
     for rv, labels in axes.items():  # most models have their rows along the first axis
         long = [axis for axis, (_, length) in enumerate(labels) if length > 1]
@@ -314,7 +316,7 @@ def _no_candidate(
             rows = RowAxis(*labels[axis], {})
             if axis not in _separate_axes(rv):
                 return one_draw_spans(rv, rows)
-            # Effects of one axis each, unlike a table of elements, are effects of groups.
+            # Effects of a single axis, unlike a table of elements, are effects of groups.
             own = [v for v in local[axis] if not any(v in local[a] for a in long if a != axis)]
             others = {a: local[a] for a in long if a != axis and local[a]}
             if own and others and not latents:
@@ -351,7 +353,7 @@ def sliced_axis(model: pm.Model, array: Array, rows: RowAxis) -> int | None:
 
 
 def local_shape(model: pm.Model, rv: Variable, row_axis: RowAxis) -> tuple[int, ...]:
-    """Shape of one row's value of a latent variable, which must be local to the rows."""
+    """Return the shape of one row's value of a latent variable, which must be local to the rows."""
     dims = dims_of(model, rv)
     lengths = [
         known if known is not None else int(evaluate(model.dim_lengths[dim])[0]) if dim else None

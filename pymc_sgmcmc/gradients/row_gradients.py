@@ -25,13 +25,15 @@ from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.pymc_internals import jitted
 
 BLOCK_ROWS = 4096
-"""Rows of one compiled call, at most."""
+"""Largest number of rows in one compiled call."""
 BLOCK_ELEMENTS = 2**22
-"""Elements of the gradients of one compiled call: fewer rows where d is large."""
+"""Largest number of elements of the gradients in one compiled call, which limits the rows if d is
+large."""
 MOST_LOOKED_UP = 10_000_000
-"""Elements of all rows' gradients at one point that are held, rather than computed again."""
+"""Largest number of elements of all rows' gradients at one point that are stored rather than
+computed again."""
 THREADS_FROM = 500
-"""Parameters from which sums of products of gradients are computed in several threads."""
+"""Number of parameters from which sums of products of gradients are computed in several threads."""
 
 
 class Likelihood(NamedTuple):
@@ -48,8 +50,8 @@ class Likelihood(NamedTuple):
 class RowGradients(FlatModel):
     """The likelihood of single rows of a model, and the prior, as functions of one flat vector.
 
-    Of data that stay on disk, a sum over all rows takes a pass through the stream, and the rows
-    that have numbers are those of a sample in memory: one shuffle window.
+    For data that stay on disk, a sum over all rows takes a pass through the stream, and only the
+    rows of a sample in memory, one shuffle window, have numbers.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class RowGradients(FlatModel):
 
     @property
     def _blas_threads(self) -> int:
-        """Threads for products of gradients."""
+        """Number of threads for products of gradients."""
         return n_cores() if self.size >= THREADS_FROM else 1
 
     @cached_property
@@ -82,15 +84,15 @@ class RowGradients(FlatModel):
 
     @property
     def n_at_hand(self) -> int:
-        """Rows that have numbers: all of them, unless they are streamed."""
+        """Number of rows that have numbers: all of them, unless they are streamed."""
         return (
             self.n_rows if self.source.streamed is None else len(next(iter(self.sample.values())))
         )
 
     def rows(self, theta: Vector, index: Sequence[int] | np.ndarray) -> tuple[Vector, np.ndarray]:
-        """Log likelihoods and gradients of rows, shapes (m,) and (m, d), not scaled.
+        """Return unscaled log likelihoods and gradients of rows, shapes (m,) and (m, d).
 
-        ``index`` has numbers of rows below ``n_at_hand``.
+        ``index`` has row numbers below ``n_at_hand``.
         """
         values, gradients = np.empty(len(index)), np.empty((len(index), self.size))
         first, split = 0, self.split(theta)
@@ -102,9 +104,9 @@ class RowGradients(FlatModel):
     def rows_of(
         self, theta: Vector, requests: int
     ) -> Callable[[Sequence[int] | np.ndarray], np.ndarray]:
-        """Return what gives gradients of rows, shape (m, d), at one point.
+        """Return a function that gives gradients of rows, shape (m, d), at one point.
 
-        They are looked up where all rows are fewer than the ``requests`` that will follow.
+        They are looked up if all rows are fewer than the ``requests`` that will follow.
         """
         n = self.n_at_hand
         if n > requests or n * self.size > MOST_LOOKED_UP:
@@ -112,7 +114,7 @@ class RowGradients(FlatModel):
         return self.rows(theta, np.arange(n))[1].__getitem__
 
     def rows_at(self, points: np.ndarray, index: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Gradients of rows, shape (m, d), each at a point of its own, shape (m, d); not scaled."""
+        """Return unscaled gradients of rows, shape (m, d), each at its own point, shape (m, d)."""
         gradients, first = np.empty((len(index), self.size)), 0
         for block in self._blocks(index):
             place = slice(first, first := first + len(block.numbers))
@@ -126,9 +128,9 @@ class RowGradients(FlatModel):
         index: Sequence[int] | np.ndarray | None = None,
         scatter: bool = True,
     ) -> Likelihood:
-        """Sums of the rows' log likelihoods, gradients g and, with ``scatter``, of g g'.
+        """Return sums of the rows' log likelihoods, gradients g and, with ``scatter``, g g'.
 
-        Without ``index`` they are those of all rows, each once.
+        Without ``index`` the sums are over all rows, each taken once.
         """
         split, n_read = self.split(theta), 0
         total, gradient = 0.0, np.zeros(self.size)
@@ -148,7 +150,7 @@ class RowGradients(FlatModel):
         )
 
     def _blocks(self, index: Sequence[int] | np.ndarray | None) -> Iterator[RowBlock]:
-        """Yield rows by their numbers, or all rows, each once."""
+        """Yield the rows in ``index``, or all rows, each once."""
         streamed = self.source.streamed is not None
         if index is None and streamed:
             yield from self.stream(self.block)
@@ -162,7 +164,7 @@ class RowGradients(FlatModel):
             yield RowBlock(numbers, columns)
 
     def _padded(self, array: np.ndarray) -> np.ndarray:
-        """Repeat the last row up to a whole block on JAX, which compiles for each length."""
+        """Repeat the last row to fill a whole block on JAX, which compiles for each length."""
         if not self.backend.pads_lengths:
             return array
         padding = [(0, self.block - len(array))] + [(0, 0)] * (array.ndim - 1)
@@ -171,7 +173,7 @@ class RowGradients(FlatModel):
     def _evaluated(
         self, function: Callable, split: Sequence[np.ndarray], block: RowBlock
     ) -> tuple[Vector, np.ndarray]:
-        """Log likelihoods and gradients of at most a block of rows."""
+        """Return log likelihoods and gradients of at most a block of rows."""
         m = len(block.numbers)
         columns = {name: self._padded(column) for name, column in block.columns.items()}
         constants = self.with_rows(columns)
@@ -185,23 +187,23 @@ class RowGradients(FlatModel):
             refuse_infinite(block.columns, finite)
         return value, joined
 
-    # There are two functions, since what depends on theta alone is evaluated once in the first: the
-    # second takes up to twice as long where groups share predictors or rows a covariance.
+    # There are two functions, because the first evaluates only once what depends on theta alone:
+    # the second takes up to twice as long if groups share predictors or rows share a covariance.
     @cached_property
     def _of_rows(self) -> Callable:
-        """A function of row numbers, the variables and the data."""
+        """Function of row numbers, the variables and the data."""
         return self._mapped(n_mapped=1)
 
     @cached_property
     def _of_rows_at(self) -> Callable:
-        """A function of row numbers, the variables' values for each row, and the data."""
+        """Function of row numbers, the variables' values for each row, and the data."""
         return self._mapped(n_mapped=1 + len(self.source.vars))
 
     @quick_graphs()
     def _mapped(self, n_mapped: int) -> Callable:
         """Compile a function of the row number, the variables and the data.
 
-        Its first inputs are mapped over rows.
+        Its first ``n_mapped`` inputs are mapped over rows.
         """
         source = self.source
         k = len(source.vars)
@@ -233,9 +235,9 @@ class RowGradients(FlatModel):
 
 
 def refuse_infinite(rows: Mapping[str, np.ndarray], is_finite: np.ndarray) -> None:
-    """Raise an error where infinite values, and nothing else, leave rows without a density.
+    """Raise an error if infinite values are the only cause for rows without a density.
 
-    Some are fine, as bounds of a censored variable.
+    Some infinite values are valid, such as bounds of a censored variable.
     """
     bad = ~is_finite
     infinite = infinite_rows(rows)
@@ -250,7 +252,7 @@ def refuse_infinite(rows: Mapping[str, np.ndarray], is_finite: np.ndarray) -> No
 
 
 def infinite_rows(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Which rows of each container have infinite values."""
+    """Return which rows of each container have infinite values."""
     return {
         name: np.isinf(column).reshape(len(column), -1).any(axis=1) for name, column in rows.items()
     }

@@ -1,4 +1,4 @@
-"""What the data say about the groups of an index: how many rows each has, which lie in which."""
+"""What the data say about the groups of an index: their sizes, and how they are nested."""
 
 from collections.abc import Mapping, Sequence
 from threading import Lock
@@ -12,13 +12,13 @@ from pymc_sgmcmc.gradients.arrays import Array, array_value, python_function
 from pymc_sgmcmc.gradients.local_model import Column
 
 BLOCK_ROWS = 2**18
-"""Rows that are read together to count those of each group."""
+"""Number of rows that are read together to count those of each group."""
 
 
 class GroupsOfData:
     """Evaluates indices, the group of each row, on the current data or on rows of a stream.
 
-    ``rows`` and ``arrays`` are what stands for row numbers and data in the indices.
+    ``rows`` and ``arrays`` are the placeholders for row numbers and data in the indices.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class GroupsOfData:
         self._lock = Lock()  # the streams of several chains are read by threads
 
     def __call__(self, n_rows: int, streamed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return each index for so many rows; ``streamed`` has those of containers, by name."""
+        """Return each index for ``n_rows`` rows; ``streamed`` has rows by container name."""
         given = [
             np.asarray(streamed.get(array.name, array_value(array)), v.dtype)
             for array, v in self._arrays.items()
@@ -46,9 +46,9 @@ class GroupsOfData:
 
 
 class RowGroups:
-    """The groups of rows in memory, of a stream of a few.
+    """The groups of rows in memory; of a stream, only a few rows are known.
 
-    ``rows`` and ``arrays`` are what stands for row numbers and data in a batch's indices.
+    ``rows`` and ``arrays`` are the placeholders for row numbers and data in a batch's indices.
     """
 
     are_streamed = False
@@ -57,7 +57,7 @@ class RowGroups:
         self._rows, self._arrays, self._n_rows = rows, arrays, n_rows
 
     def of(self, index: TensorVariable) -> np.ndarray:
-        """Return the group of each row, as an index has it."""
+        """Return the group of each row according to an index."""
         [groups] = GroupsOfData(self._rows, self._arrays, [index])(self._n_rows, {})
         return groups.astype(np.int64)
 
@@ -67,7 +67,7 @@ class RowGroups:
 
 
 class StreamedRowGroups(RowGroups):
-    """The groups of the rows of a stream, by passes through it."""
+    """The groups of the rows of a stream, found by passes through it."""
 
     are_streamed = True
 

@@ -1,4 +1,4 @@
-"""A variable with an element for each row, for some of the rows only."""
+"""A variable with an element for each row, rebuilt for only some of the rows."""
 
 import numpy as np
 import pymc as pm
@@ -17,14 +17,14 @@ from pymc_sgmcmc.gradients.substitute import substitute
 def of_some_rows(
     model: pm.Model, rv: Variable, row_axis: RowAxis, rows: np.ndarray, shape: tuple[int, ...]
 ) -> Variable:
-    """Rebuild a random variable of all rows, whose first axis they are, for some of them.
+    """Rebuild a random variable of all rows, which run along its first axis, for some of them.
 
     The arrays of its parameters are copied without the other rows. ``shape`` is that of one row's
     elements along which draws are separate.
     """
     n, size = row_axis.length, pt.lscalar("rows")
-    # Free variables are replaced too, so that data inside their priors keep all rows; all by
-    # placeholders, as no inner graph of an operation may depend on how many rows there are.
+    # Free variables are replaced too, so that data inside their priors keep all rows; all are
+    # replaced by placeholders, because no operation's inner graph may depend on the number of rows.
     free = {v: v.type(v.name) for v in model.free_RVs}
     folds = {**folded([rv], n, model.free_RVs), **products_of_rows([rv], n, model.free_RVs)}
     replace: dict[Variable, Variable] = dict(free)

@@ -38,25 +38,25 @@ class Rows:
     """N / n, a scalar of the model's float type."""
     batch_size: int
     sliced: tuple[Sliced, ...]
-    """The sliced arrays: more than one set of them where likelihoods have rows of their own, which
-    are then numbered from the first set to the last."""
+    """The sliced arrays, in more than one set if likelihoods have their own rows, which are then
+    numbered from the first set to the last."""
     streamed: StreamedData | None = None
     """Source of the rows, if the model's arrays are placeholders."""
     fixed_size: bool = False
     """Whether the model is valid only for batches of this size."""
     total_size: int | None = None
-    """The model's total_size=, if it is a constant and was right when the step was made."""
+    """The model's total_size=, if it is a constant and was correct when the step was made."""
     weights: SharedVariable | None = None
-    """Factors of the rows' log likelihoods, shape (N,), where rows may be drawn by weight."""
+    """Factors of the rows' log likelihoods, shape (N,), if rows may be drawn by weight."""
 
     @property
     def n_rows(self) -> int:
-        """N, the current number of rows."""
+        """Current number of rows N."""
         return sum(self.lengths)
 
     @property
     def lengths(self) -> list[int]:
-        """The current number of rows of each set of arrays."""
+        """Current number of rows of each set of arrays."""
         if self.streamed is not None:
             return [self.streamed.n_rows]
         return [_length(*together[0]) for together in self.sliced]
@@ -103,7 +103,7 @@ class Evaluation(NamedTuple):
 
     @property
     def total(self) -> Tensors:
-        """Prior plus likelihood."""
+        """prior + likelihood."""
         return [p + lik for p, lik in zip(self.prior, self.likelihood, strict=True)]
 
     @property
@@ -131,17 +131,17 @@ class GradientSource:
     prior: Tensors = field(repr=False)
     likelihood: Tensors = field(repr=False)
     full: list[FullTerm] = field(default_factory=list)
-    """Terms with more data than a batch that are evaluated outside of the batches."""
+    """Terms evaluated outside the batches that have more data than a batch."""
 
     is_costly: ClassVar[bool] = False
-    """Whether an evaluation for the potential alone would cost as much as a gradient."""
+    """Whether an evaluation of only the potential would cost as much as a gradient."""
     has_control_variate: ClassVar[bool] = False
     has_latents: ClassVar[bool] = False
-    """Whether latent variables are drawn anew for each batch."""
+    """Whether latent variables are drawn again for each batch."""
 
     @property
     def local_variables(self) -> list[LocalVariable]:
-        """What makes variables local: their elements move with the rows of their groups."""
+        """The local variables, whose elements move with the rows of their groups."""
         return []
 
     @property
@@ -168,14 +168,14 @@ class GradientSource:
         return ()
 
     def burn_in_warning(self, diagnostics: Mapping[str, float]) -> str | None:
-        """Return what is wrong, if anything, by the `statistics` of a chain that has burnt in."""
+        """Return what is wrong, if anything, judging by the `statistics` of a burnt-in chain."""
         return None
 
     @property
     def determined(self) -> Tensors:
         """The terms of the log posterior that can be evaluated before sampling."""
         parts = [self.log_prior, self.log_likelihood]
-        return parts if self.streamed is None else parts[:1]  # the rows are not there yet
+        return parts if self.streamed is None else parts[:1]  # the rows have not been read yet
 
     @property
     def model_data(self) -> list[Array]:
@@ -184,7 +184,7 @@ class GradientSource:
         return [array for array, _ in self.data if not any(array is w for w in weights)]
 
     def tables(self, rows: Rows) -> list[TensorVariable]:
-        """Data from which these row indices only pick rows; none if they are used otherwise.
+        """Return the data that these row indices only index; none if they have another use.
 
         A batch's rows can then replace the data, with row indices from 0 to n - 1.
         """
@@ -209,7 +209,7 @@ class GradientSource:
         return [(rows.batch_size, "int64") for rows in self.rows]
 
     def touched(self, batch: Sequence[TensorVariable]) -> list[Touched | None]:
-        """Return the groups that a batch moves, by variable; None where it moves all of them."""
+        """Return the groups that a batch moves, by variable; None if it moves all of them."""
         return [None] * len(self.vars)
 
     def with_prior_draws(
@@ -219,24 +219,24 @@ class GradientSource:
         return theta
 
     def groups_of_rows(self) -> list[GroupsOfRows]:
-        """The group of each row of the current data, for each index into local variables."""
+        """Return the group of each row of the current data, for each index into local variables."""
         return []
 
     def whole_groups(self, groups_of_rows: Sequence[GroupsOfRows]) -> WholeGroups | None:
-        """The groups dealt into batches, where batches have whole groups."""
+        """Return the groups dealt into batches, if batches have whole groups."""
         return None
 
     def streamed_groups(self) -> Callable[[Mapping[str, np.ndarray]], list[np.ndarray]] | None:
-        """What finds the group of each of some streamed rows, for each index."""
+        """Return a function that finds, for each index, the groups of some streamed rows."""
         return None
 
     def init(self, rng: np.random.Generator) -> dict[str, list]:
-        """Initial arrays of the carried state, by `state_names`."""
+        """Return initial arrays of the carried state, by `state_names`."""
         return {}
 
     @property
     def streamed(self) -> StreamedData | None:
-        """Streamed data, of which each compiled call gets only the rows that it needs."""
+        """Streamed data, of which each compiled call receives only the rows that it needs."""
         return next((rows.streamed for rows in self.rows), None)
 
     @property
@@ -260,7 +260,7 @@ class GradientSource:
     ) -> Evaluation:
         """Evaluate the gradient at ``theta`` for a batch of ``rows``.
 
-        ``state`` is from the last evaluation, ``stream`` gives random numbers.
+        ``state`` comes from the previous evaluation, ``stream`` provides random numbers.
         """
         replace = dict(zip(self.inputs, [*theta, *rows, *constants], strict=True))
         return self._evaluate(replace, state={}, diagnostics=[])
@@ -290,7 +290,7 @@ class GradientSource:
         )
 
     def _curvature(self, v: Tensors) -> Tensors:
-        """Hessian of the log likelihood times ``v``."""
+        """Return the Hessian of the log likelihood times ``v``."""
         along = pt.add(*(pt.sum(g * vi) for g, vi in zip(self.likelihood, v, strict=True)), 0.0)
         return pt.grad(along, self.vars, disconnected_inputs="ignore")
 

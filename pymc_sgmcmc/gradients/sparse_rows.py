@@ -16,9 +16,9 @@ def products_of_rows(
 ) -> dict[Variable, TensorVariable]:
     """Rewrite products with a sparse matrix of the rows in terms of padded dense arrays.
 
-    Each row becomes its columns that are not zero and their values, padded to the longest row. A
-    sparse matrix that is not the left factor of a product is an error; what ``stop`` is made of is
-    left alone.
+    Each row becomes its nonzero columns and their values, padded to the longest row. A sparse
+    matrix that is not the left factor of a product is an error; expressions from which ``stop`` is
+    computed are left unchanged.
     """
     products: dict[Variable, TensorVariable] = {}
     padded: dict[Variable, tuple[Variable, Variable]] = {}
@@ -44,7 +44,7 @@ def products_of_rows(
 
 
 def _padded(matrix) -> tuple[Variable, Variable]:
-    """Columns and values of the entries of each row, shape (N, entries of the longest row)."""
+    """Return columns and values of each row's entries, shape (N, entries of the longest row)."""
     rows = csr_matrix(matrix)
     counts = np.diff(rows.indptr)
     used = np.arange(max(counts.max(initial=0), 1)) < counts[:, None]

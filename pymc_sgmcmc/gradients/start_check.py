@@ -15,9 +15,9 @@ from pymc_sgmcmc.gradients.batch_check import rows_looked_at
 from pymc_sgmcmc.gradients.source import GradientSource
 
 FEW_NUMBERS = 10
-"""Largest number of elements with which an initial point is shown whole."""
+"""Largest number of elements with which an initial point is shown in full."""
 FEW_NAMES = 5
-"""Variables without a density that are named."""
+"""Largest number of variables without a density that are named."""
 
 
 class BadStart(SamplingError):
@@ -29,7 +29,7 @@ def check_start(model: Model, source: GradientSource, point: PointType) -> None:
     """Raise `BadStart` for a point without a finite density, in Python, before compiling.
 
     It uses the `rows_looked_at`: all rows, or a random part if there are many (to bound the cost);
-    for a model written with `pm.Minibatch` one batch, for streamed data none.
+    one batch for a model written with `pm.Minibatch`, and no rows of streamed data.
     """
     rows = _rows_of_one_batch(source, model)
     data = [np.asarray(array_value(array), dtype=v.dtype) for array, v in source.data]
@@ -43,7 +43,7 @@ def check_start(model: Model, source: GradientSource, point: PointType) -> None:
         except ParameterValueError:
             finite = False
         except (NotImplementedError, ValueError, TypeError, IndexError, AssertionError):
-            return  # runs only compiled, or only for one batch size: the first update checks it
+            return  # runs only compiled or for one batch size; the first update checks it
         if not finite:
             culprits = _without_density(model, point)
     if not finite:
@@ -55,7 +55,7 @@ def check_start(model: Model, source: GradientSource, point: PointType) -> None:
 
 
 def numbers_of_start(vars: Sequence[Variable], values: Sequence[np.ndarray]) -> str:
-    """The initial point, for a message, if it has few numbers."""
+    """Return the initial point, for a message, if it has few numbers."""
     if sum(np.size(value) for value in values) > FEW_NUMBERS:
         return ""
     start = {v.name: np.asarray(x).tolist() for v, x in zip(vars, values, strict=True)}

@@ -1,4 +1,4 @@
-"""Replace variables of a graph by expressions."""
+"""Replace variables of a graph with expressions."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from pytensor.graph.traversal import io_toposort
 def substitute(outputs: Sequence[Variable], replace: dict[Variable, Variable]) -> list:
     """Rebuild the part of a graph that depends on some variables, with replacements for them.
 
-    Unlike `pytensor.graph.replace.clone_replace` it does not copy the graphs of the replacements
+    Unlike `pytensor.graph.replace.clone_replace`, it does not copy the graphs of the replacements
     at each use.
     """
     new = dict(replace)
@@ -29,7 +29,7 @@ def substitute(outputs: Sequence[Variable], replace: dict[Variable, Variable]) -
 def without_views(outputs: Sequence[Variable]) -> list:
     """Rebuild a graph without the views that `pymc.Deterministic` makes.
 
-    They do not vectorise: element by element would be copied.
+    Views do not vectorise: they would be copied element by element.
     """
     new: dict[Variable, Variable] = {}
     for node in io_toposort([], list(outputs)):

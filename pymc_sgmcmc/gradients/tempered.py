@@ -1,8 +1,9 @@
-"""A gradient source for another temperature than 1: its transforms' Jacobians are not tempered.
+"""A gradient source for temperatures other than 1, whose transforms' Jacobians are not tempered.
 
 At temperature T a sampler that multiplies its noise by T draws y, a variable on the unconstrained
-scale, from exp(V(y) / T) where V has the gradient that it is given. The posterior of x = x(y) to
-the power 1 / T, a density with respect to x, is p(x)^(1 / T) |dx / dy| as a density of y. So::
+scale, from exp(V(y) / T), where V has the gradient that the sampler is given. The posterior of x =
+x(y) to the power 1 / T, a density with respect to x, is p(x)^(1 / T) |dx / dy| as a density of y.
+So::
 
     V = log p(x(y)) + T log |dx / dy|
 
@@ -23,8 +24,8 @@ from pymc_sgmcmc.gradients.source import GradientSource
 def tempered(source: GradientSource, model: Model, temperature: float) -> GradientSource:
     """Return the source with which a sampler of this temperature draws from posterior^(1 / T).
 
-    It is the same one if T is 1 or none of its variables has a transform. Its ``log_prior``, and so
-    the potential, stays that of the model.
+    It is the same source if T is 1 or none of its variables has a transform. Its ``log_prior``, and
+    so the potential, remains that of the model.
     """
     if temperature == 1:
         return source

@@ -1,4 +1,4 @@
-"""Recorded draws as draws of value variables: on the unconstrained scale, in one flat vector."""
+"""Recorded draws as draws of value variables, on the unconstrained scale and in one flat vector."""
 
 import math
 from collections.abc import Sequence
@@ -49,6 +49,6 @@ def value_draws(model: Model, vars: Sequence[TensorVariable], posterior: Dataset
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Join arrays of shapes (chains, draws, ...) in one, shape (chains, draws, d)."""
+    """Join arrays of shapes (chains, draws, ...) into one, shape (chains, draws, d)."""
     flat = [np.asarray(a, dtype="float64").reshape(*a.shape[:2], -1) for a in arrays]
     return np.concatenate(flat, axis=2)

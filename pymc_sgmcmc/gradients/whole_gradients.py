@@ -17,19 +17,22 @@ from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.gradients.pm_minibatch import refuse_minibatch
 
 MANY = 100
-"""Parameters from which second derivatives are worth their compilation, some seconds."""
+"""Number of parameters from which second derivatives are worth compiling, which takes some
+seconds."""
 FAR = 0.3
-"""Steps of differences, in standard deviations, that see the curvature of kinks."""
+"""Step of differences, in standard deviations, that is large enough to see the curvature of
+kinks."""
 MOST_OFF = 0.5
-"""Relative error of a Hessian's prediction that far off; beyond it the likelihood has kinks."""
+"""Largest relative error of a Hessian's prediction at that distance; beyond it the likelihood has
+kinks."""
 BLOCK_ROWS = 2**17
-"""Rows of a stream whose gradient is evaluated together."""
+"""Number of rows of a stream whose gradient is evaluated together."""
 
 
 class WholeGradients(FlatModel):
     """The log posterior of all data at once, as a function of one flat vector.
 
-    Of data that stay on disk, only `pieces` of the gradient are known.
+    For data that stay on disk, only `pieces` of the gradient are available.
     """
 
     def __init__(
@@ -46,21 +49,22 @@ class WholeGradients(FlatModel):
         source = gradient_source(model, vars, self_check=False, **rows)
         super().__init__(model, source, compile_kwargs, start)
         self.gradients_of_hessian = 2 * self.size
-        """Gradients that the last Hessian took, or one will that is made of differences."""
+        """Number of gradients that the last Hessian took, or that one made of differences will
+        take."""
         self._n_gradients = 0
 
     def log_likelihood(self, theta: Vector) -> tuple[float, Vector]:
-        """Log likelihood of all data, and its gradient, shape (d,)."""
+        """Return the log likelihood of all data, and its gradient, shape (d,)."""
         self._n_gradients += 1
         value, *gradient = self._likelihood(*self.split(theta), *self.constants)
         return float(value), self.joined(gradient)
 
     def gradient(self, theta: Vector) -> Vector:
-        """Gradient of the log posterior, shape (d,)."""
+        """Return the gradient of the log posterior, shape (d,)."""
         return self.prior_gradient(theta) + self.log_likelihood(theta)[1]
 
     def pieces(self, thetas: Sequence[Vector] | np.ndarray) -> Iterator[tuple[int, Vector]]:
-        """Yield the gradients at some points, in pieces that add up to them: number and piece."""
+        """Yield the number of a point and a piece of its gradient; pieces add up to gradients."""
         if self.source.streamed is None:
             yield from ((i, self.gradient(theta)) for i, theta in enumerate(thetas))
             return
@@ -73,12 +77,13 @@ class WholeGradients(FlatModel):
                 yield i, self.joined(self._gradient(*inputs))
 
     def hessian(self, theta: Vector) -> np.ndarray:
-        """Hessian of the log posterior, shape (d, d), symmetric.
+        """Return the Hessian of the log posterior, shape (d, d), symmetric.
 
-        With `MANY` parameters the likelihood's is made of its products with vectors, few where the
-        effects of groups are independent given all else; with fewer, of central differences: 2 d to
-        8 d gradients, with steps of eps^(1/4) standard deviations, whose error is about sqrt(eps).
-        Where the likelihood has kinks, differences with steps of `FAR` take their place.
+        With `MANY` parameters the likelihood's part is made of its products with vectors, of which
+        few are needed if the effects of groups are independent given everything else; with fewer
+        parameters, of central differences: 2 d to 8 d gradients, with steps of eps^(1/4) standard
+        deviations, whose error is about sqrt(eps). If the likelihood has kinks, differences with
+        steps of `FAR` replace it.
         """
         before, products = self._n_gradients, None
         if self.size >= MANY:
@@ -92,11 +97,11 @@ class WholeGradients(FlatModel):
         return found
 
     def _by_products(self, theta: Vector, product: Callable) -> np.ndarray:
-        """Hessian from the likelihood's products with vectors."""
+        """Return the Hessian from the likelihood's products with vectors."""
         point = self.split(theta)
 
         def times(vectors: np.ndarray) -> np.ndarray:
-            self._n_gradients += 2 * len(vectors)  # a product takes about as long as two
+            self._n_gradients += 2 * len(vectors)  # a product takes about as long as two gradients
             each = [product(*point, *self.split(v), *self.constants) for v in vectors]
             return np.array([self.joined(parts) for parts in each])
 
@@ -104,7 +109,7 @@ class WholeGradients(FlatModel):
         return self.prior_hessian(theta) + likelihood
 
     def _differences(self, theta: Vector, share: float) -> np.ndarray:
-        """Hessian from steps of this share of a standard deviation."""
+        """Return the Hessian from steps of this share of a standard deviation."""
         prior = self.prior_hessian(theta)
         columns = [self._column(theta, k, prior[k, k], share) for k in range(self.size)]
         likelihood = np.reshape(columns, (self.size, self.size))
@@ -123,7 +128,7 @@ class WholeGradients(FlatModel):
         return not np.isfinite(off) or bool(off < MOST_OFF * np.linalg.norm(expected))
 
     def _column(self, theta: Vector, k: int, prior_curvature: float, share: float) -> Vector:
-        """Difference the gradient along one element, a step in proportion to its deviation."""
+        """Difference the gradient along one element, with a step proportional to its deviation."""
         eps = np.finfo(self.dtype).eps
         step = eps ** (1 / 3) * max(1.0, abs(theta[k]))
         for _ in range(4):
@@ -145,15 +150,15 @@ class WholeGradients(FlatModel):
 
     @cached_property
     def _likelihood(self) -> Callable:
-        """A function of the variables and the data."""
+        """Function of the variables and the data."""
         source = self.source
         return self.compiled(source.inputs, [source.log_likelihood, *source.likelihood])
 
     @cached_property
     def _products(self) -> Callable | None:
-        """The likelihood's Hessian times a vector: a function of the variables, vector and data.
+        """The likelihood's Hessian times a vector, as a function of variables, vector and data.
 
-        None where it has no second derivative.
+        None if there is no second derivative.
         """
         source = self.source
         derived = second_derivatives_times(source.likelihood, source.vars)
