@@ -1,7 +1,7 @@
-"""The centred parametrisation of effects that a model writes as a scale times a standard variable.
+"""The centred parametrisation of effects written as a scale times a standard variable.
 
-Rows that say much of effects a = s z with z ~ N(0, 1) make z = a / s as uncertain as s: a narrow,
-curved ridge, which no matrix straightens. The posterior of a and s is closer to normal
+Rows that say much about effects a = s z with z ~ N(0, 1) make z = a / s as uncertain as s: a
+narrow, curved ridge, which no matrix straightens. The posterior of a and s is closer to normal
 (Papaspiliopoulos, Roberts and Skoeld 2007). So a is the free variable here, and z a deterministic.
 """
 
@@ -33,12 +33,13 @@ from pymc_sgmcmc.integration.stand_ins import with_stand_in
 _log = logging.getLogger("pymc.sgmcmc")
 
 ROWS_PER_EFFECT = 20
-"""From so many on rows say more of an effect than its prior, in most models."""
+"""Number of rows per effect from which rows say more about an effect than its prior, in most
+models."""
 TRIED, SPREAD = 20, 5.0
-"""Number of random values of the variables, unconstrained, and their standard deviation, with which
-a scale must be positive: one that changes its sign passes with a probability of 1e-6."""
+"""Number of random unconstrained values of the variables, and their standard deviation, at which a
+scale must be positive: one that changes its sign passes with a probability of 1e-6."""
 MOST_EFFECTS = 1000
-"""Of a variable; more are not sampled with a dense metric."""
+"""Largest number of effects of a variable; more are not sampled with a dense metric."""
 
 
 @quick_graphs()
@@ -47,8 +48,8 @@ def with_centred_effects(
 ) -> pm.Model:
     """Return the model in the centred parametrisation, or itself if there is nothing to rewrite.
 
-    The variables that rows say little of stay as they are, and so do those named in ``but``. The
-    number of rows is found where it is not given.
+    Variables about which rows say little, and those named in ``but``, stay as they are. ``n_rows``
+    is found if it is not given.
     """
     if has_named_dims(model):
         return model
@@ -90,7 +91,7 @@ def _is_standard(model: pm.Model, z: TensorVariable) -> bool:
 def _centred(
     model: pm.Model, z: TensorVariable, shape: tuple[int, ...]
 ) -> Iterator[tuple[TensorVariable, TensorVariable]]:
-    """For each scale of a standard variable yield the effects, and z as a function of them."""
+    """Yield, for each scale of a standard variable, the effects and z as a function of them."""
     free = set(model.free_RVs)
     clients: dict[Variable, list[Apply]] = {}
     terms = [*model.basic_RVs, *model.potentials]
@@ -128,10 +129,11 @@ def _centred(
 def _times(
     model: pm.Model, scale: TensorVariable, shape: tuple[int, ...]
 ) -> Iterator[tuple[TensorVariable, TensorVariable]]:
-    """Effects of a positive scale that several share: one alone says too little of its own.
+    """Yield effects of a positive scale that several share, since one alone says too little about
+    it.
 
     A factor that may be negative, such as a loading, is no scale: no transform keeps its sign, so
-    among random values of the variables there are some with which it is not positive.
+    among random values of the variables there are some at which it is not positive.
     """
     [of_values] = model.replace_rvs_by_values([scale])
     with without_code():
@@ -155,7 +157,7 @@ def _times(
 def _columns_times(
     matrix: TensorVariable, shape: tuple[int, ...], by_rows: bool
 ) -> tuple[TensorVariable, TensorVariable]:
-    """Effects, a row for each group: a matrix times standard variables, in columns or in rows."""
+    """Return effects, one row per group: a matrix times standard variables in columns or rows."""
     n_groups, k = shape if by_rows else shape[::-1]
     a = pm.MvNormal.dist(np.zeros(k), matrix @ matrix.T, shape=(n_groups, k))
     columns = pt.linalg.solve(matrix, a.T)

@@ -27,12 +27,14 @@ from pymc_sgmcmc.integration.stand_ins import own_name, without_suffix
 _log = logging.getLogger("pymc.sgmcmc")
 
 FEWEST_LOOKED_UP = 50
-"""Fewer effects are sampled at less cost, however few rows there are."""
+"""Smallest number of effects to integrate out; fewer are cheaper to sample, however few rows there
+are."""
 LARGEST_DENSE = 2000
-"""Elements of theta up to which all of them may be sampled with a dense metric."""
+"""Largest number of elements of theta that may all be sampled with a dense metric."""
 ELEMENTS_PER_ROW = 4
-"""An update and its share of the warm-up take the time of a row's gradient for so many elements of
-the metric: 176 CPU seconds with 600 effects of 100,000 rows, where integration took more."""
+"""Number of elements of the metric whose cost, in an update and its share of the warm-up, is that
+of a row's gradient; based on 176 CPU seconds with 600 effects of 100,000 rows, where integration
+took more."""
 
 
 @quick_graphs()
@@ -45,10 +47,7 @@ def terms_to_integrate(
 ) -> GroupTerms | None:
     """Return the model group by group, or None if nothing is integrated out.
 
-    Raises
-    ------
-    ValueError
-        For named effects that cannot be integrated out.
+    Raises `ValueError` for named effects that cannot be integrated out.
     """
     if wanted is None:
         return None
@@ -86,9 +85,10 @@ def terms_to_integrate(
 def _is_cheaper(terms: GroupTerms) -> bool:
     """Whether updates without the effects, by whole groups, cost less than those with them.
 
-    Those have 2 rows or so per parameter, these as many and a quarter of a group, at least 32.
+    Updates with the effects have about 2 rows per parameter. Updates without them have, per shared
+    parameter, a quarter of a group and at least 2 rows, and at least 32 groups in all.
 
-    Beyond dense metrics effects of many groups are integrated out, as they would be local.
+    Beyond dense metrics, effects of many groups are integrated out, as they would be local.
     """
     shapes = terms.model.eval_rv_shapes()
     size = sum(prod(shapes[rv.name]) for rv in terms.model.free_RVs)
@@ -104,7 +104,7 @@ def _is_cheaper(terms: GroupTerms) -> bool:
 def starts_in(
     model: Model, initvals: StartDict | Sequence[StartDict | None] | None
 ) -> StartDict | Sequence[StartDict | None] | None:
-    """Return initial values of the variables that a model still has."""
+    """Return the initial values of the variables that a model still has."""
     if initvals is None:
         return None
     if isinstance(initvals, dict):

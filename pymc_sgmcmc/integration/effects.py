@@ -1,12 +1,12 @@
-"""Draws of the effects that were integrated out, given each draw of what is shared.
+"""Draws of the effects that were integrated out, given each draw of the shared parameters.
 
-Each group has a Markov chain of its own, whose kernel leaves its effects' conditional density given
-the draw as it is: a few steps of Metropolis's algorithm with independent proposals from a Student
-density, which has the group's mode and curvature: with one normal effect per group those given the
-draw, else those in the middle of the posterior. Conditional densities are close to normal where
-they have a single mode, so that nearly all proposals are accepted, and steps that leave hardly a
-group where it was are few. Where those of one effect have several modes, proposals are from
-histograms of the densities in the middle of the posterior.
+Each group has its own Markov chain, whose kernel leaves the conditional density of its effects,
+given the draw, invariant: a few steps of Metropolis's algorithm with independent proposals from a
+Student density with the group's mode and curvature, given the draw if there is one normal effect
+per group, and otherwise given the middle of the posterior. Conditional densities with a single mode
+are close to normal, so nearly all proposals are accepted, and few steps suffice to move almost
+every group. For a single effect with several modes, proposals come from histograms of the densities
+in the middle of the posterior.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,21 +21,23 @@ from pymc_sgmcmc.integration.prior_following import Followed
 from pymc_sgmcmc.integration.proposals import Histograms, Proposals, Student
 
 TRIALS = 32
-"""Proposals by which the rate of acceptance of each group is measured at the centre."""
+"""Number of proposals from which the acceptance rate of each group is measured at the centre."""
 STEPS = (2, 4, 8, 16, 32)
-"""Metropolis steps per draw: the fewest in which all but `KEPT` of a group's effects move."""
+"""Numbers of Metropolis steps per draw, of which the smallest is used at which a group stays with a
+probability of at most `KEPT`."""
 KEPT = 0.01
 FEWEST_EFFECTIVE = 4
 """Effective number of `TRIALS` below which a group's draws are not trusted."""
 DENSITIES_PER_CALL = 50_000
-"""Of single rows, about: their arrays fit into caches."""
+"""Approximate number of densities of single rows per call, whose arrays fit into caches."""
 POINTS_AT_ONCE, NUMBERS_AT_ONCE = 32, 2**22
-"""Points, and effects at all of them, through which threads run before they wait for each other."""
+"""Largest number of points, and of effects at all of them, that threads process before they wait
+for each other."""
 
 
 @dataclass
 class _Block:
-    """Groups that move together."""
+    """A block of groups that move together."""
 
     groups: np.ndarray
     steps: int
@@ -43,21 +45,11 @@ class _Block:
 
 
 class EffectDraws:
-    """Draws the effects of all groups at values of what is shared.
+    """Draws the effects of all groups at values of the shared parameters.
 
-    Parameters
-    ----------
-    centres : Centres
-    centre : dict of arrays
-        Values of what is shared in the middle of their posterior.
-    rng : numpy.random.Generator
-
-    Attributes
-    ----------
-    share_of_bad : float
-        Groups whose conditional density is so far from normal that their draws are not trusted.
-    densities : int
-        Of single rows, that one draw of all groups takes.
+    ``centre`` has values in the middle of their posterior. ``share_of_bad`` is the share of groups
+    whose conditional density is so far from normal that their draws are not trusted, and
+    ``densities`` is the number of densities of single rows that one draw of all groups takes.
     """
 
     def __init__(self, centres: Centres, centre: PointType, rng: np.random.Generator):
@@ -68,9 +60,9 @@ class EffectDraws:
         self._centres.modes[centres.rows.numbers] = centres.modes
         self._centres.move(centre)
         self._proposals = self._made_for(centre, every)
-        # each group's effects, in units of its proposals' density
+        # Each group's effects, in units of its proposals' density.
         self._x = np.empty_like(self._centres.modes)
-        # compiled before there are threads
+        # Compiled before there are threads.
         self.density.at_points(centre, every[:1], self._centres.modes[None, :1], rows)
         blocks = self._blocks(every, TRIALS)
         found = self.density.map(lambda block: self._first(centre, block), blocks)
@@ -112,7 +104,8 @@ class EffectDraws:
         self._x[block.groups] = x[chosen, np.arange(len(block.groups))]
         weights = np.exp(log_weights - log_weights.max(axis=0))
         effective = weights.sum(axis=0) ** 2 / np.sum(weights**2, axis=0)
-        # of pairs of draws, one weighted: the mean of min(1, w' / w) is a mean of smaller weights
+        # For pairs of draws, one of them weighted, the mean of min(1, w' / w) is a mean of smaller
+        # weights.
         pairs = 2 * np.arange(len(x) - 1, -1, -1) @ np.sort(weights, axis=0)
         return effective, pairs / ((len(x) - 1) * weights.sum(axis=0))
 
@@ -150,14 +143,14 @@ class EffectDraws:
     def _log_weights(
         self, point: PointType, block: _Block, x: np.ndarray, centres: Followed
     ) -> np.ndarray:
-        """Logs of densities relative to proposals', up to a constant of each group."""
+        """Return logs of densities relative to the proposals', up to a constant of each group."""
         a = centres.modes + np.einsum("gij,sgj->sgi", centres.factors, x)
         h = self.density.at_points(point, block.groups, a, self.density.rows)
         log_weights = h - self._proposals.log_density(block.groups, x)
         return np.where(np.isfinite(log_weights), log_weights, -1e300)
 
     def into(self, point: PointType, drawn: np.ndarray) -> PointType:
-        """Add effects to a point; its order is that of the model's value variables."""
+        """Add effects to a point, in the order of the model's value variables."""
         point, first, terms = dict(point), 0, self.density.terms
         for effect in terms.effects:
             own = drawn[:, first : first + effect.size].reshape(-1, *effect.shape)

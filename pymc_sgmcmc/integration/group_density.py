@@ -24,15 +24,15 @@ from pymc_sgmcmc.pymc_internals import jitted, runs_python
 
 
 def mapped(function: Callable[[Any], Any], parts: Sequence[Any], in_threads: bool) -> list:
-    """Evaluate a function of several parts, in as many threads as there are cores or in one."""
+    """Evaluate a function of several parts, in one thread or in as many as there are cores."""
     with ThreadPoolExecutor(n_cores() if in_threads else 1) as pool:
         return list(pool.map(function, parts))
 
 
 class GroupDensity:
-    """log p(y_j, a_j | shared) of groups j at given effects; compiled when first evaluated.
+    """log p(y_j, a_j | shared) of groups j at given effects, compiled when first evaluated.
 
-    Where effects put a parameter of the likelihood out of its range it is not finite.
+    It is not finite where effects put a parameter of the likelihood out of its range.
     """
 
     def __init__(self, terms: GroupTerms, rows: GroupRows):
@@ -42,14 +42,16 @@ class GroupDensity:
         self._mode = with_cheap_calls(mode)
         linker = self._mode.linker
         self.in_threads = isinstance(linker, NumbaLinker) and type(linker) is not NumbaLinker
-        """Whether several threads may evaluate it at a time; known once it has been compiled."""
+        """Whether several threads may evaluate it at a time; known once it is compiled."""
 
     def at_points(
         self, point: PointType, index: np.ndarray, effects: np.ndarray, rows: GroupRows
     ) -> np.ndarray:
-        """Evaluate at several effects, shape (points, m, k), of the m groups at places in rows.
+        """Evaluate m groups at several effects, shape (points, m, k); the result has shape (points,
+        m).
 
-        ``point`` has values of what is shared. The result has the shape (points, m).
+        ``index`` has the groups' places in ``rows``, and ``point`` has values of the shared
+        parameters.
         """
         [h] = self._at_points(point, index, effects, rows)
         return h
@@ -63,11 +65,11 @@ class GroupDensity:
     def prior_derivatives(
         self, point: PointType, index: np.ndarray, effects: np.ndarray, rows: GroupRows
     ) -> list[np.ndarray]:
-        """Gradient and Hessian of the effects' prior alone, shapes (m, k) and (m, k, k)."""
+        """Return gradient and Hessian of the effects' prior, shapes (m, k) and (m, k, k)."""
         return self._prior_derivatives(point, index, effects, rows)
 
     def map(self, function: Callable[[Any], Any], parts: Sequence[Any]) -> list:
-        """Evaluate a function of the density for parts of the groups, in threads if it may be."""
+        """Evaluate a function of the density for parts of the groups, in threads if possible."""
         return mapped(function, parts, self.in_threads)
 
     @cached_property

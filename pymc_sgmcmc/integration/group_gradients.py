@@ -1,4 +1,4 @@
-"""Gradients of groups as rows, evaluated around each group's mode wherever it is."""
+"""Gradients with groups as rows, evaluated around each group's mode wherever that is."""
 
 from contextlib import contextmanager
 from functools import cached_property
@@ -12,28 +12,30 @@ from pymc_sgmcmc.integration.quadrature_error import quadrature_error
 from pymc_sgmcmc.pymc_internals import jitted, runs_python
 
 DRAWS = 50
-"""At which the error of the quadrature is measured; its own relative error is about a tenth."""
+"""Number of draws at which the quadrature's error is measured; the relative error of this
+measurement is about a tenth."""
 DENSITIES_AT_START = 10_000_000
-"""Of single rows, from which it is first estimated, near the anchor."""
+"""Number of densities of single rows from which this error is first estimated, near the anchor."""
 COARSE, COARSE_OF_SEVERAL = 0.03, 0.2
-"""Errors there from which points are equally spaced, for one effect and for several, which take
-ten times the points then. Errors grow as the square of the distance from the anchor or faster."""
+"""Errors near the anchor above which points are equally spaced, for one effect and for several,
+which then take ten times the points. Errors grow at least as the square of the distance from the
+anchor."""
 PARTS = 16
-"""Into which sums over groups are cut for threads, however many cores there are: the sums are the
-same on all machines."""
+"""Number of parts into which sums over groups are cut for threads, independent of the number of
+cores so that the sums are the same on all machines."""
 
 
 class GroupGradients(RowGradients):
-    """Gradients of single groups of an `IntegratedModel`; the warm-up moves its centres along."""
+    """Gradients of single groups of an `IntegratedModel`, whose centres the warm-up moves."""
 
-    rows_worth = 5  # a group has several
-    _blas_threads = 1  # parts of the groups are evaluated in threads of their own
+    rows_worth = 5  # a group has several rows
+    _blas_threads = 1  # parts of the groups are evaluated in separate threads
 
     _follows = True
 
     @contextmanager
     def points_held(self):
-        # Points that move along change values by errors of the integrals, which gradients lack.
+        # Points that move change values by errors of the integrals, which gradients do not contain.
         self._follows = False
         try:
             yield

@@ -1,4 +1,4 @@
-"""The rows of each group, in memory: group by group, one after the other."""
+"""The rows of each group, in memory and group by group."""
 
 from copy import copy
 from itertools import pairwise
@@ -9,19 +9,11 @@ from pytensor.tensor.variable import TensorVariable
 
 
 class GroupRows:
-    """Where the rows of groups lie, once the data are sorted by group.
+    """The positions of groups' rows, once the data are sorted by group.
 
-    Parameters
-    ----------
-    group_of_row : integers, shape (N,)
-    n_groups : int
-
-    Attributes
-    ----------
-    order : integers, shape (N,)
-        Numbers of the rows, group by group.
-    numbers, first, sizes : integers, shape (groups,)
-        Each group's number, the place of its first row in ``order``, and how many it has.
+    ``order``, shape (N,), has the rows' numbers, group by group; ``numbers``, ``first`` and
+    ``sizes``, shape (groups,), have each group's number, the place of its first row in ``order``,
+    and its number of rows.
     """
 
     def __init__(self, group_of_row: np.ndarray, n_groups: int):
@@ -39,14 +31,14 @@ class GroupRows:
         return other
 
     def blocks(self, index: np.ndarray, most_rows: int) -> list[slice]:
-        """Cut some groups into runs of about so many rows."""
+        """Cut some groups into runs of about ``most_rows`` rows."""
         cost = np.cumsum(self.sizes[index] + 1) // most_rows
         starts = [0, *(np.flatnonzero(np.diff(cost)) + 1), len(index)]
         return [slice(a, b) for a, b in pairwise(starts)]
 
 
 def ragged(first: TensorVariable, sizes: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
-    """Positions ``first[j], first[j] + 1, ...``, so many for each j, and the j of each."""
+    """Return ``sizes[j]`` positions ``first[j], first[j] + 1, ...`` for each j, and their j."""
     ends = pt.cumsum(sizes)
     places = pt.repeat(pt.arange(sizes.shape[0]), sizes)
     return pt.arange(ends[-1]) + (first - ends + sizes)[places], places

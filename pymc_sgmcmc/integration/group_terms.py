@@ -40,13 +40,13 @@ from pymc_sgmcmc.gradients.substitute import substitute
 type Integrate = Literal["auto"] | Sequence[str] | None
 
 MOST_EFFECTS = 30
-"""Of a group, at most."""
+"""Largest number of effects per group."""
 ROWS_CHECKED = 32
-"""Rows whose densities are compared with the model's."""
+"""Number of rows whose densities are compared with the model's."""
 
 
 class NotIntegrated(Exception):
-    """Why no effects are integrated out."""
+    """Raised with the reason why no effects are integrated out."""
 
 
 class Effect(NamedTuple):
@@ -54,15 +54,15 @@ class Effect(NamedTuple):
 
     value: TensorVariable
     axis: int
-    """Its axis of groups,"""
+    """The axis of groups of the variable."""
     slots: TensorVariable
-    """... along which this stand-in has the groups of a batch."""
+    """Placeholder that has the groups of a batch along ``axis``."""
     shape: tuple[int, ...]
-    """Of one group's elements."""
+    """Shape of one group's elements."""
 
     @property
     def size(self) -> int:
-        """Elements of one group."""
+        """Number of elements of one group."""
         return int(np.prod(self.shape))
 
 
@@ -77,23 +77,23 @@ class GroupTerms:
     groups: TensorVariable
     """Numbers of a batch's groups, shape (groups,)."""
     rows: TensorVariable
-    """Numbers of their rows, group by group,"""
+    """Numbers of the batch's rows, group by group."""
     places: TensorVariable
-    """... and the place of each row's group in ``groups``."""
+    """The place of each row's group in ``groups``."""
     arrays: dict[Array, TensorVariable]
     """Data of all rows, with their placeholders."""
     priors: list[TensorVariable]
-    """Of the effects, shape (groups,)."""
+    """Log priors of the effects, shape (groups,)."""
     likelihoods: list[TensorVariable]
-    """Of the rows, shape (rows,)."""
+    """Log likelihoods of the rows, shape (rows,)."""
     variables: list[Variable]
     """The observed variables and potentials that run along the rows."""
     of_rows: bool
-    """Whether the groups are the rows themselves, which have effects of their own."""
+    """Whether the groups are the rows themselves, each with its own effects."""
 
     @property
     def k(self) -> int:
-        """Effects of a group."""
+        """Number of effects of a group."""
         return sum(effect.size for effect in self.effects)
 
     @property
@@ -108,7 +108,7 @@ class GroupTerms:
 
     @property
     def are_normal(self) -> bool:
-        """Whether effects have priors that are normal as they are sampled, each with its own."""
+        """Whether the effects have separate priors that are normal on the sampled scale."""
         effects = [self.model.values_to_rvs[value] for value in self.values]
         return all(self._is_normal(rv) for rv in effects) and not any(
             other in ancestors(rv.owner.inputs) for rv in effects for other in effects
@@ -133,7 +133,7 @@ class GroupTerms:
         return parts
 
     def log_joint(self, a: TensorVariable, placeholders: dict) -> TensorVariable:
-        """Log p(y_j, a_j | shared), shape (groups,), of effects of shape (groups, k)."""
+        """Return log p(y_j, a_j | shared), shape (groups,), for effects of shape (groups, k)."""
         slots = {e.slots: part for e, part in zip(self.effects, self.split(a), strict=True)}
         *priors, rows = substitute([*self.priors, self._all_rows], {**placeholders, **slots})
         total = pt.zeros(a.shape[:1], dtype=a.dtype)
@@ -141,7 +141,7 @@ class GroupTerms:
         return total + pt.add(*priors).astype(a.dtype)
 
     def log_joint_at_points(self, a: TensorVariable, placeholders: dict) -> TensorVariable:
-        """The same of effects of shape (points, groups, k), shape (points, groups)."""
+        """Return the same, shape (points, groups), for effects of shape (points, groups, k)."""
         *priors, rows = substitute([*self.priors, self._all_rows], placeholders)
         many = dict(zip([e.slots for e in self.effects], self.split(a), strict=True))
         *priors, rows = vectorize_graph([*priors, rows], many)
@@ -154,7 +154,7 @@ class GroupTerms:
     ) -> tuple[TensorVariable, TensorVariable]:
         """Gradient and Hessian of log p(a_j | shared), shapes (groups, k) and (groups, k, k).
 
-        Of normal priors gradients are linear: their differences are the Hessian, at less cost than
+        Normal priors have linear gradients, whose differences give the Hessian more cheaply than
         second derivatives.
         """
         around = pt.concatenate([a[None], a + pt.eye(self.k, dtype=a.dtype)[:, None]])
@@ -182,25 +182,11 @@ def group_terms(
 ) -> GroupTerms:
     """Find the effects to integrate out, and write the model group by group.
 
-    Of the indices of rows into free variables it takes that with the most groups; what has elements
-    of other groups stays a variable to sample.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    wanted : "auto" or list of names
-        Effects to integrate out.
-    data : StreamedData, optional
-        Rows that stay on disk, of memory-mapped arrays, if the model has placeholders for them.
-    of_rows : collection of random variables
-        Those that have an element for each row.
-    check : bool, default True
-        Whether to compare the densities of some groups with those of the model.
-
-    Raises
-    ------
-    NotIntegrated
-        With the reason.
+    Of the indices of rows into free variables, the one with the most groups is used; variables with
+    elements of other groups remain to be sampled. ``wanted`` are the names of the effects or
+    "auto"; ``data`` are memory-mapped rows for which the model has placeholders; ``of_rows`` are
+    the random variables with an element for each row. ``check`` compares the densities of some
+    groups with those of the model. Raises `NotIntegrated` with the reason.
     """
     if has_named_dims(model):
         raise NotIntegrated("effects of pymc.dims are sampled")
@@ -270,7 +256,7 @@ def _check(
     model: pm.Model,
     in_memory: bool,
 ) -> None:
-    """Raise `NotLocal` or `NotIntegrated` unless rows depend on their own groups' effects alone.
+    """Raise `NotLocal` or `NotIntegrated` unless rows depend only on their own groups' effects.
 
     The batch has rows of some of the groups, not of all: running sums over groups would pass.
     """
@@ -305,9 +291,9 @@ def _row_axes(model: pm.Model, of_rows: Collection[Variable]) -> list[RowAxis]:
 
 
 def _mapped(data: StreamedData) -> dict[str, SharedVariable]:
-    """The columns of a stream as arrays, of which the system reads the pages that are needed.
+    """Return the columns of a stream as arrays, of which the system reads only the needed pages.
 
-    They keep the source's type: whoever reads rows of them converts these to ``data.formats``.
+    They keep the source's type: whatever reads their rows converts these to ``data.formats``.
     """
     columns = {}
     for source in data.sources:
@@ -327,7 +313,7 @@ def _mapped(data: StreamedData) -> dict[str, SharedVariable]:
 def _effects(
     builder: LocalTerms, wanted: Literal["auto"] | Sequence[str]
 ) -> tuple[Column, list[LocalVariable]]:
-    """Return the index with the most groups and the variables that have elements for these."""
+    """Return the index with the most groups and the variables that have elements for them."""
     model, reasons = builder.model, {}
     of_column: dict[tuple, list[LocalVariable]] = {}
     for value in sorted(builder.shapes, key=builder.is_looked_up, reverse=True):

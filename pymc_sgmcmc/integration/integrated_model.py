@@ -1,4 +1,4 @@
-"""The model of what groups share: a group is a row, and its effects are integrated out."""
+"""The model of the shared parameters: a group is a row, and its effects are integrated out."""
 
 import itertools
 from collections.abc import Sequence
@@ -29,21 +29,21 @@ DIM = "group of rows"
 
 
 STAYING = 2, 3
-"""Numbers of effects whose points stay: their product rules are accurate around constant means too,
-and an update takes half the time."""
+"""Numbers of effects per group with which points stay constant: product rules are accurate around
+constant means too, and an update takes half the time."""
 
 
 class _Data:
-    """Arrays of an integrated model, with dims of their own: only `DIM` is sliced."""
+    """Arrays of an integrated model, with separate dims, of which only `DIM` is sliced."""
 
     def __init__(self, model: pm.Model, n_groups: int):
         self.model, self.n_groups = model, n_groups
         self.names = itertools.count()
 
     def add(self, name: str, value: np.ndarray, dims: tuple[str, ...] = ()) -> SharedVariable:
-        """Make an array known to the model."""
+        """Add an array to the model."""
         name = f"{name} {next(self.names)}"
-        shape = (*(None for _ in dims), *value.shape[len(dims) :])  # of a batch, or of all
+        shape = (*(None for _ in dims), *value.shape[len(dims) :])  # of a batch, or of all groups
         variable = pytensor.shared(value, name=name, shape=shape, borrow=True)
         self.model.named_vars[name] = variable
         unnamed = [f"axis {axis} of {name}" for axis in range(len(dims), value.ndim)]
@@ -51,11 +51,11 @@ class _Data:
         return variable
 
     def of(self, array: Variable) -> SharedVariable:
-        """Make a view of an array."""
+        """Return a view of an array."""
         return self.add(array.name or "array", array_value(array))
 
     def of_length(self, outputs: Sequence[Variable]) -> dict[Variable, SharedVariable]:
-        """Make views of all other arrays that have as many elements as there are groups."""
+        """Return views of all other arrays with as many elements as there are groups."""
         return {
             array: self.of(array)
             for array in leaf_arrays(outputs, [])
@@ -66,16 +66,17 @@ class _Data:
 class Centres:
     """The points at which groups' densities are evaluated: around each group's mode or mean.
 
-    They are modes of one normal effect, else means, by the rule, and where points of one effect are
-    equally spaced the middles of where its density matters. The first two follow a normal prior.
+    For one normal effect they are modes, for others means by the rule; for one effect with equally
+    spaced points they are the middles of the ranges where its density matters. The first two follow
+    a normal prior.
 
     Attributes
     ----------
     modes, factors, log_scales : arrays, shapes (groups, k), (groups, k, k), (groups,)
         a* or the mean, L and log |L| of each group; changed in place.
     scores, of_rows : arrays, shapes (groups, k), (groups, k, k)
-        There the gradient of the rows' log likelihood, and its part of the precision, where
-        effects are normal and the points follow their prior; changed in place.
+        Gradient of the rows' log likelihood at these points, and the rows' part of the precision,
+        if effects are normal and the points follow their prior; changed in place.
     """
 
     def __init__(self, density: GroupDensity, rows: GroupRows, rule: Points):
@@ -90,7 +91,7 @@ class Centres:
         self.scores, self.of_rows = np.zeros((n, k)), np.zeros((n, k, k))
 
     def move(self, point: PointType, index: np.ndarray | None = None, afresh: bool = False) -> None:
-        """Find some groups' points at values of what is shared, from where they were or afresh."""
+        """Find some groups' points at values of the shared parameters, from old ones or afresh."""
         index = np.arange(len(self.modes)) if index is None else np.unique(index)
         start = np.zeros_like(self.modes[index]) if afresh else self.modes[index]
         modes, factors = modes_and_factors(self.density, point, index, start, self.rows)
@@ -111,7 +112,7 @@ class Centres:
             self.scores[index] = -gradient  # so that the points stay for these values
 
     def at(self, point: PointType, index: np.ndarray) -> Followed:
-        """Return some groups' modes and factors as they are for values of what is shared."""
+        """Return some groups' modes and factors at values of the shared parameters."""
         modes = self.modes[index]
         if not self.follow:
             return Followed(modes, self.factors[index], self.log_scales[index])
@@ -123,20 +124,20 @@ class Centres:
 
 
 class IntegratedModel(pm.Model):
-    """A model of what groups share, with the points at which its groups are evaluated."""
+    """A model of the shared parameters, with the points at which its groups are evaluated."""
 
     centres: Centres
     points: Points
     rows_checked = 500
-    """Groups at which checks in Python evaluate it: each costs as many densities as it has rows,
-    times the points."""
+    """Number of groups at which checks in Python evaluate the model; each costs as many densities
+    as it has rows, times the points."""
 
 
 @quick_graphs()
 def integrated_model(terms: GroupTerms, points: Points) -> IntegratedModel:
     """Make the model whose likelihood is, for each group, the integral over its effects.
 
-    Its free variables are those of ``terms.model`` but the effects. The likelihood is one
+    Its free variables are those of ``terms.model`` except the effects. The likelihood is one
     potential with an element for each group that has rows, along the dim `DIM`.
     """
     model = terms.model

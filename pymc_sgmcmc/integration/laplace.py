@@ -7,8 +7,9 @@ For each group, with h(a) = log p(y, a | shared) of its k effects::
 
 (adaptive quadrature: Pinheiro and Bates 1995), with points x_s and weights w_s for the standard
 normal density. The sum is nearly the same for all a* and L near these. So they are found once, at
-values of what is shared in the middle of the posterior, and for others follow only the prior of
-the effects, where a group has one normal effect (see `pymc_sgmcmc.integration.prior_following`).
+values of the shared parameters in the middle of the posterior, and for other values follow only the
+prior of the effects, if a group has one normal effect (see
+`pymc_sgmcmc.integration.prior_following`).
 """
 
 from collections.abc import Callable
@@ -24,25 +25,21 @@ from pymc_sgmcmc.integration.points import Points
 
 MAX_STEPS = 100
 CLOSE = 1e-6
-"""Newton's steps end when no h can rise by more than this."""
+"""Largest predicted rise of any h at which Newton's steps end."""
 DAMPING = 1e-3
-"""First damping of Newton's steps, relative to the curvature; it changes tenfold,"""
+"""First damping of Newton's steps, relative to the curvature, which then changes by factors
+of ten."""
 MOST_DAMPING = 1e8
-"""... and a group that it does not help stays where it is."""
+"""Largest damping; a group for which it does not help stays where it is."""
 ROWS_PER_CALL = 200_000
-"""About, for memory."""
+"""Approximate number of rows per call, which bounds memory."""
 
 
 def log_integrals(h: TensorVariable, modes_scale: TensorVariable, points: Points) -> TensorVariable:
-    """Log of each group's integral, shape (groups,).
+    """Return the log of each group's integral, shape (groups,).
 
-    Parameters
-    ----------
-    h : shape (points, groups)
-        Log joint densities at a* + L x_s.
-    modes_scale : shape (groups,)
-        log |L|.
-    points : Points
+    ``h``, shape (points, groups), has log joint densities at a* + L x_s, and ``modes_scale``, shape
+    (groups,), has log |L|.
     """
     k = points.x.shape[1]
     terms = h + points.log_ratios[:, None].astype(h.dtype)
@@ -54,8 +51,8 @@ def modes_and_factors(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return modes, shape (m, k), and factors L, shape (m, k, k), of the groups at places in rows.
 
-    Newton's method from ``start``, shape (m, k), with Levenberg's damping, for each group its own.
-    ``point`` has values of what is shared.
+    Uses Newton's method from ``start``, shape (m, k), with separate Levenberg damping for each
+    group. ``point`` has values of the shared parameters.
     """
     modes, factors = np.empty_like(start), np.empty((*start.shape, start.shape[1]))
 
@@ -95,7 +92,7 @@ def _newton(derivatives: Callable, start: np.ndarray) -> tuple[np.ndarray, np.nd
     return a, np.linalg.inv(np.linalg.cholesky(curvature)).swapaxes(1, 2)
 
 
-# Matrices of one element are numbers: LAPACK takes longer to be called than these to be divided.
+# Matrices of one element are treated as numbers: calling LAPACK takes longer than dividing them.
 
 
 def _solved(matrices: np.ndarray, vectors: np.ndarray) -> np.ndarray:

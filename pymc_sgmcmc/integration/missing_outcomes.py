@@ -1,8 +1,8 @@
 """Missing outcomes of rows, left out of the model that is sampled, and drawn afterwards.
 
 PyMC makes two variables of an outcome ``y`` with masked elements: ``y_observed``, and
-``y_unobserved`` with an element to sample for each missing one. Where nothing else depends on these
-they say nothing about the parameters: the integral over them is 1. What is left are the rows with
+``y_unobserved`` with an element to sample for each missing one. If nothing else depends on these,
+they say nothing about the parameters: the integral over them is 1. What remains are the rows with
 an outcome. Given the parameters, missing outcomes are independent draws from their distribution.
 """
 
@@ -41,28 +41,29 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 
 MOST_COLUMNS = 12
-"""Of a table of which some rows have only a part of their elements: each is compiled."""
+"""Largest number of columns of a table with partly missing rows, because each column is
+compiled."""
 
 
 class Kept(NamedTuple):
-    """What is observed of an outcome, in rows of its own."""
+    """The observed part of an outcome, in separate rows."""
 
     variable: Variable
     values: np.ndarray
 
 
 class MissingOutcome(NamedTuple):
-    """An outcome some of whose elements are missing."""
+    """An outcome with some missing elements."""
 
     name: str
     row_axis: RowAxis
     observed: Variable
     unobserved: Variable
-    """The model's own variables,"""
+    """The model's own variables, of the observed and of the missing elements."""
     kept: list[Kept]
-    """... what takes the place of the first, one for each column if rows have parts missing,"""
+    """Replacements of the first of these, one for each column if rows are partly missing."""
     missing: Variable
-    """... and the second, of the rows alone in which it is."""
+    """Replacements of the second, with only the rows that are missing."""
 
 
 @dataclass(frozen=True)
@@ -74,25 +75,25 @@ class MissingOutcomes:
     outcomes: list[MissingOutcome]
 
     def depend(self) -> list[str]:
-        """Names of the missing outcomes, and of what is computed from them."""
+        """Names of the missing outcomes, and of variables computed from them."""
         gone = {outcome.unobserved for outcome in self.outcomes}
         return [v.name for v in self.written.unobserved_RVs if not gone.isdisjoint(ancestors([v]))]
 
     def is_of_rows(self, name: str) -> bool:
-        """Whether a deterministic has an element for each row, also of those that are missing."""
+        """Whether a deterministic has an element for each row, including missing rows."""
         return _is_of_rows(self.written, self.written[name], self.outcomes)
 
 
 class _NotSeparate(Exception):
-    """Why missing outcomes stay in the model."""
+    """Raised with the reason why missing outcomes stay in the model."""
 
 
 @contextmanager
 def _taken_apart() -> Iterator[None]:
-    """Say that rows depend on each other where expressions of some of them cannot be made."""
+    """Raise an error that rows are interdependent if expressions of some rows cannot be built."""
     try:
         yield
-    except ParameterValueError:  # of this point only
+    except ParameterValueError:  # concerns this point only
         raise
     except (ValueError, IndexError, AssertionError, TypeError, NotImplementedError) as error:
         reason = str(error).strip().partition("\n")[0]
@@ -103,8 +104,8 @@ def _taken_apart() -> Iterator[None]:
 def missing_outcomes(model: pm.Model, needed: Collection[str] = ()) -> MissingOutcomes | None:
     """Find missing outcomes on which nothing else depends, or return None if there are none.
 
-    A message says which missing values stay in the model, and why. ``needed`` has names of
-    variables that have to stay.
+    A message names the missing values that stay in the model, with the reason. ``needed`` has names
+    of variables that have to stay.
     """
     if has_named_dims(model):
         return None
@@ -145,7 +146,7 @@ def _missing_outcome(model: pm.Model, name: str) -> MissingOutcome:
             raise _NotSeparate(f"'{v.name}' depends on them.")
     is_observed = _is_observed(model[name], observed)
     if is_observed is None:
-        raise _NotSeparate("PyMC has not told which elements they are.")
+        raise _NotSeparate("PyMC does not say which elements they are.")
     whole = _of_all_rows(observed, is_observed)
     if batch_ndim(whole) < 1:
         raise _NotSeparate("one draw of its distribution spans the rows.")
@@ -189,11 +190,11 @@ def _columns(table: Variable) -> Iterator[Variable]:
     """Yield the columns of a table of separate draws."""
     op, node = table.owner.op, table.owner
     if batch_ndim(table) < table.ndim:
-        raise _NotSeparate("of some rows a part is missing, and one draw spans a row.")
+        raise _NotSeparate("some rows are partly missing, and one draw spans a row.")
     n_rows, n_columns = table.type.shape if table.ndim == 2 else (None, None)
     if not isinstance(op, RandomVariable) or n_columns is None or n_columns > MOST_COLUMNS:
         raise _NotSeparate(
-            "of some rows of the table a part is missing. Write it in long form, with a row for "
+            "some rows of the table are partly missing. Write it in long form, with a row for "
             "each element."
         )
     parameters = op.dist_params(node)
@@ -203,7 +204,7 @@ def _columns(table: Variable) -> Iterator[Variable]:
 
 
 def _is_observed(joined: Variable, observed: Variable) -> np.ndarray | None:
-    """Return the flags by which PyMC writes the observed elements into an outcome."""
+    """Return the flags with which PyMC writes the observed elements into an outcome."""
     for v in ancestors([joined]):
         node = v.owner
         if node is not None and isinstance(node.op, AdvancedIncSubtensor):
@@ -214,7 +215,7 @@ def _is_observed(joined: Variable, observed: Variable) -> np.ndarray | None:
 
 
 def _of_all_rows(observed: Variable, is_observed: np.ndarray) -> Variable:
-    """Return the random variable of all rows of which PyMC has taken the observed elements."""
+    """Return the random variable of all rows from which PyMC has taken the observed elements."""
     node = observed.owner
     if isinstance(node.op, PartialObservedRV):
         return node.inputs[0]
@@ -250,7 +251,7 @@ def _dim_of_rows(model: pm.Model, name: str, whole: Variable, length: int) -> st
 
 
 def _check(model: pm.Model, outcome: MissingOutcome) -> None:
-    """Raise an error unless the rows kept have the model's likelihood, and others can be drawn."""
+    """Raise an error unless the kept rows have the model's likelihood, and others can be drawn."""
     start = model.initial_point()
     free = dict(zip(model.free_RVs, model.replace_rvs_by_values(model.free_RVs), strict=True))
     *kept, missing = substitute([*(v for v, _ in outcome.kept), outcome.missing], free)
@@ -281,7 +282,7 @@ def _check(model: pm.Model, outcome: MissingOutcome) -> None:
 
 
 def _sampled(model: pm.Model, outcomes: list[MissingOutcome], needed: Collection[str]) -> pm.Model:
-    """Return the model without missing outcomes, what depends on them, and numbers of its rows."""
+    """Return the model without missing outcomes, what depends on them, and values of its rows."""
     gone = {outcome.unobserved for outcome in outcomes}
     observed = {outcome.observed: outcome.kept for outcome in outcomes}
     kept: dict[Variable, Variable] = {}

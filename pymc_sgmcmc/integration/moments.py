@@ -14,10 +14,10 @@ from pymc_sgmcmc.integration.group_rows import GroupRows
 from pymc_sgmcmc.integration.points import Points
 
 NARROWEST = 0.05
-"""Smallest variance, relative to that of the curvature, that is believed: below it the weights are
+"""Smallest variance, relative to that of the curvature, that is accepted: below it the weights are
 those of hardly more than one point."""
 DENSITIES_PER_CALL = 500_000
-"""Of single rows, about, for memory."""
+"""Approximate number of densities of single rows per call, which bounds memory."""
 
 
 def means_and_factors(
@@ -31,8 +31,8 @@ def means_and_factors(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return means, shape (m, k), and factors of covariances, shape (m, k, k), of some groups.
 
-    ``modes`` and ``factors`` have the same shapes, and stay where the rule says too little.
-    ``point`` has values of what is shared.
+    ``modes`` and ``factors`` have the same shapes, and are kept where the rule says too little.
+    ``point`` has values of the shared parameters.
     """
     means, roots = modes.copy(), factors.copy()
 

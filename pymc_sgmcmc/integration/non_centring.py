@@ -1,6 +1,6 @@
 """The partially non-centred parametrisation of effects that a model writes with mean and scale.
 
-Rows that say little of effects a ~ N(m, s) leave them to their prior, which is a funnel: the
+Rows that say little about effects a ~ N(m, s) leave them to their prior, which is a funnel: the
 smaller s, the closer they are together. If the likelihood of an effect is about that of one
 observation b / h with precision h, its posterior given m and s is N(c, v) with
 
@@ -8,12 +8,12 @@ observation b / h with precision h, its posterior given m and s is N(c, v) with
 
 and z = (a - c) / sqrt(v) is nearly independent of m and s. With h = 0 that is the non-centred
 parametrisation, and for large h the centred one (Papaspiliopoulos, Roberts and Skoeld 2003). So z
-is the free variable here, and a a deterministic: the density is that of the model whatever h and b
-are.
+is the free variable here, and a a deterministic: the density is that of the model for any h and b.
 
-Of s such rows say little too: that s^2 is below about (sum_j h_j^2 / 2)^{-1/2}. So log s has a long
-tail, through which chains take long, but the density of s itself is even near 0. It is sampled as
-x = log(exp(s / w) - 1), with a width w below that: proportional to s above w, to log s below.
+Such rows also say little about s, only that s^2 is below about (sum_j h_j^2 / 2)^{-1/2}. So log s
+has a long tail, which chains take long to traverse, but the density of s itself is even near 0. It
+is sampled as x = log(exp(s / w) - 1), with a width w below that: proportional to s above w, to log
+s below.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ from pymc_sgmcmc.gradients.arrays import has_named_dims
 from pymc_sgmcmc.integration.stand_ins import with_stand_in, with_transform
 
 WIDTH = 0.4
-"""w relative to the scale of which the rows can say whether s is below it."""
+"""Width w, relative to the scale for which the rows can say whether s is below it."""
 
 
 class Softplus(Transform):
@@ -57,7 +57,7 @@ class Softplus(Transform):
 
 
 def centred_effects(model: pm.Model) -> list[TensorVariable]:
-    """Return the variables that are written with a scale which is sampled too.
+    """Return the variables that are written with a scale which is also sampled.
 
     They are normal, or log-normal and sampled on the logarithmic scale.
     """
@@ -79,8 +79,8 @@ def centred_effects(model: pm.Model) -> list[TensorVariable]:
 def with_non_centred_effects(model: pm.Model, known: Mapping[str, np.ndarray]) -> pm.Model:
     """Return the model in the partially non-centred parametrisation of some `centred_effects`.
 
-    ``known`` has, for the name of each, h and b of its effects, shape (2, *shape), and for names
-    of `width_of_scale` w.
+    ``known`` maps the name of each of these to h and b of its effects, shape (2, *shape), and names
+    from `width_of_scale` to w.
     """
     effects = {rv.name for rv in centred_effects(model)}
     for name in (n for n in known if n not in effects):
@@ -101,9 +101,9 @@ def with_non_centred_effects(model: pm.Model, known: Mapping[str, np.ndarray]) -
 def width_of_scale(
     model: pm.Model, effects: TensorVariable, h: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return w, by its name, for the scale of some `centred_effects` of which the rows say little.
+    """Return w, by name, for the scale of some `centred_effects` about which the rows say little.
 
-    Nothing if it is no variable with one element on the logarithmic scale.
+    Empty if the scale is not a variable with one element on the logarithmic scale.
     """
     scale = effects.owner.op.dist_params(effects.owner)[1]
     while scale.owner is not None and isinstance(scale.owner.op, DimShuffle):

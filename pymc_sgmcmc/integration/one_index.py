@@ -1,4 +1,4 @@
-"""Effects that rows look up by two indices, as of category and week, looked up by one."""
+"""Effects that rows look up by two indices, such as category and week, rewritten for one index."""
 
 from math import prod
 
@@ -20,8 +20,8 @@ from pymc_sgmcmc.integration.stand_ins import with_stand_in
 def with_one_index(model: pm.Model) -> pm.Model:
     """Return the model with flat arrays for matrices of effects, or itself if it has none.
 
-    ``gamma[c, w]`` becomes ``flat[c * W + w]``, also where gamma is multiplied or transformed
-    element by element before.
+    ``gamma[c, w]`` becomes ``flat[c * W + w]``, also if gamma is first multiplied or transformed
+    element by element.
     """
     if has_named_dims(model):
         return model
@@ -37,7 +37,7 @@ def with_one_index(model: pm.Model) -> pm.Model:
 
 
 def _is_by_two(node: Apply, rv: TensorVariable) -> bool:
-    """Whether rows take elements of a matrix, made of a variable element by element."""
+    """Whether rows take elements of a matrix that is made of a variable element by element."""
     if not isinstance(node.op, AdvancedSubtensor) or node.op.idx_list != (0, 1):
         return False
     array, *indices = node.inputs
@@ -62,7 +62,7 @@ def _flattened(model: pm.Model, rv: TensorVariable, by_two: list[Apply]) -> pm.M
     replace = {}
     for lookup in by_two:
         array, first, second = lookup.inputs
-        index = first % shape[0] * shape[1] + second % shape[1]  # they may count from the end
+        index = first % shape[0] * shape[1] + second % shape[1]  # indices may count from the end
         replace[lookup.outputs[0]] = _flat(array, {rv: flat}, shape)[index]
     return with_stand_in(model, rv, flat, flat.reshape(shape), replace)
 

@@ -6,15 +6,17 @@ import numpy as np
 from scipy.stats import chi2, norm, qmc
 
 NODES = {1: 11, 2: 5, 3: 5}
-"""Gauss-Hermite nodes per effect, in groups with so many effects,"""
+"""Number of Gauss-Hermite nodes per effect, by the number of effects of a group."""
 POINTS, POINTS_PER_EFFECT = 64, 5
-"""... and fewest points of a Sobol sequence in groups with more; their number is a power of 2."""
+"""Smallest number of points of a Sobol sequence in groups with more effects, in total and per
+effect; the number is a power of 2."""
 ROUNDS = 20
-"""In which their covariance and their distances become exact."""
+"""Number of rounds in which the points' covariance and distances become exact."""
 EQUALLY_SPACED = {1: (41, 6.0), 2: (17, 4.8), 3: (9, 3.6)}
-"""Nodes per effect and the largest, in standard deviations, where densities have several modes."""
+"""Number of nodes per effect, and largest node in standard deviations, for densities with several
+modes."""
 SCAN = 201, 20.0
-"""Nodes and the largest of them for one effect, which find modes that are far apart."""
+"""Number of nodes, and largest node, of a scan of one effect for modes that are far apart."""
 
 
 class Points(NamedTuple):
@@ -28,30 +30,31 @@ class Points(NamedTuple):
 
     @property
     def log_ratios(self) -> np.ndarray:
-        """Logs of the weights relative to the normal density, up to a constant, shape (points,)."""
+        """Return log weights relative to the normal density, up to a constant, shape (points,)."""
         return 0.5 * np.sum(self.x**2, axis=1) + self.log_weights
 
 
 def points_of(k: int, refine: int = 1, equally_spaced: bool = False) -> Points:
     """Return the points for groups with k effects.
 
-    For up to three effects a product of Gauss-Hermite rules, whose error falls geometrically with
-    the number of nodes. For more, antithetic points of a Sobol sequence, moved so that their mean
-    and covariance are exact, and mean and variance of their squared distances from the centre: by
-    these the integral changes with the scale of a density, as where that of the rows' errors does.
+    For up to three effects they are a product of Gauss-Hermite rules, whose error falls
+    geometrically with the number of nodes. For more effects they are antithetic points of a Sobol
+    sequence, moved so that their mean and covariance are exact, and so are mean and variance of
+    their squared distances from the centre: the integral depends on these when the scale of a
+    density changes, for example with that of the rows' errors.
 
-    Equally spaced nodes serve densities with several modes: within modes whose standard deviations
-    are five times the distance of nodes their error is negligible, at twice it below 1e-4, and they
-    leave out nothing between modes.
+    Equally spaced nodes are for densities with several modes: within modes whose standard
+    deviations are five times the distance of nodes their error is negligible, at twice the distance
+    it is below 1e-4, and they leave no gaps between modes.
 
     Parameters
     ----------
     k : int
-        Effects of a group.
+        Number of effects of a group.
     refine : int, default 1
-        2: twice the nodes per effect, or twice the points.
+        With 2, twice the nodes per effect, or twice the points.
     equally_spaced : bool, default False
-        For groups of up to three effects; of more there are four times the points.
+        For groups of up to three effects; for more effects there are four times the points.
 
     Examples
     --------
@@ -85,7 +88,7 @@ def points_of(k: int, refine: int = 1, equally_spaced: bool = False) -> Points:
 
 
 def finer_than(rule: Points) -> Points:
-    """Return points that show a rule's error: for one effect a scan, else twice the nodes."""
+    """Return points that show a rule's error: a scan for one effect, otherwise twice the nodes."""
     k = rule.x.shape[1]
     if k > 1:
         return points_of(k, 2, rule.equally_spaced)

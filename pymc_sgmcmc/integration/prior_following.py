@@ -1,15 +1,15 @@
 r"""Points and curvatures of groups with normal effects, which follow the effects' prior.
 
-They are found once, at values of what is shared in the middle of the posterior: mean (or mode) a*
-and covariance of each group's k effects. The likelihood's part of gradient and curvature is nearly
-the same for other values, but the prior's is not: where the scale that effects share is far below
-that at which points were found, constant points would be too far apart for the narrow density, and
-the sum would grow without bound around the closest. So the prior's part is evaluated anew: with
-precision P of a group's normal approximation,
+The points are found once, at values of the shared parameters in the middle of the posterior: mean
+(or mode) a* and covariance of each group's k effects. The likelihood's part of gradient and
+curvature is nearly the same for other values, but the prior's is not: where the scale that effects
+share is far below the one at which points were found, constant points would be too far apart for
+the narrow density, and the sum would grow without bound around the closest. So the prior's part is
+evaluated again: with precision P of a group's normal approximation,
 
     P = (rows' part) + (prior's part now),   a = a* + P^{-1} (rows' score + prior's gradient at a*)
 
-With a prior that is not normal such a step may lead anywhere, and the points stay.
+With a prior that is not normal such a step may lead anywhere, so the points stay.
 """
 
 from typing import Any, NamedTuple
@@ -18,12 +18,12 @@ import numpy as np
 import pytensor.tensor as pt
 
 OF_PRIOR = 0.1
-"""Least curvature, relative to that of the prior, where the rows' density of one effect is not
+"""Smallest curvature, relative to that of the prior, if the rows' density of one effect is not
 concave."""
 
 
 class Followed(NamedTuple):
-    """Where and how densely groups are evaluated."""
+    """The centres of groups' points, and the factors that scale them."""
 
     modes: Any
     """a, shape (groups, k)."""
@@ -36,7 +36,7 @@ class Followed(NamedTuple):
 def part_of_rows(factors: np.ndarray, hessian: np.ndarray) -> np.ndarray:
     """Return the rows' part of the precision (L L')^{-1}, shape (groups, k, k).
 
-    That of one effect may be negative, those of several are made positive.
+    For one effect it may be negative; for several effects it is made positive.
     """
     if factors.shape[1] == 1:
         return factors**-2.0 + hessian
@@ -50,18 +50,11 @@ def follow_prior(
 ) -> Followed:
     """Move the points, and find L there.
 
-    Parameters
-    ----------
-    modes : shape (groups, k)
-        a* at other values of what is shared.
-    scores : shape (groups, k)
-        The gradient of the log likelihood of the groups' rows there,
-    of_rows : shape (groups, k, k)
-        ... and its part of the precision.
-    gradient, hessian : shapes (groups, k) and (groups, k, k)
-        Of the log prior at ``modes``, for the present values of what is shared.
-    xp : module
-        `numpy` or `pytensor.tensor`, whose arrays these are.
+    ``modes``, shape (groups, k), are a* at other values of the shared parameters; ``scores``, shape
+    (groups, k), and ``of_rows``, shape (groups, k, k), are the gradient of the rows' log likelihood
+    there and its part of the precision. ``gradient`` and ``hessian``, of the same shapes, are those
+    of the log prior at ``modes`` for the present values. ``xp`` is the module of the arrays,
+    `numpy` or `pytensor.tensor`.
     """
     k = (modes.type if xp is pt else modes).shape[1]
     if k == 1:
@@ -74,7 +67,7 @@ def follow_prior(
     else:
         root = pt.linalg.cholesky(precision, lower=True)
         inverse_root = pt.linalg.solve_triangular(root, pt.eye(k, dtype=root.dtype), lower=True)
-    step = xp.sum(inverse_root * (scores + gradient)[:, None, :], axis=2)  # L' times it
+    step = xp.sum(inverse_root * (scores + gradient)[:, None, :], axis=2)  # L' times the gradient
     moved = modes + xp.sum(inverse_root * step[:, :, None], axis=1)
     logs = sum(xp.log(inverse_root[:, i, i]) for i in range(k))
     return Followed(moved, inverse_root.swapaxes(1, 2), logs)

@@ -7,21 +7,21 @@ import numpy as np
 from pymc_sgmcmc.integration.points import Points
 
 EXTRA_DEGREES = 7
-"""Degrees of freedom of the Student density, more than effects: for a normal density the effective
-share of its weights is then .98 with one effect."""
+"""Degrees of freedom of the Student density in addition to the number of effects: for a normal
+density, the effective share of its weights is then .98 with one effect."""
 UNIFORM = 0.2
-"""Share of the uniform density in that of a histogram: other values of what is shared may give
-another mode its weight."""
+"""Share of the uniform density in that of a histogram, because other values of the shared
+parameters may give weight to another mode."""
 
 
 class Proposals(Protocol):
     """A density for each group."""
 
     def draw(self, rng: np.random.Generator, groups: np.ndarray, n: int) -> np.ndarray:
-        """Draw, shape (n, m, k), for m groups."""
+        """Return draws for m groups, shape (n, m, k)."""
 
     def log_density(self, groups: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """Evaluate up to a constant of each group, shape (n, m)."""
+        """Return the log density up to a constant of each group, shape (n, m)."""
 
 
 class Student:

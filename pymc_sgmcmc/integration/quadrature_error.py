@@ -1,6 +1,7 @@
-r"""How far the rule by which groups' effects are integrated moves the posterior of the rest.
+r"""How far the rule that integrates over groups' effects moves the posterior of the other
+parameters.
 
-With D(theta) the log likelihood by a finer rule less that by the rule in use, the draws are of a
+With D(theta) the log likelihood by a finer rule minus that by the rule in use, the draws are from a
 density that lacks the factor exp(D). To first order it moves the mean of any standardised function
 f of theta by cov(f, D), which is at most the sd of D over the posterior: one number bounds the
 error of all means, in standard deviations.
@@ -16,16 +17,16 @@ from pymc_sgmcmc.integration.integrated_model import Centres, IntegratedModel
 from pymc_sgmcmc.integration.points import Points, finer_than
 
 DENSITIES = 100_000_000
-"""Densities of single rows that are evaluated, at most: a second or two."""
+"""Largest number of densities of single rows that are evaluated, which takes a second or two."""
 LEAST_GROUPS = 20
 
 
 def quadrature_error(
     model: IntegratedModel, points: Sequence[PointType], densities: int = DENSITIES
 ) -> float:
-    """Estimate the sd of D at draws of what is shared, from a random sample of the groups.
+    """Estimate the sd of D at draws of the shared parameters, from a random sample of the groups.
 
-    ``densities`` bounds those of single rows that are evaluated.
+    ``densities`` bounds the number of densities of single rows that are evaluated.
     """
     centres, rule = model.centres, model.points
     finer = finer_than(rule)
@@ -40,7 +41,7 @@ def quadrature_error(
 
     first = change_at(points[0])  # compiled before there are threads
     change = np.array([first, *centres.density.map(change_at, points[1:])])
-    own = change.var(axis=0, ddof=1).sum()  # of each group alone, and of all pairs of them
+    own = change.var(axis=0, ddof=1).sum()  # of each group alone; below, of all pairs
     pairs = change.sum(axis=1).var(ddof=1) - own
     variance = own * n_groups / n
     if n > 1:
@@ -49,7 +50,7 @@ def quadrature_error(
 
 
 def _integrals(centres: Centres, point: PointType, index: np.ndarray, rule: Points) -> np.ndarray:
-    """Log of some groups' integrals, up to a constant, around the centres of the run."""
+    """Return logs of some groups' integrals, up to a constant, around the centres of the run."""
     modes, factors, log_scales = centres.at(point, index)
     a = modes + np.einsum("gij,sj->sgi", factors, rule.x)
     h = centres.density.at_points(point, index, a, centres.rows)

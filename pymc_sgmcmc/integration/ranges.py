@@ -1,4 +1,4 @@
-"""Where the density of a group's one effect is not negligible, whatever modes it has."""
+"""Where the density of a group's single effect is not negligible, whatever modes it has."""
 
 import numpy as np
 from pymc.blocking import PointType
@@ -9,7 +9,7 @@ from pymc_sgmcmc.integration.moments import DENSITIES_PER_CALL
 from pymc_sgmcmc.integration.points import EQUALLY_SPACED, scan
 
 DEPTH = 18.0
-"""Below its maximum a log density is negligible: that of a normal one is, at 6 sds."""
+"""Distance below its maximum at which a log density is negligible, as a normal one is at 6 sds."""
 
 
 def middles_and_factors(
@@ -20,7 +20,7 @@ def middles_and_factors(
     factors: np.ndarray,
     rows: GroupRows,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the middles of ranges, shape (m, 1), and factors by which points cover them.
+    """Return the middles of ranges, shape (m, 1), and factors with which points cover them.
 
     The shapes are those of `pymc_sgmcmc.integration.moments.means_and_factors`. Ranges are sought
     around the modes, up to `scan` sds of a mode away.

@@ -1,4 +1,4 @@
-"""Variables with an element for each row, as the true value of a covariate measured with error.
+"""Variables with an element for each row, such as the true value of an error-prone covariate.
 
 They are effects of groups of one row each, looked up by the numbers of the rows.
 """
@@ -24,21 +24,21 @@ def with_row_numbers(model: pm.Model) -> tuple[pm.Model, list[TensorVariable]]:
     """Return the model with its effects of rows looked up by the rows' numbers, and these effects.
 
     In the terms of the rows ``x`` becomes ``x[0:n]`` by numbers, as rows look up effects of groups;
-    priors stay as they are. A model without such effects is returned itself.
+    priors stay as they are. A model without such effects is itself returned.
     """
     found = None if has_named_dims(model) else _row_effects(model)
     if found is None:
         return model, []
     row_axis, effects = found
     names = [own_name(rv.name) + SUFFIX for rv in effects]
-    for name in [rv.name for rv in effects]:  # a variable of the rows' dim could not be sliced
+    for name in [rv.name for rv in effects]:  # a variable with the rows' dim could not be sliced
         stand_in = model[name].owner.clone().outputs[1]
         model = with_stand_in(model, model[name], stand_in, view_op(stand_in), {})
     return _looked_up(model, names, row_axis.length)
 
 
 def _row_effects(model: pm.Model) -> tuple[RowAxis, list[TensorVariable]] | None:
-    """Find the longest axis of rows with effects of their own, and these."""
+    """Find the longest axis of rows with their own effects, and return these too."""
     used = set(_used_one_by_one(model))
     by_length: dict[int, list[TensorVariable]] = {}
     for rv, shape in zip(model.free_RVs, _shapes(model), strict=True):

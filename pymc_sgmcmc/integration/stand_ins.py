@@ -1,5 +1,5 @@
-"""Models in which another variable is sampled in place of one that follows from it, or another
-function of a variable.
+"""Models rewritten to sample another variable, of which the original one is a function, or to
+sample a variable on another scale.
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.pymc_internals import model_of
 
 SUFFIX = " (as sampled)"
-"""Of the names of the variables that are sampled instead."""
+"""Suffix of the names of the variables that are sampled instead."""
 
 
 def is_own(name: str) -> bool:
-    """Whether a variable is of the model that was rewritten, and not a stand-in."""
+    """Whether a variable belongs to the original model, and is not a stand-in."""
     return not name.endswith(SUFFIX)
 
 
@@ -28,12 +28,12 @@ def own_name(name: str) -> str:
 
 
 def without_suffix(message: str) -> str:
-    """Return a message with the names that variables have in the model as it is written."""
+    """Return a message with the names of variables in the original model."""
     return message.replace(SUFFIX, "")
 
 
 def has_stand_in(model: pm.Model, name: str) -> bool:
-    """Whether a deterministic is a free variable of the model that was rewritten."""
+    """Whether a deterministic is a free variable of the original model."""
     return name + SUFFIX in model.named_vars
 
 
@@ -44,20 +44,11 @@ def with_stand_in(
     of_stand_in: TensorVariable,
     replace: Mapping[Variable, Variable],
 ) -> pm.Model:
-    """Rewrite a model: a free variable becomes a deterministic function of a new one.
+    """Rewrite a model so that a free variable becomes a deterministic function of a new one.
 
-    If it is a stand-in itself, the new one takes its place, and it is no variable of the model.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    rv : random variable
-    stand_in : random variable
-        The new one, not yet of a model.
-    of_stand_in : variable
-        ``rv`` as a function of it.
-    replace : dict
-        Further expressions of the model, and what they equal.
+    ``of_stand_in`` is ``rv`` as a function of ``stand_in``, which is not yet in a model, and
+    ``replace`` maps further expressions of the model to what they equal. If ``rv`` is itself a
+    stand-in, the new variable takes its place, and ``rv`` is no longer in the model.
     """
     name = rv.name
     depend = [v for v in model.named_vars.values() if v is not rv and rv in ancestors([v])]
@@ -77,7 +68,7 @@ def with_stand_in(
 
 
 def with_transform(model: pm.Model, rv: TensorVariable, transform: Transform) -> pm.Model:
-    """Rewrite a model: a free variable is sampled on another scale."""
+    """Rewrite a model so that a free variable is sampled on another scale."""
     values = {v: model.rvs_to_values[v] for v in model.basic_RVs}
     values[rv] = rv.type(f"{rv.name}_{transform.name}__")
     other = model_of(model, {v: v for v in model.named_vars.values()}, values)
