@@ -1,1 +1,1 @@
-"""Which rows come next: shuffled, prefetched or streamed. Independent of the model."""
+"""Which rows come next: shuffled, prefetched or streamed, independently of the model."""

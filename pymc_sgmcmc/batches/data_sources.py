@@ -10,8 +10,8 @@ import numpy as np
 from scipy.sparse import issparse
 
 EMPTY_BATCHES = 10_000
-"""An iterable is rejected after this many consecutive batches without rows, because it may have no
-end."""
+"""Number of consecutive batches without rows after which an iterable is rejected, because it may
+never end."""
 type Pieces = Iterator[dict[str, np.ndarray]]
 """Consecutive rows by container, the same number for all containers."""
 
@@ -36,7 +36,7 @@ class ArraySource:
 
     @property
     def in_memory(self) -> np.ndarray | None:
-        """The array itself, if it lies in memory or is mapped to it."""
+        """The array itself, if it is in memory or mapped to it."""
         if not isinstance(self._array, np.ndarray):
             return None
         return _as_array(self._array, self.names[0])
@@ -49,7 +49,7 @@ class ArraySource:
         return (_as_array(self._array[start:stop], self.names[0]),)
 
     def passage(self) -> "ArraySource":
-        """Return itself: its rows can be read in any order."""
+        """Return the source itself, because its rows can be read in any order."""
         return self
 
     def ready(self, start: int) -> int:
@@ -57,7 +57,7 @@ class ArraySource:
         return self.n_rows - start
 
     def __getstate__(self):
-        # Data on disk is opened again in the other process, never copied.
+        # Data on disk are opened again in the other process, never copied.
         return self.__dict__ | ({} if self._open is None else {"_array": None, "_process": None})
 
 
@@ -66,7 +66,7 @@ def _reopener(array: Any) -> Callable[[], Any] | None:
     base = array
     while isinstance(base, np.ndarray):
         if isinstance(base, np.memmap) and base.filename is not None:
-            # Where the view begins in the file: numpy knows this only for the first memmap.
+            # Where the view begins in the file, which NumPy knows only for the first memmap.
             mapped = np.frombuffer(base._mmap, dtype=np.uint8)  # type: ignore[attr-defined]
             page = base.offset - base.offset % ALLOCATIONGRANULARITY
             begin = page + array.ctypes.data - mapped.ctypes.data

@@ -1,15 +1,15 @@
-"""Random permutations of row numbers, handed out piece by piece."""
+"""Random permutations of row numbers, produced piece by piece."""
 
 import numpy as np
 
 from pymc_sgmcmc.backends.numba_cache import cached_njit
 
 MAX_SHUFFLED = 2**16
-"""Largest number of rows for which a permutation is an array, because arrays up to this size fit
-into the caches, where shuffling is fast."""
+"""Largest number of rows for which a permutation is an array: arrays up to this size fit into the
+caches, where shuffling is fast."""
 N_ROUNDS = 8
-"""Rounds of a Feistel network: in the tests of this package 4 are too few, and already 6 cannot be
-distinguished from uniform permutations."""
+"""Number of rounds of a Feistel network: in the tests of this package 4 are too few, and 6 already
+cannot be distinguished from uniform permutations."""
 PIECE = 512
 """Number of places of the order that a network computes together, so that it uses vector
 instructions."""
@@ -20,7 +20,7 @@ MIX_1, MIX_2 = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77)
 def permutation(rng: np.random.Generator, n: int) -> "Permutation":
     """Draw a random permutation of ``range(n)``.
 
-    Its ``fill`` writes rows into an int64 vector, from a place of the order (at first 0) onwards.
+    Its ``fill`` writes rows into an int64 vector, from a place of the order (0 at first) onwards.
     It returns the number of rows written, which is smaller than the vector only at the end of the
     order, and the place at which to continue.
     """
@@ -100,7 +100,8 @@ def _network(out, place, n, left_bits, right_bits, keys):
             for i in range(PIECE):
                 left[i] ^= _mixed(right[i], keys[k], left_bits)
                 right[i] ^= _mixed(left[i], keys[k + 1], right_bits)
-        # No branch depends on a row, as it could not be predicted: a row left out is overwritten.
+        # No branch depends on a row, because it could not be predicted: a skipped row is
+        # overwritten.
         i, end = 0, min(PIECE, n_places - place)
         while i < end and count < out.size:
             for j in range(i, min(end, i + out.size - count)):

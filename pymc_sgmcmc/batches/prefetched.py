@@ -19,19 +19,20 @@ from pymc_sgmcmc.batches.shuffled import Batches
 from pymc_sgmcmc.batches.stream import BatchStream, joined
 
 MIN_TABLE_BYTES = 2**23
-"""Smallest size of tables for which prefetching pays, because no core's cache holds as much."""
+"""Smallest size of tables, in bytes, for which prefetching pays, because no core's cache holds as
+much."""
 MAX_ROW_BYTES = 2**8
-"""Largest size of a row for which prefetching pays, because longer rows are read as fast as they
-are copied."""
+"""Largest size of a row, in bytes, for which prefetching pays, because longer rows are read as fast
+as they are copied."""
 BLOCK_BYTES = 2**22
-"""Largest block of rows fetched at a time (unless one call needs more), because the caches have to
-hold two blocks."""
+"""Largest size, in bytes, of a block of rows fetched at a time (unless one call needs more),
+because the caches have to hold two blocks."""
 
 
 def prefetching_pays(tables: Mapping[Any, np.ndarray]) -> bool:
     """Return whether a thread should fetch the rows of these tables.
 
-    The thread needs a core of its own, which it does not have in a worker process, where the other
+    The thread needs a core to itself, which it does not have in a worker process, where the other
     cores are busy with chains.
     """
     has_core = n_cores() > 1 and multiprocessing.parent_process() is None
@@ -54,8 +55,8 @@ class FetchedBatches:
 class PrefetchedBatches(BatchStream):
     """A chain's stream of batches, with their rows from tables in memory.
 
-    ``batches`` has the row numbers; it runs ahead of this stream, which alone uses it. The tables
-    have their rows along the first axis and must not be modified while the stream is in use.
+    ``batches`` has the row numbers; it runs ahead of this stream, its only user. The tables have
+    their rows along the first axis and must not be modified while the stream is in use.
     """
 
     def __init__(self, batches: Batches, tables: Mapping[Any, np.ndarray]):
@@ -69,7 +70,7 @@ class PrefetchedBatches(BatchStream):
     def take(self, n_batches: int) -> dict[Any, np.ndarray]:
         """Return the rows of the next batches by table: batch after batch, (n_batches * n, ...).
 
-        They may be part of a block that is used again, so they must not be modified.
+        They may be part of a block that is reused, so they must not be modified.
         """
         is_first = self._block is None
         wanted = n_batches
@@ -107,7 +108,7 @@ class PrefetchedBatches(BatchStream):
         state = self._batches.state
         numbers = self._batches.take(n_batches).ravel()
         try:
-            # All indices are in range: "clip" makes NumPy skip checking them.
+            # All indices are in range, and "clip" makes NumPy skip checking them.
             rows = {name: a.take(numbers, axis=0, mode="clip") for name, a in self._tables.items()}
         except MemoryError:
             self._batches.state = state  # so that the caller can try again

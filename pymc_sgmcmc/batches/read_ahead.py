@@ -1,4 +1,4 @@
-"""A thread that fetches what is needed next while other things are in use."""
+"""A thread that fetches what is needed next while other data are in use."""
 
 import atexit
 import os
@@ -11,8 +11,8 @@ from weakref import WeakSet
 _reading: WeakSet[Thread] = WeakSet()
 
 LONGEST_WAIT_AT_EXIT = 10.0
-"""Seconds for which the end of Python waits for a reader, because a reader may wait for a network
-that no longer answers."""
+"""Longest time in seconds that Python waits for a reader at exit, because a reader may wait for a
+network that no longer responds."""
 
 
 def _wait_for_readers() -> None:
@@ -23,7 +23,7 @@ def _wait_for_readers() -> None:
 
 @atexit.register
 def _wait_at_exit() -> None:
-    # Python ends a daemon thread where it next asks for the interpreter, and if C++ code asks, the
+    # Python ends a daemon thread when it next asks for the interpreter, and if C++ code asks, the
     # process aborts.
     for thread in list(_reading):
         thread.join(LONGEST_WAIT_AT_EXIT)
@@ -41,7 +41,7 @@ def _wait_at_fork(beside_hdf5: bool) -> None:
 
 
 class ReadAhead[T]:
-    """The result of a function, which a thread of its own computes."""
+    """The result of a function that is computed in a separate thread."""
 
     def __init__(self, function: Callable[[], T]):
         self._result: T | None = None

@@ -1,4 +1,4 @@
-"""Batches each of which serves several updates in a row."""
+"""Batches that each serve several consecutive updates."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from pymc_sgmcmc.batches.stream import BatchStream, TakenRows, joined
 
 
 class RepeatedBatches(BatchStream):
-    """A chain's stream of batches, each repeated for several updates; it alone uses ``batches``."""
+    """A chain's stream of batches, each repeated for several updates; only it uses ``batches``."""
 
     def __init__(self, batches: BatchStream, times: int):
         self.batches, self.times = batches, times

@@ -12,8 +12,8 @@ from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.temporary_folder import temporary_folder
 
 LONGEST_NAME = 240
-"""Largest number of bytes of a container's name, because a file's name may have 255 and is longer
-by a suffix."""
+"""Largest length of a container's name in bytes, because a file's name may have 255 and includes a
+suffix."""
 
 
 def shuffle_on_disk(
@@ -24,10 +24,10 @@ def shuffle_on_disk(
 ) -> dict[str, np.memmap]:
     """Write rows in uniformly random order, one ``.npy`` file per container.
 
-    Use it for data that is sorted (by time or label) or has runs of similar rows. The data is read
-    and written twice: each row goes to a random bucket, then each bucket, which fits into memory,
-    is shuffled (Rao, 1961; Sandelius, 1962). This needs memory for about two windows and, while it
-    runs, disk space for two copies of the data.
+    Use it for data that are sorted (by time or label) or have runs of similar rows. The data are
+    read and written twice: each row goes to a random bucket, then each bucket, which fits into
+    memory, is shuffled (Rao, 1961; Sandelius, 1962). This needs memory for about two windows and,
+    while it runs, disk space for two copies of the data.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def _check_file_name(name: str) -> None:
         return
     shown = name if len(name) <= 40 else f"{name[:40]}..."
     raise ValueError(
-        f"The name of the container {shown!r} cannot be that of a file: {reason}. Rename it for "
+        f"The name of the container {shown!r} cannot be a file's name: {reason}. Rename it for "
         "this call; the arrays that are returned can be passed as data= under any name."
     )
 

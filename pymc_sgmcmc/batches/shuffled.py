@@ -13,8 +13,8 @@ from pymc_sgmcmc.batches.stream import BatchStream
 class Batches(BatchStream):
     """A chain's stream of row indices.
 
-    The rows come in shuffled epochs: batches are consecutive pieces of one random permutation of
-    all rows after another, so every batch has exactly n rows and N / n is its right weight. With
+    The rows come in shuffled epochs: batches are consecutive pieces of random permutations of all
+    rows, one after another, so every batch has exactly n rows and N / n is its correct weight. With
     ``replacement`` each row is drawn independently, from ``urn`` if it is given.
     """
 
@@ -23,7 +23,7 @@ class Batches(BatchStream):
     rng: np.random.Generator
     replacement: bool = False
     urn: np.ndarray | None = None
-    """Row numbers to draw from, each as often as its probability demands."""
+    """Row numbers to draw from, each repeated in proportion to its probability."""
     _epoch: Permutation = field(init=False, repr=False)
     _epoch_rng: dict[str, Any] = field(init=False, repr=False)
     _position: int = field(init=False, repr=False)

@@ -1,4 +1,4 @@
-"""What a chain, its warnings and its saved state ask of a stream of batches."""
+"""The interface of a stream of batches for a chain, its warnings and its saved state."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ class BatchStream(ABC):
 
     batch_size: int
     by_number = False
-    """Whether updates look rows up by their numbers."""
+    """Whether updates look rows up by number."""
     longest = 2**63 - 1
     """Largest number of batches per call."""
 
@@ -42,7 +42,7 @@ class BatchStream(ABC):
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """Return the rows of some batches and of those after them together."""
+    """Return the rows of some batches joined with those of later batches."""
     first = parts[0]
     if len(parts) == 1:
         return first

@@ -14,8 +14,8 @@ from pymc_sgmcmc.batches.windows import Check, OrderCheck, Window, shuffled_wind
 class StreamedBatches(BatchStream):
     """A chain's stream of batches of data that stays on disk.
 
-    The state of ``rng`` determines where the stream begins, and ``check`` refuses rows that were
-    just read.
+    The state of ``rng`` determines where the stream begins, and ``check`` refuses invalid rows that
+    were just read.
     """
 
     def __init__(

@@ -11,12 +11,14 @@ from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.batches.data_sources import ArraySource, IterableSource, Passage
 
 WINDOW_BYTES = 2**26
-"""Default size of a shuffle window, 64 MiB, because memory holds two windows and a block."""
+"""Default size of a shuffle window in bytes, 64 MiB, because memory holds two windows and a
+block."""
 WINDOW_ROWS = (1024, 2**18)
-"""Smallest and largest default number of rows of a window, which bound what very long and very
-short rows make of `WINDOW_BYTES`."""
+"""Smallest and largest default number of rows of a window, which limit the effect of `WINDOW_BYTES`
+for very long and very short rows."""
 CHUNK_BYTES = 2**17
-"""Default size of a chunk of consecutive rows, 128 KiB, which is what Linux reads ahead."""
+"""Default size of a chunk of consecutive rows in bytes, 128 KiB, which is what Linux reads
+ahead."""
 CHUNKS_PER_WINDOW = 256
 """Smallest default number of chunks in a window, so that a window has rows from many places."""
 
@@ -29,7 +31,7 @@ class Format:
     shape: tuple[int, ...]
     """Shape of one row."""
     narrow: bool = False
-    """Whether values may be out of the type's range, because the source has wider integers."""
+    """Whether values may exceed the type's range, because the source has wider integers."""
 
     @property
     def row_bytes(self) -> int:
@@ -64,11 +66,10 @@ class StreamedData:
 
     The rows are read in windows. A window is filled with chunks of consecutive rows and shuffled;
     batches are taken from one window after the other, while a thread reads the next one. Each row
-    is used once per epoch. For arrays, the array is divided into as many equal strata as a window
-    has chunks, and every window takes a random chunk of each, so that sorted data does no harm. An
-    iterable is read in its own order, and a window is a run of consecutive rows: it should yield
-    rows in random order (see the page on streaming for the size of the bias, and `shuffle_on_disk`
-    for a remedy).
+    is used once per epoch. An array is divided into as many equal strata as a window has chunks,
+    and every window takes a random chunk of each, so that sorted data do no harm. An iterable is
+    read in its own order, and a window is a run of consecutive rows: it should yield rows in random
+    order (see the page on streaming for the size of the bias, and `shuffle_on_disk` for a remedy).
 
     Memory holds two windows, and a block of at most one window for each compiled call.
 
@@ -170,7 +171,7 @@ class StreamedData:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row of all containers together."""
+        """Number of bytes of one row of all containers together."""
         return max(1, sum(format.row_bytes for format in self.formats.values()))
 
     def head(self, n_rows: int = 2) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Which groups of rows a batch touches, and how much its rows stand for."""
+"""Which groups of rows a batch touches, and the weight of its rows."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from pymc_sgmcmc.backends.software_prefetch import prefetch_rows
 class GroupsOfBatches(NamedTuple):
     """The groups that consecutive batches touch; ``slots`` is a batch's number of places for them.
 
-    A batch that touches fewer groups repeats its first in the places left over, with weight 0.
+    A batch that touches fewer groups repeats its first one in the unused places, with weight 0.
     """
 
     groups: np.ndarray
@@ -20,7 +20,7 @@ class GroupsOfBatches(NamedTuple):
     """Place of each row's group among them, int64, shape (n_batches, batch_size)."""
     weights: np.ndarray
     """Weight n_j / m_j of each touched group, of whose n_j rows m_j are in the batch, divided by
-    the weight that a row has already."""
+    the weight that a row already has."""
 
 
 class GroupsOfRows:

@@ -2,8 +2,8 @@
 
 The groups with rows are dealt once, in random order, into K batches of at most n rows: a batch ends
 where the next group would not fit. A group of n_j > n rows is first cut into equal parts, to which
-every epoch deals its rows anew. Each batch is drawn with probability 1 / K (in shuffled epochs each
-comes once), and each row is in one of them. For any numbers f_i of rows, then::
+every epoch deals its rows again. Each batch is drawn with probability 1 / K (in shuffled epochs
+each comes once), and each row is in one of them. For any values f_i of rows, then::
 
     E[K sum_{i in batch} f_i] = 1/K sum_batches K sum_{i in batch} f_i = sum_i f_i
 
@@ -15,7 +15,7 @@ Given that m_j rows of group j are in the batch, they are drawn at random from i
 if m_j = n_j), so n_j / m_j sum_{i in batch, of j} f_i is unbiased for the group's own sum.
 
 In terms of N / n, by which batches of random rows are scaled, a row has the weight u = K n / N, and
-a place left over 0. A group's weight is n_j / (m_j u), for its rows in the sum have u already.
+an unused place 0. A group's weight is n_j / (m_j u), because its rows in the sum already have u.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,8 +29,8 @@ from pymc_sgmcmc.batches.stream import BatchStream
 from pymc_sgmcmc.batches.touched import GroupsOfRows
 
 EXTRA_SLOTS = 1.5
-"""Largest number of groups in a batch as a multiple of the mean, because many small groups may meet
-by chance."""
+"""Largest number of groups in a batch as a multiple of the mean, because many small groups may
+happen to meet."""
 
 
 class WholeGroups:
@@ -59,21 +59,21 @@ class WholeGroups:
         self._n_parts = parts_of(sizes, batch_size)
 
     def parts(self, column: int) -> np.ndarray:
-        """Return into how many parts each group of a column, or the group around it, is cut.
+        """Return the number of parts into which each group, or the group around it, is cut.
 
-        The number means nothing for a group without rows.
+        The number is meaningless for a group without rows.
         """
         around = self.around.get(column)
         return self._n_parts if around is None else self._n_parts[around]
 
     def weights(self, rows: np.ndarray) -> np.ndarray:
-        """Return the weights of the rows of batches: u, and 0 in places left over."""
+        """Return the weights of the rows of batches: u, and 0 in unused places."""
         weights = np.where(rows == rows[:, :1], 0, self.row_weight).astype(self.dtype)
         weights[:, 0] = self.row_weight
         return weights
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
-        """Return the rows by group; those of groups cut into parts in a new random order."""
+        """Return the rows by group; rows of groups cut into parts come in a new random order."""
         if not self._large:
             return self._order
         order = self._order.copy()
@@ -82,7 +82,7 @@ class WholeGroups:
         return order
 
     def fill(self, rows: np.ndarray, batches: np.ndarray, order: np.ndarray) -> None:
-        """Write the rows of batches, shape (batches, n); places left over repeat the first."""
+        """Write the rows of batches, shape (batches, n); unused places repeat the first row."""
         _fill(rows, batches, order, self._first_of_batch, self._begins, self._ends)
 
 
@@ -120,7 +120,7 @@ class GroupBatches(BatchStream):
     def take(self, n_batches: int) -> np.ndarray:
         """Return the row numbers of the next batches, int64, shape (n_batches, batch_size).
 
-        Places left over repeat a batch's first row.
+        Unused places repeat a batch's first row.
         """
         rows = np.empty((n_batches, self.batch_size), dtype=np.int64)
         filled = 0
@@ -145,7 +145,7 @@ class GroupBatches(BatchStream):
 
 
 def coarsest(group_of_row: Sequence[np.ndarray]) -> int | None:
-    """Return the index of the grouping in whose groups the groups of all others lie, or None."""
+    """Return the index of the grouping whose groups contain the groups of all others, or None."""
     k = int(np.argmin([len(np.unique(groups)) for groups in group_of_row]))
     around = group_of_row[k]
     for groups in group_of_row:
@@ -155,7 +155,7 @@ def coarsest(group_of_row: Sequence[np.ndarray]) -> int | None:
 
 
 def groups_around(group_of_row: np.ndarray, around: np.ndarray, n_groups: int = 0) -> np.ndarray:
-    """Return the larger group in which the last row of each group lies; 0 for a group without rows.
+    """Return the larger group that contains the last row of each group; 0 without rows.
 
     ``around`` has the larger group of each row, and ``n_groups`` is needed if there may be more
     groups than ``group_of_row`` shows.
@@ -173,12 +173,13 @@ def most_groups(sizes: np.ndarray, batch_size: int) -> int:
 
 
 def parts_of(sizes: np.ndarray, batch_size: int) -> np.ndarray:
-    """Return in how many parts each group comes, 0 for a group without rows."""
+    """Return the number of parts in which each group comes, 0 for a group without rows."""
     return -(-sizes // batch_size)
 
 
 def _parts(sizes: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut groups into parts that fit, in random order: their groups, first and last rows in them.
+    """Cut groups into parts that fit, in random order: their groups, and first and last rows within
+    them.
 
     The same sizes always give the same order, which chains and resumed runs therefore share.
     """
@@ -192,7 +193,7 @@ def _parts(sizes: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray, 
 
 @cached_njit(nogil=True)
 def _sort(group_of_row, place, order):
-    """Fill ``order`` with the rows by group; ``place`` is the first of each group, and changes."""
+    """Fill ``order`` with the rows by group; ``place``, each group's first, is modified."""
     for row in range(len(group_of_row)):
         order[place[group_of_row[row]]] = row
         place[group_of_row[row]] += 1
@@ -200,9 +201,10 @@ def _sort(group_of_row, place, order):
 
 @cached_njit(nogil=True)
 def dealt(sizes, batch_size, slots):
-    """Return the first part of each batch, and the number of parts at the end.
+    """Return the first part of each batch, followed by the number of parts.
 
-    A batch ends where the next part would not fit; a part larger than a batch is one of its own.
+    A batch ends where the next part would not fit or all ``slots`` are used; a part larger than a
+    batch is a batch by itself.
     """
     first = [0]
     n_rows = 0

@@ -24,7 +24,7 @@ from pymc_sgmcmc.batches.data_sources import Passage, Pieces, refuse_nan_rows
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 
 WINDOWS_COMPARED = 20
-"""Number of windows, beginning with the first, whose means are compared; it bounds the cost."""
+"""Number of windows, from the first, whose means are compared; it bounds the cost."""
 ROWS_COMPARED, COLUMNS_COMPARED = 2**14, 64
 """Largest numbers of rows per window and of elements per row that are compared; they bound the
 cost."""
@@ -50,7 +50,7 @@ class Window:
 
     @property
     def n_rows(self) -> int:
-        """Rows in the window."""
+        """Number of rows in the window."""
         return len(next(iter(self.rows.values())))
 
 
@@ -84,8 +84,8 @@ def shuffled_windows(
 ) -> Iterator[Window]:
     """Yield windows of all rows in random order without end, each epoch with new ones.
 
-    Windows that end within the first ``position`` rows of the first epoch, which were used already,
-    are skipped; ``rng`` is used by this stream alone.
+    Windows that end within the first ``position`` rows of the first epoch, which were already used,
+    are skipped; only this stream uses ``rng``.
     """
     for epoch in count():
         epoch_state = dict(rng.bit_generator.state)
@@ -188,7 +188,7 @@ class OrderCheck:
             moments = np.stack([values.sum(axis=0), np.square(values).sum(axis=0)])
             self._moments.setdefault(name, []).append(moments)
         if len(self._n_rows) > 1:
-            with np.errstate(all="ignore"):  # infinite values: their means cannot be compared
+            with np.errstate(all="ignore"):  # means of infinite values cannot be compared
                 self._judge()
 
     def design_effects(self) -> dict[str, tuple[float, float]]:

@@ -450,7 +450,7 @@ def test_shuffle_on_disk(tmp_path, kind):
 @pytest.mark.parametrize("name", ["../x", "{absolute}", "a/b", "a\0b", "x" * 300])
 def test_shuffle_on_disk_stays_in_its_directory(tmp_path, name):
     name = name.format(absolute=tmp_path / "x")
-    with pytest.raises(ValueError, match=r"cannot be that of a file.* Rename it"):
+    with pytest.raises(ValueError, match=r"cannot be a file's name.* Rename it"):
         sgm.shuffle_on_disk({name: np.zeros((10, 2))}, tmp_path / "a" / "b", seed=1)
     assert list(tmp_path.iterdir()) == []
 
