@@ -1,1 +1,1 @@
-"""What differs between numba, JAX and the C linker, and operations compiled our own way."""
+"""Differences between numba, JAX and the C linker, and operations with our own implementation."""

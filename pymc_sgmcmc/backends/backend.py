@@ -1,8 +1,7 @@
 """What differs between PyTensor's backends: where arrays live and what a generator is.
 
 Only this file handles JAX's arrays and PyTensor's representation of generators on JAX. The only
-other modules that import JAX are `random_jax` and `pymc_sgmcmc.run.devices` (many
-chains).
+other modules that import JAX are `random_jax` and `pymc_sgmcmc.run.devices` (many chains).
 """
 
 import warnings
@@ -27,16 +26,16 @@ class Backend(ABC):
     """Where arrays live, what a generator is, and what compiled calls can do."""
 
     has_accelerator: bool
-    """Whether arrays live elsewhere than on the CPU."""
+    """Whether arrays live on a device other than the CPU."""
     forks: bool
-    """Whether compiled calls run in a process made by fork."""
+    """Whether compiled calls run in a process created by a fork."""
     maps_functions: bool
-    """Whether `mapped` maps a compiled function over chains or rows; otherwise threads call it."""
+    """Whether `mapped` maps a compiled function over chains or rows; if not, threads call it."""
     pads_lengths: bool
-    """Whether a function is compiled again for each length of an array, so that lengths should be
-    few."""
+    """Whether a function is compiled again for each length of an array, so there should be few
+    lengths."""
     compiles_sooner: bool
-    """Whether it compiles sooner than numba."""
+    """Whether it compiles faster than numba."""
 
     @abstractmethod
     def array(self, value: np.ndarray) -> Any: ...
@@ -54,7 +53,7 @@ class Backend(ABC):
 
 
 class Host(Backend):
-    """numba, the C linker, Python: arrays and generators are NumPy's."""
+    """numba, the C linker and Python, for which arrays and generators are NumPy's."""
 
     has_accelerator = False
     forks = True
@@ -63,15 +62,15 @@ class Host(Backend):
     compiles_sooner = False
 
     def array(self, value: np.ndarray) -> Any:
-        """Put an array where compiled calls find it without a copy, rows contiguous in memory."""
+        """Put an array where compiled calls find it without a copy, with contiguous rows."""
         return np.asarray(value, order="C")
 
     def as_numpy(self, array: Any) -> np.ndarray:
-        """Return a compiled call's output as an array that may be written to."""
+        """Return a compiled call's output as a writable array."""
         return array
 
     def generator(self, rng: np.random.Generator) -> Any:
-        """Turn a NumPy generator into what compiled calls advance."""
+        """Turn a NumPy generator into the form that compiled calls advance."""
         return rng
 
     def generator_state(self, rng: Any) -> dict[str, Any]:
@@ -86,7 +85,7 @@ class Host(Backend):
 
 
 class Jax(Backend):
-    """JAX: arrays stay on the device, a generator is a dict that holds a JAX key."""
+    """JAX, where arrays stay on the device and a generator is a dict that holds a JAX key."""
 
     forks = False
     maps_functions = True
@@ -101,7 +100,7 @@ class Jax(Backend):
         import pymc_sgmcmc.backends.random_jax  # noqa: F401
 
         # PyTensor asks JAX for 64 bits although floatX="float32" has turned them off, which gives
-        # dozens of warnings about which the user can do nothing.
+        # dozens of warnings that the user cannot avoid.
         warnings.filterwarnings(
             "ignore",
             message="Explicitly requested dtype (float|int|uint)64",
@@ -124,7 +123,7 @@ class Jax(Backend):
         return np.array(array)
 
     def mapped(self, function: Callable, n_mapped: int, n_same: int) -> Callable:
-        """Map a compiled function over its first arguments; ``n_same`` more stay the same."""
+        """Map a compiled function over its first arguments; the next ``n_same`` stay the same."""
         import jax
 
         return jax.jit(jax.vmap(function, in_axes=(*(0,) * n_mapped, *(None,) * n_same)))
@@ -154,7 +153,7 @@ def backend_of(mode: Mode) -> Backend:
 
 
 def refuse_linker(mode: Mode) -> None:
-    """Raise an error for a mode whose linker is none of these backends', or that cannot run."""
+    """Raise an error for a mode whose linker belongs to none of these backends, or cannot run."""
     linker = mode.linker
     if isinstance(linker, JITLinker) and not isinstance(linker, JAXLinker | NumbaLinker):
         raise ValueError(
@@ -170,7 +169,7 @@ def refuse_linker(mode: Mode) -> None:
 
 
 def check_compile_kwargs(value: Any) -> None:
-    """Raise an error for what is no dict of arguments to compile with, or no mode for steps."""
+    """Raise an error unless a value is a dict of compilation arguments with a mode for steps."""
     if not isinstance(value, Mapping | None):
         example = "{'mode': 'JAX'}"
         raise ValueError(f"compile_kwargs={shown(value)} must be a dict such as {example}.")
@@ -180,7 +179,7 @@ def check_compile_kwargs(value: Any) -> None:
 
 @contextmanager
 def naming_a_remedy() -> Iterator[None]:
-    """Say what to do about distributions and operations that PyTensor does not have for JAX."""
+    """Add a remedy to errors about distributions and operations that PyTensor lacks for JAX."""
     try:
         yield
     except NotImplementedError as error:

@@ -2,9 +2,9 @@
 
 Libraries draw them one by one (numba) or through arrays of bits in memory (JAX), which in a large
 model takes longer than the rest of an update. Here the bits are a function of a key and a position,
-and the normals a function of the bits, both without branches or tables, so that compilers compute 8
-or 16 at once. In float32 a draw takes 0.7 to 1.6 ns on numba instead of 3, and 2 to 4 on JAX
-instead of 6 to 7 (benchmarks/results/normals.txt):
+and the normals are a function of the bits, both without branches or tables, so that compilers
+compute 8 or 16 at once. In float32 a draw takes 0.7 to 1.6 ns on numba instead of 3, and 2 to 4 on
+JAX instead of 6 to 7 (benchmarks/results/normals.txt)::
 
     a, b = threefry(key, position)                       two words of 32 bits
     u = (a + 1/2) / 2^32 in (0, 1),  s = b / 2^31 in [-1, 1)
@@ -28,7 +28,7 @@ ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 PARITY = 0x1BD11BDA
 """Constant of Threefry's key schedule."""
 ROUNDS = 13
-"""Rounds of Threefry-2x32, the fewest without known statistical flaws."""
+"""Number of rounds of Threefry-2x32, the smallest without known statistical flaws."""
 
 TERMS = {"float32": 7, "float64": 11}
 """Numbers of terms of the power series below, whose remainder is smaller than a rounding error."""

@@ -13,17 +13,17 @@ from pymc_sgmcmc.backends.generator_address import addresses, generator_at
 from pymc_sgmcmc.backends.link_time_optimization import link_time_optimization
 
 OBJECT_MODE = "Numba will use object mode"
-"""What PyTensor warns of for an operation that numba does not have."""
+"""Start of PyTensor's warning about an operation that numba does not support."""
 VERSION = 2
 """Version of the outermost function in numba's cache."""
 
 
 class CheapCalls(NumbaLinker):
-    """PyTensor's numba linker with another outermost function.
+    """PyTensor's numba linker with a different outermost function.
 
-    PyTensor's has ``*args``, whose types numba looks up in Python at each call: 200 us for ten
-    arguments. This one has a fixed number of arguments, and takes a generator by its addresses. It
-    also releases Python's lock, so that other threads can run.
+    PyTensor's function has ``*args``, whose types numba looks up in Python at each call: 200 us for
+    ten arguments. This one has a fixed number of arguments, and takes a generator by its addresses.
+    It also releases Python's lock, so that other threads can run.
     """
 
     def fgraph_convert(self, fgraph, **kwargs):

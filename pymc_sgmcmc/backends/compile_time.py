@@ -9,9 +9,9 @@ from threading import Lock, RLock
 import pytensor
 
 THRESHOLDS = (50_000, 20, 100)
-"""Thresholds of Python's garbage collector: with its own, (700, 10, 10), it searches millions of
-graph nodes and pieces of LLVM code again and again, all of them in use, which takes a seventh of
-the time of compiling."""
+"""Thresholds of Python's garbage collector: with its own, (700, 10, 10), it repeatedly searches
+millions of graph nodes and pieces of LLVM code, all of them in use, which takes a seventh of the
+compilation time."""
 
 _lock = Lock()
 compile_lock = RLock()
@@ -48,7 +48,7 @@ def rare_collections() -> Iterator[None]:
 
 @contextmanager
 def quick_graphs() -> Iterator[None]:
-    """Build graphs without recording the line that made each node, as none is the user's."""
+    """Build graphs without recording the line that made each node, because none is the user's."""
     with compile_lock, rare_collections(), pytensor.config.change_flags(traceback__limit=0):
         yield
 

@@ -1,4 +1,4 @@
-"""How many cores there are."""
+"""The number of available cores."""
 
 import os
 

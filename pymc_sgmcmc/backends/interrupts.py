@@ -26,22 +26,23 @@ from typing import Any
 from pymc_sgmcmc.internals import available
 
 CALLED_BY_MACHINE_CODE = {ctypes.cast.__code__}
-"""For arrays that a compiled function returns, and generators that it is given."""
+"""Code that machine code calls, for arrays that a compiled function returns and generators that it
+is given."""
 if available("backends/interrupts.py", "Ctrl-C may end a run with a SystemError"):
     from numba.core import serialize
 
     CALLED_BY_MACHINE_CODE.add(serialize._numba_unpickle.__code__)
 NEXT = (monitoring.events.LINE, monitoring.events.JUMP, monitoring.events.PY_RETURN)
-"""Events at which Python code goes on: another line, the same line in a loop, or its end."""
+"""Events at which Python code continues: another line, the same line in a loop, or its end."""
 
 
 class _State(threading.local):
-    """What a thread has deferred; signals are handled in the main thread."""
+    """The signals that a thread has deferred; they are handled in the main thread."""
 
     depth = 0
     """Number of nested `deferred` blocks."""
     recorded: Callable[[], object] | None = None
-    """Calls the handler of the signal that came within these blocks."""
+    """Calls the handler of the signal that arrived within these blocks."""
 
 
 _state = _State()
@@ -58,7 +59,7 @@ class _Deferred:
 
 
 deferred = _Deferred()
-"""A block in which a signal is only recorded; of nested blocks the outermost one counts."""
+"""A block in which a signal is only recorded; for nested blocks, the outermost one counts."""
 
 
 def raise_deferred() -> None:
@@ -74,7 +75,7 @@ def leave_to_parent() -> None:
 
 
 def handle(number: int = signal.SIGINT) -> None:
-    """Call a signal's present handler only where it does no harm, if this is the main thread."""
+    """Call a signal's present handler only where that does no harm, if this is the main thread."""
     handler = signal.getsignal(number)
     main = threading.current_thread() is threading.main_thread()
     if main and callable(handler) and not isinstance(handler, _Handler):
@@ -85,7 +86,7 @@ def handle(number: int = signal.SIGINT) -> None:
 
 @contextmanager
 def handled(number: int) -> Generator[None]:
-    """Call a signal's handler only where it does no harm, as `handle`, until the block ends."""
+    """Call a signal's handler only where that does no harm, like `handle`, until the block ends."""
     before = signal.getsignal(number)
     handle(number)
     ours = signal.getsignal(number)
@@ -108,7 +109,7 @@ class _Handler:
         elif (caller := _caller_of_machine_code(frame)) is not None:
             _call_next(caller.f_code, partial(self, number, None))
         else:
-            _state.recorded = None  # one call serves for both signals
+            _state.recorded = None  # one call serves both signals
             self.handler(number, frame)
 
 
@@ -124,7 +125,7 @@ def _caller_of_machine_code(frame: FrameType | None) -> FrameType | None:
 
 def _raise_again(previous: Callable, unraisable: Any) -> None:
     """Replace `sys.unraisablehook`, which receives the exceptions that Python drops."""
-    frame = sys._getframe().f_back  # for example what ran when an object was deleted
+    frame = sys._getframe().f_back  # for example, code that ran when an object was deleted
     if not isinstance(unraisable.exc_value, KeyboardInterrupt) or frame is None:
         previous(unraisable)  # without a frame, Python is ending
         return
@@ -133,7 +134,7 @@ def _raise_again(previous: Callable, unraisable: Any) -> None:
 
 
 def _call_next(code: CodeType, function: Callable[[], object]) -> None:
-    """Call a function in this thread as soon as the Python code that now runs in it goes on."""
+    """Call a function in this thread as soon as the Python code that now runs in it continues."""
     tool = next(tool for tool in range(6) if monitoring.get_tool(tool) is None)
     thread = threading.get_ident()
 

@@ -1,8 +1,8 @@
 """Link-time optimisation for numba: only the outermost function is compiled to machine code.
 
 numba optimises and compiles each function together with everything it calls, and again as part of
-each of its callers: about ten times in a graph with a scan. Here inner functions stay LLVM code;
-they are linked into the outermost one, which is optimised and compiled once: the first step is
+each of its callers: about ten times in a graph with a scan. Here inner functions remain LLVM code;
+they are linked into the outermost one, which is optimised and compiled once, so the first step is
 ready in less than half the time.
 """
 
@@ -23,7 +23,7 @@ VERSION = 1
 
 
 class LateLibrary(JITCodeLibrary):
-    """A function's code, linked and optimised only when its address is requested.
+    """A function's code, which is linked and optimised only when its address is requested.
 
     numba has no option for this, so the steps that complete a function are overridden.
     """
@@ -44,7 +44,7 @@ class LateLibrary(JITCodeLibrary):
     def _optimize_functions(self, ll_module):
         """Only simplify the code, which is copied into each caller that is cached on disk.
 
-        Dead code must be removed too, because numba does not cache a function that contains
+        Dead code must also be removed, because numba does not cache a function that contains
         addresses.
         """
         ll_module.data_layout = self._codegen._data_layout
@@ -103,7 +103,7 @@ class LateLibrary(JITCodeLibrary):
 
     @property
     def has_dynamic_globals(self) -> bool:
-        """Whether it contains addresses of this process, as it is or once it is linked.
+        """Whether it contains addresses of this process, now or once it is linked.
 
         numba then does not store it on disk, where other processes would find it.
         """
@@ -137,7 +137,7 @@ def _is_whole(library: JITCodeLibrary) -> bool:
 
 
 def _callers_first(library: JITCodeLibrary) -> list[JITCodeLibrary]:
-    """Order a library and those it needs: LLVM drops code that nothing linked earlier refers to."""
+    """Order a library and its dependencies, since LLVM drops code without an earlier reference."""
     seen, ended = set(), []
 
     def visit(library):
@@ -153,7 +153,7 @@ def _callers_first(library: JITCodeLibrary) -> list[JITCodeLibrary]:
 
 @contextmanager
 def link_time_optimization() -> Iterator[None]:
-    """Make numba compile functions with `LateLibrary`, and keep them on disk apart from others."""
+    """Make numba compile functions with `LateLibrary`, and cache them separately on disk."""
     codegen = cpu_target.target_context.codegen()
     with global_compiler_lock, short_shape_errors(), rare_collections():
         library_class, machine = codegen._library_class, codegen.magic_tuple()

@@ -1,11 +1,12 @@
 """Products of matrices and vectors on numba, and sums along an axis, in code that compiles soon.
 
 PyTensor's numba backend compiles the product of two matrices for all pairs of memory layouts, also
-for single rows and columns, reversed axes and copies, which takes 15 seconds a pair, and each
-function around it seconds more; a layer of a network has three pairs. Here two matrices are a call
-of BLAS. A matrix and a vector are two short loops: a minibatch's matrix is small and contiguous,
-and a loop that LLVM vectorises is as fast. PyTensor's code for sums of a matrix along an axis first
-sorts the strides, and takes as long to compile: here they are products with a vector of ones.
+for single rows and columns, reversed axes and copies, which takes 15 seconds per pair, and each
+function around it seconds more; a layer of a network has three pairs. Here a product of two
+matrices is a call of BLAS, and that of a matrix and a vector consists of two short loops: a
+minibatch's matrix is small and contiguous, and a loop that LLVM vectorises is as fast. PyTensor's
+code for sums of a matrix along an axis first sorts the strides, and takes as long to compile: here
+they are products with a vector of ones.
 """
 
 import numpy as np
@@ -66,7 +67,7 @@ class MatrixVector(Op):
 # "reassoc" allows another order of the terms, without which the loop cannot be vectorised.
 @numba_njit(fastmath={"reassoc", "contract"})
 def sums_of_rows(matrix, weights):
-    """Return the weighted sum of each row, where rows are contiguous."""
+    """Return the weighted sum of each row, for contiguous rows."""
     if matrix.shape[1] != weights.size:
         raise ValueError("A matrix's rows differ in length from the vector they are multiplied by")
     out = np.empty(matrix.shape[0], matrix.dtype)
@@ -80,7 +81,7 @@ def sums_of_rows(matrix, weights):
 
 @numba_njit(fastmath=False)
 def sum_of_rows(matrix, weights):
-    """Return the sum of the rows, each times its weight, where rows are contiguous."""
+    """Return the sum of the rows, each times its weight, for contiguous rows."""
     if matrix.shape[0] != weights.size:
         raise ValueError("A matrix has more or fewer rows than the vector that multiplies them")
     out = np.zeros(matrix.shape[1], matrix.dtype)
@@ -117,7 +118,7 @@ def contiguous(matrix):
 
 @overload(contiguous)
 def copied_if_needed(matrix):
-    """Copy only a matrix that may have neither."""
+    """Copy a matrix only if it may have neither contiguous rows nor contiguous columns."""
     if matrix.layout in "CF":
         return lambda matrix: matrix
     return lambda matrix: np.ascontiguousarray(matrix)

@@ -10,7 +10,7 @@ import pymc_sgmcmc.backends.vectorized_math  # noqa: F401 (for the rewrites they
 from pymc_sgmcmc.internals import available
 
 NEEDED = ("cheap_calls", "generator_address", "link_time_optimization")
-"""Files of this folder without which it is PyTensor's."""
+"""Files of this folder without which PyTensor's linker is used."""
 PLAIN = "PyTensor's own numba linker is used, with which compilation and calls take longer"
 
 

@@ -1,6 +1,6 @@
 """Logarithm and exponential without calls or branches, so that LLVM vectorises loops over them.
 
-numba's own call the C library for each element, and take four to nine times as long
+numba's own functions call the C library for each element, and take four to nine times as long
 (benchmarks/results/elementary.txt). The error is that of a few roundings of the result and one of
 the argument.
 """

@@ -54,7 +54,7 @@ def jax_sample_normals(op, node):
 
     def sample(key, size, dtype, n_given):
         # Without the barrier XLA would draw them again on CPUs, in each loop that uses them. On a
-        # GPU it draws them once, in the kernel that uses them: two passes over memory fewer.
+        # GPU it draws them once, in the kernel that uses them, which saves two passes over memory.
         z = normals(key, n, dtype)
         return lax.platform_dependent(z, cpu=lax.optimization_barrier, default=lambda z: z)
 

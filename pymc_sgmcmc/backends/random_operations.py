@@ -37,7 +37,7 @@ def numba_core_normals(op, node):
 
 
 class GeneratorCopy(Op):
-    """Copy a generator: drawing from the copy leaves the original as it is.
+    """Copy a generator, so that drawing from the copy does not change the original.
 
     On JAX PyTensor's random variables change the dict that holds a key, whether or not it is used
     again.

@@ -14,7 +14,7 @@ from pymc_sgmcmc.internals import available
 
 
 def raise_without_shapes(source_shape, shape):
-    """Take the place of numba's function."""
+    """Replace numba's function."""
     raise NotImplementedError("for numba only")
 
 

@@ -2,9 +2,9 @@
 
 A row of a large table is in memory, not in the caches, and takes about 100 ns to arrive. Code that
 reads one row after another waits for each of them. Prefetch instructions do not wait, so the rows
-arrive together. What then reads the rows is PyTensor's code, unchanged, and computes the same.
-Where no thread fetches the rows, an update of a small regression takes 5.4 us instead of 7.6 with a
-million rows, and 6.0 instead of 9.1 with ten million (benchmarks/rows.py).
+arrive together. The code that then reads the rows is PyTensor's, unchanged, and computes the same
+results. If no thread fetches the rows, an update of a small regression takes 5.4 us instead of 7.6
+with a million rows, and 6.0 instead of 9.1 with ten million (benchmarks/rows.py).
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ saves."""
 
 
 class SoftwarePrefetch(Op):
-    """``rows``, after the rows of ``array`` with these numbers have been prefetched."""
+    """Returns ``rows`` after prefetching the rows of ``array`` with these numbers."""
 
     __props__ = ()
     view_map = {0: [1]}
@@ -47,7 +47,7 @@ class SoftwarePrefetch(Op):
 
 
 def _prefetch(typing_context, array, index):
-    """Prefetch the cache line of an element: numba has no function for it."""
+    """Prefetch the cache line of an element, for which numba has no function."""
     from llvmlite import ir
     from numba.core import cgutils
     from numba.np.arrayobj import make_array
@@ -112,7 +112,7 @@ def numba_funcify_software_prefetch(op, node, **kwargs):
 
 @node_rewriter([AdvancedSubtensor])
 def prefetch_before_reading(fgraph, node):
-    """Prefetch where the first axis alone is indexed, by a vector of row numbers."""
+    """Prefetch where only the first axis is indexed, by a vector of row numbers."""
     array, *indices = node.inputs
     on_rows = node.op.idx_list[0] == 0 and all(i == slice(None) for i in node.op.idx_list[1:])
     if not on_rows or len(indices) != 1:

@@ -1,8 +1,8 @@
 """Elementary functions that numba compiles into loops over vector registers.
 
-Its own call the C library for each element. The rewrite ``vectorized_math`` puts these in the place
-of PyTensor's; the exponential of this package's updates is one of them from the beginning. C and
-JAX have vectorised functions of their own.
+numba's own functions call the C library for each element. The rewrite ``vectorized_math`` replaces
+PyTensor's functions with these; the exponential of this package's updates is one of them from the
+beginning. C and JAX have their own vectorised functions.
 
 They take a tenth to a third of the time (benchmarks/results/elementary.txt).
 """
@@ -42,7 +42,7 @@ exp = Elemwise(Exponential(ps.upgrade_to_float, name="exp"))
 
 
 def _functions(dtype: str) -> dict[str, Any]:
-    """Functions of one number of a float type, without branches."""
+    """Return branch-free functions of one number of a float type."""
     math = FLOAT_MATH[dtype]
     real, exp, log_of_normal = math.real, math.exp, math.log
     information = np.finfo(dtype)
@@ -51,7 +51,7 @@ def _functions(dtype: str) -> dict[str, Any]:
     bits = information.nmant + 2
     lift, lifted_by = real(2.0**bits), real(bits * np.log(2))
     # log(1 + t) = 2 atanh(s) = 2 s (1 + s^2 / 3 + ...) for s = t / (2 + t), at most 1 / 3; in two
-    # parts, since LLVM does not unroll a loop over all terms
+    # parts, since LLVM does not unroll a loop over all terms.
     series = [2 / (2 * k + 1) for k in range(18 if dtype == "float64" else 8)]
     even, odd = polynomial_of(series[::2], real), polynomial_of(series[1::2], real)
 
@@ -95,13 +95,13 @@ VECTORIZED = {
     Sigmoid: "sigmoid",
     Softplus: "softplus",
 }
-"""Operations of PyTensor, and the function of `FUNCTIONS` that takes their place."""
+"""Maps PyTensor's operations to the functions of `FUNCTIONS` that replace them."""
 
 
 class OnNumba(ps.UnaryScalarOp):
     """A function of `FUNCTIONS`.
 
-    It has no C code, so that PyTensor gives it a loop of its own: LLVM does not inline two of them,
+    It has no C code, so that PyTensor gives it a separate loop: LLVM does not inline two of them,
     nor one within a switch, and then vectorises nothing.
     """
 
@@ -144,7 +144,7 @@ def numba_funcify_on_numba(op, node, **kwargs):
 
 @node_rewriter([Elemwise])
 def vectorized(fgraph, node):
-    """Put a function of this file in the place of PyTensor's."""
+    """Replace PyTensor's function with one of this file."""
     name = VECTORIZED.get(type(node.op.scalar_op))
     dtypes = {variable.type.dtype for variable in (*node.inputs, *node.outputs)}
     if name is None or len(dtypes) != 1 or not dtypes <= FUNCTIONS.keys():
