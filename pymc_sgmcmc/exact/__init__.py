@@ -1,1 +1,1 @@
-"""Exact draws from minibatch draws, and a certificate of these, by densities of all rows."""
+"""Exact draws from minibatch draws, and a certificate of the latter, by densities of all rows."""

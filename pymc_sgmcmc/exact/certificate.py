@@ -27,12 +27,13 @@ from pymc_sgmcmc.latents.latent_gradients import LatentGradients
 _log = logging.getLogger("pymc.sgmcmc")
 
 MOST_NUMBERS = 25_000_000
-"""Largest number of data of which densities are evaluated without being asked for: some two seconds
-on a core, and not a share of the run's time, so that a seed gives the same groups anywhere."""
+"""Largest number of data values for which densities are evaluated without being requested: about
+two seconds on one core, and not a share of the run's time, so that a seed gives the same groups on
+any machine."""
 
 
 def can_be_certified(gradients: Any) -> bool:
-    """Whether densities are exact, of few enough parameters; a message says if they are not."""
+    """Whether densities are exact and the parameters few enough; a message says if they are not."""
     if isinstance(gradients, LatentGradients):
         _log.info("No certificate: with latents= densities are estimates.")
     return isinstance(gradients, RowGradients | WholeGradients) and gradients.size <= LARGEST
@@ -46,9 +47,9 @@ def with_certificate(
     measured: Dataset,
     asked: bool = True,
 ) -> Dataset:
-    """Add the group ``certificate`` to a result, and what it says to what the verdict rests on.
+    """Add the group ``certificate`` to a result, and its figures to the verdict's measurements.
 
-    ``asked`` says that it may take any time, and that an error is raised instead of logged.
+    With ``asked`` it may take any time, and an error is raised instead of logged.
     """
     try:
         density = LogDensity(gradients)
@@ -99,7 +100,7 @@ def _dims(name: str, values: np.ndarray) -> list[str]:
 
 
 def on_their_own_scale(gradients: FlatModel, points: np.ndarray) -> dict[str, np.ndarray]:
-    """Values of the random variables at points, by name."""
+    """Return the values of the random variables at points, by name."""
     model = gradients.model
     if has_named_dims(model):
         model = tensor_model(model)
@@ -118,7 +119,7 @@ def on_their_own_scale(gradients: FlatModel, points: np.ndarray) -> dict[str, np
 
 
 def corrected_moments(idata: DataTree) -> pd.DataFrame:
-    """Moments of the draws beside those of the certificate's weighted points: see `certificate`."""
+    """Return the moments of the draws and of the certificate's points: see `certificate`."""
     group = idata["certificate"].to_dataset()
     posterior = idata["posterior"].to_dataset()
     usable = group.attrs["k_hat"] < LARGEST_K_HAT

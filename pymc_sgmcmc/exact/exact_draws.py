@@ -1,4 +1,4 @@
-"""`sample(exact=True)`: what it refuses, and exact draws in the place of those of minibatches."""
+"""`sample(exact=True)`: what it refuses, and exact draws in place of minibatch draws."""
 
 import json
 import logging
@@ -61,7 +61,7 @@ def refuse_exact(model: Model, step: Any, predictions: Sequence[Any]) -> None:
     if step.source.local_variables:
         raise ValueError(
             "exact=True cannot move single groups' variables (local=). Leave step= out, which "
-            "integrates the effects of groups out where it can; or use NUTS."
+            "integrates out the effects of groups if it can; or use NUTS."
         )
     if step.kernel.n_elements > LARGEST_DENSE:
         raise ValueError(_too_many(step.kernel.n_elements))
@@ -97,10 +97,10 @@ def _too_many(size: int) -> str:
 
 @dataclass(frozen=True)
 class ExactPhase:
-    """The exact phase of a run, to an effective sample size.
+    """The exact phase of a run, up to an effective sample size.
 
-    Its draws follow from ``rng`` and the minibatch draws alone, so that a run that is resumed from
-    its store has the same.
+    Its draws follow from only ``rng`` and the minibatch draws, so that a run resumed from its store
+    has the same draws.
     """
 
     ess: float
@@ -116,8 +116,8 @@ class ExactPhase:
     ) -> tuple[DataTree, np.ndarray, np.ndarray] | None:
         """Return a result with exact draws, these draws of theta and their gradients in z.
 
-        Both have the shape (chains, draws, d). If there are none, it is None and a message says
-        why; ``draws`` are those of all variables, if not all were recorded.
+        The last two have the shape (chains, draws, d). Without exact draws the result is None and a
+        message says why; ``draws`` are those of all variables, if not all were recorded.
         """
         began = time.perf_counter()
         if draws is None:
@@ -167,7 +167,7 @@ def _with(
     theta: np.ndarray,
     seconds: float,
 ) -> DataTree:
-    """Replace the draws and their statistics."""
+    """Replace the draws and their statistics in a result."""
     chains, n, _ = theta.shape
     superchains, each, kept = found.acceptance.shape
     old = tree["posterior"].to_dataset().transpose("chain", "draw", ...)
@@ -216,7 +216,7 @@ def _with(
 def _recorded(
     recorder: Recorder, gradients: RowGradients | WholeGradients, theta: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Recorded variables of points of shape (chains, draws, d), by name."""
+    """Return the recorded variables of points of shape (chains, draws, d), by name."""
     chains, n, d = theta.shape
     trace = recorder.new_trace()
     trace.setup(chains * n, 0)

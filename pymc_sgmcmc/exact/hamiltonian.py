@@ -1,8 +1,8 @@
 r"""Hamiltonian Monte Carlo of many chains together, with Metropolis' correction.
 
-The log density of all chains is one call, so that a step costs a read of the data. A trajectory of
-n steps of size h begins with momentum p ~ N(0, I) and has two gradients a step (Blanes, Casas and
-Sanz-Serna 2014, equation 6.4)::
+The log density of all chains is one call, so that a step costs one pass over the data. A trajectory
+of n steps of size h begins with momentum p ~ N(0, I) and has two gradients per step (Blanes, Casas
+and Sanz-Serna 2014, equation 6.4)::
 
     p += b h g(z)    z += h/2 p    p += (1 - 2 b) h g(z)    z += h/2 p    p += b h g(z)
 
@@ -23,30 +23,30 @@ from pymc_sgmcmc.exact.log_density import LogDensity
 from pymc_sgmcmc.gradients.metric import Metric
 
 B = 0.21178
-"""Share of a step in the first and last of its kicks."""
+"""Coefficient b of the integrator, the share of a step in its first and last kick."""
 LARGEST_ENERGY_ERROR = 1000.0
-"""A trajectory whose energy rises by more has diverged."""
+"""Rise of a trajectory's energy above which it has diverged."""
 
 
 class Positions(NamedTuple):
-    """Where chains are."""
+    """Positions of chains."""
 
     theta: np.ndarray
     """Shape (C, d)."""
     log_density: np.ndarray
-    """Shape (C,)."""
+    """Log density, shape (C,)."""
     gradient: np.ndarray
-    """Of the log density, with respect to z, shape (C, d)."""
+    """Gradient of the log density with respect to z, shape (C, d)."""
 
 
 class Transition(NamedTuple):
-    """Chains after a transition, and what is known of it; arrays of shape (C,)."""
+    """Chains after a transition, with its statistics; arrays of shape (C,)."""
 
     points: Positions
     acceptance: np.ndarray
-    """Probability with which each end was accepted."""
+    """Acceptance probability of each trajectory's end."""
     energy: np.ndarray
-    """H where the chain is."""
+    """Energy H at the chain's position."""
     diverging: np.ndarray
     step_size: float
     n_steps: int

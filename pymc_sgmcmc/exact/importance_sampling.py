@@ -2,7 +2,7 @@
 
 Points are drawn from a Student distribution q fitted to the draws, in opposite pairs about its
 mean. Their weights p / q, with p the exact posterior density times the evidence, are smoothed by a
-generalised Pareto distribution (PSIS), whose shape k-hat tells whether they can be used. If so,
+generalised Pareto distribution (PSIS), whose shape k-hat shows whether they can be used. If so,
 weighted moments are those of the exact posterior, and the mean weight is the evidence.
 
 Vehtari, Simpson, Gelman, Yao and Gabry (2024), Pareto smoothed importance sampling, Journal of
@@ -19,19 +19,21 @@ from scipy.special import gammaln, logsumexp
 from pymc_sgmcmc.exact.log_density import LogDensity
 
 PAIRS = 200
-"""Number of pairs of points with exact densities: the tail's fit needs 400 points."""
+"""Number of pairs of points with exact densities, because the tail's fit needs 400 points."""
 LARGEST = 150
-"""Largest number of parameters: of a covariance that n draws tell, log weights have a variance of
-about d^2 / 2 n, and beyond 1 they cannot be used. A matrix from the warm-up takes more."""
+"""Largest number of parameters: with a covariance estimated from n draws, log weights have a
+variance of about d^2 / 2 n, and above 1 they cannot be used. A matrix from the warm-up allows
+more."""
 LARGEST_K_HAT = 0.7
-"""Largest k-hat of weights that can be used."""
+"""Largest k-hat of usable weights."""
 MOST_READS = 3
-"""Number of times that points are drawn, each about the last weighted mean: with a larger k-hat the
-draws may be off, rather than the posterior far from a Student distribution."""
+"""Largest number of times that points are drawn, each time about the last weighted mean: with a
+larger k-hat the draws may be off, rather than the posterior far from a Student distribution."""
 BLOCKS = 10
 """Number of blocks of each chain's draws, for the standard error of their moments."""
 DEGREES = np.array([4, 5, 6, 8, 10, 14, 20, 30, 50, 80, 150, 300, 1000, 10_000])
-"""Degrees of freedom among which the likelihood chooses; the last is a normal distribution."""
+"""Degrees of freedom from which the likelihood chooses; the last is close to a normal
+distribution."""
 
 
 class Estimate(NamedTuple):
@@ -42,17 +44,17 @@ class Estimate(NamedTuple):
 
 
 class Certificate(NamedTuple):
-    """What the exact densities say."""
+    """The results of the exact densities."""
 
     points: np.ndarray
-    """theta, shape (n, d)."""
+    """Points theta, shape (n, d)."""
     log_weights: np.ndarray
-    """Smoothed and normalised logarithms of weights, shape (n,)."""
+    """Smoothed and normalised log weights, shape (n,)."""
     k_hat: float
     log_marginal_likelihood: Estimate
     mean: Estimate
-    """Mean of the draws minus that of the posterior, in its standard deviations, along each
-    direction of z; shape (d,)."""
+    """Mean of the draws minus that of the posterior, in the posterior's standard deviations, along
+    each direction of z, shape (d,)."""
     sd: Estimate
     """Standard deviation of the draws relative to that of the posterior."""
     degrees: float
@@ -71,7 +73,7 @@ class Student:
 
     @classmethod
     def of(cls, draws: np.ndarray, ess: float) -> "Student":
-        """Fit to draws of shape (n, d), which tell as much as ``ess`` independent ones.
+        """Fit to draws of shape (n, d), which are worth ``ess`` independent ones.
 
         The covariance is shrunk towards a multiple of the identity (Ledoit and Wolf 2004).
         """
@@ -87,7 +89,7 @@ class Student:
         root = np.linalg.cholesky(covariance)
         squares = np.square(np.linalg.solve(root, away.T)).sum(axis=0)
         each = [_log_density(squares * v / (v - 2), v, d).mean() for v in DEGREES]
-        # of the covariance, whose scale matrix is smaller by (v - 2) / v
+        # For the covariance, whose scale matrix is smaller by (v - 2) / v.
         each += d / 2 * np.log(DEGREES / (DEGREES - 2))
         degrees = float(DEGREES[np.argmax(each)])
         return cls(mean, root * np.sqrt((degrees - 2) / degrees), degrees)
@@ -99,19 +101,19 @@ class Student:
         return self.mean + np.stack([x, -x], axis=1).reshape(2 * n, -1) @ self.root.T
 
     def squares_less_variance(self, points: np.ndarray) -> np.ndarray:
-        """Squared distances from the mean along each axis, less what they are on average."""
+        """Return squared distances from the mean along each axis, minus their expectation."""
         variance = np.square(self.root).sum(axis=1) * self.degrees / (self.degrees - 2)
         return np.square(points - self.mean) - variance
 
     def log_density(self, points: np.ndarray) -> np.ndarray:
-        """Log density at points of shape (n, d)."""
+        """Return the log density at points of shape (n, d)."""
         squares = np.square(np.linalg.solve(self.root, (points - self.mean).T)).sum(axis=0)
         log_determinant = np.log(np.diag(self.root)).sum()
         return _log_density(squares, self.degrees, len(self.mean)) - log_determinant
 
 
 def _log_density(squares: np.ndarray, v: float, d: int) -> np.ndarray:
-    """Log density of a standard distribution with v degrees of freedom, by squared norms."""
+    """Return the log density of a standard distribution with v degrees of freedom, from squares."""
     constant = gammaln((v + d) / 2) - gammaln(v / 2) - d / 2 * np.log(v * np.pi)
     return constant - (v + d) / 2 * np.log1p(squares / v)
 
@@ -122,7 +124,7 @@ def certify(
     matrix: np.ndarray,
     rng: np.random.Generator,
 ) -> Certificate:
-    """Weigh points like the draws, of shape (chains, draws, d), by their exact densities.
+    """Weight points distributed like the draws, (chains, draws, d), by their exact densities.
 
     ``matrix`` is L of coordinates z, theta = c + L z, with standard deviations of about 1.
     """
@@ -140,7 +142,7 @@ def certify(
         finite = np.isfinite(log_ratio)
         if not finite.any():
             raise ValueError("no point near the draws has a finite density")
-        log_ratio[~finite] = log_ratio[finite].min() - 700  # as good as no weight
+        log_ratio[~finite] = log_ratio[finite].min() - 700  # practically no weight
         log_weights, k_hat = array_stats.psislw(-log_ratio)  # takes log(q / p)
         mean, sd = weighted_moments(drawn, log_weights, student.squares_less_variance(drawn))
         off = Estimate(plain_mean.value - mean.value, np.hypot(plain_mean.error, mean.error))
@@ -149,7 +151,7 @@ def certify(
             Certificate(
                 points,
                 log_weights,
-                float(k_hat) if np.isfinite(k_hat) else np.inf,  # one weight is all
+                float(k_hat) if np.isfinite(k_hat) else np.inf,  # one weight dominates
                 _log_mean(log_ratio),
                 Estimate(*(part / sd.value for part in off)),
                 Estimate(*(part / sd.value for part in ratio)),
@@ -163,9 +165,9 @@ def certify(
 def weighted_moments(
     values: np.ndarray, log_weights: np.ndarray, control: np.ndarray | float = 0.0
 ) -> tuple[Estimate, Estimate]:
-    """Mean and standard deviation of weighted values in pairs, shape (n, k), with errors.
+    """Return mean and standard deviation of weighted values in pairs, shape (n, k), with errors.
 
-    ``control`` is a variate of mean 0 for each value, which takes its noise out of variances.
+    ``control`` is a variate of mean 0 for each value, whose use reduces the noise of variances.
     """
     w = np.exp(log_weights - logsumexp(log_weights))[:, None]
     mean = (w * values).sum(axis=0)
@@ -179,18 +181,18 @@ def weighted_moments(
 
 
 def effective_number(log_weights: np.ndarray) -> float:
-    """Return how many points of equal weight are worth as much as these."""
+    """Return the number of equally weighted points to which these are equivalent."""
     return float(np.exp(2 * logsumexp(log_weights) - logsumexp(2 * log_weights)))
 
 
 def _error(terms: np.ndarray) -> np.ndarray:
-    """Standard error of a sum of terms whose mean is about 0, shape (n, k), in pairs."""
+    """Return the standard error of a sum of paired terms with mean about 0, shape (n, k)."""
     pairs = terms.reshape(-1, 2, terms.shape[1]).sum(axis=1)
     return np.sqrt(np.square(pairs).sum(axis=0))
 
 
 def _log_mean(log_ratio: np.ndarray) -> Estimate:
-    """Log of the mean weight, and its error by the delta method."""
+    """Return the log of the mean weight, and its error by the delta method."""
     log_mean = logsumexp(log_ratio) - np.log(len(log_ratio))
     relative = np.exp(log_ratio - log_mean).reshape(-1, 2).mean(axis=1)
     error = relative.std(ddof=1) / np.sqrt(len(relative))
@@ -198,7 +200,7 @@ def _log_mean(log_ratio: np.ndarray) -> Estimate:
 
 
 def moments_of_draws(draws: np.ndarray) -> tuple[Estimate, Estimate]:
-    """Mean and standard deviation of draws, with errors from blocks of each chain."""
+    """Return mean and standard deviation of draws, with errors from blocks of each chain."""
     mean = draws.mean(axis=(0, 1))
     squares = np.square(draws - mean)
     sd = np.sqrt(squares.mean(axis=(0, 1)))

@@ -1,4 +1,4 @@
-"""The log posterior of all rows at many points, in one read of the data.
+"""The log posterior of all rows at many points, in one pass over the data.
 
 A block of rows is evaluated at all points together, as one matrix product.
 """
@@ -26,17 +26,17 @@ from pymc_sgmcmc.integration.integrated_model import IntegratedModel
 from pymc_sgmcmc.pymc_internals import jitted, runs_python
 
 IN_CACHE, ON_DEVICE = 2**18, 2**25
-"""Rows times points of one call on a CPU and on an accelerator."""
+"""Number of rows times points in one call, on a CPU and on an accelerator."""
 GROUPS = 256
-"""Number of groups of rows of one call, where effects are integrated out."""
+"""Number of groups of rows in one call, if effects are integrated out."""
 POINTS = 64
-"""Number of points of one call for all data, where these are not cut into rows."""
+"""Number of points in one call for all data, if these are not cut into rows."""
 STREAMED_ROWS = 2**17
 """Number of a stream's rows that are read together."""
 
 
 class NotAllRead(ValueError):
-    """A stream has not yielded all its rows, so that a sum over them is not determined."""
+    """A stream has not yielded all its rows, so a sum over them cannot be determined."""
 
 
 class LogDensity:
@@ -48,22 +48,22 @@ class LogDensity:
     def __init__(self, gradients: FlatModel):
         self.gradients, self.size = gradients, gradients.size
         self.by_point = isinstance(gradients.model, IntegratedModel)
-        """Whether points are taken one by one: those of groups share no matrix product."""
+        """Whether points are taken one by one, since those of groups share no matrix product."""
         self._on_numba = isinstance(gradients.mode.linker, NumbaLinker)
-        self._runs_python = False  # operations in Python are not made for threads
+        self._runs_python = False  # operations in Python are not safe in threads
         self.evaluations = 0
 
     def __call__(self, points: np.ndarray) -> np.ndarray:
-        """Log density at points of shape (C, d), shape (C,)."""
+        """Return the log density, shape (C,), at points of shape (C, d)."""
         return self._summed(points, *self._values)[0]
 
     def with_gradients(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Log density at points of shape (C, d), shape (C,), and its gradient, shape (C, d)."""
+        """Return the log density, shape (C,), and its gradient, shape (C, d), at C points."""
         value, *parts = self._summed(points, *self._with_gradients)
         return value, np.concatenate([part.reshape(len(points), -1) for part in parts], axis=1)
 
     def numbers(self) -> int:
-        """Count the numbers of data that a point's density reads."""
+        """Count the data values that a point's density reads."""
         own = self.gradients
         if own.source.streamed is None:
             each = sum(constant.size for constant in own.constants)
@@ -89,7 +89,7 @@ class LogDensity:
         return total
 
     def _evaluated(self, of_rows: Callable, split: list[np.ndarray]) -> Iterator[list]:
-        """Yield what each block of rows adds, in their order."""
+        """Yield the contribution of each block of rows, in their order."""
         backend = self.gradients.backend
         if backend.maps_functions:  # calls return before they have ended
             on_device = [backend.array(part) for part in split]
@@ -160,14 +160,14 @@ class LogDensity:
         ]
 
     def _mapped(self, outputs: list[TensorVariable], many: list[TensorVariable]) -> list:
-        """Expressions of one point as those of many."""
+        """Turn expressions of one point into those of many."""
         vars = self.gradients.source.vars
         # What does not depend on the point has no axis of points yet.
         zero = pt.add(*(0 * v.sum() for v in vars)).astype(outputs[0].dtype)
         return vectorize_graph([o + zero for o in outputs], dict(zip(vars, many, strict=True)))
 
     def _of_prior(self, outputs: list[TensorVariable]) -> Callable:
-        """It is small, so nothing is compiled."""
+        """Return an uncompiled function, because the prior is small."""
         many = self._many
         return self.gradients.in_python(many, self._mapped(outputs, many))
 
@@ -195,7 +195,7 @@ class LogDensity:
         )
         self._runs_python = self._runs_python or (self._on_numba and runs_python(function))
         if self._on_numba or own.backend.maps_functions:
-            function = jitted(function)  # PyTensor's wrapper is not made for threads
+            function = jitted(function)  # PyTensor's wrapper is not safe in threads
         else:
             function.trust_input = True
         return _one_by_one(function, len(many)) if self.by_point else function
@@ -214,5 +214,5 @@ def _one_by_one(function: Callable, n_mapped: int) -> Callable:
 
 @cache
 def _blas() -> ThreadpoolController:
-    """Controls the threads of BLAS; finding its libraries takes milliseconds."""
+    """The controller of BLAS's threads; finding its libraries takes milliseconds."""
     return ThreadpoolController()

@@ -1,7 +1,7 @@
-"""The number of exact transitions: until starts are forgotten and the draws are enough.
+"""The number of exact transitions: until starts are forgotten and there are enough draws.
 
-The first set the step size, by stochastic approximation (Robbins and Monro): the acceptance is a
-mean over all chains, so that few are enough.
+The first transitions set the step size by stochastic approximation (Robbins and Monro); few
+suffice, because the acceptance is a mean over all chains.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,38 +15,39 @@ from pymc_sgmcmc.exact.hamiltonian import Hamiltonian, Positions, Transition
 from pymc_sgmcmc.run.convergence import convergence
 
 CHAINS = 32
-"""Number of short chains: of more each makes fewer transitions, all in larger products of matrices,
-but each also makes the first ones, whose draws are dropped."""
+"""Number of short chains: with more chains each makes fewer transitions, all in larger matrix
+products, but each also makes the first ones, whose draws are dropped."""
 TARGET = 0.8
-"""Acceptance at which the step size aims."""
+"""Target acceptance for the step size."""
 QUARTER = pi / 2
 """Length of a trajectory after which draws of a normal density are independent."""
 JITTER, MOST_JITTER = 0.2, 0.6
-"""Share by which trajectories are shorter or longer, so that none returns to where it began; the
-second holds where lengths are for a direction that is slower than others."""
+"""Share by which trajectories are randomly shortened or lengthened, so that none returns to its
+beginning; the second value is used if lengths are for a direction slower than others."""
 MOST_SLOWNESS = 10.0
-"""Largest standard deviation of such a direction, in z, that makes trajectories longer."""
+"""Largest standard deviation of such a direction, in z, for which trajectories are lengthened."""
 MOST_STEPS = 50
 """Largest number of steps of a trajectory."""
 STRETCH = 0.25
-"""Share by which steps may be longer than set, where that saves one."""
+"""Share by which steps may be longer than set, if that saves a step."""
 FIRST_TRANSITIONS = (3, 12)
-"""Smallest and largest number of transitions in which the step size is set."""
+"""Smallest and largest number of transitions used to set the step size."""
 GAIN = 1.0
-"""Change of the step size's logarithm in the first of them, where all or none are accepted."""
+"""Change of the step size's logarithm in the first of them, if all or no ends are accepted."""
 CLOSE = 0.5
-"""Error of the acceptance, relative to that of all or none, below which the step size is set."""
+"""Error of the acceptance, relative to that with all or no ends accepted, below which the step size
+counts as set."""
 FORGOTTEN = 0.05
-"""Share of a start's deviation that may be left."""
+"""Share of a start's deviation that may remain."""
 ROUND = 4
-"""Number of transitions between looks at the draws, later a quarter of those that were made."""
+"""Number of transitions between checks of the draws, later a quarter of those made so far."""
 MOST_TRANSITIONS = 500
 ALARM = 0.001
 """Probability that chance alone makes any mean or variance seem to move."""
 
 
 class NothingExact(Exception):
-    """Why there are no exact draws."""
+    """Raised with the reason why there are no exact draws."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,11 @@ class Finished:
     n_steps: np.ndarray
     """Number of steps of each transition."""
     transitions: int
-    """Number of all transitions, those that were dropped included."""
+    """Number of all transitions, including those that were dropped."""
     evaluations: int
-    """Gradients of all rows that they took, of all chains together."""
+    """Number of gradients of all rows that they took, for all chains together."""
     reason: str
-    """Why the draws are not enough, or empty."""
+    """The reason why the draws are not enough, or an empty string."""
 
 
 def finish(
@@ -81,9 +82,9 @@ def finish(
 ) -> Finished:
     """Move chains from draws of a minibatch run, (chains, draws, d), until these are forgotten.
 
-    They end with the effective sample size ``ess`` of each element's mean, and half of it of its
+    They end with the effective sample size ``ess`` for each element's mean, and half of it for its
     spread. Chains that start at draws of one chain are a superchain, so that R-hat of superchains
-    (nested R-hat, Margossian et al. 2024) sees whether those had come together.
+    (nested R-hat, Margossian et al. 2024) shows whether those had converged.
     """
     chains, n, _ = draws.shape
     starts = draws[:, np.linspace(0, n - 1, max(1, CHAINS // chains)).astype(int)]
@@ -117,7 +118,7 @@ def finish(
             is_set = abs(share) < CLOSE or (share > 0 and found.n_steps == 1)
             if (is_set and before >= min(FIRST_TRANSITIONS)) or has_ended():
                 break
-        # The minibatch draws may be too wide, and trajectories too long then.
+        # The minibatch draws may be too wide, and trajectories then too long.
         length, jitter = _lengths((points.theta - points.theta.mean(axis=0)) @ inverse.T, slowest)
         while True:
             made.append(advance(h))
@@ -158,7 +159,7 @@ def finish(
 
 
 def _finite(points: Positions, hmc: Hamiltonian) -> Positions:
-    """Replace starts without a density by others."""
+    """Replace starts without a density by other starts."""
     good = np.flatnonzero(np.isfinite(points.log_density))
     if not len(good):
         raise NothingExact("the log density is not finite at any draw of the minibatch run")
@@ -169,7 +170,7 @@ def _finite(points: Positions, hmc: Hamiltonian) -> Positions:
 
 
 def _lengths(z: np.ndarray, slowest: np.ndarray) -> tuple[float, float]:
-    """Length and jitter of trajectories, by points' standard deviation along a direction of z."""
+    """Return length and jitter of trajectories, from the points' sd along the slowest direction."""
     sd = float(np.clip((z @ slowest).std(), 1.0, MOST_SLOWNESS))
     return QUARTER * sd, min(JITTER * sd, MOST_JITTER)
 
@@ -177,10 +178,11 @@ def _lengths(z: np.ndarray, slowest: np.ndarray) -> tuple[float, float]:
 def _first_kept(
     made: list[Transition], inverse: np.ndarray, forgotten: int, superchains: int, ess: float
 ) -> tuple[int, str]:
-    """Return the first transition to keep, and why those from there are not enough yet.
+    """Return the first transition to keep, and why the draws from there on are not enough yet.
 
-    Those in which more than `FORGOTTEN` of a start's deviation may be left are dropped, by the
-    slowest direction's autocorrelation; if the halves of the rest differ, the first of them too.
+    Transitions in which more than `FORGOTTEN` of a start's deviation may remain are dropped,
+    judging by the slowest direction's autocorrelation; if the halves of the rest differ, the first
+    half is dropped too.
     """
     theta = np.stack([t.points.theta for t in made], axis=1)
     log_density = np.stack([t.points.log_density for t in made], axis=1)
@@ -204,7 +206,7 @@ def _first_kept(
 
 
 def _autocorrelation(series: np.ndarray) -> float:
-    """Largest correlation of successive draws, over columns; series of shape (C, K, columns)."""
+    """Return the largest correlation of successive draws over columns of (C, K, columns)."""
     away = series - series.mean(axis=(0, 1))
     products = (away[:, 1:] * away[:, :-1]).sum(axis=(0, 1))
     squares = np.square(away).sum(axis=(0, 1)) * (series.shape[1] - 1) / series.shape[1]
@@ -212,7 +214,7 @@ def _autocorrelation(series: np.ndarray) -> float:
 
 
 def _moves(series: np.ndarray) -> bool:
-    """Whether any column's mean or variance changes from the first half of the draws to the second.
+    """Whether any column's mean or variance differs between the two halves of the draws.
 
     Chains are independent, so the differences of their own means have a Student distribution.
     """
