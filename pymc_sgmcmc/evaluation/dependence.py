@@ -1,4 +1,4 @@
-"""The elements of a row of an observed variable, and which of them depend on which."""
+"""The elements of a row of an observed variable, and which of them depend on each other."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,7 +14,8 @@ from pymc_sgmcmc.evaluation.latent_model import ROWS_PER_CALL, Batch, Compiled, 
 from pymc_sgmcmc.noise import NoiseStream
 
 SMALL = 1e-5
-"""Relative change of a log probability that is taken for a rounding error, not for dependence."""
+"""Largest relative change of a log probability that counts as a rounding error, not as
+dependence."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Elements:
         return [t.name for t in self.latent_model.source.joint.terms].index(self.observed)
 
     def matrix(self, array):
-        """Reshape an array that is shaped like the data to such a matrix."""
+        """Reshape an array that has the data's shape to such a matrix."""
         others = [a for a in range(array.ndim) if a != self.axis]
         return array.transpose([self.axis, *others]).reshape((array.shape[self.axis], -1))
 
@@ -48,7 +49,7 @@ class Elements:
         return self.matrix(data[self.at])[rows]
 
     def own_rows(self, batch: Batch) -> Batch:
-        """Return a batch whose data consists of its own rows only."""
+        """Return a batch whose data consist of only its own rows."""
         rows, scale, *data = batch.rest
         for k, (array, _) in enumerate(self.latent_model.source.data):
             if array in self.latent_model.axes:
@@ -79,7 +80,7 @@ def dependence(
 ) -> np.ndarray:
     """Find what depends on each element of the first row, given the latent variables.
 
-    It flips one binary element after the other. In the result, shape (P, P + 1), [i, j] is True if
+    It flips one binary element after another. In the result, shape (P, P + 1), [i, j] is True if
     the probability of element j changes with element i (False for i = j), and [i, P] if anything
     else does.
     """

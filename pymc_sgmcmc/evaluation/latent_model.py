@@ -83,7 +83,7 @@ class Compiled:
         kwargs = dict(compile_kwargs or {})
         # A parameter out of its range then gives zero density instead of an exception.
         mode = get_mode(kwargs.pop("mode", None)).including("local_remove_check_parameter")
-        # Outside of the scan, t * theta for all temperatures at once may need far more memory.
+        # Moved out of the scan, t * theta for all temperatures at once may need far more memory.
         mode = mode.excluding("scan_push_out_seq")
         self.backend = backend_of(mode)
         source = latent_model.source
@@ -108,7 +108,7 @@ class Compiled:
         self.rng = self.backend.generator(rng)
 
     def put(self, data: Sequence[np.ndarray]) -> None:
-        """Put the data (N / n, arrays, extra inputs) on the backend once, for all calls."""
+        """Put the data (N / n, arrays, extra inputs) on the backend once for all calls."""
         self.data = [self.backend.array(value) for value in data]
 
     def __call__(self, theta: Sequence[np.ndarray], rows: np.ndarray) -> list[np.ndarray]:
@@ -119,7 +119,7 @@ class Compiled:
 
 
 class FromPrior(Latents):
-    """Latent variables that are drawn from their prior, whatever the values they can take."""
+    """Latent variables drawn from their prior, whatever values they can take."""
 
     def __init__(self, vars):
         super().__init__(vars, n_samples=1)
@@ -145,10 +145,10 @@ class LatentModel:
         minibatch_dim: str | None,
         default: Callable[..., Latents] = Gibbs,
     ) -> "LatentModel":
-        """Derive it from the model; ``default`` makes `Latents` of a list of variables."""
+        """Derive it from the model; ``default`` makes `Latents` from a list of variables."""
         latents = latents if isinstance(latents, Latents) else default(latents)
         names = [rv.name for rv in find_latents(model, latents.vars)]
-        # The draws have theta on its own scale.
+        # The draws contain theta on its own scale.
         plain = remove_value_transforms(model, [v for v in model.free_RVs if v.name not in names])
         without = without_latents(plain, names)
         latents = copy.copy(latents)
@@ -216,7 +216,7 @@ class LatentModel:
         return {array: axis for array, axis in axes.items() if axis is not None}
 
     def observed_with(self, array: Array) -> TensorVariable | None:
-        """Return the observed variable whose data an array is, if any."""
+        """Return the observed variable whose data are in an array, if any."""
         for rv in self.model.observed_RVs:
             if observed_array(self.model, rv) is array:
                 return rv
@@ -239,7 +239,7 @@ class Thetas:
 
     @classmethod
     def of(cls, latent_model: LatentModel, draws: Draws) -> "Thetas":
-        """Take them from a DataTree, its posterior group, or one point."""
+        """Take the draws from a DataTree, its posterior group, or one point."""
         if isinstance(draws, xr.DataTree):
             draws = draws["posterior"].to_dataset()
         names = [v.name for v in latent_model.source.vars]

@@ -2,8 +2,8 @@
 
 Importance sampling draws z from a proposal and has the weights w = p(x, z | theta) / q(z | x).
 Annealed importance sampling (Neal 2001) takes z from a distribution that is easy to sample through
-many intermediate ones to its posterior, by transitions that leave each of them invariant.
-Backwards, from a draw of the posterior, it gives a weight whose mean is 1 / p(x | theta) (Grosse,
+many intermediate ones to its posterior, by transitions that leave each of them invariant. Run
+backwards from a draw of the posterior, it gives a weight whose mean is 1 / p(x | theta) (Grosse,
 Ghahramani and Adams 2015).
 """
 
@@ -28,7 +28,7 @@ type LogWeights = Callable[..., list[TensorVariable]]
 
 
 def _likelihood(joint: Joint) -> Joint:
-    """Return log p(x | z, theta) alone."""
+    """Return only log p(x | z, theta)."""
     return dataclasses.replace(joint, terms=[t for t in joint.terms if t.name not in joint.names])
 
 
@@ -103,7 +103,7 @@ def annealed(latents: Gibbs, n_temperatures: int, path: str, backwards: bool = F
         log_z0 = pt.zeros((batch.n_rows,), dtype=floatX)
         valid = pt.constant(True)
         if path == "parameters":
-            # Z_0 is the probability of the data given any z, so another z must give the same
+            # Z_0 is the probability of the data given any z, so another z must give the same.
             log_z0, other = (
                 _likelihood(start).log_density(z) for z in (z, _from_prior(start, stream))
             )

@@ -1,4 +1,4 @@
-"""`loo`: leave-one-out cross-validation of data with many rows, from some of them."""
+"""`loo`: leave-one-out cross-validation of data with many rows, based on some of them."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
 
 MOST_DRAWS = 2000
-"""Largest number of draws that are used, evenly spaced ones if there are more."""
+"""Largest number of draws used; if there are more, evenly spaced ones are used."""
 ROWS_AT_ONCE = 20_000
 """Number of rows whose gradients are held at the same time, which bounds the memory."""
 
@@ -32,20 +32,22 @@ def loo(
 ) -> ELPDDataLOOSubsample:
     """Estimate the expected log predictive density of all rows by leaving out some of them.
 
-    `pm.compute_log_likelihood` and `az.loo` need a number for each row and draw: with 200,000 rows
-    and 2000 draws 3.2 GB. This needs them for ``rows`` rows, and for the others an approximation
-    from the posterior mean, which the rows left out correct (the difference estimator).
+    `pm.compute_log_likelihood` and `az.loo` need a number for each row and draw: 3.2 GB with
+    200,000 rows and 2000 draws. This function needs them for ``rows`` rows, and for the others uses
+    an approximation from the posterior mean, which the rows left out correct (the difference
+    estimator).
 
     Parameters
     ----------
     idata : DataTree
-        With the draws of all free variables. Of more than 2000 draws, evenly spaced ones are used.
+        With the draws of all free variables. If there are more than 2000 draws, evenly spaced ones
+        are used.
     model : pymc.Model, optional
         The sampled model, with its present data. Default: the model on the context stack.
     rows : int or array of int, default 400
-        How many random rows to leave out, or which. More make ``subsampling_se`` smaller.
+        How many random rows to leave out, or which rows. More rows make ``subsampling_se`` smaller.
     random_seed : int, Generator or SeedSequence, default 0
-        Of the choice of rows. To compare models, use the same for all of them.
+        Seed of the choice of rows. To compare models, use the same for all of them.
     compile_kwargs : dict, optional
         Arguments of `pytensor.function`, for example ``{"mode": "JAX"}``.
 
@@ -63,13 +65,13 @@ def loo(
         If a free variable was not recorded, the model cannot be cut into rows, or ``rows`` is not a
         number of rows or their numbers.
     TypeError
-        Without a model, outside of its context.
+        Without a model, outside a model context.
 
     Notes
     -----
     A row's log likelihood is that of all its observed variables together. Rows without an outcome
-    are no rows. Models with effects of
-    groups (hierarchies) are judged for new rows of the same groups.
+    do not count. Models with effects of groups (hierarchies) are judged for new rows of the same
+    groups.
 
     References
     ----------
@@ -158,10 +160,10 @@ def _chosen(rows: Any, n_rows: int, random_seed: Any) -> np.ndarray:
 
 
 def _approximation(gradients: RowGradients, draws: np.ndarray) -> DataArray:
-    """Return for each of all rows about what leaving it out gives.
+    """Return, for every row, about what leaving it out gives.
 
     With the log likelihood l and its gradient g at the posterior mean, and the draws' covariance S,
-    that is l - g' S g / 2, up to what is about the same for all rows.
+    that is l - g' S g / 2, up to terms that are about the same for all rows.
     """
     flat = draws.reshape(-1, draws.shape[-1])
     mean, covariance = flat.mean(axis=0), np.atleast_2d(np.cov(flat, rowvar=False))

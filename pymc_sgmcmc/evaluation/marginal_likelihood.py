@@ -2,8 +2,8 @@
 
 Both estimators average weights w with E[w] = p(x | theta) (doubly stochastic paper, appendix B; see
 `log_weights`). The logarithm of an unbiased estimate is too low on average, by half its squared
-standard error if that is small. Annealing backwards averages weights whose mean is 1 / p(x |
-theta), and minus their logarithm is too high on average.
+standard error if that is small. Backward annealing averages weights whose mean is 1 / p(x | theta),
+and minus their logarithm is too high on average.
 """
 
 import math
@@ -29,7 +29,7 @@ from pymc_sgmcmc.latents.joint import Latents
 PARTICLES_PER_CALL = 2048
 """Largest number of rows times weights per row in one compiled call, which bounds its memory."""
 FEWEST_RUNS = 8
-"""Smallest number of annealing runs per row whose spread says something about the error."""
+"""Smallest number of annealing runs per row whose spread is informative about the error."""
 
 
 def log_marginal_likelihood(
@@ -109,8 +109,8 @@ def log_marginal_likelihood(
     ------
     ValueError
         If an argument is out of range, or a variable or array is missing or has the wrong shape,
-        naming it. For "ais" along the path "likelihood" with a `Gibbs` that has ``conditional``:
-        a function of one's own does not know how much of the likelihood counts.
+        naming it. For "ais" along the path "likelihood" with a `Gibbs` that has ``conditional``,
+        because a user's own function does not know how much of the likelihood counts.
 
     Notes
     -----
@@ -223,7 +223,8 @@ class Weights:
         log_p, mcse, ess = np.empty((3, *thetas.shape, n_rows))
         for draw in np.ndindex(thetas.shape):
             for first in range(0, n_rows, rows_per_call):
-                # The last piece wraps around, because the number of rows per call is compiled in.
+                # The last piece wraps around, because the number of rows per call is fixed at
+                # compilation.
                 piece = np.arange(first, first + rows_per_call) % n_rows
                 index = np.repeat(piece, samples_per_call)
                 calls = [weigh(thetas.at(draw), index) for _ in range(n_calls)]

@@ -47,8 +47,8 @@ def complete(
 
     For each draw of theta the latent variables are sampled given only the known elements (Gibbs);
     each sweep then gives a completion of the row. Missing elements that depend on one another, as
-    in an autoregressive model, are drawn one after the other: P of them in a row cost P evaluations
-    of the likelihood per sweep, instead of one if they are independent.
+    in an autoregressive model, are drawn one after another: P such elements in a row cost P
+    evaluations of the likelihood per sweep, instead of one if they are independent.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def complete(
     n_completions : int, default 50
         Sweeps for each draw of theta after the burn-in.
     burn_in : int, default 50
-        Sweeps before those.
+        Sweeps before these.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def complete(
     Raises
     ------
     ValueError
-        If the data is not that of a Bernoulli variable, if known elements depend on missing ones
+        If the data are not those of a Bernoulli variable, if known elements depend on missing ones
         other than through the latent variables, or if an argument has the wrong shape, naming it.
 
     Notes
