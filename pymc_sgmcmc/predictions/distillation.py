@@ -63,7 +63,7 @@ def distill(
     random_seed: int | np.random.Generator | None = None,
     compile_kwargs: dict[str, Any] | None = None,
 ) -> Distilled:
-    """Train a student on averaged predictions, so that one network takes the place of all draws.
+    """Train a student on averaged predictions, so that one network replaces all draws.
 
     The loss is the cross-entropy of the teacher's averaged probabilities and the student's (half
     the squared error for predictions that are not probabilities of classes), minus the student's
@@ -104,7 +104,7 @@ def distill(
     Raises
     ------
     ValueError
-        If the teacher has no draws; if the student's data or predictions have another shape than
+        If the teacher has no draws; if the shapes of the student's data or predictions differ from
         the teacher's; if the loss is not finite.
 
     References

@@ -1,4 +1,4 @@
-"""How good predictions are, by NumPy functions of predictions and labels, and which labels fit."""
+"""Metrics of predictions, as NumPy functions of predictions and labels, and checks of labels."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import numpy as np
 from pymc_sgmcmc.argument_checks import shown
 
 SMALLEST = float(np.finfo(np.float64).tiny)
-"""Probabilities count as at least this in logarithms, so that one of 0 does not hide all others."""
+"""Smallest probability used in logarithms, so that a probability of 0 does not mask all others."""
 BINS = 15
 """Number of bins of the confidence for the calibration error, as in the tables of Guo et al.
 (2017)."""
@@ -16,7 +16,7 @@ CLASSIFICATION = ("accuracy", "log_likelihood", "brier", "calibration_error")
 REGRESSION = ("rmse",)
 """Metrics of predicted numbers."""
 HIGHER_IS_BETTER = {"accuracy", "log_likelihood"}
-"""Metrics of which larger values are better; of the others smaller ones are."""
+"""Metrics of which larger values are better; for the others smaller values are better."""
 
 
 def of_classes(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:

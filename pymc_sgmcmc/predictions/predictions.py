@@ -32,8 +32,7 @@ GROUPS = {
     *("posterior_predictive", "predictions", "predictions_constant_data"),
     *("prior", "prior_predictive", "sample_stats_prior", "diagnosis", "adaptation"),
 }
-"""Groups that a result has or that PyMC adds to it, apart from those that begin with ``warmup_``.
-"""
+"""Groups that a result has or that PyMC adds to it, except those that begin with ``warmup_``."""
 
 
 def _checked_name(name: Any) -> str:
@@ -59,7 +58,7 @@ class Predictions:
     memory.
 
     Pass it to `sample` as ``predictions=``, with ``var_names=[]`` if no draws are to be kept, or to
-    `pymc.sample` as ``callback=``. After each draw (not those of tuning) a variable of the model is
+    `pymc.sample` as ``callback=``. After each draw (except tuning draws) a variable of the model is
     evaluated with test data in place of the training data.
 
     Parameters
@@ -103,19 +102,20 @@ class Predictions:
     Raises
     ------
     ValueError
-        For data that the model does not have, of another width or with NaN; labels out of range or
-        of another length; a variable whose first axis is not that of the rows; and for the
-        arguments' ranges.
+        For data that the model does not have, or of a different width or with NaN; for labels out
+        of range or of a different length; for a variable whose first axis is not that of the rows;
+        and for arguments out of their range.
     KeyError
         For a variable that the model does not have.
 
     Notes
     -----
-    `to_dataset` says what is averaged. Everything is kept in float64, one draw at a time, so the
-    result agrees with the average over a stored trace to rounding, and does not depend on how draws
-    are made. With a ``trace`` in `sample` it is saved with each checkpoint and resumed with the
-    chains; the store's own groups do not have it, ``sample(..., resume=True)`` returns it. With
-    `pymc.sample` name one small variable in ``var_names``, as it needs at least one.
+    `to_dataset` describes what is averaged. Everything is kept in float64, one draw at a time, so
+    the result agrees with the average over a stored trace up to rounding, and does not depend on
+    how draws are made. With a ``trace`` in `sample` it is saved with each checkpoint and resumed
+    with the chains; the store's own groups do not contain it, but ``sample(..., resume=True)``
+    returns it. With `pymc.sample`, name one small variable in ``var_names``, which needs at least
+    one.
 
     References
     ----------
@@ -225,11 +225,11 @@ class Predictions:
         self.add(draw.chain, draw.point, draw.stats)
 
     def begin(self) -> None:
-        """Forget all chains, because a new run begins."""
+        """Discard all chains, because a new run begins."""
         self.chains = {}
 
     def begin_chain(self, chain: int) -> RunningAverage:
-        """Return a new average for a chain, in place of an earlier one."""
+        """Return a new average for a chain, replacing any earlier one."""
         classes = self.task == "classification"
         monitor = None
         if self.labels is not None:
@@ -267,7 +267,7 @@ class Predictions:
     def check(self, point: PointType, predictions: np.ndarray | None = None) -> None:
         """Choose the metrics, and raise an error for labels that do not fit the predictions.
 
-        ``predictions`` are those at the point, if they are known.
+        ``predictions`` are those at the point, if known.
         """
         p = self.predictor(point) if predictions is None else predictions
         if self.task is None:

@@ -41,7 +41,7 @@ def is_discrete_choice(model: pm.Model, name: str) -> bool:
 def predicted(model: pm.Model, name: str) -> TensorVariable:
     """Return what is predicted, in terms of value variables and the model's data.
 
-    Of an observed variable it is the mean, or the probabilities of its classes.
+    For an observed variable, this is the mean or the probabilities of its classes.
     """
     var = model[name]
     if is_discrete_choice(model, name):
@@ -136,7 +136,7 @@ class Predictor:
         self._batches = self._cut(backend_of(mode).array) if self.data else []
 
     def _check_indices(self, expression: TensorVariable, tests: list[TensorVariable]) -> None:
-        """Refuse test data that index beyond an array, where JAX takes its last element."""
+        """Refuse test data that index beyond an array, where JAX would take its last element."""
         names = {v: f"'{v.name}'" for v in tests}
         lookups = lookups_in([expression], names, set(tests), self.model.value_vars)
         outputs = [v for lookup in lookups for v in (lookup.index, lookup.length)]
@@ -149,7 +149,7 @@ class Predictor:
             lookup.check(np.asarray(next(found)), int(next(found)))
 
     def _cut(self, put: Any) -> list[list]:
-        """Return batches of equal length, the last one filled up: JAX compiles for each shape."""
+        """Return batches of equal length, the last one padded: JAX compiles for each shape."""
         assert self.n_rows is not None
         n = self.batch_size
         rows = np.arange(-(-self.n_rows // n) * n)
@@ -182,7 +182,7 @@ class Predictor:
 
 
 def _checked(model: pm.Model, key: str, value: Any) -> np.ndarray:
-    """Return test data in the type of the container that it stands for, or raise an error."""
+    """Return test data in the type of the container that they replace, or raise an error."""
     containers = [v.name for v in model.data_vars]
     if key not in containers:
         raise ValueError(

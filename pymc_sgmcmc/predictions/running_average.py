@@ -16,7 +16,7 @@ class RunningAverage:
     """Weighted mean and variance of a chain's predictions, with metrics of draws and mean.
 
     ``metrics`` (None without labels) turns predictions into metrics by name, of which ``monitor``
-    chooses the ``best`` draw.
+    names the one that chooses the ``best`` draw.
     """
 
     def __init__(self, metrics: Metrics | None, classes: bool, monitor: str | None):
@@ -27,7 +27,7 @@ class RunningAverage:
         self.squares: Any = None
         """Weighted sum of squared differences from the mean (West 1979), shape (rows, ...)."""
         self.votes: Any = None
-        """Number of draws whose most probable class this is, shape (rows, classes)."""
+        """Number of draws for which this class is the most probable one, shape (rows, classes)."""
         self.entropy: Any = None
         """Weighted mean of the draws' entropies, shape (rows,)."""
         self.weights: list[float] = []
@@ -59,7 +59,7 @@ class RunningAverage:
             self._compare(self.metrics(x), self.metrics(mean), point)
 
     def rank(self, value: float) -> float:
-        """Return a value of the monitored metric with the sign by which more is better."""
+        """Return a value of the monitored metric with the sign for which more is better."""
         return self._sign * value
 
     def _compare(self, now: dict[str, float], so_far: dict[str, float], point: PointType) -> None:
@@ -135,7 +135,7 @@ def summarised(
 
 
 def _padded(series: Sequence[Sequence[float]]) -> np.ndarray:
-    """Put series side by side, with NaN after the end of shorter ones."""
+    """Combine series side by side, with NaN after the end of shorter ones."""
     longest = max(map(len, series))
     table = np.full((len(series), longest), np.nan)
     for filled, values in zip(table, series, strict=True):
@@ -144,7 +144,7 @@ def _padded(series: Sequence[Sequence[float]]) -> np.ndarray:
 
 
 def _disagreement_of_draws(averages: Sequence[RunningAverage]) -> float:
-    """Return the share of pairs of draws, across chains too, that predict different classes."""
+    """Return the share of pairs of draws, also across chains, that predict different classes."""
     votes = np.sum([a.votes for a in averages], axis=0)
     n = int(votes[0].sum())
     if n < 2:
