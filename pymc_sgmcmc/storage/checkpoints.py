@@ -11,7 +11,7 @@ from pymc_sgmcmc.storage.record import FOLDER
 class Checkpoints:
     """The checkpoints of some chains of a run that advance together.
 
-    Of two files, written in turn, one is complete whenever the process dies.
+    They are written in turn to two files, of which one is complete whenever the process dies.
     """
 
     def __init__(self, path: Path, chains: range, run_id: str):
@@ -67,7 +67,8 @@ class Checkpoints:
     def save(self, checkpoint: dict[str, Any]) -> None:
         """Replace the older of the two checkpoints."""
         number = checkpoint["number"]
-        # The first is written twice, so that a single file means that the other one was lost.
+        # The first checkpoint is written twice, so that a single file means that the other one was
+        # lost.
         for slot in self.slots if number == 1 else [self.slots[number % 2]]:
             save(slot, checkpoint | {"run_id": self.run_id})
 

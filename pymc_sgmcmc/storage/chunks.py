@@ -1,7 +1,7 @@
 """The chunks of draws on disk, and their checksums in checkpoints.
 
-A chunk's file ends with zarr's checksum of all its values. A checkpoint has that of each chunk with
-only the draws that it counts, so that a chunk with other draws is detected.
+A chunk's file ends with zarr's checksum of all its values. A checkpoint has the checksum of each
+chunk with only the draws that it counts, so that a chunk with other draws is detected.
 """
 
 import os
@@ -15,9 +15,9 @@ from pymc_sgmcmc.storage.checkpoints import Checkpoints
 from pymc_sgmcmc.storage.metadata import open_root
 
 GROUPS = ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats")
-"""Groups of a store that have draws."""
+"""Groups of a store that contain draws."""
 CHECKSUM_BYTES = 4
-"""Length of zarr's CRC-32C checksum at the end of a chunk's file."""
+"""Length in bytes of zarr's CRC-32C checksum at the end of a chunk's file."""
 
 type Checksums = dict[str, list[int]]
 """Checksums of an array's chunks of some chains, in order, by the array's path."""
@@ -89,7 +89,7 @@ def check_chunks(
 ) -> Checksums:
     """Check that the draws that a checkpoint counts are there, and return their files' checksums.
 
-    With ``read`` each chunk is read, which checks its values too; ``checkpoint`` is empty if there
+    With ``read`` each chunk is read, which also checks its values; ``checkpoint`` is empty if there
     is none.
     """
     chains = checkpoints.chains

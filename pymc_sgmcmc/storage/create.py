@@ -32,13 +32,13 @@ from pymc_sgmcmc.storage.record import (
 from pymc_sgmcmc.storage.writer import LEFT_OUT
 
 PREFIX, NEW, OLD = ".pymc_sgmcmc_", ".new", ".old"
-"""Beginning and ends of the names of folders with a run that is not complete yet, or is being
+"""Beginning and endings of the names of folders whose run is not complete yet, or is being
 deleted."""
 RUN_LOCK = Path(FOLDER, "run.lock")
 """Lock of the whole run, which is held while the run is created, resumed or replaced."""
 BYTES_PER_CHUNK = 2**23
-"""Size of a chunk with the draws of all variables, about 8 MiB at most, because a chunk that is not
-full stays in memory and is written again at each checkpoint."""
+"""Approximate largest size in bytes of a chunk with the draws of all variables, about 8 MiB,
+because a chunk that is not full stays in memory and is written again at each checkpoint."""
 DRAWS_PER_CHUNK = 256
 """Largest number of draws in a chunk, which matters for models with few parameters."""
 
@@ -100,7 +100,7 @@ def create(
     # The folder has another name until the run is complete.
     folder = target.with_name(f"{PREFIX}{run_id}{NEW}")
     with clear_errors(path):
-        for old in target.parent.glob(f"{PREFIX}*{OLD}"):  # killed while it was deleted
+        for old in target.parent.glob(f"{PREFIX}*{OLD}"):  # its deletion was interrupted
             shutil.rmtree(old, ignore_errors=True)
         delete_abandoned(target.parent.glob(f"{PREFIX}*{NEW}"), RUN_LOCK)
         lock = run_lock(folder)
@@ -125,7 +125,7 @@ def _lay_out(
     record: dict[str, Any],
     dtype: np.dtype | None,
 ) -> None:
-    """Write a new run without its draws, and its record, beside the folder ``.sampler``.
+    """Write a new run without its draws, and its record, next to the folder ``.sampler``.
 
     ``draws`` and ``others`` are the result's groups with and without draws, of one chain and one
     draw.
@@ -195,7 +195,7 @@ def _move(path: Path, folder: Path, target: Path, overwrite: bool) -> None:
                 raise FileExistsError(not_a_run(path)) from error
             if not overwrite:
                 raise FileExistsError(
-                    f"Another process has started a run in {path} meanwhile. Choose "
+                    f"Another process has started a run in {path} in the meantime. Choose "
                     "another path, or wait until it has finished."
                 ) from error
 

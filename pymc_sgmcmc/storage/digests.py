@@ -26,8 +26,8 @@ from pytensor.graph.op import HasInnerGraph, Op
 from pymc_sgmcmc.backends.cores import n_cores
 
 BYTES_AT_ONCE = 2**24
-"""Size of the pieces of an array that are hashed in parallel, of which memory holds one per core.
-"""
+"""Size in bytes of the pieces of an array that are hashed in parallel; memory holds one per
+core."""
 
 
 def digest_of(data: Any) -> str:
@@ -127,10 +127,10 @@ def graph_digest(
 
 
 def value_digest(value: Any) -> str:
-    """Return the digest of a setting: a number, a function, or an object with all that it holds.
+    """Return the digest of a setting: a number, a function, or an object with all its contents.
 
-    That of a function includes its source without layout and comments, its defaults, and the values
-    from its closure and globals; of Python and installed packages only names.
+    For a function it includes its source without layout and comments, its defaults, and the values
+    from its closure and globals; for Python and installed packages it includes only names.
     """
     return digest_of(_Describer().text(value).encode())
 
@@ -189,7 +189,7 @@ class _Describer:
         return f"[{', '.join(map(self.text, values))}]"
 
     def _definition(self, value: Any) -> str:
-        """Return the text of a function or class: its name alone, if it is not the user's own."""
+        """Return the text of a function or class: only its name, if it is not the user's own."""
         name = f"{value.__module__}.{value.__qualname__}"
         if _is_installed(value.__module__):
             return name
@@ -208,7 +208,7 @@ class _Describer:
         try:  # what pickle would write, but the same for equal values
             known = copyreg.dispatch_table.get(type(value))
             parts: Any = known(value) if known else value.__reduce_ex__(4)
-        except Exception:  # files, locks: by their class
+        except Exception:  # files and locks are described by their class
             return kind
         if isinstance(parts, str):
             return f"{kind} {parts}"
@@ -225,15 +225,15 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _global_names(code: CodeType) -> set[str]:
-    """Globals that a function or a function inside it uses."""
+    """Return the globals that a function or a function inside it uses."""
     inside = (_global_names(c) for c in code.co_consts if isinstance(c, CodeType))
-    return set(code.co_names).union(*inside)  # attributes' names too
+    return set(code.co_names).union(*inside)  # also names of attributes
 
 
 def source_of(code: CodeType) -> str | None:
-    """Arguments and body of a function, in Python's own layout; None if they cannot be found.
+    """Return arguments and body of a function, in Python's own layout, or None if not found.
 
-    Python does not say where a function is that only returns a constant.
+    Python does not record the position of a function that only returns a constant.
     """
     positions = [p for p in code.co_positions() if p[2]]  # not those of the first instructions
     if not positions:
@@ -241,7 +241,7 @@ def source_of(code: CodeType) -> str | None:
     first, last = min((p[0], p[2]) for p in positions), max((p[1], p[3]) for p in positions)
     found = None
     for node in ast.walk(_tree("".join(linecache.getlines(code.co_filename)))):
-        # The last that contains all of the code: those inside come after those around them.
+        # The last node that contains all of the code, because inner nodes come after outer ones.
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             begin, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
             if begin <= first and last <= end:
@@ -256,7 +256,7 @@ def source_of(code: CodeType) -> str | None:
 def _tree(source: str) -> ast.AST:
     try:
         return ast.parse(source)
-    except SyntaxError:  # of a cell with a notebook's own commands, say
+    except SyntaxError:  # for example, a cell with a notebook's own commands
         return ast.Module([], [])
 
 

@@ -51,7 +51,7 @@ def identity(run: Run) -> dict[str, Any]:
         "seed": without_addresses(repr(run.seed if run.seed is not None else run.rngs)),
         "start": [_points_digest(start) for start in run.starts],
         "chains": run.n_chains,
-        # Many chains in one call are rounded differently from single chains.
+        # Results of many chains in one call are rounded differently from those of single chains.
         "chain_method": "vectorized" if run.together else "sequential, parallel or dask",
         "tune": run.tune,
         "discard_tuned_samples": not run.keep_warmup,

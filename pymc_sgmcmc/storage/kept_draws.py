@@ -17,7 +17,8 @@ from pymc_sgmcmc.run.result import InMemoryDraws, to_datatree
 from pymc_sgmcmc.run.run import Block, Run
 
 SECONDS_PER_WRITE = 1.0
-"""Time between two writes of a chain of `pm.sample`, so that not every draw waits for the disk."""
+"""Seconds between two writes of a chain of `pm.sample`, so that not every draw waits for
+the disk."""
 
 
 class KeptDraws(NDArray):

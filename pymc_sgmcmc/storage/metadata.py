@@ -60,7 +60,7 @@ def edited(texts: dict[str, str], edit: Callable[[Any], None]) -> dict[str, str]
 
 
 def lengthened(record: dict[str, Any], draws: int) -> dict[str, Any]:
-    """Return the record of the same run with more draws, by which arrays are then enlarged."""
+    """Return the record of the same run with more draws, to which arrays are then enlarged."""
     grown = ("posterior", "sample_stats")
 
     def set_length(root: Any) -> None:

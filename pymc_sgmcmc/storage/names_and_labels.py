@@ -13,10 +13,10 @@ from xarray import Dataset
 LONGEST_NAME = 255
 """Largest number of bytes of a folder's name on the usual file systems."""
 TAKEN = ("", ".", "..", "zarr.json")
-"""Names of folders and files that the file system or zarr uses itself."""
+"""Names of folders and files that the file system or zarr itself uses."""
 SAFE_KINDS = "bif"
-"""Kinds of labels that zarr has types for, which are not written on trial since there may be
-millions."""
+"""Kinds of labels for which zarr has types, and which are not test-written because there may be
+millions of them."""
 
 
 def refuse_unstorable(names: Iterable[Any], labels: Mapping[Any, np.ndarray | None]) -> None:

@@ -17,7 +17,8 @@ from pymc_sgmcmc.storage.metadata import DRAW, check_digests, open_root
 _log = logging.getLogger("pymc.sgmcmc")
 
 LOADED_BYTES = 100_000_000
-"""Largest result that is read into memory; a larger one is read from disk when it is used."""
+"""Largest size in bytes of a result that is read into memory; a larger one is read from disk when
+used."""
 
 
 def count_draws(path: Path, record: dict[str, Any]) -> list[int]:

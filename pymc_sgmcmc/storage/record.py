@@ -18,14 +18,14 @@ _log = logging.getLogger("pymc.sgmcmc")
 FORMAT = 3
 """Number of the format that this version writes and reads."""
 FOLDER = ".sampler"
-"""Folder of a store that has everything except draws."""
+"""Folder of a store that contains everything except draws."""
 ADVICE = {
     errno.ENOSPC: "Free some space",
     errno.EDQUOT: "Free some space",
     errno.EROFS: "Choose a path that can be written",
     errno.EACCES: "Choose a path that can be written",
 }
-"""What the user can do about errors of the file system, by their numbers."""
+"""Remedies for errors of the file system, by error number."""
 
 
 def record_path(path: Path) -> Path:
@@ -35,7 +35,7 @@ def record_path(path: Path) -> Path:
 
 def is_run(path: Path) -> bool:
     """Return whether there is a run at a path, finished or not."""
-    return os.path.exists(record_path(path))  # False, too, where nothing may be read
+    return os.path.exists(record_path(path))  # also False if nothing may be read
 
 
 def write_record(path: Path, record: dict[str, Any]) -> None:
@@ -46,8 +46,8 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
 def read_record(path: Path, run_id: str | None = None) -> dict[str, Any]:
     """Read a store's record, and check that it is that of the run ``run_id``, if given.
 
-    Errors: FileNotFoundError for no run, ValueError for a damaged record, RuntimeError for another
-    run.
+    Raises FileNotFoundError for no run, ValueError for a damaged record, and RuntimeError for
+    another run.
     """
     if not is_run(path):
         lost = path.is_dir() and any(path.iterdir())
@@ -90,7 +90,7 @@ def not_a_run(path: Path) -> str:
 
 
 def adapted_path(path: Path) -> Path:
-    """Return the file of a store that has the choices of the warm-up."""
+    """Return the file of a store that contains the choices of the warm-up."""
     return path / FOLDER / "adapted.npz"
 
 
@@ -100,7 +100,7 @@ def write_adapted(path: Path, adapted: Adapted) -> None:
 
 
 def read_adapted(path: Path) -> Adapted | None:
-    """Return what the warm-up has chosen; None, if it cannot be read, since it can be repeated."""
+    """Return what the warm-up has chosen, or None if it cannot be read: it can be repeated."""
     try:
         plain = load(adapted_path(path))
         return Adapted(**{f.name: plain[f.name] for f in fields(Adapted) if f.name in plain})
@@ -113,7 +113,7 @@ def read_adapted(path: Path) -> Adapted | None:
 
 @contextmanager
 def clear_errors(path: Path) -> Iterator[None]:
-    """Name the store that cannot be written, the reason and the remedy."""
+    """Raise an error that names the store that cannot be written, the reason and the remedy."""
     try:
         yield
     except FileExistsError:

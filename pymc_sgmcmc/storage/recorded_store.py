@@ -1,4 +1,4 @@
-"""A run's folder as a zarr store: its metadata comes from the record, all else from the files."""
+"""A run's folder as a zarr store: metadata come from the record, all else from the files."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from zarr.storage import LocalStore
 
 
 class RecordedStore(LocalStore):
-    """A folder whose metadata is given, because that on disk may be damaged or outdated."""
+    """A folder with given metadata, because those on disk may be damaged or outdated."""
 
     def __init__(self, root: Path, metadata: dict[str, str], *, read_only: bool):
         super().__init__(root, read_only=read_only)

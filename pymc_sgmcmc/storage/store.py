@@ -56,12 +56,12 @@ class ZarrStore(BaseTrace):
     Parameters
     ----------
     path : str or pathlib.Path
-        A folder that does not exist yet, or the folder of an earlier run. A relative path counts
+        A folder that does not exist yet, or the folder of an earlier run. A relative path starts
         from the working directory in which the store is made.
     overwrite : bool, default False
         Whether to delete an existing run at this path.
     seconds : float, default 10.0
-        Time between two checkpoints of a chain, which is the most that a crash can lose.
+        Seconds between two checkpoints of a chain, which is the most that a crash can lose.
     dtype : str or numpy.dtype, optional
         Store real variables in this type, for example ``"float32"`` for half the size. The
         sampler's own precision does not change.
@@ -129,7 +129,7 @@ class ZarrStore(BaseTrace):
         return 0  # `pm.sample` refuses a trace with draws in it
 
     def __copy__(self):
-        # `pm.sample` copies its trace argument for each chain: it gets recorders.
+        # `pm.sample` copies its trace argument for each chain, and thereby gets recorders.
         if self._recorder is None:
             self._recorder = StoredDraws(store=self)
         return copy.copy(self._recorder)
@@ -182,7 +182,7 @@ class ZarrStore(BaseTrace):
                 "ZarrStore(path, overwrite=True) deletes it."
             )
         if resume and self.exists and min(self.n_draws) >= self.record["draws"]:
-            return  # perhaps nothing is left to be written
+            return  # possibly nothing is left to write
         with clear_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             folder = self.path if resume and self.exists else self.path.parent
@@ -191,7 +191,7 @@ class ZarrStore(BaseTrace):
             probe.unlink()
 
     def begin(self, run: Run, tree: DataTree) -> Run:
-        """Create a new run, or check that the existing one is this run and name what differs.
+        """Create a new run, or check that the existing one is this run and name any differences.
 
         Return the run to carry out, which begins with the step in its first state if it is resumed.
         """
@@ -232,14 +232,14 @@ class ZarrStore(BaseTrace):
                 record = lengthened(record, run.draws)
                 write_record(self.path, record)
             repair_metadata(self.path, record)
-        # Other chains are checked when they go on.
+        # Other chains are checked when they continue.
         check_draws(self.path, record, read=True, only_finished=True)
         if changed := _changed_versions(record):
             _log.warning(
                 "Resuming with different versions of packages, so the last digits may differ: "
                 f"{'; '.join(changed)}."
             )
-        # A step that was used before keeps some of its tuning, so start as the run started.
+        # A step that was used before keeps some of its tuning, so it starts as the run started.
         return replace(run, fresh=from_plain(record["fresh"], run.fresh))
 
     def create(self, run: Run, tree: DataTree, identity: dict[str, Any]) -> None:
@@ -250,18 +250,18 @@ class ZarrStore(BaseTrace):
         )
 
     def unlock(self) -> None:
-        """Release the store to other processes while nothing is written."""
+        """Let other processes use the store while nothing is written."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
     def release(self) -> None:
-        """Release the store to other runs: this one has ended, or was interrupted."""
+        """Let other runs use the store, because this one has ended or was interrupted."""
         self.run_id = None
         self.unlock()
 
     def restore_rest(self, run: Run) -> None:
-        """Take averages and points from the chains that an interrupted run has not continued."""
+        """Restore averages and points of the chains that an interrupted run has not continued."""
         if run.observers.have_seen_all(run.n_chains):
             return
         for checkpoints in all_checkpoints(self.path, self.record):
@@ -330,7 +330,7 @@ class ZarrStore(BaseTrace):
 
 
 def store_of(trace: Any, resume: bool) -> ZarrStore | None:
-    """Return the store that ``trace`` of `sample` means, if any."""
+    """Return the store that the ``trace`` of `sample` refers to, if any."""
     if trace is None:
         if resume:
             raise ValueError("resume=True needs the store of the earlier run: trace=<path>.")

@@ -35,11 +35,11 @@ class Writer:
     """Writes the draws of some chains that advance together, and their checkpoints.
 
     A chunk that is not full yet stays in memory and is written again as a whole. ``state`` is the
-    sampler's in the last checkpoint, after ``n_draws`` draws, tuning included.
+    sampler's state in the last checkpoint, after ``n_draws`` draws, tuning included.
     """
 
     _ends: list[int | None]
-    """Number of draws, tuning included, of chains that ended before the others."""
+    """Number of draws, tuning included, of each chain that ended before the others."""
 
     def __init__(self, path: Path, run_id: str, run: Run, chains: range, seconds: float):
         self.path, self.run, self.chains, self.seconds = path, run, chains, seconds
@@ -160,7 +160,7 @@ class Writer:
 
         Without the sampler's ``state`` after them, resuming samples them again from the last one.
         """
-        if not self._complete:  # something was interrupted: the last checkpoint stands
+        if not self._complete:  # something was interrupted: the last checkpoint remains valid
             return
         if self._number > 0 and not self._has_new:
             return
@@ -236,7 +236,7 @@ class Writer:
 
 
 def _sources(stats_dtypes: list[dict[str, Any]]) -> dict[str, list[tuple[int, str]]]:
-    """Return the steps and names from which each statistic of the result comes."""
+    """Return the steps and names from which each statistic of the result is taken."""
     sources: dict[str, list[tuple[int, str]]] = {}
     for k, dtypes in enumerate(stats_dtypes):
         for name in dtypes:
