@@ -13,7 +13,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.argument_checks import whole_number
 
 NARROW = 32
-"""If a row of the kernel has fewer numbers per new channel than this, all rows make one matrix
+"""Number of values per new channel in a row of the kernel below which all rows form one matrix
 product, because products of very narrow matrices are slow."""
 
 
@@ -43,8 +43,8 @@ def conv2d(
     Raises
     ------
     ValueError
-        For tensors of another number of axes, unknown lengths, different numbers of channels, or a
-        kernel that is larger than the image.
+        For tensors with a different number of axes, unknown lengths, different numbers of channels,
+        or a kernel that is larger than the image.
 
     Notes
     -----
@@ -115,7 +115,7 @@ def max_pool2d(images: Any, size: int = 2) -> TensorVariable:
     Raises
     ------
     ValueError
-        For another number of axes, unknown lengths, or a window that is larger than the image.
+        For a different number of axes, unknown lengths, or a window that is larger than the image.
 
     Examples
     --------
@@ -129,7 +129,7 @@ def max_pool2d(images: Any, size: int = 2) -> TensorVariable:
     whole_number("size", size, 1, min(height, width), most_is="the image's size")
     height, width = height // size * size, width // size * size
     images = images[:, :height, :width]
-    # not `pt.max`, whose gradient goes to all of several equal maxima
+    # Not `pt.max`, whose gradient goes to all of several equal maxima.
     rows = images.reshape((-1, height // size, size, width, channels))
     images = reduce(pt.maximum, [rows[:, :, u] for u in range(size)])
     columns = images.reshape((-1, height // size, width // size, size, channels))
