@@ -105,12 +105,13 @@ class LatentGradientSource(GradientSource):
                 "draws. Pass n_samples=2 or more."
             )
         of_rows = self.joint.of_rows
-        # directional derivative of each row's term: the gradient with respect to its weight u
+        # The directional derivative of each row's term is the gradient with respect to its weight
+        # u.
         u = self.weights.type()
         gradients = pt.grad(pt.sum(u * of_rows), self.vars, disconnected_inputs="ignore")
         along = pt.add(*(pt.sum(g * vi) for g, vi in zip(gradients, v, strict=True)), 0.0)
         slopes = pt.grad(along, u)
-        [slopes] = substitute([slopes], {u: self.weights})  # linear in u: any value will do
+        [slopes] = substitute([slopes], {u: self.weights})  # linear in u, so any value will do
         w = self.weights.reshape((copies, n_rows))
         slopes = slopes.reshape((copies, n_rows))
         deviations = (slopes - pt.sum(w * slopes, axis=0)) / (1 - pt.sum(w**2, axis=0))
@@ -135,8 +136,8 @@ def latent_gradient_source(
 ) -> LatentGradientSource:
     """Derive the stochastic gradient of a model with its latent variables of rows integrated out.
 
-    ``global_model`` is the model `without_latents`, of which ``vars`` are value variables; the
-    other arguments are those of `gradient_source`.
+    ``global_model`` is the model `without_latents`, to which the value variables ``vars`` belong;
+    the other arguments are those of `gradient_source`.
     """
     latent_rvs = find_latents(model, latents.vars)
     names = ", ".join(f"'{rv.name}'" for rv in latent_rvs)
@@ -308,7 +309,7 @@ def _support(rv: Variable, latents: Latents) -> np.ndarray | None:
 
 
 def _is_random(var: Variable) -> bool:
-    """Whether a variable depends on anything but constants."""
+    """Whether a variable depends on anything other than constants."""
     return any(v.owner is None and not isinstance(v, Constant) for v in ancestors([var]))
 
 

@@ -2,8 +2,8 @@
 
     grad log p(x | theta) = E_{p(z | x, theta)} grad log p(x, z | theta)
 
-(doubly stochastic paper, eq 3), so draws of z for the rows of a batch give the gradient of the
-log posterior of theta alone. A `Latents` makes the draws; it does not know the sampler.
+(doubly stochastic paper, eq 3), so draws of z for the rows of a batch give the gradient of the log
+posterior of theta. A `Latents` makes the draws; it does not know the sampler.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ class LocalTerm:
     logp: TensorVariable
     """Elementwise log probability, with the rows along the first axis."""
     depends_on: frozenset[str]
-    """Names of the latent variables that it depends on."""
+    """Names of the latent variables on which the term depends."""
 
     @property
     def of_rows(self) -> TensorVariable:
@@ -78,7 +78,8 @@ class LatentDraws(NamedTuple):
     values: Tensors
     """One entry per latent variable, shape (samples, rows, *shape)."""
     weights: TensorVariable | None
-    """Shape (samples, rows), summing to 1 over the samples; None: 1 / samples each."""
+    """Weights of shape (samples, rows), summing to 1 over the samples; None means 1 /
+    samples each."""
     state: State
     """The state for the next batch, named by `Latents.state_names`."""
     diagnostics: Tensors
@@ -346,10 +347,11 @@ def without_latents(
     terms: Sequence[Variable] = (),
     of_type: type[pm.Model] = pm.Model,
 ) -> Any:
-    """Make the model of the global parameters alone, for `pm.sample`.
+    """Make the model of only the global parameters, for `pm.sample`.
 
-    It has the same random variables and data, but neither the latent variables nor whatever depends
-    on them, nor ``terms`` (observed variables and potentials), and its own value variables.
+    It has the same random variables and data, but neither the latent variables nor anything that
+    depends on them, nor ``terms`` (observed variables and potentials), and it has its own value
+    variables.
     """
     refuse_missing(model)
     latents = set(find_latents(model, vars))

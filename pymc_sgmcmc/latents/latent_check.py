@@ -28,7 +28,7 @@ from pymc_sgmcmc.latents.joint import Joint
 from pymc_sgmcmc.noise import NoiseStream
 
 MAX_ROWS_WITH_LATENTS = 200
-"""If there are more rows, the check uses a random subset of this size to bound its cost."""
+"""Largest number of rows to check; if there are more, a random subset bounds the cost."""
 REMEDY = (
     "Pass another minibatch_dim, or write the term so that its rows are independent given the "
     "parameters: latents= cannot integrate out chains or fields of variables."
@@ -47,7 +47,7 @@ def check_latent_terms(
 ) -> None:
     """Raise an error that names a term with latent variables whose batches do not add up.
 
-    It is `check_terms` of `gradients/batch_check.py` for one draw of the latent variables from
+    This is `check_terms` of `gradients/batch_check.py` for one draw of the latent variables from
     their prior, on at most `MAX_ROWS_WITH_LATENTS` rows taken as one batch, without rows that are
     impossible for that draw.
     """

@@ -17,7 +17,7 @@ from pymc_sgmcmc.noise import NoiseStream
 
 
 class LatentGradients(FlatModel):
-    """The scaled gradient of a batch's log likelihood, with latent variables drawn anew.
+    """The scaled gradient of a batch's log likelihood, with newly drawn latent variables.
 
     Given theta and the rows, the gradients of two calls are independent. ``model`` is without the
     latent variables, and ``source`` has no state that is carried from batch to batch.
@@ -35,7 +35,7 @@ class LatentGradients(FlatModel):
         self.draw_from(np.random.default_rng(0))
 
     def draw_from(self, rng: np.random.Generator) -> None:
-        """Draw the latent variables with this generator, which is used for nothing else."""
+        """Draw the latent variables with this generator, which has no other use."""
         self._generator = self.backend.generator(rng)
 
     def likelihood_gradient(self, theta: Vector, rows: np.ndarray) -> Vector:
@@ -48,7 +48,7 @@ class LatentGradients(FlatModel):
     @cached_property
     @quick_graphs()
     def _gradient(self) -> Callable:
-        """A function of the variables, the rows, the data and the generator."""
+        """Function of the variables, the rows, the data and the generator."""
         source = self.source
         k = len(source.vars)
         generator = random_generator_type("rng")

@@ -2,7 +2,7 @@
 
 Changing one element of z by d changes an affine map a(z) by d times a fixed column, so a Gibbs
 sweep can update a(z) instead of recomputing it (`z @ W + c` costs a matrix product, its change for
-one unit only a row of W).
+one unit costs only a row of W).
 """
 
 from collections.abc import Collection, Sequence
@@ -96,7 +96,7 @@ def _is_dot(node: Apply) -> bool:
 
 
 def _keeps_values(old: str, new: str) -> bool:
-    """Return whether a cast changes no value; one to bool does, or of fractions to integers."""
+    """Return whether a cast changes no value, unlike one to bool or of fractions to integers."""
     return new.startswith("float") or np.can_cast(old, new, "safe")
 
 
@@ -115,7 +115,7 @@ def _is_affine(
         return moving == [first] and same_for_all_rows(node.inputs[1:])
     if isinstance(op, Elemwise):
         scalar_op = op.scalar_op
-        # not Neg: softplus(-a) and softplus(a) would be two maps to update
+        # Not Neg, because softplus(-a) and softplus(a) would be two maps to update.
         if isinstance(scalar_op, ps.Cast):
             return _keeps_values(first.dtype, node.outputs[0].dtype)
         if isinstance(scalar_op, ps.Add | ps.Sub | ps.Identity):

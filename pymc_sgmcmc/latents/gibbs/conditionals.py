@@ -2,8 +2,8 @@
 
 The sweep over a variable's units (the elements of one row's value) is a scan; all rows of the batch
 are updated at once. A unit's conditional needs only the terms that depend on the variable. Terms
-whose elements each depend on one unit are tabulated before the sweep. For the others, the affine
-maps of z in them are updated with each unit: see `pymc_sgmcmc.latents.gibbs.affine`.
+whose elements each depend on a single unit are tabulated before the sweep. For the other terms, the
+affine maps of z in them are updated with each unit: see `pymc_sgmcmc.latents.gibbs.affine`.
 """
 
 from abc import ABC, abstractmethod
@@ -61,7 +61,7 @@ class Conditional:
 
     variable: LatentVariable
     separable: TensorVariable
-    """Sum of the terms each of whose elements depends on one unit, shaped like z."""
+    """Sum of the terms whose elements each depend on a single unit, shaped like z."""
     logistic: list[LogisticTerm]
     maps: list[TensorVariable]
     """Affine maps of z in the other terms."""
@@ -70,7 +70,7 @@ class Conditional:
     of_rows: TensorVariable
     """Sum of the other terms for each row, as a function of ``maps`` and ``fixed``."""
     fixed: list[Variable]
-    """Inputs that do not change while the units of this variable do."""
+    """Inputs that stay the same while the units of this variable change."""
     is_affine: bool = True
     """If False, ``maps`` is just the variable's value, without columns."""
 
@@ -152,7 +152,7 @@ class Move(ABC):
 
     @property
     def copies(self) -> int:
-        """How many times the batch is repeated in ``each_sweep``."""
+        """Number of times that the batch is repeated in ``each_sweep``."""
         return 1
 
     @property
@@ -239,8 +239,8 @@ class Binary(Move):
                 proposed = density(trial, fixed)
                 gain = gain + proposed - current
             for v, tau in zip(vs, taus, strict=True):
-                # v * sign first: scan would compute sign * tau, which has no state, for all units
-                # at once
+                # v * sign comes first, because scan would compute sign * tau, which has no state,
+                # for all units at once.
                 gain = gain - log_products(v * sign[None, :, None], tau[:, None, :])
             flips = uniform < pt.sigmoid(gain)
             new = [pt.neq(is_high, flips)]

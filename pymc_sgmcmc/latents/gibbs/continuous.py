@@ -6,7 +6,7 @@ proposal is the member of a family that matches the slope and curvature of f (se
 in the family is drawn exactly: a normal; a Gamma for a positive variable; a Beta for one in the
 unit interval. Variables with a transform have tails on the unconstrained scale in which the
 curvature vanishes, so a random walk follows, to N(u, s^2) with log s uniform. The first sweeps of a
-new chain climb instead: to u + f'(u) / abs(f''(u)), at most `MAX_CLIMB` away, if f is larger there.
+new chain climb instead, to u + f'(u) / abs(f''(u)), at most `MAX_CLIMB` away, if f is larger there.
 """
 
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ class Continuous(Move):
 
     @property
     def _fixed(self) -> list[Variable]:
-        """Inputs that do not change while the units of this variable do."""
+        """Inputs that stay the same while the units of this variable change."""
         own = boundary([self.u], [self.z, self.log_jacobian])
         return list(dict.fromkeys([*self.terms.fixed, *own]))
 

@@ -7,8 +7,8 @@ the units (elements) of the latent variables and draw
 
 proportional to the joint density (doubly stochastic paper, eq 15 for sigmoid belief networks). The
 draws give the gradient of eq 5. For each batch the Gibbs chains start again from the prior, since
-the z of the last batch's rows is of no use for other rows; or, persistent, each where it ended when
-its row was last in a batch, with the z of all rows in memory.
+the z of the last batch's rows are of no use for other rows; persistent chains each start where they
+ended when their row was last in a batch, with the z of all rows in memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,8 +36,8 @@ from pymc_sgmcmc.noise import NoiseStream
 CUSTOM = CustomDistRV, CustomSymbolicDistRV
 """Distributions whose log probability users write themselves."""
 MOST_CUT = 0.01
-"""Share of draws at an end of a support, where the prior goes on, above which there is a warning.
-"""
+"""Share of draws at an end of a support, beyond which the prior continues, above which there is a
+warning."""
 
 type Hook = Callable[[dict[str, TensorVariable], NoiseStream], TensorVariable]
 
@@ -66,8 +66,8 @@ class Gibbs(Latents):
         Values that a discrete variable can take (variable or name: sequence), for distributions
         that do not show them, such as `pm.CustomDist` and `pm.Poisson`. For a distribution with
         infinitely many values, pass those that the posterior reaches: for PyMC's own distributions
-        there is a warning if more than 1% of the draws are at an end beyond which the prior goes
-        on.
+        there is a warning if more than 1% of the draws are at an end beyond which the prior
+        continues.
     conditional : dict, optional
         Functions that draw a variable instead of the derived conditional (variable or name:
         function). A function takes a dict of the current values by name (latent variables, observed
@@ -91,8 +91,8 @@ class Gibbs(Latents):
     Notes
     -----
     The statistic ``latent_moves`` is the mean proportion of units that a sweep changes; with
-    ``support`` there is ``latent_cut`` too, the share of draws at an end of a support beyond which
-    the prior goes on.
+    ``support`` there is also ``latent_cut``, the share of draws at an end of a support beyond which
+    the prior continues.
 
     References
     ----------
@@ -194,7 +194,7 @@ class Gibbs(Latents):
         return LatentDraws(kept, None, state, diagnostics)
 
     def _cut(self, joint: Joint, draws: Tensors) -> TensorVariable:
-        """Return the largest share of a variable's draws at ends beyond which its prior goes on.
+        """Return the largest share of a variable's draws at ends beyond which its prior continues.
 
         A log probability that users write themselves is evaluated only at the values of its
         support, because it may be a table.
@@ -270,7 +270,7 @@ class Gibbs(Latents):
         return draws
 
     def _moves(self, joint: Joint, variable: LatentVariable) -> list[Move]:
-        """Return the moves by which a sweep draws a variable, one after the other."""
+        """Return the moves by which a sweep draws a variable, in order."""
         if variable.name in self.conditional:
             return [Given(joint, self.conditional[variable.name])]
         if not variable.is_discrete:

@@ -16,7 +16,7 @@ from pytensor.scalar.math import Softplus
 from pytensor.tensor.variable import TensorVariable
 
 FACTORS = 8
-"""Number of elements in a product, which need a single logarithm together."""
+"""Number of elements in a product that share a single logarithm."""
 
 
 def _scalar_op(var: Variable):

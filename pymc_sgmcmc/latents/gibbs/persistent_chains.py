@@ -25,7 +25,7 @@ def initial_state(joint: Joint) -> dict[str, list]:
 def continued(joint: Joint, state: State, start: Tensors) -> tuple[Tensors, TensorVariable]:
     """Return the last z of the batch's rows, or ``start`` at a first visit, and which rows are new.
 
-    The shapes are (rows, *shape), as given, and (rows,).
+    The z have the given shapes (rows, *shape); the flags have the shape (rows,).
     """
     rows = _rows(joint)
     new_rows = ~state["visited"][0][rows]
@@ -39,7 +39,7 @@ def continued(joint: Joint, state: State, start: Tensors) -> tuple[Tensors, Tens
 
 
 def with_ends(joint: Joint, state: State, ends: Tensors) -> State:
-    """Keep the z at which the chains of the batch's rows have ended."""
+    """Keep the z at which the chains of the batch's rows ended."""
     rows = _rows(joint)
     [visited] = state["visited"]
     last = [
@@ -55,7 +55,7 @@ def _rows(joint: Joint) -> TensorVariable:
 
 
 def _smallest_type(variable: LatentVariable) -> np.dtype:
-    """Return the type with the fewest bytes that holds the known values of a variable."""
+    """Return the smallest type, in bytes, that holds the known values of a variable."""
     if variable.support is None:
         return np.dtype(variable.dtype)
     low, high = int(variable.support.min()), int(variable.support.max())

@@ -152,7 +152,7 @@ class NeuralImportance(Latents):
         log_p = joint.log_density(flat, self.n_samples).reshape((self.n_samples, joint.n_rows))
         w = disconnected_grad(pt.special.softmax(log_p - log_q, axis=0))
         ess = pt.mean(1 / pt.sum(w**2, axis=0))
-        # eq 9 and 10 as a mean over the batch: Adam is invariant to the scale
+        # eq 9 and 10 as a mean over the batch, since Adam is invariant to the scale
         objective = pt.sum(w * log_q) / joint.n_rows
         gradient = pt.grad(objective, arrays, disconnected_inputs="ignore")
         moved = self._adam(arrays, gradient, mean, square, updates)

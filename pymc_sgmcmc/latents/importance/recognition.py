@@ -1,7 +1,7 @@
 """Recognition networks q(z | x), which draw the latent variables of a batch given its data.
 
 q is a product of conditionals, one for each latent variable in the order of drawing. The variable's
-type determines the family of each; the network computes its parameters.
+type determines the family of its conditional; the network computes the parameters.
 """
 
 import math
@@ -38,7 +38,7 @@ def binary_draw(logit, uniform):
 
 
 class Bernoulli:
-    """Its parameters are logits, shaped like z."""
+    """A Bernoulli family, whose parameters are logits, shaped like z."""
 
     outputs = 1
 
@@ -51,7 +51,8 @@ class Bernoulli:
 
 
 class AutoregressiveBernoulli:
-    """Its parameters are logits, shaped like z, and links S of the flattened units.
+    """Bernoulli units that depend on each other: logits, shaped like z, and links S of the
+    flattened units.
 
     The logit of unit j is increased by the sum of S_ji z_i over i < j.
     """
@@ -88,7 +89,9 @@ class AutoregressiveBernoulli:
 
 
 class Categorical:
-    """Its parameters are logits, shaped like z with a last axis of the categories."""
+    """A categorical family; its parameters are logits, shaped like z with a last axis of
+    categories.
+    """
 
     def __init__(self, n_categories: int):
         self.outputs = n_categories
@@ -104,7 +107,7 @@ class Categorical:
 
 
 class Normal:
-    """Its parameters are mean and log standard deviation, each shaped like z."""
+    """A normal family, whose parameters are mean and log standard deviation, each shaped like z."""
 
     outputs = 2
 
@@ -190,7 +193,7 @@ class Recognition(ABC):
     def draw(
         self, joint: Joint, weights: Named, n_samples: int, stream: NoiseStream
     ) -> tuple[Tensors, TensorVariable]:
-        """Draw the latent variables in the joint's order, and return their log q too.
+        """Draw the latent variables in the joint's order, and also return their log q.
 
         The draws have the shapes (n_samples, rows, ...); log q has the shape (n_samples, rows), and
         only the weights have a gradient.
