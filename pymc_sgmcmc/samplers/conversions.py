@@ -14,7 +14,7 @@ import math
 from pymc_sgmcmc.argument_checks import nonnegative_number, positive_number
 
 SQUARE = "It is the square of the step size, 1e-4 for a step size of 0.01"
-"""What a learning rate is, for messages."""
+"""Description of a learning rate, for messages."""
 
 
 class FromLearningRate:

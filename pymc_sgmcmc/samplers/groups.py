@@ -55,7 +55,7 @@ class Member:
         """Names of its statistics among those of all members."""
         return tuple(f"{self.name}_{name}" for name in self.algorithm.statistics)
 
-    # The separator is a dot because one member's name may begin another's: sgnht and sgnht_s.
+    # The separator is a dot, because one member's name may begin another's: sgnht and sgnht_s.
 
     def named(self, own: dict[str, Any]) -> dict[str, Any]:
         """Return its state under names that no other member uses."""
@@ -95,7 +95,7 @@ class PlaceholderGradient:
 
 
 class GroupUpdate:
-    """One group's update, built repeatedly until the points at which it needs gradients are known.
+    """One group's update, rebuilt until the points at which it needs gradients are known.
 
     A `PlaceholderGradient` stands in for each gradient that is not yet `known`, and every run uses
     the same noise.
@@ -118,7 +118,7 @@ class GroupUpdate:
     def run(self, known: list[tuple[Gradient, Tensors]]):
         """Return the next theta and state, which are valid once all gradients are known.
 
-        It also collects in `points` where the gradients are needed.
+        It also collects, in `points`, where the gradients are needed.
         """
         self.points, n_drawn = [], 0
 
@@ -408,7 +408,7 @@ Groups.__signature__ = inspect.Signature([_GROUPS, _TEMPERATURE, *_SHARED])  # t
 
 
 def _names(groups: list[Group]) -> list[str]:
-    """Return the samplers' names, numbered where several groups have the same sampler."""
+    """Return the samplers' names, numbered if several groups have the same sampler."""
     names = [group.sampler.name for group in groups]
     seen: Counter = Counter()
     numbered = []

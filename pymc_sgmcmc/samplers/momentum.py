@@ -1,4 +1,4 @@
-"""What the momentum samplers share: p ~ N(0, T I), an integrator and its diagnostics."""
+"""The common part of the momentum samplers: p ~ N(0, T I), an integrator and its diagnostics."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ def momentum(
 
 
 def mean(arrays: Tensors):
-    """Return the mean over all elements of all arrays, which may be too large to be joined."""
+    """Return the mean over all elements of all arrays, which may be too large to join."""
     total = pt.add(*(a.sum() for a in arrays))
     return total / pt.add(*(a.size for a in arrays)).astype(total.dtype)
 

@@ -70,10 +70,10 @@ class MultivariateThermostatHeavy(MultivariateThermostatSymmetric):
     """mSGNHT-S with thermostats that react slowly, for effects of groups.
 
     A batch of rows has a single row of most groups that it touches, and the noise of that row is
-    skewed, as y - p is for binary y. A thermostat of mass 1 is high after large kicks, all of one
-    sign, so E[xi p] is not 0, and E[g] = E[xi p] is the error of an effect's mean: about h^2 / m
-    times the third moment of the noise. Where the skewness changes with the effect, these errors
-    add up in the scale that all groups share.
+    skewed, as y - p is for binary y. A thermostat of mass 1 is high after large kicks, which all
+    have the same sign, so E[xi p] is not 0, and E[g] = E[xi p] is the error of an effect's mean:
+    about h^2 / m times the third moment of the noise. Where the skewness changes with the effect,
+    these errors add up in the scale that all groups share.
 
     A friction that hardly varies needs the midpoint rule, because only the fluctuations of a
     friction of mass 1 cancel the variance h^2 xi^2 / 8 that `SYMMETRIC` adds.
@@ -81,7 +81,7 @@ class MultivariateThermostatHeavy(MultivariateThermostatSymmetric):
 
     splitting = MIDPOINT
     mass = 30.0
-    """With this mass the scale that the effects of binary rows share is off by 0.00 ± 0.02 and
+    """Mass m: with it the scale that the effects of binary rows share is off by 0.00 ± 0.02 and
     -0.01 ± 0.02 posterior sds in the two models of docs/hierarchies.md."""
 
 

@@ -44,7 +44,7 @@ from pymc_sgmcmc.step import SGMCMCStep
 
 
 def simplex(y):
-    """Transform PyMC's y to pi, whose last axis is longer by one."""
+    """Transform PyMC's y to pi, whose last axis is one element longer."""
     return pt.special.softmax(pt.concatenate([y, -y.sum(axis=-1, keepdims=True)], axis=-1), axis=-1)
 
 
@@ -55,7 +55,7 @@ def simplex_gradient(g):
 
 
 def unconstrained(theta):
-    """Transform positive theta to PyMC's y, whose last axis is shorter by one."""
+    """Transform positive theta to PyMC's y, whose last axis is one element shorter."""
     log_theta = pt.log(theta)
     return (log_theta - log_theta.mean(axis=-1, keepdims=True))[..., :-1]
 
@@ -101,7 +101,7 @@ class ExpandedMean(Algorithm):
             T = self.temperature
             drift = T * (mean - expanded) + simplex_gradient(gy)
             expanded = abs(expanded + 0.5 * h * drift + pt.sqrt(T * h * expanded) * z)
-            # 0 has no logarithm, and 1 / pi squared must not overflow the float type
+            # 0 has no logarithm, and 1 / pi squared must not overflow the float type.
             expanded = pt.maximum(expanded, np.sqrt(np.finfo(p.dtype).tiny).astype(p.dtype))
             new_theta.append(unconstrained(expanded))
             new_total.append(expanded.sum(axis=-1))
@@ -187,7 +187,7 @@ class SGRLD(SGMCMCStep):
 
 
 def _concentration(model: Model, rv) -> float | np.ndarray:
-    """Return the sum of a Dirichlet's alpha, as an array where simplexes differ."""
+    """Return the sum of a Dirichlet's alpha, as an array if simplexes differ."""
     remedy = "Pass concentration= to SGRLD: any positive number gives the right posterior; its "
     remedy += "number of elements times their prior alpha is a natural choice."
     if not isinstance(rv.owner.op, type(pm.Dirichlet.rv_op)):

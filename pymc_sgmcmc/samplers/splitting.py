@@ -42,7 +42,8 @@ EULER = "XbOT"
 """Splitting of mSGNHT-E (high-order paper 2.2), of order 1."""
 
 SYMMETRIC = "ABOBA"
-"""Splitting of mSGNHT-S (high-order paper eq 3), of order 2: it is the same in both directions."""
+"""Splitting of mSGNHT-S (high-order paper eq 3), of order 2 because it is the same in both
+directions."""
 
 MIDPOINT = "AbOiA"
 """`SYMMETRIC` with the friction by the implicit midpoint rule (Gronbech-Jensen and Farago 2013,
@@ -67,7 +68,7 @@ def drift_to_gradient(splitting: str) -> float:
 
 
 class Phase(NamedTuple):
-    """A point of the extended space, with one entry per variable, or of xi one in all."""
+    """A point of the extended space, with one entry per variable, or a single one for xi."""
 
     theta: Tensors
     p: Tensors
@@ -80,7 +81,7 @@ class Phase(NamedTuple):
 
 
 class Dynamics(NamedTuple):
-    """What moves a point of the extended space."""
+    """The dynamics that move a point of the extended space."""
 
     force: Callable[[Tensors], Sequence[TensorVariable]]
     """theta -> g, the stochastic gradient of the log posterior."""
@@ -91,9 +92,9 @@ class Dynamics(NamedTuple):
     thermostat: "Thermostat"
     temperature: float = 1.0
     n_elements: Tensors | None = None
-    """Number of elements of each entry of p that move, where the others are 0; None: all move."""
+    """Number of elements of each entry of p that move, the others being 0; None if all move."""
     mass: float = 1.0
-    """m of the thermostat: the larger it is, the more slowly the thermostat reacts."""
+    """Mass m of the thermostat: the larger it is, the more slowly the thermostat reacts."""
 
 
 class Thermostat(Protocol):
@@ -188,7 +189,7 @@ FRICTION = "Bbi"
 
 
 def integrate(splitting: str, phase: Phase, h: TensorVariable, dynamics: Dynamics) -> Phase:
-    """Advance a point by ``h``, by the letters of a splitting one after the other."""
+    """Advance a point by ``h`` with the letters of a splitting, one after another."""
     for letter in splitting:
         if letter not in LETTERS:
             raise ValueError(
