@@ -34,8 +34,7 @@ def whole_number(
     most_is: str = "",
     remedy: str = "",
 ) -> int:
-    """Return a value as a whole number from ``least`` to ``most``, or raise an error that names the
-    argument.
+    """Return a value as a whole number from ``least`` to ``most``, or raise an error naming it.
 
     ``unit`` says what is counted, and ``most_is`` what the upper bound stands for.
     """
@@ -70,8 +69,7 @@ def as_float(value: Any) -> float | None:
 def real_number(
     name: str, value: Any, what: str, fits: Callable[[float], bool], remedy: str = ""
 ) -> float:
-    """Return a value as a float with a required property, or raise an error that names the
-    argument.
+    """Return a value as a float with a required property, or raise an error naming it.
 
     ``what`` describes the property and ``fits`` tests it; ``fits`` is not called with NaN.
     """

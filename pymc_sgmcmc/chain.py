@@ -244,8 +244,7 @@ class Chain(WithSamplingState):
     def groups_of(
         self, rows: np.ndarray, streamed: dict[str, np.ndarray] | None
     ) -> list[np.ndarray]:
-        """Return groups, slots and weights for each index, and the rows' weights if batches have
-        whole groups.
+        """Return groups, slots and weights for each index, and rows' weights for whole groups.
 
         ``streamed`` has the rows by container if they are not in memory.
         """

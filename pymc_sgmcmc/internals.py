@@ -106,8 +106,7 @@ INTERNALS: dict[str, tuple[str, ...]] = {
     "storage/metadata.py": ("zarr.core.buffer:cpu.Buffer.from_bytes",),
     "storage/recorded_store.py": ("zarr.core.buffer:default_buffer_prototype",),
 }
-"""Maps each file to names of the form ``module:name``, where a name may be an attribute that
-``__init__`` sets."""
+"""Names by file, in the form ``module:name``; a name may be an attribute set by ``__init__``."""
 
 
 def is_there(name: str) -> bool:

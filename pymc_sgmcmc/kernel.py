@@ -63,8 +63,7 @@ class Kernel:
         """Checksum of the data from which a control variate's anchor was computed."""
         self.statistics = (*algorithm.statistics, *source.statistics)
         self.averaged = ("gradient_norm", *source.statistics)
-        """Statistics that are means over a draw's updates; the others are those of its last
-        update."""
+        """Statistics that are means over a draw's updates; the others are from its last update."""
         self.n_elements = sum(int(np.prod(shape)) for shape in source.shapes)
         self._moved, self._held = (
             [(v.name, np.dtype(v.dtype)) for v in vars] for vars in (source.vars, source.others)

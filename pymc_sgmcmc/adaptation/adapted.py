@@ -42,8 +42,7 @@ class Adapted:
     scaling: list[np.ndarray] = field(repr=False)
     """Arrays of the metric."""
     anchor: np.ndarray = field(repr=False)
-    """Posterior mean as the warm-up saw it, shape (d,), which is the anchor of the control
-    variate."""
+    """Posterior mean as the warm-up saw it, shape (d,): the anchor of the control variate."""
     anchor_gradient: np.ndarray = field(repr=False)
     """Gradient of the log likelihood at the anchor, shape (d,); zeros without a control variate."""
     row_copies: np.ndarray | None = field(repr=False)
@@ -68,8 +67,7 @@ class Adapted:
     data_passes: float
     """Row gradients of the warm-up, divided by N."""
     data_checksum: int | None = None
-    """Checksum of the data from which the anchor's gradient was computed; None without a control
-    variate."""
+    """Checksum of the data of the anchor's gradient; None without a control variate."""
     n_rows: int | None = None
     """Number of rows N; None if all rows are used at each update."""
     batches: Literal["rows", "groups"] = "rows"

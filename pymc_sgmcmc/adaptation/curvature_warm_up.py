@@ -65,29 +65,23 @@ WIDE = 2.0
 """Largest standard deviations of the metric relative to those of the last window's draws: if rows
 say little about the curvature, such as rows without events, the metric is far too wide."""
 ENOUGH_TO_SEE = 2.0
-"""Length of a window's recorded draws, in relaxations, from which their standard deviations show
-this."""
+"""Length of a window's recorded draws, in relaxations, from which their sds show this."""
 STARTS = 16
-"""Number of points around the final points of the warm-up's chains; each chain starts at one of
-them."""
+"""Number of points around the final points of the warm-up's chains, at which chains start."""
 APART = 0.1
 """Distance that a chain's start is moved from its point, in the metric's standard deviations."""
 MOST_NAMED = 3
 """Largest number of elements that a message names."""
 HESSIANS = 8
-"""Number of points of the chains at which Hessians are averaged if all rows are used at each
-update."""
+"""Number of points at which Hessians are averaged if all rows are used at each update."""
 PILOT_DRAWS = 50
 SEEN = 0.06
-"""Effective draws per draw of a pilot below which their number is uncertain and the pilot is run
-again."""
+"""Effective draws per draw of a pilot below which these are uncertain and it is run again."""
 MAX_DOUBLINGS = 6
 MAX_PILOT_COST = 3e10
-"""Largest product of a pilot's updates, rows per batch and parameters, which takes about a
-minute."""
+"""Largest product of a pilot's updates, rows per batch and parameters: about a minute's work."""
 NOISY_AT_FIRST, NOISIER = 50.0, 5.0
-"""Largest thermostats relative to their expectation, while chains are still descending and
-afterwards."""
+"""Largest thermostats relative to their expectation, while chains descend and afterwards."""
 FIXED_COST = 1e4
 """Smallest cost of an update, in rows x parameters."""
 MOST_PASSES = 10

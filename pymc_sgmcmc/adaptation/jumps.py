@@ -31,8 +31,7 @@ STEPS = (
 LINES = 3
 """Number of random lines through the posterior along which jumps are sought."""
 NODES = (8, 9)
-"""Numbers of nodes of two quadratures along a line, whose results differ if the gradient
-has kinks."""
+"""Numbers of nodes of two quadratures along a line, which differ if the gradient has kinks."""
 KINKS = 10.0
 """Smallest ratio of a jump to the difference of the quadratures."""
 LEAST_JUMP = 0.2

@@ -31,13 +31,11 @@ class Kind:
     """One kind of model."""
 
     judged_as: str
-    """Key of `pymc_sgmcmc.diagnosis.measure_run` for the measurements behind the verdict on its
-    draws."""
+    """Key of `pymc_sgmcmc.diagnosis.measure_run` for the measurements behind the verdict."""
     fits: Callable[[Kernel], bool]
     """Whether a step's model is of this kind."""
     gradients: Callable[[Kernel, PointType, str | None], Any]
-    """Makes the evaluator, also from values of the variables that are not sampled and
-    ``minibatch_dim``."""
+    """Makes the evaluator, also from values that are not sampled and ``minibatch_dim``."""
     warm_up: type[WarmUp]
 
 

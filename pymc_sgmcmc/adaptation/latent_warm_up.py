@@ -27,8 +27,7 @@ from pymc_sgmcmc.adaptation.warm_up import WarmUp, largest_move
 ADAM_PASSES = 5
 MIN_ADAM_UPDATES = 1000
 ASCENTS = 6
-"""Largest number of ascents by Adam, which is repeated while some elements are still far from their
-target."""
+"""Largest number of ascents by Adam, repeated while some elements are far from their target."""
 FAR = 0.5
 """Share of the distance that Adam can move an element, beyond which the element is still far."""
 GROWTH = 10.0
@@ -47,7 +46,7 @@ APART = 10.0
 POSITIONS = 8
 """Number of points at which gradients are compared after a window."""
 FEWEST_PAIRS, PAIRS_PER_ELEMENT = 400, 5
-"""Smallest number of batches with two gradients each, over all positions, and its minimum per
+"""Smallest number of batches with two gradients each, over all positions, in all and per
 element."""
 SETTLE_DRAWS, PILOT_DRAWS = 5, 30
 MAX_DOUBLINGS = 3

@@ -42,8 +42,7 @@ class LocalBatch(NamedTuple):
     row_weights: np.ndarray | None
     """Weights of the rows, if batches have whole groups."""
     constants: list[Any] | None = None
-    """Constants of a stream's batch, into whose rows the row numbers point; None for the
-    kernel's."""
+    """Constants of a stream's batch, to whose rows the row numbers refer; None: the kernel's."""
 
     @property
     def arrays(self) -> list[np.ndarray]:

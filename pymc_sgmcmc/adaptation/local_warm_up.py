@@ -57,11 +57,9 @@ CHAINS = 2
 HELD = 2
 """Number of first windows in which shared variables do not move."""
 SETTLED = 2.0
-"""Largest |log| change of the shared variables' metric with which windows end, if it occurs
-twice."""
+"""Largest |log| change of the shared variables' metric, twice, with which windows end."""
 DRIFT = 1.5
-"""Largest move of the shared variables' means with which windows end, in standard deviations of a
-window."""
+"""Largest move of the shared variables' means, in a window's sds, with which windows end."""
 HELD_DRAWS, DRAWS = 8, 12
 """Number of draws of each chain in a window with shared variables held, and in the others."""
 MOST_ROWS = 1_000_000
@@ -69,11 +67,9 @@ MOST_ROWS = 1_000_000
 ROWS_OF_MEAN = 5.0
 """Number of rows that the mean over all groups counts for in the curvature of each group."""
 SHARED_ROWS = 20_000
-"""Largest number of rows for each difference of the shared variables' gradients, at most two
-passes."""
+"""Largest number of rows, at most two passes, per difference of the shared gradients."""
 NOISE_BATCHES = 100
-"""Smallest number of batches for the noise of the shared variables, and at least three per
-element."""
+"""Smallest number of batches for the noise of shared variables; at least three per element."""
 SLOW = 0.9
 """Share of the groups that must move fast enough for draws to be nearly independent."""
 TRACKED = 100
@@ -94,8 +90,7 @@ class BlockScales(NamedTuple):
     noise: np.ndarray
     """Noise nu along z."""
     updates: np.ndarray
-    """Number of updates in which each element forgets its position, with a step size of 1 and D =
-    1."""
+    """Number of updates in which each element forgets its position, if step size and D are 1."""
     prior_share: float = 0.0
     """The prior's share r of the curvature, averaged over groups with rows."""
 
@@ -189,8 +184,7 @@ class LocalWarmUp(WarmUp):
         return Settings(noise, chosen._replace(relaxation=max(slowest)))
 
     def _largest_of_many(self, blocks: list[BlockScales]) -> float:
-        """Return the step size with which scales shared by G groups are right, within the target
-        bias.
+        """Return the step size with which scales of G groups are right, within the target bias.
 
         The integrator's error has the same sign in all groups: about `SHARED_ERROR` h^2 sqrt(2 G)
         in sds of a shared scale; in batches of rows times r / (1 - r).

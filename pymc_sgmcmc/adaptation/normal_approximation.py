@@ -23,14 +23,12 @@ FAR_TOO_WIDE = 4.0
 """Rise of -log posterior over these points that is too large, relative to that of a normal
 posterior, d / 2."""
 SPREADS = 1.0, 0.5, 0.25, 0.0
-"""Spreads of points around a centre that are tried in turn, until all points lie within the
-posterior."""
+"""Spreads of points around a centre, tried in turn until all points are in the posterior."""
 LARGEST_RISE = 10.0
 """Largest rise of -log posterior over these points, in addition to `FAR_TOO_WIDE` d / 2."""
 MAX_ROUNDS = 20
 CALM = 3
-"""Number of consecutive rounds that are not far too wide, after which the approximation is narrow
-enough."""
+"""Number of consecutive rounds that are not far too wide after which it is narrow enough."""
 SHARE = 0.5
 """Weight of a round in the covariance, and share of its step taken, because the points are few."""
 

@@ -51,8 +51,7 @@ class RowWeights:
         return bool(largest.max() >= UNEVEN * largest.mean())
 
     def _changes(self, anchor: np.ndarray, metric: Metric) -> np.ndarray:
-        """Return the largest change of each row's gradient, in the row's own direction from the
-        anchor.
+        """Return the largest change of each row's gradient, in its own direction from the anchor.
 
         A few random points that all rows share would miss the rows of rare columns.
         """

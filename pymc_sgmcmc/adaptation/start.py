@@ -16,11 +16,10 @@ MEMORY = 10
 """Number of previous steps whose changes of the gradient correct the curvature."""
 SUFFICIENT_DECREASE = 1e-4
 SHORTER, MOST_CUTS = (0.1, 0.5), 20
-"""Smallest and largest factor by which a step that does not descend is cut, and largest number of
-cuts."""
+"""Smallest and largest factor by which a step that does not descend is cut, and most cuts."""
 CHANGED = 5.0
-"""Factor by which the curvature may be off along a step before it is evaluated again; it also is
-after a cut."""
+"""Factor by which the curvature may be off along a step before it is evaluated again; it is also
+evaluated again after a step was cut to less than a half."""
 FIRST_DAMPING, MORE_DAMPING, LESS_DAMPING = 1e-3, 8.0, 0.1
 LARGEST_MOVE = 1.0
 """Largest move of a scale parameter in a step, on its logarithmic scale."""
@@ -66,8 +65,9 @@ def newton(
     model expects. So it is only the first matrix of the quasi-Newton method L-BFGS (Nocedal and
     Wright 2006, Numerical Optimization, algorithm 7.4), which needs no further gradients.
 
-    Only the ``free`` coordinates move. The search ends when twice the expected decrease per
-    coordinate, g' H^-1 g / d, is below ``tolerance``, and never above where it began.
+    Only the ``free`` coordinates move. The search ends when twice the decrease per coordinate, both
+    that expected, g' H^-1 g / d, and that of the last step, is below ``tolerance``, and never above
+    where it began.
     """
     moved = np.flatnonzero(free)
     if not moved.size:

@@ -32,8 +32,7 @@ class Backend(ABC):
     maps_functions: bool
     """Whether `mapped` maps a compiled function over chains or rows; if not, threads call it."""
     pads_lengths: bool
-    """Whether a function is compiled again for each length of an array, so there should be few
-    lengths."""
+    """Whether a function is compiled again for each length of an array, so these should be few."""
     compiles_sooner: bool
     """Whether it compiles faster than numba."""
 

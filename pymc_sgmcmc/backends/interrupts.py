@@ -26,8 +26,7 @@ from typing import Any
 from pymc_sgmcmc.internals import available
 
 CALLED_BY_MACHINE_CODE = {ctypes.cast.__code__}
-"""Code that machine code calls, for arrays that a compiled function returns and generators that it
-is given."""
+"""Code called by machine code, for arrays that a function returns and its generators."""
 if available("backends/interrupts.py", "Ctrl-C may end a run with a SystemError"):
     from numba.core import serialize
 

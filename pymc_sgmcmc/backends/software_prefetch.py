@@ -25,8 +25,7 @@ CACHE_LINE = 64
 
 FILE = "backends/software_prefetch.py"
 CACHED = 2**20
-"""Size in bytes up to which an array stays in the caches, where prefetching costs more than it
-saves."""
+"""Size in bytes up to which an array stays in the caches, so that prefetching does not pay."""
 
 
 class SoftwarePrefetch(Op):

@@ -10,8 +10,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 EMPTY_BATCHES = 10_000
-"""Number of consecutive batches without rows after which an iterable is rejected, because it may
-never end."""
+"""Number of consecutive batches without rows after which an iterable counts as endless."""
 type Pieces = Iterator[dict[str, np.ndarray]]
 """Consecutive rows by container, the same number for all containers."""
 

@@ -11,8 +11,7 @@ N_ROUNDS = 8
 """Number of rounds of a Feistel network: in the tests of this package 4 are too few, and 6 already
 cannot be distinguished from uniform permutations."""
 PIECE = 512
-"""Number of places of the order that a network computes together, so that it uses vector
-instructions."""
+"""Number of places that a network computes together, so that it uses vector instructions."""
 MIX_1, MIX_2 = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77)
 """Two odd multipliers of xxHash32, which spread a number's bits."""
 

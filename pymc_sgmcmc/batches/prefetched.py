@@ -19,8 +19,7 @@ from pymc_sgmcmc.batches.shuffled import Batches
 from pymc_sgmcmc.batches.stream import BatchStream, joined
 
 MIN_TABLE_BYTES = 2**23
-"""Smallest size of tables, in bytes, for which prefetching pays, because no core's cache holds as
-much."""
+"""Smallest size of tables, in bytes, for which prefetching pays: no core's cache holds them."""
 MAX_ROW_BYTES = 2**8
 """Largest size of a row, in bytes, for which prefetching pays, because longer rows are read as fast
 as they are copied."""

@@ -12,8 +12,7 @@ from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.temporary_folder import temporary_folder
 
 LONGEST_NAME = 240
-"""Largest length of a container's name in bytes, because a file's name may have 255 and includes a
-suffix."""
+"""Largest length of a container's name in bytes; a file's name adds a suffix and may have 255."""
 
 
 def shuffle_on_disk(

@@ -11,14 +11,12 @@ from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.batches.data_sources import ArraySource, IterableSource, Passage
 
 WINDOW_BYTES = 2**26
-"""Default size of a shuffle window in bytes, 64 MiB, because memory holds two windows and a
-block."""
+"""Default size of a shuffle window in bytes, 64 MiB: memory holds two windows and a block."""
 WINDOW_ROWS = (1024, 2**18)
 """Smallest and largest default number of rows of a window, which limit the effect of `WINDOW_BYTES`
 for very long and very short rows."""
 CHUNK_BYTES = 2**17
-"""Default size of a chunk of consecutive rows in bytes, 128 KiB, which is what Linux reads
-ahead."""
+"""Default size of a chunk of consecutive rows in bytes, 128 KiB, as Linux reads ahead."""
 CHUNKS_PER_WINDOW = 256
 """Smallest default number of chunks in a window, so that a window has rows from many places."""
 

@@ -1,9 +1,10 @@
 """Batches of whole groups: the rows of a group come together, as many groups as fit.
 
 The groups with rows are dealt once, in random order, into K batches of at most n rows: a batch ends
-where the next group would not fit. A group of n_j > n rows is first cut into equal parts, to which
-every epoch deals its rows again. Each batch is drawn with probability 1 / K (in shuffled epochs
-each comes once), and each row is in one of them. For any values f_i of rows, then::
+where the next group would not fit, or has the largest number of groups. A group of n_j > n rows is
+first cut into equal parts, to which every epoch deals its rows again. Each batch is drawn with
+probability 1 / K (in shuffled epochs each comes once), and each row is in one of them. For any
+values f_i of rows, then::
 
     E[K sum_{i in batch} f_i] = 1/K sum_batches K sum_{i in batch} f_i = sum_i f_i
 
@@ -178,8 +179,7 @@ def parts_of(sizes: np.ndarray, batch_size: int) -> np.ndarray:
 
 
 def _parts(sizes: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut groups into parts that fit, in random order: their groups, and first and last rows within
-    them.
+    """Cut groups into parts that fit, in random order: their groups, first and last rows.
 
     The same sizes always give the same order, which chains and resumed runs therefore share.
     """

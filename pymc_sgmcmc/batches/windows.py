@@ -26,8 +26,7 @@ from pymc_sgmcmc.batches.streamed_data import StreamedData
 WINDOWS_COMPARED = 20
 """Number of windows, from the first, whose means are compared; it bounds the cost."""
 ROWS_COMPARED, COLUMNS_COMPARED = 2**14, 64
-"""Largest numbers of rows per window and of elements per row that are compared; they bound the
-cost."""
+"""Largest numbers of rows per window and of elements per row compared, which bound the cost."""
 TOLERATED_DEFF = 10.0
 """Design effect above which the user is warned of the order: up to it, the variance of batches of
 at most a hundredth of a window is at most 1.09 times that of uniformly sampled rows."""

@@ -21,8 +21,7 @@ class Coordinates(NamedTuple):
     anchor: np.ndarray | None = None
     """Anchor of the control variate, shape (d,)."""
     anchor_gradient: np.ndarray | None = None
-    """Gradient at the anchor that the sampler took for that of the log likelihood of all rows,
-    shape (d,)."""
+    """The sampler's gradient of the log likelihood of all rows at the anchor, shape (d,)."""
     row_copies: np.ndarray | None = None
     """Number of times that each row is among those from which the sampler drew, shape (N,)."""
 

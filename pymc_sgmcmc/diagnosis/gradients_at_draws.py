@@ -18,8 +18,7 @@ from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 MOST_DRAWS = 2000
-"""Largest number of evenly spaced draws, of all chains together, at which gradients are
-computed."""
+"""Largest number of evenly spaced draws, of all chains, at which gradients are computed."""
 EXACT_DRAWS = 100
 """Number of draws at which gradients are computed if each takes all rows."""
 FEWEST_DRAWS = 200

@@ -25,8 +25,7 @@ from pymc_sgmcmc.gradients.metric import split_flat
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 MOST_BATCHES = 40_000
-"""Largest number of batches over all draws, which bounds the time; there is at least one batch at
-each draw."""
+"""Largest number of batches over all draws, which bounds the time; each draw has at least one."""
 BATCHES_OF_PRIOR = 40
 """Number of batches from which the prior's share of the information on an effect is estimated."""
 
@@ -36,8 +35,7 @@ class LocalIdentities(NamedTuple):
 
     stein: SteinIdentities
     names: list[str]
-    """The element of a shared variable, or the local variable, along which each direction mostly
-    lies."""
+    """The element of a shared variable, or the local variable, that dominates each direction."""
     noise: np.ndarray
     """Variance of a gradient's estimate along each shared direction, then zeros."""
     rows: str

@@ -34,8 +34,7 @@ from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.run.convergence import convergence
 
 MOST_NUMBERS = 100_000_000
-"""Largest number of elements over all draws for models with local variables, which bounds the
-memory."""
+"""Largest number of elements over all draws, for local variables, which bounds the memory."""
 ALL_ROWS = 100_000_000
 """Largest number of rows over all draws for models with local variables whose gradients take all
 rows, which bounds the time."""

@@ -145,8 +145,8 @@ def tolerance_of_groups(groups: np.ndarray, prior_share: np.ndarray) -> np.ndarr
       times `outward` (see `pymc_sgmcmc.diagnosis.local_identities`).
 
     In sds of log tau, both errors are r sqrt(G / 2) / (1 - r) times v or `outward`, and may be a
-    tenth. An r above a half counts as a half; neither v nor `outward` has to be smaller than 0.1
-    sqrt(2 / G).
+    tenth. An r above a half counts as a half, and one below 0.01 as 0.01; neither v nor `outward`
+    has to be smaller than 0.1 sqrt(2 / G).
     """
     r = np.clip(prior_share, 0.01, 0.5)
     return TOLERANCE * np.sqrt(2 / groups) * (1 - r) / r

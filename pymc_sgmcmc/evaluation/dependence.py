@@ -14,8 +14,7 @@ from pymc_sgmcmc.evaluation.latent_model import ROWS_PER_CALL, Batch, Compiled, 
 from pymc_sgmcmc.noise import NoiseStream
 
 SMALL = 1e-5
-"""Largest relative change of a log probability that counts as a rounding error, not as
-dependence."""
+"""Largest relative change of a log probability that counts as a rounding error."""
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,7 @@ larger k-hat the draws may be off, rather than the posterior far from a Student 
 BLOCKS = 10
 """Number of blocks of each chain's draws, for the standard error of their moments."""
 DEGREES = np.array([4, 5, 6, 8, 10, 14, 20, 30, 50, 80, 150, 300, 1000, 10_000])
-"""Degrees of freedom from which the likelihood chooses; the last is close to a normal
-distribution."""
+"""Degrees of freedom from which the likelihood chooses; the last is almost normal."""
 
 
 class Estimate(NamedTuple):

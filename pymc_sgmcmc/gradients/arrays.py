@@ -33,8 +33,7 @@ def narrow(fgraph, node):
 PYTHON = Mode(linker="py", optimizer="fast_compile").register(
     (dfs_rewriter(narrow, ignore_newtrees=False), 100)
 )
-"""Mode for graphs that run once or twice; it generates no code (if `pytensor.config.cxx` is
-empty)."""
+"""Mode for graphs that run once or twice, without code if `pytensor.config.cxx` is empty."""
 
 AS_WRITTEN = Mode(linker="py", optimizer="minimum_compile").register(
     (dfs_rewriter(narrow, ignore_newtrees=False), 100)
@@ -76,8 +75,7 @@ def leaf_arrays(
     stop: Sequence[Variable],
     folds: Mapping[Variable, Variable] | None = None,
 ) -> list[Array]:
-    """Return the shared variables and array constants on which outputs depend, except through
-    ``stop``.
+    """Return shared variables and array constants on which outputs depend, except by ``stop``.
 
     ``folds`` has replacements of some expressions.
     """

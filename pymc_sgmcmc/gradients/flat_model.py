@@ -46,8 +46,7 @@ class FlatModel:
     """
 
     rows_worth = 1
-    """Number of rows of an ordinary model that are about as informative as one row of this
-    model."""
+    """Number of rows of an ordinary model that are as informative as one of this model."""
 
     def __init__(
         self,

@@ -45,8 +45,7 @@ groups: moving all groups would cost more than the rest of an update, and most w
 at all."""
 
 GROUPS_PER_BATCH = 4
-"""Smallest mean number of groups in a batch of whole groups, with which their noise
-averages out."""
+"""Smallest mean number of groups in a batch of whole groups, so that their noise averages out."""
 
 
 def n_looked_up(model: pm.Model) -> int:

@@ -27,11 +27,9 @@ from pymc_sgmcmc.pymc_internals import jitted
 BLOCK_ROWS = 4096
 """Largest number of rows in one compiled call."""
 BLOCK_ELEMENTS = 2**22
-"""Largest number of elements of the gradients in one compiled call, which limits the rows if d is
-large."""
+"""Largest number of elements of the gradients in one compiled call: fewer rows if d is large."""
 MOST_LOOKED_UP = 10_000_000
-"""Largest number of elements of all rows' gradients at one point that are stored rather than
-computed again."""
+"""Largest number of elements of all rows' gradients at a point that are stored for reuse."""
 THREADS_FROM = 500
 """Number of parameters from which sums of products of gradients are computed in several threads."""
 

@@ -17,14 +17,11 @@ from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.gradients.pm_minibatch import refuse_minibatch
 
 MANY = 100
-"""Number of parameters from which second derivatives are worth compiling, which takes some
-seconds."""
+"""Number of parameters from which second derivatives are worth some seconds' compilation."""
 FAR = 0.3
-"""Step of differences, in standard deviations, that is large enough to see the curvature of
-kinks."""
+"""Step of differences, in standard deviations, that sees the curvature of kinks."""
 MOST_OFF = 0.5
-"""Largest relative error of a Hessian's prediction at that distance; beyond it the likelihood has
-kinks."""
+"""Relative error of a Hessian's prediction at that distance that indicates kinks."""
 BLOCK_ROWS = 2**17
 """Number of rows of a stream whose gradient is evaluated together."""
 
@@ -49,8 +46,7 @@ class WholeGradients(FlatModel):
         source = gradient_source(model, vars, self_check=False, **rows)
         super().__init__(model, source, compile_kwargs, start)
         self.gradients_of_hessian = 2 * self.size
-        """Number of gradients that the last Hessian took, or that one made of differences will
-        take."""
+        """Number of gradients that the last Hessian took, or that one of differences will take."""
         self._n_gradients = 0
 
     def log_likelihood(self, theta: Vector) -> tuple[float, Vector]:

@@ -33,8 +33,7 @@ from pymc_sgmcmc.integration.stand_ins import with_stand_in
 _log = logging.getLogger("pymc.sgmcmc")
 
 ROWS_PER_EFFECT = 20
-"""Number of rows per effect from which rows say more about an effect than its prior, in most
-models."""
+"""Number of rows per effect from which, in most models, they say more than its prior."""
 TRIED, SPREAD = 20, 5.0
 """Number of random unconstrained values of the variables, and their standard deviation, at which a
 scale must be positive: one that changes its sign passes with a probability of 1e-6."""

@@ -66,9 +66,10 @@ class _Data:
 class Centres:
     """The points at which groups' densities are evaluated: around each group's mode or mean.
 
-    For one normal effect they are modes, for others means by the rule; for one effect with equally
-    spaced points they are the middles of the ranges where its density matters. The first two follow
-    a normal prior.
+    Without equally spaced points they are the modes of one effect with a normal prior, and
+    otherwise means by the rule; these follow normal priors, except with 2 or 3 effects per group.
+    With equally spaced points of one effect they are the middles of the ranges where its density
+    matters.
 
     Attributes
     ----------

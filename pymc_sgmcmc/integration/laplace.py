@@ -7,9 +7,8 @@ For each group, with h(a) = log p(y, a | shared) of its k effects::
 
 (adaptive quadrature: Pinheiro and Bates 1995), with points x_s and weights w_s for the standard
 normal density. The sum is nearly the same for all a* and L near these. So they are found once, at
-values of the shared parameters in the middle of the posterior, and for other values follow only the
-prior of the effects, if a group has one normal effect (see
-`pymc_sgmcmc.integration.prior_following`).
+values of the shared parameters in the middle of the posterior, and for other values follow at most
+the effects' prior (see `pymc_sgmcmc.integration.prior_following`).
 """
 
 from collections.abc import Callable

@@ -41,8 +41,7 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 
 MOST_COLUMNS = 12
-"""Largest number of columns of a table with partly missing rows, because each column is
-compiled."""
+"""Largest number of columns of a table with partly missing rows, each of which is compiled."""
 
 
 class Kept(NamedTuple):

@@ -13,8 +13,7 @@ effect; the number is a power of 2."""
 ROUNDS = 20
 """Number of rounds in which the points' covariance and distances become exact."""
 EQUALLY_SPACED = {1: (41, 6.0), 2: (17, 4.8), 3: (9, 3.6)}
-"""Number of nodes per effect, and largest node in standard deviations, for densities with several
-modes."""
+"""Number of nodes per effect, and largest node in sds, for densities with several modes."""
 SCAN = 201, 20.0
 """Number of nodes, and largest node, of a scan of one effect for modes that are far apart."""
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytensor.tensor as pt
 
 OF_PRIOR = 0.1
-"""Smallest curvature, relative to that of the prior, if the rows' density of one effect is not
+"""Smallest curvature, relative to the prior's, if the rows' density of one effect is not
 concave."""
 
 

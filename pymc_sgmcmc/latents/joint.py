@@ -78,8 +78,7 @@ class LatentDraws(NamedTuple):
     values: Tensors
     """One entry per latent variable, shape (samples, rows, *shape)."""
     weights: TensorVariable | None
-    """Weights of shape (samples, rows), summing to 1 over the samples; None means 1 /
-    samples each."""
+    """Weights of shape (samples, rows) with sum 1 over the samples; None: 1 / samples each."""
     state: State
     """The state for the next batch, named by `Latents.state_names`."""
     diagnostics: Tensors
@@ -264,33 +263,15 @@ class Latents(ABC):
         return f"{type(self).__name__}([{names}]{shown})"
 
     def check(self, joint: Joint) -> None:  # noqa: B027
-        """Raise an error that names a latent variable which cannot be drawn; called once per model.
+        """Raise a `ValueError` with the remedy if a latent variable cannot be drawn.
 
-        Parameters
-        ----------
-        joint : Joint
-            Without a theta or batch.
-
-        Raises
-        ------
-        ValueError
-            Naming the variable and the remedy.
+        It is called once per model; the joint is without a theta or batch.
         """
 
     def init(self, joint: Joint, rng: np.random.Generator) -> dict[str, list]:
-        """Return the initial arrays of the state that is carried from batch to batch.
+        """Return the initial arrays, by `state_names`, of the state carried from batch to batch.
 
-        Parameters
-        ----------
-        joint : Joint
-            Without a theta or batch.
-        rng : numpy.random.Generator
-            The chain's own generator.
-
-        Returns
-        -------
-        dict of lists of arrays
-            By `state_names`.
+        The joint is without a theta or batch.
         """
         return {}
 

@@ -9,8 +9,7 @@ from pymc_sgmcmc.argument_checks import shown
 SMALLEST = float(np.finfo(np.float64).tiny)
 """Smallest probability used in logarithms, so that a probability of 0 does not mask all others."""
 BINS = 15
-"""Number of bins of the confidence for the calibration error, as in the tables of Guo et al.
-(2017)."""
+"""Number of bins of the confidence for the calibration error, as in Guo et al.'s (2017) tables."""
 CLASSIFICATION = ("accuracy", "log_likelihood", "brier", "calibration_error")
 """Metrics of predicted classes."""
 REGRESSION = ("rmse",)

@@ -18,8 +18,7 @@ _log = logging.getLogger("pymc.sgmcmc")
 DRAWS_OF_MANY = 100
 """Draws of each chain if there are too many parameters to judge their effective sample size."""
 MARGIN = 1.5
-"""Number of draws of a run that cannot be cut afterwards, as a multiple of what the warm-up expects
-to need."""
+"""Draws of a run that cannot be cut afterwards, relative to what the warm-up expects to need."""
 LARGEST_BURN_IN_SHARE = 0.25
 """Largest share of the draws that ``max_passes`` allows to be spent on burn-in."""
 

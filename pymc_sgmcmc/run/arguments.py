@@ -21,8 +21,7 @@ from pymc_sgmcmc.run.step_of_run import sampled_model
 CHAINS = 4
 """Default number of chains, enough for R-hat and the same on every machine."""
 MOST_CHAINS = 100_000
-"""Largest number of chains; each has its own generator, recorder and starting point, made before
-anything else."""
+"""Largest number of chains, for each of which a generator, recorder and start are made first."""
 SWITCHES = (
     "quiet",
     "discard_tuned_samples",

@@ -11,8 +11,7 @@ from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.gradients.source import GradientSource
 
 IN_USE = 3
-"""Number of calls whose batches are in use at the same time: those of one are taken while
-two run."""
+"""Number of calls whose batches are in use at a time: those of one are taken while two run."""
 ALIGNMENT = 64
 """Alignment of arrays in bytes. On the CPU JAX uses arrays with this alignment without a copy,
 which would take as long as many updates."""

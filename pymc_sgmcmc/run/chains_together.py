@@ -17,8 +17,7 @@ SECONDS_PER_CALL = 0.2
 BYTES_PER_CALL = 2**26
 """Largest memory of a call's draws and row indices, in bytes, unless a single draw needs more."""
 MAX_WARNINGS = 4
-"""Largest number of chains that warn or stop at the same time with separate messages; more share
-one."""
+"""Largest number of chains that warn or stop at the same time without sharing one message."""
 
 
 @dataclass

@@ -39,8 +39,7 @@ MOST_DENSITIES = 10_000_000_000
 """Largest number of densities of single rows that drawing all effects may take, unless
 ``var_names`` asks for them: some minutes on one core."""
 SUMMARISED = 50, 200
-"""Fewest and most draws of each effect for its mean and standard deviation, if its draws are left
-out."""
+"""Fewest and most draws of an effect for its mean and sd, if its draws are left out."""
 
 
 def of_what_groups_share(

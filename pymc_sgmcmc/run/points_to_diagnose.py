@@ -53,8 +53,7 @@ class PointsToDiagnose:
         self.chains[chain] = Kept(list(state["points"]), state["seen"], state["stride"])
 
     def draws(self, vars: Sequence[TensorVariable]) -> np.ndarray | None:
-        """Return an equal number of unconstrained draws of each chain, shape (chains, draws, d), or
-        None.
+        """Return equally many unconstrained draws of each chain, (chains, draws, d), or None.
 
         Chains without draws are left out.
         """

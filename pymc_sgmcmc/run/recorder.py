@@ -34,8 +34,7 @@ TILE = 64
 MOST_OPERATIONS = 30
 """Number of operations on whole arrays that NumPy carries out while other modes still compile."""
 MOST_OPERANDS = 32
-"""Largest number of operands of an elementwise operation, its result included, that NumPy
-allows."""
+"""Largest number of operands, the result included, of an elementwise operation in NumPy."""
 NOTHING = "nothing_recorded"
 """Name of the number that is recorded if nothing else is."""
 

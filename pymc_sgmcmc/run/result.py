@@ -26,8 +26,7 @@ VERSION = version("pymc-sgmcmc")
 MAX_DATA_BYTES = 50_000_000
 """Size of the data in bytes above which they are copied into the result only on request."""
 MAX_CHECKED = 4_000_000
-"""Largest number of values (elements x chains x draws) in convergence checks, about a second's
-work."""
+"""Largest number of values (elements x chains x draws) in convergence checks: about a second."""
 
 
 class InMemoryDraws:

@@ -34,8 +34,7 @@ class Block:
     points: list[list[PointType]] | None = None
     """Value variables of each chain's draws, if a callback or `Predictions` need them."""
     counts: list[int] | None = None
-    """Number of draws of each chain, if some made fewer; the rest is filled with NaN (0, False,
-    None)."""
+    """Number of draws of each chain, if some made fewer; the rest is NaN (0, False, None)."""
 
     def count(self, k: int) -> int:
         """Return the number of draws of the block's k-th chain."""
@@ -97,8 +96,7 @@ class Run:
     draws: int
     starts: list[PointType]
     rngs: list[RandomGeneratorState]
-    """States instead of generators, because NumPy forgets a generator's children when it pickles
-    it."""
+    """States, because NumPy forgets a generator's children when it pickles the generator."""
     recorder: Recorder
     """Turns points into recorded variables."""
     keep_warmup: bool

@@ -19,7 +19,7 @@ STATE = RandomGeneratorState.__name__
 
 
 def check_seed(random_seed: Any) -> None:
-    """Raise an error for seeds that NumPy would accept, and for dicts that are not from a store."""
+    """Raise an error for True, False, -1, empty lists, and dicts that are not from a store."""
     empty = isinstance(random_seed, list | tuple | np.ndarray) and np.size(random_seed) == 0
     foreign = isinstance(random_seed, dict) and random_seed.get("__class__") != STATE
     if isinstance(random_seed, bool) or (np.isscalar(random_seed) and random_seed == -1):

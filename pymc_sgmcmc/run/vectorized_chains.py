@@ -44,8 +44,7 @@ class Call(NamedTuple):
     """Number of updates of that draw made by earlier calls."""
     n: int
     room: int
-    """Number of draws that the arrays can hold; it seldom changes, because each value is
-    compiled."""
+    """Number of draws that the arrays can hold; it seldom changes, as each value is compiled."""
     n_updates: int
     """Number of updates of each draw in this call."""
     h: np.ndarray

@@ -42,8 +42,7 @@ EULER = "XbOT"
 """Splitting of mSGNHT-E (high-order paper 2.2), of order 1."""
 
 SYMMETRIC = "ABOBA"
-"""Splitting of mSGNHT-S (high-order paper eq 3), of order 2 because it is the same in both
-directions."""
+"""Splitting of mSGNHT-S (high-order paper eq 3), of order 2: the same in both directions."""
 
 MIDPOINT = "AbOiA"
 """`SYMMETRIC` with the friction by the implicit midpoint rule (Gronbech-Jensen and Farago 2013,

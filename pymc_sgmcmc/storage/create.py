@@ -32,8 +32,7 @@ from pymc_sgmcmc.storage.record import (
 from pymc_sgmcmc.storage.writer import LEFT_OUT
 
 PREFIX, NEW, OLD = ".pymc_sgmcmc_", ".new", ".old"
-"""Beginning and endings of the names of folders whose run is not complete yet, or is being
-deleted."""
+"""Beginning and endings of names of folders whose run is incomplete or is being deleted."""
 RUN_LOCK = Path(FOLDER, "run.lock")
 """Lock of the whole run, which is held while the run is created, resumed or replaced."""
 BYTES_PER_CHUNK = 2**23

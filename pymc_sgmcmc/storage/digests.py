@@ -26,8 +26,7 @@ from pytensor.graph.op import HasInnerGraph, Op
 from pymc_sgmcmc.backends.cores import n_cores
 
 BYTES_AT_ONCE = 2**24
-"""Size in bytes of the pieces of an array that are hashed in parallel; memory holds one per
-core."""
+"""Size in bytes of the pieces of an array hashed in parallel; memory holds one per core."""
 
 
 def digest_of(data: Any) -> str:

@@ -17,8 +17,7 @@ from pymc_sgmcmc.run.result import InMemoryDraws, to_datatree
 from pymc_sgmcmc.run.run import Block, Run
 
 SECONDS_PER_WRITE = 1.0
-"""Seconds between two writes of a chain of `pm.sample`, so that not every draw waits for
-the disk."""
+"""Seconds between writes of a chain of `pm.sample`, so that not every draw waits."""
 
 
 class KeptDraws(NDArray):

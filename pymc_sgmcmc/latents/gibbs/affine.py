@@ -29,8 +29,7 @@ class AffineDependence:
     expression: TensorVariable
     z: TensorVariable
     frontier: list[TensorVariable]
-    """Maps that are affine in z, with the same coefficients for each row and the rows along the
-    first axis."""
+    """Maps that are affine in z, with the same coefficients in each row and rows first."""
     nodes: list[Apply]
     """The nodes from z to the frontier, in order."""
 

@@ -36,8 +36,7 @@ from pymc_sgmcmc.noise import NoiseStream
 CUSTOM = CustomDistRV, CustomSymbolicDistRV
 """Distributions whose log probability users write themselves."""
 MOST_CUT = 0.01
-"""Share of draws at an end of a support, beyond which the prior continues, above which there is a
-warning."""
+"""Share of draws at an end of a support, beyond which the prior continues, that gives a warning."""
 
 type Hook = Callable[[dict[str, TensorVariable], NoiseStream], TensorVariable]
 
