@@ -14,15 +14,11 @@ tried with more rows. GPBoost is left out: it is for effects of groups, and ther
 
 import argparse
 import json
-import os
-import resource
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import arviz as az
@@ -33,6 +29,7 @@ import regressions
 import rivals
 import xarray as xr
 from hmcecs import hmcecs
+from limited_calls import lines_of, timed
 from posterior_table import PosteriorTable
 from pymc.model import Model
 from truth import POSTERIORS, Moments, errors, moments_of, truth
@@ -151,21 +148,12 @@ def certified(tree: xr.DataTree, true: Moments) -> dict:
     return errors(found, true) | {"ess": table.attrs["effective_points"]}
 
 
-def cpu_seconds() -> float:
-    """Of this process and of those it has ended."""
-    return sum(os.times()[:4])
-
-
 def measure(case: str, method: str, true: Moments, limit: float) -> None:
     """Both calls; a JSON line for each row, which the second call's replace."""
     first = None
     for _ in range(2):
         model = build_model(case)  # ADVI changes it
-        began = cpu_seconds()
-        end = int(time.process_time() + limit) + 1
-        resource.setrlimit(resource.RLIMIT_CPU, (end, resource.RLIM_INFINITY))
-        tree = METHODS[method](model, 1)
-        seconds = cpu_seconds() - began
+        tree, seconds = timed(partial(METHODS[method], model, 1), limit)
         for row in rows_of(method, tree, true):
             row["first"] = first or seconds
             if first:
@@ -177,29 +165,10 @@ def measure(case: str, method: str, true: Moments, limit: float) -> None:
 
 def measured(case: str, method: str, true: Moments, limit: float) -> list[dict]:
     """Rows of a method, from a process of its own on one core, with caches of its own."""
-    core = max(os.sched_getaffinity(0))
     moments = [{v: x.tolist() for v, x in each.items()} for each in true]
-    task = json.dumps([case, method, moments, limit])
-    with tempfile.TemporaryDirectory() as caches:
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", __file__, "--one"],
-            input=task,
-            capture_output=True,
-            text=True,
-            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
-            env=os.environ
-            | {
-                "PYTENSOR_FLAGS": f"base_compiledir={caches}/pytensor",
-                "NUMBA_CACHE_DIR": f"{caches}/numba",
-                "JAX_COMPILATION_CACHE_DIR": f"{caches}/jax",
-                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            },
-        )
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    found, why = lines_of(__file__, [case, method, moments, limit], limit)
     rows = {row["method"]: row for row in found}
-    if done.returncode:
-        ended = done.returncode == -signal.SIGXCPU
-        why = f"ended after {limit:g} s" if ended else str(done.stderr.strip().splitlines()[-1:])
+    if why:
         row = rows.setdefault(method, {"case": case, "method": method})
         row["said"] = f"second call {why}" if "first" in row else why
     return list(rows.values())

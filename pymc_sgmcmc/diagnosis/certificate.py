@@ -6,13 +6,12 @@ import pandas as pd
 from pymc.model import Model
 from xarray import Dataset, DataTree
 
+from pymc_sgmcmc.diagnosis.as_sampled import as_sampled
 from pymc_sgmcmc.diagnosis.coordinates import coordinates_of_draws, stored_coordinates
 from pymc_sgmcmc.diagnosis.diagnose import evaluator_of
 from pymc_sgmcmc.exact.certificate import can_be_certified, corrected_moments, with_certificate
 from pymc_sgmcmc.exact.importance_sampling import LARGEST
-from pymc_sgmcmc.gradients.all_rows import model_of_all_rows
 from pymc_sgmcmc.gradients.value_draws import value_draws
-from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
 
 
 def certificate(idata: DataTree, model: Model | None = None, data: Any = None) -> pd.DataFrame:
@@ -82,7 +81,8 @@ def certificate(idata: DataTree, model: Model | None = None, data: Any = None) -
 
 def _make(idata: DataTree, model: Model, data: Any) -> None:
     """Evaluate exact densities, and set the group ``certificate``."""
-    model = of_observed_rows(model_of_all_rows(model))
+    posterior = idata["posterior"].to_dataset()
+    model = as_sampled(model, posterior, data)
     if model.discrete_value_vars:
         names = ", ".join(f"'{v.name}'" for v in model.discrete_value_vars)
         raise ValueError(f"{names}: a certificate is for continuous variables only.")
@@ -91,6 +91,6 @@ def _make(idata: DataTree, model: Model, data: Any) -> None:
         raise ValueError(
             f"The model has {gradients.size} parameters: a certificate is for up to {LARGEST}."
         )
-    draws = value_draws(model, gradients.source.vars, idata["posterior"].to_dataset())
+    draws = value_draws(model, gradients.source.vars, posterior)
     at = stored_coordinates(idata, gradients.names) or coordinates_of_draws(draws)
     with_certificate(idata, gradients, draws, at.matrix, Dataset())

@@ -15,6 +15,7 @@ from pymc_sgmcmc.adaptation.plan import BATCH_OF_MANY, LARGEST_DENSE, automatic_
 from pymc_sgmcmc.argument_checks import true_or_false
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.diagnosis.as_sampled import as_sampled, row_gradients
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates, coordinates_of_draws, stored_coordinates
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
 from pymc_sgmcmc.diagnosis.gradients_at_draws import (
@@ -34,14 +35,12 @@ from pymc_sgmcmc.diagnosis.measure import (
 from pymc_sgmcmc.diagnosis.measure_run import MEASURES
 from pymc_sgmcmc.diagnosis.verdict import BURN_IN, times_as_many_draws
 from pymc_sgmcmc.exact.certificate import can_be_certified, with_certificate
-from pymc_sgmcmc.gradients.all_rows import model_of_all_rows
 from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, find_row_axes, n_rows_of
-from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
-from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
+from pymc_sgmcmc.integration.integrated_model import IntegratedModel
 from pymc_sgmcmc.run.adapted_run import describe_adaptation
 from pymc_sgmcmc.run.points_to_diagnose import PointsToDiagnose
 from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
@@ -158,7 +157,7 @@ def diagnose(
         names = stored.attrs.get("variables", list(posterior.data_vars))
         measured = stored.assign(measure_chains(idata, posterior, np.atleast_1d(names).tolist()))
     else:
-        model = of_observed_rows(model_of_all_rows(model))
+        model = as_sampled(model, posterior, data)
         if not model.observed_RVs and not model.potentials:
             raise ValueError(
                 "The model has no observed variable, so its draws would be judged by the prior. "
@@ -332,15 +331,12 @@ def _measured_of_run(idata: DataTree, step: Any, points: PointsToDiagnose | None
 
 def evaluator_of(model: Model, data: Any) -> tuple[FlatModel, type[AtDraws]]:
     """Return gradients of single rows, or of all data if rows are few or inseparable."""
-    vars = list(model.continuous_value_vars)
-    if data is not None:
-        return RowGradients(model, vars, data=StreamedData.of(data)), RowsAtDraws
     try:
-        if n_rows_of(model) > FEW_ROWS:
-            return RowGradients(model, vars), RowsAtDraws
+        if data is not None or isinstance(model, IntegratedModel) or n_rows_of(model) > FEW_ROWS:
+            return row_gradients(model, data), RowsAtDraws
     except ValueError as error:
         _log.info(f"Gradients of all data are used: {error}")
-    return WholeGradients(model, vars), WholeAtDraws
+    return WholeGradients(model, model.continuous_value_vars), WholeAtDraws
 
 
 def _local_gradients(model: Model, size: int, data: Any) -> LocalGradients:

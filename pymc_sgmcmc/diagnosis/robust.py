@@ -17,12 +17,9 @@ import numpy as np
 from pymc.model import Model
 from xarray import Dataset, DataTree
 
-from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.diagnosis.as_sampled import as_sampled, row_gradients
 from pymc_sgmcmc.exact.certificate import on_their_own_scale
-from pymc_sgmcmc.gradients.all_rows import model_of_all_rows
-from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
-from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
 
 
 def robust(idata: DataTree, model: Model, data: Any = None) -> DataTree:
@@ -38,14 +35,16 @@ def robust(idata: DataTree, model: Model, data: Any = None) -> DataTree:
         From `sample` or `pm.sample`, of independent rows. It is not changed.
     model : pymc.Model
         The sampled model. All of its parameters should be informed by many rows, which the effect
-        of a group is not.
+        of a group is not. If `sample` has integrated effects out, groups take the place of rows:
+        the covariance is that of clustered data.
     data : StreamedData or what it takes, optional
         The rows, if the model has placeholders for them.
 
     Returns
     -------
     DataTree
-        With the group ``posterior``: the free variables, draw by draw as in ``idata``.
+        With the group ``posterior``: the free variables but effects that were integrated out, draw
+        by draw as in ``idata``.
 
     Raises
     ------
@@ -73,12 +72,11 @@ def robust(idata: DataTree, model: Model, data: Any = None) -> DataTree:
     """
     if not isinstance(idata, DataTree) or "posterior" not in idata.children:
         raise ValueError("idata must be the DataTree that sgm.sample or pm.sample has returned.")
-    model = of_observed_rows(model_of_all_rows(model))
+    model = as_sampled(model, idata["posterior"].to_dataset(), data)
     if model.discrete_value_vars:
         names = ", ".join(f"'{v.name}'" for v in model.discrete_value_vars)
         raise ValueError(f"{names}: rows have no gradient with respect to discrete variables.")
-    streamed = None if data is None else StreamedData.of(data)
-    gradients = RowGradients(model, model.value_vars, data=streamed)
+    gradients = row_gradients(model, data)
     posterior = idata["posterior"].to_dataset().transpose("chain", "draw", ...)
     draws = value_draws(model, gradients.source.vars, posterior)
     flat = draws.reshape(-1, gradients.size)

@@ -22,6 +22,7 @@ from pymc_sgmcmc.integration.moments import means_and_factors
 from pymc_sgmcmc.integration.points import Points
 from pymc_sgmcmc.integration.prior_following import Followed, follow_prior, part_of_rows
 from pymc_sgmcmc.integration.ranges import middles_and_factors
+from pymc_sgmcmc.integration.stand_ins import own_name
 from pymc_sgmcmc.latents.joint import without_latents
 
 DIM = "group of rows"
@@ -132,6 +133,13 @@ class IntegratedModel(pm.Model):
     rows_checked = 500
     """Number of groups at which checks in Python evaluate the model; each costs as many densities
     as it has rows, times the points."""
+
+
+def names_of_integrated(model: pm.Model) -> list[str]:
+    """Return the names of the effects that a model has integrated out, as its user wrote them."""
+    if not isinstance(model, IntegratedModel):
+        return []
+    return [own_name(name) for name in model.centres.density.terms.names]
 
 
 @quick_graphs()

@@ -11,6 +11,7 @@ from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.gradients.arrays import element_labels
+from pymc_sgmcmc.integration.integrated_model import names_of_integrated
 from pymc_sgmcmc.run.enough_draws import FEWEST, MOST
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -122,14 +123,14 @@ def draws_of_many(draws: int | None) -> int:
 
 def describe_adaptation(tree: DataTree, step: Any, tune: int, with_arrays: bool) -> None:
     """Add what the warm-up chose, and the number of passes over the data, to a result."""
-    adapted = step.adapted
-    posterior = tree["posterior"]
+    adapted, posterior = step.adapted, tree["posterior"]
+    chosen = adapted.summary() | {"integrated": names_of_integrated(step.model)}
+    chosen["drift_to_gradient"] = step.algorithm.drift_to_gradient * adapted.step_size
     draws = posterior.sizes["chain"] * (posterior.sizes["draw"] + tune)
-    drift = step.algorithm.drift_to_gradient * adapted.step_size
     posterior.attrs |= {
         "data_passes": adapted.data_passes + draws * adapted.passes_per_draw,
         "data_passes_warmup": adapted.data_passes,
-        "adaptation": json.dumps({**adapted.summary(), "drift_to_gradient": drift}),
+        "adaptation": json.dumps(chosen),
     }
     if not with_arrays:
         return

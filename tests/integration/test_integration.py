@@ -405,7 +405,7 @@ def normal_posterior(y, group):
     return moments(mu), moments(tau), np.array(effects)
 
 
-@pytest.mark.slow(45)
+@pytest.mark.slow(50)
 def test_default_call_integrates_and_draws_effects(caplog, monkeypatch, one_graph_at_a_time):
     # Any draws are slow now: the gradient that is timed then must leave the groups' points alone.
     for name in ("MANY_UPDATES", "LEAST_SECONDS"):
@@ -413,7 +413,7 @@ def test_default_call_integrates_and_draws_effects(caplog, monkeypatch, one_grap
     rng = np.random.default_rng(3)
     group = rng.permutation(np.repeat(np.arange(N_GROUPS), rng.integers(1, 12, N_GROUPS)))
     y = rng.normal(rng.normal(1, 0.5, N_GROUPS)[group], 1)
-    with pm.Model(coords={"customer": [f"c{j}" for j in range(N_GROUPS)]}):
+    with pm.Model(coords={"customer": [f"c{j}" for j in range(N_GROUPS)]}) as model:
         mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 1)
         alpha = pm.Normal("alpha", mu, tau, dims="customer")
         pm.Deterministic("twice", 2 * alpha, dims="customer")
@@ -441,6 +441,25 @@ def test_default_call_integrates_and_draws_effects(caplog, monkeypatch, one_grap
     # A ratio of sds has an error of .016 a group, .0007 on average, and again a common part.
     assert np.mean(flat.std(axis=0) / effects[:, 1]) == pytest.approx(1, abs=0.01)
     np.testing.assert_allclose(draws["twice"], 2 * draws["alpha"])
+
+    # With the model at hand draws are judged again in the form in which they were sampled.
+    own = tree["diagnosis"].to_dataset()
+    again = sgm.diagnose(tree, model)
+    assert again.verdict == "ok"
+    assert list(again.attrs["variables"]) == list(own.attrs["variables"])
+    np.testing.assert_allclose(again["mean_virial"], own["mean_virial"], atol=0.005)
+    corrected = sgm.certificate(tree, model).loc[["mu", "tau"]]
+    # 400 weighted points: their mean has an error of about .05 sd.
+    for found, (mean, sd) in zip(corrected["corrected_mean"], (mu, tau), strict=True):
+        assert abs(found - mean) < 0.25 * sd
+    robust = sgm.robust(tree, model).posterior
+    assert set(robust) == {"mu", "tau", "after"}
+    # The model is right: 500 groups give the sandwich a relative error of 4% or so.
+    assert float(robust["mu"].std() / draws["mu"].std()) == pytest.approx(1, abs=0.15)
+    with pm.Model() as other:
+        pm.Normal("y", pm.Normal("mu"), 1, observed=y)
+    with pytest.raises(ValueError, match=r"'alpha' integrated out .* model that was sampled"):
+        sgm.diagnose(tree, other)
 
 
 def zero_counts():

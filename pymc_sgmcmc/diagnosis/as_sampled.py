@@ -1,0 +1,54 @@
+"""The model that a run has sampled, derived from the one that its user has written."""
+
+import json
+from typing import Any
+
+from pymc.model import Model
+from xarray import Dataset
+
+from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.gradients.all_rows import model_of_all_rows
+from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.value_draws import value_draws
+from pymc_sgmcmc.integration.choice import terms_to_integrate
+from pymc_sgmcmc.integration.group_gradients import GroupGradients
+from pymc_sgmcmc.integration.integrated_model import IntegratedModel, integrated_model
+from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
+from pymc_sgmcmc.integration.points import points_of
+
+
+def as_sampled(model: Model, posterior: Dataset, data: Any) -> Model:
+    """Return a model without missing outcomes and the effects that a run has integrated out.
+
+    ``posterior`` is from that run; its attributes name the effects. The integrals are taken around
+    the mean of its draws.
+    """
+    model = of_observed_rows(model_of_all_rows(model))
+    adaptation = json.loads(posterior.attrs.get("adaptation", "{}"))
+    names = adaptation.get("integrated", [])
+    if not names:
+        return model
+    streamed = None if data is None else StreamedData.of(data)
+    try:
+        terms = terms_to_integrate(model, names, None, predicts=False, data=streamed)
+    except ValueError as error:
+        effects = ", ".join(f"'{name}'" for name in names)
+        raise ValueError(
+            f"The draws are of a model with {effects} integrated out of the likelihood, which this "
+            f"one does not allow ({error}): pass the model that was sampled."
+        ) from error
+    assert terms is not None
+    points = points_of(terms.k, equally_spaced=adaptation["equally_spaced"])
+    integrated = integrated_model(terms, points)
+    gradients = GroupGradients(integrated, integrated.continuous_value_vars)
+    draws = value_draws(integrated, gradients.source.vars, posterior)
+    gradients.settle_around(draws.mean(axis=(0, 1)))
+    return integrated
+
+
+def row_gradients(model: Model, data: Any) -> RowGradients:
+    """Return gradients of single rows; each row is a group if effects are integrated out."""
+    vars = list(model.continuous_value_vars)
+    if isinstance(model, IntegratedModel):
+        return GroupGradients(model, vars)
+    return RowGradients(model, vars, data=None if data is None else StreamedData.of(data))
