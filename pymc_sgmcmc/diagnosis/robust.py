@@ -43,7 +43,7 @@ def robust(idata: DataTree, model: Model, data: Any = None) -> DataTree:
     Returns
     -------
     DataTree
-        With the group ``posterior``: the free variables but effects that were integrated out, draw
+        With the group ``posterior``: the free variables except integrated-out effects, draw
         by draw as in ``idata``.
 
     Raises
