@@ -226,7 +226,7 @@ def points_to_diagnose(
 
 
 class VerdictSoFar:
-    """What the verdict on a run with an adapted step would be while the run goes on.
+    """The verdict that a run with an adapted step would get so far.
 
     ``points`` has draws of all variables, if some were not recorded.
     """

@@ -187,7 +187,7 @@ def _collect(
         if limit is not None and limit.has_passed:
             remedy = "With trace=, a run can be resumed."
             if run.store is not None:
-                remedy = "Call it again with resume=True to go on."
+                remedy = "Call it again with resume=True to continue."
             _log.warning(
                 f"max_seconds={limit.seconds:g} have passed: the draws made so far are returned. "
                 f"{remedy}"

@@ -120,8 +120,8 @@ def _checked_predictions(model: Model, predictions: Any) -> list[Predictions]:
         predictions = [predictions]
     if not isinstance(predictions, Iterable):
         raise TypeError(
-            f"predictions={shown(predictions)} must be made by sgm.Predictions(...), or a list "
-            "of such. For none leave predictions= out."
+            f"predictions={shown(predictions)} must be made by sgm.Predictions(...), or be a list "
+            "of these. To average none, leave predictions= out."
         )
     predictions, names = list(predictions), set()
     for one in predictions:

@@ -56,7 +56,7 @@ def step_for_all(model: Model, step: Any, start: PointType, compile_kwargs: Any)
                 "step=sgm.MSGNHT_S(), or leave step= out."
             )
     selected: dict[Any, list] = {}
-    # PyMC computes the model's density even if it has no steps to choose.
+    # PyMC writes out the model's density even if it has no steps to choose.
     if {v for one in provided for v in one.vars} != set(model.value_vars):
         provided, selected = assign_step_methods(model, provided, methods=STEP_METHODS)
     step = instantiate_steppers(
