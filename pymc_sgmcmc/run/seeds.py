@@ -52,6 +52,6 @@ def seeded(random_seed: Any) -> tuple[Any, np.random.Generator]:
 
 def _no_seed(random_seed: Any) -> ValueError:
     return ValueError(
-        f"random_seed={shown(random_seed)} must be a non-negative integer, a list of such integers, "
-        "a numpy.random.Generator or SeedSequence, or None for a random seed."
+        f"random_seed={shown(random_seed)} must be an integer >= 0, a list of such integers, a "
+        "numpy.random.Generator or SeedSequence, or None for a random seed."
     )
