@@ -107,8 +107,11 @@ def diagnose(
     -----
     The verdict is "failed" if a deviation is larger than tolerated (0.1 of a standard deviation,
     0.1 of the virial) and larger than chance explains (with probability 0.001 over all directions
-    together), if R-hat is above 1.05 and above what chance explains, if a thermostat still drifted,
-    if draws are not finite, or if the anchor's gradient is not that of the data. It is "unclear" if
+    together), if R-hat is above 1.05 and above what chance explains, if a thermostat still drifted
+    or settled at half or twice the friction that was predicted, if the kinetic temperature at fixed
+    friction is off, if chains move together, if integrals over effects of groups are off, if draws
+    are not finite, or if the anchor's gradient is not that of the data. For effects of groups,
+    which are averaged over thousands of groups, less is tolerated. It is "unclear" if
     a standard error is above 0.15, if the effective sample size is below 100, or if R-hat is above
     1.05 where chance may make it larger than 1.1. No check can see a mode that no chain has
     visited, and none here sees the shape of tails.

@@ -3,7 +3,8 @@
 Points are drawn from a Student distribution q fitted to the draws, in opposite pairs about its
 mean. Their weights p / q, with p the exact posterior density times the evidence, are smoothed by a
 generalised Pareto distribution (PSIS), whose shape k-hat shows whether they can be used. If so,
-weighted moments are those of the exact posterior, and the mean weight is the evidence.
+weighted moments are those of the exact posterior. The mean of the weights as they are, without
+smoothing, is the evidence.
 
 Vehtari, Simpson, Gelman, Yao and Gabry (2024), Pareto smoothed importance sampling, Journal of
 Machine Learning Research 25(72).

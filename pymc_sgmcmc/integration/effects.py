@@ -129,7 +129,7 @@ class EffectDraws:
         if not centres.have_ranges:
             return Student(centres.modes.shape[1])
         at = centres.at(centre, every)
-        a = at.modes + at.factors[:, :, 0] * centres.rule.x[:, None]
+        a = at.modes + np.einsum("gij,sj->sgi", at.factors, centres.rule.x)
         h = np.empty(a.shape[:2])
 
         def evaluate(block: slice) -> None:

@@ -16,7 +16,7 @@ DRAWS = 50
 measurement is about a tenth."""
 DENSITIES_AT_START = 10_000_000
 """Number of densities of single rows from which this error is first estimated, near the anchor."""
-COARSE, COARSE_OF_SEVERAL = 0.03, 0.2
+COARSE, COARSE_OF_SEVERAL = 0.03, 0.1
 """Errors near the anchor above which points are equally spaced, for one effect and for several,
 which then take ten times the points. Errors grow at least as the square of the distance from the
 anchor."""

@@ -19,7 +19,7 @@ from pymc_sgmcmc.integration.group_rows import GroupRows, ragged
 from pymc_sgmcmc.integration.group_terms import GroupTerms
 from pymc_sgmcmc.integration.laplace import log_integrals, modes_and_factors
 from pymc_sgmcmc.integration.moments import means_and_factors
-from pymc_sgmcmc.integration.points import Points
+from pymc_sgmcmc.integration.points import NODES, Points
 from pymc_sgmcmc.integration.prior_following import Followed, follow_prior, part_of_rows
 from pymc_sgmcmc.integration.ranges import middles_and_factors
 from pymc_sgmcmc.integration.stand_ins import own_name
@@ -69,8 +69,8 @@ class Centres:
 
     Without equally spaced points they are the modes of one effect with a normal prior, and
     otherwise means by the rule; these follow normal priors, except with 2 or 3 effects per group.
-    With equally spaced points of one effect they are the middles of the ranges where its density
-    matters.
+    With equally spaced points of up to three effects they are the middles of the ranges where their
+    density matters.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Centres:
         self.modes = np.zeros((n, k))
         self.factors = np.broadcast_to(np.eye(k), (n, k, k)).copy()
         self.log_scales = np.zeros(n)
-        self.have_ranges = rule.equally_spaced and k == 1
+        self.have_ranges = rule.equally_spaced and k in NODES
         follows = density.terms.are_normal and not rule.equally_spaced
         self.follow = follows and k not in STAYING
         self.scores, self.of_rows = np.zeros((n, k)), np.zeros((n, k, k))

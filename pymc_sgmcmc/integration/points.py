@@ -12,10 +12,11 @@ POINTS, POINTS_PER_EFFECT = 64, 5
 effect; the number is a power of 2."""
 ROUNDS = 20
 """Number of rounds in which the points' covariance and distances become exact."""
-EQUALLY_SPACED = {1: (41, 6.0), 2: (17, 4.8), 3: (9, 3.6)}
+EQUALLY_SPACED = {1: (41, 6.0), 2: (21, 4.8), 3: (9, 3.6)}
 """Number of nodes per effect, and largest node in sds, for densities with several modes."""
-SCAN = 201, 20.0
-"""Number of nodes, and largest node, of a scan of one effect for modes that are far apart."""
+SCAN = {1: (201, 20.0), 2: (21, 20.0), 3: (13, 12.0)}
+"""Number of nodes per effect, and largest node, of a scan for modes that are far apart and for long
+tails, by the number of effects."""
 
 
 class Points(NamedTuple):
@@ -69,9 +70,7 @@ def points_of(k: int, refine: int = 1, equally_spaced: bool = False) -> Points:
             x, w = _equally_spaced(refine * (n - 1) + 1, largest)
         else:
             x, w = np.polynomial.hermite_e.hermegauss(refine * NODES[k])
-        grid = np.stack(np.meshgrid(*[x] * k, indexing="ij"), axis=-1).reshape(-1, k)
-        weights = np.stack(np.meshgrid(*[w / w.sum()] * k, indexing="ij"), axis=-1)
-        return Points(grid, np.log(weights).sum(axis=-1).ravel(), equally_spaced)
+        return _product(k, x, w, equally_spaced)
     refine = 4 * refine if equally_spaced else refine
     half = max(POINTS, 2 ** int(np.ceil(np.log2(POINTS_PER_EFFECT * k)))) * refine // 2
     uniform = qmc.Sobol(k, rng=np.random.default_rng(0)).random(half)
@@ -91,13 +90,18 @@ def finer_than(rule: Points) -> Points:
     k = rule.x.shape[1]
     if k > 1:
         return points_of(k, 2, rule.equally_spaced)
-    return scan()
+    return scan(1)
 
 
-def scan() -> Points:
-    """Return points for one effect that reach far from a mode."""
-    x, w = _equally_spaced(*SCAN)
-    return Points(x[:, None], np.log(w / w.sum()), equally_spaced=True)
+def scan(k: int) -> Points:
+    """Return points for up to three effects that reach far from a mode."""
+    return _product(k, *_equally_spaced(*SCAN[k]), equally_spaced=True)
+
+
+def _product(k: int, x: np.ndarray, w: np.ndarray, equally_spaced: bool) -> Points:
+    grid = np.stack(np.meshgrid(*[x] * k, indexing="ij"), axis=-1).reshape(-1, k)
+    weights = np.stack(np.meshgrid(*[w / w.sum()] * k, indexing="ij"), axis=-1)
+    return Points(grid, np.log(weights).sum(axis=-1).ravel(), equally_spaced)
 
 
 def _equally_spaced(n: int, largest: float) -> tuple[np.ndarray, np.ndarray]:

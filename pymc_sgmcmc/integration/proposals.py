@@ -40,12 +40,13 @@ class Student:
 
 
 class Histograms:
-    """Histograms of densities of one effect, which may have several modes, over equal cells."""
+    """Histograms of densities, which may have several modes, over the equal cells of a grid."""
 
     def __init__(self, points: Points, h: np.ndarray):
         """Take log densities at equally spaced points, shape (points, groups)."""
-        self.x = points.x[:, 0]
-        self.width = self.x[1] - self.x[0]
+        self.x = points.x
+        nodes = np.unique(self.x)
+        self.first, self.width, self.n = nodes[0], nodes[1] - nodes[0], len(nodes)
         p = np.exp(h - h.max(axis=0)).T
         p = (1 - UNIFORM) * p / p.sum(axis=1, keepdims=True) + UNIFORM / len(self.x)
         self.log_p, self.cumulated = np.log(p), np.cumsum(p, axis=1)
@@ -54,8 +55,9 @@ class Histograms:
         u = rng.uniform(size=(n, len(groups)))
         cell = np.stack([(self.cumulated[groups] < one[:, None]).sum(axis=1) for one in u])
         x = self.x[np.minimum(cell, len(self.x) - 1)]
-        return (x + self.width * (rng.uniform(size=x.shape) - 0.5))[..., None]
+        return x + self.width * (rng.uniform(size=x.shape) - 0.5)
 
     def log_density(self, groups, x):
-        cell = np.rint((x[..., 0] - self.x[0]) / self.width).astype(int)
-        return self.log_p[groups, np.clip(cell, 0, len(self.x) - 1)]
+        along = np.rint((x - self.first) / self.width).astype(int).clip(0, self.n - 1)
+        cell = along @ self.n ** np.arange(x.shape[-1])[::-1]
+        return self.log_p[groups, cell]

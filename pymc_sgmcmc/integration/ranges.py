@@ -1,4 +1,4 @@
-"""Where the density of a group's single effect is not negligible, whatever modes it has."""
+"""Where the density of a group's effects is not negligible, whatever modes and tails it has."""
 
 import numpy as np
 from pymc.blocking import PointType
@@ -7,9 +7,6 @@ from pymc_sgmcmc.integration.group_density import GroupDensity
 from pymc_sgmcmc.integration.group_rows import GroupRows
 from pymc_sgmcmc.integration.moments import DENSITIES_PER_CALL
 from pymc_sgmcmc.integration.points import EQUALLY_SPACED, scan
-
-DEPTH = 18.0
-"""Distance below its maximum at which a log density is negligible, as a normal one is at 6 sds."""
 
 
 def middles_and_factors(
@@ -20,22 +17,32 @@ def middles_and_factors(
     factors: np.ndarray,
     rows: GroupRows,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the middles of ranges, shape (m, 1), and factors with which points cover them.
+    """Return the middles of ranges, shape (m, k), and factors with which points cover them.
 
     The shapes are those of `pymc_sgmcmc.integration.moments.means_and_factors`. Ranges are sought
-    around the modes, up to `scan` sds of a mode away.
+    along the axes of the factors around the modes, as far as `scan` reaches, and once more within
+    what is found where the scan is coarse. What is below the density of a normal distribution at
+    the largest node is left out.
     """
+    k = modes.shape[1]
     middles, own = modes.copy(), factors.copy()
-    x = scan().x[:, 0]
-    _, largest = EQUALLY_SPACED[1]
+    x = scan(k).x
+    reach, spacing = x.max(), np.diff(np.unique(x))[0] / x.max()
+    _, largest = EQUALLY_SPACED[k]
 
     def find(block: slice) -> None:
-        a = modes[block] + factors[block][:, :, 0] * x[:, None, None]
-        h = np.nan_to_num(density.at_points(point, index[block], a, rows), nan=-np.inf)
-        matters = h > h.max(axis=0) - DEPTH
-        first, last = x[matters.argmax(axis=0)], x[-1 - matters[::-1].argmax(axis=0)]
-        middles[block] += factors[block][:, :, 0] * (first + last)[:, None] / 2
-        own[block] *= np.maximum(last - first, 1.0)[:, None, None] / (2 * largest)
+        axes = factors[block]
+        middle, half = np.zeros_like(modes[block]), np.full_like(modes[block], reach)
+        for _ in range(1 if k == 1 else 2):
+            at = middle + half * x[:, None] / reach
+            a = modes[block] + np.einsum("gij,sgj->sgi", axes, at)
+            h = np.nan_to_num(density.at_points(point, index[block], a, rows), nan=-np.inf)
+            matters = (h > h.max(axis=0) - largest**2 / 2)[:, :, None]
+            first = np.where(matters, at, np.inf).min(axis=0) - spacing * half
+            last = np.where(matters, at, -np.inf).max(axis=0) + spacing * half
+            middle, half = (first + last) / 2, (last - first) / 2
+        middles[block] += np.einsum("gij,gj->gi", axes, middle)
+        own[block] *= half[:, None] / largest
 
     find(slice(0, 1))  # compiled before there are threads
     density.map(find, rows.blocks(index, DENSITIES_PER_CALL // len(x)))

@@ -88,7 +88,7 @@ class ThermostatAlgorithm(Algorithm):
     def burn_in_warning(self, diagnostics, n_elements, shuffled):
         # Friction reacts to each update's noise, but over an epoch that noise cancels, so the
         # draws are too narrow. 4 sqrt(T / n) is 4 sds of the mean of xi, whose elements have
-        # variance T.
+        # variance T, or less with a larger mass.
         absorbed = diagnostics["thermostat"] - self.diffusion
         if not shuffled or absorbed < max(
             0.5 * self.diffusion, 4 * (self.temperature / n_elements) ** 0.5

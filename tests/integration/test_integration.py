@@ -166,7 +166,7 @@ def test_equally_spaced_points_of_several_effects(k, python_by_default):
         x = X[group == j]
         covariance = np.exp(2 * at) * x @ x.T + 0.25 * np.eye(8)
         expected += multivariate_normal(np.zeros(8), covariance).logpdf(y[group == j])
-    assert float(found) == pytest.approx(expected, abs={2: 1e-6, 3: 1e-4}[k])
+    assert float(found) == pytest.approx(expected, abs={2: 1e-5, 3: 2e-3}[k])
 
 
 def test_several_effects_of_unlike_priors_stay_where_they_were():

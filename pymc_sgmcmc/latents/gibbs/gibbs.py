@@ -158,7 +158,7 @@ class Gibbs(Latents):
         share = diagnostics.get("latent_cut", 0.0)
         if not share > MOST_CUT:
             return None
-        listed = ", ".join(f"'{name}'" for name in self.support)
+        listed = " or ".join(f"'{name}'" for name in self.support)
         return (
             f"{share:.1%} of the draws of {listed} are at an end of support=, beyond which the "
             "prior has values too: the posterior is cut there. Pass more values."
