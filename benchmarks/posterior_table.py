@@ -4,23 +4,28 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-SAID = "said"
-"""Name of the last column: a verdict, or why there is no result; it may have blanks."""
-
 
 @dataclass(frozen=True)
 class PosteriorTable:
-    """Columns by name, each with its format; the first is the posterior's name."""
+    """Columns by name, each with its format; the first is the posterior's name.
+
+    The last column is text that may have blanks, such as a verdict or why there is no result.
+    """
 
     columns: dict[str, str]
     texts: tuple[str, ...]
     """Columns that are no numbers."""
 
     @property
+    def last(self) -> str:
+        """Name of the last column."""
+        return list(self.columns)[-1]
+
+    @property
     def titles(self) -> str:
         """Heads of the columns."""
         heads = (
-            name if name == SAID else format(name, spec.partition(".")[0])
+            name if name == self.last else format(name, spec.partition(".")[0])
             for name, spec in self.columns.items()
         )
         return " ".join(heads)
@@ -30,7 +35,7 @@ class PosteriorTable:
         cells = []
         for name, spec in self.columns.items():
             value = row.get(name)
-            if name == SAID:
+            if name == self.last:
                 cells.append(" ".join(str(value or "").split())[:200])
             elif value is None or value != value:
                 cells.append(f"{'-':>{spec.strip('<>').partition('.')[0]}}")

@@ -1,0 +1,335 @@
+"""The default call on hierarchies of many forms, compared with NUTS.
+
+    python benchmarks/hierarchy_forms.py                       # three quarters of an hour
+    python benchmarks/hierarchy_forms.py --only weibull walk   # replaces these rows
+
+Writes benchmarks/results/hierarchy_forms.txt. Each form has about 300 groups with 3 to 11 rows, 2000
+in all, and runs in a process of its own. Effects have priors of many families, enter the likelihood
+in several places or of several groups at once; some belong to single rows. NUTS is PyMC's with 4
+chains of 1000 draws after 1000 of tuning. What is integrated out is in the column "integrated".
+"""
+
+import argparse
+import json
+import logging
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from posterior_table import PosteriorTable
+
+import pymc_sgmcmc as sgm
+
+RESULTS = Path(__file__).parent / "results" / "hierarchy_forms.txt"
+GROUPS = 300
+LARGEST_SHARED = 30
+"""Elements of variables that count as shared; larger ones are effects."""
+
+
+class Rows:
+    """The groups of rows, a covariate, and what draws the data."""
+
+    def __init__(self):
+        self.rng = np.random.default_rng(7)
+        self.group = np.repeat(np.arange(GROUPS), self.rng.integers(3, 12, GROUPS))
+        self.n = len(self.group)
+        self.x = self.rng.normal(size=self.n)
+
+
+def logistic(eta):
+    return 1 / (1 + np.exp(-eta))
+
+
+def two_places(d: Rows) -> None:
+    """In mean and variance of the rows."""
+    a = d.rng.normal(0, 0.7, GROUPS)[d.group]
+    y = d.rng.normal(1 + a + 0.5 * d.x, np.exp(-0.2 + 0.4 * a))
+    e = pm.Normal("a", 0, pm.HalfNormal("tau", 1), shape=GROUPS)[d.group]
+    mean = pm.Normal("mu", 0, 2) + e + pm.Normal("b") * d.x
+    pm.Normal("y", mean, pm.math.exp(pm.Normal("c0") + pm.Normal("c1") * e), observed=y)
+
+
+def truncated(d: Rows) -> None:
+    y = d.rng.normal(np.abs(d.rng.normal(0.5, 0.7, GROUPS))[d.group], 1)
+    mu, tau = pm.Normal("mu", 0, 1), pm.HalfNormal("tau", 1)
+    e = pm.TruncatedNormal("a", mu, tau, lower=0, shape=GROUPS)
+    pm.Normal("y", e[d.group], pm.HalfNormal("s"), observed=y)
+
+
+def exponential(d: Rows) -> None:
+    y = d.rng.poisson(d.rng.exponential(1.5, GROUPS)[d.group])
+    e = pm.Exponential("a", pm.HalfNormal("rate", 2), shape=GROUPS)
+    pm.Poisson("y", e[d.group], observed=y)
+
+
+def beta(d: Rows) -> None:
+    y = d.rng.binomial(1, d.rng.beta(2, 5, GROUPS)[d.group])
+    e = pm.Beta("p", pm.Exponential("al", 0.2), pm.Exponential("be", 0.2), shape=GROUPS)
+    pm.Bernoulli("y", e[d.group], observed=y)
+
+
+def dirichlet(d: Rows) -> None:
+    """Shares of three categories, two effects a group with long tails."""
+    p = d.rng.dirichlet([2, 1, 0.7], GROUPS)
+    y = np.array([d.rng.choice(3, p=p[j]) for j in d.group])
+    e = pm.Dirichlet("p", pm.Exponential("al", 0.5, shape=3), shape=(GROUPS, 3))
+    pm.Categorical("y", p=e[d.group], observed=y)
+
+
+def student(d: Rows) -> None:
+    y = d.rng.normal(d.rng.standard_t(3, GROUPS)[d.group] * 0.5, 1)
+    mu, tau = pm.Normal("mu"), pm.HalfNormal("tau", 1)
+    e = pm.StudentT("a", nu=3, mu=mu, sigma=tau, shape=GROUPS)
+    pm.Normal("y", e[d.group], pm.HalfNormal("s"), observed=y)
+
+
+def laplace(d: Rows) -> None:
+    eta = 0.3 + d.rng.laplace(0, 0.5, GROUPS)[d.group] + 0.5 * d.x
+    y = d.rng.binomial(1, logistic(eta))
+    e = pm.Laplace("a", 0, pm.HalfNormal("tau", 1), shape=GROUPS)[d.group]
+    pm.Bernoulli("y", logit_p=pm.Normal("mu") + pm.Normal("b") * d.x + e, observed=y)
+
+
+def uniform(d: Rows) -> None:
+    """Slopes whose prior has a bound to be found."""
+    y = d.rng.normal(d.rng.uniform(-1, 2, GROUPS)[d.group] * d.x, 1)
+    e = pm.Uniform("a", -1.5, pm.HalfNormal("top", 3), shape=GROUPS)
+    pm.Normal("y", e[d.group] * d.x, pm.HalfNormal("s"), observed=y)
+
+
+def zero_sum(d: Rows) -> None:
+    y = d.rng.normal(d.rng.normal(0, 0.7, GROUPS)[d.group], 1)
+    e = pm.ZeroSumNormal("a", pm.HalfNormal("tau", 1), shape=GROUPS)
+    pm.Normal("y", pm.Normal("mu") + e[d.group], pm.HalfNormal("s"), observed=y)
+
+
+def classes_of_groups(d: Rows) -> None:
+    """Groups of three classes, each with its own mean and sd."""
+    c = d.rng.integers(3, size=GROUPS)
+    y = d.rng.normal(d.rng.normal(0, np.array([0.3, 0.6, 1.2])[c])[d.group], 1)
+    tau, mu = pm.HalfNormal("tau", 1, shape=3), pm.Normal("mu", 0, 1, shape=3)
+    e = pm.Normal("a", mu[c], tau[c], shape=GROUPS)
+    pm.Normal("y", e[d.group], pm.HalfNormal("s"), observed=y)
+
+
+def lkj(d: Rows) -> None:
+    """Intercepts and slopes, not centred."""
+    ab = d.rng.multivariate_normal([0, 0], [[0.5, 0.2], [0.2, 0.3]], GROUPS)[d.group]
+    y = d.rng.normal(ab[:, 0] + ab[:, 1] * d.x, 1)
+    sd = pm.HalfNormal.dist(1)
+    chol, _, _ = pm.LKJCholeskyCov("chol", n=2, eta=2, sd_dist=sd)
+    e = pt.dot(pm.Normal("z", shape=(GROUPS, 2)), chol.T)[d.group]
+    mean = pm.Normal("mu") + e[:, 0] + e[:, 1] * d.x
+    pm.Normal("y", mean, pm.HalfNormal("s"), observed=y)
+
+
+def zero_inflated(d: Rows) -> None:
+    a = d.rng.normal(0, 0.6, GROUPS)[d.group]
+    y = d.rng.poisson(np.exp(0.8 + a)) * (d.rng.random(d.n) < 0.7)
+    e = pm.Normal("a", 0, pm.HalfNormal("tau", 1), shape=GROUPS)[d.group]
+    rate = pm.math.exp(pm.Normal("mu") + e)
+    pm.ZeroInflatedPoisson("y", psi=pm.Beta("psi", 1, 1), mu=rate, observed=y)
+
+
+def censored(d: Rows) -> None:
+    a = d.rng.normal(0, 0.7, GROUPS)[d.group]
+    y = np.minimum(d.rng.normal(1 + a + 0.5 * d.x, 1), 2.0)
+    e = pm.Normal("a", 0, pm.HalfNormal("tau", 1), shape=GROUPS)[d.group]
+    mean = pm.Normal("mu", 0, 2) + pm.Normal("b") * d.x + e
+    pm.Censored("y", pm.Normal.dist(mean, pm.HalfNormal("s")), None, 2.0, observed=y)
+
+
+def weibull(d: Rows) -> None:
+    a = d.rng.normal(0, 0.5, GROUPS)[d.group]
+    y = np.exp(0.5 + a + 0.3 * d.x) * d.rng.weibull(1.5, d.n)
+    e = pm.HalfNormal("tau", 1) * pm.Normal("z", shape=GROUPS)[d.group]
+    scale = pm.math.exp(pm.Normal("mu") + pm.Normal("b") * d.x + e)
+    pm.Weibull("y", pm.HalfNormal("k", 2), scale, observed=y)
+
+
+def gamma_frailty(d: Rows) -> None:
+    f = d.rng.gamma(2, 0.5, GROUPS)[d.group]
+    y = d.rng.exponential(1 / (f * np.exp(0.3 * d.x)))
+    k = pm.HalfNormal("k", 3)
+    e = pm.Gamma("f", k, k, shape=GROUPS)[d.group]
+    pm.Exponential("y", e * pm.math.exp(pm.Normal("mu") + pm.Normal("b") * d.x), observed=y)
+
+
+def outliers(d: Rows) -> None:
+    """A mixture of two normal distributions for the rows."""
+    a = d.rng.normal(0, 0.6, GROUPS)[d.group]
+    y = d.rng.normal(a, np.where(d.rng.random(d.n) < 0.1, 5, 0.7))
+    e = pm.Normal("a", 0, pm.HalfNormal("tau", 1), shape=GROUPS)[d.group]
+    w, narrow = pm.Beta("w", 1, 1), pm.HalfNormal("s", 1)
+    parts = [pm.Normal.dist(e, narrow), pm.Normal.dist(e, pm.HalfNormal("s2", 6))]
+    pm.Mixture("y", pt.stack([1 - w, w]), parts, observed=y)
+
+
+def home_and_away(d: Rows) -> None:
+    """Each row has the effects of two groups."""
+    other, q = d.rng.integers(GROUPS, size=d.n), d.rng.normal(0, 0.8, GROUPS)
+    y = d.rng.binomial(1, logistic(q[d.group] - q[other]))
+    e = pm.Normal("q", 0, pm.HalfNormal("tau", 1), shape=GROUPS)
+    pm.Bernoulli("y", logit_p=e[d.group] - e[other] + pm.Normal("home"), observed=y)
+
+
+def walk(d: Rows) -> None:
+    """A random walk: rows depend on the steps before."""
+    y = d.rng.normal(np.cumsum(d.rng.normal(0, 0.2, GROUPS))[d.group], 1)
+    e = pt.cumsum(pm.Normal("z", shape=GROUPS))[d.group] * pm.HalfNormal("tau", 0.5)
+    pm.Normal("y", e, pm.HalfNormal("s"), observed=y)
+
+
+def scales_of_rows(d: Rows) -> None:
+    """A Student likelihood, as normal rows with precisions of their own."""
+    y = d.rng.standard_t(4, d.n) * 0.8 + 1
+    scale = pm.HalfNormal("s") / pt.sqrt(pm.Gamma("lam", 2, 2, shape=d.n))
+    pm.Normal("y", pm.Normal("mu") + pm.Normal("b") * d.x, scale, observed=y)
+
+
+def beta_binomial_rows(d: Rows) -> None:
+    k = d.rng.integers(5, 30, d.n)
+    y = d.rng.binomial(k, d.rng.beta(3, 4, d.n))
+    e = pm.Beta("p", pm.Exponential("al", 0.2), pm.Exponential("be", 0.2), shape=d.n)
+    pm.Binomial("y", k, e, observed=y)
+
+
+def rows_and_groups(d: Rows) -> None:
+    """Overdispersed counts of groups: effects of rows and of groups."""
+    a = d.rng.normal(0, 0.5, GROUPS)[d.group]
+    y = d.rng.poisson(np.exp(0.5 + a + 0.4 * d.rng.normal(size=d.n)))
+    e = pm.Normal("a", 0, pm.HalfNormal("tau", 1), shape=GROUPS)[d.group]
+    own = pm.HalfNormal("s", 1) * pm.Normal("z", shape=d.n)
+    pm.Poisson("y", pm.math.exp(pm.Normal("mu") + e + own), observed=y)
+
+
+def two_measurements(d: Rows) -> None:
+    """A score of each row, measured with error, that also predicts an outcome."""
+    t = d.rng.normal(1, 0.8, d.n)
+    u = pm.Normal("u", pm.Normal("mu"), pm.HalfNormal("tau", 1), shape=d.n)
+    pm.Normal("m", u, 0.5, observed=d.rng.normal(t, 0.5))
+    y = d.rng.binomial(1, logistic(0.3 + t))
+    pm.Bernoulli("y", logit_p=pm.Normal("a") + pm.Normal("b") * u, observed=y)
+
+
+def lognormal_rows(d: Rows) -> None:
+    y = d.rng.poisson(4 * d.rng.lognormal(0, 0.5, d.n))
+    u = pm.LogNormal("u", 0, pm.HalfNormal("tau", 1), shape=d.n)
+    pm.Poisson("y", u * pm.HalfNormal("r", 5), observed=y)
+
+
+FORMS: dict[str, Callable[[Rows], None]] = {
+    form.__name__: form
+    for form in (
+        *(two_places, truncated, exponential, beta, dirichlet, student, laplace, uniform, zero_sum),
+        *(classes_of_groups, lkj, zero_inflated, censored, weibull, gamma_frailty, outliers),
+        *(home_and_away, walk, scales_of_rows, beta_binomial_rows, rows_and_groups),
+        *(two_measurements, lognormal_rows),
+    )
+}
+COLUMNS = {
+    "form": "<19",
+    "verdict": "<8",
+    "error": ">5.2f",
+    "sd low": ">7.2f",
+    "sd high": ">8.2f",
+    "NUTS ess": ">9.0f",
+    "rms": ">6.3f",
+    "sds": ">6.3f",
+    "s": ">4.0f",
+    "NUTS s": ">7.0f",
+    "integrated": "",
+}
+TABLE = PosteriorTable(COLUMNS, texts=("form", "verdict", "integrated"))
+NOTES = """\
+error: largest difference of the means of a shared variable, in NUTS's sds; sd low, sd high: the
+smallest and largest ratio of sds; the effective sample sizes are 400 or more, and of NUTS "NUTS
+ess", the smallest: a difference of means has a Monte Carlo error of about .05. rms: root mean square
+of the differences of the means of effects, which have an error of about .025 each; sds: mean ratio
+of their sds. s: seconds with compilation."""
+
+
+def flat(draws: np.ndarray) -> np.ndarray:
+    """Draws of all chains, shape (draws, elements)."""
+    return draws.reshape(draws.shape[0] * draws.shape[1], -1)
+
+
+def compare(form: str) -> dict:
+    """Sample both ways; return a row of the table."""
+    with pm.Model() as model:
+        FORMS[form](Rows())
+    began = time.perf_counter()
+    with model:
+        ours = sgm.sample(random_seed=1, progressbar=False, quiet=True)
+    seconds = time.perf_counter() - began
+    began = time.perf_counter()
+    with model:
+        nuts = pm.sample(
+            1000, tune=1000, chains=4, cores=1, random_seed=2,
+            progressbar=False, compute_convergence_checks=False,
+        )  # fmt: skip
+    seconds_of_nuts = time.perf_counter() - began
+    errors, ratios, sizes, of_effects = [], [], [], []
+    for name in (rv.name for rv in model.free_RVs):
+        own, other = (flat(tree.posterior[name].values) for tree in (ours, nuts))
+        z = (own.mean(axis=0) - other.mean(axis=0)) / other.std(axis=0)
+        ratio = own.std(axis=0) / other.std(axis=0)
+        if own.shape[1] > LARGEST_SHARED:
+            of_effects.append((np.sqrt(np.mean(z**2)), ratio.mean()))
+            continue
+        errors += list(np.abs(z))
+        ratios += list(ratio)
+        sizes.append(float(az.ess(nuts.posterior.to_dataset()[[name]])[name].min()))
+    adaptation = json.loads(ours.posterior.attrs["adaptation"])
+    return {
+        "form": form,
+        "verdict": ours["diagnosis"].attrs["verdict"],
+        "error": max(errors),
+        "sd low": min(ratios),
+        "sd high": max(ratios),
+        "NUTS ess": min(sizes),
+        "rms": max(rms for rms, _ in of_effects),
+        "sds": of_effects[0][1],
+        "s": seconds,
+        "NUTS s": seconds_of_nuts,
+        "integrated": ", ".join(adaptation["integrated"]) or "nothing",
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", nargs="+", choices=FORMS, default=list(FORMS))
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--one", choices=FORMS, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        warnings.simplefilter("ignore")
+        logging.disable()
+        print(json.dumps(compare(args.one), default=float))
+        return
+    for form in args.only:
+        command = [sys.executable, __file__, "--one", form]
+        done = subprocess.run(command, capture_output=True, text=True)
+        found = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        if done.returncode:
+            print(form, *done.stderr.strip().splitlines()[-1:])
+            continue
+        row = json.loads(found[-1])
+        rows = [r for r in TABLE.read(args.out, FORMS) if r["form"] != form] + [row]
+        rows.sort(key=lambda r: list(FORMS).index(r["form"]))
+        print(TABLE.line(row), flush=True)
+        head = f"python benchmarks/hierarchy_forms.py   ({time.strftime('%Y-%m-%d')}, "
+        head += f"pymc {pm.__version__})"
+        lines = [head, NOTES, "", TABLE.titles, *map(TABLE.line, rows)]
+        args.out.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
