@@ -153,7 +153,8 @@ class CurvatureWarmUp(WarmUp):
         if k == 0:
             self._refuse_weak_effects()
             self.narrow()
-            self.refuse_coarse_integrals()
+        self.refuse_coarse_integrals()
+        if k == 0:
             self._refuse_hidden_jumps(self.anchor)
         return self._settings(k), change < SETTLED
 

@@ -107,8 +107,11 @@ class RowsWarmUp(CurvatureWarmUp):
         self.metric.scale_to(self.matrix)
 
     def refuse_coarse_integrals(self) -> None:
+        if not form_may_change("equally_spaced"):
+            return
+        self.gradients.settle_around(self.anchor)
         points = self._points(POINTS_OF_INTEGRALS)
-        if form_may_change("equally_spaced") and self.gradients.are_coarse_integrals(points):
+        if self.gradients.are_coarse_integrals(points, near_anchor=self.past is None):
             raise OtherForm("equally_spaced", True)
 
     def weight_rows(self) -> None:

@@ -127,8 +127,11 @@ class FlatModel:
         """Hold the points of integration over groups, which evaluations would otherwise move."""
         yield
 
-    def are_coarse_integrals(self, points: np.ndarray) -> bool:
-        """Whether integrals over groups' effects have errors that matter at some points."""
+    def are_coarse_integrals(self, points: np.ndarray, near_anchor: bool) -> bool:
+        """Whether integrals over groups' effects have errors that matter at points.
+
+        The points are draws, or nearer to the anchor than these.
+        """
         return False
 
     def further_measurements(self, draws: np.ndarray) -> dict[str, float]:

@@ -16,10 +16,10 @@ DRAWS = 50
 measurement is about a tenth."""
 DENSITIES_AT_START = 10_000_000
 """Number of densities of single rows from which this error is first estimated, near the anchor."""
-COARSE, COARSE_OF_SEVERAL = 0.03, 0.1
-"""Errors near the anchor above which points are equally spaced, for one effect and for several,
-which then take ten times the points. Errors grow at least as the square of the distance from the
-anchor."""
+COARSE, COARSE_NEAR_ANCHOR = 0.1, 0.03
+"""Errors above which points are equally spaced: at draws, and nearer to the anchor with one effect,
+because errors grow at least as the square of the distance. Several effects then take ten times the
+points."""
 PARTS = 16
 """Number of parts into which sums over groups are cut for threads, independent of the number of
 cores so that the sums are the same on all machines."""
@@ -75,9 +75,10 @@ class GroupGradients(RowGradients):
         self._in_threads = density.in_threads and not runs_python(function)
         return jitted(function) if self._in_threads else function
 
-    def are_coarse_integrals(self, points):
+    def are_coarse_integrals(self, points, near_anchor):
         points = [self.point(theta) for theta in points]
-        most = COARSE if self.model.points.x.shape[1] == 1 else COARSE_OF_SEVERAL
+        has_one = self.model.points.x.shape[1] == 1
+        most = COARSE_NEAR_ANCHOR if has_one and near_anchor else COARSE
         return quadrature_error(self.model, points, DENSITIES_AT_START) > most
 
     def further_measurements(self, draws):

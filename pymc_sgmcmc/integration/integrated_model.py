@@ -9,6 +9,7 @@ import pytensor
 import pytensor.tensor as pt
 from pymc.blocking import PointType
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.gradient import disconnected_grad
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 
@@ -29,9 +30,9 @@ DIM = "group of rows"
 """Name of the dim along which the integrated model is sliced into batches."""
 
 
-STAYING = 2, 3
-"""Numbers of effects per group with which points stay constant: product rules are accurate around
-constant means too, and an update takes half the time."""
+STAYING = 3
+"""Number of effects per group with which points stay constant: the product rule of 125 points is
+accurate around constant means too, and an update takes half the time."""
 
 
 class _Data:
@@ -89,7 +90,7 @@ class Centres:
         self.log_scales = np.zeros(n)
         self.have_ranges = rule.equally_spaced and k in NODES
         follows = density.terms.are_normal and not rule.equally_spaced
-        self.follow = follows and k not in STAYING
+        self.follow = follows and k != STAYING
         self.scores, self.of_rows = np.zeros((n, k)), np.zeros((n, k, k))
 
     def move(self, point: PointType, index: np.ndarray | None = None, afresh: bool = False) -> None:
@@ -174,6 +175,8 @@ def integrated_model(terms: GroupTerms, points: Points) -> IntegratedModel:
         of_rows = data.add("curvatures of rows", centres.of_rows, (DIM,))
         gradient, hessian = terms.prior_derivatives(modes, placeholders)
         now = follow_prior(modes, scores, of_rows, gradient, hessian, pt)
+        # The integral does not change with the points, so neither does its gradient need theirs.
+        now = Followed(*map(disconnected_grad, now))
     else:
         factors = data.add("factors", centres.factors, (DIM,))
         now = Followed(modes, factors, data.add("log scales", centres.log_scales, (DIM,)))
