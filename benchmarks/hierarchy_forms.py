@@ -3,10 +3,11 @@
     python benchmarks/hierarchy_forms.py                       # three quarters of an hour
     python benchmarks/hierarchy_forms.py --only weibull walk   # replaces these rows
 
-Writes benchmarks/results/hierarchy_forms.txt. Each form has about 300 groups with 3 to 11 rows, 2000
-in all, and runs in a process of its own. Effects have priors of many families, enter the likelihood
-in several places or of several groups at once; some belong to single rows. NUTS is PyMC's with 4
-chains of 1000 draws after 1000 of tuning. What is integrated out is in the column "integrated".
+Writes benchmarks/results/hierarchy_forms.txt. Each form has 300 groups with 3 to 11 rows, about
+2000 in all, and runs in its own process. Effects have priors of many families, and enter the
+likelihood in several places or of several groups at once; some belong to single rows. NUTS is
+PyMC's, with 4 chains of 1000 draws after 1000 of tuning. The column "integrated" names the effects
+that are integrated out.
 """
 
 import argparse
@@ -250,10 +251,10 @@ COLUMNS = {
 TABLE = PosteriorTable(COLUMNS, texts=("form", "verdict", "integrated"))
 NOTES = """\
 error: largest difference of the means of a shared variable, in NUTS's sds; sd low, sd high: the
-smallest and largest ratio of sds; the effective sample sizes are 400 or more, and of NUTS "NUTS
-ess", the smallest: a difference of means has a Monte Carlo error of about .05. rms: root mean square
-of the differences of the means of effects, which have an error of about .025 each; sds: mean ratio
-of their sds. s: seconds with compilation."""
+smallest and largest ratio of sds. Effective sample sizes are 400 or more, and "NUTS ess" is the
+smallest of NUTS, so that a difference of means has a Monte Carlo error of about .05. rms: root mean
+square of the differences of the means of effects, which have an error of about .025 each; sds: mean
+ratio of their sds. s: seconds with compilation."""
 
 
 def flat(draws: np.ndarray) -> np.ndarray:

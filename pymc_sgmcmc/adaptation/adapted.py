@@ -77,6 +77,8 @@ class Adapted:
     non_centred: dict[str, np.ndarray] = field(default_factory=dict)
     """Centred effects about which rows say little, with what they say of each, shape (2, *shape),
     and the widths of their scales; the step samples them partially non-centred."""
+    follow_prior: bool = False
+    """Whether points of integrals over two or three effects of groups follow the effects' prior."""
     equally_spaced: bool = False
     """Whether the integrals over effects of groups have equally spaced points."""
     predictions_only: bool = False
@@ -95,7 +97,8 @@ class Adapted:
     @property
     def form(self) -> dict[str, Any]:
         """The form in which the model is sampled: fields that a warm-up sets by `OtherForm`."""
-        return {"non_centred": self.non_centred, "equally_spaced": self.equally_spaced}
+        names = "non_centred", "follow_prior", "equally_spaced"
+        return {name: getattr(self, name) for name in names}
 
     def check(self, kernel: Kernel) -> None:
         """Raise `UnfitAdaptation` for a kernel whose sizes, data or batches differ from before."""

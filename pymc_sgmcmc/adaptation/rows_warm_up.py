@@ -107,12 +107,13 @@ class RowsWarmUp(CurvatureWarmUp):
         self.metric.scale_to(self.matrix)
 
     def refuse_coarse_integrals(self) -> None:
-        if not form_may_change("equally_spaced"):
+        better = [rule for rule in self.gradients.better_integrals if form_may_change(rule)]
+        if not better:
             return
         self.gradients.settle_around(self.anchor)
         points = self._points(POINTS_OF_INTEGRALS)
         if self.gradients.are_coarse_integrals(points, near_anchor=self.past is None):
-            raise OtherForm("equally_spaced", True)
+            raise OtherForm(better[0], True)
 
     def weight_rows(self) -> None:
         """Weight rows by how their gradients change near the anchor, if they may be weighted."""

@@ -127,6 +127,14 @@ class FlatModel:
         """Hold the points of integration over groups, which evaluations would otherwise move."""
         yield
 
+    @property
+    def better_integrals(self) -> Sequence[str]:
+        """Changes of the form that make integrals over groups' effects more accurate.
+
+        They are fields of `pymc_sgmcmc.adaptation.adapted.Adapted`, the cheapest first.
+        """
+        return ()
+
     def are_coarse_integrals(self, points: np.ndarray, near_anchor: bool) -> bool:
         """Whether integrals over groups' effects have errors that matter at points.
 

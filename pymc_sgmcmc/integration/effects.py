@@ -56,7 +56,7 @@ class EffectDraws:
         self.density, self.rng = centres.density, rng
         rows = self.density.rows
         every = np.arange(len(rows.numbers))
-        self._centres = Centres(self.density, rows, centres.rule)
+        self._centres = Centres(self.density, rows, centres.rule, centres.follow)
         self._centres.modes[centres.rows.numbers] = centres.modes
         self._centres.move(centre)
         self._proposals = self._made_for(centre, every)

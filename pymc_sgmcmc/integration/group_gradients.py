@@ -17,9 +17,9 @@ measurement is about a tenth."""
 DENSITIES_AT_START = 10_000_000
 """Number of densities of single rows from which this error is first estimated, near the anchor."""
 COARSE, COARSE_NEAR_ANCHOR = 0.1, 0.03
-"""Errors above which points are equally spaced: at draws, and nearer to the anchor with one effect,
-because errors grow at least as the square of the distance. Several effects then take ten times the
-points."""
+"""Errors above which integrals are taken otherwise: at draws, and nearer to the anchor with one
+effect, because errors grow at least as the square of the distance. With several effects equally
+spaced points cost ten times as much."""
 PARTS = 16
 """Number of parts into which sums over groups are cut for threads, independent of the number of
 cores so that the sums are the same on all machines."""
@@ -74,6 +74,14 @@ class GroupGradients(RowGradients):
         density = self.model.centres.density
         self._in_threads = density.in_threads and not runs_python(function)
         return jitted(function) if self._in_threads else function
+
+    @property
+    def better_integrals(self):
+        centres = self.model.centres
+        if self.model.points.equally_spaced:
+            return ()
+        may_follow = centres.may_follow and not centres.follow
+        return ("follow_prior", "equally_spaced") if may_follow else ("equally_spaced",)
 
     def are_coarse_integrals(self, points, near_anchor):
         points = [self.point(theta) for theta in points]

@@ -30,9 +30,9 @@ DIM = "group of rows"
 """Name of the dim along which the integrated model is sliced into batches."""
 
 
-STAYING = 3
-"""Number of effects per group with which points stay constant: the product rule of 125 points is
-accurate around constant means too, and an update takes half the time."""
+STAYING = 2, 3
+"""Numbers of effects per group with which points stay constant unless asked to follow their prior:
+product rules are accurate around constant means too, and an update takes half the time."""
 
 
 class _Data:
@@ -69,7 +69,7 @@ class Centres:
     """The points at which groups' densities are evaluated: around each group's mode or mean.
 
     Without equally spaced points they are the modes of one effect with a normal prior, and
-    otherwise means by the rule; these follow normal priors, except with 2 or 3 effects per group.
+    otherwise means by the rule; these follow normal priors, with 2 or 3 effects only if asked to.
     With equally spaced points of up to three effects they are the middles of the ranges where their
     density matters.
 
@@ -82,15 +82,15 @@ class Centres:
         if effects are normal and the points follow their prior; changed in place.
     """
 
-    def __init__(self, density: GroupDensity, rows: GroupRows, rule: Points):
+    def __init__(self, density: GroupDensity, rows: GroupRows, rule: Points, follow: bool):
         self.density, self.rows, self.rule = density, rows, rule
         n, k = len(rows.numbers), density.terms.k
         self.modes = np.zeros((n, k))
         self.factors = np.broadcast_to(np.eye(k), (n, k, k)).copy()
         self.log_scales = np.zeros(n)
         self.have_ranges = rule.equally_spaced and k in NODES
-        follows = density.terms.are_normal and not rule.equally_spaced
-        self.follow = follows and k != STAYING
+        self.may_follow = density.terms.are_normal and not rule.equally_spaced
+        self.follow = self.may_follow and (follow or k not in STAYING)
         self.scores, self.of_rows = np.zeros((n, k)), np.zeros((n, k, k))
 
     def move(self, point: PointType, index: np.ndarray | None = None, afresh: bool = False) -> None:
@@ -144,18 +144,19 @@ def names_of_integrated(model: pm.Model) -> list[str]:
 
 
 @quick_graphs()
-def integrated_model(terms: GroupTerms, points: Points) -> IntegratedModel:
+def integrated_model(terms: GroupTerms, points: Points, follow: bool = False) -> IntegratedModel:
     """Make the model whose likelihood is, for each group, the integral over its effects.
 
     Its free variables are those of ``terms.model`` except the effects. The likelihood is one
-    potential with an element for each group that has rows, along the dim `DIM`.
+    potential with an element for each group that has rows, along the dim `DIM`. ``follow`` makes
+    the points of two or three normal effects follow their prior, as those of other numbers do.
     """
     model = terms.model
     smaller = without_latents(model, terms.names, terms.variables, IntegratedModel)
     every = GroupRows(terms.group_of_row, terms.n_groups)
     groups = every.without_empty()
     smaller.add_coords({DIM: groups.numbers})
-    centres = smaller.centres = Centres(GroupDensity(terms, every), groups, points)
+    centres = smaller.centres = Centres(GroupDensity(terms, every), groups, points, follow)
     smaller.points = points
     data = _Data(smaller, len(groups.numbers))
     numbers = data.add("group", groups.numbers, (DIM,))

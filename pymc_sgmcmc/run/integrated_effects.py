@@ -43,13 +43,15 @@ SUMMARISED = 50, 200
 
 
 def of_what_groups_share(
-    given: Arguments, terms: GroupTerms, equally_spaced: bool = False
+    given: Arguments, terms: GroupTerms, follow_prior: bool = False, equally_spaced: bool = False
 ) -> Arguments:
     """Return the arguments for sampling the shared parameters, in the integrated model.
 
-    Equally spaced points are for effects of groups with several modes.
+    Points that follow the prior are for two or three effects with scales that rows say little of,
+    equally spaced ones for densities with several modes or long tails.
     """
-    model = integrated_model(terms, points_of(terms.k, equally_spaced=equally_spaced))
+    points = points_of(terms.k, equally_spaced=equally_spaced)
+    model = integrated_model(terms, points, follow_prior)
     recorded = recorded_names(terms, given.var_names)
     return replace(
         given,

@@ -118,7 +118,7 @@ def test_groups_with_one_effect_follow_the_scale(log_scale, python_by_default):
     assert quadrature_error(followed, [at, elsewhere]) < 1e-3
 
 
-@pytest.mark.parametrize("k", [4, 6])
+@pytest.mark.parametrize("k", [2, 3, 4, 6])
 @pytest.mark.parametrize("log_scale", [-2.0, -0.3, 0.5])
 def test_groups_with_several_effects_follow_the_scale(k, log_scale, python_by_default):
     """Of normal rows the integral is known: constant points would be off by hundreds."""
@@ -127,7 +127,7 @@ def test_groups_with_several_effects_follow_the_scale(k, log_scale, python_by_de
     with pm.Model() as model:
         a = pm.Normal("a", pm.Normal("mu"), pm.HalfNormal("scale"), shape=(20, k))
         pm.Normal("y", (X * a[group]).sum(axis=1), 0.5, observed=y)
-    integrated = integrated_model(group_terms(model, ["a"]), points_of(k))
+    integrated = integrated_model(group_terms(model, ["a"]), points_of(k), follow=k <= 3)
     at = {"mu": np.array(0.3), "scale_log__": np.array(0.0)}
     integrated.centres.move(at, afresh=True)
     potential = integrated.potentials[0].sum()
@@ -147,6 +147,48 @@ def test_groups_with_several_effects_follow_the_scale(k, log_scale, python_by_de
     elsewhere = {"mu": np.array(-0.2), "scale_log__": np.array(log_scale)}
     for point in (at, elsewhere):
         assert float(function(*point.values())) == pytest.approx(exact(**point), abs=1e-6)
+
+
+def test_two_effects_follow_a_scale_of_which_rows_say_little(python_by_default):
+    """Constant points put a mode where the scale of slopes is small: it is seen at draws there."""
+    rng = np.random.default_rng(2)
+    group, x = np.repeat(np.arange(100), 6), np.tile([-0.5, 0.5], 300)
+    eta = rng.normal(0, 0.8, 100)[group] + rng.normal(0.7, 0.6, 100)[group] * x
+    y = rng.binomial(1, 1 / (1 + np.exp(-eta)))
+    with pm.Model() as model:
+        level = pm.Normal("level", 0, 0.8, shape=100)
+        slope = pm.Normal("slope", 0.7, pm.HalfNormal("tau", 1), shape=100)
+        pm.Bernoulli("y", logit_p=level[group] + slope[group] * x, observed=y)
+    terms = group_terms(model, ["level", "slope"])
+    draws = np.log([[0.6], [0.5], [0.35], [0.2]])
+
+    def made(follow):
+        integrated = integrated_model(terms, points_of(2), follow)
+        gradients = GroupGradients(integrated, integrated.value_vars)
+        gradients.settle_around(draws[0])
+        return gradients
+
+    constant, following = made(False), made(True)
+    assert constant.better_integrals == ("follow_prior", "equally_spaced")
+    assert constant.are_coarse_integrals(draws, near_anchor=False)
+    assert following.better_integrals == ("equally_spaced",)
+    assert not following.are_coarse_integrals(draws, near_anchor=False)
+
+    def of_grid(log_tau):
+        """The exact change of the log likelihood, by sums over a grid of level and slope."""
+        z = np.linspace(-8, 8, 161)
+        a, b = 0.8 * z[:, None, None], 0.7 + np.exp(log_tau) * z[:, None]
+        of_rows = -np.logaddexp(0, -(2 * y - 1) * (a + b * x))
+        of_groups = np.add.reduceat(of_rows, np.arange(0, len(x), 6), axis=2)
+        return logsumexp(of_groups - (z[:, None, None] ** 2 + z[:, None] ** 2) / 2, axis=(0, 1))
+
+    expected = np.sum(of_grid(draws[3]) - of_grid(draws[0]))
+    for gradients in (constant, following):
+        with gradients.points_held():
+            change = gradients.likelihood(draws[3], scatter=False).value
+            change -= gradients.likelihood(draws[0], scatter=False).value
+        is_right = abs(change - expected) < 0.02
+        assert is_right == (gradients is following)
 
 
 @pytest.mark.parametrize("k", [2, 3])
