@@ -15,6 +15,7 @@ from pymc_sgmcmc.integration.group_gradients import GroupGradients
 from pymc_sgmcmc.integration.integrated_model import IntegratedModel, integrated_model
 from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
 from pymc_sgmcmc.integration.points import points_of
+from pymc_sgmcmc.run.pymc_sample import is_bambi
 
 
 def as_sampled(model: Model, posterior: Dataset, data: Any) -> Model:
@@ -23,6 +24,13 @@ def as_sampled(model: Model, posterior: Dataset, data: Any) -> Model:
     ``posterior`` is from that run; its attributes name the effects. The integrals are taken around
     the mean of its draws.
     """
+    if is_bambi(model):
+        raise ValueError(
+            "A Bambi result has the intercept of predictors that are not centred, unlike the model "
+            "that Bambi samples: call diagnose(idata) or certificate(idata) without a model, which "
+            "show what sample found. To evaluate anew, build with center_predictors=False and pass "
+            "bambi_model.backend.model."
+        )
     model = of_observed_rows(model_of_all_rows(model))
     adaptation = json.loads(posterior.attrs.get("adaptation", "{}"))
     names = adaptation.get("integrated", [])

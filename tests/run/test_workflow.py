@@ -156,6 +156,8 @@ def test_bambi(data):
     assert abs(float(idata.posterior["b"].mean()) + 0.5) < 0.5
     predictions = model.predict(idata, data=frame.head(5), inplace=False)
     assert predictions.posterior["p"].shape == (2, 200, 5)
+    with pytest.raises(ValueError, match="center_predictors=False"):
+        sgm.diagnose(idata, model)
 
 
 @pytest.mark.long
