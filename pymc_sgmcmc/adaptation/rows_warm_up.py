@@ -107,12 +107,11 @@ class RowsWarmUp(CurvatureWarmUp):
         self.metric.scale_to(self.matrix)
 
     def refuse_coarse_integrals(self) -> None:
-        better = [rule for rule in self.gradients.better_integrals if form_may_change(rule)]
-        if not better:
-            return
+        # In any case, so that draws are the same whether or not the form may change.
         self.gradients.settle_around(self.anchor)
         points = self._points(POINTS_OF_INTEGRALS)
-        if self.gradients.are_coarse_integrals(points, near_anchor=self.past is None):
+        better = [rule for rule in self.gradients.better_integrals if form_may_change(rule)]
+        if better and self.gradients.are_coarse_integrals(points, near_anchor=self.past is None):
             raise OtherForm(better[0], True)
 
     def weight_rows(self) -> None:
