@@ -15,6 +15,7 @@ from pytensor.graph.replace import clone_replace
 
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.arrays import array_value, leaf_arrays
+from pymc_sgmcmc.gradients.metric import split_flat
 from pymc_sgmcmc.integration.group_density import GroupDensity
 from pymc_sgmcmc.integration.group_rows import GroupRows, ragged
 from pymc_sgmcmc.integration.group_terms import GroupTerms
@@ -134,6 +135,15 @@ class IntegratedModel(pm.Model):
     rows_checked = 500
     """Number of groups at which checks in Python evaluate the model; each costs as many densities
     as it has rows, times the points."""
+
+    def settle(self, anchor: np.ndarray) -> None:
+        """Find the points afresh around a flat anchor, so that they depend on nothing else."""
+        start = self.initial_point()
+        parts = split_flat(anchor, [value.shape for value in start.values()])
+        point = {
+            name: part.astype(start[name].dtype) for name, part in zip(start, parts, strict=True)
+        }
+        self.centres.move(point, afresh=True)
 
 
 def names_of_integrated(model: pm.Model) -> list[str]:

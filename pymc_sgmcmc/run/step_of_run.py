@@ -113,6 +113,8 @@ def default_step(
         make = partial(make, data=data)
     if earlier is not None:
         with suppress(UnfitAdaptation):  # the store then reports what differs from its run
+            if of_groups:  # the points of integration are data too
+                model.settle(earlier.anchor)
             return make(adaptation=earlier)
     return make()
 
