@@ -136,6 +136,7 @@ class IntegratedModel(pm.Model):
     """Number of groups at which checks in Python evaluate the model; each costs as many densities
     as it has rows, times the points."""
 
+    @quick_graphs()
     def settle(self, anchor: np.ndarray) -> None:
         """Find the points afresh around a flat anchor, so that they depend on nothing else."""
         start = self.initial_point()

@@ -332,7 +332,7 @@ def test_effects_with_two_modes_have_their_conditional_density(python_by_default
 
 
 @pytest.mark.long
-def test_interrupted_and_resumed(tmp_path):
+def test_interrupted_and_resumed(tmp_path, caplog):
     """The store knows which points the integrals have: the warm-up is not made again."""
     model, _ = two_classes(300, level=1.0, s=0.6, noise=0.7)
 
@@ -349,7 +349,10 @@ def test_interrupted_and_resumed(tmp_path):
     expected = run(tmp_path / "whole.zarr")
     assert json.loads(expected.posterior.attrs["adaptation"])["equally_spaced"]
     run(tmp_path / "cut.zarr", callback=interrupt)
-    assert same(run(tmp_path / "cut.zarr", resume=True), expected)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        assert same(run(tmp_path / "cut.zarr", resume=True), expected)
+    assert "Warm-up" not in caplog.text
 
 
 @pytest.mark.slow(60)
