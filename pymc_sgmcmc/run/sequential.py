@@ -22,7 +22,9 @@ SECONDS_PER_BLOCK = 0.1
 BYTES_PER_BLOCK = 2**23
 """Largest size in bytes of a block of draws; blocks of large draws are passed on sooner."""
 SECONDS_PER_TURN = 0.5
-"""Shortest turn in seconds of a chain that shares a process with others."""
+"""Length in seconds of a turn of a chain that shares a process with others."""
+PART_PER_TURN = 0.1
+"""A turn as a part of the run so far: a run that ends early has chains of nearly equal length."""
 TURNS_PER_CHANGE = 20
 """Shortest turn as a multiple of the time to change chains, which shuffles all row numbers."""
 
@@ -221,7 +223,7 @@ def _nonfinite(stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def sequential(run: Run) -> Generator[Event]:
-    """Run all chains in this process, in turns of about half a second.
+    """Run all chains in this process, in turns of at most about half a second.
 
     Steps that are not ours, such as PyMC's, run one chain after another, because not all of them
     save their whole state.
@@ -232,6 +234,7 @@ def sequential(run: Run) -> Generator[Event]:
     earlier = {step: step.chain for step in ours if step.n_updates > 0}
     waiting = deque(range(run.n_chains))
     begun: dict[int, tuple[ChainRunner, Generator]] = {}
+    began_run = time.perf_counter()
     try:
         while waiting:
             began = time.perf_counter()
@@ -244,7 +247,8 @@ def sequential(run: Run) -> Generator[Event]:
                 events = run_and_keep(runner, run)
                 begun[chain] = runner, events
             changed = time.perf_counter()
-            turn = max(SECONDS_PER_TURN, TURNS_PER_CHANGE * (changed - began))
+            turn = min(SECONDS_PER_TURN, PART_PER_TURN * (changed - began_run))
+            turn = max(turn, TURNS_PER_CHANGE * (changed - began))
             for event in events:
                 yield event
                 if in_turns and waiting and time.perf_counter() - changed > turn:
