@@ -26,7 +26,8 @@ from typing import NamedTuple
 import numpy as np
 import pymc as pm
 from integrated import table
-from scipy import optimize, special, stats
+from scipy import special, stats
+from student_moments import mode_and_covariance, student_draws
 
 HERE = Path(__file__).parent
 NODES = 15
@@ -253,15 +254,9 @@ CASES: dict[str, Callable[[int], Posterior]] = {
 
 def exact_moments(posterior: Posterior) -> tuple[dict, dict, float]:
     """Means and sds of the variables, and the effective number of draws that they are of."""
-    f, start = posterior.log_density, posterior.start
-    mode = optimize.minimize(lambda v: -f(v), start, method="BFGS").x
-    steps = 1e-2 * np.eye(len(mode))
-    hessian = np.array([[f(mode + a + b) - f(mode + a - b) - f(mode - a + b) + f(mode - a - b)
-                         for b in steps] for a in steps]) / 4e-4  # fmt: skip
-    proposal = stats.multivariate_t(mode, np.linalg.inv(-hessian), df=20, seed=1)
-    half = proposal.rvs(PAIRS)
-    draws = np.concatenate([half, 2 * mode - half])
-    weights = special.softmax(np.array([f(v) for v in draws]) - proposal.logpdf(draws))
+    f = posterior.log_density
+    mode, covariance = mode_and_covariance(f, posterior.start)
+    draws, weights = student_draws(f, mode, covariance, df=20, pairs=PAIRS)
     means, sds = {}, {}
     for name, values in posterior.variables(draws).items():
         flat = values.reshape(len(values), -1)

@@ -33,7 +33,8 @@ import rivals
 import xarray as xr
 from limited_calls import lines_of, timed
 from posterior_table import PosteriorTable
-from scipy import optimize, special, stats
+from scipy import special, stats
+from student_moments import mode_and_covariance, student_draws
 from truth import Moments, errors
 
 import pymc_sgmcmc as sgm
@@ -42,7 +43,7 @@ RESULTS = Path(__file__).parent / "results" / "hierarchy_rivals.txt"
 ROWS = 10
 """Rows of a group."""
 ITEMS = 200
-DRAWS = 4000
+PAIRS = 2000
 """Draws for the exact moments."""
 NODES = 41
 NUMBERS = 400_000_000
@@ -103,17 +104,9 @@ def exact_moments(hierarchy: Hierarchy) -> Moments:
     It reaches standard deviations of 0, of which the posterior may have a tail.
     """
     f, k = hierarchy.log_density, len(hierarchy.start)
-    mode = optimize.minimize(lambda v: -f(v), hierarchy.start, method="BFGS").x
-    steps = 1e-2 * np.diag(np.minimum(np.abs(mode), 1.0))
-    hessian = np.array([[f(mode + a + b) - f(mode + a - b) - f(mode - a + b) + f(mode - a - b)
-                         for b in steps] for a in steps])  # fmt: skip
-    scale = np.diag(1 / (2 * np.diag(steps)))
-    covariance = np.linalg.inv(-scale @ hessian @ scale)
-    proposal = stats.multivariate_t(mode, 1.2 * covariance, df=5, seed=1)
-    draws = proposal.rvs(DRAWS)
-    draws = draws[(draws[:, 2:] > 0).all(axis=1)]
-    weights = special.softmax(np.array([f(v) for v in draws]) - proposal.logpdf(draws))
-    assert 1 / np.square(weights).sum() > DRAWS / 4
+    mode, covariance = mode_and_covariance(f, hierarchy.start, np.abs(hierarchy.start))
+    draws, weights = student_draws(f, mode, 1.2 * covariance, df=5, pairs=PAIRS)
+    assert 1 / np.square(weights).sum() > PAIRS / 2
     mean = weights @ draws
     sd = np.sqrt(weights @ (draws - mean) ** 2)
     names = hierarchy.names

@@ -1,7 +1,8 @@
 """Ctrl-C at a random moment, sent to a process of its own that samples, and to its workers.
 
 The process is forked, so that it need not import or compile. Used by
-tests/run/test_interrupts.py and benchmarks/interrupts.py.
+tests/run/test_interrupts.py and benchmarks/interrupts.py. Default calls are interrupted in this
+process, at a given draw, by tests of their adaptation.
 """
 
 import json
@@ -34,6 +35,29 @@ def small_step(model, mode="NUMBA"):
     options = {"step_size": 0.005, "batch_size": 20, "self_check": False}
     with model:
         return sgm.SGLD(rng=0, compile_kwargs={"mode": mode}, **options)
+
+
+def whole_and_resumed(model, folder, caplog):
+    """Return the result of a default call, and that of one interrupted at a draw and resumed.
+
+    ``caplog`` then has what was logged on resuming.
+    """
+
+    def run(name, **arguments):
+        return sgm.sample(
+            40, tune=10, chains=2, cores=1, random_seed=3, model=model, trace=folder / name,
+            progressbar=False, compute_convergence_checks=False, **arguments,
+        )  # fmt: skip
+
+    def interrupt(trace, draw):
+        if draw.draw_idx == 30:
+            raise KeyboardInterrupt
+
+    whole = run("whole.zarr")
+    run("cut.zarr", callback=interrupt)
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        return whole, run("cut.zarr", resume=True)
 
 
 def run(model, step, sampler: str, cores: int, draws: int, **options):

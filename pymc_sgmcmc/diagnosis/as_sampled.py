@@ -48,9 +48,8 @@ def as_sampled(model: Model, posterior: Dataset, data: Any) -> Model:
     assert terms is not None
     points = points_of(terms.k, equally_spaced=adaptation["equally_spaced"])
     integrated = integrated_model(terms, points, adaptation["follow_prior"])
-    gradients = GroupGradients(integrated, integrated.continuous_value_vars)
-    draws = value_draws(integrated, gradients.source.vars, posterior)
-    gradients.settle_around(draws.mean(axis=(0, 1)))
+    draws = value_draws(integrated, integrated.continuous_value_vars, posterior)
+    integrated.settle(draws.mean(axis=(0, 1)))
     return integrated
 
 

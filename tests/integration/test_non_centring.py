@@ -6,6 +6,7 @@ import hierarchies
 import numpy as np
 import pymc as pm
 import pytest
+from interrupts import whole_and_resumed
 from kills import same
 
 import pymc_sgmcmc as sgm
@@ -170,22 +171,11 @@ def test_eight_schools():
 
 
 @pytest.mark.long
-def test_interrupted_and_resumed(tmp_path):
+def test_interrupted_and_resumed(tmp_path, caplog):
     """The store knows that effects are non-centred: the warm-up is not made again."""
-
-    def run(path, **arguments):
-        return sgm.sample(
-            40, tune=10, chains=2, cores=1, random_seed=3, model=schools(), trace=path,
-            progressbar=False, compute_convergence_checks=False, **arguments,
-        )  # fmt: skip
-
-    def interrupt(trace, draw):
-        if draw.draw_idx == 30:
-            raise KeyboardInterrupt
-
-    expected = run(tmp_path / "whole.zarr")
-    run(tmp_path / "cut.zarr", callback=interrupt)
-    assert same(run(tmp_path / "cut.zarr", resume=True), expected)
+    whole, resumed = whole_and_resumed(schools(), tmp_path, caplog)
+    assert same(resumed, whole)
+    assert "Warm-up" not in caplog.text
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from interrupts import whole_and_resumed
 from kills import same
 from scipy import stats
 from scipy.special import expit, gammaln, logsumexp
@@ -205,6 +206,18 @@ def two_classes(n, level, s, noise):
     return model, y
 
 
+def model_and_change(terms, points, equally_spaced):
+    """Return the integrated model, and by how much its likelihood differs between two points."""
+    rule = points_of(terms.k, equally_spaced=equally_spaced)
+    integrated = integrated_model(terms, rule)
+    integrated.centres.move(points[0])
+    function = integrated.compile_fn(
+        integrated.potentials[0].sum(), inputs=integrated.value_vars, mode=PYTHON, point_fn=False
+    )
+    before, after = (float(function(*point.values())) for point in points)
+    return integrated, after - before
+
+
 def test_equally_spaced_points_find_all_modes(python_by_default):
     """The densities have modes 10 of their sds apart, of which Newton's method finds one."""
     model, y = two_classes(N, level=2.0, s=1.3, noise=1.0)
@@ -219,23 +232,13 @@ def test_equally_spaced_points_find_all_modes(python_by_default):
                     for level in point["levels"]]  # fmt: skip
         return (logsumexp(by_class, axis=0) - np.log(2)).sum()
 
-    def change(equally_spaced):
-        integrated = integrated_model(terms, points_of(1, equally_spaced=equally_spaced))
-        integrated.centres.move(points[0])
-        potential = integrated.potentials[0].sum()
-        function = integrated.compile_fn(
-            potential, inputs=integrated.value_vars, mode=PYTHON, point_fn=False
-        )
-        before, after = (float(function(*point.values())) for point in points)
-        return after - before, quadrature_error(integrated, points)
-
     expected = exact(points[1]) - exact(points[0])
-    found, error = change(True)
+    integrated, found = model_and_change(terms, points, equally_spaced=True)
     assert found == pytest.approx(expected, abs=1e-3)
-    assert error < 1e-3
-    found, error = change(False)
+    assert quadrature_error(integrated, points) < 1e-3
+    integrated, found = model_and_change(terms, points, equally_spaced=False)
     assert abs(found - expected) > 1
-    assert error > 1
+    assert quadrature_error(integrated, points) > 1
 
 
 def shares_of_groups():
@@ -263,19 +266,11 @@ def test_equally_spaced_points_reach_into_long_tails(python_by_default):
         of_totals = gammaln(alpha.sum()) - gammaln(alpha.sum() + counts.sum(axis=1))
         return (of_totals + (gammaln(alpha + counts) - gammaln(alpha)).sum(axis=1)).sum()
 
-    def change(equally_spaced):
-        integrated = integrated_model(terms, points_of(2, equally_spaced=equally_spaced))
-        integrated.centres.move(points[0])
-        potential = integrated.potentials[0].sum()
-        function = integrated.compile_fn(
-            potential, inputs=integrated.value_vars, mode=PYTHON, point_fn=False
-        )
-        before, after = (float(function(*point.values())) for point in points)
-        return after - before
-
     expected = exact(points[1]) - exact(points[0])
-    assert change(True) == pytest.approx(expected, abs=5e-3)
-    assert abs(change(False) - expected) > 0.02
+    _, found = model_and_change(terms, points, equally_spaced=True)
+    assert found == pytest.approx(expected, abs=5e-3)
+    _, found = model_and_change(terms, points, equally_spaced=False)
+    assert abs(found - expected) > 0.02
 
 
 def test_effects_with_long_tails_have_their_conditional_density(python_by_default):
@@ -335,33 +330,28 @@ def test_effects_with_two_modes_have_their_conditional_density(python_by_default
 def test_interrupted_and_resumed(tmp_path, caplog):
     """The store knows which points the integrals have: the warm-up is not made again."""
     model, _ = two_classes(300, level=1.0, s=0.6, noise=0.7)
-
-    def run(path, **arguments):
-        return sgm.sample(
-            40, tune=10, chains=2, cores=1, random_seed=3, model=model, trace=path,
-            progressbar=False, compute_convergence_checks=False, **arguments,
-        )  # fmt: skip
-
-    def interrupt(trace, draw):
-        if draw.draw_idx == 30:
-            raise KeyboardInterrupt
-
-    expected = run(tmp_path / "whole.zarr")
-    assert json.loads(expected.posterior.attrs["adaptation"])["equally_spaced"]
-    run(tmp_path / "cut.zarr", callback=interrupt)
-    caplog.clear()
-    with caplog.at_level(logging.INFO):
-        assert same(run(tmp_path / "cut.zarr", resume=True), expected)
+    whole, resumed = whole_and_resumed(model, tmp_path, caplog)
+    assert json.loads(whole.posterior.attrs["adaptation"])["equally_spaced"]
+    assert same(resumed, whole)
     assert "Warm-up" not in caplog.text
 
 
 @pytest.mark.slow(60)
-def test_default_call_takes_the_points_that_suit(one_graph_at_a_time):
-    """It starts with few, finds their integrals off, and says in the result what it took."""
+def test_default_call_takes_the_points_that_suit(one_graph_at_a_time, tmp_path, caplog):
+    """It starts with few, finds their integrals off, and says in the result what it took.
+
+    The store says so too: called again, the run has the same points without a warm-up.
+    """
     model, _ = two_classes(300, level=1.0, s=0.6, noise=0.7)
-    with model:
-        idata = sgm.sample(20, tune=5, chains=2, random_seed=1, progressbar=False)
+    options = {"tune": 5, "chains": 2, "random_seed": 1, "progressbar": False}
+    options |= {"model": model, "trace": tmp_path / "run.zarr"}
+    idata = sgm.sample(20, **options)
     assert idata.posterior["u"].dims == ("chain", "draw", "row")
     chosen = json.loads(idata.posterior.attrs["adaptation"])
     assert chosen["equally_spaced"]
     assert float(idata.diagnosis["quadrature_error"]) < 0.1
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        again = sgm.sample(20, resume=True, **options)
+    assert "Warm-up" not in caplog.text
+    assert same(again, idata)

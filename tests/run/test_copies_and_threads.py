@@ -235,10 +235,11 @@ REFUSED = pytest.mark.parametrize(
 
 @REFUSED
 @pytest.mark.parametrize("at", [6, 14])
-@pytest.mark.parametrize("turns", [1.0, -1.0], ids=["one by one", "in turns"])
+@pytest.mark.parametrize("turns", [np.inf, -1.0], ids=["one by one", "in turns"])
 def test_run_in_the_callback_of_a_run(step, sample, told, at, turns, monkeypatch):
     """Refused at any draw, with the draws so far; a copy may draw there, and later the step."""
     monkeypatch.setattr("pymc_sgmcmc.run.sequential.SECONDS_PER_TURN", turns)
+    monkeypatch.setattr("pymc_sgmcmc.run.sequential.PART_PER_TURN", np.inf)
     monkeypatch.setattr("pymc_sgmcmc.run.sequential.TURNS_PER_CHANGE", 0)
     two = {"chains": 2, "chain_method": "sequential"}
     expected = run(sgm.sample, step, **two)

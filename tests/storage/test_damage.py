@@ -202,6 +202,7 @@ def test_whole_chunks_of_other_draws(put, model, step, path, monkeypatch):
     monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
     # On a slow machine the turn would pass to chain 1 while the copy is made.
     monkeypatch.setattr(sequential, "SECONDS_PER_TURN", np.inf)
+    monkeypatch.setattr(sequential, "PART_PER_TURN", np.inf)
     monkeypatch.setattr(writer.Writer, "due", lambda self: True)
     put(model, step, path)
     for again in (
