@@ -53,11 +53,13 @@ def of_what_groups_share(
     points = points_of(terms.k, equally_spaced=equally_spaced)
     model = integrated_model(terms, points, follow_prior)
     recorded = recorded_names(terms, given.var_names)
+    # Effects are drawn given all that groups share, whether the result shows it or not.
+    recorded += [v.name for v in model.free_RVs]
     return replace(
         given,
         model=model,
         initvals=starts_in(model, given.initvals),
-        var_names=[v.name for v in model.unobserved_RVs if v.name in recorded] or None,
+        var_names=[v.name for v in model.unobserved_RVs if v.name in recorded],
         idata_kwargs=without_log_densities(given.idata_kwargs),
         include_data=False,
     )

@@ -8,6 +8,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from arviz_base import from_dict
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
@@ -16,6 +17,7 @@ import pymc_sgmcmc as sgm
 import pymc_sgmcmc.step
 from pymc_sgmcmc.adaptation import slowness
 from pymc_sgmcmc.gradients.arrays import PYTHON
+from pymc_sgmcmc.integration import centring
 from pymc_sgmcmc.integration.choice import terms_to_integrate
 from pymc_sgmcmc.integration.effects import EffectDraws
 from pymc_sgmcmc.integration.group_gradients import GroupGradients
@@ -23,7 +25,9 @@ from pymc_sgmcmc.integration.group_terms import NotIntegrated, group_terms
 from pymc_sgmcmc.integration.integrated_model import integrated_model
 from pymc_sgmcmc.integration.points import Points, points_of
 from pymc_sgmcmc.integration.quadrature_error import quadrature_error
+from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.integrated_effects import _moments
+from pymc_sgmcmc.run.parametrisation import Form
 from pymc_sgmcmc.run.step_of_run import default_step
 
 INTEGRATED = {
@@ -445,6 +449,30 @@ def normal_posterior(y, group):
         precision = k + tau**-2
         effects.append(moments((k * m + mu / tau**2) / precision, 1 / precision))
     return moments(mu), moments(tau), np.array(effects)
+
+
+@pytest.mark.parametrize("asked", [["sigma", "effect"], ["tau"]], ids=" ".join)
+def test_variables_that_are_asked_for(asked, monkeypatch, python_by_default):
+    """Effects need what groups share, also as it is sampled, which is not in the result.
+
+    Bambi asks for effects and scales, but not for the offsets that it multiplies.
+    """
+    monkeypatch.setattr(centring, "ROWS_PER_EFFECT", 0)
+    group, other = np.repeat(np.arange(6), 5), np.tile(np.arange(5), 6)
+    with pm.Model() as model:
+        sigma, tau = pm.HalfNormal("sigma"), pm.HalfNormal("tau")
+        z, offset = pm.Normal("z", shape=6), pm.Normal("offset", shape=5)
+        pm.Deterministic("effect", sigma * z)
+        eta = sigma * z[group] + tau * offset[other]
+        pm.Normal("y", eta, 1, observed=np.linspace(-2, 2, 30))
+    terms = terms_to_integrate(model, ["z"], None, predicts=False)
+    form = Form.of(Arguments(model=model, idata_kwargs={}, var_names=asked), terms)
+    sampled, rng = form.sampled, np.random.default_rng(1)
+    shapes = {v.name: v.shape.eval() for v in sampled.model.unobserved_RVs}
+    assert "offset (as sampled)" in shapes
+    recorded = {name: rng.uniform(size=(2, 3, *shapes[name])) for name in sampled.var_names}
+    tree = from_dict({"posterior": recorded})
+    assert list(form.complete(tree, sampled.model, rng).posterior) == asked
 
 
 @pytest.mark.slow(50)
