@@ -85,6 +85,8 @@ def with_effects(
     include_data = asked.include_data
     if include_data is None:
         include_data = affordable_data(terms.model)
+    if include_data:
+        tree = tree.assign(_data_of(terms.model, idata_kwargs))
     names = recorded_names(terms, var_names)
     posterior = tree["posterior"].to_dataset()
     of_effects = _that_depend(terms, names)
@@ -99,9 +101,8 @@ def with_effects(
         affordable = MOST_DENSITIES // max(effects.densities, 1)
         all_of_them = size * len(points) <= MOST_NUMBERS and len(points) <= affordable
         if all_of_them or var_names is not None:
-            own = _all_draws(terms, effects, points, posterior, names, idata_kwargs, include_data)
-            for name, group in own.children.items():
-                tree[name] = DataTree(group.to_dataset())
+            own = _all_draws(terms, effects, points, posterior, names, idata_kwargs)
+            tree["posterior"] = DataTree(own)
         else:
             n = min(int(np.clip(affordable, *SUMMARISED)), len(points))
             some = [points[k] for k in np.linspace(0, len(points) - 1, n).astype(int)]
@@ -174,8 +175,7 @@ def _all_draws(
     posterior: Dataset,
     names: Sequence[str],
     idata_kwargs: dict[str, Any],
-    include_data: bool,
-) -> DataTree:
+) -> Dataset:
     model = terms.model
     chosen = [v for v in model.unobserved_RVs if v.name in names]
     with quick_graphs():
@@ -190,13 +190,21 @@ def _all_draws(
             traces.append(recorder.new_trace())
             traces[-1].setup(posterior.sizes["draw"], int(posterior.chain[chain]))
         traces[-1].record(effects.into(point, drawn), in_warmup=False)
-    converter = DataTreeConverter if include_data else DrawsOnly
-    found = converter(trace=MultiTrace(traces), model=model, **idata_kwargs).to_inference_data()
+    found = DrawsOnly(trace=MultiTrace(traces), model=model, **idata_kwargs).to_inference_data()
     own = found["posterior"].to_dataset()
     own = own.assign_coords(chain=posterior.chain, draw=posterior.draw)
     own.attrs = posterior.attrs
-    found["posterior"] = DataTree(own)
-    return found
+    return own
+
+
+def _data_of(model: Model, idata_kwargs: dict[str, Any]) -> dict[str, DataTree]:
+    """Return the groups of a result that have a model's data."""
+    converter = DataTreeConverter(prior={}, model=model, **idata_kwargs)
+    groups = {
+        "observed_data": converter.observed_data_to_xarray(),
+        "constant_data": converter.constant_data_to_xarray(),
+    }
+    return {name: DataTree(group) for name, group in groups.items() if group is not None}
 
 
 def _moments(

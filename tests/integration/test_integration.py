@@ -471,8 +471,9 @@ def test_variables_that_are_asked_for(asked, monkeypatch, python_by_default):
     shapes = {v.name: v.shape.eval() for v in sampled.model.unobserved_RVs}
     assert "offset (as sampled)" in shapes
     recorded = {name: rng.uniform(size=(2, 3, *shapes[name])) for name in sampled.var_names}
-    tree = from_dict({"posterior": recorded})
-    assert list(form.complete(tree, sampled.model, rng).posterior) == asked
+    tree = form.complete(from_dict({"posterior": recorded}), sampled.model, rng)
+    assert list(tree.posterior) == asked
+    assert list(tree.observed_data) == ["y"]
 
 
 @pytest.mark.slow(50)
