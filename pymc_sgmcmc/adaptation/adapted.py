@@ -76,7 +76,7 @@ class Adapted:
     """Spread of the chains' starts around ``starts``, in the metric's standard deviations."""
     non_centred: dict[str, np.ndarray] = field(default_factory=dict)
     """Centred effects about which rows say little, with what they say of each, shape (2, *shape),
-    and the widths of their scales; the step samples them partially non-centred."""
+    and the widths and starts of their scales; the step samples them partially non-centred."""
     follow_prior: bool = False
     """Whether points of integrals over two or three effects of groups follow the effects' prior."""
     equally_spaced: bool = False

@@ -7,10 +7,11 @@ from pymc.model import Model
 from pymc_sgmcmc.adaptation.objective import Objective
 from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.gradients.arrays import PYTHON
-from pymc_sgmcmc.integration.non_centring import centred_effects, width_of_scale
+from pymc_sgmcmc.integration.non_centring import centred_effects, scales_of, width_of_scale
 
 WEAK = 0.5
-"""Mean share of the prior in the curvature along effects above which the effects are weak."""
+"""Mean share of the prior in the curvature along the effects of a scale above which they are
+weak."""
 
 
 def weak_effects(
@@ -47,7 +48,14 @@ def weak_effects(
             h = np.maximum(curvature[part] - of_prior, 0.0)
             slope = gradient[part] + of_prior * np.ravel(array - mean)
             known[rv.name] = np.stack([h, h * array.ravel() + slope]).reshape(2, *array.shape)
-            if np.mean(of_prior / curvature[part]) > WEAK:
+            found = scales_of(model, rv, array.shape)
+            of_scale = np.zeros(array.size, int) if found is None else found[1].ravel()
+            sums = np.bincount(of_scale, of_prior / curvature[part])
+            if (sums > WEAK * np.bincount(of_scale)).any():
                 is_weak = True
-                widths |= width_of_scale(model, rv, h)
-    return known | widths if is_weak else {}
+                widths |= width_of_scale(model, rv, h.reshape(array.shape))
+    at = {v.name: x for v, x in zip(flat.source.vars, point, strict=True)}
+    for name, width in widths.items():
+        start = np.exp(at[model.rvs_to_values[model[name]].name])
+        known[name] = np.stack([width, start])
+    return known if is_weak else {}

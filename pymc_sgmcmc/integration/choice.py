@@ -61,7 +61,10 @@ def terms_to_integrate(
             raise NotIntegrated("groups of different sizes need numba, not JAX")
         model = with_one_index(model)
         known = {own_name(rv.name): rv.name for rv in model.free_RVs}
-        named = "auto" if wanted == "auto" else [known.get(name, name) for name in wanted]
+        unknown = [] if wanted == "auto" else [name for name in wanted if name not in known]
+        if unknown:
+            raise NotIntegrated(f"{unknown[0]!r} is not a free variable: these are {[*known]}")
+        named = "auto" if wanted == "auto" else [known[name] for name in wanted]
         terms = group_terms(model, named, data, of_rows)
         if wanted == "auto" and not of_rows and not _is_cheaper(terms):
             raise NotIntegrated(

@@ -342,6 +342,10 @@ def _effects(
         shape[v.axis] = None
         slots = TensorType(v.value.dtype, tuple(shape))(v.value.name)
         variables.append(LocalVariable(v.value, column, v.axis, slots))
+    chosen = [model.values_to_rvs[v.value].name for v in variables]
+    if wanted != "auto" and (left := [name for name in wanted if name not in chosen]):
+        of_others = f"its groups are not those of '{chosen[0]}'"
+        raise NotIntegrated("; ".join(f"'{name}': {reasons.get(name, of_others)}" for name in left))
     k = sum(int(np.prod(builder.shapes[v.value])) // n_groups for v in variables)
     if k > MOST_EFFECTS:
         raise NotIntegrated(f"each group has {k} effects, more than {MOST_EFFECTS}")

@@ -10,12 +10,13 @@ and z = (a - c) / sqrt(v) is nearly independent of m and s. With h = 0 that is t
 parametrisation, and for large h the centred one (Papaspiliopoulos, Roberts and Skoeld 2003). So z
 is the free variable here, and a a deterministic: the density is that of the model for any h and b.
 
-Such rows also say little about s, only that s^2 is below about (sum_j h_j^2 / 2)^{-1/2}. So log s
-has a long tail, which chains take long to traverse, but the density of s itself is even near 0. It
-is sampled as x = log(exp(s / w) - 1), with a width w below that: proportional to s above w, to log
-s below.
+Such rows also say little about s, only that s^2 is below about (sum_j h_j^2 / 2)^{-1/2}, with a sum
+over the effects of this scale. So log s has a long tail, which chains take long to traverse, but
+the density of s itself is even near 0. It is sampled as x = log(exp(s / w) - 1), with a width w
+below that: proportional to s above w, to log s below.
 """
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -23,13 +24,14 @@ import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.transforms import log
 from pymc.logprob.transforms import Transform
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import LogNormalRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import quick_graphs
-from pymc_sgmcmc.gradients.arrays import has_named_dims
+from pymc_sgmcmc.gradients.arrays import evaluate, has_named_dims
+from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.integration.stand_ins import with_stand_in, with_transform
 
 WIDTH = 0.4
@@ -37,12 +39,12 @@ WIDTH = 0.4
 
 
 class Softplus(Transform):
-    """x = log(exp(s / w) - 1) of a positive s."""
+    """x = log(exp(s / w) - 1) of positive s, elementwise."""
 
     name = "softplus"
     ndim_supp = 0
 
-    def __init__(self, width: float):
+    def __init__(self, width: np.ndarray):
         self.width = width
 
     def forward(self, value, *inputs):
@@ -80,11 +82,12 @@ def with_non_centred_effects(model: pm.Model, known: Mapping[str, np.ndarray]) -
     """Return the model in the partially non-centred parametrisation of some `centred_effects`.
 
     ``known`` maps the name of each of these to h and b of its effects, shape (2, *shape), and names
-    from `width_of_scale` to w.
+    from `width_of_scale` to w and to values from which to start, in the same way.
     """
     effects = {rv.name for rv in centred_effects(model)}
     for name in (n for n in known if n not in effects):
-        model = with_transform(model, model[name], Softplus(float(known[name])))
+        width, start = known[name]
+        model = with_transform(model, model[name], Softplus(width), start)
     for name in (n for n in known if n in effects):
         (h, b), rv = known[name], model[name]
         mean, scale = rv.owner.op.dist_params(rv.owner)
@@ -98,17 +101,44 @@ def with_non_centred_effects(model: pm.Model, known: Mapping[str, np.ndarray]) -
     return model
 
 
+@quick_graphs()
+def scales_of(
+    model: pm.Model, effects: TensorVariable, shape: tuple[int, ...]
+) -> tuple[TensorVariable, np.ndarray] | None:
+    """Return the variable whose elements scale `centred_effects`, and which element each has.
+
+    None if the scale is not an element of a variable, unchanged: this is found out from two values.
+    """
+    scale, free = effects.owner.op.dist_params(effects.owner)[1], set(model.free_RVs)
+    found = free.intersection(ancestors([scale], blockers=model.free_RVs))
+    if len(found) != 1:
+        return None
+    [variable] = found
+    [of_scale] = shapes_of(model, [model.rvs_to_values[variable]])
+    values = np.sort(np.random.default_rng(0).uniform(1, 2, math.prod(of_scale)))
+    values = np.stack([values, values[::-1]]).astype(variable.dtype)
+    of_effects = [
+        np.broadcast_to(evaluate(clone_replace(scale, {variable: pt.constant(v)}))[0], shape)
+        for v in values.reshape(2, *of_scale)
+    ]
+    number = np.minimum(np.searchsorted(values[0], of_effects[0]), values.shape[1] - 1)
+    is_element = (values[:, number] == of_effects).all()
+    return (variable, number) if is_element else None
+
+
 def width_of_scale(
     model: pm.Model, effects: TensorVariable, h: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Return w, by name, for the scale of some `centred_effects` about which the rows say little.
 
-    Empty if the scale is not a variable with one element on the logarithmic scale.
+    Empty if the scale is not sampled on the logarithmic scale, or rows say nothing about it.
     """
-    scale = effects.owner.op.dist_params(effects.owner)[1]
-    while scale.owner is not None and isinstance(scale.owner.op, DimShuffle):
-        scale = scale.owner.inputs[0]
-    has_one = all(scale.type.broadcastable)
-    if not (has_one and model.rvs_to_transforms.get(scale) is log and h.any()):
+    found = scales_of(model, effects, h.shape)
+    if found is None or model.rvs_to_transforms[found[0]] is not log:
         return {}
-    return {scale.name: np.asarray(WIDTH * (np.sum(h**2) / 2) ** -0.25)}
+    scale, of_effects = found
+    [shape] = shapes_of(model, [model.rvs_to_values[scale]])
+    squares = np.bincount(of_effects.ravel(), np.square(h).ravel(), minlength=math.prod(shape))
+    if not squares.all():
+        return {}
+    return {scale.name: (WIDTH * (squares / 2) ** -0.25).reshape(shape)}

@@ -4,6 +4,7 @@ sample a variable on another scale.
 
 from collections.abc import Mapping
 
+import numpy as np
 import pymc as pm
 from pymc.logprob.transforms import Transform
 from pytensor.graph.basic import Variable
@@ -67,10 +68,13 @@ def with_stand_in(
     return other
 
 
-def with_transform(model: pm.Model, rv: TensorVariable, transform: Transform) -> pm.Model:
-    """Rewrite a model so that a free variable is sampled on another scale."""
+def with_transform(
+    model: pm.Model, rv: TensorVariable, transform: Transform, start: np.ndarray
+) -> pm.Model:
+    """Rewrite a model so that a free variable is sampled on another scale, from a start."""
     values = {v: model.rvs_to_values[v] for v in model.basic_RVs}
     values[rv] = rv.type(f"{rv.name}_{transform.name}__")
     other = model_of(model, {v: v for v in model.named_vars.values()}, values)
     other.rvs_to_transforms[rv] = transform
+    other.rvs_to_initial_values[rv] = start
     return other

@@ -15,7 +15,7 @@ from pymc_sgmcmc.adaptation.other_form import OtherForm, form_changeable
 from pymc_sgmcmc.integration.centring import with_centred_effects
 from pymc_sgmcmc.integration.choice import starts_in
 from pymc_sgmcmc.integration.group_terms import GroupTerms, group_terms
-from pymc_sgmcmc.integration.non_centring import with_non_centred_effects
+from pymc_sgmcmc.integration.non_centring import centred_effects, with_non_centred_effects
 from pymc_sgmcmc.integration.stand_ins import own_name
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.integrated_effects import of_what_groups_share, with_effects
@@ -117,13 +117,14 @@ def _parametrised(
     if _is_rewritable(given):
         known = () if terms is None else (terms.names, len(terms.group_of_row))
         model = with_centred_effects(model, *known)
+        effects = {rv.name for rv in centred_effects(model)}
+        if weak:
+            names = ", ".join(repr(own_name(name)) for name in weak if name in effects)
+            _log.info(
+                "Rows say less about these effects than the prior, so they are partially "
+                f"non-centred: {names}."
+            )
         model = with_non_centred_effects(model, weak)
-    if weak:
-        names = ", ".join(repr(own_name(name)) for name, known in weak.items() if known.ndim)
-        _log.info(
-            "Rows say less about these effects than the prior, so they are partially non-centred: "
-            f"{names}."
-        )
     if model is given.model:
         return given, terms
     if terms is not None and model is not terms.model:

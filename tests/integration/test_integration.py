@@ -348,6 +348,10 @@ def test_refused_by_name():
     """Effects that the rest depends on, and names that are no effects."""
     with pytest.raises(NotIntegrated, match="'scale': no data are an index"):
         group_terms(hierarchies.crossed(), ["scale"])
+    with pytest.raises(NotIntegrated, match="'u': its groups are not those of 'v'"):
+        group_terms(hierarchies.crossed(), ["u", "v"])
+    with pytest.raises(ValueError, match=r"'w' is not a free variable: these are .'scale', 'u'"):
+        terms_to_integrate(hierarchies.crossed(), ["u", "w"], None, predicts=False)
 
 
 ACROSS = {
