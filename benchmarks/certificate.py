@@ -35,7 +35,8 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc.diagnosis.verdict import judge, rows
 
 RESULTS = Path(__file__).parent / "results" / "certificate.txt"
-OWN = ("k_hat", "certified_mean", "certified_mean_error", "certified_sd", "certified_sd_error")
+OF_MOMENTS = ("certified_mean", "certified_sd")
+OWN = ("k_hat", *(name + end for name in OF_MOMENTS for end in ("", "_error", "_degrees")))
 """Measurements of the verdict that the certificate has made."""
 LAYOUT = (
     "{:<39}{:>4}{:>8}{:>12}{:>7}{:>6}{:>7}{:>6}{:>6}{:>7}{:>6}{:>6}{:>7}{:>6}{:>6}{:>8}{:>7}{:>7}"

@@ -38,7 +38,8 @@ class Diagnosis(Dataset):
       chains are independent;
     - ``k_hat``: of the certificate's weights; ``certified_mean``, ``certified_sd``: means of the
       draws less the exact ones, in exact standard deviations, and standard deviations relative to
-      the exact ones, right at 0 and 1, with standard errors in ``..._error``;
+      the exact ones, right at 0 and 1, with standard errors in ``..._error`` and their degrees of
+      freedom in ``..._degrees``;
     - ``thermostat_drift``: how much too hot the draws were on average, relative to the temperature,
       by the drift of the thermostat; right at 0;
     - ``thermostat``, ``thermostat_predicted``, ``noise_to_friction``, ``held_temperature``,

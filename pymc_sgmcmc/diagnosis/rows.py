@@ -54,7 +54,12 @@ def threshold(n_tests: int, n_blocks: int) -> float:
     ``n_blocks`` is the number of blocks, over all chains, from which the standard errors were
     computed.
     """
-    return float(stats.t.isf(ALARM / (2 * n_tests), max(1, n_blocks - 1)))
+    return float(errors_by_chance(n_tests, max(1, n_blocks - 1)))
+
+
+def errors_by_chance(n_tests: int, degrees: np.ndarray | float) -> np.ndarray:
+    """Return the same for standard errors with the given degrees of freedom."""
+    return stats.t.isf(ALARM / (2 * n_tests), degrees)
 
 
 def limit_of(measured: Dataset) -> float:

@@ -17,6 +17,7 @@ from pymc_sgmcmc.diagnosis.rows import (
     Number,
     Passed,
     Row,
+    errors_by_chance,
     imprecise,
     judged,
     limit_of,
@@ -25,7 +26,7 @@ from pymc_sgmcmc.diagnosis.rows import (
     too_few,
 )
 from pymc_sgmcmc.diagnosis.stein import BLOCKS
-from pymc_sgmcmc.exact.importance_sampling import LARGEST_K_HAT, PAIRS
+from pymc_sgmcmc.exact.importance_sampling import LARGEST_K_HAT
 
 LARGEST_RHAT = 1.05
 """Largest R-hat that passes, unless chance explains a larger one."""
@@ -331,13 +332,13 @@ def _k_hat(measured: Dataset) -> Iterator[Row]:
     yield Row("k-hat of the certificate", k_hat, f"< {LARGEST_K_HAT}", usable, "", decimals=2)
     if not usable:
         return
-    number = threshold(2 * measured.sizes["direction"], PAIRS)
     for name, label, right, what in (
         ("certified_mean", "mean, off the exact one (sd)", 0, "Means are {:.2g} sd off{}"),
         ("certified_sd", "sd / exact one", 1, "Standard deviations are {:.2g} of the right ones{}"),
     ):
         values, errors = measured[name].values, measured[f"{name}_error"].values
-        off, chance = values - right, number * errors
+        degrees, n_tests = measured[f"{name}_degrees"].values, 2 * len(values)
+        off, chance = values - right, errors_by_chance(n_tests, degrees) * errors
         beyond = (np.abs(off) > TOLERANCE) & (np.abs(off) > chance)
         k = int(np.argmax(np.where(beyond, np.abs(off), 0) if beyond.any() else np.abs(off)))
         element = str(measured["element"].values[k])

@@ -90,8 +90,10 @@ def with_certificate(
         k_hat=found.k_hat,
         certified_mean=("direction", found.mean.value),
         certified_mean_error=("direction", found.mean.error),
+        certified_mean_degrees=("direction", found.mean.degrees),
         certified_sd=("direction", found.sd.value),
         certified_sd_error=("direction", found.sd.error),
+        certified_sd_degrees=("direction", found.sd.degrees),
     )
 
 

@@ -41,6 +41,20 @@ class Estimate(NamedTuple):
 
     value: np.ndarray
     error: np.ndarray
+    degrees: np.ndarray | float = np.inf
+    """Degrees of freedom of the errors: few if few terms with large weights contribute most."""
+
+    def minus(self, other: "Estimate") -> "Estimate":
+        """Subtract an independent estimate, with the degrees of freedom of Welch (1947)."""
+        squares = np.square([self.error, other.error])
+        total = squares.sum(axis=0)
+        parts = np.square(squares[0]) / self.degrees + np.square(squares[1]) / other.degrees
+        degrees = np.square(total) / np.maximum(parts, 1e-300)
+        return Estimate(self.value - other.value, np.sqrt(total), degrees)
+
+    def over(self, scale: np.ndarray) -> "Estimate":
+        """Divide by a scale, as if it were known."""
+        return Estimate(self.value / scale, self.error / scale, self.degrees)
 
 
 class Certificate(NamedTuple):
@@ -145,16 +159,15 @@ def certify(
         log_ratio[~finite] = log_ratio[finite].min() - 700  # practically no weight
         log_weights, k_hat = array_stats.psislw(-log_ratio)  # takes log(q / p)
         mean, sd = weighted_moments(drawn, log_weights, student.squares_less_variance(drawn))
-        off = Estimate(plain_mean.value - mean.value, np.hypot(plain_mean.error, mean.error))
-        ratio = Estimate(plain_sd.value, np.hypot(plain_sd.error, sd.error))
+        longer = plain_sd.minus(sd).over(sd.value)
         tried.append(
             Certificate(
                 points,
                 log_weights,
                 float(k_hat) if np.isfinite(k_hat) else np.inf,  # one weight dominates
                 _log_mean(log_ratio),
-                Estimate(*(part / sd.value for part in off)),
-                Estimate(*(part / sd.value for part in ratio)),
+                plain_mean.minus(mean).over(sd.value),
+                longer._replace(value=1 + longer.value),
                 student.degrees,
             )
         )
@@ -177,7 +190,7 @@ def weighted_moments(
     slope = (terms * control).sum(axis=0) / np.maximum(np.square(control).sum(axis=0), 1e-300)
     terms, variance = terms - slope * control, variance - slope * control.sum(axis=0)
     sd = np.sqrt(np.maximum(variance, 1e-300))
-    return Estimate(mean, _error(w * (values - mean))), Estimate(sd, _error(terms / (2 * sd)))
+    return Estimate(mean, *_error(w * (values - mean))), Estimate(sd, *_error(terms / (2 * sd)))
 
 
 def effective_number(log_weights: np.ndarray) -> float:
@@ -185,10 +198,15 @@ def effective_number(log_weights: np.ndarray) -> float:
     return float(np.exp(2 * logsumexp(log_weights) - logsumexp(2 * log_weights)))
 
 
-def _error(terms: np.ndarray) -> np.ndarray:
-    """Return the standard error of a sum of paired terms with mean about 0, shape (n, k)."""
-    pairs = terms.reshape(-1, 2, terms.shape[1]).sum(axis=1)
-    return np.sqrt(np.square(pairs).sum(axis=0))
+def _error(terms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the standard error of a sum of paired terms with mean about 0, shape (n, k).
+
+    Its degrees of freedom are those of a variance with the same relative error.
+    """
+    squares = np.square(terms.reshape(-1, 2, terms.shape[1]).sum(axis=1))
+    total = np.maximum(squares.sum(axis=0), 1e-300)
+    spread = np.square(squares / total).sum(axis=0) - 1 / len(squares)
+    return np.sqrt(total), 2 / np.maximum(spread, 2 / len(squares))
 
 
 def _log_mean(log_ratio: np.ndarray) -> Estimate:
@@ -205,9 +223,10 @@ def moments_of_draws(draws: np.ndarray) -> tuple[Estimate, Estimate]:
     squares = np.square(draws - mean)
     sd = np.sqrt(squares.mean(axis=(0, 1)))
 
-    def error(values: np.ndarray) -> np.ndarray:
+    def error(values: np.ndarray) -> tuple[np.ndarray, int]:
         blocks = np.array_split(values, min(BLOCKS, values.shape[1]), axis=1)
         means = np.concatenate([block.mean(axis=1) for block in blocks])
-        return means.std(axis=0, ddof=1) / np.sqrt(len(means))
+        return means.std(axis=0, ddof=1) / np.sqrt(len(means)), len(means) - 1
 
-    return Estimate(mean, error(draws)), Estimate(sd, error(squares) / (2 * sd))
+    error_of_squares, degrees = error(squares)
+    return Estimate(mean, *error(draws)), Estimate(sd, error_of_squares / (2 * sd), degrees)

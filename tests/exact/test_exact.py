@@ -243,7 +243,7 @@ def test_the_certificate_of_right_draws_finds_nothing():
         np.random.default_rng(1),
     )
     assert found.k_hat < 0.5
-    value, error = found.log_marginal_likelihood
+    value, error, _ = found.log_marginal_likelihood
     assert abs(value + 7) < 4 * error < 0.1
     assert np.all(np.abs(found.mean.value) < 4 * found.mean.error)
     assert np.all(np.abs(found.sd.value - 1) < 4 * found.sd.error)
@@ -260,7 +260,7 @@ def test_the_certificate_sees_a_bias_and_its_size(shift, scale, size):
     draws = biased_draws(sds, shift, scale)
     found = certify(Gaussian(sds, -7.0), draws, np.diag(2 * sds), np.random.default_rng(1))
     assert found.k_hat < 0.7
-    value, error = found.log_marginal_likelihood
+    value, error, _ = found.log_marginal_likelihood
     assert abs(value + 7) < 4 * error < 1
     # all directions are alike: their mean, with the error of one of them
     assert abs(found.mean.value.mean() - shift) < 4 * found.mean.error.mean() / np.sqrt(size) + 0.02
@@ -295,10 +295,27 @@ def test_errors_of_moments_are_those_of_repeated_draws():
         plain.append(moments_of_draws(rng.normal(size=(4, 100, 1))))
     for both in (weighted, plain):
         for moment in zip(*both, strict=True):
-            values, errors = (np.array(part).ravel() for part in zip(*moment, strict=True))
+            values, errors, _ = (np.array(part).ravel() for part in zip(*moment, strict=True))
             # the standard deviation of 200 values has a relative error of 5%
             assert np.median(errors) == pytest.approx(values.std(), rel=0.2)
     assert np.mean([m.value for m, _ in weighted]) == pytest.approx(0.5, abs=0.02)
+
+
+def test_few_large_weights_have_few_degrees_of_freedom():
+    """So that chance explains more: the sd of N(0, 1.3^2) from points of N(0, 1), k-hat about .4.
+
+    Large deviations are too many even so, because few weights' sums are skewed, but half as many as
+    the errors alone would give (16% of 500 times, that is 80 +- 8, against 40 +- 6).
+    """
+    rng, alarms = np.random.default_rng(1), np.zeros(2)
+    for _ in range(500):
+        half = rng.normal(size=(200, 1))
+        x = np.stack([half, -half], axis=1).reshape(400, 1)
+        _, sd = weighted_moments(x, x[:, 0] ** 2 / 2 * (1 - 1 / 1.3**2), x**2 - 1.0)
+        off = abs(sd.value - 1.3) / sd.error
+        alarms += np.ravel([off > each.isf(5e-5) for each in (stats.norm, stats.t(sd.degrees))])
+    assert alarms[0] > 50
+    assert alarms[1] < 0.7 * alarms[0]
 
 
 def test_a_large_k_hat_alone_leaves_the_verdict_and_a_bias_does_not():
@@ -313,6 +330,8 @@ def test_a_large_k_hat_alone_leaves_the_verdict_and_a_bias_does_not():
                 "certified_mean_error": ("direction", [0.02, 0.02]),
                 "certified_sd": ("direction", [1.0, sd]),
                 "certified_sd_error": ("direction", [0.02, 0.02]),
+                "certified_mean_degrees": ("direction", [30.0, 30.0]),
+                "certified_sd_degrees": ("direction", [30.0, 30.0]),
             },
             {"direction": [0, 1], "element": ("direction", ["a", "b"])},
         )
