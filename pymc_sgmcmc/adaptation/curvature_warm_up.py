@@ -150,8 +150,8 @@ class CurvatureWarmUp(WarmUp):
         if self.past is not None and self.relaxations >= ENOUGH_TO_SEE:
             spread = self.past.std(axis=0)
         change = self._update_matrix(k, spread)
+        self._refuse_weak_effects()
         if k == 0:
-            self._refuse_weak_effects()
             self.narrow()
         self.refuse_coarse_integrals()
         if k == 0:
