@@ -667,9 +667,9 @@ def run_script(tmp_path, mode, method):
 
 @pytest.mark.parametrize(
     ("mode", "method"),
-    [("NUMBA", "forkserver"), pytest.param("JAX", "spawn", marks=pytest.mark.long)],
+    [("NUMBA", "forkserver"), ("JAX", "spawn")],
 )
-@pytest.mark.slow(11)
+@pytest.mark.long
 def test_worker_processes_give_the_same_draws(tmp_path, mode, method):
     result = run_script(tmp_path, mode, method)
     assert f"IDENTICAL under {method}" in result.stdout, result.stderr

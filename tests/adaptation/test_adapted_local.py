@@ -531,7 +531,11 @@ def test_thermostats_are_as_predicted(way):
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "ok"), (1.1, "failed"), (0.9, "failed")])
 @pytest.mark.parametrize(
     ("large", "rows", "window"),
-    [(0, "400 random rows", None), (1e9, "all rows", None), (1e9, "all rows", 150)],
+    [
+        pytest.param(0, "400 random rows", None, marks=pytest.mark.long),
+        (1e9, "all rows", None),
+        (1e9, "all rows", 150),
+    ],
 )
 def test_diagnosis_of_exact_draws(factor, verdict, large, rows, window, monkeypatch):
     """Effects with sds that are wrong by a tenth are seen; random rows do as well as all."""

@@ -9,7 +9,7 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc.exact.hamiltonian import Hamiltonian
 
 
-@pytest.mark.slow(20)
+@pytest.mark.long
 def test_killed_in_the_exact_phase(tmp_path):
     """Twice, and resumed: the draws of the undisturbed run."""
     model, path = adapting_model(), tmp_path / "run.zarr"

@@ -328,17 +328,13 @@ def replicas(R):
     return model, mean, second - np.outer(mean, mean)
 
 
-@pytest.mark.slow(8)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sampler", "options"),
     [
         (sgm.MSGNHT_S, {"step_size": 0.03, "thin": 200}),
-        pytest.param(
-            sgm.MSGNHT_S,
-            {"step_size": 0.03, "thin": 400, "batches": "groups"},
-            marks=pytest.mark.long,
-        ),
-        pytest.param(sgm.SGLD, {"step_size": 0.002, "thin": 600}, marks=pytest.mark.long),
+        (sgm.MSGNHT_S, {"step_size": 0.03, "thin": 400, "batches": "groups"}),
+        (sgm.SGLD, {"step_size": 0.002, "thin": 600}),
     ],
     ids=["MSGNHT_S", "whole groups", "SGLD"],
 )
@@ -442,10 +438,8 @@ def nested_replicas(R):
     return model, covariance @ design.T @ y, covariance
 
 
-@pytest.mark.slow(8)
-@pytest.mark.parametrize(
-    "local", [["school"], pytest.param(["school", "district"], marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("local", [["school"], ["school", "district"]])
 def test_nested_groups(local):
     """Batches of whole schools, or of whole districts, some of which have more rows than fit."""
     R = 400

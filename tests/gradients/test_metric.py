@@ -159,8 +159,8 @@ def draws_of(kernel, n, seed=0):
 
 CASES = [
     ("SGLD", "dense", "JAX", 0.1),
-    ("SGHMC_S", "dense", "JAX", 0.2),
-    ("SGNHT_S", "dense", "JAX", 0.2),
+    pytest.param("SGHMC_S", "dense", "JAX", 0.2, marks=pytest.mark.long),
+    pytest.param("SGNHT_S", "dense", "JAX", 0.2, marks=pytest.mark.long),
     pytest.param("MSGNHT_E", "dense", "JAX", 0.06, marks=pytest.mark.long),
     ("MSGNHT_S", "dense", "JAX", 0.2),
     pytest.param("SGLD", "diag", "JAX", 0.05, marks=pytest.mark.long),

@@ -273,6 +273,7 @@ def test_equally_spaced_points_reach_into_long_tails(python_by_default):
     assert abs(found - expected) > 0.02
 
 
+@pytest.mark.long
 def test_effects_with_long_tails_have_their_conditional_density(python_by_default):
     """Means and sds of Dirichlet distributions, within 5 Monte Carlo errors of 1000 draws.
 
@@ -336,7 +337,7 @@ def test_interrupted_and_resumed(tmp_path, caplog):
     assert "Warm-up" not in caplog.text
 
 
-@pytest.mark.slow(60)
+@pytest.mark.long
 def test_default_call_takes_the_points_that_suit(one_graph_at_a_time, tmp_path, caplog):
     """It starts with few, finds their integrals off, and says in the result what it took.
 

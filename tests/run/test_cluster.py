@@ -49,6 +49,7 @@ def slow_step(model):
     return small_step(model, step_size=slowly)
 
 
+@pytest.mark.long
 def test_chains_are_those_of_one_process(client, model, step):
     expected = small_run(model, step)
     assert same(small_run(model, step, chain_method="dask", client=client), expected)
