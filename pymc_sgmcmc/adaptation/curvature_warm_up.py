@@ -197,7 +197,8 @@ class CurvatureWarmUp(WarmUp):
     def _refuse_weak_effects(self) -> None:
         if form_may_change("non_centred"):
             curvature = np.diag(self.matrix)
-            found = weak_effects(self.kernel.model, self.objective, self.anchor, curvature)
+            with self.gradients.points_held():
+                found = weak_effects(self.kernel.model, self.objective, self.anchor, curvature)
             if found:
                 raise OtherForm("non_centred", found)
 

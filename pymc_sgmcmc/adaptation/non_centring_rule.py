@@ -38,8 +38,9 @@ def weak_effects(
     of_priors = iter(function(*point))
     prior_of = {rv: (next(of_priors), next(of_priors)) for rv in effects}
     known: dict[str, np.ndarray] = {}
-    widths: dict[str, np.ndarray] = {}
+    scales: dict[str, np.ndarray] = {}
     is_weak = False
+    at = {model.values_to_rvs[v]: x for v, x in zip(flat.source.vars, point, strict=True)}
     for value, array, part in zip(flat.source.vars, point, flat.parts, strict=True):
         rv = model.values_to_rvs[value]
         if rv in prior_of:
@@ -49,13 +50,11 @@ def weak_effects(
             slope = gradient[part] + of_prior * np.ravel(array - mean)
             known[rv.name] = np.stack([h, h * array.ravel() + slope]).reshape(2, *array.shape)
             found = scales_of(model, rv, array.shape)
-            of_scale = np.zeros(array.size, int) if found is None else found[1].ravel()
-            sums = np.bincount(of_scale, of_prior / curvature[part])
-            if (sums > WEAK * np.bincount(of_scale)).any():
-                is_weak = True
-                widths |= width_of_scale(model, rv, h.reshape(array.shape))
-    at = {v.name: x for v, x in zip(flat.source.vars, point, strict=True)}
-    for name, width in widths.items():
-        start = np.exp(at[model.rvs_to_values[model[name]].name])
-        known[name] = np.stack([width, start])
-    return known if is_weak else {}
+            of_effects = np.zeros(array.size, int) if found is None else found[1].ravel()
+            sums = np.bincount(of_effects, of_prior / curvature[part])
+            if not (sums > WEAK * np.bincount(of_effects)).any():
+                continue
+            is_weak = True
+            if found is not None and (width := width_of_scale(model, *found, h)) is not None:
+                scales[found[0].name] = np.stack([width, np.exp(at[found[0]])])
+    return known | scales if is_weak else {}

@@ -127,18 +127,14 @@ def scales_of(
 
 
 def width_of_scale(
-    model: pm.Model, effects: TensorVariable, h: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Return w, by name, for the scale of some `centred_effects` about which the rows say little.
+    model: pm.Model, scale: TensorVariable, of_effects: np.ndarray, h: np.ndarray
+) -> np.ndarray | None:
+    """Return w for each element of a scale about which the rows say little, from `scales_of`.
 
-    Empty if the scale is not sampled on the logarithmic scale, or rows say nothing about it.
+    None if the scale is not sampled on the logarithmic scale, or rows say nothing about it.
     """
-    found = scales_of(model, effects, h.shape)
-    if found is None or model.rvs_to_transforms[found[0]] is not log:
-        return {}
-    scale, of_effects = found
     [shape] = shapes_of(model, [model.rvs_to_values[scale]])
     squares = np.bincount(of_effects.ravel(), np.square(h).ravel(), minlength=math.prod(shape))
-    if not squares.all():
-        return {}
-    return {scale.name: (WIDTH * (squares / 2) ** -0.25).reshape(shape)}
+    if model.rvs_to_transforms[scale] is not log or not squares.all():
+        return None
+    return (WIDTH * (squares / 2) ** -0.25).reshape(shape)

@@ -85,17 +85,17 @@ def with_effects(
     include_data = asked.include_data
     if include_data is None:
         include_data = affordable_data(terms.model)
-    if include_data:
-        tree = tree.assign(_data_of(terms.model, idata_kwargs))
     names = recorded_names(terms, var_names)
     posterior = tree["posterior"].to_dataset()
     of_effects = _that_depend(terms, names)
     with quick_graphs():
         shapes = terms.model.eval_rv_shapes()
     size = sum(int(np.prod(shapes.get(name, (terms.n_groups,)))) for name in of_effects)
-    if not of_effects:
-        return tree
     try:
+        if include_data:
+            tree = tree.assign(_data_of(terms.model, idata_kwargs))
+        if not of_effects:
+            return _only(tree, names)
         points = points_of_draws(integrated, posterior)
         effects = _effects(integrated, points, rng)
         affordable = MOST_DENSITIES // max(effects.densities, 1)
@@ -114,9 +114,19 @@ def with_effects(
             tree["effects"] = DataTree(_moments(terms, effects, some, of_effects))
     except KeyboardInterrupt:
         _log.warning("Interrupted: effects of groups are not drawn; shared parameters are kept.")
+        return tree
     except Exception as error:
         salvage(error, lambda: tree)
         raise
+    return _only(tree, names)
+
+
+def _only(tree: DataTree, names: Sequence[str]) -> DataTree:
+    """Leave out what groups share, of which effects were drawn, unless it is named."""
+    for group in ("posterior", "warmup_posterior"):
+        if group in tree.children:
+            dataset = tree[group].to_dataset()
+            tree[group] = DataTree(dataset[[v for v in dataset if v in names]])
     return tree
 
 

@@ -92,12 +92,9 @@ class Form:
         """Return a result of the sampled model with the written one's variables, in its order."""
         if self.terms is not None:
             tree = with_effects(tree, self.terms, model, self.parametrised, rng)
-        if self.sampled.model is self.written.model:
+        if self.parametrised.model is self.written.model:
             return tree
         order = [v.name for v in self.written.model.unobserved_RVs]
-        if self.written.var_names is not None:
-            asked = {str(getattr(v, "name", v)) for v in self.written.var_names}
-            order = [name for name in order if name in asked]
         for name in ("posterior", "warmup_posterior"):
             if name in tree.children:
                 dataset = tree[name].to_dataset()

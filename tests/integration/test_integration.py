@@ -455,12 +455,8 @@ def normal_posterior(y, group):
     return moments(mu), moments(tau), np.array(effects)
 
 
-@pytest.mark.parametrize("asked", [["sigma", "effect"], ["tau"]], ids=" ".join)
-def test_variables_that_are_asked_for(asked, monkeypatch, python_by_default):
-    """Effects need what groups share, also as it is sampled, which is not in the result.
-
-    Bambi asks for effects and scales, but not for the offsets that it multiplies.
-    """
+def form_with_offsets(asked, monkeypatch):
+    """A form with one factor integrated out and one centred, and draws of what it samples."""
     monkeypatch.setattr(centring, "ROWS_PER_EFFECT", 0)
     group, other = np.repeat(np.arange(6), 5), np.tile(np.arange(5), 6)
     with pm.Model() as model:
@@ -471,13 +467,36 @@ def test_variables_that_are_asked_for(asked, monkeypatch, python_by_default):
         pm.Normal("y", eta, 1, observed=np.linspace(-2, 2, 30))
     terms = terms_to_integrate(model, ["z"], None, predicts=False)
     form = Form.of(Arguments(model=model, idata_kwargs={}, var_names=asked), terms)
-    sampled, rng = form.sampled, np.random.default_rng(1)
-    shapes = {v.name: v.shape.eval() for v in sampled.model.unobserved_RVs}
+    shapes = {v.name: v.shape.eval() for v in form.sampled.model.unobserved_RVs}
     assert "offset (as sampled)" in shapes
-    recorded = {name: rng.uniform(size=(2, 3, *shapes[name])) for name in sampled.var_names}
-    tree = form.complete(from_dict({"posterior": recorded}), sampled.model, rng)
+    rng = np.random.default_rng(1)
+    recorded = {name: rng.uniform(size=(2, 3, *shapes[name])) for name in form.sampled.var_names}
+    return form, from_dict({"posterior": recorded})
+
+
+@pytest.mark.parametrize("asked", [["sigma", "effect"], ["tau"]], ids=" ".join)
+def test_variables_that_are_asked_for(asked, monkeypatch, python_by_default):
+    """Effects need what groups share, also as it is sampled, which is not in the result.
+
+    Bambi asks for effects and scales, but not for the offsets that it multiplies.
+    """
+    form, tree = form_with_offsets(asked, monkeypatch)
+    tree = form.complete(tree, form.sampled.model, np.random.default_rng(1))
     assert list(tree.posterior) == asked
     assert list(tree.observed_data) == ["y"]
+
+
+def test_interrupted_while_effects_are_drawn(monkeypatch, caplog, python_by_default):
+    """What was sampled is kept, though it was not asked for."""
+    form, tree = form_with_offsets(["effect"], monkeypatch)
+
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pymc_sgmcmc.run.integrated_effects._effects", interrupt)
+    tree = form.complete(tree, form.sampled.model, np.random.default_rng(1))
+    assert set(tree.posterior) == {"sigma", "tau"}
+    assert "shared parameters are kept" in caplog.text
 
 
 @pytest.mark.slow(50)

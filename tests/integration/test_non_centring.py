@@ -14,6 +14,7 @@ from pymc_sgmcmc.integration import centring
 from pymc_sgmcmc.integration.centring import with_centred_effects
 from pymc_sgmcmc.integration.non_centring import (
     centred_effects,
+    scales_of,
     width_of_scale,
     with_non_centred_effects,
 )
@@ -79,10 +80,12 @@ def test_a_scale_of_which_rows_say_little_is_sampled_on_another_scale():
     written = hierarchies.centred()
     [alpha] = centred_effects(written)
     h = np.array([0.0, 0.4, 2, 50])
-    known = width_of_scale(written, alpha, h)
+    scale, of_effects = scales_of(written, alpha, h.shape)
+    assert scale is written["tau"]
+    width = width_of_scale(written, scale, of_effects, h)
     # The information about the variance near 0 is half the sum of squares.
-    assert known == {"tau": pytest.approx(0.4 / (np.sum(h**2) / 2) ** 0.25)}
-    model = with_non_centred_effects(written, {"tau": np.stack([known["tau"], 0.07])})
+    assert width == pytest.approx(0.4 / (np.sum(h**2) / 2) ** 0.25)
+    model = with_non_centred_effects(written, {"tau": np.stack([width, 0.07])})
     assert model.rvs_to_values[model["tau"]].name == "tau_softplus__"
     assert set(model.named_vars) == set(written.named_vars)
     start, of_written = model.initial_point(), written.initial_point()
@@ -92,10 +95,10 @@ def test_a_scale_of_which_rows_say_little_is_sampled_on_another_scale():
         point = start | {"tau_softplus__": np.asarray(x)}
         values = [*model.replace_rvs_by_values([model["tau"]]), model.logp()]
         tau, ours = hierarchies.evaluated(model, values, point)
-        assert tau == pytest.approx(known["tau"] * np.logaddexp(0, x))
+        assert tau == pytest.approx(width * np.logaddexp(0, x))
         point = of_written | {"tau_log__": np.log(tau)}
         [of_log] = hierarchies.evaluated(written, [written.logp()], point)
-        slope = np.log(known["tau"]) - np.logaddexp(0, -x)  # log d tau / dx
+        slope = np.log(width) - np.logaddexp(0, -x)  # log d tau / dx
         assert ours == pytest.approx(of_log - np.log(tau) + slope, abs=1e-9)
 
 
@@ -114,11 +117,11 @@ def test_each_scale_has_a_width_from_its_own_effects():
     model = several_scales()
     alpha, beta = centred_effects(model)
     h = np.array([0.5, 1.0, 2.0, 3.0])
-    known = width_of_scale(model, alpha, h)
+    known = {"s": width_of_scale(model, *scales_of(model, alpha, h.shape), h)}
     sums = np.array([0.5**2 + 3**2, 1 + 2**2])
     np.testing.assert_allclose(known["s"], 0.4 / (sums / 2) ** 0.25)
     h = np.stack([h, 2 * h], axis=1)
-    known |= width_of_scale(model, beta, h)
+    known["t"] = width_of_scale(model, *scales_of(model, beta, h.shape), h)
     np.testing.assert_allclose(known["t"], 0.4 / (np.sum(h**2, axis=0)[:, None] / 2) ** 0.25)
 
     starts = {name: np.stack([width, 0.3 + 0 * width]) for name, width in known.items()}
@@ -152,7 +155,8 @@ def scaled_by(scale):
 )
 def test_scales_that_stay_on_the_logarithmic_scale(written, h):
     [effects] = centred_effects(written)
-    assert not width_of_scale(written, effects, h)
+    found = scales_of(written, effects, h.shape)
+    assert found is None or width_of_scale(written, *found, h) is None
 
 
 @pytest.mark.parametrize("form", [hierarchies.fixed_scales, hierarchies.noncentred])
