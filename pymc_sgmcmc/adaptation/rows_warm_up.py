@@ -130,7 +130,7 @@ class RowsWarmUp(CurvatureWarmUp):
             shapes = self.kernel.source.shapes
             both = split_flat(self.anchor, shapes), split_flat(self.anchor_gradient, shapes)
             self.kernel.source.set_anchor(*both)
-            self.kernel.load_data()
+        self.kernel.load_data()
         noise = self._covariance()
         if self.weights is not None and k > 0 and np.linalg.eigvalsh(noise)[-1] > NOISY:
             self.weight_rows()

@@ -10,7 +10,7 @@ from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.all_rows import model_of_all_rows
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
-from pymc_sgmcmc.integration.choice import terms_to_integrate
+from pymc_sgmcmc.integration.choice import pads_groups, terms_to_integrate
 from pymc_sgmcmc.integration.group_gradients import GroupGradients
 from pymc_sgmcmc.integration.integrated_model import IntegratedModel, integrated_model
 from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
@@ -47,7 +47,7 @@ def as_sampled(model: Model, posterior: Dataset, data: Any) -> Model:
         ) from error
     assert terms is not None
     points = points_of(terms.k, equally_spaced=adaptation["equally_spaced"])
-    integrated = integrated_model(terms, points, adaptation["follow_prior"])
+    integrated = integrated_model(terms, points, adaptation["follow_prior"], pads_groups(None))
     draws = value_draws(integrated, integrated.continuous_value_vars, posterior)
     integrated.settle(draws.mean(axis=(0, 1)))
     return integrated

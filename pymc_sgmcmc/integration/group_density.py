@@ -13,6 +13,7 @@ from pytensor.compile.mode import get_mode
 from pytensor.link.numba.linker import NumbaLinker
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.backends.backend import backend_of
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
@@ -38,7 +39,10 @@ class GroupDensity:
     def __init__(self, terms: GroupTerms, rows: GroupRows):
         self.terms, self.rows = terms, rows
         self._shared = [v for v in terms.model.value_vars if v not in terms.values]
-        mode = get_mode(None).including("local_remove_check_parameter")
+        mode = get_mode(None)
+        if backend_of(mode).pads_lengths:  # groups have different sizes
+            mode = get_mode("NUMBA")
+        mode = mode.including("local_remove_check_parameter")
         self._mode = with_cheap_calls(mode)
         linker = self._mode.linker
         self.in_threads = isinstance(linker, NumbaLinker) and type(linker) is not NumbaLinker

@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from pymc_sgmcmc.backends.cores import n_cores
+from pymc_sgmcmc.gradients.flat_model import Vector
 from pymc_sgmcmc.gradients.row_gradients import Likelihood, RowGradients
 from pymc_sgmcmc.integration.group_density import mapped
 from pymc_sgmcmc.integration.quadrature_error import quadrature_error
@@ -20,6 +21,8 @@ COARSE, COARSE_NEAR_ANCHOR = 0.1, 0.03
 """Errors above which integrals are taken otherwise: at draws, and nearer to the anchor with one
 effect, because errors grow at least as the square of the distance. With several effects equally
 spaced points cost ten times as much."""
+BLOCK_DENSITIES = 2**22
+"""Largest number of densities of single rows in one compiled call on JAX."""
 PARTS = 16
 """Number of parts into which sums over groups are cut for threads, independent of the number of
 cores so that the sums are the same on all machines."""
@@ -33,6 +36,13 @@ class GroupGradients(RowGradients):
 
     _follows = True
 
+    def __init__(self, model, vars, **kwargs):
+        super().__init__(model, vars, **kwargs)
+        if self.backend.pads_lengths:
+            sizes = model.centres.rows.sizes
+            densities = sizes.max() * len(model.points.x)
+            self.block = int(np.clip(BLOCK_DENSITIES // densities, 1, min(self.block, len(sizes))))
+
     @contextmanager
     def points_held(self):
         # Points that move change values by errors of the integrals, which gradients do not contain.
@@ -43,15 +53,24 @@ class GroupGradients(RowGradients):
             self._follows = True
 
     def settle_around(self, theta):
-        self.model.centres.move(self.point(theta))
+        self._move(theta)
+
+    def _move(self, theta: Vector, index: np.ndarray | None = None) -> None:
+        centres = self.model.centres
+        centres.move(self.point(theta), index)
+        # Only JAX has copies of these arrays.
+        self.constants = [
+            self.backend.array(own) if own is not old and centres.holds(own) else old
+            for own, old in zip(self._on_host, self.constants, strict=True)
+        ]
 
     def likelihood(self, theta, index=None, scatter=True):
         if self._follows and np.isfinite(theta).all():
-            self.model.centres.move(self.point(theta), index)
+            self._move(theta, index)
         _ = self._of_rows  # compiled before there are threads
         of_parts = mapped(
             lambda part: RowGradients.likelihood(self, theta, part, scatter),
-            np.array_split(np.arange(self.n_rows) if index is None else index, PARTS),
+            self._parts(np.arange(self.n_rows) if index is None else index, PARTS),
             self._in_threads,
         )
         value, gradient, products = zip(*of_parts, strict=True)
@@ -61,16 +80,22 @@ class GroupGradients(RowGradients):
 
     def rows(self, theta, index):
         _ = self._of_rows
-        parts = np.array_split(np.asarray(index), n_cores() if self._in_threads else 1)
+        parts = self._parts(np.asarray(index), n_cores() if self._in_threads else 1)
         of_parts = mapped(
             lambda part: RowGradients.rows(self, theta, part), parts, self._in_threads
         )
         values, gradients = zip(*of_parts, strict=True)
         return np.concatenate(values), np.concatenate(gradients)
 
+    def _parts(self, index: np.ndarray, n: int) -> list[np.ndarray]:
+        return [index] if self.backend.maps_functions else np.array_split(index, n)
+
     @cached_property
     def _of_rows(self):
         function = self._mapped(n_mapped=1)
+        if self.backend.maps_functions:
+            self._in_threads = False
+            return function
         density = self.model.centres.density
         self._in_threads = density.in_threads and not runs_python(function)
         return jitted(function) if self._in_threads else function

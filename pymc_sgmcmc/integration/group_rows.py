@@ -37,6 +37,21 @@ class GroupRows:
         return [slice(a, b) for a, b in pairwise(starts)]
 
 
+def padded(
+    first: TensorVariable, sizes: TensorVariable, largest: int
+) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
+    """Return ``largest`` positions for each j, their j, and which are among ``sizes[j]``.
+
+    The last has shape (j, largest). Positions after a group's last row repeat it. All shapes are
+    known from that of ``sizes``, as JAX needs them to be.
+    """
+    place = pt.arange(largest)
+    positions = first[:, None] + pt.minimum(place, sizes[:, None] - 1)
+    groups = pt.cumsum(pt.ones_like(sizes)) - 1
+    places = pt.repeat(groups, largest)
+    return positions.ravel(), places, place < sizes[:, None]
+
+
 def ragged(first: TensorVariable, sizes: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
     """Return ``sizes[j]`` positions ``first[j], first[j] + 1, ...`` for each j, and their j."""
     ends = pt.cumsum(sizes)

@@ -14,6 +14,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.basic import LogNormalRV, MvNormalRV, NormalRV
+from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
@@ -140,13 +141,26 @@ class GroupTerms:
         total = total[placeholders[self.places]].inc(rows.astype(a.dtype))
         return total + pt.add(*priors).astype(a.dtype)
 
-    def log_joint_at_points(self, a: TensorVariable, placeholders: dict) -> TensorVariable:
-        """Return the same, shape (points, groups), for effects of shape (points, groups, k)."""
-        *priors, rows = substitute([*self.priors, self._all_rows], placeholders)
+    def log_joint_at_points(
+        self, a: TensorVariable, placeholders: dict, counted: TensorVariable | None = None
+    ) -> TensorVariable:
+        """Return the same, shape (points, groups), for effects of shape (points, groups, k).
+
+        ``counted``, shape (groups, rows of each), tells which rows count of groups with equal
+        numbers of rows; by default all count, of groups with any numbers.
+        """
+        all_rows = self._all_rows
+        if counted is not None:
+            all_rows = self._with_repeats(all_rows, counted.type.shape[1])
+        *priors, rows = substitute([*self.priors, all_rows], placeholders)
         many = dict(zip([e.slots for e in self.effects], self.split(a), strict=True))
         *priors, rows = vectorize_graph([*priors, rows], many)
-        total = pt.zeros(a.shape[:2], dtype=a.dtype)
-        total = total[:, placeholders[self.places]].inc(rows.astype(a.dtype))
+        if counted is None:
+            total = pt.zeros(a.shape[:2], dtype=a.dtype)
+            total = total[:, placeholders[self.places]].inc(rows.astype(a.dtype))
+        else:
+            rows = rows.reshape((a.shape[0], counted.shape[0], counted.shape[1]))
+            total = pt.switch(counted, rows.astype(a.dtype), 0).sum(axis=-1)
         return total + pt.add(*priors).astype(a.dtype)
 
     def prior_derivatives(
@@ -163,6 +177,21 @@ class GroupTerms:
         priors = vectorize_graph(priors, dict(zip(slots, self.split(around), strict=True)))
         gradients = pt.grad(pt.add(*priors).sum(), around)
         return gradients[0], (gradients[1:] - gradients[0]).dimshuffle(1, 0, 2)
+
+    def _with_repeats(self, rows: TensorVariable, n: int) -> TensorVariable:
+        """Repeat what rows look up by ``places``, n times for each group.
+
+        For all points it is far cheaper on JAX.
+        """
+        repeats = {}
+        for looked_up in ancestors([rows]):
+            node = looked_up.owner
+            if node is not None and isinstance(node.op, AdvancedSubtensor):
+                of_groups, *index = node.inputs
+                if node.op.idx_list == (0,) and index == [self.places]:
+                    each = of_groups[:, None] * np.ones((1, n, *[1] * (of_groups.ndim - 1)))
+                    repeats[looked_up] = pt.join_dims(each.astype(looked_up.dtype), 0, 2)
+        return substitute([rows], repeats)[0]
 
     @property
     def _all_rows(self) -> TensorVariable:

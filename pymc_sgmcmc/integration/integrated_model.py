@@ -17,9 +17,9 @@ from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.arrays import array_value, leaf_arrays
 from pymc_sgmcmc.gradients.metric import split_flat
 from pymc_sgmcmc.integration.group_density import GroupDensity
-from pymc_sgmcmc.integration.group_rows import GroupRows, ragged
+from pymc_sgmcmc.integration.group_rows import GroupRows, padded, ragged
 from pymc_sgmcmc.integration.group_terms import GroupTerms
-from pymc_sgmcmc.integration.laplace import log_integrals, modes_and_factors
+from pymc_sgmcmc.integration.laplace import highest_modes, log_integrals, modes_and_factors
 from pymc_sgmcmc.integration.moments import means_and_factors
 from pymc_sgmcmc.integration.points import NODES, Points
 from pymc_sgmcmc.integration.prior_following import Followed, follow_prior, part_of_rows
@@ -78,6 +78,8 @@ class Centres:
     ----------
     modes, factors, log_scales : arrays, shapes (groups, k), (groups, k, k), (groups,)
         a* or the mean, L and log |L| of each group; changed in place.
+    may_have_several_modes : bool
+        Whether the highest one is sought where points are found afresh.
     scores, of_rows : arrays, shapes (groups, k), (groups, k, k)
         Gradient of the rows' log likelihood at these points, and the rows' part of the precision,
         if effects are normal and the points follow their prior; changed in place.
@@ -90,15 +92,23 @@ class Centres:
         self.factors = np.broadcast_to(np.eye(k), (n, k, k)).copy()
         self.log_scales = np.zeros(n)
         self.have_ranges = rule.equally_spaced and k in NODES
+        self.may_have_several_modes = k == 1 and not (self.have_ranges or density.terms.are_normal)
         self.may_follow = density.terms.are_normal and not rule.equally_spaced
         self.follow = self.may_follow and (follow or k not in STAYING)
         self.scores, self.of_rows = np.zeros((n, k)), np.zeros((n, k, k))
+
+    def holds(self, array: np.ndarray) -> bool:
+        """Whether an array is one of those that are changed in place."""
+        own = self.modes, self.factors, self.log_scales, self.scores, self.of_rows
+        return any(np.may_share_memory(array, one) for one in own)
 
     def move(self, point: PointType, index: np.ndarray | None = None, afresh: bool = False) -> None:
         """Find some groups' points at values of the shared parameters, from old ones or afresh."""
         index = np.arange(len(self.modes)) if index is None else np.unique(index)
         start = np.zeros_like(self.modes[index]) if afresh else self.modes[index]
         modes, factors = modes_and_factors(self.density, point, index, start, self.rows)
+        if afresh and self.may_have_several_modes:
+            modes, factors = highest_modes(self.density, point, index, modes, factors, self.rows)
         if self.have_ranges:
             modes, factors = middles_and_factors(
                 self.density, point, index, modes, factors, self.rows
@@ -155,12 +165,15 @@ def names_of_integrated(model: pm.Model) -> list[str]:
 
 
 @quick_graphs()
-def integrated_model(terms: GroupTerms, points: Points, follow: bool = False) -> IntegratedModel:
+def integrated_model(
+    terms: GroupTerms, points: Points, follow: bool = False, pads: bool = False
+) -> IntegratedModel:
     """Make the model whose likelihood is, for each group, the integral over its effects.
 
     Its free variables are those of ``terms.model`` except the effects. The likelihood is one
     potential with an element for each group that has rows, along the dim `DIM`. ``follow`` makes
     the points of two or three normal effects follow their prior, as those of other numbers do.
+    ``pads`` gives all groups as many rows as the largest has, for backends with fixed shapes.
     """
     model = terms.model
     smaller = without_latents(model, terms.names, terms.variables, IntegratedModel)
@@ -174,7 +187,10 @@ def integrated_model(terms: GroupTerms, points: Points, follow: bool = False) ->
     first = data.add("first row", groups.first, (DIM,))
     sizes = data.add("rows of group", groups.sizes, (DIM,))
     modes = data.add("modes", centres.modes, (DIM,))
-    positions, places = ragged(first, sizes)
+    if pads:
+        positions, places, counted = padded(first, sizes, int(groups.sizes.max()))
+    else:
+        (positions, places), counted = ragged(first, sizes), None
     if not groups.sorted:
         positions = data.add("rows by group", groups.order)[positions]
     placeholders = {terms.groups: numbers, terms.rows: positions, terms.places: places}
@@ -194,7 +210,7 @@ def integrated_model(terms: GroupTerms, points: Points, follow: bool = False) ->
         now = Followed(modes, factors, data.add("log scales", centres.log_scales, (DIM,)))
     x = points.x.astype(modes.dtype)[:, :, None, None]
     a = now.modes + sum(x[:, i] * now.factors[:, :, i] for i in range(terms.k))  # points first
-    h = terms.log_joint_at_points(a.astype(pytensor.config.floatX), placeholders)
+    h = terms.log_joint_at_points(a.astype(pytensor.config.floatX), placeholders, counted)
     log_likelihood = log_integrals(h, now.log_scales.astype(h.dtype), points)
     own = data.of_length([log_likelihood])
     [log_likelihood] = clone_replace([log_likelihood], own, rebuild_strict=False)

@@ -30,6 +30,8 @@ DAMPING = 1e-3
 of ten."""
 MOST_DAMPING = 1e8
 """Largest damping; a group for which it does not help stays where it is."""
+FARTHEST = 20
+"""Farthest distance, in sds around a mode, at which a higher mode is sought."""
 ROWS_PER_CALL = 200_000
 """Approximate number of rows per call, which bounds memory."""
 
@@ -64,6 +66,39 @@ def modes_and_factors(
 
     find(slice(0, 1))  # compiled before there are threads
     density.map(find, rows.blocks(index, ROWS_PER_CALL))
+    return modes, factors
+
+
+def highest_modes(
+    density: GroupDensity,
+    point: PointType,
+    index: np.ndarray,
+    modes: np.ndarray,
+    factors: np.ndarray,
+    rows: GroupRows,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return modes and factors, of one effect, from where a scan finds h higher than at the modes.
+
+    Densities that are mixtures have several modes, and Newton's method finds the nearest.
+    """
+    x = np.linspace(-FARTHEST, FARTHEST, 2 * FARTHEST + 1)[:, None, None]
+    best, higher = modes.copy(), np.zeros(len(index), bool)
+
+    def find(block: slice) -> None:
+        a = modes[block] + factors[block][:, :, 0] * x
+        h = np.nan_to_num(density.at_points(point, index[block], a, rows), nan=-np.inf)
+        node, groups = h.argmax(axis=0), np.arange(h.shape[1])
+        best[block] = a[node, groups]
+        higher[block] = h[node, groups] > h[FARTHEST] + CLOSE
+
+    find(slice(0, 1))  # compiled before there are threads
+    density.map(find, rows.blocks(index, ROWS_PER_CALL // len(x)))
+    if not higher.any():
+        return modes, factors
+    modes, factors = modes.copy(), factors.copy()
+    modes[higher], factors[higher] = modes_and_factors(
+        density, point, index[higher], best[higher], rows
+    )
     return modes, factors
 
 

@@ -17,7 +17,7 @@ from xarray import Dataset, DataTree
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.value_draws import value_draws
-from pymc_sgmcmc.integration.choice import starts_in
+from pymc_sgmcmc.integration.choice import pads_groups, starts_in
 from pymc_sgmcmc.integration.effects import EffectDraws
 from pymc_sgmcmc.integration.group_terms import GroupTerms
 from pymc_sgmcmc.integration.integrated_model import IntegratedModel, integrated_model
@@ -51,7 +51,7 @@ def of_what_groups_share(
     equally spaced ones for densities with several modes or long tails.
     """
     points = points_of(terms.k, equally_spaced=equally_spaced)
-    model = integrated_model(terms, points, follow_prior)
+    model = integrated_model(terms, points, follow_prior, pads_groups(given.compile_kwargs))
     recorded = recorded_names(terms, given.var_names)
     # Effects are drawn given all that groups share, whether the result shows it or not.
     recorded += [v.name for v in model.free_RVs]
