@@ -91,6 +91,7 @@ def terms_to_integrate(
     return terms
 
 
+@quick_graphs()
 def pads_groups(compile_kwargs: dict[str, Any] | None) -> bool:
     """Whether the backend needs groups of equal size."""
     return backend_of(get_mode((compile_kwargs or {}).get("mode"))).pads_lengths

@@ -17,6 +17,7 @@ from pymc_sgmcmc.integration.integrated_model import integrated_model
 from pymc_sgmcmc.integration.points import points_of
 
 JAX = {"mode": "JAX"}
+LKJ = pytest.param("lkj_rows", True, marks=pytest.mark.long)
 
 
 def test_padded_rows_are_those_of_groups(python_by_default):
@@ -28,7 +29,7 @@ def test_padded_rows_are_those_of_groups(python_by_default):
     np.testing.assert_array_equal(positions, [7, 8, 8, 8, 0, 1, 2, 2, 3, 3, 3, 3])
 
 
-@pytest.mark.parametrize(("form", "follow"), [("noncentred", False), ("lkj_rows", True)])
+@pytest.mark.parametrize(("form", "follow"), [("noncentred", False), LKJ])
 def test_jax_gives_the_gradients_of_groups(form, follow, python_by_default):
     """Also once the points have moved, although JAX has copies of their arrays."""
     terms = group_terms(getattr(hierarchies, form)())
