@@ -62,7 +62,7 @@ def terms_to_integrate(
             raise NotIntegrated("predictions= needs draws of the effects during the run")
         pads = pads_groups(compile_kwargs)
         if pads and data is not None:
-            raise NotIntegrated("groups of data on disk need numba, not JAX")
+            raise NotIntegrated("groups of streamed data need numba, not JAX")
         model = with_one_index(model)
         known = {own_name(rv.name): rv.name for rv in model.free_RVs}
         unknown = [] if wanted == "auto" else [name for name in wanted if name not in known]
@@ -103,7 +103,7 @@ def _refuse_padding(terms: GroupTerms) -> None:
     if sizes.max() > MOST_PADDED * average:
         raise NotIntegrated(
             f"JAX needs groups of equal size, and the largest has {sizes.max()} rows where the "
-            f"average is {average:.3g}: numba integrates them"
+            f"average is {average:.3g}: with the mode 'NUMBA' they may differ"
         )
 
 

@@ -58,7 +58,7 @@ class GroupGradients(RowGradients):
     def _move(self, theta: Vector, index: np.ndarray | None = None) -> None:
         centres = self.model.centres
         centres.move(self.point(theta), index)
-        # Only JAX has copies of these arrays.
+        # numba sees arrays that change in place; JAX may have copies.
         self.constants = [
             self.backend.array(own) if own is not old and centres.holds(own) else old
             for own, old in zip(self._on_host, self.constants, strict=True)

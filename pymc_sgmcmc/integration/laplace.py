@@ -20,7 +20,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.integration.group_density import GroupDensity
 from pymc_sgmcmc.integration.group_rows import GroupRows
-from pymc_sgmcmc.integration.points import Points
+from pymc_sgmcmc.integration.points import Points, scan
 
 MAX_STEPS = 100
 CLOSE = 1e-6
@@ -30,8 +30,8 @@ DAMPING = 1e-3
 of ten."""
 MOST_DAMPING = 1e8
 """Largest damping; a group for which it does not help stays where it is."""
-FARTHEST = 20
-"""Farthest distance, in sds around a mode, at which a higher mode is sought."""
+SCANNED = 5
+"""A higher mode is sought at every fifth node of a scan, which are one sd apart."""
 ROWS_PER_CALL = 200_000
 """Approximate number of rows per call, which bounds memory."""
 
@@ -81,7 +81,7 @@ def highest_modes(
 
     Densities that are mixtures have several modes, and Newton's method finds the nearest.
     """
-    x = np.linspace(-FARTHEST, FARTHEST, 2 * FARTHEST + 1)[:, None, None]
+    x = scan(1).x[::SCANNED, None]
     best, higher = modes.copy(), np.zeros(len(index), bool)
 
     def find(block: slice) -> None:
@@ -89,7 +89,7 @@ def highest_modes(
         h = np.nan_to_num(density.at_points(point, index[block], a, rows), nan=-np.inf)
         node, groups = h.argmax(axis=0), np.arange(h.shape[1])
         best[block] = a[node, groups]
-        higher[block] = h[node, groups] > h[FARTHEST] + CLOSE
+        higher[block] = h[node, groups] > h[len(x) // 2] + CLOSE
 
     find(slice(0, 1))  # compiled before there are threads
     density.map(find, rows.blocks(index, ROWS_PER_CALL // len(x)))

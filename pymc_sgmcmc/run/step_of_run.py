@@ -101,7 +101,8 @@ def default_step(
     data: StreamedData | None = None,
 ) -> MSGNHT_S:
     """Make the step for all variables, with the warm-up of the run that is resumed, if any."""
-    compile_kwargs = _compile_kwargs_of(model) if compile_kwargs is None else compile_kwargs
+    if compile_kwargs is None and not of_groups:  # whose shapes are those of the given backend
+        compile_kwargs = _compile_kwargs_of(model)
     make = partial(MSGNHT_S, model=model, compile_kwargs=compile_kwargs, rng=rng)
     if of_groups:
         with quick_graphs():

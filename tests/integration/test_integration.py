@@ -599,8 +599,12 @@ def test_error_of_the_quadrature_is_that_of_the_posterior(rules):
     assert quadrature_error(rules[1], [{"tau_log__": np.asarray(x)} for x in draws]) < 0.01
 
 
-def test_points_found_afresh_are_at_the_highest_mode(python_by_default):
-    """Newton's method from zero ends in the nearer one, which may have a hundredth of the mass."""
+def test_points_found_afresh_are_at_the_highest_mode(python_by_default, monkeypatch):
+    """Newton's method from zero ends in the nearest one, for 13 of these groups a lower one."""
+
+    def as_found(density, point, index, modes, factors, rows, rule):
+        return modes, factors
+
     means, n = np.linspace(-0.4, 1.4, 40), 20
     group = np.repeat(np.arange(40), n)
     shares, modes = np.array([0.3, 0.7]), np.array([2.0, -1.0])
@@ -608,13 +612,14 @@ def test_points_found_afresh_are_at_the_highest_mode(python_by_default):
         level = pm.Normal("level")
         a = pm.NormalMixture("a", shares, level + modes, 0.3, shape=40)
         pm.Normal("y", a[group], 1, observed=np.repeat(means, n))
-    integrated = integrated_model(group_terms(model, ["a"]), points_of(1))
-    integrated.settle(np.zeros(1))
+    centres = integrated_model(group_terms(model, ["a"]), points_of(1)).centres
+    monkeypatch.setattr("pymc_sgmcmc.integration.integrated_model.means_and_factors", as_found)
+    centres.move({"level": np.zeros(())}, afresh=True)
     x = np.linspace(-4, 4, 8001)
     prior = logsumexp(-0.5 * ((x[:, None] - modes) / 0.3) ** 2, b=shares, axis=1)
     highest = x[(prior[:, None] - 0.5 * n * (x[:, None] - means) ** 2).argmax(axis=0)]
-    # Points are around means by the rule, which are .23 from the mode if both have equal mass.
-    assert np.abs(integrated.centres.modes[:, 0] - highest).max() < 0.25
+    # Modes of the same group are 1.4 apart.
+    np.testing.assert_allclose(centres.modes[:, 0], highest, atol=0.002)
 
 
 def test_effects_with_long_tails_move_in_more_steps(python_by_default):

@@ -15,6 +15,9 @@ from pymc_sgmcmc.integration.group_rows import padded, ragged
 from pymc_sgmcmc.integration.group_terms import group_terms
 from pymc_sgmcmc.integration.integrated_model import integrated_model
 from pymc_sgmcmc.integration.points import points_of
+from pymc_sgmcmc.run import step_of_run
+from pymc_sgmcmc.run.arguments import Arguments
+from pymc_sgmcmc.run.parametrisation import Form
 
 JAX = {"mode": "JAX"}
 LKJ = pytest.param("lkj_rows", True, marks=pytest.mark.long)
@@ -73,5 +76,20 @@ def test_what_jax_does_not_integrate(python_by_default):
         terms_to_integrate(model, ["a"], JAX, predicts=False)
     assert terms_to_integrate(model, ["a"], None, predicts=False) is not None
     data = StreamedData.of({"group": group})
-    with pytest.raises(ValueError, match="groups of data on disk need numba, not JAX"):
+    with pytest.raises(ValueError, match="groups of streamed data need numba, not JAX"):
         terms_to_integrate(model, ["a"], JAX, predicts=False, data=data)
+
+
+def test_networks_of_groups_are_not_put_on_jax(monkeypatch, python_by_default):
+    """Networks are by default, but the rows of these groups are not padded."""
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, pm.HalfNormal("s"), shape=60)
+        w = pm.Normal("w", shape=2001)
+        mu = a[np.arange(120) % 60] + pm.math.tanh(w.sum())
+        pm.Normal("y", mu, 1, observed=np.zeros(120))
+    given = Arguments(model=model, idata_kwargs={})
+    form = Form.of(given, terms_to_integrate(model, ["a"], None, predicts=False))
+    made = {}
+    monkeypatch.setattr(step_of_run, "MSGNHT_S", lambda **settings: made.update(settings))
+    step_of_run.default_step(form.sampled.model, None, np.random.default_rng(1), of_groups=True)
+    assert made["compile_kwargs"] is None
