@@ -93,6 +93,57 @@ class RareLogistic:
         return Truth({"w": mean}, {"w": sd}, error=np.sqrt(np.sum(weights**2)))
 
 
+class Separated:
+    """A logistic regression with two correlated columns that are 0 but in 30 rows without events.
+
+    The priors end its flat directions, and where they meet the likelihood it is a hundred times
+    steeper than on average. Its truth is by a grid.
+    """
+
+    def __init__(self, n_rows=3000, n_rare=30):
+        rng = np.random.default_rng(1)
+        self.rare = np.zeros((n_rows, 2))
+        self.rare[:n_rare, 0] = 1
+        self.rare[:n_rare, 1] = rng.integers(1, 5, n_rare)
+        self.centre, self.scale = self.rare.mean(axis=0), self.rare.std(axis=0)
+        self.y = rng.random(n_rows) < 0.06
+        self.y[:n_rare] = False
+        self.n_rare = n_rare
+
+    def model(self):
+        X = (self.rare - self.centre) / self.scale
+        with pm.Model() as model:
+            w = pm.Normal("w", 0, np.sqrt(10), shape=2)
+            b = pm.Normal("b", 0, np.sqrt(10))
+            pm.Bernoulli("y", logit_p=b + pm.Data("X", X) @ w, observed=self.y)
+        return model
+
+    def truth(self):
+        common = self.y[self.n_rare :]
+        rate = common.mean()
+        eta = np.log(rate / (1 - rate)) + np.linspace(-0.5, 0.5, 60)  # of the common rows
+        axis = np.linspace(-16, 16, 400)
+        v, u, eta = np.meshgrid(axis, axis, eta, indexing="ij")
+        b = eta + (v * self.centre[0] / self.scale[0]) + (u * self.centre[1] / self.scale[1])
+        log_p = common.sum() * eta - len(common) * np.logaddexp(0, eta)
+        for count, rows in zip(
+            *np.unique(self.rare[: self.n_rare, 1], return_counts=True), strict=True
+        ):
+            of_rare = eta + v / self.scale[0] + u * count / self.scale[1]
+            log_p -= rows * np.logaddexp(0, of_rare)
+        log_p -= (v**2 + u**2 + b**2) / 20
+        p = np.exp(log_p - log_p.max())
+        p /= p.sum()
+
+        def moments(x):
+            mean = np.sum(p * x)
+            return mean, np.sqrt(np.sum(p * (x - mean) ** 2))
+
+        each = [moments(x) for x in (v, u, b)]
+        mean, sd = ([m[k] for m in each] for k in (0, 1))
+        return Truth({"w": np.array(mean[:2]), "b": mean[2]}, {"w": np.array(sd[:2]), "b": sd[2]})
+
+
 class Groups:
     """Rows of 12 groups of very different sizes; given tau everything else is Gaussian."""
 

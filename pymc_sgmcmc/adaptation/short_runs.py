@@ -17,7 +17,7 @@ from pymc_sgmcmc.gradients.start_check import BadStart
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.schedules import Constant
 
-RESTARTS = 6
+RESTARTS = 10
 """Largest number of restarts of a window that diverges, each with half the step size."""
 
 

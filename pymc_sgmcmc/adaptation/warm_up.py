@@ -26,6 +26,8 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 ENOUGH = 0.15
 """Smallest effective draws per draw of a pilot; below it, the updates per draw are increased."""
+MOST_HALVINGS = 6
+"""Largest number of times that the step size is halved because updates heat the chains."""
 SHARE = 0.5
 """Distance between the draws of a window, in relaxations."""
 
@@ -105,6 +107,11 @@ class WarmUp:
             self.window(k, settings)
         self.stage = "updates per draw"
         settings, (run, thin, per_draw) = with_restarts(settings, self.pilot)
+        for _ in range(MOST_HALVINGS):
+            if not self.is_hot(run):
+                break
+            _log.debug(f"Updates of step size {settings.pace.step_size:.3g} heat the chains.")
+            settings, (run, thin, per_draw) = with_restarts(settings.slower(0.5), self.pilot)
         return self.finish(settings, run, thin, windows=k, ess_per_draw=per_draw)
 
     def renew(self, earlier: Adapted) -> Adapted:
@@ -129,6 +136,10 @@ class WarmUp:
     def pilot(self, settings: Settings) -> tuple[ShortRun, int, float]:
         """Return a run with nearly independent draws, its updates and effective draws per draw."""
         raise NotImplementedError
+
+    def is_hot(self, run: ShortRun) -> bool:
+        """Return whether updates of a pilot are so large that they heat the chains."""
+        return False
 
     def finish(self, settings: Settings, run: ShortRun, thin: int, **found: Any) -> Adapted:
         """Freeze what was chosen according to the pilot run."""

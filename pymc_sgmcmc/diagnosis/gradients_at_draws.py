@@ -19,6 +19,8 @@ from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 
 MOST_DRAWS = 2000
 """Largest number of evenly spaced draws, of all chains, at which gradients are computed."""
+MOST_UNEVEN_DRAWS = 8000
+"""The same if gradients differ so much between draws that the verdict needs more."""
 EXACT_DRAWS = 100
 """Number of draws at which gradients are computed if each takes all rows."""
 FEWEST_DRAWS = 200
@@ -82,7 +84,7 @@ class AtDraws:
         return None
 
     def with_all_rows(self) -> "tuple[Callable[[], AtDraws], int] | None":
-        """Return a maker of an exact estimator, and the number of its draws; None: too slow."""
+        """Return a maker of an exact estimator, and its most draws; None: too slow."""
         return None
 
 
@@ -166,8 +168,7 @@ class RowsAtDraws(AtDraws):
             return None
         of_a_row = max(0, g.size - n_looked_up(g.model))
         by_rows, at_once = (
-            min(MOST_DRAWS, MOST_EXACT // (g.n_rows * (size + ROW_COST)))
-            for size in (g.size, of_a_row)
+            MOST_EXACT // (g.n_rows * (size + ROW_COST)) for size in (g.size, of_a_row)
         )
         if by_rows >= FEWEST_DRAWS:
             return lambda: self, by_rows

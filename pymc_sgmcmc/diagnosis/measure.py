@@ -16,10 +16,12 @@ from pymc_sgmcmc.diagnosis.gradients_at_draws import (
     EXACT_DRAWS,
     FEWEST_DRAWS,
     MOST_DRAWS,
+    MOST_UNEVEN_DRAWS,
     AtDraws,
     GradientsAtDraws,
 )
 from pymc_sgmcmc.diagnosis.local_identities import local_identities
+from pymc_sgmcmc.diagnosis.rows import LARGEST_ERROR, precision
 from pymc_sgmcmc.diagnosis.stein import (
     BLOCKS,
     SteinIdentities,
@@ -69,8 +71,10 @@ def measure(
     estimates = at_draws(gradients, at if at.anchor is not None else at._replace(anchor=mean))
     if estimates.anchor_error is not None:
         found["anchor_error"] = estimates.anchor_error
+    estimate = partial(estimates, exact=full_data)
     chosen = _evenly(draws, EXACT_DRAWS if full_data else estimates.most)
-    seen = estimates(chosen.reshape(-1, gradients.size), full_data)
+    seen = estimate(chosen.reshape(-1, gradients.size))
+    most = MOST_UNEVEN_DRAWS if len(seen.gradients) >= MOST_DRAWS else 0
 
     def noise() -> float:
         return float(seen.noise.max() / chosen[..., 0].size)
@@ -79,13 +83,22 @@ def measure(
     if noise() > NOISE**2 and (exact is None or exact[1] < chosen[..., 0].size):
         more = estimates.with_rows(MORE * noise() / NOISE**2)
         if more is not None:
-            seen = more(chosen.reshape(-1, gradients.size))
+            estimate = partial(more, exact=False)
+            seen = estimate(chosen.reshape(-1, gradients.size))
     if noise() > NOISE**2 and exact is not None:
-        chosen = _evenly(draws, exact[1])
-        seen = exact[0]()(chosen.reshape(-1, gradients.size), True)
+        estimate, most = partial(exact[0](), exact=True), min(MOST_UNEVEN_DRAWS, exact[1])
+        chosen = _evenly(draws, min(MOST_DRAWS, exact[1]))
+        seen = estimate(chosen.reshape(-1, gradients.size))
     found |= _together(draws)
     found |= gradients.further_measurements(chosen.reshape(-1, gradients.size))
-    return _along_all(found, gradients, chosen, mean, seen, at)
+    measured = _along_all(found, gradients, chosen, mean, seen, at)
+    largest, of_noise = precision(measured)
+    further = min(most, draws[..., 0].size) > chosen[..., 0].size
+    if further and largest > LARGEST_ERROR and of_noise < largest / 2:
+        chosen = _evenly(draws, most)
+        seen = estimate(chosen.reshape(-1, gradients.size))
+        measured = _along_all(found, gradients, chosen, mean, seen, at)
+    return measured
 
 
 def measure_exact(

@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 import pytest
 import rich
 from arviz_stats.base import array_stats
-from known_posteriors import Groups, Linear, RareLogistic, Truth, assert_right
+from known_posteriors import Groups, Linear, RareLogistic, Separated, Truth, assert_right
 from pymc.exceptions import SamplingError
 from pytensor.compile.mode import Mode
 from pytensor.graph.replace import clone_replace
@@ -65,6 +65,16 @@ def test_default_call(name):
         assert probability[rare].mean() > 3 * probability[~rare].mean()
     step_sizes = idata.sample_stats["step_size"].to_numpy()
     np.testing.assert_array_equal(step_sizes, chosen["step_size"])
+
+
+@pytest.mark.slow(40)
+def test_default_call_where_the_posterior_is_far_steeper_than_on_average():
+    """The step size is halved until updates no longer heat the chains."""
+    target = Separated()
+    with target.model():
+        idata = sgm.sample(random_seed=1, progressbar=False)
+    assert_right(idata, target.truth())
+    assert idata["diagnosis"].attrs["verdict"] == "ok"
 
 
 @pytest.mark.slow(90)

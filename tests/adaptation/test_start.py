@@ -149,7 +149,7 @@ def test_chains_begin_closer_after_each_divergence(monkeypatch):
 def test_what_diverged_is_named(monkeypatch):
     """A step that is far too large: the elements that ran away are named."""
     monkeypatch.setattr(
-        "pymc_sgmcmc.adaptation.curvature_warm_up.pace", lambda *args: Pace(1e3, 1.0)
+        "pymc_sgmcmc.adaptation.curvature_warm_up.pace", lambda *args: Pace(1.6e4, 1.0)
     )
     with line(), pytest.raises(SamplingError, match=r"with the smallest, 15.6, .*along '(a|b)'"):
         sgm.MSGNHT_S(compile_kwargs=JAX, rng=1)

@@ -6,6 +6,7 @@ import logging
 import pickle
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
@@ -19,8 +20,9 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc.diagnosis import diagnose
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates
 from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
-from pymc_sgmcmc.diagnosis.gradients_at_draws import RowsAtDraws
+from pymc_sgmcmc.diagnosis.gradients_at_draws import AtDraws, GradientsAtDraws, RowsAtDraws
 from pymc_sgmcmc.diagnosis.local_identities import means_of_others
+from pymc_sgmcmc.diagnosis.measure import measure
 from pymc_sgmcmc.diagnosis.rows import IDENTITIES, threshold
 from pymc_sgmcmc.diagnosis.stein import block_estimate, chain_correlation, stein_identities
 from pymc_sgmcmc.diagnosis.verdict import NOTE, judge, rows, times_as_many_draws
@@ -195,6 +197,10 @@ def test_draws_are_mapped_to_value_variables():
 # ---- the verdict --------------------------------------------------------------------------------
 
 
+CHANCE = threshold(15, 40)
+"""Number of standard errors that chance explains in what `measured` returns: 4.5."""
+
+
 def measured(**changes):
     """What right draws give."""
     d = 4
@@ -362,10 +368,39 @@ def test_each_row_says_whether_it_passed(changes, label, passed):
         ({"virial_error": 0.3, "gradient_noise": 180.0}, 1.0),  # sqrt(180 / 2000) is all of it
         ({"virial_error": 0.3, "rhat": 1.2}, 1.0),  # it has failed
         ({"ess": 50.0}, 1.0),  # not for the verdict's errors
+        ({"virial": 1.3, "virial_error": 0.05}, (1.5 * CHANCE * 0.05 / 0.3) ** 2),  # may be right
+        ({"virial": 1.3, "virial_error": 0.05, "gradient": 0.3}, 1.0),  # it has failed anyway
+        ({"virial": 1.4, "virial_error": 0.05}, 1.0),  # more than 1.5 times what chance explains
+        ({"virial": 1.3, "virial_error": 0.05, "thermostat": 2.1}, 1.0),
     ],
 )
 def test_how_many_draws_the_verdict_needs(changes, times):
     assert times_as_many_draws(measured(**changes)) == pytest.approx(times)
+
+
+@pytest.mark.parametrize(("share", "gradients"), [(1.0, 2000), (0.01, 6000)])
+def test_gradients_at_more_draws_where_they_differ_much(share, gradients):
+    """As at the edge of separated rows: unless they leave the errors below 0.15."""
+    rng = np.random.default_rng(1)
+
+    class Uneven(AtDraws):
+        def __call__(self, draws, exact=False):
+            few = (rng.random(draws.shape) < share) / share
+            return GradientsAtDraws(-few * draws, np.zeros(2), "uneven")
+
+    draws = rng.normal(size=(4, 1500, 2))
+    model = SimpleNamespace(free_RVs=[SimpleNamespace(name="x")])
+    flat = SimpleNamespace(
+        model=model, size=2, names=["x[0]", "x[1]"], further_measurements=lambda draws: {}
+    )
+    posterior = xr.Dataset({"x": (("chain", "draw", "k"), draws)})
+    tree = xr.DataTree.from_dict({"posterior": posterior})
+    at = Coordinates(np.eye(2), "dense", anchor=np.zeros(2))
+    found = measure(tree, flat, draws, at, False, Uneven)
+    assert int(found["gradients"]) == gradients
+    # The error falls as 1 / sqrt(n): sqrt((3 / share - 1) / n) of the virial.
+    error = np.sqrt((3 / share - 1) / gradients)
+    np.testing.assert_allclose(found["virial_error"], error, rtol=0.4)
 
 
 def test_plot():
