@@ -161,8 +161,8 @@ def tolerance_of_groups(groups: np.ndarray, prior_share: np.ndarray) -> np.ndarr
 def times_as_many_draws(measured: Dataset) -> float:
     """Return the factor by which a clear verdict needs more draws, 1 if it needs no more.
 
-    Draws that fail by little more than chance explains may be right after all: about one in a
-    hundred runs with tolerable errors has such a number.
+    Draws that fail by little more than chance explains may be right after all, because `ALARM`
+    holds for draws without any error, and tolerable errors make an alarm more likely.
     """
     if "virial" not in measured:
         return 1.0
