@@ -281,8 +281,8 @@ def test_random_seeds_are_kept(model, step, path, small_chunks):
         shutil.rmtree(path, ignore_errors=True)
         part = small_run(model, step, trace=path, random_seed=seed, callback=stop_at(TUNE + 5))
         whole = small_run(model, step, trace=path, random_seed=None, resume=True)
-        n = part.posterior.sizes["draw"]
-        np.testing.assert_array_equal(part.posterior["w"][0], whole.posterior["w"][0, :n])
+        first = part.posterior["w"]  # of the chain the machine was quick enough to run
+        np.testing.assert_array_equal(first, whole.posterior["w"].sel(first.indexes))
         again = small_run(model, step, random_seed=sgm.ZarrStore(path).record["seed"])
         assert same(whole, again)
 
