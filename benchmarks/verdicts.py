@@ -396,9 +396,7 @@ CASES: dict[str, Case] = {
     "step x3": right(logistic, 3),
     "step x5": right(logistic, 5),
     "friction held, noise ignored": noise_ignored(linear),
-    "too small a batch": by_hand(
-        sgm.MSGNHT_S, batch_size=4, step_size=0.1, thin=50, replacement=False
-    ),
+    "too small a batch": by_hand(sgm.MSGNHT_S, batch_size=4, step_size=0.1, thin=50),
     "by hand, burnt in": thermostats(3000, 600),
     "by hand, not burnt in": thermostats(200, 0),
     "chains share all random numbers": shared_streams,

@@ -78,6 +78,9 @@ PILOT_DRAWS = 50
 SEEN = 0.06
 """Effective draws per draw of a pilot below which these are uncertain and it is run again."""
 MAX_DOUBLINGS = 6
+MOST_UPDATES = 1_000_000
+"""Largest number of updates per draw: with the smallest models, 50 draws of 4 chains take minutes
+then."""
 MAX_PILOT_COST = 3e10
 """Largest product of a pilot's updates, rows per batch and parameters: about a minute's work."""
 NOISY_AT_FIRST, NOISIER = 50.0, 5.0
@@ -264,6 +267,8 @@ class CurvatureWarmUp(WarmUp):
     def pilot(self, settings: Settings) -> tuple[ShortRun, int, float]:
         """Settle; choose the updates per draw by the effective sample size of some draws."""
         thin = settings.pace.thin
+        if thin > MOST_UPDATES:
+            raise self._too_slow(settings)
         longest = MAX_PILOT_COST / (CHAINS * self._cost_of_update)
         settle = max(1, int(min(15 * settings.pace.relaxation, longest) / thin))
         run = self._draws(self.positions, settings, thin, settle)
@@ -280,6 +285,18 @@ class CurvatureWarmUp(WarmUp):
                 break
             thin *= 2
         return run, thin, per_draw
+
+    def _too_slow(self, settings: Settings) -> SamplingError:
+        """Return the error for steps so small that no number of draws is worthwhile."""
+        if self.kernel.algorithm.dynamics == "thermostat":
+            remedy = "Look for parameters that the data and the prior leave undetermined."
+        else:
+            remedy = "Pass step=sgm.MSGNHT_S(), whose thermostats absorb the noise of batches."
+        return SamplingError(
+            f"A draw would need {settings.pace.thin:,} updates of {self.kernel.name}, whose step "
+            f"size must be {settings.pace.step_size:.2g} because of the noise of batches along "
+            f"{self._along(settings.noise)}. {remedy}"
+        )
 
     def is_hot(self, run: ShortRun) -> bool:
         if run.thermostats is None:
@@ -314,10 +331,8 @@ class CurvatureWarmUp(WarmUp):
         thermostats = run.thermostats if fresh and self.kernel.source.rows else None
         most = (NOISY_AT_FIRST if early else NOISIER) * run.friction.max()
         if thermostats is not None and thermostats.max() > most:
-            axis = np.zeros(self.gradients.size)
-            axis[thermostats.argmax()] = 1.0
-            each = np.abs(self.metric.times(axis)) / self.metric.spread()
-            raise Diverged(f"the gradient's noise along {self._largest(each)} grew without bound")
+            noisiest = self._along(thermostats)
+            raise Diverged(f"the gradient's noise along {noisiest} grew without bound")
         return run
 
     def _steepness(self, positions: np.ndarray) -> np.ndarray:
@@ -330,6 +345,12 @@ class CurvatureWarmUp(WarmUp):
         """Return the names of the elements for which a number is largest."""
         order = np.argsort(-each)[:MOST_NAMED]
         return ", ".join(f"'{self.gradients.names[j]}'" for j in order if each[j] > each.max() / 2)
+
+    def _along(self, each: np.ndarray) -> str:
+        """Return the names of the elements along the axis of z for which a number is largest."""
+        axis = np.zeros(self.gradients.size)
+        axis[each.argmax()] = 1.0
+        return self._largest(np.abs(self.metric.times(axis)) / self.metric.spread())
 
     def _jittered(self, positions: np.ndarray, spread: float = 1.0) -> np.ndarray:
         """Return over-dispersed points around some points, each of about the same density."""

@@ -77,6 +77,16 @@ def test_default_call_where_the_posterior_is_far_steeper_than_on_average():
     assert idata["diagnosis"].attrs["verdict"] == "ok"
 
 
+@pytest.mark.slow(20)
+def test_a_draw_that_needs_millions_of_updates_is_refused():
+    """Noise that no thermostat absorbs makes the step size far too small here."""
+    with (
+        Separated().model(),
+        pytest.raises(SamplingError, match=r"updates of SGHMC_S.* Pass step=sgm\.MSGNHT_S\(\)"),
+    ):
+        sgm.sample(step=sgm.SGHMC_S(), random_seed=1, progressbar=False)
+
+
 @pytest.mark.slow(90)
 def test_default_call_on_numba():
     target = Linear()
