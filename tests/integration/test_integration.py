@@ -499,6 +499,20 @@ def test_interrupted_while_effects_are_drawn(monkeypatch, caplog, python_by_defa
     assert "shared parameters are kept" in caplog.text
 
 
+@pytest.mark.parametrize("part", ["_data_of", "_effects", "_all_draws"])
+def test_an_error_after_sampling_keeps_the_draws(part, monkeypatch, python_by_default):
+    form, tree = form_with_offsets(["effect"], monkeypatch)
+
+    def fail(*args):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(f"pymc_sgmcmc.run.integrated_effects.{part}", fail)
+    with pytest.raises(MemoryError, match="no room") as caught:
+        form.complete(tree, form.sampled.model, np.random.default_rng(1))
+    assert {"sigma", "tau"} <= set(caught.value.idata.posterior)
+    assert "attribute `idata`" in caught.value.__notes__[-1]
+
+
 @pytest.mark.slow(50)
 def test_default_call_integrates_and_draws_effects(caplog, monkeypatch, one_graph_at_a_time):
     # Any draws are slow now: the gradient that is timed then must leave the groups' points alone.
