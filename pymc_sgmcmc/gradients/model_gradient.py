@@ -250,6 +250,7 @@ def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays,
         prior=gradients_of(log_prior, vars),
         likelihood=tidy(gradients_of(log_likelihood, vars)),
         full=full,
+        is_costly=getattr(model, "is_costly", False),
     )
     source.check_data()
     return source if local is None else local_source(source, local.rebuilt(own))

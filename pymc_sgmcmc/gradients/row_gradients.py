@@ -175,7 +175,8 @@ class RowGradients(FlatModel):
         m = len(block.numbers)
         columns = {name: self._padded(column) for name, column in block.columns.items()}
         constants = self.with_rows(columns)
-        value, *gradient = function(self._padded(block.numbers), *split, *constants)
+        numbers = self._padded(block.numbers).reshape(-1, *self._one_row)
+        value, *gradient = function(numbers, *split, *constants)
         value = np.asarray(value, dtype="float64")[:m]
         joined = np.empty((m, self.size))
         for part, g in zip(self.parts, gradient, strict=True):
@@ -184,6 +185,11 @@ class RowGradients(FlatModel):
             finite = np.isfinite(value) & np.isfinite(joined).all(axis=1)
             refuse_infinite(block.columns, finite)
         return value, joined
+
+    @property
+    def _one_row(self) -> tuple[int, ...]:
+        """Shape of a row number: costly rows share the code of batches, whose length is unknown."""
+        return (1,) if self.source.is_costly else ()
 
     # There are two functions, because the first evaluates only once what depends on theta alone:
     # the second takes up to twice as long if groups share predictors or rows share a covariance.
@@ -205,7 +211,7 @@ class RowGradients(FlatModel):
         """
         source = self.source
         k = len(source.vars)
-        row = pt.lscalar("row")
+        row = pt.tensor("row", dtype="int64", shape=(None,) * len(self._one_row))
         theta = [
             TensorType(v.dtype, shape)(v.name)
             for v, shape in zip(source.vars, source.shapes, strict=True)
@@ -214,7 +220,7 @@ class RowGradients(FlatModel):
         not_scaled = pt.constant(1, dtype=source.rows[0].scale.dtype)
 
         def one_row(row, *inputs):
-            replaced = [*inputs[:k], row[None], not_scaled, *inputs[k:]]
+            replaced = [*inputs[:k], pt.atleast_1d(row), not_scaled, *inputs[k:]]
             replace = dict(zip(source.inputs, replaced, strict=True))
             return substitute([source.log_likelihood, *source.likelihood], replace)
 

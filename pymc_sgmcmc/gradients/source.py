@@ -132,9 +132,9 @@ class GradientSource:
     likelihood: Tensors = field(repr=False)
     full: list[FullTerm] = field(default_factory=list)
     """Terms evaluated outside the batches that have more data than a batch."""
+    is_costly: bool = False
+    """Whether only the potential would cost as much as a gradient, or take as long to compile."""
 
-    is_costly: ClassVar[bool] = False
-    """Whether an evaluation of only the potential would cost as much as a gradient."""
     has_control_variate: ClassVar[bool] = False
     has_latents: ClassVar[bool] = False
     """Whether latent variables are drawn again for each batch."""

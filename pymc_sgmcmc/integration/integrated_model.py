@@ -146,6 +146,9 @@ class IntegratedModel(pm.Model):
     """Number of groups at which checks in Python evaluate the model; each costs as many densities
     as it has rows, times the points."""
 
+    is_costly = True
+    """Integrals without their gradients would be compiled separately, for as long."""
+
     @quick_graphs()
     def settle(self, anchor: np.ndarray) -> None:
         """Find the points afresh around a flat anchor, so that they depend on nothing else."""

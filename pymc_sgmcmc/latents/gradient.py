@@ -46,7 +46,7 @@ class LatentGradientSource(GradientSource):
     weights: TensorVariable = field(kw_only=True)
     """Weights of each draw and row, shape (samples * n,)."""
 
-    is_costly = True
+    is_costly: bool = True
     has_latents = True
 
     @property
