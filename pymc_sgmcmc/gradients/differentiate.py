@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 
 import pytensor.tensor as pt
+from pymc.pytensorf import rewrite_pregrad
 from pytensor.gradient import DisconnectedInputError, NullTypeGradError
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.utils import MethodNotDefined
-from pytensor.tensor.elemwise import DimShuffle
+from pytensor.scalar.basic import Mul
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.variable import TensorVariable
 
@@ -70,6 +72,35 @@ def transposed_matrix_times_vector(fgraph, node):
     if matrix is None or vector is None or vector.ndim != 1:
         return None
     return [pt.dot(vector, matrix)]
+
+
+@node_rewriter([pt.sqrt])
+def sqrt_of_exponential(fgraph, node):
+    """Turn sqrt(a exp(x)) into sqrt(a) exp(x / 2).
+
+    Where exp(x) is rounded to 0, the derivative of the former is 0 / 0. That is how `pm.gp.HSGP`
+    writes the scales of coefficients with an exponentiated quadratic covariance.
+    """
+    product = node.inputs[0].owner
+    if product is None or not isinstance(product.op, Elemwise):
+        return None
+    if not isinstance(product.op.scalar_op, Mul):
+        return None
+    exponents, others = [], []
+    for factor in product.inputs:
+        is_exp = factor.owner is not None and factor.owner.op == pt.exp
+        exponents += [factor.owner.inputs[0]] if is_exp else []
+        others += [] if is_exp else [factor]
+    if not exponents:
+        return None
+    root = pt.sqrt(pt.mul(*others)) if others else 1.0
+    return [root * pt.exp(sum(exponents) / 2)]
+
+
+def before_gradients(log_p: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Apply rewrites after which gradients are simpler, or finite where they were not."""
+    rewriter = dfs_rewriter(sqrt_of_exponential)
+    return rewrite_graph(rewrite_pregrad(list(log_p)), include=(), custom_rewrite=rewriter)
 
 
 def tidy(gradients: Sequence[TensorVariable]) -> list[TensorVariable]:

@@ -8,7 +8,6 @@ import pytensor
 import pytensor.tensor as pt
 from pymc.blocking import PointType
 from pymc.model.core import Model
-from pymc.pytensorf import rewrite_pregrad
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
@@ -30,7 +29,7 @@ from pymc_sgmcmc.gradients.arrays import (
 )
 from pymc_sgmcmc.gradients.batch_check import check_terms, rows_looked_at
 from pymc_sgmcmc.gradients.batch_terms import BatchModel, batched_terms
-from pymc_sgmcmc.gradients.differentiate import gradients_of, tidy
+from pymc_sgmcmc.gradients.differentiate import before_gradients, gradients_of, tidy
 from pymc_sgmcmc.gradients.full_terms import full_terms
 from pymc_sgmcmc.gradients.joined_rows import joined_terms
 from pymc_sgmcmc.gradients.local_check import check_local
@@ -237,7 +236,7 @@ def _differentiate(model, vars, log_prior, log_likelihood, n_data, rows, arrays,
     expressions, data = explicit_data([log_prior, log_likelihood, n_data, *own], arrays)
     used = set(explicit_graph_inputs(expressions))
     log_prior, log_likelihood, n_data, *own = expressions
-    log_prior, log_likelihood = rewrite_pregrad([log_prior, log_likelihood])
+    log_prior, log_likelihood = before_gradients([log_prior, log_likelihood])
     source = GradientSource(
         vars=vars,
         shapes=shapes_of(model, vars),

@@ -34,9 +34,9 @@ _log = logging.getLogger("pymc.sgmcmc")
 
 ROWS_PER_EFFECT = 20
 """Number of rows per effect from which, in most models, they say more than its prior."""
-TRIED, SPREAD = 20, 5.0
-"""Number of random unconstrained values of the variables, and their standard deviation, at which a
-scale must be positive: one that changes its sign passes with a probability of 1e-6."""
+TRIED, NEAR, FAR = 20, 0.3, 5.0
+"""Number of random unconstrained values of the variables, and their standard deviations, at which a
+scale must be positive, or may be 0: one that changes its sign passes with a probability of 1e-6."""
 MOST_EFFECTS = 1000
 """Largest number of effects of a variable; more are not sampled with a dense metric."""
 
@@ -47,8 +47,10 @@ def with_centred_effects(
 ) -> pm.Model:
     """Return the model in the centred parametrisation, or itself if there is nothing to rewrite.
 
-    Variables about which rows say little, and those named in ``but``, stay as they are. ``n_rows``
-    is found if it is not given.
+    Variables about which rows say little, and those named in ``but``, stay as they are. But effects
+    of which each has its own scale, such as the coefficients of a Gaussian process, are centred
+    first: rows say much about some of them and little about others, which the warm-up finds out.
+    ``n_rows`` is found if it is not given.
     """
     if has_named_dims(model):
         return model
@@ -58,8 +60,9 @@ def with_centred_effects(
         if rv.name in but or not 1 < size <= MOST_EFFECTS or not _is_standard(written, z):
             continue
         n_rows = _n_rows(model) if n_rows is None else n_rows
-        found = next(_centred(written, z, shapes[rv.name]), None)
-        if found is not None and n_rows >= ROWS_PER_EFFECT * size:
+        many_rows = n_rows >= ROWS_PER_EFFECT * size
+        found = next(_centred(written, z, shapes[rv.name], many_rows), None)
+        if found is not None:
             effects, standard = found
             written = with_stand_in(written, z, effects, standard, {})
     if written is not model:
@@ -88,7 +91,7 @@ def _is_standard(model: pm.Model, z: TensorVariable) -> bool:
 
 
 def _centred(
-    model: pm.Model, z: TensorVariable, shape: tuple[int, ...]
+    model: pm.Model, z: TensorVariable, shape: tuple[int, ...], many_rows: bool
 ) -> Iterator[tuple[TensorVariable, TensorVariable]]:
     """Yield, for each scale of a standard variable, the effects and z as a function of them."""
     free = set(model.free_RVs)
@@ -115,10 +118,10 @@ def _centred(
                 if not scales:
                     yield from uses(out, by_row, transposed)
                 elif all(all(scale.type.broadcastable) for scale in scales):
-                    yield from _times(model, prod(s.reshape(()) for s in scales), shape)
+                    yield from _times(model, prod(s.reshape(()) for s in scales), shape, many_rows)
                 elif out.ndim == z.ndim and not (by_row or transposed):
-                    yield from _times(model, prod(scales), shape)
-            elif len(scales) == 1 and z.ndim == 2 and not by_row and _is_dot(op):
+                    yield from _times(model, prod(scales), shape, many_rows)
+            elif many_rows and len(scales) == 1 and z.ndim == 2 and not by_row and _is_dot(op):
                 matrix = scales[0].T if node.inputs[0] is v else scales[0]
                 yield _columns_times(matrix, shape, (node.inputs[0] is v) != transposed)
 
@@ -126,13 +129,14 @@ def _centred(
 
 
 def _times(
-    model: pm.Model, scale: TensorVariable, shape: tuple[int, ...]
+    model: pm.Model, scale: TensorVariable, shape: tuple[int, ...], many_rows: bool
 ) -> Iterator[tuple[TensorVariable, TensorVariable]]:
-    """Yield effects of a positive scale that several share, since one alone says too little about
-    it.
+    """Yield effects of a positive scale that few parameters determine, since one effect alone says
+    too little about its own.
 
     A factor that may be negative, such as a loading, is no scale: no transform keeps its sign, so
-    among random values of the variables there are some at which it is not positive.
+    among random values of the variables there are some at which it is not positive. Far away it may
+    be rounded to 0, as spectral densities of Gaussian processes are.
     """
     [of_values] = model.replace_rvs_by_values([scale])
     with without_code():
@@ -140,15 +144,22 @@ def _times(
             model.value_vars, of_values, mode=PYTHON, on_unused_input="ignore"
         )
     start, rng = model.initial_point(), np.random.default_rng(0)
-    starts = [start[v.name] for v in model.value_vars]
-    value = function(*starts)
-    for _ in range(TRIED):
-        tried = [
-            np.asarray(rng.normal(0, SPREAD, np.shape(v)), np.asarray(v).dtype) for v in starts
+    starts = {v: np.asarray(start[v.name]) for v in model.value_vars}
+
+    def smallest(spread: float) -> np.ndarray:
+        tries = [
+            [np.asarray(rng.normal(0, spread, v.shape), v.dtype) for v in starts.values()]
+            for _ in range(TRIED)
         ]
         with np.errstate(all="ignore"):
-            value = np.minimum(value, function(*tried))
-    if np.all(value > 0) and 2 * value.size <= prod(shape):
+            return np.min([function(*tried) for tried in tries])
+
+    scale_at_start = function(*starts.values())
+    own = set(model.free_RVs).intersection(ancestors([scale], blockers=model.free_RVs))
+    n_parameters = sum(starts[model.rvs_to_values[v]].size for v in own)
+    if 2 * n_parameters > prod(shape) or not (many_rows or scale_at_start.size == prod(shape)):
+        return
+    if min(scale_at_start.min(), smallest(NEAR)) > 0 and smallest(FAR) >= 0:
         a = pm.Normal.dist(0, scale, shape=shape)
         yield a, a / scale
 

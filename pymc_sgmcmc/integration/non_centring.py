@@ -91,9 +91,10 @@ def with_non_centred_effects(model: pm.Model, known: Mapping[str, np.ndarray]) -
     for name in (n for n in known if n in effects):
         (h, b), rv = known[name], model[name]
         mean, scale = rv.owner.op.dist_params(rv.owner)
-        sd = scale / pt.sqrt(1 + h * scale**2)
+        ratio = pt.sqrt(1 + h * scale**2)  # scale / sd, also where scales are rounded to 0
+        sd = scale / ratio
         shift = sd * (b - h * mean)
-        z = pm.Normal.dist(-shift, scale / sd, shape=h.shape)
+        z = pm.Normal.dist(-shift, ratio, shape=h.shape)
         of_z = mean + sd * (shift + z)
         if isinstance(rv.owner.op, LogNormalRV):
             of_z = pt.exp(of_z)
