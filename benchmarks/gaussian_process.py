@@ -3,8 +3,8 @@
     python benchmarks/gaussian_process.py                        # a quarter of an hour
     python benchmarks/gaussian_process.py --only ExpQuad-sine-5000    # replaces this row
 
-Writes benchmarks/results/gaussian_process.txt. The rows are normal, so the coefficients of the basis
-functions are integrated out exactly, and the three other parameters are drawn by random-walk
+Writes benchmarks/results/gaussian_process.txt. The rows are normal, so the coefficients of the
+basis functions are integrated out exactly, and the three other parameters are drawn by random-walk
 Metropolis. Each case runs in its own process.
 """
 

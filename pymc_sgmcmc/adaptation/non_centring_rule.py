@@ -12,6 +12,8 @@ from pymc_sgmcmc.integration.non_centring import centred_effects, scales_of, wid
 WEAK = 0.5
 """Mean share of the prior in the curvature along the effects of a scale above which they are
 weak."""
+ROUNDING = 1e-13
+"""Rounding error of a curvature, relative to it, with a margin."""
 
 
 def weak_effects(
@@ -46,7 +48,7 @@ def weak_effects(
         if rv in prior_of:
             mean, scale = prior_of[rv]
             of_prior = np.broadcast_to(scale**-2.0, array.shape).ravel()
-            h = np.maximum(curvature[part] - of_prior, 0.0)
+            h = of_rows(curvature[part], of_prior)
             slope = gradient[part] + of_prior * np.ravel(array - mean)
             known[rv.name] = np.stack([h, h * array.ravel() + slope]).reshape(2, *array.shape)
             found = scales_of(model, rv, array.shape)
@@ -58,3 +60,15 @@ def weak_effects(
             if found is not None and (width := width_of_scale(model, *found, h)) is not None:
                 scales[found[0].name] = np.stack([width, np.exp(at[found[0]])])
     return known | scales if is_weak else {}
+
+
+def of_rows(curvature: np.ndarray, of_prior: np.ndarray) -> np.ndarray:
+    """Return the rows' part of the curvature of effects, shape (elements,).
+
+    Where the prior's part is so much larger that the difference is a rounding error, it is that of
+    the other effects.
+    """
+    h = np.maximum(curvature - of_prior, 0.0)
+    is_known = h > ROUNDING * curvature
+    typical = np.median(h[is_known]) if is_known.any() else 0.0
+    return np.where(ROUNDING * curvature > typical, typical, h)

@@ -47,10 +47,8 @@ def with_centred_effects(
 ) -> pm.Model:
     """Return the model in the centred parametrisation, or itself if there is nothing to rewrite.
 
-    Variables about which rows say little, and those named in ``but``, stay as they are. But effects
-    of which each has its own scale, such as the coefficients of a Gaussian process, are centred
-    first: rows say much about some of them and little about others, which the warm-up finds out.
-    ``n_rows`` is found if it is not given.
+    Variables about which rows say little, and those named in ``but``, stay as they are. ``n_rows``
+    is found if it is not given.
     """
     if has_named_dims(model):
         return model
@@ -60,9 +58,8 @@ def with_centred_effects(
         if rv.name in but or not 1 < size <= MOST_EFFECTS or not _is_standard(written, z):
             continue
         n_rows = _n_rows(model) if n_rows is None else n_rows
-        many_rows = n_rows >= ROWS_PER_EFFECT * size
-        found = next(_centred(written, z, shapes[rv.name], many_rows), None)
-        if found is not None:
+        found = next(_centred(written, z, shapes[rv.name]), None)
+        if found is not None and n_rows >= ROWS_PER_EFFECT * size:
             effects, standard = found
             written = with_stand_in(written, z, effects, standard, {})
     if written is not model:
@@ -91,7 +88,7 @@ def _is_standard(model: pm.Model, z: TensorVariable) -> bool:
 
 
 def _centred(
-    model: pm.Model, z: TensorVariable, shape: tuple[int, ...], many_rows: bool
+    model: pm.Model, z: TensorVariable, shape: tuple[int, ...]
 ) -> Iterator[tuple[TensorVariable, TensorVariable]]:
     """Yield, for each scale of a standard variable, the effects and z as a function of them."""
     free = set(model.free_RVs)
@@ -118,10 +115,10 @@ def _centred(
                 if not scales:
                     yield from uses(out, by_row, transposed)
                 elif all(all(scale.type.broadcastable) for scale in scales):
-                    yield from _times(model, prod(s.reshape(()) for s in scales), shape, many_rows)
+                    yield from _times(model, prod(s.reshape(()) for s in scales), shape)
                 elif out.ndim == z.ndim and not (by_row or transposed):
-                    yield from _times(model, prod(scales), shape, many_rows)
-            elif many_rows and len(scales) == 1 and z.ndim == 2 and not by_row and _is_dot(op):
+                    yield from _times(model, prod(scales), shape)
+            elif len(scales) == 1 and z.ndim == 2 and not by_row and _is_dot(op):
                 matrix = scales[0].T if node.inputs[0] is v else scales[0]
                 yield _columns_times(matrix, shape, (node.inputs[0] is v) != transposed)
 
@@ -129,7 +126,7 @@ def _centred(
 
 
 def _times(
-    model: pm.Model, scale: TensorVariable, shape: tuple[int, ...], many_rows: bool
+    model: pm.Model, scale: TensorVariable, shape: tuple[int, ...]
 ) -> Iterator[tuple[TensorVariable, TensorVariable]]:
     """Yield effects of a positive scale that few parameters determine, since one effect alone says
     too little about its own.
@@ -154,12 +151,10 @@ def _times(
         with np.errstate(all="ignore"):
             return np.min([function(*tried) for tried in tries])
 
-    scale_at_start = function(*starts.values())
     own = set(model.free_RVs).intersection(ancestors([scale], blockers=model.free_RVs))
     n_parameters = sum(starts[model.rvs_to_values[v]].size for v in own)
-    if 2 * n_parameters > prod(shape) or not (many_rows or scale_at_start.size == prod(shape)):
-        return
-    if min(scale_at_start.min(), smallest(NEAR)) > 0 and smallest(FAR) >= 0:
+    positive = min(np.min(function(*starts.values())), smallest(NEAR)) > 0
+    if positive and smallest(FAR) >= 0 and 2 * n_parameters <= prod(shape):
         a = pm.Normal.dist(0, scale, shape=shape)
         yield a, a / scale
 

@@ -10,6 +10,7 @@ from interrupts import whole_and_resumed
 from kills import same
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.adaptation.non_centring_rule import of_rows
 from pymc_sgmcmc.integration import centring
 from pymc_sgmcmc.integration.centring import with_centred_effects
 from pymc_sgmcmc.integration.non_centring import (
@@ -157,6 +158,16 @@ def test_scales_that_stay_on_the_logarithmic_scale(written, h):
     [effects] = centred_effects(written)
     found = scales_of(written, effects, h.shape)
     assert found is None or width_of_scale(written, *found, h) is None
+
+
+def test_what_rows_say_is_not_lost_in_rounding():
+    """Scales of a Gaussian process are tiny, and their prior's curvature is 1e26 times that of the
+    rows; effects without rows stay as they are.
+    """
+    of_prior = 10.0 ** np.arange(0, 30, 2)
+    expected = np.where(of_prior == 100, 0.0, 1000.0)
+    found = of_rows(of_prior + expected, of_prior)
+    np.testing.assert_allclose(found, expected, rtol=0.05)
 
 
 @pytest.mark.parametrize("form", [hierarchies.fixed_scales, hierarchies.noncentred])
