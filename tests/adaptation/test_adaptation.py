@@ -528,7 +528,7 @@ def shifted_potential(y):
     [
         (uniform_rows, "'upper_interval__'"),
         (shifted_rows, "'start'"),
-        (shifted_potential, "'start'"),
+        pytest.param(shifted_potential, "'start'", marks=pytest.mark.long),
     ],
 )
 def test_edges_of_the_likelihood_are_named(rows, named):

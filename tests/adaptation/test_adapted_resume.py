@@ -87,7 +87,7 @@ def test_extended_without_another_warm_up(finished, warm_ups):
     assert longer.posterior.attrs["adaptation"] == expected.posterior.attrs["adaptation"]
 
 
-@pytest.mark.parametrize("damage", ["missing", "damaged"])
+@pytest.mark.parametrize("damage", ["missing", pytest.param("damaged", marks=pytest.mark.long)])
 def test_without_the_file_of_the_warm_up(finished, warm_ups, damage, caplog):
     """It is made again, and is the same."""
     model, path, expected, _ = finished

@@ -3,9 +3,13 @@
 import hierarchies
 import numpy as np
 import pymc as pm
+import pytensor
+import pytensor.tensor as pt
 import pytest
+from pytensor.compile.mode import Mode
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.gradients.differentiate import before_gradients
 from pymc_sgmcmc.integration import centring
 from pymc_sgmcmc.integration.centring import with_centred_effects
 from pymc_sgmcmc.integration.stand_ins import is_own
@@ -216,8 +220,30 @@ class WeakProcess:
         return found
 
 
-@pytest.mark.slow(30)
-def test_default_call_on_a_gaussian_process(caplog):
+def test_gradients_where_a_spectral_density_is_rounded_to_0():
+    """There the derivative of its root, as written, is 0 / 0."""
+    model = gaussian_process()
+    written = model.logp()
+    terms = *before_gradients([written]), written
+    rewritten, as_it_is = (
+        pytensor.function(
+            model.value_vars, pt.grad(log_p, model.value_vars), mode=Mode("py", optimizer=None)
+        )
+        for log_p in terms
+    )
+    for log_ell, defined in ((0.5, True), (6.0, False)):
+        point = model.initial_point() | {"ell_log__": np.array(log_ell), "z": np.arange(6.0)}
+        values = [point[v.name] for v in model.value_vars]
+        ours, theirs = rewritten(*values), as_it_is(*values)
+        assert all(np.isfinite(g).all() for g in ours)
+        assert all(np.isfinite(g).all() for g in theirs) == defined
+        if defined:
+            for g, right in zip(ours, theirs, strict=True):
+                np.testing.assert_allclose(g, right, rtol=1e-9)
+
+
+@pytest.mark.long
+def test_default_call_on_a_gaussian_process():
     """As written, with coefficients that are independent of their scales, it took minutes."""
     target = WeakProcess()
     with target.model():

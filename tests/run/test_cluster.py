@@ -89,6 +89,7 @@ def test_chains_of_a_killed_worker_go_on_elsewhere(client, model, step, slow_ste
     assert same(result, expected)
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_tasks_and_keeps_their_draws(client, model, step, slow_step):
     def ctrl_c(trace, draw):
         if draw.chain == 1 and draw.draw_idx == 20:
